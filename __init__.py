@@ -1,0 +1,22 @@
+"""Attention layers beside the classical solvers that they unroll."""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_WINGS = ("bench", "datasets", "solvers", "unrolled")
+_BRIDGE = ("check", "compare")
+__all__ = [*_WINGS, *_BRIDGE]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WINGS:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _BRIDGE:
+        return getattr(importlib.import_module(f"{__name__}.unrolled.twins"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

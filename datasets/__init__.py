@@ -1,0 +1,18 @@
+"""Data sets: `load_*` is packaged, `make_*` generated, `fetch_*` read from the data root."""
+
+from sklearn.datasets import load_digits
+
+from .faces import fetch_extended_yale_b
+from .images import fetch_set12, load_photographs, make_noisy_crop
+from .root import data_root
+from .subspaces import make_union_of_subspaces
+
+__all__ = [
+    "data_root",
+    "fetch_extended_yale_b",
+    "fetch_set12",
+    "load_digits",
+    "load_photographs",
+    "make_noisy_crop",
+    "make_union_of_subspaces",
+]

@@ -1,0 +1,37 @@
+"""Classical solvers: NumPy, SciPy and numba, without torch.
+
+Samples, signals and tokens are rows throughout. Problems that are solved return a `Solution` with
+a certificate; closed forms and filters return arrays.
+"""
+
+from .boosting import twicing
+from .clustering import symmetric_affinity
+from .image_filters import nonlocal_means, nonlocal_means_matrix
+from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from .locally_linear import locally_linear_residual, locally_linear_weights
+from .metrics import clustering_accuracy, coefficient_distance, relative_residual
+from .self_expression import sparse_self_expression
+from .solution import Solution
+from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_code
+
+__all__ = [
+    "Solution",
+    "clustering_accuracy",
+    "coefficient_distance",
+    "duality_gap",
+    "ista",
+    "lam_max",
+    "lasso_objective",
+    "locally_linear_residual",
+    "locally_linear_weights",
+    "nadaraya_watson",
+    "nonlocal_means",
+    "nonlocal_means_matrix",
+    "relative_residual",
+    "smoother_matrix",
+    "sparse_code",
+    "sparse_self_expression",
+    "symmetric_affinity",
+    "twicing",
+    "weighted_least_squares_residual",
+]

@@ -1,0 +1,71 @@
+"""Self-expression: each sample as a combination of the others. Samples are rows."""
+
+from numpy.typing import ArrayLike
+
+from .solution import Solution, check_matrix
+from .sparse_coding import sparse_code
+
+
+def sparse_self_expression(
+    X: ArrayLike,
+    *,
+    lam: float | ArrayLike,
+    tol: float = 1e-6,
+    max_iter: int = 10_000,
+    nonnegative: bool = False,
+) -> Solution:
+    """Sparse subspace clustering coefficients: each row of X from few other rows, certified.
+
+    ::
+
+        min_C  |X - C X|_F^2 + lam |C|_1   subject to   diag(C) = 0
+
+    Rows decouple into Lassos; with a per-row `lam` the penalty is ``sum_i lam_i |c_i|_1``. The
+    scale: a Lasso with data term 1/2 at ``lam / 2``; ``lam = 2 / mu`` for the mu of the SSC paper.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam : float or array-like of shape (n_samples,)
+        Penalty > 0. Row i is zero iff ``lam_i >= lam_max(X, X, zero_diagonal=True)[i]``: choose a
+        fraction of that. The papers give no default.
+    tol : float, default=1e-6
+        Largest accepted duality gap, relative to ``|x_i|^2``.
+    max_iter : int, default=10000
+        Most passes over the active coordinates of a row.
+    nonnegative : bool, default=False
+        Add the constraint ``C >= 0``.
+
+    Returns
+    -------
+    Solution
+        `coef` is a csr_array of shape (n_samples, n_samples) whose diagonal is exactly zero.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a row ends with a gap above `tol`.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, fewer than two samples, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n, CL-1.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import sparse_self_expression
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
+    >>> sparse_self_expression(X, lam=0.5).coef.toarray().round(4)
+    array([[ 0.    ,  0.4375,  0.    ,  0.    ],
+           [ 1.75  ,  0.    ,  0.    ,  0.    ],
+           [ 0.    ,  0.    ,  0.    , -0.75  ],
+           [ 0.    ,  0.    , -0.75  ,  0.    ]])
+    """
+    X = check_matrix(X, "X", min_rows=2)
+    return sparse_code(
+        X, X, lam=lam, tol=tol, max_iter=max_iter, zero_diagonal=True, nonnegative=nonnegative
+    )

@@ -1,0 +1,120 @@
+"""What a solve returns, and the validation that every solver shares."""
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from sklearn.utils import check_array
+
+Array = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Answer of a solver together with the certificate of its quality.
+
+    Where the rows of the problem decouple, every field but `history` has one entry a row.
+
+    Attributes
+    ----------
+    coef : ndarray or csr_array of shape (n_rows, n_atoms)
+        Coefficients; row i represents sample i.
+    objective : ndarray of shape (n_rows,)
+        Primal objective at `coef`, on the scale printed in the solver's docstring.
+    gap : ndarray of shape (n_rows,)
+        ``(objective - dual objective) / |x_i|^2``, computed in float64 from the definition and not
+        from the algorithm's stopping rule: an upper bound on the relative suboptimality. Zero rows
+        have gap 0.
+    dual : ndarray of shape (n_rows, n_features)
+        The feasible dual point that proves `gap`.
+    n_iter : ndarray of shape (n_rows,)
+        Iterations spent.
+    converged : ndarray of bool of shape (n_rows,)
+        Whether `gap` is at or under the requested tolerance.
+    history : dict of str to ndarray, optional
+        Quantities recorded along the iterations, where the solver was asked for them.
+    """
+
+    coef: Array | csr_array
+    objective: Array
+    gap: Array
+    dual: Array
+    n_iter: NDArray[np.integer[Any]]
+    converged: NDArray[np.bool_]
+    history: dict[str, Array] | None = None
+
+
+def check_matrix(
+    X: ArrayLike, name: str, *, min_rows: int = 1, n_features: int | None = None
+) -> Array:
+    """Return `X` as a finite, dense, real 2-D array; float32 is kept, all else becomes float64.
+
+    Raises
+    ------
+    ValueError
+        If `X` is not two-dimensional, holds NaN or infinity, is complex, or has too few rows or the
+        wrong number of columns. The message starts with `name`.
+    """
+    try:
+        X = check_array(
+            X, dtype=[np.float64, np.float32], input_name=name, ensure_min_samples=min_rows
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+    if n_features is not None and X.shape[1] != n_features:
+        raise ValueError(f"{name}: has {X.shape[1]} columns, but {n_features} are needed")
+    return X
+
+
+def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
+    """Return `value` as a float if it is finite and positive (or zero, where allowed).
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    allowed = ">= 0" if allow_zero else "> 0"
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{name}: must be a finite number {allowed}, got {value!r}")
+    if value < 0 or (value == 0 and not allow_zero):
+        raise ValueError(f"{name}: must be {allowed}, got {value!r}")
+    return float(value)
+
+
+def check_integer(value: int, name: str, *, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` as an int if it is a whole number in ``[minimum, maximum]``.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    allowed = f">= {minimum}" if maximum is None else f"in [{minimum}, {maximum}]"
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < minimum or (maximum is not None and value > maximum):
+        raise ValueError(f"{name}: must be a whole number {allowed}, got {value!r}")
+    return int(value)
+
+
+def check_lam(lam: float | ArrayLike, n_rows: int) -> NDArray[np.float64]:
+    """Return the penalty weight as an array of shape (n_rows,), one positive entry a row.
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite and positive, or the number of entries is not `n_rows` or 1.
+    """
+    values = np.asarray(lam, dtype=np.float64)
+    if values.ndim > 1 or (values.ndim == 1 and len(values) != n_rows):
+        raise ValueError(
+            f"lam: must be a number or hold one entry for each of the {n_rows} rows, "
+            f"got shape {values.shape}"
+        )
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise ValueError(f"lam: must be finite and > 0, got {lam!r}")
+    return np.broadcast_to(values, (n_rows,)).copy()

@@ -1,0 +1,202 @@
+"""Non-local means as an image layer: attention between the overlapping patches of an image."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from .attention import Positive, map_query_blocks
+from .kernel_smoothing import gaussian_attention
+
+
+def nonlocal_means_attention(
+    image: Tensor,
+    *,
+    h: Tensor | float,
+    patch_size: int = 7,
+    patch_distance: int | None = 11,
+    sigma: float = 0.0,
+) -> Tensor:
+    """Average the pixels of an image with weights from the likeness of their patches.
+
+    ``u_i = sum_j w_ij y_j / sum_j w_ij`` with ``w_ij = exp(-max(d_ij^2 - 2 sigma^2, 0) / h^2)`` and
+    ``d_ij^2`` the mean squared difference of the patches around i and j. As attention: queries and
+    keys are the flattened patches, values the pixels. The whole image without noise correction is
+    one call of fused attention; otherwise memory is O(n_pixels * (2 patch_distance + 1)), or
+    O(block * n_pixels) for the whole image.
+
+    Parameters
+    ----------
+    image : Tensor of shape (batch, channels, height, width)
+    h : float or Tensor of shape ()
+        Decay > 0, in grey levels.
+    patch_size : int, default=7
+        Odd, in pixels.
+    patch_distance : int or None, default=11
+        Half width of the search window, clipped to the image. None is the whole image.
+    sigma : float, default=0.0
+        Noise level that the distances are corrected for.
+
+    Returns
+    -------
+    Tensor of the shape of `image`
+
+    References
+    ----------
+    EQUATIONS SE-8, IF-14, FF-4 and section 9.5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.image_filters import nonlocal_means_attention
+    >>> image = torch.ones(1, 1, 8, 8)
+    >>> torch.allclose(nonlocal_means_attention(image, h=0.1, patch_size=3), image)
+    True
+    """
+    radius = patch_size // 2
+    padded = F.pad(image, (radius,) * 4, mode="reflect") if radius else image
+    if patch_distance is not None:
+        return _windowed(image, padded, h, patch_size, patch_distance, sigma)
+    patches = F.unfold(padded, patch_size).mT[:, None]
+    pixels = image.flatten(2).mT[:, None]
+    if sigma == 0:
+        bandwidth = h * (patches.shape[-1] / 2) ** 0.5
+        smoothed = gaussian_attention(patches, patches, pixels, bandwidth=bandwidth)
+    else:
+        smoothed = _corrected(patches, pixels, h, sigma)
+    return smoothed[:, 0].mT.reshape(image.shape)
+
+
+def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
+    def block(rows: Tensor, start: int) -> Tensor:
+        squares = torch.cdist(rows, patches, compute_mode="donot_use_mm_for_euclid_dist").square()
+        logits = -(squares / patches.shape[-1] - 2 * sigma**2).clamp(min=0) / h**2
+        return torch.softmax(logits, dim=-1) @ pixels
+
+    return map_query_blocks(block, patches)
+
+
+def _windowed(
+    image: Tensor,
+    padded: Tensor,
+    h: Tensor | float,
+    patch_size: int,
+    patch_distance: int,
+    sigma: float,
+) -> Tensor:
+    """Sum over the rows of offsets in the window; all horizontal offsets of a row at once."""
+    height, width = image.shape[-2:]
+    ty, tx = min(patch_distance, height - 1), min(patch_distance, width - 1)
+    frame = (tx, tx, ty, ty)
+    wide, pixels = F.pad(padded, frame), F.pad(image, frame)
+    inside = F.pad(torch.ones_like(image[:1, :1]), frame)
+
+    def row(padded: Tensor, wide: Tensor, pixels: Tensor, dy: int) -> tuple[Tensor, Tensor]:
+        shifted = _shifts(wide, dy, padded.shape)
+        squares = (padded[..., None, :] - shifted).square().mean(dim=1).transpose(1, 2)
+        distance = F.avg_pool2d(squares, patch_size, stride=1)
+        weights = torch.exp(-(distance - 2 * sigma**2).clamp(min=0) / h**2)
+        weights = weights * _shifts(inside, dy, image.shape)[:, 0].transpose(1, 2)
+        values = _shifts(pixels, dy, image.shape).permute(0, 1, 3, 2, 4)
+        return (weights[:, None] * values).sum(dim=2), weights.sum(dim=1, keepdim=True)
+
+    total, mass = torch.zeros_like(image), torch.zeros_like(image[:, :1])
+    for dy in range(2 * ty + 1):
+        if torch.is_grad_enabled():
+            part = checkpoint(row, padded, wide, pixels, dy, use_reentrant=False)
+        else:
+            part = row(padded, wide, pixels, dy)
+        total, mass = total + part[0], mass + part[1]
+    return total / mass
+
+
+def _shifts(wide: Tensor, dy: int, shape: torch.Size) -> Tensor:
+    """All horizontal shifts of one row of offsets: (batch, channels, height, shift, width)."""
+    return wide[..., dy : dy + shape[-2], :].unfold(-1, shape[-1], 1)
+
+
+class NonLocalMeansAttention(nn.Module):
+    """Non-local means as a layer on images, with the decay h learnable.
+
+    See `nonlocal_means_attention` for the formula. Pixels are tokens; overlapping reflect-padded
+    patches around them are the queries and keys.
+
+    Parameters
+    ----------
+    h : float, default=0.1
+        Decay of the weights in grey levels, > 0.
+    patch_size : int, default=7
+        Odd, in pixels.
+    patch_distance : int or None, default=11
+        Half width of the search window; None is the whole image. Defaults as in scikit-image.
+    sigma : float, default=0.0
+        Noise level in grey levels that the patch distances are corrected for.
+    learnable : bool, default=False
+        Train h (its logarithm).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or an image has not four dimensions or is smaller than half a
+        patch.
+
+    References
+    ----------
+    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14 and section 9.5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import NonLocalMeansAttention
+    >>> layer = NonLocalMeansAttention(0.2, patch_size=3, patch_distance=None)
+    >>> layer(torch.rand(2, 1, 16, 16)).shape
+    torch.Size([2, 1, 16, 16])
+    """
+
+    def __init__(
+        self,
+        h: float = 0.1,
+        *,
+        patch_size: int = 7,
+        patch_distance: int | None = 11,
+        sigma: float = 0.0,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if patch_size < 1 or patch_size % 2 == 0:
+            raise ValueError(f"patch_size: must be odd and >= 1, got {patch_size}")
+        if patch_distance is not None and patch_distance < 0:
+            raise ValueError(f"patch_distance: must be >= 0 or None, got {patch_distance}")
+        if not 0 <= sigma < float("inf"):
+            raise ValueError(f"sigma: must be finite and >= 0, got {sigma}")
+        self.h = Positive(h, learnable=learnable, device=device, dtype=dtype)
+        self.patch_size = patch_size
+        self.patch_distance = patch_distance
+        self.sigma = sigma
+
+    def reset_parameters(self) -> None:
+        """Return h to its value at construction."""
+        self.h.reset_parameters()
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width)."""
+        if image.ndim != 4 or min(image.shape[-2:]) <= self.patch_size // 2:
+            raise ValueError(
+                f"image: must be (batch, channels, height, width) with sides over "
+                f"{self.patch_size // 2} pixels, got {tuple(image.shape)}"
+            )
+        return nonlocal_means_attention(
+            image,
+            h=self.h().to(image.dtype),
+            patch_size=self.patch_size,
+            patch_distance=self.patch_distance,
+            sigma=self.sigma,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"patch_size={self.patch_size}, patch_distance={self.patch_distance}, "
+            f"sigma={self.sigma:.4g}"
+        )

@@ -1,0 +1,248 @@
+"""Attention as kernel regression of the values: softmax and Gaussian operators."""
+
+import torch
+from torch import Tensor
+
+from .attention import Context, Operator, Positive, causal_mask, combine_masks, fused_attention
+
+
+def gaussian_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bandwidth: float | Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Attention with logits ``-|q_i - k_j|^2 / (2 bandwidth^2)``, without building them.
+
+    The query norm cancels in the softmax; the key norm is one more feature of the fused dot product:
+    ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred,
+    which changes no distance but keeps float32 exact far from the origin.
+
+    Parameters
+    ----------
+    q : Tensor of shape (..., n_queries, d)
+    k : Tensor of shape (..., n_keys, d)
+    v : Tensor of shape (..., n_keys, e)
+    bandwidth : float or Tensor broadcastable to (..., 1, 1)
+        The s of ``exp(-r^2 / (2 s^2))``, > 0.
+    mask : Tensor broadcastable to (..., n_queries, n_keys), optional
+        As in ``scaled_dot_product_attention``; a row without visible keys gives zeros.
+    is_causal : bool, default=False
+
+    Returns
+    -------
+    Tensor of shape (..., n_queries, e)
+
+    References
+    ----------
+    EQUATIONS SE-6, FF-4.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.kernel_smoothing import gaussian_attention
+    >>> q, k = torch.tensor([[0.5]]), torch.tensor([[0.0], [1.0]])
+    >>> gaussian_attention(q, k, torch.tensor([[2.0], [4.0]]), bandwidth=1.0)
+    tensor([[3.]])
+    """
+    centre = _centre(k, mask, is_causal)
+    q, k = (q - centre) / bandwidth, (k - centre) / bandwidth
+    norms = _key_norms(k)
+    q = torch.cat([q, q.new_ones(*q.shape[:-1], norms.shape[-1])], dim=-1)
+    k = torch.cat([k, norms], dim=-1)
+    return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=1.0)
+
+
+def _key_norms(k: Tensor) -> Tensor:
+    """``-|k|^2 / 2`` as one feature, or split over two where one would lose digits (bf16, fp16)."""
+    if k.dtype not in (torch.bfloat16, torch.float16):
+        return -k.square().sum(dim=-1, keepdim=True) / 2
+    exact = -k.float().square().sum(dim=-1, keepdim=True) / 2
+    high = exact.to(k.dtype)
+    return torch.cat([high, (exact - high.float()).to(k.dtype)], dim=-1)
+
+
+def _centre(k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    """A point amid the keys, made of visible ones only, so that hidden keys cost no digits."""
+    if is_causal:
+        return k[..., :1, :].detach()
+    if mask is None:
+        return k.detach().mean(dim=-2, keepdim=True)
+    visible = mask if mask.dtype == torch.bool else mask > -torch.inf
+    seen = visible.any(dim=-2)[..., None].to(k.dtype)
+    return (k.detach() * seen).sum(dim=-2, keepdim=True) / seen.sum(dim=-2, keepdim=True).clamp(1)
+
+
+def _masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is not None and mask.dtype == torch.bool:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    elif mask is not None:
+        logits = logits + mask
+    return torch.softmax(logits, dim=-1).masked_fill(
+        (logits == -torch.inf).all(dim=-1, keepdim=True), 0
+    )
+
+
+class Softmax(Operator):
+    """Scaled dot-product attention ``softmax(scale q k^T) v``.
+
+    It is the Nadaraya-Watson regression of the values with the Gaussian kernel of bandwidth
+    ``scale ** -0.5`` if all keys have equal norm, and not otherwise.
+
+    Parameters
+    ----------
+    scale : float, optional
+        None is ``head_dim ** -0.5``.
+
+    References
+    ----------
+    EQUATIONS SE-4, SE-7 (erratum E3-a: the scale is 1 / s^2).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Softmax
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> Softmax()(q, q, q).shape
+    torch.Size([1, 2, 5, 8])
+    """
+
+    row_stochastic = True
+    nonnegative = True
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        if scale is not None and not 0 < scale < float("inf"):
+            raise ValueError(f"scale: must be finite and > 0, got {scale!r}")
+        self.scale = scale
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        self.check(q, k, v, is_causal=is_causal)
+        return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
+
+    def matrix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        self.check(q, k, is_causal=is_causal)
+        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return _masked_softmax(scale * q @ k.mT, mask)
+
+    def extra_repr(self) -> str:
+        return "scale=head_dim ** -0.5" if self.scale is None else f"scale={self.scale:.4g}"
+
+
+class Gaussian(Operator):
+    """Gaussian-kernel (L2, non-local means) attention: Nadaraya-Watson regression of the values.
+
+    ``A_ij = exp(-|q_i - k_j|^2 / (2 s^2)) / sum_l exp(-|q_i - k_l|^2 / (2 s^2))``, with no
+    assumption on norms. A full Mahalanobis metric is this operator on tokens through one shared
+    query and key projection.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        s > 0. None is ``head_dim ** 0.25``, at which the operator is scaled dot-product attention
+        if all keys have equal norm.
+    num_heads : int, optional
+        One bandwidth a head instead of one for all.
+    learnable : bool, default=False
+        Train the bandwidth (its logarithm); needs it given.
+
+    Raises
+    ------
+    ValueError
+        If `bandwidth` is not positive, or missing where `learnable` or `num_heads` need it.
+
+    References
+    ----------
+    EQUATIONS SE-5, SE-6, SE-7m, AO-69 (``tau = 2 s^2``), FF-4.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Gaussian
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> operator = Gaussian(bandwidth=2.0)
+    >>> torch.allclose(operator(q, q, q), operator.matrix(q, q) @ q, atol=1e-6)
+    True
+    """
+
+    row_stochastic = True
+    nonnegative = True
+
+    def __init__(
+        self,
+        bandwidth: float | None = None,
+        *,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if bandwidth is None and (learnable or num_heads is not None):
+            raise ValueError("bandwidth: must be given to be learnable or one a head")
+        self.bandwidth = (
+            None
+            if bandwidth is None
+            else Positive(
+                bandwidth, num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
+            )
+        )
+
+    def bandwidth_for(self, q: Tensor) -> Tensor | float:
+        """The bandwidth in use on queries of this width and dtype."""
+        if self.bandwidth is None:
+            return q.shape[-1] ** 0.25
+        return self.bandwidth().to(q.dtype)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        self.check(q, k, v, is_causal=is_causal)
+        bandwidth = self.bandwidth_for(q)
+        return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
+
+    def matrix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        self.check(q, k, is_causal=is_causal)
+        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
+        bandwidth = self.bandwidth_for(q)
+        squares = (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
+        return _masked_softmax(-squares / (2 * bandwidth**2), mask)
+
+    def extra_repr(self) -> str:
+        return "bandwidth=head_dim ** 0.25" if self.bandwidth is None else ""

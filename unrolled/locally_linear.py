@@ -1,0 +1,180 @@
+"""Masked affine attention: reconstruct each query from its nearest keys by weights of sum one."""
+
+import torch
+from torch import Tensor
+
+from .attention import (
+    Context,
+    Operator,
+    boolean_mask,
+    causal_mask,
+    combine_masks,
+    map_query_blocks,
+)
+
+
+def affine_weights(
+    q: Tensor, k: Tensor, *, n_neighbors: int, reg: float, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Nearest keys of each query and the affine weights that reconstruct it from them.
+
+    Row i minimises ``|q_i - sum_a c_a k_a|^2 + reg tr(g) |c|^2`` with ``sum_a c_a = 1`` over its
+    `n_neighbors` nearest allowed keys, ``g_ab = (k_a - q_i) . (k_b - q_i)``. Distances and weights
+    are computed in float64 whatever the input: near ties between neighbours and local systems of
+    condition up to ``1 / reg`` do not survive float32.
+
+    Parameters
+    ----------
+    q : Tensor of shape (..., n_queries, d)
+    k : Tensor of shape (..., n_keys, d)
+    n_neighbors : int
+    reg : float
+    allowed : bool Tensor broadcastable to (..., n_queries, n_keys), optional
+        With fewer allowed keys than `n_neighbors`, those are used.
+
+    Returns
+    -------
+    weights : Tensor of shape (..., n_queries, n_neighbors)
+        In the dtype of q; zeros for a query without allowed keys.
+    indices : Tensor of int64, of the same shape
+        The keys that they belong to.
+
+    References
+    ----------
+    EQUATIONS SE-9, QK-LLE.
+    """
+    dtype, q, k = q.dtype, q.double(), k.double()
+    with torch.no_grad():
+        distances = torch.cdist(q, k)
+        if allowed is not None:
+            distances = distances.masked_fill(~allowed, torch.inf)
+        nearest, indices = distances.topk(n_neighbors, dim=-1, largest=False)
+    valid = nearest < torch.inf
+    local = (_gather(k, indices) - q[..., None, :]) * valid[..., None]
+    gram = local @ local.mT
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    ridge = torch.where(trace > 0, reg * trace, 1.0)[..., None] + (~valid).to(q.dtype)
+    h = torch.linalg.solve(gram + torch.diag_embed(ridge), valid.to(q.dtype))
+    h = h * valid
+    total = h.sum(dim=-1, keepdim=True)
+    weights = h / torch.where(valid.any(dim=-1, keepdim=True), total, 1.0)
+    return weights.to(dtype), indices
+
+
+def _gather(x: Tensor, indices: Tensor) -> Tensor:
+    """Rows of x (..., n, d) at indices (..., m, a): (..., m, a, d), without expanding x."""
+    *batch, n, d = x.shape
+    offsets = torch.arange(indices[..., 0, 0].numel(), device=x.device) * n
+    flat = indices + offsets.reshape(*batch, 1, 1)
+    return x.reshape(-1, d)[flat]
+
+
+class LocallyLinear(Operator):
+    """Masked affine attention: the weights of locally linear embedding, on queries and keys.
+
+    ``output_i = sum_{a in N_i} c_ia v_a`` with N_i the `n_neighbors` nearest visible keys and c_i
+    the weights of sum one that best reconstruct q_i from them (see `affine_weights`). Weights are
+    signed; the output does not change under rotation, scaling and translation of q and k together.
+    The choice of neighbours is piecewise constant: gradients flow through the weights alone.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        >= 1.
+    reg : float, default=1e-3
+        Regularisation > 0 relative to the trace of the local Gram matrix, as in scikit-learn.
+    zero_diagonal : bool, default=False
+        Exclude key i from the neighbours of query i, for keys that contain the query.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, there are fewer keys than neighbours, or a mask holds a bias.
+
+    References
+    ----------
+    Roweis and Saul (2000); EQUATIONS SE-9, QK-LLE.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import LocallyLinear
+    >>> q, k = torch.tensor([[1.0]]), torch.tensor([[0.0], [2.0], [9.0]])
+    >>> LocallyLinear(2).matrix(q, k)
+    tensor([[0.5000, 0.5000, 0.0000]])
+    """
+
+    row_stochastic = True
+
+    def __init__(
+        self, n_neighbors: int, *, reg: float = 1e-3, zero_diagonal: bool = False
+    ) -> None:
+        super().__init__()
+        if n_neighbors < 1:
+            raise ValueError(f"n_neighbors: must be >= 1, got {n_neighbors}")
+        if not 0 < reg < float("inf"):
+            raise ValueError(f"reg: must be finite and > 0, got {reg}")
+        self.n_neighbors = n_neighbors
+        self.reg = reg
+        self.zero_diagonal = zero_diagonal
+        self.square_only = zero_diagonal
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        self.check(q, k, v, is_causal=is_causal)
+        return self._attend(q, k, v, mask, is_causal)
+
+    def matrix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        self.check(q, k, is_causal=is_causal)
+        return self._attend(q, k, None, mask, is_causal)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        n_keys = k.shape[-2]
+        if self.n_neighbors > n_keys - self.zero_diagonal:
+            raise ValueError(
+                f"n_neighbors: {self.n_neighbors} neighbours cannot be chosen among {n_keys} keys"
+            )
+        allowed = None if mask is None else boolean_mask(mask, "LocallyLinear")
+        if is_causal:
+            allowed = combine_masks(allowed, causal_mask(q, k))
+        if self.zero_diagonal:
+            others = ~torch.eye(n_keys, dtype=torch.bool, device=q.device)
+            allowed = combine_masks(allowed, others)
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            permitted = allowed
+            if permitted is not None and permitted.shape[-2] > 1:
+                permitted = permitted[..., start : start + rows.shape[-2], :]
+            weights, indices = affine_weights(
+                rows, k, n_neighbors=self.n_neighbors, reg=self.reg, allowed=permitted
+            )
+            if v is None:
+                zeros = weights.new_zeros(*weights.shape[:-1], n_keys)
+                return zeros.scatter(-1, indices, weights)
+            return (weights[..., None, :] @ _gather(v, indices)).squeeze(-2)
+
+        return map_query_blocks(block, q)
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_neighbors={self.n_neighbors}, reg={self.reg:.4g}, "
+            f"zero_diagonal={self.zero_diagonal}"
+        )

@@ -1,0 +1,26 @@
+"""The bridge between layers and solvers: which twin each layer has, and checks against it.
+
+A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
+"""
+
+from .catalogue import Problem, Twin, catalogue, register, twins_of, unregister
+from .relations import Identity, Iterate, Limit, Measurement, Rate, Relation
+from .report import Report, check, compare
+
+__all__ = [
+    "Identity",
+    "Iterate",
+    "Limit",
+    "Measurement",
+    "Problem",
+    "Rate",
+    "Relation",
+    "Report",
+    "Twin",
+    "catalogue",
+    "check",
+    "compare",
+    "register",
+    "twins_of",
+    "unregister",
+]

@@ -1,0 +1,32 @@
+"""Twins: twicing and twicing attention."""
+
+from ...solvers import twicing
+from ..boosting import Twicing
+from .catalogue import Array, Twin, register, twins_of
+from .kernel_smoothing import build_gaussian
+from .relations import Identity
+
+
+def _solve(layer: Twicing, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+    base = twins_of(layer.base)[0]
+    return twicing(lambda values: base.solve(layer.base, q, k, values, head=head), v)
+
+
+def _logit_range(layer: Twicing, q: Array, k: Array, v: Array) -> float:
+    return twins_of(layer.base)[0].logit_range(layer.base, q, k, v)
+
+
+register(
+    Twin(
+        name="twicing-attention",
+        family="boosting",
+        relation=Identity(),
+        equation="IF-TW",
+        source="Revisiting Transformers with Insights from Image Filtering; Tukey (1977)",
+        layer=Twicing,
+        build=lambda q, k, v: Twicing(build_gaussian(q, k, v)),
+        solve=_solve,
+        logit_range=_logit_range,
+        passes=2,
+    )
+)

@@ -1,0 +1,168 @@
+"""The catalogue of twins: what a twin is, how one is registered and found."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from .relations import Relation
+
+Array = NDArray[np.float64]
+Inputs = Literal["tokens", "features", "image"]
+Pairing = Literal["any", "self", "cross"]
+
+_MACHINERY = ("catalogue", "parameters", "relations", "report")
+_registered: dict[str, "Twin"] = {}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The optimisation problem behind a layer, solved.
+
+    Attributes
+    ----------
+    coef : ndarray of shape (n_queries, n_keys)
+        Certified solution C*.
+    objective : callable
+        F: coefficients of that shape to a number.
+    lower_bound : float
+        Dual value: at most ``F* = min F``.
+    rate : float
+        The c of the proved rate ``F(C_K) - F* <= c / K`` of the layer's K iterations.
+    """
+
+    coef: Array
+    objective: Callable[[Array], float]
+    lower_bound: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A layer, the solver that it unrolls, and how exactly the two must agree.
+
+    Attributes
+    ----------
+    name : str
+        Unique, as printed in tables.
+    family : str
+        File that both sides live in.
+    relation : Relation
+        What is compared and to which tolerance; see `twinsolve.unrolled.twins.relations`.
+    equation, source : str
+        Equation id and paper.
+    layer : type
+        Class of the layer.
+    build : callable
+        ``build(*arrays)`` makes the layer with parameters that suit the data, at its origin.
+    solve : callable
+        ``solve(layer, *arrays, head=0)`` gives the solver's output in float64 at the layer's
+        present parameters; it alone translates the one into the other's arguments.
+    inputs : {"tokens", "features", "image"}
+        What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
+        batch of images (batch, channels, height, width). For tokens, the layer is given all heads
+        and `solve` one at a time.
+    pairing : {"any", "self", "cross"}
+        Whether keys are the queries themselves, other points, or either.
+    covers : callable
+        Which layers of the class the twin is about; all by default.
+    problem : callable, optional
+        ``problem(layer, q, k, head=0)`` solves the optimisation problem behind the layer, where
+        there is one.
+    logit_range : callable
+        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
+    passes : int
+        Sequential passes over the data in one application, which scale the float32 tolerance.
+    """
+
+    name: str
+    family: str
+    relation: Relation
+    equation: str
+    source: str
+    layer: type[nn.Module]
+    build: Callable[..., nn.Module]
+    solve: Callable[..., Array]
+    inputs: Inputs = "tokens"
+    pairing: Pairing = "any"
+    covers: Callable[[Any], bool] = lambda layer: True
+    problem: Callable[..., Problem] | None = None
+    logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
+    passes: int = 1
+
+
+def register(twin: Twin) -> Twin:
+    """Add a twin to the catalogue, from this package or from a user's own code.
+
+    Raises
+    ------
+    ValueError
+        If another twin has the name already.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import smoother_matrix
+    >>> from twinsolve.unrolled import Gaussian
+    >>> from twinsolve.unrolled.twins import Identity, Twin, catalogue, register, unregister
+    >>> class Narrow(Gaussian):
+    ...     def __init__(self):
+    ...         super().__init__(0.1)
+    >>> twin = Twin(
+    ...     name="narrow-attention", family="mine", relation=Identity(), equation="SE-6",
+    ...     source="my notes", layer=Narrow, build=lambda q, k, v: Narrow(),
+    ...     solve=lambda layer, q, k, v, head=0: smoother_matrix(
+    ...         q, k, bandwidth=float(layer.bandwidth())) @ v,
+    ... )
+    >>> register(twin).name in {twin.name for twin in catalogue()}
+    True
+    >>> unregister("narrow-attention")
+    """
+    if twin.name in _registered:
+        raise ValueError(f"name: a twin {twin.name!r} is registered already")
+    _registered[twin.name] = twin
+    return twin
+
+
+def unregister(name: str) -> None:
+    """Take a twin out of the catalogue again.
+
+    Raises
+    ------
+    KeyError
+        If there is none of that name.
+    """
+    del _registered[name]
+
+
+def catalogue() -> list[Twin]:
+    """All twins: those of every family file beside this one, then the users' own."""
+    package = importlib.import_module(__package__)
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        if module not in _MACHINERY:
+            importlib.import_module(f"{__package__}.{module}")
+    return list(_registered.values())
+
+
+def twins_of(layer: nn.Module) -> list[Twin]:
+    """The twins of a layer: those of its class that cover it, or else of its nearest base class.
+
+    Raises
+    ------
+    LookupError
+        If there is none; the message names the layers that have one.
+    """
+    twins = catalogue()
+    for cls in type(layer).__mro__:
+        found = [twin for twin in twins if twin.layer is cls and twin.covers(layer)]
+        if found:
+            return found
+    known = sorted({twin.layer.__name__ for twin in twins})
+    raise LookupError(
+        f"no twin is registered for {type(layer).__name__}; there are twins of {', '.join(known)}, "
+        "and twinsolve.unrolled.twins.register adds one"
+    )

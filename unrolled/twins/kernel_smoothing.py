@@ -1,0 +1,135 @@
+"""Twins: Nadaraya-Watson regression and softmax-type attention."""
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+
+from ...solvers import nadaraya_watson
+from ..attention import Attention
+from ..kernel_smoothing import Gaussian, Softmax
+from .catalogue import Array, Twin, register
+from .parameters import head_value
+from .relations import Identity
+
+
+def local_bandwidth(q: Array, k: Array) -> float:
+    """A bandwidth for data at hand: the lower 5 % quantile of distances between the points."""
+    distances = cdist(q.reshape(-1, q.shape[-1])[:256], k.reshape(-1, k.shape[-1])[-256:])
+    return max(float(np.quantile(distances[distances > 0], 0.05)), 1e-3)
+
+
+def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:
+    return Gaussian(local_bandwidth(q, k), dtype=torch.float64)
+
+
+def solve_gaussian(layer: Gaussian, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+    return nadaraya_watson(q, k, v, bandwidth=_bandwidth(layer, q, head))
+
+
+def gaussian_logit_range(layer: Gaussian, q: Array, k: Array, v: Array) -> float:
+    narrowest = min(_bandwidth(layer, q, head) for head in range(len(q)))
+    squares = [cdist(a, b, "sqeuclidean").max() for a, b in zip(q, k, strict=True)]
+    return max(squares) / (2 * narrowest**2)
+
+
+def _bandwidth(layer: Gaussian, q: Array, head: int) -> float:
+    if layer.bandwidth is None:
+        return q.shape[-1] ** 0.25
+    return head_value(layer.bandwidth, head)
+
+
+def _solve_softmax(layer: Softmax, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+    # One more coordinate gives all keys the same norm and changes no dot product with a query.
+    squares = (k**2).sum(axis=1)
+    lifted = np.c_[k, np.sqrt(squares.max() - squares)]
+    queries = np.c_[q, np.zeros(len(q))]
+    return nadaraya_watson(queries, lifted, v, bandwidth=_scale(layer, q) ** -0.5)
+
+
+def _scale(layer: Softmax, q: Array) -> float:
+    return q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
+
+
+def _softmax_logit_range(layer: Softmax, q: Array, k: Array, v: Array) -> float:
+    return _scale(layer, q) * max(float(np.ptp(a @ b.T)) for a, b in zip(q, k, strict=True))
+
+
+def _build_mahalanobis(X: Array) -> Attention:
+    """One head that shares its query and key projection W: the metric is W W^T."""
+    dim = X.shape[-1]
+    W = np.random.default_rng(0).standard_normal((dim, dim)) / np.sqrt(dim)
+    layer = Attention(dim, 1, operator=Gaussian(local_bandwidth(X @ W, X @ W)), bias=False)
+    weight = torch.from_numpy(np.concatenate([W.T, W.T, np.eye(dim)]))
+    layer.in_proj_weight = torch.nn.Parameter(weight)
+    layer.out_proj.weight = torch.nn.Parameter(torch.eye(dim, dtype=torch.float64))
+    return layer.double()
+
+
+def _is_mahalanobis(layer: Attention) -> bool:
+    q, k, _ = layer.in_proj_weight.chunk(3)
+    same_bias = layer.in_proj_bias is None or bool(
+        (layer.in_proj_bias.chunk(3)[0] == layer.in_proj_bias.chunk(3)[1]).all()
+    )
+    gaussian = isinstance(layer.operator, Gaussian)
+    return gaussian and layer.num_heads == 1 and same_bias and bool((q == k).all())
+
+
+def _solve_mahalanobis(layer: Attention, X: Array) -> Array:
+    weights = layer.in_proj_weight.detach().double().numpy()
+    w_q, _, w_v = np.split(weights, 3)
+    values, bias = X @ w_v.T, layer.in_proj_bias
+    if bias is not None:
+        values = values + np.split(bias.detach().double().numpy(), 3)[2]
+    smoothed = nadaraya_watson(
+        X, X, values, bandwidth=_bandwidth(layer.operator, X, 0), precision=w_q.T @ w_q
+    )
+    out = smoothed @ layer.out_proj.weight.detach().double().numpy().T
+    return out if bias is None else out + layer.out_proj.bias.detach().double().numpy()
+
+
+def _mahalanobis_logit_range(layer: Attention, X: Array) -> float:
+    projected = (X @ layer.in_proj_weight.detach().double().numpy()[: X.shape[1]].T)[None]
+    return gaussian_logit_range(layer.operator, projected, projected, projected)
+
+
+register(
+    Twin(
+        name="gaussian-attention",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="SE-6",
+        source="Attention: Self-Expression Is All You Need, eq. 6",
+        layer=Gaussian,
+        build=build_gaussian,
+        solve=solve_gaussian,
+        logit_range=gaussian_logit_range,
+    )
+)
+register(
+    Twin(
+        name="softmax-attention",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="SE-7",
+        source="Attention: Self-Expression Is All You Need, eq. 7",
+        layer=Softmax,
+        build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
+        solve=_solve_softmax,
+        logit_range=_softmax_logit_range,
+    )
+)
+register(
+    Twin(
+        name="mahalanobis-attention",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="SE-7m",
+        source="Attention: Self-Expression Is All You Need, eq. 7",
+        layer=Attention,
+        build=_build_mahalanobis,
+        solve=_solve_mahalanobis,
+        inputs="features",
+        covers=_is_mahalanobis,
+        logit_range=_mahalanobis_logit_range,
+    )
+)

@@ -1,0 +1,291 @@
+"""Checks of a user's own layer, and comparisons of any coefficients with any solver's."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from torch import Tensor, nn
+
+from ...solvers import Solution, coefficient_distance, relative_residual
+from ..attention import Attention, Operator, Positive
+from .catalogue import Array, Twin, twins_of
+from .relations import Tensors, compare_outputs, heads, layer_output, solver_output
+
+# The K iterates of a linear solve and of ISTA alike agree to this or better; DESIGN's looser bound
+# for linear systems is the twin's own.
+_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class Report:
+    """Answers of `check` about one layer.
+
+    Attributes
+    ----------
+    twin, equation : str
+        The twin that the layer was held against.
+    deviation, tolerance : float
+        Of the layer from the solver at the layer's present parameters.
+    correct : bool
+        ``deviation <= tolerance``: the layer computes what it claims to.
+    origin : dict of str to float
+        How far the layer is from the solved problem at its initial parameters, the mean over heads.
+        For operators with a matrix C: ``distance``, ``cosine``, ``support_precision``,
+        ``support_recall``, ``support_f1`` of C against the solution C*, ``residual`` and
+        ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both, and where an
+        objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other layers
+        ``distance`` of the outputs.
+    """
+
+    twin: str
+    equation: str
+    deviation: float
+    tolerance: float
+    correct: bool
+    origin: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All numbers in one flat dictionary, a row of a table."""
+        row = asdict(self)
+        return row | {f"origin_{key}": value for key, value in row.pop("origin").items()}
+
+    def __str__(self) -> str:
+        verdict = "correct" if self.correct else "NOT CORRECT"
+        lines = [
+            f"{self.twin} [{self.equation}]: {verdict}, "
+            f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
+            "from the solved problem at its initial parameters:",
+            *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
+        ]
+        return "\n".join(lines)
+
+
+def check(layer: nn.Module, X: ArrayLike | Tensor) -> Report:
+    """Hold a layer, trained or not, against its solver on given data.
+
+    Answers two questions apart. *Correct?* The layer against the solver at the layer's present
+    parameters must agree to the twin's tolerance, 1e-10 or 1e-8 in float64 and
+    ``32 eps * steps * logit range`` in float32. *How far from its origin?* The layer's coefficients
+    against the solution of the problem at the layer's initial parameters (those at construction),
+    on the same queries and keys; reported, not judged.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        An `Operator`, which gets ``q = k = v = X`` in each head; an `Attention` shell, whose
+        operator gets the projections of X; or any layer that has a twin, such as
+        `NonLocalMeansAttention`. It is not changed.
+    X : array-like or Tensor of shape (n_tokens, dim)
+        Tokens; for an image layer an image of shape (height, width), (channels, height, width) or
+        (batch, channels, height, width). Taken in the dtype of the layer's parameters, or in its
+        own (float32 or float64) if the layer has none.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    LookupError
+        If no twin is registered for the layer.
+    ValueError
+        If X has the wrong shape or holds NaN or infinity.
+
+    References
+    ----------
+    DESIGN section 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import twinsolve
+    >>> from twinsolve.unrolled import SparseCoding
+    >>> X = np.random.default_rng(0).standard_normal((20, 5))
+    >>> report = twinsolve.check(SparseCoding(0.5, n_iter=10, zero_diagonal=True), X)
+    >>> report.correct
+    True
+    """
+    layer = copy.deepcopy(layer).eval()
+    data = _as_tensor(layer, X)
+    subject, twin, inputs = _subject(layer, data)
+    passes = int(getattr(subject, "n_iter", twin.passes))
+    tolerance = getattr(twin.relation, "tolerance", _TOLERANCE)
+    measured = compare_outputs(twin, subject, inputs, tolerance=tolerance, steps=max(passes, 1))
+    origin = copy.deepcopy(subject)
+    if hasattr(origin, "reset_parameters"):
+        origin.reset_parameters()
+    return Report(
+        twin.name,
+        twin.equation,
+        measured.deviation,
+        measured.tolerance,
+        measured.passed,
+        _distance_from_origin(twin, subject, origin, inputs),
+    )
+
+
+def compare(
+    first: Any,
+    second: Any,
+    X: ArrayLike | Tensor,
+    *,
+    objective: Callable[[Array], float] | None = None,
+) -> dict[str, float]:
+    """Compare any coefficients with any others on the same tokens, such as learned with solved.
+
+    Parameters
+    ----------
+    first, second : layer, callable, Solution, array-like or sparse array
+        Where coefficients of shape (n_tokens, n_tokens) come from: an `Operator` or an `Attention`
+        shell (its matrix on X, averaged over heads), a function of X that returns a `Solution` or
+        coefficients, or these themselves. The second is the reference.
+    X : array-like or Tensor of shape (n_tokens, dim)
+    objective : callable, optional
+        F: coefficients to a number, such as ``lambda C: lasso_objective(X, X, C, lam=lam).sum()``.
+
+    Returns
+    -------
+    dict
+        ``distance``, ``cosine``, ``support_precision``, ``support_recall``, ``support_f1`` (see
+        `coefficient_distance`), ``residual`` and ``residual_reference`` (``|X - C X| / |X|``), and
+        with an objective ``gap = (F(C) - F(C_ref)) / |X|_F^2``, negative if the first is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit or an entry is not finite.
+    TypeError
+        If coefficients cannot be had from an argument.
+
+    References
+    ----------
+    EQUATIONS ME-4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import twinsolve
+    >>> from twinsolve.solvers import sparse_self_expression
+    >>> from twinsolve.unrolled import SparseCoding
+    >>> X = np.random.default_rng(0).standard_normal((20, 5))
+    >>> layer = SparseCoding(1.0, n_iter=500, zero_diagonal=True)
+    >>> numbers = twinsolve.compare(layer, lambda X: sparse_self_expression(X, lam=1.0), X)
+    >>> numbers["distance"] < 1e-3
+    True
+    """
+    tokens = _numpy(X)
+    C, reference = (_coefficients(source, tokens) for source in (first, second))
+    numbers = coefficient_distance(C, reference)
+    numbers["residual"] = relative_residual(C, tokens)
+    numbers["residual_reference"] = relative_residual(reference, tokens)
+    if objective is not None:
+        numbers["gap"] = float((objective(C) - objective(reference)) / (tokens**2).sum())
+    return numbers
+
+
+def _numpy(X: ArrayLike | Tensor) -> Array:
+    return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
+
+
+def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
+    data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
+    if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
+        data = data.double()
+    if not bool(data.isfinite().all()):
+        raise ValueError("X: must not hold NaN or infinity")
+    tensors = [*layer.parameters(), *layer.buffers()]
+    return data.to(tensors[0].dtype) if tensors else data
+
+
+def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
+    """The module that has a twin, that twin, and the module's inputs."""
+    try:
+        twin = twins_of(layer)[0]
+    except LookupError:
+        if not isinstance(layer, Attention):
+            raise
+        _check_tokens(data)
+        with torch.no_grad():
+            q, k, v = layer.project(data[None], data[None], data[None])
+        return layer.operator, twins_of(layer.operator)[0], (q[0], k[0], v[0])
+    if twin.inputs == "image":
+        if not 2 <= data.ndim <= 4:
+            raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
+        return layer, twin, (data[(None,) * (4 - data.ndim)],)
+    _check_tokens(data)
+    if twin.inputs == "features":
+        return layer, twin, (data,)
+    tokens = data.expand(_n_heads(layer), -1, -1)
+    return layer, twin, (tokens, tokens, tokens)
+
+
+def _check_tokens(data: Tensor) -> None:
+    if data.ndim != 2:
+        raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}")
+
+
+def _n_heads(layer: nn.Module) -> int:
+    return max((m.log.numel() for m in layer.modules() if isinstance(m, Positive)), default=1)
+
+
+def _distance_from_origin(
+    twin: Twin, layer: nn.Module, origin: nn.Module, inputs: Tensors
+) -> dict[str, float]:
+    if twin.inputs != "tokens" or not getattr(layer, "linear_in_values", True):
+        expected = solver_output(twin, origin, inputs)
+        difference = layer_output(layer, inputs).double().numpy() - expected
+        return {"distance": float(np.linalg.norm(difference) / np.linalg.norm(expected))}
+    identity = torch.eye(inputs[1].shape[-2], dtype=inputs[1].dtype).expand(len(inputs[1]), -1, -1)
+    present = layer_output(layer, (*inputs[:2], identity)).double().numpy()
+    rows = []
+    for head, (q, k) in heads(inputs[:2]):
+        problem = None if twin.problem is None else twin.problem(origin, q, k, head=head)
+        solved = (
+            twin.solve(origin, q, k, np.eye(len(k)), head=head)
+            if problem is None
+            else problem.coef
+        )
+        row = coefficient_distance(present[head], solved)
+        row["residual"] = relative_residual(present[head], k, q)
+        row["residual_solved"] = relative_residual(solved, k, q)
+        if problem is not None:
+            excess = problem.objective(present[head]) - problem.objective(solved)
+            row["gap"] = excess / float((q**2).sum())
+        rows.append(row)
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+
+
+def _coefficients(source: Any, tokens: Array) -> Array:
+    if isinstance(source, Operator | Attention):
+        return _layer_coefficients(copy.deepcopy(source).double().eval(), tokens)
+    if callable(source):
+        source = source(tokens)
+    if isinstance(source, Solution):
+        source = source.coef
+    if isinstance(source, Tensor):
+        source = source.detach().cpu().numpy()
+    coefficients = source.toarray() if issparse(source) else np.asarray(source)
+    if coefficients.dtype.kind not in "bifu":
+        raise TypeError(
+            "coefficients: need a layer, a function of X, a Solution or an array, got "
+            f"{type(source).__name__}"
+        )
+    if coefficients.shape != (len(tokens), len(tokens)):
+        raise ValueError(
+            f"coefficients: must have shape {(len(tokens), len(tokens))}, got {coefficients.shape}"
+        )
+    return coefficients.astype(np.float64)
+
+
+def _layer_coefficients(layer: Operator | Attention, tokens: Array) -> Array:
+    data = torch.from_numpy(tokens)[None]
+    with torch.no_grad():
+        if isinstance(layer, Attention):
+            return layer(data, data, data)[1][0].numpy()
+        data = data.expand(_n_heads(layer), -1, -1)
+        return layer.matrix(data, data).mean(dim=0).numpy()

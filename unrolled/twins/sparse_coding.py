@@ -1,0 +1,88 @@
+"""Twins: ISTA for sparse coding and sparse attention."""
+
+import numpy as np
+import torch
+
+from ...solvers import ista, lam_max, lasso_objective, sparse_code
+from ..sparse_coding import SparseCoding
+from .catalogue import Array, Problem, Twin, register
+from .parameters import head_value
+from .relations import Iterate, Limit, Rate
+
+_TOL = 1e-11
+
+
+def build_sparse_coding(q: Array, k: Array, *, zero_diagonal: bool) -> SparseCoding:
+    """Five iterations, at a tenth of the penalty that makes the median code zero."""
+    largest = [
+        lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)
+    ]
+    lam = 0.1 * float(np.median(largest))
+    return SparseCoding(lam, zero_diagonal=zero_diagonal, dtype=torch.float64)
+
+
+def step_length(layer: SparseCoding, k: Array, head: int) -> float:
+    return head_value(layer.relative_step, head) / float(np.linalg.norm(k.T @ k))
+
+
+def solve_ista(layer: SparseCoding, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+    codes = ista(
+        q,
+        k,
+        lam=head_value(layer.lam, head),
+        n_iter=layer.n_iter,
+        step=step_length(layer, k, head),
+        zero_diagonal=layer.zero_diagonal,
+        nonnegative=layer.nonnegative,
+    ).coef
+    return codes @ v
+
+
+def lasso_problem(layer: SparseCoding, q: Array, k: Array, head: int = 0) -> Problem:
+    """The Lasso behind the layer, with its certified solution."""
+    lam = head_value(layer.lam, head)
+    solution = sparse_code(
+        q,
+        k,
+        lam=lam,
+        tol=_TOL,
+        zero_diagonal=layer.zero_diagonal,
+        nonnegative=layer.nonnegative,
+    )
+
+    def objective(codes: Array) -> float:
+        return float(lasso_objective(q, k, codes, lam=lam).sum())
+
+    coef = solution.coef.toarray()
+    lower_bound = float((solution.objective - solution.gap * (q**2).sum(axis=1)).sum())
+    return Problem(coef, objective, lower_bound, (coef**2).sum() / step_length(layer, k, head))
+
+
+def ista_logit_range(layer: SparseCoding, q: Array, k: Array, v: Array) -> float:
+    return max(
+        float(np.ptp(a @ b.T)) * step_length(layer, b, head)
+        for head, (a, b) in enumerate(zip(q, k, strict=True))
+    )
+
+
+for name, relation, equation in (
+    ("sparse-coding-iterates", Iterate(), "SE-18"),
+    ("sparse-coding-rate", Rate(), "SE-18"),
+    ("sparse-coding-limit", Limit(), "SE-17"),
+):
+    register(
+        Twin(
+            name=name,
+            family="sparse_coding",
+            relation=relation,
+            equation=equation,
+            source="Attention: Self-Expression Is All You Need, eq. 16-18",
+            layer=SparseCoding,
+            build=lambda q, k, v: build_sparse_coding(q, k, zero_diagonal=False),
+            solve=solve_ista,
+            pairing="cross",
+            covers=lambda layer: not layer.zero_diagonal,
+            problem=lasso_problem,
+            logit_range=ista_logit_range,
+        )
+    )
