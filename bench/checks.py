@@ -90,7 +90,7 @@ def _measure(twin: Twin, sample: Sample, dtype: torch.dtype) -> dict[str, object
     inputs = tuple(x.to(dtype) for x in exact)
     deviation, tolerance = twin.relation.measure(twin, layer, inputs)
     solver = sample.task_number(twin, solver_output(twin, layer, inputs))
-    learned = sample.task_number(twin, layer_output(layer, inputs).double().numpy())
+    learned = sample.task_number(twin, layer_output(twin, layer, inputs))
     agree = dtype != torch.float64 or abs(solver - learned) <= _TASK_TOLERANCE
     return {
         "deviation": deviation,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from skimage.metrics import peak_signal_noise_ratio
 from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.decomposition import PCA
@@ -25,7 +24,7 @@ from ..datasets import (
 from ..solvers import symmetric_affinity
 from ..unrolled.twins import Twin
 
-Array = NDArray[np.float64]
+Array = np.ndarray
 
 _N_TOKENS = 256
 _N_HEADS = 4
@@ -41,7 +40,7 @@ class ClusteringSample:
 
     name: str
     X: Array
-    labels: NDArray[np.int64]
+    labels: Array
     images: Array | None
     seed: int
     task = "clustering"
@@ -136,7 +135,9 @@ def _digits(seed: int) -> list[Sample]:
     rows = rng.choice(len(digits.data), _N_TOKENS, replace=False)
     images = digits.images[rows][:, None] / 16
     noisy = images + _SIGMA * rng.standard_normal(images.shape)
-    return [ClusteringSample("digits", normalize(digits.data[rows]), digits.target[rows], noisy, seed)]
+    return [
+        ClusteringSample("digits", normalize(digits.data[rows]), digits.target[rows], noisy, seed)
+    ]
 
 
 def _subspaces(seed: int) -> list[Sample]:

@@ -1,7 +1,7 @@
 """Grey photographs and noise, the data of image denoising."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.datasets import load_sample_images
 from sklearn.utils import Bunch, check_random_state
 
@@ -75,7 +75,7 @@ def make_noisy_crop(
     size: int,
     sigma: float,
     random_state: int | np.random.RandomState | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Cut a square out of an image at random and add white Gaussian noise.
 
     Parameters

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 
@@ -21,11 +19,11 @@ def make_union_of_subspaces(
     noise: float = 0.0,
     outliers: float = 0.0,
     random_state: int | np.random.RandomState | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw points from a union of linear or affine subspaces.
 
-    A point of subspace l is ``a B_l + o_l + e``: `B_l` an orthonormal basis of `dimension` rows, `a`
-    Gaussian and scaled to unit norm, `o_l` a random unit vector if `affine` and zero otherwise, `e`
+    A point of subspace l is ``a B_l + o_l + e``: `B_l` an orthonormal basis of `dimension` rows,
+    `a` uniform on the unit sphere, `o_l` a random unit vector if `affine` and zero otherwise, `e`
     Gaussian with standard deviation ``noise / sqrt(n_features)`` per entry, so that `noise` is the
     expected ratio of noise to signal norm.
 
@@ -100,20 +98,20 @@ def make_union_of_subspaces(
 
 
 def _per_subspace(value: int | Sequence[int], name: str, n_subspaces: int) -> list[int]:
-    values = [int(value)] * n_subspaces if isinstance(value, Integral) else [int(v) for v in value]
+    values = [int(value)] * n_subspaces if isinstance(value, int) else [int(v) for v in value]
     if len(values) != n_subspaces or min(values) < 1:
         raise ValueError(f"{name}: needs one entry >= 1 for each of {n_subspaces} subspaces")
     return values
 
 
-def _sphere(rng: np.random.RandomState, n: int, n_features: int) -> NDArray[np.float64]:
+def _sphere(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:
     points = rng.standard_normal((n, n_features))
     return points / np.linalg.norm(points, axis=1, keepdims=True)
 
 
 def _bases(
     rng: np.random.RandomState, dimensions: list[int], n_features: int, angle: float | None
-) -> list[NDArray[np.float64]]:
+) -> list[np.ndarray]:
     if angle is None:
         return [np.linalg.qr(rng.standard_normal((n_features, d)))[0].T for d in dimensions]
     if not 0 < angle <= math.pi / 2:

@@ -1,6 +1,7 @@
 """Boosting of filters: smooth, smooth the residual, add. Samples are rows."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,7 +61,7 @@ def twicing(smoother: ArrayLike | sparray | Smoother, values: ArrayLike) -> Arra
 
 
 def _as_function(matrix: ArrayLike | sparray, n_samples: int) -> Smoother:
-    A = matrix if issparse(matrix) else check_matrix(matrix, "smoother")
+    A: Any = matrix if issparse(matrix) else check_matrix(matrix, "smoother")
     if A.shape != (n_samples, n_samples):
         raise ValueError(
             f"smoother: must be {n_samples} x {n_samples} to fit the values, got {A.shape}"

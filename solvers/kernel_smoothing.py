@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
@@ -117,7 +117,7 @@ def smoother_matrix(
 
 def weighted_least_squares_residual(
     weights: ArrayLike, values: ArrayLike, estimate: ArrayLike
-) -> NDArray[np.float64]:
+) -> Array:
     """Stationarity residual of the weighted least-squares problem behind a kernel smoother.
 
     For each row i, half the gradient of ``sum_j K_ij |y_j - u|^2`` at ``u = u_i``, relative::

@@ -4,7 +4,7 @@ Samples are rows: row i of the weights represents point i.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 from scipy.spatial.distance import cdist
 
@@ -96,7 +96,7 @@ def locally_linear_residual(
     *,
     reg: float = 1e-3,
     queries: ArrayLike | None = None,
-) -> NDArray[np.float64]:
+) -> Array:
     """Relative residual of the optimality conditions of `locally_linear_weights`, a row each.
 
     With ``m = (g + reg tr(g) I) c`` on the stored neighbours of row i, the weights are optimal iff
@@ -149,7 +149,7 @@ def locally_linear_residual(
     return residual
 
 
-def _nearest(points: Array, X: Array, n_neighbors: int, exclude: NDArray | None) -> NDArray:
+def _nearest(points: Array, X: Array, n_neighbors: int, exclude: Array | None) -> Array:
     distances = cdist(points, X, "sqeuclidean")
     if exclude is not None:
         distances[np.arange(len(points)), exclude] = np.inf
@@ -157,7 +157,7 @@ def _nearest(points: Array, X: Array, n_neighbors: int, exclude: NDArray | None)
     return np.sort(nearest, axis=1)
 
 
-def _barycentre_weights(points: Array, X: Array, indices: NDArray, reg: float) -> Array:
+def _barycentre_weights(points: Array, X: Array, indices: Array, reg: float) -> Array:
     local = X[indices].astype(np.float64) - points[:, None, :]
     gram = local @ local.transpose(0, 2, 1)
     trace = np.trace(gram, axis1=1, axis2=2)

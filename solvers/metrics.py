@@ -1,5 +1,7 @@
 """Numbers that say how good clusters are and how far two coefficient matrices lie apart."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
@@ -144,7 +146,7 @@ def _support(C: np.ndarray) -> np.ndarray:
     return size > _SUPPORT * size.max(axis=1, keepdims=True)
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def _ratio(numerator: Any, denominator: Any) -> float:
     """Quotient with 0 / 0 = 0 and x / 0 = infinity."""
     if denominator == 0:
         return 0.0 if numerator == 0 else float("inf")

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
-Array = NDArray[np.floating[Any]]
+Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +38,12 @@ class Solution:
         Quantities recorded along the iterations, where the solver was asked for them.
     """
 
-    coef: Array | csr_array
+    coef: Any
     objective: Array
     gap: Array
     dual: Array
-    n_iter: NDArray[np.integer[Any]]
-    converged: NDArray[np.bool_]
+    n_iter: Array
+    converged: Array
     history: dict[str, Array] | None = None
 
 
@@ -60,14 +59,14 @@ def check_matrix(
         wrong number of columns. The message starts with `name`.
     """
     try:
-        X = check_array(
+        matrix: Array = check_array(
             X, dtype=[np.float64, np.float32], input_name=name, ensure_min_samples=min_rows
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error
-    if n_features is not None and X.shape[1] != n_features:
-        raise ValueError(f"{name}: has {X.shape[1]} columns, but {n_features} are needed")
-    return X
+    if n_features is not None and matrix.shape[1] != n_features:
+        raise ValueError(f"{name}: has {matrix.shape[1]} columns, but {n_features} are needed")
+    return matrix
 
 
 def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
@@ -101,7 +100,7 @@ def check_integer(value: int, name: str, *, minimum: int, maximum: int | None = 
     return int(value)
 
 
-def check_lam(lam: float | ArrayLike, n_rows: int) -> NDArray[np.float64]:
+def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     """Return the penalty weight as an array of shape (n_rows,), one positive entry a row.
 
     Raises

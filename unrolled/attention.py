@@ -84,7 +84,7 @@ class Operator(nn.Module):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        """Attend: (..., n_queries, d), (..., n_keys, d), (..., n_keys, e) -> (..., n_queries, e)."""
+        """Attend with q (..., n_queries, d), k (..., n_keys, d) and v (..., n_keys, e)."""
         raise NotImplementedError
 
     def matrix(
@@ -102,7 +102,8 @@ class Operator(nn.Module):
     def reset_parameters(self) -> None:
         """Return all parameters to their values at construction."""
         for child in self.children():
-            child.reset_parameters()
+            if isinstance(child, Operator | Positive):
+                child.reset_parameters()
 
     def check(self, q: Tensor, k: Tensor, v: Tensor | None = None, *, is_causal: bool) -> None:
         """Refuse inputs whose shapes do not fit, or that the declared laws exclude.
@@ -161,7 +162,9 @@ class Positive(nn.Module):
         if not 0 < initial < float("inf"):
             raise ValueError(f"must be finite and > 0, got {initial!r}")
         self.initial = float(initial)
-        log = torch.empty(() if num_heads is None else (num_heads, 1, 1), device=device, dtype=dtype)
+        log = torch.empty(
+            () if num_heads is None else (num_heads, 1, 1), device=device, dtype=dtype
+        )
         if learnable:
             self.log = nn.Parameter(log)
         else:
@@ -216,9 +219,7 @@ def fused_attention(
     missing = max(0, 4 - max(q.ndim, v.ndim))
     if mask is not None and mask.ndim > 2:
         mask = mask[(None,) * missing]
-    q, k, v = (
-        F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v)
-    )
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
     q, k, v = (x[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
     return out[(0,) * missing][..., :n_values]
@@ -285,8 +286,8 @@ class Attention(nn.Module):
     ``out_proj(concat_h operator(x_q W_q^h, x_k W_k^h, x_v W_v^h))``
 
     Follows ``nn.MultiheadAttention(batch_first=True)`` in its signature, mask polarity, returned
-    pair, initial values and state-dict keys, but is no subclass of it: PyTorch's encoder layer would
-    replace a subclass by its own kernel in evaluation mode. It can stand as ``self_attn`` there.
+    pair, initial values and state-dict keys, but is no subclass of it: in evaluation mode PyTorch's
+    encoder layer would replace a subclass by its own kernel. It can stand as ``self_attn`` there.
 
     Parameters
     ----------
@@ -434,7 +435,9 @@ class Attention(nn.Module):
             weights = self.in_proj_weight.chunk(3)
             biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
             inputs = (query, key, value)
-            parts = tuple(F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True))
+            parts = tuple(
+                F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)
+            )
         q, k, v = (self._split(part) for part in parts)
         return q, k, v
 

@@ -27,8 +27,8 @@ class Twicing(Operator):
 
     References
     ----------
-    Abdullaev and Nguyen, "Transformer Meets Twicing" (2025); EQUATIONS IF-TW, FF-2 and, for the sign
-    of the residual, erratum E0-n.
+    Abdullaev and Nguyen, "Transformer Meets Twicing" (2025); EQUATIONS IF-TW, FF-2; erratum E0-n is
+    about the sign of the residual.
 
     Examples
     --------

@@ -17,7 +17,7 @@ def gaussian_attention(
 ) -> Tensor:
     """Attention with logits ``-|q_i - k_j|^2 / (2 bandwidth^2)``, without building them.
 
-    The query norm cancels in the softmax; the key norm is one more feature of the fused dot product:
+    The query norm cancels in the softmax; the key norm is one more feature of the dot product:
     ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred,
     which changes no distance but keeps float32 exact far from the origin.
 

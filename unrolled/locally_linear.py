@@ -106,9 +106,7 @@ class LocallyLinear(Operator):
 
     row_stochastic = True
 
-    def __init__(
-        self, n_neighbors: int, *, reg: float = 1e-3, zero_diagonal: bool = False
-    ) -> None:
+    def __init__(self, n_neighbors: int, *, reg: float = 1e-3, zero_diagonal: bool = False) -> None:
         super().__init__()
         if n_neighbors < 1:
             raise ValueError(f"n_neighbors: must be >= 1, got {n_neighbors}")

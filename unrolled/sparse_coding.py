@@ -94,7 +94,7 @@ def ista_codes(
 
 
 class SparseCoding(Operator):
-    """Sparse attention: represent each query sparsely by keys, output the same combination of values.
+    """Sparse attention: code each query sparsely in the keys, combine the values alike.
 
     `n_iter` ISTA iterations from zero on ::
 

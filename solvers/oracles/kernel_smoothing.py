@@ -42,4 +42,4 @@ def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:
         for i in range(len(K))
     ]
     cp.Problem(cp.Minimize(cp.sum(cp.hstack(errors)))).solve(solver=cp.CLARABEL)
-    return u.value
+    return np.asarray(u.value)

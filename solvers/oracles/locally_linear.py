@@ -41,4 +41,4 @@ def reconstruction_weights(x: ArrayLike, neighbors: ArrayLike, *, reg: float = 1
     trace = ((Z - point) ** 2).sum()
     objective = cp.sum_squares(point - c @ Z) + reg * trace * cp.sum_squares(c)
     cp.Problem(cp.Minimize(objective), [cp.sum(c) == 1]).solve(solver=cp.CLARABEL)
-    return c.value
+    return np.asarray(c.value)

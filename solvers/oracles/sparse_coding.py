@@ -52,4 +52,4 @@ def sparse_code(
     constraints = [cp.diag(C) == 0] if zero_diagonal else []
     problem = cp.Problem(cp.Minimize(cp.sum_squares(Y - C @ D) + penalty), constraints)
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
-    return C.value
+    return np.asarray(C.value)

@@ -2,18 +2,18 @@
 
 from ...solvers import twicing
 from ..boosting import Twicing
-from .catalogue import Array, Twin, register, twins_of
+from .catalogue import Array, Twin, exact_twin, register
 from .kernel_smoothing import build_gaussian
 from .relations import Identity
 
 
 def _solve(layer: Twicing, q: Array, k: Array, v: Array, head: int = 0) -> Array:
-    base = twins_of(layer.base)[0]
+    base = exact_twin(layer.base)
     return twicing(lambda values: base.solve(layer.base, q, k, values, head=head), v)
 
 
 def _logit_range(layer: Twicing, q: Array, k: Array, v: Array) -> float:
-    return twins_of(layer.base)[0].logit_range(layer.base, q, k, v)
+    return exact_twin(layer.base).logit_range(layer.base, q, k, v)
 
 
 register(

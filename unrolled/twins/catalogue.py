@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from .relations import Relation
 
-Array = NDArray[np.float64]
+Array = np.ndarray
 Inputs = Literal["tokens", "features", "image"]
 Pairing = Literal["any", "self", "cross"]
 
 _MACHINERY = ("catalogue", "parameters", "relations", "report")
+_EXACT = ("identity", "init", "iterate")
 _registered: dict[str, "Twin"] = {}
 
 
@@ -71,6 +71,8 @@ class Twin:
         Whether keys are the queries themselves, other points, or either.
     covers : callable
         Which layers of the class the twin is about; all by default.
+    apply : callable
+        ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default.
     problem : callable, optional
         ``problem(layer, q, k, head=0)`` solves the optimisation problem behind the layer, where
         there is one.
@@ -91,6 +93,7 @@ class Twin:
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     covers: Callable[[Any], bool] = lambda layer: True
+    apply: Callable[..., Tensor] = lambda layer, *tensors: layer(*tensors)
     problem: Callable[..., Problem] | None = None
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: int = 1
@@ -166,3 +169,17 @@ def twins_of(layer: nn.Module) -> list[Twin]:
         f"no twin is registered for {type(layer).__name__}; there are twins of {', '.join(known)}, "
         "and twinsolve.unrolled.twins.register adds one"
     )
+
+
+def exact_twin(layer: nn.Module) -> Twin:
+    """The first twin of a layer whose solver gives the layer's own output, not only its limit.
+
+    Raises
+    ------
+    LookupError
+        If there is none.
+    """
+    for twin in twins_of(layer):
+        if twin.relation.name in _EXACT:
+            return twin
+    raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")

@@ -22,6 +22,10 @@ def _build(image: Array, *, patch_distance: int | None, sigma: float) -> NonLoca
     )
 
 
+def _searches(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
+    return (layer.patch_distance is None) == whole_image
+
+
 def _solve(layer: NonLocalMeansAttention, images: Array) -> Array:
     return np.stack(
         [
@@ -42,9 +46,9 @@ def _logit_range(layer: NonLocalMeansAttention, images: Array) -> float:
     return float(np.ptp(images)) ** 2 / head_value(layer.h, 0) ** 2
 
 
-for name, equation, patch_distance, sigma, whole in (
-    ("nonlocal-means", "SE-8", None, 0.0, True),
-    ("nonlocal-means-windowed", "9.5", 6, 0.05, False),
+for name, equation, patch_distance, sigma in (
+    ("nonlocal-means", "SE-8", None, 0.0),
+    ("nonlocal-means-windowed", "9.5", 6, 0.05),
 ):
     register(
         Twin(
@@ -57,7 +61,7 @@ for name, equation, patch_distance, sigma, whole in (
             build=partial(_build, patch_distance=patch_distance, sigma=sigma),
             solve=_solve,
             inputs="image",
-            covers=lambda layer, whole=whole: (layer.patch_distance is None) == whole,
+            covers=partial(_searches, whole_image=patch_distance is None),
             logit_range=_logit_range,
         )
     )

@@ -1,5 +1,7 @@
 """Twins: Nadaraya-Watson regression and softmax-type attention."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from scipy.spatial.distance import cdist
@@ -26,13 +28,13 @@ def solve_gaussian(layer: Gaussian, q: Array, k: Array, v: Array, head: int = 0)
     return nadaraya_watson(q, k, v, bandwidth=_bandwidth(layer, q, head))
 
 
-def gaussian_logit_range(layer: Gaussian, q: Array, k: Array, v: Array) -> float:
+def gaussian_logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
     narrowest = min(_bandwidth(layer, q, head) for head in range(len(q)))
     squares = [cdist(a, b, "sqeuclidean").max() for a, b in zip(q, k, strict=True)]
     return max(squares) / (2 * narrowest**2)
 
 
-def _bandwidth(layer: Gaussian, q: Array, head: int) -> float:
+def _bandwidth(layer: Any, q: Array, head: int) -> float:
     if layer.bandwidth is None:
         return q.shape[-1] ** 0.25
     return head_value(layer.bandwidth, head)
@@ -129,6 +131,7 @@ register(
         build=_build_mahalanobis,
         solve=_solve_mahalanobis,
         inputs="features",
+        apply=lambda layer, X: layer(X[None], X[None], X[None], need_weights=False)[0][0],
         covers=_is_mahalanobis,
         logit_range=_mahalanobis_logit_range,
     )

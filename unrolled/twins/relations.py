@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from .catalogue import Problem, Twin
 
-Array = NDArray[np.float64]
+Array = np.ndarray
 Tensors = tuple[Tensor, ...]
 
 
@@ -35,14 +34,23 @@ class Relation(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def tolerance(self) -> float:
+        """Largest accepted deviation in float64."""
+
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement: ...
 
 
-def layer_output(layer: nn.Module, inputs: Tensors) -> Tensor:
-    """What the layer gives: the first of its outputs, if it has several."""
+def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
+    """What the layer gives in its own dtype, as float64."""
     with torch.no_grad():
-        output = layer(*inputs)
-    return output[0] if isinstance(output, tuple) else output
+        return _array(twin.apply(layer, *inputs))
+
+
+def layer_matrix(twin: Twin, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
+    """The layer's coefficients by its own forward pass, on values that are the identity."""
+    identity = torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
+    return layer_output(twin, layer, (q, k, identity))
 
 
 def solver_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
@@ -66,7 +74,7 @@ def compare_outputs(
     In float32 the tolerance is ``32 eps * steps * logit range``, whatever it is in float64.
     """
     expected = solver_output(twin, layer, inputs)
-    difference = np.abs(_array(layer_output(layer, inputs)) - expected).max()
+    difference = np.abs(layer_output(twin, layer, inputs) - expected).max()
     deviation = float(difference / max(np.abs(expected).max(), np.finfo(np.float64).tiny))
     return Measurement(deviation, _tolerance(twin, layer, inputs, tolerance, steps))
 
@@ -121,7 +129,7 @@ class Rate:
             [
                 Measurement(_suboptimality(problem, codes) / (problem.rate / K), self.tolerance)
                 for K in self.n_iter
-                for problem, codes in zip(problems, _codes(layer, inputs, K), strict=True)
+                for problem, codes in zip(problems, _codes(twin, layer, inputs, K), strict=True)
             ]
         )
 
@@ -138,7 +146,7 @@ class Limit:
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
         few = tuple(x[:, : self.n_tokens] for x in inputs)
         tolerance = _tolerance(twin, layer, few, self.tolerance, steps=1)
-        problems, codes = _problems(twin, layer, few), _codes(layer, few, self.n_iter)
+        problems, codes = _problems(twin, layer, few), _codes(twin, layer, few, self.n_iter)
         return _worst(
             [
                 Measurement(_suboptimality(problem, C), tolerance)
@@ -153,9 +161,8 @@ def _problems(twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Problem]:
     return [twin.problem(layer, q, k, head=h) for h, (q, k) in heads(inputs[:2])]
 
 
-def _codes(layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
-    identity = torch.eye(inputs[1].shape[-2], dtype=inputs[1].dtype).expand(len(inputs[1]), -1, -1)
-    return _array(layer_output(_with_n_iter(layer, n_iter), (*inputs[:2], identity)))
+def _codes(twin: Twin, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
+    return layer_matrix(twin, _with_n_iter(layer, n_iter), *inputs[:2])
 
 
 def _suboptimality(problem: Problem, codes: Array) -> float:
@@ -163,9 +170,9 @@ def _suboptimality(problem: Problem, codes: Array) -> float:
 
 
 def _with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
-    layer = copy.deepcopy(layer)
-    layer.n_iter = n_iter
-    return layer
+    changed: Any = copy.deepcopy(layer)
+    changed.n_iter = n_iter
+    return changed
 
 
 def _tolerance(

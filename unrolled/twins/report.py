@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
 from ..attention import Attention, Operator, Positive
-from .catalogue import Array, Twin, twins_of
-from .relations import Tensors, compare_outputs, heads, layer_output, solver_output
-
-# The K iterates of a linear solve and of ISTA alike agree to this or better; DESIGN's looser bound
-# for linear systems is the twin's own.
-_TOLERANCE = 1e-10
+from .catalogue import Array, Twin, exact_twin
+from .relations import (
+    Tensors,
+    compare_outputs,
+    heads,
+    layer_matrix,
+    layer_output,
+    solver_output,
+)
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,15 @@ def check(layer: nn.Module, X: ArrayLike | Tensor) -> Report:
     layer = copy.deepcopy(layer).eval()
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
-    passes = int(getattr(subject, "n_iter", twin.passes))
-    tolerance = getattr(twin.relation, "tolerance", _TOLERANCE)
-    measured = compare_outputs(twin, subject, inputs, tolerance=tolerance, steps=max(passes, 1))
+    measured = compare_outputs(
+        twin,
+        subject,
+        inputs,
+        tolerance=twin.relation.tolerance,
+        steps=max(vars(subject).get("n_iter", twin.passes), 1),
+    )
     origin = copy.deepcopy(subject)
-    if hasattr(origin, "reset_parameters"):
-        origin.reset_parameters()
+    _reset(origin)
     return Report(
         twin.name,
         twin.equation,
@@ -188,6 +194,13 @@ def compare(
     return numbers
 
 
+def _reset(layer: nn.Module) -> None:
+    """To the initial parameters, but for projections, which are drawn at random."""
+    for module in layer.modules():
+        if not isinstance(module, Attention | nn.Linear) and hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # type: ignore[operator]
+
+
 def _numpy(X: ArrayLike | Tensor) -> Array:
     return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
 
@@ -205,14 +218,14 @@ def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
 def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
     """The module that has a twin, that twin, and the module's inputs."""
     try:
-        twin = twins_of(layer)[0]
+        twin = exact_twin(layer)
     except LookupError:
         if not isinstance(layer, Attention):
             raise
         _check_tokens(data)
         with torch.no_grad():
             q, k, v = layer.project(data[None], data[None], data[None])
-        return layer.operator, twins_of(layer.operator)[0], (q[0], k[0], v[0])
+        return layer.operator, exact_twin(layer.operator), (q[0], k[0], v[0])
     if twin.inputs == "image":
         if not 2 <= data.ndim <= 4:
             raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
@@ -238,17 +251,14 @@ def _distance_from_origin(
 ) -> dict[str, float]:
     if twin.inputs != "tokens" or not getattr(layer, "linear_in_values", True):
         expected = solver_output(twin, origin, inputs)
-        difference = layer_output(layer, inputs).double().numpy() - expected
+        difference = layer_output(twin, layer, inputs) - expected
         return {"distance": float(np.linalg.norm(difference) / np.linalg.norm(expected))}
-    identity = torch.eye(inputs[1].shape[-2], dtype=inputs[1].dtype).expand(len(inputs[1]), -1, -1)
-    present = layer_output(layer, (*inputs[:2], identity)).double().numpy()
+    present = layer_matrix(twin, layer, *inputs[:2])
     rows = []
     for head, (q, k) in heads(inputs[:2]):
         problem = None if twin.problem is None else twin.problem(origin, q, k, head=head)
         solved = (
-            twin.solve(origin, q, k, np.eye(len(k)), head=head)
-            if problem is None
-            else problem.coef
+            twin.solve(origin, q, k, np.eye(len(k)), head=head) if problem is None else problem.coef
         )
         row = coefficient_distance(present[head], solved)
         row["residual"] = relative_residual(present[head], k, q)

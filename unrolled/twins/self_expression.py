@@ -5,7 +5,6 @@ from .catalogue import Twin, register
 from .relations import Iterate, Limit, Rate
 from .sparse_coding import build_sparse_coding, ista_logit_range, lasso_problem, solve_ista
 
-
 for name, relation, equation in (
     ("self-expression-iterates", Iterate(), "SE-15"),
     ("self-expression-rate", Rate(), "SE-15"),

@@ -14,9 +14,7 @@ _TOL = 1e-11
 
 def build_sparse_coding(q: Array, k: Array, *, zero_diagonal: bool) -> SparseCoding:
     """Five iterations, at a tenth of the penalty that makes the median code zero."""
-    largest = [
-        lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)
-    ]
+    largest = [lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)]
     lam = 0.1 * float(np.median(largest))
     return SparseCoding(lam, zero_diagonal=zero_diagonal, dtype=torch.float64)
 

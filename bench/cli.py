@@ -1,0 +1,161 @@
+"""The command line `twinsolve`."""
+
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Attention layers beside the classical solvers that they unroll.",
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep `check` a subcommand while it is the only one."""
+
+
+@app.command()
+def check(
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of data, noise and random projections.")
+    ] = 0,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the table, summary and figure.")
+    ] = Path("results/check"),
+    load: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE", help="Import a module that registers twins of your own."),
+    ] = None,
+) -> None:
+    """Hold every layer against its solver, on clustering and on vision data.
+
+    A twin is a learnable attention layer and the classical solver that it unrolls. Each is run on
+    the same data in float64 and float32: the DEVIATION between their outputs must stay under the
+    tolerance of their relation (the same numbers, the same iterates, or the same limit), and
+    solver and layer must reach the same TASK NUMBER: the adjusted Rand index of the clusters, or
+    the PSNR of the image in dB.
+
+    Runs on packaged data; where the environment variable TWINSOLVE_DATA names a folder with
+    Extended Yale B or Set12, on those too. Writes table.json, settings.json, summary.md and
+    deviations.png to DIR. Exits with status 1 if any row fails.
+    """
+    from .check_figure import draw_deviations
+    from .checks import check_twins
+    from .results import provenance, write_summary, write_table
+
+    console = _console()
+    _load(load or [])
+    table = check_twins(seed=seed, progress=_progress(console))
+    console.print(_pretty(table))
+    _print_errors(table, console)
+    failed = int((~table.passed).sum())
+    verdict = f"{len(table) - failed} of {len(table)} rows passed"
+    console.print(f"{verdict}; {table.twin.nunique()} twins. Written to {output}/")
+    write_table(table, output)
+    write_summary(
+        "twinsolve check",
+        [f"{verdict}.", "", *_markdown(table)],
+        provenance({"seed": seed, "load": load or []}),
+        output,
+    )
+    draw_deviations(table, output / "deviations.png")
+    raise typer.Exit(code=int(failed > 0))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def _progress(console: Console):  # type: ignore[no-untyped-def]
+    def wrap(jobs: Iterable, total: int) -> Iterable:
+        return track(jobs, total=total, description="Checking", console=Console(stderr=True))
+
+    return wrap
+
+
+def _load(modules: list[str]) -> None:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise typer.BadParameter(str(error), param_hint="--load") from error
+    finally:
+        sys.path.pop(0)
+
+
+_UNITS = {"clustering": ("ARI", 3), "vision": ("dB", 2)}
+_HEADINGS = (
+    "twin", "relation", "equation", "task", "data", "float64", "tol.", "float32", "tol.",
+    "solver", "layer", "", "passed",
+)  # fmt: skip
+
+
+def _by_data(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """One line for each twin and data set, the two dtypes side by side."""
+    lines = []
+    keys = ["twin", "relation", "equation", "task", "data"]
+    for key, rows in table.groupby(keys, sort=False):
+        dtypes = rows.set_index("dtype")
+        exact = dtypes.loc["float64"]
+        cells = [
+            f"{dtypes.loc[dtype][column]:.1e}"
+            for dtype in ("float64", "float32")
+            for column in ("deviation", "tolerance")
+        ]
+        unit, digits = _UNITS[exact.task]
+        numbers = [
+            f"{number:.{digits}f}" for number in (exact.task_number_solver, exact.task_number_layer)
+        ]
+        lines.append((*key, *cells, *numbers, unit, "yes" if rows.passed.all() else "NO"))
+    return lines
+
+
+def _pretty(table: pd.DataFrame) -> Table:
+    pretty = Table(
+        title="Deviation of each layer from its solver, its tolerance, and the task number of both",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+    for position, heading in enumerate(_HEADINGS):
+        justify: Any = "right" if 5 <= position <= 10 else "left"
+        pretty.add_column(heading, justify=justify, no_wrap=position == 0)
+    previous = ""
+    for line in _by_data(table):
+        if previous not in ("", line[0]):
+            pretty.add_section()
+        first = ("",) * 3 if line[0] == previous else line[:3]
+        pretty.add_row(*first, *line[3:], style=None if line[-1] == "yes" else "bold red")
+        previous = line[0]
+    return pretty
+
+
+def _markdown(table: pd.DataFrame) -> list[str]:
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
+    return lines + ["| " + " | ".join(line) + " |" for line in _by_data(table)]
+
+
+def _print_errors(table: pd.DataFrame, console: Console) -> None:
+    if "error" in table:
+        for row in table[table.error.notna()].itertuples():
+            console.print(f"{row.twin} on {row.data} ({row.dtype}): {row.error}", style="red")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,37 @@
+"""What a command leaves on disk: the table, its settings, a summary and figures."""
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+_PACKAGES = ("twinsolve", "numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
+
+
+def provenance(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run, with the versions and the machine it ran on."""
+    return {
+        "settings": settings,
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in _PACKAGES},
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def write_table(table: pd.DataFrame, directory: Path) -> None:
+    """Write the rows to ``table.json``: a list of objects, missing numbers as null."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = json.loads(table.to_json(orient="records", double_precision=15))
+    (directory / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: Path) -> None:
+    """Write ``settings.json`` and a Markdown summary."""
+    (directory / "settings.json").write_text(json.dumps(run, indent=1) + "\n")
+    versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
+    settings = ", ".join(f"{name}={value}" for name, value in run["settings"].items())
+    text = [f"# {title}", "", *lines, "", f"Settings: {settings}.", "", f"Run with {versions}."]
+    (directory / "summary.md").write_text("\n".join(text) + "\n")

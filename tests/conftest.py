@@ -1,0 +1,13 @@
+import os
+
+import pytest
+
+from twinsolve.datasets import data_root
+
+
+@pytest.fixture
+def real_data():
+    """Skip unless the user named a folder with real data sets."""
+    if "TWINSOLVE_DATA" not in os.environ:
+        pytest.skip("TWINSOLVE_DATA names no folder of data sets")
+    return data_root()

@@ -1,0 +1,277 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize_scalar
+from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso
+
+from twinsolve.solvers import duality_gap, ista, lam_max, lasso_objective, sparse_code
+from twinsolve.solvers.oracles import sparse_coding as oracle
+
+
+def problem(kind, seed=0):
+    rng = np.random.default_rng(seed)
+    D = rng.standard_normal((12, 6))
+    if kind == "coherent":
+        D = 1 + 0.05 * D
+    elif kind == "duplicated":
+        D[6:] = D[:6]
+    elif kind == "zero rows":
+        D[3] = 0
+    elif kind == "rank deficient":
+        D[:, 3:] = D[:, :3]
+    Y = rng.standard_normal((5, 6))
+    Y[0] = 0
+    return Y, D
+
+
+KINDS = ["random", "coherent", "duplicated", "zero rows", "rank deficient"]
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_reaches_the_objective_of_the_oracle(kind, nonnegative):
+    Y, D = problem(kind)
+    solution = sparse_code(Y, D, lam=0.7, tol=1e-10, nonnegative=nonnegative)
+    expected = oracle.sparse_code(Y, D, lam=0.7, nonnegative=nonnegative)
+    assert_allclose(solution.objective, lasso_objective(Y, D, expected, lam=0.7), atol=1e-7)
+    assert solution.converged.all()
+    if nonnegative:
+        assert solution.coef.min() >= 0
+
+
+def test_minimiser_is_that_of_the_oracle_and_of_scikit_learn():
+    Y, D = problem("random")
+    lam = np.array([0.3, 0.5, 0.7, 1.0, 2.0])
+    found = sparse_code(Y, D, lam=lam, tol=1e-12).coef.toarray()
+    assert_allclose(found, oracle.sparse_code(Y, D, lam=lam), atol=1e-4)
+    for y, code, penalty in zip(Y, found, lam, strict=True):
+        lasso = Lasso(alpha=penalty / (2 * 6), fit_intercept=False, tol=1e-12, max_iter=10**6)
+        assert_allclose(code, lasso.fit(D.T, y).coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_gap_is_never_smaller_than_the_suboptimality(kind, zero_diagonal):
+    _, X = problem(kind)
+    constraints = {"lam": 0.5, "zero_diagonal": zero_diagonal}
+    best = sparse_code(X, X, tol=1e-13, max_iter=10**6, **constraints)
+    norms = np.maximum((X**2).sum(axis=1), 1e-300)
+    for n_iter in (0, 1, 7, 60):
+        at = ista(X, X, n_iter=n_iter, **constraints)
+        suboptimality = (at.objective - best.objective) / norms
+        assert (at.gap >= suboptimality - 1e-12).all()
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10**6), lam=st.floats(1e-3, 30), nonnegative=st.booleans())
+def test_gap_bounds_any_codes(seed, lam, nonnegative):
+    rng = np.random.default_rng(seed)
+    Y, D = rng.standard_normal((3, 4)), rng.standard_normal((6, 4))
+    C = rng.standard_normal((3, 6)) * (rng.random((3, 6)) < 0.5)
+    C = np.abs(C) if nonnegative else C
+    best = sparse_code(Y, D, lam=lam, tol=1e-11, nonnegative=nonnegative)
+    excess = (lasso_objective(Y, D, C, lam=lam) - best.objective) / (Y**2).sum(axis=1)
+    assert (duality_gap(Y, D, C, lam=lam, nonnegative=nonnegative) >= excess - 1e-10).all()
+
+
+def test_dual_point_is_feasible_and_proves_the_gap():
+    Y, D = problem("random")
+    solution = sparse_code(Y, D, lam=0.7)
+    assert np.abs(solution.dual @ D.T).max() <= 0.7 * (1 + 1e-12)
+    value = (solution.dual * Y).sum(axis=1) - (solution.dual**2).sum(axis=1) / 4
+    norms = (Y[1:] ** 2).sum(axis=1)
+    assert_allclose(solution.gap[1:], (solution.objective - value)[1:] / norms, atol=1e-14)
+    assert solution.gap[0] == 0
+
+
+def test_lam_max_is_where_the_last_row_becomes_zero():
+    Y, D = problem("random")
+    largest = lam_max(Y, D)[1:]
+    assert sparse_code(Y[1:], D, lam=largest).coef.nnz == 0
+    assert (np.diff(sparse_code(Y[1:], D, lam=0.99 * largest, tol=1e-12).coef.indptr) > 0).all()
+
+
+def test_not_converged_warns_with_gap_and_cure():
+    Y, D = problem("coherent")
+    with pytest.warns(ConvergenceWarning, match="increase max_iter, lam or tol"):
+        solution = sparse_code(Y, D, lam=1e-3, tol=1e-13, max_iter=1)
+    assert not solution.converged.all()
+    assert (solution.gap[~solution.converged] > 1e-13).all()
+
+
+def test_float32_is_kept_with_an_exact_certificate():
+    Y, D = (x.astype(np.float32) for x in problem("random"))
+    solution = sparse_code(Y, D, lam=0.7)
+    assert solution.coef.dtype == np.float32
+    assert_allclose(solution.gap, duality_gap(Y, D, solution.coef, lam=0.7), atol=1e-15)
+
+
+def test_more_rows_than_a_block(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((7, 4))
+    whole = sparse_code(X, X, lam=0.5, zero_diagonal=True, tol=1e-12)
+    monkeypatch.setattr("twinsolve.solvers.sparse_coding._BLOCK_ROWS", 3)
+    blocks = sparse_code(X, X, lam=0.5, zero_diagonal=True, tol=1e-12)
+    assert_allclose(blocks.coef.toarray(), whole.coef.toarray(), atol=1e-14)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ista_descends_within_its_rate(kind, zero_diagonal, nonnegative):
+    _, X = problem(kind)
+    flags = {"zero_diagonal": zero_diagonal, "nonnegative": nonnegative}
+    best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=10**6, **flags)
+    step = 1 / np.linalg.norm(X, 2) ** 2
+    values = [ista(X, X, lam=0.5, n_iter=K, step=step, **flags).objective.sum() for K in range(40)]
+    assert (np.diff(values) <= 1e-11).all()
+    distance = abs(best.coef).power(2).sum()
+    for K in range(1, 40):
+        assert values[K] - best.objective.sum() <= distance / (step * K) + 1e-10
+
+
+def test_ista_converges_to_the_oracle():
+    _, X = problem("random")
+    C = ista(X, X, lam=0.5, n_iter=20_000, zero_diagonal=True).coef
+    expected = oracle.sparse_code(X, X, lam=0.5, zero_diagonal=True)
+    values = [lasso_objective(X, X, codes, lam=0.5).sum() for codes in (C, expected)]
+    assert abs(values[0] - values[1]) < 1e-7
+    assert_allclose(C, expected, atol=1e-4)
+
+
+def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
+    Y, D = problem("random")
+    eps, lam = 0.02, 0.5
+    C = np.zeros((len(Y), len(D)))
+    We, S = eps * D.T, np.eye(len(D)) - eps * D @ D.T
+    for _ in range(5):
+        Z = Y @ We + C @ S
+        C = np.sign(Z) * np.maximum(np.abs(Z) - eps * lam / 2, 0)
+    assert_allclose(ista(Y, D, lam=lam, n_iter=5, step=eps).coef, C, atol=1e-13)
+
+
+def test_first_step_is_the_thresholded_gram():
+    _, X = problem("random")
+    eps, lam = 0.01, 0.5
+    expected = eps * X @ X.T
+    expected = np.sign(expected) * np.maximum(np.abs(expected) - eps * lam / 2, 0)
+    np.fill_diagonal(expected, 0)
+    found = ista(X, X, lam=lam, n_iter=1, step=eps, zero_diagonal=True).coef
+    assert_allclose(found, expected, atol=1e-15)
+
+
+def test_one_step_length_for_each_iteration():
+    Y, D = problem("random")
+    steps = [0.01, 0.02, 0.03]
+    found = ista(Y, D, lam=0.5, n_iter=3, step=steps).coef
+    assert np.abs(found - ista(Y, D, lam=0.5, n_iter=3, step=0.02).coef).max() > 1e-3
+
+
+def test_default_step_is_safe():
+    _, X = problem("coherent")
+    default = ista(X, X, lam=0.5, n_iter=1).coef
+    frobenius = 1 / np.linalg.norm(X.T @ X)
+    assert frobenius <= 1 / np.linalg.norm(X, 2) ** 2
+    assert_allclose(default, ista(X, X, lam=0.5, n_iter=1, step=frobenius).coef, rtol=1e-12)
+
+
+def test_a_step_too_long_shows_in_the_gap():
+    _, X = problem("random")
+    step = 3 / np.linalg.norm(X, 2) ** 2
+    assert ista(X, X, lam=0.5, n_iter=30, step=step).gap.max() > 1
+
+
+def printed_ista(X, lam, eps, n_iter, *, threshold, one_sided, zero_diagonal):
+    C = np.zeros((len(X), len(X)))
+    for _ in range(n_iter):
+        Z = C + eps * (X - C @ X) @ X.T
+        C = np.maximum(Z - threshold, 0)
+        if not one_sided:
+            C = np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
+        if zero_diagonal:
+            np.fill_diagonal(C, 0)
+    return C
+
+
+def test_erratum_e3d_printed_threshold_solves_another_problem():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    lam, eps = 0.05, 1 / np.linalg.norm(X, 2) ** 2
+    printed = printed_ista(X, lam, eps, 50_000, threshold=lam, one_sided=True, zero_diagonal=False)
+    # The fixed point minimises |X - CX|^2 + (2 lam / eps) |C|_1 over C >= 0, free diagonal.
+    other = 2 * lam / eps
+    best = oracle.sparse_code(X, X, lam=other, nonnegative=True)
+    values = [lasso_objective(X, X, C, lam=other).sum() for C in (printed, best)]
+    assert abs(values[0] - values[1]) < 1e-6
+    best = oracle.sparse_code(X, X, lam=lam, zero_diagonal=True)
+    gap = lasso_objective(X, X, printed, lam=lam) - lasso_objective(X, X, best, lam=lam)
+    assert gap.sum() > 0.1
+
+
+def test_erratum_e3f_one_sided_threshold_is_the_nonnegative_problem():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    best = oracle.sparse_code(X, X, lam=0.5, zero_diagonal=True)
+    positive = ista(X, X, lam=0.5, n_iter=20_000, zero_diagonal=True, nonnegative=True).coef
+    expected = oracle.sparse_code(X, X, lam=0.5, zero_diagonal=True, nonnegative=True)
+    assert_allclose(positive, expected, atol=1e-4)
+    values = [lasso_objective(X, X, C, lam=0.5).sum() for C in (positive, best)]
+    assert values[0] > values[1] + 0.1
+
+
+def test_erratum_e3g_without_the_zero_diagonal_it_collapses_to_the_identity():
+    X = np.random.default_rng(0).standard_normal((8, 12))
+    C = np.abs(ista(X, X, lam=0.05, n_iter=5000).coef)
+    assert (np.diag(C) / C.sum(axis=1)).min() > 0.9
+
+
+def test_erratum_e3i_spectral_norm_has_another_optimum():
+    # One atom: |Y - c d^T|_2 and |Y - c d^T|_F are minimised at different codes.
+    Y, d = np.array([[2.0, 0.0], [1.0, 2.0]]), np.array([1.0, 0.3])
+
+    def value(t, order):
+        code = np.array([[t], [1.0]])
+        return np.linalg.norm(Y - code * d, order) ** 2 + 0.1 * np.abs(code).sum()
+
+    best = [minimize_scalar(value, bracket=(0, 2), args=(order,)).x for order in ("fro", 2)]
+    assert abs(best[0] - best[1]) > 0.01
+
+
+def test_gap_is_infinite_outside_the_constraints():
+    X = np.eye(3)
+    assert np.isinf(duality_gap(X, X, np.eye(3), lam=0.1, zero_diagonal=True)).all()
+    assert np.isinf(duality_gap(X, X, -np.eye(3), lam=0.1, nonnegative=True)).all()
+    assert np.isfinite(duality_gap(X, X, csr_array(np.eye(3)), lam=0.1)).all()
+
+
+@pytest.mark.parametrize("solve", [sparse_code, lambda *a, **k: ista(*a, n_iter=1, **k)])
+@pytest.mark.parametrize(
+    ("Y", "D", "settings", "words"),
+    [
+        ([[np.nan]], [[1.0]], {}, "Y: Input Y contains NaN"),
+        ([[1.0]], [[np.inf]], {}, "dictionary: Input dictionary contains infinity"),
+        ([[1.0]], [[1.0, 2.0]], {}, "Y: has 1 columns"),
+        ([[1.0]], [[1.0]], {"lam": 0.0}, "lam: must be finite and > 0"),
+        ([[1.0]], [[1.0]], {"lam": [1.0, 2.0]}, "lam: must be a number or hold one entry"),
+        ([[1.0]], [[1.0], [2.0]], {"zero_diagonal": True}, "zero_diagonal: needs as many"),
+    ],
+)
+def test_bad_input_is_named(solve, Y, D, settings, words):
+    with pytest.raises(ValueError, match=words):
+        solve(Y, D, **({"lam": 1.0} | settings))
+
+
+def test_bad_settings_are_named():
+    X = np.eye(2)
+    with pytest.raises(ValueError, match="tol: must be > 0"):
+        sparse_code(X, X, lam=1.0, tol=0.0)
+    with pytest.raises(ValueError, match="max_iter: must be"):
+        sparse_code(X, X, lam=1.0, max_iter=0)
+    with pytest.raises(ValueError, match="step: must be finite"):
+        ista(X, X, lam=1.0, n_iter=2, step=-1.0)
+    with pytest.raises(ValueError, match="step: must be a number or hold 2"):
+        ista(X, X, lam=1.0, n_iter=2, step=[1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="coef: must have shape"):
+        lasso_objective(X, X, np.ones((3, 2)), lam=1.0)
