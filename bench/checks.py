@@ -1,9 +1,11 @@
 """`twinsolve check`: every twin on clustering and on vision data."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pandas as pd
 import torch
+from threadpoolctl import threadpool_limits
 
 from ..unrolled.twins import Twin, catalogue
 from ..unrolled.twins.relations import layer_output, solver_output
@@ -54,9 +56,22 @@ def check_twins(
     if seed < 0:
         raise ValueError(f"seed: must be >= 0, got {seed}")
     jobs = list(_jobs(catalogue(), check_samples(seed)))
-    rows = [_row(*job) for job in (progress(jobs, len(jobs)) if progress else jobs)]
+    with _single_thread():
+        rows = [_row(*job) for job in (progress(jobs, len(jobs)) if progress else jobs)]
     table = pd.DataFrame(rows)
     return table[_COLUMNS + [column for column in table if column not in _COLUMNS]]
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    """On problems of a few hundred tokens, threads cost far more than they give."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def _jobs(twins: list[Twin], samples: list[Sample]) -> Iterator[tuple[Twin, Sample, str]]:

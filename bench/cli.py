@@ -76,8 +76,7 @@ def check(
 
 
 def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
+    return Console(width=max(Console().width, _WIDTH))
 
 
 def _progress(console: Console):  # type: ignore[no-untyped-def]
@@ -100,15 +99,17 @@ def _load(modules: list[str]) -> None:
 
 _UNITS = {"clustering": ("ARI", 3), "vision": ("dB", 2)}
 _HEADINGS = (
-    "twin", "relation", "equation", "task", "data", "float64", "tol.", "float32", "tol.",
-    "solver", "layer", "", "passed",
+    "twin", "relation", "equation", "data", "task", "solver", "layer", "",
+    "float64", "tolerance", "float32", "tolerance", "passed",
 )  # fmt: skip
+_NUMBERS = ("solver", "layer", "float64", "tolerance", "float32")
+_WIDTH = 128
 
 
 def _by_data(table: pd.DataFrame) -> list[tuple[str, ...]]:
     """One line for each twin and data set, the two dtypes side by side."""
     lines = []
-    keys = ["twin", "relation", "equation", "task", "data"]
+    keys = ["twin", "relation", "equation", "data", "task"]
     for key, rows in table.groupby(keys, sort=False):
         dtypes = rows.set_index("dtype")
         exact = dtypes.loc["float64"]
@@ -121,20 +122,20 @@ def _by_data(table: pd.DataFrame) -> list[tuple[str, ...]]:
         numbers = [
             f"{number:.{digits}f}" for number in (exact.task_number_solver, exact.task_number_layer)
         ]
-        lines.append((*key, *cells, *numbers, unit, "yes" if rows.passed.all() else "NO"))
+        lines.append((*key, *numbers, unit, *cells, "yes" if rows.passed.all() else "NO"))
     return lines
 
 
 def _pretty(table: pd.DataFrame) -> Table:
     pretty = Table(
-        title="Deviation of each layer from its solver, its tolerance, and the task number of both",
+        title="Task numbers of solver and layer, and how far the layer deviates from the solver",
         box=SIMPLE_HEAD,
         padding=(0, 1),
         collapse_padding=True,
     )
-    for position, heading in enumerate(_HEADINGS):
-        justify: Any = "right" if 5 <= position <= 10 else "left"
-        pretty.add_column(heading, justify=justify, no_wrap=position == 0)
+    for heading in _HEADINGS:
+        justify: Any = "right" if heading in _NUMBERS else "left"
+        pretty.add_column(heading, justify=justify, no_wrap=True)
     previous = ""
     for line in _by_data(table):
         if previous not in ("", line[0]):

@@ -28,7 +28,7 @@ def load_photographs() -> Bunch:
     (['china', 'flower'], (427, 640))
     """
     sample = load_sample_images()
-    images = [image @ _LUMA / 255 for image in sample.images]
+    images = [np.minimum(image @ _LUMA / 255, 1.0) for image in sample.images]
     names = [str(name).removesuffix(".jpg") for name in sample.filenames]
     return Bunch(images=images, names=[name.split("/")[-1] for name in names], DESCR=sample.DESCR)
 

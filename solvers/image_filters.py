@@ -96,12 +96,17 @@ def nonlocal_means_matrix(
 ) -> Array:
     """Row-stochastic matrix A of `nonlocal_means`, for small images: ``u = A @ y``.
 
-    ``A_ij = w_ij / sum_l w_il`` with pixels in row-major order; parameters and errors are those of
+    ``A_ij = w_ij / sum_l w_il`` with pixels in row-major order; parameters are those of
     `nonlocal_means`.
 
     Returns
     -------
     ndarray of shape (height * width, height * width)
+
+    Raises
+    ------
+    ValueError
+        As `nonlocal_means` does.
 
     References
     ----------

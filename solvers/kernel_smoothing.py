@@ -93,12 +93,16 @@ def smoother_matrix(
 ) -> Array:
     """Row-stochastic matrix A of the smoother: ``nadaraya_watson(...) = A @ values``.
 
-    ``A_ij = K_ij / sum_l K_il``; see `nadaraya_watson` for the kernels, the parameters and the
-    errors raised.
+    ``A_ij = K_ij / sum_l K_il``; see `nadaraya_watson` for the kernels and the parameters.
 
     Returns
     -------
     ndarray of shape (n_queries, n_keys)
+
+    Raises
+    ------
+    ValueError
+        As `nadaraya_watson` does.
 
     References
     ----------

@@ -1,5 +1,8 @@
 import os
 
+# Before NumPy and torch load: on tensors this small, threads cost far more than they give.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 
 from twinsolve.datasets import data_root

@@ -3,7 +3,15 @@
 A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
 """
 
-from .catalogue import Problem, Twin, catalogue, register, twins_of, unregister
+from .registry import (
+    Problem,
+    Twin,
+    catalogue,
+    exact_twin,
+    register,
+    twins_of,
+    unregister,
+)
 from .relations import Identity, Iterate, Limit, Measurement, Rate, Relation
 from .report import Report, check, compare
 
@@ -20,6 +28,7 @@ __all__ = [
     "catalogue",
     "check",
     "compare",
+    "exact_twin",
     "register",
     "twins_of",
     "unregister",

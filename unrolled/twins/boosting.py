@@ -2,8 +2,8 @@
 
 from ...solvers import twicing
 from ..boosting import Twicing
-from .catalogue import Array, Twin, exact_twin, register
 from .kernel_smoothing import build_gaussian
+from .registry import Array, Twin, exact_twin, register
 from .relations import Identity
 
 

@@ -7,8 +7,8 @@ import torch
 
 from ...solvers import nonlocal_means
 from ..image_filters import NonLocalMeansAttention
-from .catalogue import Array, Twin, register
 from .parameters import head_value
+from .registry import Array, Twin, register
 from .relations import Identity
 
 

@@ -9,8 +9,8 @@ from scipy.spatial.distance import cdist
 from ...solvers import nadaraya_watson
 from ..attention import Attention
 from ..kernel_smoothing import Gaussian, Softmax
-from .catalogue import Array, Twin, register
 from .parameters import head_value
+from .registry import Array, Twin, register
 from .relations import Identity
 
 

@@ -2,7 +2,7 @@
 
 from ...solvers import locally_linear_weights
 from ..locally_linear import LocallyLinear
-from .catalogue import Array, Twin, register
+from .registry import Array, Twin, register
 from .relations import Identity
 
 _N_NEIGHBORS = 10

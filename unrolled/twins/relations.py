@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from .catalogue import Problem, Twin
+    from .registry import Problem, Twin
 
 Array = np.ndarray
 Tensors = tuple[Tensor, ...]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
 from ..attention import Attention, Operator, Positive
-from .catalogue import Array, Twin, exact_twin
+from .registry import Array, Twin, exact_twin
 from .relations import (
     Tensors,
     compare_outputs,
@@ -179,7 +179,7 @@ def compare(
     >>> from twinsolve.solvers import sparse_self_expression
     >>> from twinsolve.unrolled import SparseCoding
     >>> X = np.random.default_rng(0).standard_normal((20, 5))
-    >>> layer = SparseCoding(1.0, n_iter=500, zero_diagonal=True)
+    >>> layer = SparseCoding(1.0, n_iter=5000, zero_diagonal=True)
     >>> numbers = twinsolve.compare(layer, lambda X: sparse_self_expression(X, lam=1.0), X)
     >>> numbers["distance"] < 1e-3
     True

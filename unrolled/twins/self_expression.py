@@ -1,7 +1,7 @@
 """Twins: ISTA for sparse self-expression and sparse attention without the diagonal."""
 
 from ..sparse_coding import SparseCoding
-from .catalogue import Twin, register
+from .registry import Twin, register
 from .relations import Iterate, Limit, Rate
 from .sparse_coding import build_sparse_coding, ista_logit_range, lasso_problem, solve_ista
 

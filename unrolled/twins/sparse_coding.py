@@ -5,8 +5,8 @@ import torch
 
 from ...solvers import ista, lam_max, lasso_objective, sparse_code
 from ..sparse_coding import SparseCoding
-from .catalogue import Array, Problem, Twin, register
 from .parameters import head_value
+from .registry import Array, Problem, Twin, register
 from .relations import Iterate, Limit, Rate
 
 _TOL = 1e-11
@@ -49,6 +49,10 @@ def lasso_problem(layer: SparseCoding, q: Array, k: Array, head: int = 0) -> Pro
     )
 
     def objective(codes: Array) -> float:
+        if layer.zero_diagonal and np.diagonal(codes).any():
+            return float("inf")
+        if layer.nonnegative and (codes < 0).any():
+            return float("inf")
         return float(lasso_objective(q, k, codes, lam=lam).sum())
 
     coef = solution.coef.toarray()

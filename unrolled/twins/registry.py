@@ -15,7 +15,7 @@ Array = np.ndarray
 Inputs = Literal["tokens", "features", "image"]
 Pairing = Literal["any", "self", "cross"]
 
-_MACHINERY = ("catalogue", "parameters", "relations", "report")
+_MACHINERY = ("parameters", "registry", "relations", "report")
 _EXACT = ("identity", "init", "iterate")
 _registered: dict[str, "Twin"] = {}
 
@@ -29,7 +29,7 @@ class Problem:
     coef : ndarray of shape (n_queries, n_keys)
         Certified solution C*.
     objective : callable
-        F: coefficients of that shape to a number.
+        F: coefficients of that shape to a number, infinite outside the constraints.
     lower_bound : float
         Dual value: at most ``F* = min F``.
     rate : float

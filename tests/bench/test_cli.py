@@ -1,0 +1,148 @@
+"""The command line from end to end, on few and small data sets."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from twinsolve.bench import check_twins, samples
+from twinsolve.bench.cli import app
+from twinsolve.unrolled import Gaussian, SparseCoding
+from twinsolve.unrolled.sparse_coding import safe_step, soft_threshold
+from twinsolve.unrolled.twins import catalogue, unregister
+
+KEYS = {
+    "twin", "family", "relation", "equation", "data", "task", "dtype", "deviation", "tolerance",
+    "task_number_solver", "task_number_layer", "passed",
+}  # fmt: skip
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Fewer tokens and a smaller crop, packaged data only."""
+    monkeypatch.setattr(samples, "_N_TOKENS", 64)
+    monkeypatch.setattr(samples, "_CROP", 12)
+    monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["check", *arguments])
+
+
+def test_check_passes_and_writes_its_results(small, tmp_path):
+    result = run("--output", str(tmp_path / "out"), "--seed", "1")
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert all(row.keys() == KEYS for row in rows)
+    assert all(row["passed"] for row in rows)
+    for task in ("clustering", "vision"):
+        assert len({row["twin"] for row in rows if row["task"] == task}) >= 5
+    assert {row["twin"] for row in rows} == {twin.name for twin in catalogue()}
+    assert {row["dtype"] for row in rows} == {"float64", "float32"}
+    for row in rows:
+        if row["dtype"] == "float64":
+            assert abs(row["task_number_solver"] - row["task_number_layer"]) <= 0.01
+        limit = {"limit": 1.0}.get(row["relation"], 1e-8)
+        assert row["dtype"] == "float32" or row["tolerance"] <= limit
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert settings["settings"] == {"seed": 1, "load": []}
+    assert "torch" in settings["versions"]
+    assert "twicing-attention" in (tmp_path / "out" / "summary.md").read_text()
+    assert Image.open(tmp_path / "out" / "deviations.png").size[0] > 800
+    assert f"{len(rows)} of {len(rows)} rows passed" in result.output
+    assert "twicing-attention" in result.output
+
+
+FAULTS = {
+    "threshold scaled by 2": (
+        "sparse_coding.soft_threshold",
+        lambda z, t: soft_threshold(z, 2 * t),
+    ),
+    "step too long": ("sparse_coding.safe_step", lambda *a: 1.5 * safe_step(*a)),
+    "diagonal left in": ("sparse_coding.SparseCoding._allowed", lambda self, visible, *a: visible),
+    "bandwidth squared wrongly": (
+        "kernel_smoothing.Gaussian.bandwidth_for",
+        lambda self, q, right=Gaussian.bandwidth_for: right(self, q) ** 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_layer_alone_fails_the_check(small, tmp_path, monkeypatch, fault):
+    target, value = FAULTS[fault]
+    monkeypatch.setattr(f"twinsolve.unrolled.{target}", value)
+    result = run("--output", str(tmp_path))
+    assert result.exit_code == 1, result.output
+    failed = {row["twin"] for row in json.loads((tmp_path / "table.json").read_text())
+              if not row["passed"]}  # fmt: skip
+    expected = "gaussian-attention" if "bandwidth" in fault else "self-expression-iterates"
+    assert expected in failed
+    assert "locally-linear" not in failed
+
+
+def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(small, tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(SparseCoding, "forward", broken)
+    result = run("--output", str(tmp_path))
+    assert result.exit_code == 1
+    assert "RuntimeError: out of order" in result.output
+    rows = json.loads((tmp_path / "table.json").read_text())
+    broken_rows = [row for row in rows if row["family"] in ("sparse_coding", "self_expression")]
+    assert not any(row["passed"] for row in broken_rows)
+    assert all(row["deviation"] is None for row in broken_rows)
+    assert all(row["passed"] for row in rows if row["family"] == "kernel_smoothing")
+
+
+def test_load_registers_twins_of_the_users_own(small, tmp_path, monkeypatch):
+    (tmp_path / "my_twins.py").write_text(
+        "from twinsolve.solvers import smoother_matrix\n"
+        "from twinsolve.unrolled import Gaussian\n"
+        "from twinsolve.unrolled.twins import Identity, Twin, register\n"
+        "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
+        "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
+        "    solve=lambda layer, q, k, v, head=0: smoother_matrix(q, k, bandwidth=1.0) @ v))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    try:
+        result = run("--load", "my_twins", "--output", "out")
+        assert result.exit_code == 0, result.output
+        rows = json.loads((tmp_path / "out" / "table.json").read_text())
+        assert sum(row["twin"] == "mine" for row in rows) == 8
+    finally:
+        unregister("mine")
+    result = run("--load", "no_such_module")
+    assert result.exit_code == 2
+    assert "no_such_module" in result.output
+
+
+def test_seed_changes_the_data_and_repeats(small):
+    first, again, other = (check_twins(seed=seed) for seed in (0, 0, 1))
+    assert first.equals(again)
+    assert not np.allclose(first.task_number_solver, other.task_number_solver)
+    with pytest.raises(ValueError, match="seed: must be >= 0"):
+        check_twins(seed=-1)
+
+
+def test_real_data_join_when_the_data_root_has_them(real_data):
+    found = samples.check_samples(0)
+    assert {sample.name for sample in found} == {
+        "digits", "subspaces", "china", "flower", "yale-b", "set12-01",
+    }  # fmt: skip
+    table = check_twins()
+    assert table.passed.all()
+    assert set(table.data) >= {"yale-b", "set12-01"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"]])
+def test_help_explains_itself(arguments):
+    result = CliRunner().invoke(app, [*arguments, "--help"])
+    assert result.exit_code == 0
+    for word in ("check", "--help"):
+        assert word in result.output
+    if arguments:
+        for word in ("--seed", "--output", "--load", "TWINSOLVE_DATA", "status 1"):
+            assert word in result.output

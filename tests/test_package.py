@@ -1,0 +1,157 @@
+"""The house itself: layout, one-way imports, documentation of what is public."""
+
+import ast
+import configparser
+import doctest
+import importlib
+import inspect
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import twinsolve
+
+ROOT = Path(__file__).parents[1]
+WINGS = ("solvers", "unrolled", "datasets", "bench")
+MODULES = [
+    info.name
+    for info in pkgutil.walk_packages(twinsolve.__path__, "twinsolve.")
+    if info.name.split(".")[1] in WINGS
+]
+FORBIDDEN = {
+    "solvers": {"unrolled", "datasets", "bench", "torch"},
+    "unrolled": {"solvers", "datasets", "bench"},
+    "unrolled/twins": {"datasets", "bench"},
+    "datasets": {"solvers", "unrolled", "bench", "torch"},
+    "bench": set(),
+}
+
+
+def imports(path):
+    """Wings and libraries that a file imports, relative imports resolved against the root."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            parts = (*base, *(node.module or "").split("."))
+            if node.level and not parts[0]:
+                yield from (alias.name for alias in node.names)
+            elif parts[0]:
+                yield parts[1] if parts[0] == "twinsolve" and len(parts) > 1 else parts[0]
+
+
+@pytest.mark.parametrize("wing", FORBIDDEN)
+def test_dependencies_run_one_way(wing):
+    files = [f for f in (ROOT / wing).rglob("*.py") if wing != "unrolled" or "twins" not in f.parts]
+    assert files
+    for file in files:
+        assert not FORBIDDEN[wing] & set(imports(file)), file
+    if wing == "unrolled":
+        assert "twins" not in (ROOT / "unrolled/__init__.py").read_text().split("from .", 1)[1]
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/"
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("twinsolve", ("torch", "cvxpy", "numba", "sklearn")),
+        ("twinsolve.solvers", ("torch", "cvxpy")),
+        ("twinsolve.datasets", ("torch", "cvxpy", "numba", "pooch")),
+        ("twinsolve.unrolled", ("cvxpy", "numba", "sklearn")),
+        ("twinsolve.bench.cli", ("torch", "cvxpy", "numba", "matplotlib")),
+    ],
+)
+def test_imports_load_only_what_is_needed(module, absent):
+    code = f"import sys, {module}; print([m for m in {absent!r} if m in sys.modules])"
+    assert run(code).strip() == "[]"
+
+
+def test_packages_are_listed_in_setup_cfg():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    listed = set(config["options"]["packages"].split())
+    on_disk = {
+        ".".join(("twinsolve", *file.parent.relative_to(ROOT).parts))
+        for wing in WINGS
+        for file in (ROOT / wing).rglob("__init__.py")
+    }
+    assert listed == on_disk | {"twinsolve"}
+
+
+def test_a_wheel_holds_nothing_but_the_package(tmp_path):
+    """Nothing of ours stands at the top level of site-packages but `twinsolve`."""
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+         "--target", tmp_path / "site", _copy_of_sources(tmp_path)],
+        check=True,
+    )  # fmt: skip
+    top = {path.name for path in (tmp_path / "site").iterdir()}
+    assert top == {"twinsolve", f"twinsolve-{twinsolve.__version__}.dist-info", "bin"}
+    inside = {path.name for path in (tmp_path / "site" / "twinsolve").iterdir()}
+    assert inside - {"__pycache__"} == {"__init__.py", "py.typed", *WINGS}
+
+
+def _copy_of_sources(tmp_path):
+    """A clean copy, as a build in place would leave its own folder behind."""
+    files = ("__init__.py", "py.typed", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+    (tmp_path / "source").mkdir()
+    for name in (*WINGS, *files):
+        source, target = ROOT / name, tmp_path / "source" / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    return tmp_path / "source"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+PUBLIC = [
+    pytest.param(getattr(module, name), id=f"{module.__name__}.{name}")
+    for wing in (*WINGS, "unrolled.twins")
+    for module in [importlib.import_module(f"twinsolve.{wing}")]
+    for name in module.__all__
+    if getattr(module, name).__module__.startswith("twinsolve")
+]
+
+
+@pytest.mark.parametrize("thing", PUBLIC)
+def test_public_names_are_documented(thing):
+    assert inspect.getdoc(thing)
+    if inspect.isfunction(thing) and inspect.signature(thing).parameters:
+        text = inspect.getdoc(thing)
+        for section in ("Examples", "Raises", "References", "Returns"):
+            if thing.__module__.startswith("twinsolve.solvers"):
+                assert f"\n{section}\n---" in text, section
+
+
+def test_no_module_bears_the_name_of_a_function():
+    modules = {name.rsplit(".", 1)[1] for name in MODULES}
+    functions = {
+        name
+        for wing in (*WINGS, "unrolled.twins")
+        for name in importlib.import_module(f"twinsolve.{wing}").__all__
+        if inspect.isfunction(getattr(importlib.import_module(f"twinsolve.{wing}"), name))
+    }
+    assert not modules & functions
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'solver'"):
+        twinsolve.solver  # noqa: B018
+    assert {"check", "compare", "solvers"} <= set(dir(twinsolve))

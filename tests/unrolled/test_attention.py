@@ -1,0 +1,212 @@
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.unrolled import Attention, Context, Gaussian, Positive, Softmax, SparseCoding
+from twinsolve.unrolled.attention import boolean_mask, fused_attention
+
+
+@pytest.fixture
+def pair():
+    """PyTorch's attention and ours with the same weights."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64).eval()
+    nn.init.normal_(theirs.in_proj_bias)
+    nn.init.normal_(theirs.out_proj.bias)
+    ours = Attention(12, 3, operator=Softmax(), dtype=torch.float64)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Y = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+PADDING = torch.zeros(2, 7, dtype=torch.bool)
+PADDING[1, 4:] = True
+CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
+
+
+def additive(mask):
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"key_padding_mask": PADDING},
+        {"key_padding_mask": additive(PADDING)},
+        {"attn_mask": CAUSAL},
+        {"attn_mask": additive(CAUSAL)},
+        {"attn_mask": 0.3 * torch.arange(49.0, dtype=torch.float64).reshape(7, 7)},
+        {"attn_mask": CAUSAL, "is_causal": True},
+        {"attn_mask": CAUSAL, "key_padding_mask": PADDING},
+        {"attn_mask": additive(CAUSAL), "key_padding_mask": additive(PADDING)},
+        {"attn_mask": CAUSAL.expand(6, 7, 7)},
+        {"average_attn_weights": False},
+    ],
+)
+def test_equals_multihead_attention(pair, arguments):
+    theirs, ours = pair
+    expected, weights = theirs(X, X, X, **arguments)
+    found, matrix = ours(X, X, X, **arguments)
+    assert_close(found, expected, atol=1e-12, rtol=0)
+    assert_close(matrix, weights, atol=1e-12, rtol=0)
+    output, none = ours(X, X, X, need_weights=False, **arguments)
+    assert none is None
+    assert_close(output, expected, atol=1e-12, rtol=0)
+
+
+def test_cross_attention_and_unbatched_input(pair):
+    theirs, ours = pair
+    assert_close(ours(Y, X, X)[0], theirs(Y, X, X)[0], atol=1e-12, rtol=0)
+    found, weights = ours(X[0], X[0], X[0], key_padding_mask=PADDING[1])
+    expected, expected_weights = theirs(X[0], X[0], X[0], key_padding_mask=PADDING[1])
+    assert_close(found, expected, atol=1e-12, rtol=0)
+    assert_close(weights, expected_weights, atol=1e-12, rtol=0)
+
+
+def test_mixed_boolean_and_additive_masks_combine(pair):
+    _, ours = pair
+    found = ours(X, X, X, key_padding_mask=PADDING, attn_mask=additive(CAUSAL))[0]
+    expected = ours(X, X, X, key_padding_mask=PADDING, attn_mask=CAUSAL)[0]
+    assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def test_is_causal_alone_needs_no_mask(pair):
+    _, ours = pair
+    assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
+
+
+def test_initial_values_are_those_of_multihead_attention():
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True)
+    ours = Attention(12, 3, operator=Softmax())
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    bound = theirs.in_proj_weight.abs().max()
+    assert 0.8 * bound < ours.in_proj_weight.abs().max() < 1.25 * bound
+    assert (ours.in_proj_bias == 0).all()
+    assert (ours.out_proj.bias == 0).all()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_layer_uses_it_in_evaluation_mode(norm_first):
+    """A subclass of nn.MultiheadAttention would be bypassed here."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True, norm_first=norm_first).eval()
+    plain = Attention(12, 2, operator=Softmax())
+    plain.load_state_dict(layer.self_attn.state_dict())
+    x = X.float()
+    with torch.no_grad():
+        expected = layer(x, src_key_padding_mask=PADDING)
+        layer.self_attn = plain
+        same = layer(x, src_key_padding_mask=PADDING)
+        plain.operator = Gaussian(0.3)
+        other = layer(x, src_key_padding_mask=PADDING)
+    visible = ~PADDING
+    assert_close(same[visible], expected[visible], atol=1e-5, rtol=1e-5)
+    assert (other[visible] - expected[visible]).abs().max() > 1e-3
+
+
+def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
+    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True)
+    layer.self_attn = Attention(12, 2, operator=SparseCoding(0.1))
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    calls = []
+    for module in encoder.modules():
+        if isinstance(module, SparseCoding):
+            module.register_forward_hook(lambda *a: calls.append(1))
+    with torch.no_grad():
+        out = encoder(X.float(), mask=CAUSAL, src_key_padding_mask=PADDING, is_causal=True)
+    assert len(calls) == 2
+    assert torch.isfinite(out[~PADDING]).all()
+
+
+class Recorder(Softmax):
+    needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
+
+    def forward(self, q, k, v, *, mask=None, is_causal=False, context=None):
+        self.seen = context
+        return super().forward(q, k, v, mask=mask, is_causal=is_causal)
+
+
+def test_shell_fills_the_context_along_the_layers():
+    first, second = (Attention(12, 3, operator=Recorder(), dtype=torch.float64) for _ in range(2))
+    positions = X[:1]
+    context = Context(positions=positions)
+    hidden, _ = first(X, X, X, need_weights=False, context=context)
+    second(hidden, hidden, hidden, need_weights=False, context=context)
+    v0 = first.project(X, X, X)[2]
+    for layer in (first, second):
+        assert_close(layer.operator.seen.first_values, v0)
+        assert layer.operator.seen.first_tokens is X
+        q, k, _ = layer.project(positions, positions, positions)
+        assert_close(layer.operator.seen.projected_positions, (q, k))
+    assert first.operator.seen.previous_values is None
+    assert_close(second.operator.seen.previous_values, v0)
+    v1 = second.project(hidden, hidden, hidden)[2]
+    assert_close(context.previous_values, v1)
+
+
+def test_missing_context_is_named():
+    layer = Attention(12, 3, operator=Recorder(), dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"Recorder needs projected_positions.*positions="):
+        layer(X, X, X)
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(ValueError, match="dim: must be a positive multiple of 5 heads, got 12"):
+        Attention(12, 5, operator=Softmax())
+    with pytest.raises(ValueError, match=r"query: must be \(batch, tokens, 12\)"):
+        Attention(12, 3, operator=Softmax())(X[..., :4].float(), X.float(), X.float())
+
+
+def test_reset_parameters_draws_projections_and_restores_the_operator():
+    layer = Attention(12, 3, operator=Gaussian(0.5, learnable=True))
+    weight = layer.in_proj_weight.clone()
+    with torch.no_grad():
+        layer.operator.bandwidth.log.add_(1)
+    layer.reset_parameters()
+    assert (layer.in_proj_weight != weight).any()
+    assert_close(layer.operator.bandwidth(), torch.tensor(0.5))
+
+
+def test_positive_is_positive_and_learnable_on_request():
+    scale = Positive(2.0, num_heads=3, learnable=True)
+    assert scale().shape == (3, 1, 1)
+    with torch.no_grad():
+        scale.log.sub_(50)
+    assert (scale() > 0).all()
+    assert "learnable=True" in repr(scale)
+    assert not list(Positive(1.0).parameters())
+    assert "log" in Positive(1.0).state_dict()
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must be finite and > 0"):
+            Positive(bad)
+
+
+def test_meta_device_construction():
+    layer = Attention(12, 3, operator=SparseCoding(0.3, device="meta"), device="meta")
+    layer.to_empty(device="cpu").reset_parameters()
+    assert_close(layer.operator.lam(), torch.tensor(0.3))
+    x = torch.randn(1, 4, 12)
+    assert torch.isfinite(layer(x, x, x)[0]).all()
+
+
+@pytest.mark.parametrize("width", [3, 5, 9])
+def test_fused_attention_pads_widths_and_dimensions(width):
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    v = torch.randn(6, width, generator=generator, dtype=torch.float64)
+    expected = torch.softmax(0.4 * q @ k.T, dim=-1) @ v
+    assert_close(fused_attention(q, k, v, scale=0.4), expected, atol=1e-13, rtol=0)
+    mask = torch.eye(6, dtype=torch.bool) | (torch.arange(6) < 3)
+    both = fused_attention(q, k, v, mask=mask, is_causal=True, scale=0.4)
+    explicit = fused_attention(q, k, v, mask=mask & torch.ones(6, 6).tril().bool(), scale=0.4)
+    assert_close(both, explicit, atol=1e-13, rtol=0)
+
+
+def test_boolean_mask_reads_both_kinds():
+    hidden = torch.tensor([[True, False]])
+    assert (boolean_mask(~hidden, "X") == ~hidden).all()
+    assert (boolean_mask(additive(hidden), "X") == ~hidden).all()

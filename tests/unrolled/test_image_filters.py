@@ -1,0 +1,83 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers import nonlocal_means
+from twinsolve.unrolled import NonLocalMeansAttention
+
+
+def images(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1])
+@pytest.mark.parametrize("patch_distance", [None, 0, 3, 50])
+@pytest.mark.parametrize("patch_size", [1, 5])
+def test_reproduces_the_denoised_image(patch_size, patch_distance, sigma):
+    batch = images(2, 3, 11, 9)
+    settings = {"patch_size": patch_size, "patch_distance": patch_distance, "sigma": sigma}
+    layer = NonLocalMeansAttention(0.3, **settings).double()
+    expected = [nonlocal_means(x, h=float(layer.h()), channel_axis=0, **settings) for x in batch]
+    for found, reference in zip(layer(batch).numpy(), expected, strict=True):
+        assert_close(found, reference, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("patch_distance", [None, 2])
+@pytest.mark.parametrize("sigma", [0.0, 0.15])
+def test_gradcheck_of_image_and_decay(patch_distance, sigma):
+    layer = NonLocalMeansAttention(
+        0.4, patch_size=3, patch_distance=patch_distance, sigma=sigma, learnable=True
+    ).double()
+    image = images(1, 1, 6, 5).requires_grad_()
+
+    def run(image, log_h):
+        return torch.func.functional_call(layer, {"h.log": log_h}, (image,))
+
+    log_h = layer.h.log.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(run, (image, log_h))
+
+
+@pytest.mark.parametrize("patch_distance", [None, 3])
+def test_float32_and_state_dict(patch_distance):
+    layer = NonLocalMeansAttention(0.3, patch_size=3, patch_distance=patch_distance, learnable=True)
+    image = images(1, 1, 10, 10)
+    single = layer(image.float())
+    assert single.dtype == torch.float32
+    assert_close(single.double(), layer.double()(image), atol=1e-5, rtol=0)
+    with torch.no_grad():
+        layer.h.log.add_(1)
+    other = NonLocalMeansAttention(0.3, patch_size=3, patch_distance=patch_distance, learnable=True)
+    other.double().load_state_dict(layer.state_dict())
+    assert_close(other(image), layer(image), atol=0, rtol=0)
+    layer.reset_parameters()
+    assert float(layer.h().detach()) == pytest.approx(0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch_distance", [None, 2])
+def test_compiles(patch_distance):
+    layer = NonLocalMeansAttention(0.3, patch_size=3, patch_distance=patch_distance)
+    image = images(1, 1, 8, 8).float()
+    with torch.no_grad():
+        assert_close(torch.compile(layer)(image), layer(image), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"h": 0.0}, "must be finite and > 0"),
+        ({"patch_size": 4}, "patch_size: must be odd"),
+        ({"patch_distance": -1}, "patch_distance: must be"),
+        ({"sigma": -0.1}, "sigma: must be"),
+    ],
+)
+def test_bad_settings_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        NonLocalMeansAttention(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (1, 1, 3, 8)])
+def test_bad_images_are_named(shape):
+    with pytest.raises(ValueError, match="image: must be"):
+        NonLocalMeansAttention(patch_size=7)(torch.zeros(shape))

@@ -1,0 +1,90 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+from torch.profiler import ProfilerActivity, profile
+from torch.testing import assert_close
+
+from twinsolve.solvers import nadaraya_watson
+from twinsolve.unrolled import Gaussian, NonLocalMeansAttention, Softmax, Twicing
+
+
+def tokens(*shape, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def operations(function):
+    with profile(activities=[ProfilerActivity.CPU]) as record:
+        function()
+    return {event.key for event in record.key_averages()}
+
+
+@pytest.mark.parametrize("operator", [Softmax(), Gaussian(), Gaussian(0.5), Twicing(Gaussian())])
+@pytest.mark.parametrize(
+    ("shape", "width"),
+    [((2, 3, 64, 16), 16), ((2, 3, 64, 16), 5), ((64, 16), 16), ((3, 64, 16), 30)],
+)
+def test_reaches_the_fused_kernel_forward_and_backward(operator, shape, width):
+    q = tokens(*shape, dtype=torch.float32).requires_grad_()
+    v = tokens(*shape[:-1], width, seed=1, dtype=torch.float32).requires_grad_()
+    found = operations(lambda: operator(q, q, v).sum().backward())
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found
+    assert "aten::_scaled_dot_product_attention_math" not in found
+
+
+def test_whole_image_layer_reaches_the_fused_kernel():
+    image = torch.rand(1, 1, 12, 12)
+    layer = NonLocalMeansAttention(0.2, patch_size=3, patch_distance=None)
+    found = operations(lambda: layer(image))
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found
+
+
+def test_default_bandwidth_is_scaled_dot_product_attention_on_equal_key_norms():
+    q, k, v = tokens(2, 3, 8, 5), normalize(tokens(2, 3, 8, 5, seed=1), dim=-1), tokens(2, 3, 8, 4)
+    expected = Softmax()(q, k, v)
+    assert_close(Gaussian()(q, k, v), expected, atol=1e-13, rtol=0)
+    assert (Gaussian()(q, 2 * tokens(2, 3, 8, 5), v) - expected).abs().max() > 1e-2
+
+
+def test_learned_metric_is_a_shared_projection_se7m():
+    x, v, W = tokens(8, 5), tokens(8, 2, seed=1), tokens(5, 5, seed=2)
+    found = Gaussian(1.0)(x @ W, x @ W, v)
+    expected = nadaraya_watson(x, x, v, bandwidth=1.0, precision=W @ W.T)
+    assert_close(found.numpy(), expected, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(64, 64, dtype=torch.bool), torch.zeros(64, 64)])
+def test_far_from_the_origin_float32_stays_exact(mask):
+    """EQUATIONS section 7 (b): 3e-3 or worse uncentred, 3e-7 centred."""
+    x, v = tokens(64, 8) + 100, tokens(64, 4, seed=1)
+    exact = Gaussian(1.0)(x.float().double(), x.float().double(), v)
+    single = Gaussian(1.0)(x.float(), x.float(), v.float(), mask=mask)
+    assert (single.double() - exact).abs().max() < 5e-6
+    causal = Gaussian(1.0)(x.float(), x.float(), v.float(), is_causal=True)
+    exact = Gaussian(1.0)(x.float().double(), x.float().double(), v, is_causal=True)
+    assert (causal.double() - exact).abs().max() < 5e-6
+
+
+def test_bfloat16_keeps_the_key_norms():
+    """One bf16 feature for |k|^2 / 2 would be off by up to 2^-9 of it, 0.1 in a logit here."""
+    x = 3 * tokens(1, 1, 128, 16)
+    v = tokens(1, 1, 128, 4, seed=1)
+    rounded = x.bfloat16()
+    A = Gaussian(2.0).matrix(rounded.double(), rounded.double())
+    found = Gaussian(2.0)(rounded, rounded, v.bfloat16())
+    assert (found.double() - A @ v.bfloat16().double()).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"learnable": True}, "bandwidth: must be given"),
+        ({"num_heads": 2}, "bandwidth: must be given"),
+        ({"bandwidth": -1.0}, "must be finite and > 0"),
+    ],
+)
+def test_bad_bandwidths_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Gaussian(**arguments)
+    with pytest.raises(ValueError, match="scale: must be finite"):
+        Softmax(scale=0.0)

@@ -1,0 +1,56 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers import locally_linear_weights
+from twinsolve.unrolled import LocallyLinear
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("n_neighbors", [1, 3, 8])
+def test_weights_are_those_of_the_solver(n_neighbors):
+    x, q = tokens(12, 3), tokens(5, 3, seed=1)
+    within = locally_linear_weights(x, n_neighbors=n_neighbors).toarray()
+    layer = LocallyLinear(n_neighbors, zero_diagonal=True)
+    assert_close(layer.matrix(x, x).numpy(), within, atol=1e-10, rtol=0)
+    across = locally_linear_weights(x, n_neighbors=n_neighbors, queries=q).toarray()
+    assert_close(LocallyLinear(n_neighbors).matrix(q, x).numpy(), across, atol=1e-10, rtol=0)
+
+
+def test_float32_chooses_the_same_neighbours_and_solves_as_exactly():
+    x = tokens(200, 6).float()
+    exact = locally_linear_weights(x.double(), n_neighbors=10).toarray()
+    found = LocallyLinear(10, zero_diagonal=True).matrix(x, x)
+    assert found.dtype == torch.float32
+    assert_close(found.double().numpy(), exact, atol=1e-6, rtol=0)
+
+
+def test_fewer_visible_keys_than_neighbours_uses_those():
+    q, k = tokens(4, 3), tokens(6, 3, seed=1)
+    mask = torch.tensor([True, True, False, False, True, False]).expand(4, 6)
+    C = LocallyLinear(5).matrix(q, k, mask=mask)
+    expected = locally_linear_weights(k[mask[0]], n_neighbors=3, queries=q).toarray()
+    assert_close(C[:, mask[0]].numpy(), expected, atol=1e-11, rtol=0)
+    assert (C[:, ~mask[0]] == 0).all()
+
+
+def test_coinciding_neighbours_get_equal_weights():
+    C = LocallyLinear(3, zero_diagonal=True).matrix(torch.ones(4, 2), torch.ones(4, 2))
+    assert_close(C, (1 - torch.eye(4)) / 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [((0,), "n_neighbors: must be >= 1"), ((3, 0.0), "reg: must be finite")]
+)
+def test_bad_settings_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        LocallyLinear(arguments[0], **({"reg": arguments[1]} if len(arguments) > 1 else {}))
+
+
+def test_too_few_keys_are_named():
+    with pytest.raises(ValueError, match="6 neighbours cannot be chosen among 6 keys"):
+        LocallyLinear(6, zero_diagonal=True)(tokens(6, 2), tokens(6, 2), tokens(6, 2))

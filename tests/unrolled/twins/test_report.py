@@ -1,0 +1,201 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import twinsolve
+from twinsolve.datasets import load_photographs, make_noisy_crop, make_union_of_subspaces
+from twinsolve.solvers import (
+    lasso_objective,
+    locally_linear_weights,
+    sparse_self_expression,
+)
+from twinsolve.unrolled import (
+    Attention,
+    Gaussian,
+    LocallyLinear,
+    NonLocalMeansAttention,
+    Softmax,
+    SparseCoding,
+    Twicing,
+)
+
+
+@pytest.fixture(scope="module")
+def X():
+    return make_union_of_subspaces(10, n_subspaces=3, n_features=12, noise=0.1, random_state=0)[0]
+
+
+LAYERS = [
+    Softmax(),
+    Gaussian(),
+    Gaussian(0.4, num_heads=3, learnable=True),
+    Twicing(Gaussian(0.5)),
+    SparseCoding(0.1),
+    SparseCoding(0.1, n_iter=0),
+    SparseCoding(0.1, zero_diagonal=True, nonnegative=True, num_heads=2),
+    LocallyLinear(4, zero_diagonal=True),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+def test_operators_are_correct_at_any_parameters(layer, X, dtype):
+    layer = layer.to(dtype)
+    report = twinsolve.check(layer, torch.from_numpy(X).to(dtype))
+    assert report.correct
+    assert report.tolerance <= 1e-8 or dtype == torch.float32
+    assert "correct" in str(report)
+
+
+def train(layer, X, n_steps=30):
+    """Move every parameter by a few steps on reconstruction."""
+    torch.manual_seed(0)
+    tokens = torch.from_numpy(X)[None]
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        (layer(tokens, tokens, tokens, need_weights=False)[0] - tokens).square().sum().backward()
+        optimizer.step()
+    return layer
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        Gaussian(1.0, num_heads=2, learnable=True),
+        SparseCoding(0.5, num_heads=2, learnable=True, zero_diagonal=True),
+        Twicing(Gaussian(1.0, learnable=True)),
+    ],
+    ids=lambda operator: type(operator).__name__,
+)
+def test_a_trained_shell_is_correct_and_away_from_its_origin(operator, X):
+    torch.manual_seed(0)
+    layer = train(Attention(12, 2, operator=operator).double(), X)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    report = twinsolve.check(layer, X)
+    assert report.correct
+    assert report.origin["distance"] > 1e-3
+    assert all((layer.state_dict()[name] == value).all() for name, value in before.items())
+
+
+def test_at_its_initial_parameters_a_closed_form_is_at_its_origin(X):
+    origin = twinsolve.check(Gaussian(0.7, dtype=torch.float64), X).origin
+    assert origin["distance"] < 1e-12
+    assert origin["cosine"] == pytest.approx(1)
+    assert "gap" not in origin
+
+
+def test_origin_is_the_problem_at_the_initial_parameters(X):
+    layer = SparseCoding(0.1, n_iter=2000, zero_diagonal=True, learnable=True).double()
+    with torch.no_grad():
+        layer.lam.log.add_(np.log(5))
+    report = twinsolve.check(layer, X)
+    solved = sparse_self_expression(X, lam=float(np.float32(0.1)), tol=1e-10)
+    present = sparse_self_expression(X, lam=0.5, tol=1e-10).coef
+    expected = lasso_objective(X, X, present, lam=0.1).sum() - solved.objective.sum()
+    assert report.correct
+    assert report.origin["gap"] == pytest.approx(expected / (X**2).sum(), rel=1e-3)
+    assert report.origin["support_recall"] < 1
+
+
+def test_more_iterations_come_closer_to_the_origin(X):
+    gaps = [
+        twinsolve.check(SparseCoding(0.1, n_iter=K, zero_diagonal=True).double(), X).origin["gap"]
+        for K in (1, 10, 100, 1000)
+    ]
+    assert (np.diff(gaps) < 0).all()
+    assert gaps[-1] >= 0
+
+
+def test_a_wrong_layer_is_not_correct(X):
+    class Doubled(SparseCoding):
+        def _attend(self, q, k, v, mask, is_causal):
+            return 1.001 * super()._attend(q, k, v, mask, is_causal)
+
+    report = twinsolve.check(Doubled(0.1), X)
+    assert not report.correct
+    assert "NOT CORRECT" in str(report)
+
+
+def test_image_layer_on_an_image(X):
+    noisy, _ = make_noisy_crop(load_photographs().images[0], size=24, sigma=0.1, random_state=0)
+    layer = NonLocalMeansAttention(
+        0.2, patch_size=3, patch_distance=4, learnable=True, dtype=torch.float64
+    )
+    assert twinsolve.check(layer, noisy).origin["distance"] < 1e-12
+    with torch.no_grad():
+        layer.h.log.add_(0.5)
+    for image in (noisy, noisy[None], noisy[None, None]):
+        report = twinsolve.check(layer, image)
+        assert report.correct
+        assert report.origin["distance"] > 1e-3
+    with pytest.raises(ValueError, match="X: must be an image"):
+        twinsolve.check(layer, noisy[0])
+
+
+def test_shared_projection_is_checked_as_a_metric(X):
+    layer = Attention(12, 1, operator=Gaussian(1.0)).double()
+    assert twinsolve.check(layer, X).twin == "gaussian-attention"
+    with torch.no_grad():
+        layer.in_proj_weight[12:24] = layer.in_proj_weight[:12]
+        layer.in_proj_bias.normal_()
+        layer.in_proj_bias[12:24] = layer.in_proj_bias[:12]
+    report = twinsolve.check(layer, X)
+    assert report.twin == "mahalanobis-attention"
+    assert report.correct
+
+
+def test_a_report_is_a_row_of_a_table(X):
+    row = twinsolve.check(SparseCoding(0.1, zero_diagonal=True), X).as_dict()
+    assert {"twin", "equation", "deviation", "tolerance", "correct", "origin_gap"} <= row.keys()
+
+
+def test_bad_input_is_named(X):
+    with pytest.raises(LookupError, match="no twin is registered for Linear"):
+        twinsolve.check(nn.Linear(2, 2), X)
+    with pytest.raises(ValueError, match="X: must be"):
+        twinsolve.check(Gaussian(), X[0])
+    with pytest.raises(ValueError, match="X: must not hold NaN"):
+        twinsolve.check(Gaussian(), np.full((3, 2), np.nan))
+    with pytest.raises(LookupError, match="Unknown"):
+        twinsolve.check(Attention(12, 2, operator=Unknown()), X)
+
+
+class Unknown(twinsolve.unrolled.Operator):
+    pass
+
+
+def test_compare_layers_solvers_and_coefficients(X):
+    layer = SparseCoding(0.1, n_iter=20_000, zero_diagonal=True)
+
+    def solve(X):
+        return sparse_self_expression(X, lam=0.1, tol=1e-10)
+
+    def objective(C):
+        return float(lasso_objective(X, X, C, lam=0.1).sum())
+
+    solution = solve(X)
+    for second in (solve, solution, solution.coef, solution.coef.toarray()):
+        numbers = twinsolve.compare(layer, second, X, objective=objective)
+        assert numbers["distance"] < 1e-2
+        assert -1e-9 < numbers["gap"] < 1e-4
+        assert numbers["residual"] == pytest.approx(numbers["residual_reference"], rel=1e-3)
+    lle = twinsolve.compare(lambda X: locally_linear_weights(X, n_neighbors=4), solution, X)
+    assert lle["distance"] > 0.1
+    assert "gap" not in lle
+    assert twinsolve.compare(solution, solution, torch.from_numpy(X))["distance"] == 0
+
+
+def test_compare_averages_the_heads_of_a_shell(X):
+    layer = Attention(12, 3, operator=Gaussian(1.0)).double()
+    tokens = torch.from_numpy(X)[None]
+    weights = layer(tokens, tokens, tokens)[1][0].detach()
+    assert twinsolve.compare(layer, weights, X)["distance"] == 0
+
+
+def test_compare_names_what_it_cannot_use(X):
+    with pytest.raises(TypeError, match="need a layer, a function of X"):
+        twinsolve.compare("ssc", np.eye(30), X)
+    with pytest.raises(ValueError, match=r"coefficients: must have shape \(30, 30\)"):
+        twinsolve.compare(np.eye(3), np.eye(30), X)
