@@ -97,13 +97,13 @@ def _load(modules: list[str]) -> None:
         sys.path.pop(0)
 
 
-_UNITS = {"clustering": ("ARI", 3), "vision": ("dB", 2)}
+_DIGITS = {"clustering": 3, "vision": 2}
 _HEADINGS = (
-    "twin", "relation", "equation", "data", "task", "solver", "layer", "",
-    "float64", "tolerance", "float32", "tolerance", "passed",
+    "twin", "relation", "equation", "data", "task", "solver", "layer",
+    "float64", "tol.", "float32", "tol.", "passed",
 )  # fmt: skip
-_NUMBERS = ("solver", "layer", "float64", "tolerance", "float32")
-_WIDTH = 128
+_NUMBERS = ("solver", "layer", "float64", "tol.", "float32")
+_WIDTH = 120
 
 
 def _by_data(table: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -118,20 +118,19 @@ def _by_data(table: pd.DataFrame) -> list[tuple[str, ...]]:
             for dtype in ("float64", "float32")
             for column in ("deviation", "tolerance")
         ]
-        unit, digits = _UNITS[exact.task]
+        digits = _DIGITS[exact.task]
         numbers = [
             f"{number:.{digits}f}" for number in (exact.task_number_solver, exact.task_number_layer)
         ]
-        lines.append((*key, *numbers, unit, *cells, "yes" if rows.passed.all() else "NO"))
+        lines.append((*key, *numbers, *cells, "yes" if rows.passed.all() else "NO"))
     return lines
 
 
 def _pretty(table: pd.DataFrame) -> Table:
     pretty = Table(
-        title="Task numbers of solver and layer, and how far the layer deviates from the solver",
+        title="Task number of solver and layer (ARI, or PSNR in dB), and the layer's deviation",
         box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
+        padding=0,
     )
     for heading in _HEADINGS:
         justify: Any = "right" if heading in _NUMBERS else "left"

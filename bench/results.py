@@ -24,7 +24,7 @@ def provenance(settings: dict[str, Any]) -> dict[str, Any]:
 def write_table(table: pd.DataFrame, directory: Path) -> None:
     """Write the rows to ``table.json``: a list of objects, missing numbers as null."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows = json.loads(table.to_json(orient="records", double_precision=15))
+    rows = table.astype(object).where(table.notna(), None).to_dict(orient="records")
     (directory / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 

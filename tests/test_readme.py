@@ -1,0 +1,32 @@
+"""The README stays true: its examples print what it says, its numbers stand in the results."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+NUMBER = r"-?\d+\.?\d*(?:e-?\d+)?"
+
+
+def test_examples_print_what_is_printed(capsys):
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        exec(compile(block, "README.md", "exec"), {})
+    (expected,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    found = capsys.readouterr().out
+    assert re.sub(NUMBER, "#", found) == re.sub(NUMBER, "#", expected)
+    for line, printed in zip(found.splitlines(), expected.splitlines(), strict=True):
+        if "deviation" not in line:  # rounding, different from machine to machine
+            numbers = [[float(x) for x in re.findall(NUMBER, text)] for text in (line, printed)]
+            np.testing.assert_allclose(*numbers, rtol=1e-3)
+
+
+def test_rows_quoted_stand_in_the_committed_results():
+    summary = (ROOT / "docs/results/check/summary.md").read_text()
+    quoted = re.findall(r"^\| ([\w-]+) \| (identity|iterate) \| (\w+) \| (.*) \|$", README, re.M)
+    assert len(quoted) == 5
+    for twin, relation, data, numbers in quoted:
+        cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
+        row = rf"\| {twin} \| {relation} \| [\w.-]+ \| {data} \| \w+ \| {cells} \|"
+        assert re.search(row, summary), (twin, data)
