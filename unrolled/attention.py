@@ -259,20 +259,18 @@ def boolean_mask(mask: Tensor, name: str) -> Tensor:
     return visible
 
 
-def map_query_blocks(
-    function: Callable[[Tensor, int], Tensor], q: Tensor, *, block: int = _QUERY_BLOCK
-) -> Tensor:
+def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Tensor:
     """Apply ``function(q_block, start)`` to blocks of queries and concatenate the results.
 
     Where gradients are needed and there is more than one block, each is recomputed in the backward
     pass, so that memory stays O(block * n_keys).
     """
-    starts = range(0, q.shape[-2], block)
+    starts = range(0, q.shape[-2], _QUERY_BLOCK)
     if len(starts) <= 1:
         return function(q, 0)
     outputs: list[Any] = []
     for start in starts:
-        rows = q[..., start : start + block, :]
+        rows = q[..., start : start + _QUERY_BLOCK, :]
         if torch.is_grad_enabled():
             outputs.append(checkpoint(function, rows, start, use_reentrant=False))
         else:

@@ -227,6 +227,19 @@ def test_erratum_e3g_without_the_zero_diagonal_it_collapses_to_the_identity():
     assert (np.diag(C) / C.sum(axis=1)).min() > 0.9
 
 
+def test_erratum_e3h_printed_iteration_is_not_sparse_coding():
+    Y, D = problem("random")
+    lam, eps = 0.5, 1 / np.linalg.norm(D, 2) ** 2
+    C = np.zeros((len(Y), len(D)))
+    for _ in range(20_000):
+        C = np.maximum(C @ (np.eye(len(D)) - eps * D @ D.T) + eps * Y @ D.T - lam, 0)
+    best = oracle.sparse_code(Y, D, lam=lam)
+    excess = lasso_objective(Y, D, C, lam=lam).sum() - lasso_objective(Y, D, best, lam=lam).sum()
+    assert excess > 1
+    corrected = ista(Y, D, lam=lam, n_iter=20_000, step=eps).objective.sum()
+    assert abs(corrected - lasso_objective(Y, D, best, lam=lam).sum()) < 1e-7
+
+
 def test_erratum_e3i_spectral_norm_has_another_optimum():
     # One atom: |Y - c d^T|_2 and |Y - c d^T|_F are minimised at different codes.
     Y, d = np.array([[2.0, 0.0], [1.0, 2.0]]), np.array([1.0, 0.3])
