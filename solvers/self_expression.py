@@ -11,16 +11,18 @@ def sparse_self_expression(
     *,
     lam: float | ArrayLike,
     tol: float = 1e-6,
-    max_iter: int = 10_000,
+    l1_ratio: float = 1.0,
+    max_iter: int = 100,
     nonnegative: bool = False,
+    n_jobs: int | None = None,
 ) -> Solution:
     """Sparse subspace clustering coefficients: each row of X from few other rows, certified.
 
     ::
 
-        min_C  |X - C X|_F^2 + lam |C|_1   subject to   diag(C) = 0
+        min_C  |X - C X|_F^2 + lam (r |C|_1 + (1 - r) / 2 |C|_F^2)   subject to   diag(C) = 0
 
-    Rows decouple into Lassos; with a per-row `lam` the penalty is ``sum_i lam_i |c_i|_1``. The
+    with ``r = l1_ratio``. Rows decouple; with a per-row `lam` the penalty is ``sum_i lam_i |c_i|_1``. The
     scale: a Lasso with data term 1/2 at ``lam / 2``; ``lam = 2 / mu`` for the mu of the SSC paper.
 
     Parameters
@@ -31,10 +33,14 @@ def sparse_self_expression(
         fraction of that. The papers give no default.
     tol : float, default=1e-6
         Largest accepted duality gap, relative to ``|x_i|^2``.
-    max_iter : int, default=10000
-        Most passes over the active coordinates of a row.
+    l1_ratio : float, default=1.0
+        In (0, 1]; 1 is sparse subspace clustering, smaller values its elastic net.
+    max_iter : int, default=100
+        Most working sets tried for a row.
     nonnegative : bool, default=False
         Add the constraint ``C >= 0``.
+    n_jobs : int, optional
+        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
 
     Returns
     -------
@@ -49,11 +55,13 @@ def sparse_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
+        On NaN, infinity, fewer than two samples, ``lam <= 0``, ``tol <= 0``, ``max_iter < 1`` or
+        `l1_ratio` outside (0, 1].
 
     References
     ----------
-    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n, CL-1.
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n, CL-1,
+    CL-2.
 
     Examples
     --------
@@ -67,5 +75,13 @@ def sparse_self_expression(
     """
     X = check_matrix(X, "X", min_rows=2)
     return sparse_code(
-        X, X, lam=lam, tol=tol, max_iter=max_iter, zero_diagonal=True, nonnegative=nonnegative
+        X,
+        X,
+        lam=lam,
+        tol=tol,
+        l1_ratio=l1_ratio,
+        max_iter=max_iter,
+        zero_diagonal=True,
+        nonnegative=nonnegative,
+        n_jobs=n_jobs,
     )

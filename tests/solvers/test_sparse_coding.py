@@ -110,13 +110,43 @@ def test_float32_is_kept_with_an_exact_certificate():
     assert_allclose(solution.gap, duality_gap(Y, D, solution.coef, lam=0.7), atol=1e-15)
 
 
-def test_more_rows_than_a_block(monkeypatch):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((7, 4))
-    whole = sparse_code(X, X, lam=0.5, zero_diagonal=True, tol=1e-12)
-    monkeypatch.setattr("twinsolve.solvers.sparse_coding._BLOCK_ROWS", 3)
-    blocks = sparse_code(X, X, lam=0.5, zero_diagonal=True, tol=1e-12)
-    assert_allclose(blocks.coef.toarray(), whole.coef.toarray(), atol=1e-14)
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_pools_threads_and_a_stored_gram_change_nothing(monkeypatch, stored, n_jobs):
+    X = np.random.default_rng(0).standard_normal((40, 12))
+    settings = {"lam": 0.5, "zero_diagonal": True, "tol": 1e-12}
+    whole = sparse_code(X, X, **settings).coef.toarray()
+    pool = "twinsolve.solvers.sparse_coding.row_pool"
+    monkeypatch.setattr(f"{pool}._SLOTS", 3)
+    monkeypatch.setattr(f"{pool}._MOST_STORED", 100 if stored else 0)
+    other = sparse_code(X, X, n_jobs=n_jobs, **settings)
+    assert other.converged.all()
+    assert_allclose(other.coef.toarray(), whole, atol=1e-8)
+
+
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_elastic_net_agrees_with_the_oracle(kind, zero_diagonal, l1_ratio):
+    _, X = problem(kind)
+    settings = {"lam": 0.7, "l1_ratio": l1_ratio, "zero_diagonal": zero_diagonal}
+    solution = sparse_code(X, X, tol=1e-11, **settings)
+    expected = oracle.sparse_code(X, X, **settings)
+    best = lasso_objective(X, X, expected, lam=0.7, l1_ratio=l1_ratio)
+    assert_allclose(solution.objective, best, atol=1e-7)
+    assert_allclose(solution.gap, duality_gap(X, X, solution.coef, **settings), atol=1e-14)
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10**6), lam=st.floats(1e-3, 30), l1_ratio=st.floats(0.05, 1))
+def test_gap_bounds_any_codes_of_the_elastic_net(seed, lam, l1_ratio):
+    rng = np.random.default_rng(seed)
+    Y, D = rng.standard_normal((3, 4)), rng.standard_normal((6, 4))
+    C = rng.standard_normal((3, 6)) * (rng.random((3, 6)) < 0.5)
+    best = sparse_code(Y, D, lam=lam, l1_ratio=l1_ratio, tol=1e-11)
+    value = lasso_objective(Y, D, C, lam=lam, l1_ratio=l1_ratio)
+    excess = (value - best.objective) / (Y**2).sum(axis=1)
+    assert (duality_gap(Y, D, C, lam=lam, l1_ratio=l1_ratio) >= excess - 1e-10).all()
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
@@ -282,6 +312,8 @@ def test_bad_settings_are_named():
         sparse_code(X, X, lam=1.0, tol=0.0)
     with pytest.raises(ValueError, match="max_iter: must be"):
         sparse_code(X, X, lam=1.0, max_iter=0)
+    with pytest.raises(ValueError, match=r"l1_ratio: must be in \(0, 1\]"):
+        sparse_code(X, X, lam=1.0, l1_ratio=1.5)
     with pytest.raises(ValueError, match="step: must be finite"):
         ista(X, X, lam=1.0, n_iter=2, step=-1.0)
     with pytest.raises(ValueError, match="step: must be a number or hold 2"):

@@ -1,0 +1,10 @@
+"""Sparse coding with an l1 penalty: the problem that sparse attention unrolls.
+
+Signals and atoms are rows: ``C @ dictionary`` reconstructs the signals.
+"""
+
+from .iterations import ista
+from .lasso import sparse_code
+from .problem import duality_gap, lam_max, lasso_objective
+
+__all__ = ["duality_gap", "ista", "lam_max", "lasso_objective", "sparse_code"]

@@ -1,0 +1,226 @@
+"""The sparse coding problem: its objective, its certificate, its checks."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, issparse
+
+from ..solution import Array, check_lam, check_matrix, check_positive
+
+TOL = 1e-6
+_BLOCK_ROWS = 256
+
+
+def lasso_objective(
+    Y: ArrayLike,
+    dictionary: ArrayLike,
+    coef: ArrayLike | csr_array,
+    *,
+    lam: float | ArrayLike,
+    l1_ratio: float = 1.0,
+) -> Array:
+    """Objective of each row, in float64.
+
+    ``|y_i - c_i D|^2 + lam_i (r |c_i|_1 + (1 - r) / 2 |c_i|^2)`` with ``r = l1_ratio``.
+
+    Parameters
+    ----------
+    Y : array-like of shape (n_signals, n_features)
+    dictionary : array-like of shape (n_atoms, n_features)
+    coef : array-like or csr_array of shape (n_signals, n_atoms)
+    lam : float or array-like of shape (n_signals,)
+    l1_ratio : float, default=1.0
+        In (0, 1]; 1 is the Lasso.
+
+    Returns
+    -------
+    ndarray of shape (n_signals,)
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, wrong shapes or ``lam <= 0``.
+
+    References
+    ----------
+    EQUATIONS SE-12, SE-17, CL-2.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import lasso_objective
+    >>> lasso_objective([[3.0]], [[1.0]], [[2.0]], lam=2.0)
+    array([5.])
+    """
+    Y, D = check_problem(Y, dictionary)
+    C = check_coef(coef, len(Y), len(D))
+    r = check_l1_ratio(l1_ratio)
+    residual = Y.astype(np.float64) - C @ D.astype(np.float64)
+    penalty = r * abs(C).sum(axis=1) + (1 - r) / 2 * _square(C).sum(axis=1)
+    return (residual**2).sum(axis=1) + check_lam(lam, len(Y)) * penalty
+
+
+def duality_gap(
+    Y: ArrayLike,
+    dictionary: ArrayLike,
+    coef: ArrayLike | csr_array,
+    *,
+    lam: float | ArrayLike,
+    l1_ratio: float = 1.0,
+    zero_diagonal: bool = False,
+    nonnegative: bool = False,
+) -> Array:
+    """Certified relative suboptimality of any codes, one number a row.
+
+    ``(P(c_i) - D(nu_i)) / |y_i|^2`` with ``P(c) = |y - c D|^2 + lam |c|_1`` and the dual objective
+    ``D(nu) = nu . y - |nu|^2 / 4`` at ``nu = 2 a (y - c D)``, the best multiple of the residual
+    with ``max_j |d_j . nu| <= lam`` (``max_j d_j . nu`` if nonnegative; j != i where the diagonal
+    is zero). The elastic net is the same problem on ``[D, sqrt(ridge) I]``,
+    ``ridge = lam (1 - l1_ratio) / 2``. The gap is never smaller than ``(P(c_i) - P*) / |y_i|^2``.
+
+    Parameters
+    ----------
+    Y : array-like of shape (n_signals, n_features)
+    dictionary : array-like of shape (n_atoms, n_features)
+    coef : array-like or csr_array of shape (n_signals, n_atoms)
+    lam : float or array-like of shape (n_signals,)
+    l1_ratio : float, default=1.0
+        In (0, 1]; 1 is the Lasso.
+    zero_diagonal, nonnegative : bool, default=False
+        The constraints of the problem; codes that violate them have gap infinity.
+
+    Returns
+    -------
+    ndarray of shape (n_signals,)
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, wrong shapes or ``lam <= 0``.
+
+    References
+    ----------
+    EQUATIONS SE-12, SE-17 for the scale.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import duality_gap
+    >>> duality_gap([[3.0]], [[1.0]], [[2.0]], lam=2.0)
+    array([0.])
+    """
+    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    C = check_coef(coef, len(Y), len(D))
+    r = check_l1_ratio(l1_ratio)
+    gap = certify(Y, D, C, check_lam(lam, len(Y)), zero_diagonal, nonnegative, r)[1]
+    if zero_diagonal:
+        gap[C.diagonal() != 0] = np.inf
+    if nonnegative:
+        gap[np.asarray((C < 0).sum(axis=1)).ravel() > 0] = np.inf
+    return gap
+
+
+def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False) -> Array:
+    """Smallest penalty for which each row of the codes is zero: ``2 max_j |y_i . d_j|``.
+
+    Parameters
+    ----------
+    Y : array-like of shape (n_signals, n_features)
+    dictionary : array-like of shape (n_atoms, n_features)
+    zero_diagonal : bool, default=False
+        Leave j = i out of the maximum, as in self-expression.
+
+    Returns
+    -------
+    ndarray of shape (n_signals,)
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity or wrong shapes.
+
+    References
+    ----------
+    EQUATIONS SE-12.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import lam_max
+    >>> lam_max([[3.0, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
+    array([6.])
+    """
+    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    Y, D = Y.astype(np.float64), D.astype(np.float64)
+    largest = np.empty(len(Y))
+    for start in range(0, len(Y), _BLOCK_ROWS):
+        correlation = np.abs(Y[start : start + _BLOCK_ROWS] @ D.T)
+        if zero_diagonal:
+            own = np.arange(len(correlation))
+            correlation[own, start + own] = 0
+        largest[start : start + _BLOCK_ROWS] = correlation.max(axis=1)
+    return 2 * largest
+
+
+def check_problem(
+    Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False
+) -> tuple[Array, Array]:
+    D = check_matrix(dictionary, "dictionary")
+    Y = check_matrix(Y, "Y", n_features=D.shape[1])
+    if zero_diagonal and len(Y) != len(D):
+        raise ValueError(
+            f"zero_diagonal: needs as many signals as atoms, got {len(Y)} and {len(D)}"
+        )
+    return Y, D
+
+
+def check_l1_ratio(l1_ratio: float) -> float:
+    ratio = check_positive(l1_ratio, "l1_ratio")
+    if ratio > 1:
+        raise ValueError(f"l1_ratio: must be in (0, 1], got {l1_ratio!r}")
+    return ratio
+
+
+def check_coef(coef: ArrayLike | csr_array, n_signals: int, n_atoms: int) -> csr_array:
+    if not hasattr(coef, "tocsr"):
+        coef = check_matrix(coef, "coef")
+    C = csr_array(coef, dtype=np.float64)
+    if C.shape != (n_signals, n_atoms):
+        raise ValueError(f"coef: must have shape {(n_signals, n_atoms)}, got {C.shape}")
+    return C
+
+
+def certify(
+    Y: Array,
+    D: Array,
+    C: Array | csr_array,
+    lam: Array,
+    zero_diagonal: bool,
+    nonnegative: bool,
+    l1_ratio: float = 1.0,
+) -> tuple[Array, Array, Array]:
+    """Objective, relative gap and dual point of each row, from the definition in float64."""
+    Y, D, C = Y.astype(np.float64), D.astype(np.float64), C.astype(np.float64)
+    ridge = lam * (1 - l1_ratio) / 2
+    residual = Y - C @ D
+    largest = np.empty(len(Y))
+    for start in range(0, len(Y), _BLOCK_ROWS):
+        rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
+        block = C[rows].toarray() if issparse(C) else C[rows]
+        correlation = residual[rows] @ D.T - ridge[rows, None] * block
+        if zero_diagonal:
+            own = np.arange(rows.start, rows.stop)
+            correlation[own - start, own] = 0
+        largest[rows] = (correlation if nonnegative else np.abs(correlation)).max(axis=1)
+    energy = (residual**2).sum(axis=1) + ridge * _square(C).sum(axis=1)
+    norm = (Y**2).sum(axis=1)
+    objective = energy + lam * l1_ratio * np.abs(C).sum(axis=1)
+    feasible = np.divide(
+        lam * l1_ratio, 2 * largest, out=np.full(len(Y), np.inf), where=largest > 0
+    )
+    unconstrained = (Y * residual).sum(axis=1) / np.where(energy > 0, energy, 1)
+    scale = np.clip(unconstrained, 0, feasible)
+    dual = 2 * scale[:, None] * residual
+    dual_objective = (dual * Y).sum(axis=1) - scale**2 * energy
+    gap = (objective - dual_objective).clip(min=0) / np.where(norm > 0, norm, 1)
+    return objective, gap, dual
+
+
+def _square(C: Array | csr_array) -> Array | csr_array:
+    return C.power(2) if issparse(C) else C**2

@@ -1,0 +1,85 @@
+"""The largest entries of a vector, in one pass."""
+
+import numpy as np
+
+from .active_set import jit
+
+
+@jit
+def _keep_largest(key, index, n, m):
+    """Bring the m largest keys (and their indices) to the front: quickselect."""
+    lo, hi = 0, n - 1
+    while lo < hi:
+        pivot = key[(lo + hi) // 2]
+        i, j = lo, hi
+        while i <= j:
+            while key[i] > pivot:
+                i += 1
+            while key[j] < pivot:
+                j -= 1
+            if i <= j:
+                key[i], key[j] = key[j], key[i]
+                index[i], index[j] = index[j], index[i]
+                i += 1
+                j -= 1
+        if m - 1 <= j:
+            hi = j
+        elif m - 1 >= i:
+            lo = i
+        else:
+            break
+
+
+@jit
+def largest(p, low, nonneg, m, beta, key, index):
+    """The (at most m) largest |p_j| above `low` and `beta` times the top, into key and index.
+
+    Returns their number, and a bound on the |p_j| left out.
+    """
+    n, size = 0, key.size - 1
+    for start in range(0, p.size, 64):
+        part = p[start : start + 64]
+        hits = 0
+        if nonneg:
+            for j in range(part.size):
+                hits += part[j] > low
+        else:
+            for j in range(part.size):
+                hits += abs(part[j]) > low
+        if hits == 0:
+            continue
+        if n + hits > size:
+            _keep_largest(key, index, n, m)
+            n = m
+            low = _smallest(key, m)
+        for j in range(part.size):
+            v = part[j] if nonneg else abs(part[j])
+            key[n] = v
+            index[n] = start + j
+            n += v > low
+    if n > m:
+        _keep_largest(key, index, n, m)
+        n = m
+        low = _smallest(key, m)
+    if n:
+        top = key[0]
+        for j in range(1, n):
+            top = max(top, key[j])
+        kept, cut = 0, np.float32(beta * top)
+        for j in range(n):
+            if key[j] >= cut:
+                key[kept] = key[j]
+                index[kept] = index[j]
+                kept += 1
+            else:
+                low = max(low, key[j])
+        n = kept
+    return n, low
+
+
+@jit
+def _smallest(key, n):
+    v = key[0]
+    for j in range(1, n):
+        v = min(v, key[j])
+    return v
