@@ -22,8 +22,9 @@ def sparse_self_expression(
 
         min_C  |X - C X|_F^2 + lam (r |C|_1 + (1 - r) / 2 |C|_F^2)   subject to   diag(C) = 0
 
-    with ``r = l1_ratio``. Rows decouple; with a per-row `lam` the penalty is ``sum_i lam_i |c_i|_1``. The
-    scale: a Lasso with data term 1/2 at ``lam / 2``; ``lam = 2 / mu`` for the mu of the SSC paper.
+    with ``r = l1_ratio``. Rows decouple; with a per-row `lam` the penalty of row i is weighted by
+    ``lam_i``. The scale: the Lasso with data term 1/2 is at ``lam / 2``, and ``lam = 2 / mu`` for
+    the mu of the SSC paper.
 
     Parameters
     ----------

@@ -1,5 +1,7 @@
 """The sparse coding problem: its objective, its certificate, its checks."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
@@ -222,5 +224,5 @@ def certify(
     return objective, gap, dual
 
 
-def _square(C: Array | csr_array) -> Array | csr_array:
+def _square(C: Any) -> Any:
     return C.power(2) if issparse(C) else C**2

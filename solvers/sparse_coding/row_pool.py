@@ -65,7 +65,7 @@ class _Rule(NamedTuple):
 class _Found(NamedTuple):
     """Coefficients of the finished rows, in the order of completion."""
 
-    index: np.ndarray
+    atom: np.ndarray
     value: np.ndarray
 
 
@@ -78,7 +78,7 @@ class _Pool(NamedTuple):
     pivots: np.ndarray  # (slots,)
     best: np.ndarray  # (slots,) best certified gap so far
     stall: np.ndarray  # (slots,) certified rounds without progress
-    index: np.ndarray  # (slots, cap)
+    atom: np.ndarray  # (slots, cap)
     value: np.ndarray  # (slots, cap)
     residual: np.ndarray  # (slots, p)
     scale: np.ndarray  # (slots,) |residual| |largest atom|
@@ -113,7 +113,7 @@ def _residual(y, D, pool, slot):
         r[j] = y[j]
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
-        d = D[pool.index[slot, a]]
+        d = D[pool.atom[slot, a]]
         for j in range(y.size):
             r[j] -= c * d[j]
     return np.sqrt(_dot(r, r))
@@ -134,7 +134,7 @@ def _advance(first, stop, fresh, P, problem, rule, pool, work, out, found, fill)
         i = pool.row[slot]
         if i < 0 or (fresh and pool.rounds[slot] > 0):
             continue
-        if found.index.size - fill < work.x.size:
+        if found.atom.size - fill < work.x.size:
             return slot, fill, 0
         p, b = P[slot], work.b
         y = problem.signals[i]
@@ -168,7 +168,7 @@ def _advance(first, stop, fresh, P, problem, rule, pool, work, out, found, fill)
                 out.n_iter[i] = pool.pivots[slot]
                 out.start[i], out.nnz[i] = fill, k
                 for a in range(k):
-                    found.index[fill + a] = pool.index[slot, a]
+                    found.atom[fill + a] = pool.atom[slot, a]
                     found.value[fill + a] = pool.value[slot, a]
                 fill += k
                 pool.row[slot] = -1
@@ -180,7 +180,7 @@ def _advance(first, stop, fresh, P, problem, rule, pool, work, out, found, fill)
                 pool.scale[slot] = norm * problem.largest
                 _scaled(pool.residual[slot], norm, pool.probe[slot])
                 break
-            _minus_rows(b, G, pool.index[slot], pool.value[slot], k, work.full)
+            _minus_rows(b, G, pool.atom[slot], pool.value[slot], k, work.full)
             scale = size
             slack = own + _EPS32
             _scaled(work.full, scale, p)
@@ -224,7 +224,7 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     if problem.exclude_self:
         p[i] = 0.0
     for a in range(pool.nnz[slot]):
-        p[pool.index[slot, a]] = 0.0
+        p[pool.atom[slot, a]] = 0.0
     add = rule.first_add if pool.rounds[slot] == 0 else rule.add
     low = np.float32(
         (problem.half[i] / scale - slack) * (1.0 - _EPS32)
@@ -252,7 +252,7 @@ def _certify(p, i, n, rest, scale, slack, tol, problem, pool, slot, work, out):
     top = problem.half[i]
     for a in range(k):
         work.support[a] = a
-        top = max(top, _load(a, pool.index[slot, a], pool.value[slot, a], i, problem, r, work))
+        top = max(top, _load(a, pool.atom[slot, a], pool.value[slot, a], i, problem, r, work))
     for a in range(n):
         top = max(top, _load(k + a, work.candidate[a], 0.0, i, problem, r, work))
     gap = _gap(i, max(top, rest), problem, pool, slot, out)
@@ -330,7 +330,7 @@ def _improve(i, n, gap, problem, rule, pool, slot, work):
     pool.nnz[slot] = k
     for a in range(k):
         pos = work.support[a]
-        pool.index[slot, a] = work.atoms[pos]
+        pool.atom[slot, a] = work.atoms[pos]
         pool.value[slot, a] = work.x[pos]
     return k
 
@@ -367,18 +367,31 @@ def _refill(pool, live, rows, taken, problem):
     return taken
 
 
+def _new_out(n: int) -> _Out:
+    return _Out(
+        objective=np.zeros(n),
+        dual=np.zeros(n),
+        gap=np.zeros(n),
+        n_iter=np.zeros(n, np.int64),
+        alpha=np.ones(n),
+        start=np.zeros(n, np.int64),
+        nnz=np.zeros(n, np.int64),
+    )
+
+
 def _new_pool(slots: int, cap: int, p: int) -> _Pool:
-    ints = [np.zeros(slots, np.int64) for _ in range(3)]
     return _Pool(
-        np.full(slots, -1),
-        *ints,
-        np.empty(slots),
-        np.zeros(slots, np.int64),
-        np.empty((slots, cap), np.int64),
-        np.empty((slots, cap)),
-        np.empty((slots, p)),
-        np.empty(slots),
-        np.empty((slots, p), np.float32),
+        row=np.full(slots, -1),
+        nnz=np.zeros(slots, np.int64),
+        rounds=np.zeros(slots, np.int64),
+        pivots=np.zeros(slots, np.int64),
+        best=np.empty(slots),
+        stall=np.zeros(slots, np.int64),
+        atom=np.empty((slots, cap), np.int64),
+        value=np.empty((slots, cap)),
+        residual=np.empty((slots, p)),
+        scale=np.empty(slots),
+        probe=np.empty((slots, p), np.float32),
     )
 
 
@@ -412,7 +425,7 @@ class _Chunk:
             if live:
                 np.matmul(self.pool.probe[:live], atoms32.T, out=self.P[:live])
                 self.advance(live, False)
-        return self.found.index[: self.fill], self.found.value[: self.fill]
+        return self.found.atom[: self.fill], self.found.value[: self.fill]
 
     def advance(self, live: int, fresh: bool) -> None:
         slot = 0
@@ -436,7 +449,7 @@ class _Chunk:
                 self.cap = need + need // 2
                 self.work = new_work(self.cap, len(self.problem.atoms), self.room)
                 self.pool = self.pool._replace(
-                    index=_widen(self.pool.index, self.cap), value=_widen(self.pool.value, self.cap)
+                    atom=_widen(self.pool.atom, self.cap), value=_widen(self.pool.value, self.cap)
                 )
             else:
                 self.found = _Found(
@@ -459,7 +472,7 @@ def _copy_slot(pool, a, b):
     pool.best[b] = pool.best[a]
     pool.stall[b] = pool.stall[a]
     pool.scale[b] = pool.scale[a]
-    pool.index[b] = pool.index[a]
+    pool.atom[b] = pool.atom[a]
     pool.value[b] = pool.value[a]
     pool.residual[b] = pool.residual[a]
     pool.probe[b] = pool.probe[a]
@@ -501,7 +514,7 @@ def solve_rows(
     (n, p), m = Y.shape, len(D)
     norm = float(np.sqrt(np.einsum("ij,ij->i", D, D).max())) or 1.0
     n_jobs = effective_n_jobs(n_jobs)
-    out = _Out(*np.zeros((3, n)), np.zeros(n, np.int64), np.ones(n), *np.zeros((2, n), np.int64))
+    out = _new_out(n)
     rule = _Rule(tol, 1.02 * (p + 4) * 2.0**-24, max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
     stored = m <= _MOST_STORED and n >= m // 4
     # A small product would only wait for the other threads.
