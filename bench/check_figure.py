@@ -16,7 +16,7 @@ def draw_deviations(table: pd.DataFrame, path: Path) -> None:
     figure = Figure(figsize=(9, 1.2 + 0.32 * len(twins)), layout="constrained")
     axes = figure.add_subplot()
     for (task, dtype), rows in table.groupby(["task", "dtype"]):
-        ratio = (rows.deviation / rows.tolerance).clip(lower=1e-8, upper=15)
+        ratio = (rows.deviation / rows.tolerance).fillna(np.inf).clip(lower=1e-8, upper=15)
         height = [twins.index(twin) for twin in rows.twin]
         shift = 0.15 if dtype == "float64" else -0.15
         axes.scatter(

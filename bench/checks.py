@@ -8,7 +8,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ..unrolled.twins import Twin, catalogue
-from ..unrolled.twins.relations import layer_output, solver_output
 from .samples import Sample, check_samples
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -59,7 +58,7 @@ def check_twins(
     with _single_thread():
         rows = [_row(*job) for job in (progress(jobs, len(jobs)) if progress else jobs)]
     table = pd.DataFrame(rows)
-    return table[_COLUMNS + [column for column in table if column not in _COLUMNS]]
+    return table.reindex(columns=_COLUMNS + [c for c in table if c not in _COLUMNS])
 
 
 @contextmanager
@@ -104,8 +103,11 @@ def _measure(twin: Twin, sample: Sample, dtype: torch.dtype) -> dict[str, object
     layer = twin.build(*(x.numpy() for x in exact)).to(dtype).eval()
     inputs = tuple(x.to(dtype) for x in exact)
     deviation, tolerance = twin.relation.measure(twin, layer, inputs)
-    solver = sample.task_number(twin, solver_output(twin, layer, inputs))
-    learned = sample.task_number(twin, layer_output(twin, layer, inputs))
+    outputs = twin.relation.task_outputs(twin, layer, inputs)
+    solver, learned = (
+        sample.task_number(twin, output, outputs.tokens)
+        for output in (outputs.solver, outputs.layer)
+    )
     agree = dtype != torch.float64 or abs(solver - learned) <= _TASK_TOLERANCE
     return {
         "deviation": deviation,

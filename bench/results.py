@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 _PACKAGES = ("twinsolve", "numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
@@ -22,10 +23,11 @@ def provenance(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_table(table: pd.DataFrame, directory: Path) -> None:
-    """Write the rows to ``table.json``: a list of objects, missing numbers as null."""
+    """Write the rows to ``table.json``: a list of objects; numbers that are not finite are null."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows = table.astype(object).where(table.notna(), None).to_dict(orient="records")
-    (directory / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
+    finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
+    rows = finite.where(finite.notna(), None).to_dict(orient="records")
+    (directory / "table.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
 def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: Path) -> None:

@@ -52,6 +52,8 @@ def fetch_set12(*, data_home: str | None = None) -> Bunch:
     ------
     FileNotFoundError
         If a file is missing: names it, the folder and where the data set comes from.
+    ImportError
+        If pillow is not installed.
 
     Examples
     --------
@@ -59,7 +61,10 @@ def fetch_set12(*, data_home: str | None = None) -> Bunch:
     >>> fetch_set12().images[0].shape  # doctest: +SKIP
     (256, 256)
     """
-    from PIL import Image
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("fetch_set12 needs pillow: pip install 'twinsolve[bench]'") from error
 
     names = [f"{number:02d}" for number in range(1, 13)]
     images = []

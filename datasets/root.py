@@ -8,9 +8,7 @@ def data_root(data_home: str | os.PathLike[str] | None = None) -> Path:
     """Folder of the data sets: `data_home`, else $TWINSOLVE_DATA, else the user's cache folder."""
     if named := data_home or os.environ.get("TWINSOLVE_DATA"):
         return Path(named)
-    import pooch
-
-    return Path(pooch.os_cache("twinsolve"))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twinsolve"
 
 
 def data_file(name: str, data_home: str | os.PathLike[str] | None, source: str) -> Path:

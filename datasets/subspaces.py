@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -73,12 +74,14 @@ def make_union_of_subspaces(
     """
     if n_subspaces < 1 or n_features < 1:
         raise ValueError("n_subspaces, n_features: must be >= 1")
-    if min(noise, outliers) < 0:
-        raise ValueError(f"noise, outliers: must be >= 0, got {noise} and {outliers}")
+    if not (0 <= noise < math.inf and 0 <= outliers < math.inf):
+        raise ValueError(f"noise, outliers: must be finite and >= 0, got {noise} and {outliers}")
     dimensions = _per_subspace(dimension, "dimension", n_subspaces)
     if max(dimensions) > n_features:
         raise ValueError(f"dimension: must be at most n_features={n_features}, got {dimension}")
     if density is not None:
+        if not 0 < density < math.inf:
+            raise ValueError(f"density: must be finite and > 0, got {density}")
         n_samples = [max(1, round(density * d)) for d in dimensions]
     sizes = _per_subspace(n_samples, "n_samples", n_subspaces)
 
@@ -97,11 +100,14 @@ def make_union_of_subspaces(
     return X[order], y[order]
 
 
-def _per_subspace(value: int | Sequence[int], name: str, n_subspaces: int) -> list[int]:
-    values = [int(value)] * n_subspaces if isinstance(value, int) else [int(v) for v in value]
-    if len(values) != n_subspaces or min(values) < 1:
-        raise ValueError(f"{name}: needs one entry >= 1 for each of {n_subspaces} subspaces")
-    return values
+def _per_subspace(value: Any, name: str, n_subspaces: int) -> list[int]:
+    values = np.broadcast_to(value, n_subspaces) if np.ndim(value) == 0 else np.asarray(value)
+    if values.shape != (n_subspaces,) or values.dtype.kind not in "iu" or values.min() < 1:
+        raise ValueError(
+            f"{name}: needs one whole number >= 1 for each of {n_subspaces} subspaces, "
+            f"got {value!r}"
+        )
+    return [int(entry) for entry in values]
 
 
 def _sphere(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:

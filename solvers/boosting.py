@@ -57,7 +57,10 @@ def twicing(smoother: ArrayLike | sparray | Smoother, values: ArrayLike) -> Arra
         raise ValueError(
             f"smoother: returned shape {once.shape} for values of shape {values.shape}"
         )
-    return once + np.asarray(smooth(values - once))
+    twice = once + np.asarray(smooth(values - once))
+    if not np.isfinite(twice).all():
+        raise ValueError("smoother: its result holds NaN or infinity")
+    return twice
 
 
 def _as_function(matrix: ArrayLike | sparray, n_samples: int) -> Smoother:

@@ -139,6 +139,8 @@ def _check_image(
     pixels = np.asarray(image)
     if pixels.dtype.kind not in "bifu":
         raise ValueError(f"image: must hold real numbers, got dtype {pixels.dtype}")
+    if channel_axis is not None:
+        check_integer(channel_axis, "channel_axis", minimum=-3, maximum=2)
     expected = 2 if channel_axis is None else 3
     if pixels.ndim != expected:
         raise ValueError(
@@ -167,7 +169,8 @@ def _pad(pixels: Array, patch_size: int) -> Array:
 
 
 def _weights(squared_distance: Array, h: float, sigma: float) -> Array:
-    return np.exp(-np.maximum(squared_distance - 2 * sigma**2, 0) / h**2)
+    with np.errstate(over="ignore"):  # a tiny h: weights 0 and 1
+        return np.exp(-np.maximum(squared_distance - 2 * sigma**2, 0) / h / h)
 
 
 def _weight_rows(

@@ -182,7 +182,7 @@ def _weight_blocks(
     precision: ArrayLike | None,
 ) -> Iterator[Array]:
     bandwidth = check_positive(bandwidth, "bandwidth")
-    if not callable(kernel) and kernel not in _LOG_KERNELS:
+    if not callable(kernel) and not (isinstance(kernel, str) and kernel in _LOG_KERNELS):
         raise ValueError(
             f"kernel: must be a callable or one of {sorted(_LOG_KERNELS)}, got {kernel!r}"
         )

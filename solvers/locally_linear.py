@@ -36,7 +36,7 @@ def locally_linear_weights(
         The points, and the neighbours to choose from.
     n_neighbors : int
         K >= 1, smaller than n_samples (or at most n_samples if `queries` are given). Among points
-        at equal distance the choice is arbitrary.
+        at equal distance the first are chosen.
     reg : float, default=1e-3
         Regularisation relative to the trace of g, as in scikit-learn; the papers give none. Needed
         wherever ``n_neighbors > n_features``.
@@ -118,7 +118,7 @@ def locally_linear_residual(
     Raises
     ------
     ValueError
-        If shapes do not fit or `weights` is not sparse.
+        If shapes do not fit, `weights` is not sparse or has an empty row, or ``reg < 0``.
 
     References
     ----------
@@ -134,8 +134,12 @@ def locally_linear_residual(
     """
     X = check_matrix(X, "X").astype(np.float64)
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
+    reg = check_positive(reg, "reg", allow_zero=True)
     if not issparse(weights) or weights.shape != (len(points), len(X)):
         raise ValueError(f"weights: must be a sparse array of shape {(len(points), len(X))}")
+    weights = csr_array(weights)
+    if (np.diff(weights.indptr) == 0).any():
+        raise ValueError("weights: every row must have a stored entry")
     residual = np.empty(len(points))
     for i, x in enumerate(points):
         stored = slice(weights.indptr[i], weights.indptr[i + 1])
@@ -150,11 +154,14 @@ def locally_linear_residual(
 
 
 def _nearest(points: Array, X: Array, n_neighbors: int, exclude: Array | None) -> Array:
-    distances = cdist(points, X, "sqeuclidean")
+    distances = cdist(points, X)
     if exclude is not None:
         distances[np.arange(len(points)), exclude] = np.inf
-    nearest = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
-    return np.sort(nearest, axis=1)
+    kth = np.partition(distances, n_neighbors - 1, axis=1)[:, n_neighbors - 1, None]
+    closer, tied = distances < kth, distances == kth
+    room = n_neighbors - closer.sum(axis=1, keepdims=True)
+    chosen = closer | (tied & (tied.cumsum(axis=1) <= room))
+    return np.nonzero(chosen)[1].reshape(len(points), n_neighbors)
 
 
 def _barycentre_weights(points: Array, X: Array, indices: Array, reg: float) -> Array:

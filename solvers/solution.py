@@ -106,9 +106,12 @@ def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     Raises
     ------
     ValueError
-        If an entry is not finite and positive, or the number of entries is not `n_rows` or 1.
+        If an entry is not finite and positive, or there is neither one nor one for each row.
     """
-    values = np.asarray(lam, dtype=np.float64)
+    try:
+        values = np.asarray(lam, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lam: must be a number or one for each row, got {lam!r}") from error
     if values.ndim > 1 or (values.ndim == 1 and len(values) != n_rows):
         raise ValueError(
             f"lam: must be a number or hold one entry for each of the {n_rows} rows, "

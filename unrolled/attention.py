@@ -4,6 +4,8 @@ Tokens are rows. Operators take ``(..., heads, tokens, head_dim)`` and masks as 
 ``scaled_dot_product_attention``: True (or 0) may attend, False (or -inf) may not.
 """
 
+import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,7 +107,15 @@ class Operator(nn.Module):
             if isinstance(child, Operator | Positive):
                 child.reset_parameters()
 
-    def check(self, q: Tensor, k: Tensor, v: Tensor | None = None, *, is_causal: bool) -> None:
+    def check_inputs(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor | None = None,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+    ) -> None:
         """Refuse inputs whose shapes do not fit, or that the declared laws exclude.
 
         Raises
@@ -121,66 +131,110 @@ class Operator(nn.Module):
             raise ValueError(
                 f"{name}: needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}"
             )
+        if mask is not None:
+            last, counts = mask.shape[-2:], (q.shape[-2], k.shape[-2])
+            if len(last) < 2 or any(m not in (1, n) for m, n in zip(last, counts, strict=True)):
+                raise ValueError(
+                    f"mask: must broadcast to (..., {counts[0]}, {counts[1]}), "
+                    f"got {tuple(mask.shape)}"
+                )
         if is_causal and not self.causal:
             raise ValueError(f"{name}: does not support is_causal=True")
+        heads = q.shape[-3] if q.ndim > 2 else 1
+        for parameter in self.children():
+            if isinstance(parameter, Positive) and parameter.num_heads not in (None, heads):
+                raise ValueError(f"num_heads: {name} has {parameter.num_heads}, but q has {heads}")
 
 
 class Positive(nn.Module):
-    """A positive scalar, or one a head, stored as its logarithm; calling the module returns it.
+    """A positive constant, or a learnable one stored as its logarithm; calling returns its value.
 
     Parameters
     ----------
     initial : float
-        Value > 0 at construction and after `reset_parameters`.
+        Value > 0; if learnable, at construction and after `reset_parameters`.
+    name : str, default="value"
+        Used in error messages.
     num_heads : int, optional
-        Hold one value a head, of shape (num_heads, 1, 1). None holds a single one of shape ().
+        Learn one value a head, of shape (num_heads, 1, 1). None learns a single one of shape ().
     learnable : bool, default=False
-        A parameter if True, else a buffer.
+        If False the value is exact in every dtype and no part of the state dict; if True its
+        logarithm is a parameter, in which rounding changes the value by about the dtype's eps.
 
     Raises
     ------
     ValueError
-        If `initial` is not positive and finite.
+        If `initial` is not positive and finite, or `num_heads` is not a whole number >= 1.
 
     Examples
     --------
     >>> from twinsolve.unrolled import Positive
     >>> Positive(2.0)()
-    tensor(2.)
+    tensor(2., dtype=torch.float64)
     """
 
     def __init__(
         self,
         initial: float,
         *,
+        name: str = "value",
         num_heads: int | None = None,
         learnable: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < initial < float("inf"):
-            raise ValueError(f"must be finite and > 0, got {initial!r}")
-        self.initial = float(initial)
-        log = torch.empty(
-            () if num_heads is None else (num_heads, 1, 1), device=device, dtype=dtype
+        self.initial = check_positive(initial, name)
+        self.num_heads = None if num_heads is None else check_count(num_heads, "num_heads", 1)
+        shape = () if num_heads is None else (num_heads, 1, 1)
+        self.log = (
+            nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if learnable else None
         )
-        if learnable:
-            self.log = nn.Parameter(log)
-        else:
-            self.register_buffer("log", log)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        with torch.no_grad():
-            self.log.copy_(torch.tensor(self.initial, dtype=torch.float64).log())
+        """Return to the initial value."""
+        if self.log is not None:
+            with torch.no_grad():
+                self.log.fill_(math.log(self.initial))
 
     def forward(self) -> Tensor:
+        if self.log is None:
+            return torch.tensor(self.initial, dtype=torch.float64)
         return self.log.exp()
 
     def extra_repr(self) -> str:
-        value = "..." if self.log.is_meta else ", ".join(f"{x:.4g}" for x in self().flatten())
-        return f"{value}, learnable={isinstance(self.log, nn.Parameter)}"
+        if self.log is None or self.log.is_meta:
+            return f"{self.initial:.4g}"
+        return ", ".join(f"{x:.4g}" for x in self().flatten()) + ", learnable"
+
+
+def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
+    """Return `value` as a float if it is finite and positive (or zero, where allowed).
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    real = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not real or value < 0 or (value == 0 and not allow_zero):
+        bound = ">= 0" if allow_zero else "> 0"
+        raise ValueError(f"{name}: must be finite and {bound}, got {value!r}")
+    return float(value)
+
+
+def check_count(value: int, name: str, minimum: int) -> int:
+    """Return `value` as an int if it is a whole number of at least `minimum`.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name}: must be a whole number >= {minimum}, got {value!r}")
+    return int(value)
 
 
 def fused_attention(
@@ -239,24 +293,28 @@ def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:
     return mask.masked_fill(~allowed, float("-inf"))
 
 
-def boolean_mask(mask: Tensor, name: str) -> Tensor:
-    """The mask as booleans, for operators in which an additive bias has no meaning.
+def hidden_by(mask: Tensor) -> Tensor:
+    """Where a mask hides: False, -inf, or (as some libraries write -inf) the lowest number."""
+    return ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+
+
+def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
+    """The mask as booleans over all keys, for operators in which a bias has no meaning.
 
     Raises
     ------
     ValueError
-        If an additive mask holds anything but 0 and -inf (or the lowest finite number).
+        If an additive mask holds anything but 0 and -inf (or the lowest finite number). Compiled
+        code cannot look at the values: there a finite bias is ignored.
     """
-    if mask.dtype == torch.bool:
-        return mask
-    visible = mask == 0
-    hidden = mask <= torch.finfo(mask.dtype).min / 2
-    if not torch.compiler.is_compiling() and not bool((visible | hidden).all()):
+    hidden = hidden_by(mask)
+    checkable = mask.dtype != torch.bool and not torch.compiler.is_compiling()
+    if checkable and not bool((hidden | (mask == 0)).all()):
         raise ValueError(
             f"{name}: masks may only hide keys; an additive bias (finite and not 0) has no meaning "
             "in it"
         )
-    return visible
+    return ~hidden.expand(*mask.shape[:-1], n_keys)
 
 
 def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Tensor:
@@ -300,7 +358,7 @@ class Attention(nn.Module):
     Raises
     ------
     ValueError
-        If `dim` is not a positive multiple of `num_heads`.
+        If `dim` is not a positive multiple of `num_heads`, or `operator` is no `Operator`.
 
     References
     ----------
@@ -331,8 +389,11 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or dim < 1 or dim % num_heads:
-            raise ValueError(f"dim: must be a positive multiple of {num_heads} heads, got {dim}")
+        check_count(num_heads, "num_heads", 1)
+        if check_count(dim, "dim", 1) % num_heads:
+            raise ValueError(f"dim: must be a multiple of num_heads={num_heads}, got {dim}")
+        if not isinstance(operator, Operator):
+            raise ValueError(f"operator: must be an Operator, such as Gaussian(), got {operator!r}")
         self.embed_dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
         self.operator = operator
         self.in_proj_weight = nn.Parameter(torch.empty(3 * dim, dim, device=device, dtype=dtype))
@@ -406,9 +467,15 @@ class Attention(nn.Module):
                 average_attn_weights, is_causal, context,
             )  # fmt: skip
             return output[0], None if weights is None else weights[0]
-        if query.ndim != 3 or query.shape[-1] != self.embed_dim:
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.ndim != 3 or x.shape[-1] != self.embed_dim:
+                raise ValueError(
+                    f"{name}: must be (batch, tokens, {self.embed_dim}), got {tuple(x.shape)}"
+                )
+        if key_padding_mask is not None and key_padding_mask.shape != key.shape[:2]:
             raise ValueError(
-                f"query: must be (batch, tokens, {self.embed_dim}), got {tuple(query.shape)}"
+                f"key_padding_mask: must have shape {tuple(key.shape[:2])}, "
+                f"got {tuple(key_padding_mask.shape)}"
             )
         q, k, v = self.project(query, key, value)
         mask = self._mask(key_padding_mask, attn_mask, query.shape[0])

@@ -25,6 +25,11 @@ class Twicing(Operator):
         no longer preserved; if it is not linear in its values, the residual is still smoothed and
         added, but there is no matrix. A warning says so.
 
+    Raises
+    ------
+    ValueError
+        If `base` is no `Operator`, or queries and keys differ in number.
+
     References
     ----------
     Abdullaev and Nguyen, "Transformer Meets Twicing" (2025); EQUATIONS IF-TW, FF-2; erratum E0-n is
@@ -45,6 +50,8 @@ class Twicing(Operator):
 
     def __init__(self, base: Operator) -> None:
         super().__init__()
+        if not isinstance(base, Operator):
+            raise ValueError(f"base: must be an Operator, such as Gaussian(), got {base!r}")
         self.base = base
         self.row_stochastic = base.row_stochastic
         self.linear_in_values = base.linear_in_values
@@ -68,7 +75,7 @@ class Twicing(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, v, is_causal=is_causal)
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         once = self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)
         return once + self.base(q, k, v - once, mask=mask, is_causal=is_causal, context=context)
 
@@ -81,6 +88,6 @@ class Twicing(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, is_causal=is_causal)
+        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
         return 2 * A - A @ A

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Positive, map_query_blocks
+from .attention import Positive, check_count, check_positive, map_query_blocks
 from .kernel_smoothing import gaussian_attention
 
 
@@ -70,7 +70,7 @@ def nonlocal_means_attention(
 def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
     def block(rows: Tensor, start: int) -> Tensor:
         squares = torch.cdist(rows, patches, compute_mode="donot_use_mm_for_euclid_dist").square()
-        logits = -(squares / patches.shape[-1] - 2 * sigma**2).clamp(min=0) / h**2
+        logits = -(squares / patches.shape[-1] - 2 * sigma**2).clamp(min=0) / h / h
         return torch.softmax(logits, dim=-1) @ pixels
 
     return map_query_blocks(block, patches)
@@ -95,7 +95,7 @@ def _windowed(
         shifted = _shifts(wide, dy, padded.shape)
         squares = (padded[..., None, :] - shifted).square().mean(dim=1).transpose(1, 2)
         distance = F.avg_pool2d(squares, patch_size, stride=1)
-        weights = torch.exp(-(distance - 2 * sigma**2).clamp(min=0) / h**2)
+        weights = torch.exp(-(distance - 2 * sigma**2).clamp(min=0) / h / h)
         weights = weights * _shifts(inside, dy, image.shape)[:, 0].transpose(1, 2)
         values = _shifts(pixels, dy, image.shape).permute(0, 1, 3, 2, 4)
         return (weights[:, None] * values).sum(dim=2), weights.sum(dim=1, keepdim=True)
@@ -165,16 +165,14 @@ class NonLocalMeansAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if patch_size < 1 or patch_size % 2 == 0:
-            raise ValueError(f"patch_size: must be odd and >= 1, got {patch_size}")
-        if patch_distance is not None and patch_distance < 0:
-            raise ValueError(f"patch_distance: must be >= 0 or None, got {patch_distance}")
-        if not 0 <= sigma < float("inf"):
-            raise ValueError(f"sigma: must be finite and >= 0, got {sigma}")
-        self.h = Positive(h, learnable=learnable, device=device, dtype=dtype)
+        if check_count(patch_size, "patch_size", 1) % 2 == 0:
+            raise ValueError(f"patch_size: must be odd, got {patch_size}")
+        if patch_distance is not None:
+            check_count(patch_distance, "patch_distance", 0)
+        self.h = Positive(h, name="h", learnable=learnable, device=device, dtype=dtype)
         self.patch_size = patch_size
         self.patch_distance = patch_distance
-        self.sigma = sigma
+        self.sigma = check_positive(sigma, "sigma", allow_zero=True)
 
     def reset_parameters(self) -> None:
         """Return h to its value at construction."""
@@ -182,10 +180,11 @@ class NonLocalMeansAttention(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Denoise images of shape (batch, channels, height, width)."""
-        if image.ndim != 4 or min(image.shape[-2:]) <= self.patch_size // 2:
+        small = image.ndim != 4 or min(image.shape[-2:]) <= self.patch_size // 2
+        if small or not image.is_floating_point():
             raise ValueError(
-                f"image: must be (batch, channels, height, width) with sides over "
-                f"{self.patch_size // 2} pixels, got {tuple(image.shape)}"
+                f"image: must be floating point (batch, channels, height, width) with sides over "
+                f"{self.patch_size // 2} pixels, got {image.dtype} {tuple(image.shape)}"
             )
         return nonlocal_means_attention(
             image,

@@ -3,7 +3,18 @@
 import torch
 from torch import Tensor
 
-from .attention import Context, Operator, Positive, causal_mask, combine_masks, fused_attention
+from .attention import (
+    Context,
+    Operator,
+    Positive,
+    causal_mask,
+    check_positive,
+    combine_masks,
+    fused_attention,
+    hidden_by,
+)
+
+_CENTRE_SAMPLE = 128
 
 
 def gaussian_attention(
@@ -18,8 +29,9 @@ def gaussian_attention(
     """Attention with logits ``-|q_i - k_j|^2 / (2 bandwidth^2)``, without building them.
 
     The query norm cancels in the softmax; the key norm is one more feature of the dot product:
-    ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred,
-    which changes no distance but keeps float32 exact far from the origin.
+    ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred at
+    the median key, which changes no distance but keeps float32 exact far from the origin; through
+    it alone, and only at the size of rounding, a row depends on keys that it does not see.
 
     Parameters
     ----------
@@ -48,7 +60,7 @@ def gaussian_attention(
     >>> gaussian_attention(q, k, torch.tensor([[2.0], [4.0]]), bandwidth=1.0)
     tensor([[3.]])
     """
-    centre = _centre(k, mask, is_causal)
+    centre = _centre(k, mask).to(k.dtype)
     q, k = (q - centre) / bandwidth, (k - centre) / bandwidth
     norms = _key_norms(k)
     q = torch.cat([q, q.new_ones(*q.shape[:-1], norms.shape[-1])], dim=-1)
@@ -65,15 +77,19 @@ def _key_norms(k: Tensor) -> Tensor:
     return torch.cat([high, (exact - high.float()).to(k.dtype)], dim=-1)
 
 
-def _centre(k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-    """A point amid the keys, made of visible ones only, so that hidden keys cost no digits."""
-    if is_causal:
-        return k[..., :1, :].detach()
+def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
+    """The median of keys that some query sees.
+
+    Any point would do in exact arithmetic. A median keeps the digits when a few keys are large, and
+    lets a key that a given query must not see move the centre no further than other keys lie.
+    """
+    k = k.detach().to(torch.promote_types(k.dtype, torch.float32))
     if mask is None:
-        return k.detach().mean(dim=-2, keepdim=True)
-    visible = mask if mask.dtype == torch.bool else mask > -torch.inf
-    seen = visible.any(dim=-2)[..., None].to(k.dtype)
-    return (k.detach() * seen).sum(dim=-2, keepdim=True) / seen.sum(dim=-2, keepdim=True).clamp(1)
+        sample = k[..., :: max(1, k.shape[-2] // _CENTRE_SAMPLE), :]
+        return sample.median(dim=-2, keepdim=True).values
+    seen = ~hidden_by(mask).expand(*mask.shape[:-1], k.shape[-2]).all(dim=-2)
+    visible = torch.where(seen[..., None], k, torch.nan)
+    return visible.nanmedian(dim=-2, keepdim=True).values.nan_to_num()
 
 
 def _masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -115,9 +131,7 @@ class Softmax(Operator):
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()
-        if scale is not None and not 0 < scale < float("inf"):
-            raise ValueError(f"scale: must be finite and > 0, got {scale!r}")
-        self.scale = scale
+        self.scale = None if scale is None else check_positive(scale, "scale")
 
     def forward(
         self,
@@ -129,7 +143,7 @@ class Softmax(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, v, is_causal=is_causal)
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
 
     def matrix(
@@ -141,7 +155,7 @@ class Softmax(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, is_causal=is_causal)
+        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         return _masked_softmax(scale * q @ k.mT, mask)
@@ -205,7 +219,12 @@ class Gaussian(Operator):
             None
             if bandwidth is None
             else Positive(
-                bandwidth, num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
+                bandwidth,
+                name="bandwidth",
+                num_heads=num_heads,
+                learnable=learnable,
+                device=device,
+                dtype=dtype,
             )
         )
 
@@ -225,7 +244,7 @@ class Gaussian(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, v, is_causal=is_causal)
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         bandwidth = self.bandwidth_for(q)
         return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
 
@@ -238,11 +257,13 @@ class Gaussian(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, is_causal=is_causal)
+        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
         bandwidth = self.bandwidth_for(q)
-        squares = (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
-        return _masked_softmax(-squares / (2 * bandwidth**2), mask)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        exact = "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(q.to(wide), k.to(wide), compute_mode=exact).to(q.dtype)
+        return _masked_softmax(-((distances / bandwidth) ** 2) / 2, mask)
 
     def extra_repr(self) -> str:
         return "bandwidth=head_dim ** 0.25" if self.bandwidth is None else ""

@@ -8,6 +8,8 @@ from .attention import (
     Operator,
     boolean_mask,
     causal_mask,
+    check_count,
+    check_positive,
     combine_masks,
     map_query_blocks,
 )
@@ -19,9 +21,10 @@ def affine_weights(
     """Nearest keys of each query and the affine weights that reconstruct it from them.
 
     Row i minimises ``|q_i - sum_a c_a k_a|^2 + reg tr(g) |c|^2`` with ``sum_a c_a = 1`` over its
-    `n_neighbors` nearest allowed keys, ``g_ab = (k_a - q_i) . (k_b - q_i)``. Distances and weights
-    are computed in float64 whatever the input: near ties between neighbours and local systems of
-    condition up to ``1 / reg`` do not survive float32.
+    `n_neighbors` nearest allowed keys, of equally distant ones the first, with
+    ``g_ab = (k_a - q_i) . (k_b - q_i)``. Distances and weights are computed in float64 whatever the
+    input: near ties between neighbours and local systems of condition up to ``1 / reg`` do not
+    survive float32.
 
     Parameters
     ----------
@@ -45,11 +48,11 @@ def affine_weights(
     """
     dtype, q, k = q.dtype, q.double(), k.double()
     with torch.no_grad():
-        distances = torch.cdist(q, k)
+        distances = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
         if allowed is not None:
             distances = distances.masked_fill(~allowed, torch.inf)
-        nearest, indices = distances.topk(n_neighbors, dim=-1, largest=False)
-    valid = nearest < torch.inf
+        indices = _nearest(distances, n_neighbors)
+        valid = distances.gather(-1, indices) < torch.inf
     local = (_gather(k, indices) - q[..., None, :]) * valid[..., None]
     gram = local @ local.mT
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
@@ -61,12 +64,21 @@ def affine_weights(
     return weights.to(dtype), indices
 
 
+def _nearest(distances: Tensor, n_neighbors: int) -> Tensor:
+    """Indices of the smallest distances of each row, ascending; of equal ones the first."""
+    kth = distances.topk(n_neighbors, dim=-1, largest=False).values[..., -1:]
+    closer, tied = distances < kth, distances == kth
+    room = n_neighbors - closer.sum(dim=-1, keepdim=True)
+    chosen = closer | (tied & (tied.cumsum(dim=-1) <= room))
+    return chosen.to(torch.uint8).topk(n_neighbors, dim=-1).indices.sort(dim=-1).values
+
+
 def _gather(x: Tensor, indices: Tensor) -> Tensor:
-    """Rows of x (..., n, d) at indices (..., m, a): (..., m, a, d), without expanding x."""
-    *batch, n, d = x.shape
-    offsets = torch.arange(indices[..., 0, 0].numel(), device=x.device) * n
-    flat = indices + offsets.reshape(*batch, 1, 1)
-    return x.reshape(-1, d)[flat]
+    """Rows of x (..., n, d) at indices (..., m, a): (..., m, a, d), without expanding x over m."""
+    batch, (n, d) = indices.shape[:-2], x.shape[-2:]
+    x = x.expand(*batch, n, d)
+    offsets = torch.arange(batch.numel(), device=x.device) * n
+    return x.reshape(-1, d)[indices + offsets.reshape(*batch, 1, 1)]
 
 
 class LocallyLinear(Operator):
@@ -108,12 +120,8 @@ class LocallyLinear(Operator):
 
     def __init__(self, n_neighbors: int, *, reg: float = 1e-3, zero_diagonal: bool = False) -> None:
         super().__init__()
-        if n_neighbors < 1:
-            raise ValueError(f"n_neighbors: must be >= 1, got {n_neighbors}")
-        if not 0 < reg < float("inf"):
-            raise ValueError(f"reg: must be finite and > 0, got {reg}")
-        self.n_neighbors = n_neighbors
-        self.reg = reg
+        self.n_neighbors = check_count(n_neighbors, "n_neighbors", 1)
+        self.reg = check_positive(reg, "reg")
         self.zero_diagonal = zero_diagonal
         self.square_only = zero_diagonal
 
@@ -127,7 +135,7 @@ class LocallyLinear(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, v, is_causal=is_causal)
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         return self._attend(q, k, v, mask, is_causal)
 
     def matrix(
@@ -139,7 +147,7 @@ class LocallyLinear(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, is_causal=is_causal)
+        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         return self._attend(q, k, None, mask, is_causal)
 
     def _attend(
@@ -150,7 +158,7 @@ class LocallyLinear(Operator):
             raise ValueError(
                 f"n_neighbors: {self.n_neighbors} neighbours cannot be chosen among {n_keys} keys"
             )
-        allowed = None if mask is None else boolean_mask(mask, "LocallyLinear")
+        allowed = None if mask is None else boolean_mask(mask, n_keys, "LocallyLinear")
         if is_causal:
             allowed = combine_masks(allowed, causal_mask(q, k))
         if self.zero_diagonal:

@@ -9,6 +9,7 @@ from .attention import (
     Positive,
     boolean_mask,
     causal_mask,
+    check_count,
     combine_masks,
     map_query_blocks,
 )
@@ -27,26 +28,29 @@ def safe_step(k: Tensor, visible: Tensor | None = None) -> Tensor:
     k : Tensor of shape (..., n_keys, d)
     visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
         Each query's step is that of the keys it sees, so that hidden ones do not leak through it.
+        If that differs from query to query, an n_keys x n_keys matrix is built.
 
     Returns
     -------
     Tensor of shape (..., 1 or n_queries, 1)
-        1 where no key is visible or all are zero.
+        In float64, in which fourth powers of keys do not overflow; 1 where the keys are all zero or
+        none is visible.
 
     References
     ----------
     EQUATIONS LS-3.
     """
+    k = k.double()
+    if visible is not None:
+        k = torch.where(visible.any(dim=-2)[..., None], k, 0)
     if visible is None or visible.shape[-2] == 1:
-        if visible is not None:
-            k = k * visible.mT
         squared = (k.mT @ k).square().sum(dim=(-2, -1))[..., None, None]
     else:
         # |K_i^T K_i|_F^2 = sum_jl m_ij m_il (k_j.k_l)^2 for the keys that query i sees.
-        seen = visible.to(k.dtype)
+        seen = visible.double()
         squared = ((seen @ (k @ k.mT).square()) * seen).sum(dim=-1, keepdim=True)
-    positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1).rsqrt(), 1)
+    zero = squared == 0
+    return torch.where(zero, 1, torch.where(zero, 1, squared).rsqrt())
 
 
 def ista_codes(
@@ -102,7 +106,8 @@ class SparseCoding(Operator):
 
     Rows are separate problems: masked keys are absent from a row's problem, and a causal mask gives
     each token the problem over its own prefix. Codes are signed and need not sum to one. Queries
-    are taken in blocks, recomputed in the backward pass.
+    are taken in blocks, recomputed in the backward pass; only masks that differ from query to query
+    cost an n_keys x n_keys matrix, for the step lengths. bfloat16 and float16 iterate in float32.
 
     Parameters
     ----------
@@ -155,13 +160,18 @@ class SparseCoding(Operator):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if n_iter < 0:
-            raise ValueError(f"n_iter: must be >= 0, got {n_iter}")
         self.lam, self.relative_step = (
-            Positive(x, num_heads=num_heads, learnable=learnable, device=device, dtype=dtype)
-            for x in (lam, relative_step)
+            Positive(
+                value,
+                name=name,
+                num_heads=num_heads,
+                learnable=learnable,
+                device=device,
+                dtype=dtype,
+            )
+            for name, value in (("lam", lam), ("relative_step", relative_step))
         )
-        self.n_iter = n_iter
+        self.n_iter = check_count(n_iter, "n_iter", 0)
         self.zero_diagonal = zero_diagonal
         self.nonnegative = nonnegative
         self.square_only = zero_diagonal
@@ -176,7 +186,7 @@ class SparseCoding(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, v, is_causal=is_causal)
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         return self._attend(q, k, v, mask, is_causal)
 
     def matrix(
@@ -188,17 +198,19 @@ class SparseCoding(Operator):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        self.check(q, k, is_causal=is_causal)
+        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         return self._attend(q, k, None, mask, is_causal)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        visible = None if mask is None else boolean_mask(mask, "SparseCoding")
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "SparseCoding")
         if is_causal:
             visible = combine_masks(visible, causal_mask(q, k))
-        step = self.relative_step().to(q.dtype) * safe_step(k, visible)
-        lam = self.lam().to(q.dtype)
+        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide), k.to(wide)
+        step = (self.relative_step() * safe_step(k, visible)).to(wide)
+        lam = self.lam().to(wide)
 
         def block(rows: Tensor, start: int) -> Tensor:
             codes = ista_codes(
@@ -210,7 +222,7 @@ class SparseCoding(Operator):
                 nonnegative=self.nonnegative,
                 allowed=self._allowed(visible, start, rows, k),
             )
-            return codes if v is None else codes @ v
+            return codes.to(dtype) if v is None else codes.to(dtype) @ v
 
         return map_query_blocks(block, q)
 

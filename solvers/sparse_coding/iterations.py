@@ -7,6 +7,7 @@ from ..solution import Array, Solution, check_integer, check_lam
 from .problem import TOL, certify, check_problem
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a step too long diverges, and the gap says so
 def ista(
     Y: ArrayLike,
     dictionary: ArrayLike,

@@ -204,7 +204,8 @@ def certify(
     largest = np.empty(len(Y))
     for start in range(0, len(Y), _BLOCK_ROWS):
         rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
-        block = C[rows].toarray() if issparse(C) else C[rows]
+        block: Any = C[rows]
+        block = block.toarray() if issparse(block) else block
         correlation = residual[rows] @ D.T - ridge[rows, None] * block
         if zero_diagonal:
             own = np.arange(rows.start, rows.stop)
@@ -220,7 +221,10 @@ def certify(
     scale = np.clip(unconstrained, 0, feasible)
     dual = 2 * scale[:, None] * residual
     dual_objective = (dual * Y).sum(axis=1) - scale**2 * energy
-    gap = (objective - dual_objective).clip(min=0) / np.where(norm > 0, norm, 1)
+    excess = (objective - dual_objective).clip(min=0)
+    # A zero signal with a code that is not zero is infinitely far off, relative to its norm.
+    unbounded = np.where(excess > 0, np.inf, 0.0)
+    gap = np.divide(excess, norm, out=unbounded, where=norm > 0)
     return objective, gap, dual
 
 

@@ -3,12 +3,15 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from twinsolve.bench import check_twins, samples
+from twinsolve.bench.check_figure import draw_deviations
 from twinsolve.bench.cli import app
+from twinsolve.bench.results import write_table
 from twinsolve.unrolled import Gaussian, SparseCoding
 from twinsolve.unrolled.sparse_coding import safe_step, soft_threshold
 from twinsolve.unrolled.twins import catalogue, unregister
@@ -95,6 +98,30 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(small, tmp_path,
     assert not any(row["passed"] for row in broken_rows)
     assert all(row["deviation"] is None for row in broken_rows)
     assert all(row["passed"] for row in rows if row["family"] == "kernel_smoothing")
+
+
+def test_nothing_but_broken_layers_still_makes_a_table(small, monkeypatch):
+    monkeypatch.setattr("twinsolve.bench.checks._measure", lambda *a: 1 / 0)
+    table = check_twins()
+    assert set(table) >= KEYS
+    assert not table.passed.any()
+    assert set(table.error) == {"ZeroDivisionError: division by zero"}
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    table = pd.DataFrame({"deviation": [np.inf, np.nan, 1e-15], "passed": [False, False, True]})
+    write_table(table, tmp_path)
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert [row["deviation"] for row in rows] == [None, None, 1e-15]
+    draw = table.assign(twin="a", task="vision", dtype="float64", tolerance=1.0)
+    draw_deviations(draw, tmp_path / "figure.png")
+    assert Image.open(tmp_path / "figure.png").size[0] > 800
+
+
+def test_an_incomplete_data_root_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "set12").mkdir()
+    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
+    assert len(samples.check_samples(0)) == 4
 
 
 def test_load_registers_twins_of_the_users_own(small, tmp_path, monkeypatch):

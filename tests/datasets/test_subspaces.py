@@ -55,6 +55,11 @@ def test_noise_is_relative_to_the_signal_and_outliers_are_labelled():
     assert_allclose(np.linalg.norm(X[y == -1], axis=1), 1)
 
 
+def test_numpy_integers_count_as_integers():
+    X, _ = make_union_of_subspaces(np.int64(5), n_subspaces=2, dimension=np.int32(2))
+    assert len(X) == 10
+
+
 def test_seed_decides():
     first, second, other = (make_union_of_subspaces(5, random_state=s)[0] for s in (0, 0, 1))
     assert (first == second).all()
@@ -65,9 +70,12 @@ def test_seed_decides():
     ("settings", "words"),
     [
         ({"dimension": 31}, "dimension: must be at most n_features=30"),
-        ({"dimension": (1, 2)}, "dimension: needs one entry >= 1 for each of 4"),
-        ({"n_samples": 0}, "n_samples: needs one entry >= 1"),
-        ({"noise": -1.0}, "noise, outliers: must be >= 0"),
+        ({"dimension": (1, 2)}, "dimension: needs one whole number >= 1 for each of 4"),
+        ({"n_samples": 0}, "n_samples: needs one whole number >= 1"),
+        ({"n_samples": 2.5}, "n_samples: needs one whole number"),
+        ({"noise": -1.0}, "noise, outliers: must be finite"),
+        ({"noise": np.nan}, "noise, outliers: must be finite"),
+        ({"density": -1.0}, "density: must be finite and > 0"),
         ({"angle": 0.0}, r"angle: must be in \(0, pi / 2\]"),
         ({"angle": 1.0, "dimension": 8}, "angle: needs n_features >= 40"),
         ({"n_subspaces": 0}, "n_subspaces, n_features: must be >= 1"),

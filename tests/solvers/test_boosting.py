@@ -51,5 +51,11 @@ def test_bad_input_is_named():
         twicing(np.eye(2), np.ones((3, 1)))
     with pytest.raises(ValueError, match="values: Input values contains NaN"):
         twicing(np.eye(1), [[np.nan]])
+    for smoother in (csr_array([[np.nan]]), lambda values: values * np.inf):
+        with (
+            pytest.raises(ValueError, match="smoother: its result holds NaN"),
+            np.errstate(all="ignore"),
+        ):
+            twicing(smoother, [[1.0]])
     with pytest.raises(ValueError, match="smoother: returned shape"):
         twicing(lambda values: values[:1], np.ones((3, 1)))

@@ -5,7 +5,7 @@ from scipy.special import softmax
 from skimage.metrics import peak_signal_noise_ratio
 
 from twinsolve.datasets import load_photographs, make_noisy_crop
-from twinsolve.solvers import nonlocal_means, nonlocal_means_matrix
+from twinsolve.solvers import nadaraya_watson, nonlocal_means, nonlocal_means_matrix
 
 
 def literal(image, patch_size, patch_distance, h, sigma):
@@ -65,6 +65,23 @@ def test_pixel_form_is_softmax_of_squared_differences_se8():
     assert_allclose(found.ravel(), expected, atol=1e-12)
 
 
+def test_bandwidth_of_the_patch_form_and_erratum_e0b():
+    """On patches of m pixels, s^2 = m h^2 / 2; reading h^2 as 2 s^2 and back as s^2 is not it."""
+    image = np.random.default_rng(0).random((6, 7))
+    patches = np.lib.stride_tricks.sliding_window_view(np.pad(image, 1, mode="reflect"), (3, 3))
+    patches = patches.reshape(42, 9)
+    h = 0.3
+    found = nonlocal_means(image, patch_size=3, patch_distance=None, h=h).ravel()
+    values = image.reshape(-1, 1)
+    right = nadaraya_watson(patches, patches, values, bandwidth=np.sqrt(9 * h**2 / 2))
+    assert_allclose(found, right.ravel(), atol=1e-13)
+    distance = ((patches[:, None] - patches) ** 2).sum(axis=-1)
+    whole = np.exp(-distance / (9 * h**2))
+    assert_allclose(found, whole @ image.ravel() / whole.sum(axis=1), atol=1e-13)
+    dot_product_scale = nadaraya_watson(patches, patches, values, bandwidth=np.sqrt(9 * h**2))
+    assert np.abs(found - dot_product_scale.ravel()).max() > 1e-2
+
+
 @pytest.mark.parametrize("patch_distance", [None, 2])
 def test_matrix_is_row_stochastic_and_gives_the_image(patch_distance):
     image = np.random.default_rng(0).random((6, 5))
@@ -90,6 +107,11 @@ def test_constant_image_and_large_h():
     assert_allclose(flat, image.mean(), atol=1e-10)
 
 
+def test_tiny_h_leaves_the_image():
+    image = np.random.default_rng(0).random((8, 8))
+    assert_allclose(nonlocal_means(image, patch_size=3, h=1e-200), image, rtol=1e-14)
+
+
 def test_float32_is_kept():
     image = np.random.default_rng(0).random((8, 8)).astype(np.float32)
     found = nonlocal_means(image, patch_size=3, patch_distance=2)
@@ -105,6 +127,7 @@ def test_float32_is_kept():
         (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
         (np.full((8, 8), np.nan), {"patch_size": 3}, "image: must not hold NaN"),
         (np.ones((8, 8), complex), {}, "image: must hold real"),
+        (np.ones((8, 8, 3)), {"channel_axis": 5}, "channel_axis: must be"),
         (np.ones((8, 8)), {"patch_size": 4}, "patch_size: must be odd"),
         (np.ones((3, 3)), {"patch_size": 7}, "patch_size: 7 is too large"),
         (np.ones((8, 8)), {"patch_size": 3, "h": 0}, "h: must be > 0"),

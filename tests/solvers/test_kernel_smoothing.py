@@ -133,6 +133,7 @@ def test_float32_is_kept_and_computed_in_float64(points):
         ({"bandwidth": 0.0}, "bandwidth: must be > 0"),
         ({"bandwidth": np.nan}, "bandwidth: must be"),
         ({"kernel": "cosine"}, "kernel: must be a callable or one of"),
+        ({"kernel": ["gaussian"]}, "kernel: must be a callable or one of"),
         ({"kernel": lambda r: -r}, "kernel: must return"),
         ({"kernel": lambda r: 0.0 * r}, "bandwidth: query 0 has no key"),
         ({"precision": np.eye(2)}, "precision: has 2 columns"),

@@ -60,8 +60,13 @@ def test_satisfies_its_optimality_conditions(seed, n_neighbors):
 def test_residual_sees_other_weights():
     X = np.random.default_rng(0).standard_normal((12, 3))
     C = locally_linear_weights(X, n_neighbors=4)
+    assert locally_linear_residual(X, C.tocoo()).max() < 1e-11
     C.data = np.full_like(C.data, 0.25)
     assert locally_linear_residual(X, C).min() > 1e-3
+    with pytest.raises(ValueError, match="weights: every row must have"):
+        locally_linear_residual(X, C - C)
+    with pytest.raises(ValueError, match="weights: must be a sparse array"):
+        locally_linear_residual(X, C.toarray())
 
 
 def test_out_of_sample_rows_reconstruct_the_queries():
@@ -72,6 +77,11 @@ def test_out_of_sample_rows_reconstruct_the_queries():
     assert C.shape == (4, 30)
     assert_allclose(C @ X, queries, atol=1e-6)
     assert locally_linear_residual(X, C, reg=1e-12, queries=queries).max() < 1e-9
+
+
+def test_equally_distant_points_are_taken_in_order():
+    C = locally_linear_weights([[-1.0], [1.0], [3.0]], n_neighbors=1)
+    assert C.indices.tolist() == [1, 0, 1]
 
 
 def test_duplicates_get_equal_weights():

@@ -47,7 +47,9 @@ def test_check_integer_refuses(bad):
         check_integer(bad, "n", minimum=1, maximum=4)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, [1.0, 2.0], [[1.0]], [1.0, 0.0, 1.0]])
+@pytest.mark.parametrize(
+    "bad", [0.0, -1.0, np.nan, [1.0, 2.0], [[1.0]], [1.0, 0.0, 1.0], "a", None]
+)
 def test_check_lam_refuses(bad):
     with pytest.raises(ValueError, match="lam: must"):
         check_lam(bad, 3)

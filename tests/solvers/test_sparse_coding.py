@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
@@ -271,15 +271,37 @@ def test_erratum_e3h_printed_iteration_is_not_sparse_coding():
 
 
 def test_erratum_e3i_spectral_norm_has_another_optimum():
-    # One atom: |Y - c d^T|_2 and |Y - c d^T|_F are minimised at different codes.
-    Y, d = np.array([[2.0, 0.0], [1.0, 2.0]]), np.array([1.0, 0.3])
+    Y, D = np.array([[2.0, 0.0], [1.0, 2.0]]), np.array([[1.0, 0.3]])
+    solved = sparse_code(Y, D, lam=0.1, tol=1e-12).coef.toarray()
 
-    def value(t, order):
-        code = np.array([[t], [1.0]])
-        return np.linalg.norm(Y - code * d, order) ** 2 + 0.1 * np.abs(code).sum()
+    def value(codes, order):
+        codes = codes.reshape(2, 1)
+        return np.linalg.norm(Y - codes @ D, order) ** 2 + 0.1 * np.abs(codes).sum()
 
-    best = [minimize_scalar(value, bracket=(0, 2), args=(order,)).x for order in ("fro", 2)]
-    assert abs(best[0] - best[1]) > 0.01
+    frobenius, spectral = (
+        minimize(value, solved.ravel(), args=(order,), method="Nelder-Mead",
+                 options={"xatol": 1e-9, "fatol": 1e-12}).x
+        for order in ("fro", 2)
+    )  # fmt: skip
+    assert_allclose(solved.ravel(), frobenius, atol=1e-5)
+    assert np.abs(solved.ravel() - spectral).max() > 0.01
+
+
+def test_erratum_e3e_threshold_without_the_factor_one_half():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    lam, eps = 0.5, 1 / np.linalg.norm(X, 2) ** 2
+    settings = {"one_sided": False, "zero_diagonal": True}
+    printed = printed_ista(X, lam, eps, 20_000, threshold=eps * lam, **settings)
+    corrected = printed_ista(X, lam, eps, 20_000, threshold=eps * lam / 2, **settings)
+    # Without the 1/2 it is the problem at twice the penalty.
+    assert duality_gap(X, X, printed, lam=2 * lam, zero_diagonal=True).max() < 1e-8
+    assert duality_gap(X, X, printed, lam=lam, zero_diagonal=True).max() > 1e-3
+    assert duality_gap(X, X, corrected, lam=lam, zero_diagonal=True).max() < 1e-8
+
+
+def test_gap_of_a_zero_signal_is_zero_or_infinite():
+    assert duality_gap([[0.0]], [[1.0]], [[0.0]], lam=0.5).tolist() == [0.0]
+    assert duality_gap([[0.0]], [[1.0]], [[3.0]], lam=0.5).tolist() == [np.inf]
 
 
 def test_gap_is_infinite_outside_the_constraints():

@@ -155,10 +155,18 @@ def test_missing_context_is_named():
 
 
 def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="dim: must be a positive multiple of 5 heads, got 12"):
+    with pytest.raises(ValueError, match="dim: must be a multiple of num_heads=5, got 12"):
         Attention(12, 5, operator=Softmax())
-    with pytest.raises(ValueError, match=r"query: must be \(batch, tokens, 12\)"):
-        Attention(12, 3, operator=Softmax())(X[..., :4].float(), X.float(), X.float())
+    layer, x = Attention(12, 3, operator=Softmax()), X.float()
+    for name, inputs in (("query", (x[..., :4], x, x)), ("key", (x, x[..., :4], x))):
+        with pytest.raises(ValueError, match=rf"{name}: must be \(batch, tokens, 12\)"):
+            layer(*inputs)
+    with pytest.raises(ValueError, match=r"key_padding_mask: must have shape \(2, 7\)"):
+        layer(x, x, x, key_padding_mask=PADDING[:, :5])
+    with pytest.raises(ValueError, match="operator: must be an Operator"):
+        Attention(12, 3, operator=Softmax)
+    with pytest.raises(ValueError, match="num_heads: must be a whole number"):
+        Attention(12, 0, operator=Softmax())
 
 
 def test_reset_parameters_draws_projections_and_restores_the_operator():
@@ -177,16 +185,24 @@ def test_positive_is_positive_and_learnable_on_request():
     with torch.no_grad():
         scale.log.sub_(50)
     assert (scale() > 0).all()
-    assert "learnable=True" in repr(scale)
-    assert not list(Positive(1.0).parameters())
-    assert "log" in Positive(1.0).state_dict()
-    for bad in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="must be finite and > 0"):
-            Positive(bad)
+    assert "learnable" in repr(scale)
+    for bad in (0.0, -1.0, float("nan"), float("inf"), "1", None):
+        with pytest.raises(ValueError, match="lam: must be finite and > 0"):
+            Positive(bad, name="lam")
+    with pytest.raises(ValueError, match="num_heads: must be a whole number >= 1"):
+        Positive(1.0, num_heads=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_constant_is_exact_in_every_dtype(dtype):
+    constant = Positive(0.7).to(dtype)
+    assert float(constant()) == 0.7
+    assert not constant.state_dict()
 
 
 def test_meta_device_construction():
-    layer = Attention(12, 3, operator=SparseCoding(0.3, device="meta"), device="meta")
+    operator = SparseCoding(0.3, learnable=True, device="meta")
+    layer = Attention(12, 3, operator=operator, device="meta")
     layer.to_empty(device="cpu").reset_parameters()
     assert_close(layer.operator.lam(), torch.tensor(0.3))
     x = torch.randn(1, 4, 12)
@@ -208,5 +224,5 @@ def test_fused_attention_pads_widths_and_dimensions(width):
 
 def test_boolean_mask_reads_both_kinds():
     hidden = torch.tensor([[True, False]])
-    assert (boolean_mask(~hidden, "X") == ~hidden).all()
-    assert (boolean_mask(additive(hidden), "X") == ~hidden).all()
+    assert (boolean_mask(~hidden, 2, "X") == ~hidden).all()
+    assert (boolean_mask(additive(hidden), 2, "X") == ~hidden).all()

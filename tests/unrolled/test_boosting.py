@@ -20,6 +20,11 @@ def test_printed_sign_smooths_twice_instead():
     assert (Twicing(Softmax())(X, X, X) - printed).abs().max() > 1e-2
 
 
+def test_a_base_that_is_no_operator_is_named():
+    with pytest.raises(ValueError, match="base: must be an Operator"):
+        Twicing(3)
+
+
 def test_laws_are_those_of_the_base():
     twicing = Twicing(Softmax())
     assert twicing.row_stochastic

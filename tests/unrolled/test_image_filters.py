@@ -66,7 +66,8 @@ def test_compiles(patch_distance):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"h": 0.0}, "must be finite and > 0"),
+        ({"h": 0.0}, "h: must be finite and > 0"),
+        ({"patch_size": 3.0}, "patch_size: must be a whole number"),
         ({"patch_size": 4}, "patch_size: must be odd"),
         ({"patch_distance": -1}, "patch_distance: must be"),
         ({"sigma": -0.1}, "sigma: must be"),
@@ -81,3 +82,8 @@ def test_bad_settings_are_named(arguments, words):
 def test_bad_images_are_named(shape):
     with pytest.raises(ValueError, match="image: must be"):
         NonLocalMeansAttention(patch_size=7)(torch.zeros(shape))
+
+
+def test_integer_images_are_named():
+    with pytest.raises(ValueError, match=r"image: must be floating point .* got torch.uint8"):
+        NonLocalMeansAttention(patch_size=3)(torch.zeros((1, 1, 8, 8), dtype=torch.uint8))

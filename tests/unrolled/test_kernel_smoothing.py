@@ -80,7 +80,7 @@ def test_bfloat16_keeps_the_key_norms():
     [
         ({"learnable": True}, "bandwidth: must be given"),
         ({"num_heads": 2}, "bandwidth: must be given"),
-        ({"bandwidth": -1.0}, "must be finite and > 0"),
+        ({"bandwidth": -1.0}, "bandwidth: must be finite and > 0"),
     ],
 )
 def test_bad_bandwidths_are_named(arguments, words):

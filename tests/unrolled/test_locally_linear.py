@@ -38,13 +38,41 @@ def test_fewer_visible_keys_than_neighbours_uses_those():
     assert (C[:, ~mask[0]] == 0).all()
 
 
+def test_equally_distant_keys_are_taken_in_order_on_both_sides():
+    grid = torch.cartesian_prod(torch.arange(6.0), torch.arange(6.0)).double()
+    for n_neighbors in (1, 3, 7):
+        expected = locally_linear_weights(grid, n_neighbors=n_neighbors).toarray()
+        found = LocallyLinear(n_neighbors, zero_diagonal=True).matrix(grid, grid)
+        assert_close(found.numpy(), expected, atol=1e-10, rtol=0)
+    assert (LocallyLinear(2).matrix(grid[:1] + 0.5, grid)[0] != 0).nonzero().ravel().tolist() == [
+        0,
+        1,
+    ]
+
+
+def test_far_from_the_origin_the_weights_stay():
+    x = tokens(60, 3)
+    C = LocallyLinear(5, zero_diagonal=True).matrix(x, x)
+    moved = LocallyLinear(5, zero_diagonal=True).matrix(x + 1e8, x + 1e8)
+    # Coordinates are rounded to 1e-8 there, and local systems have condition up to 5 / reg.
+    assert_close(moved, C, atol=1e-4, rtol=0)
+
+
+def test_keys_broadcast_over_batch_and_heads():
+    q, k, v = tokens(2, 3, 6, 4), tokens(1, 1, 7, 4, seed=1), tokens(1, 1, 7, 2, seed=2)
+    layer = LocallyLinear(3)
+    expected = layer(q, k.expand(2, 3, 7, 4), v.expand(2, 3, 7, 2))
+    assert_close(layer(q, k, v), expected, atol=0, rtol=0)
+
+
 def test_coinciding_neighbours_get_equal_weights():
     C = LocallyLinear(3, zero_diagonal=True).matrix(torch.ones(4, 2), torch.ones(4, 2))
     assert_close(C, (1 - torch.eye(4)) / 3)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [((0,), "n_neighbors: must be >= 1"), ((3, 0.0), "reg: must be finite")]
+    ("arguments", "words"),
+    [((0,), "n_neighbors: must be a whole number >= 1"), ((3, 0.0), "reg: must be finite")],
 )
 def test_bad_settings_are_named(arguments, words):
     with pytest.raises(ValueError, match=words):

@@ -73,6 +73,29 @@ def test_safe_step_is_per_row_over_visible_keys():
     assert_close(safe_step(k, mask[1:2])[0, 0], steps[1, 0])
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e10])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_safe_step_neither_overflows_nor_underflows(scale, per_row):
+    k = tokens(6, 3)
+    visible = torch.ones(6, 6, dtype=torch.bool).tril() if per_row else None
+    expected = safe_step(k, visible) / scale**2
+    assert_close(safe_step((scale * k).float(), visible), expected, rtol=1e-5, atol=0)
+    assert safe_step(torch.full((2, 2), torch.nan)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_iterates_in_float32(dtype):
+    q = tokens(256, 64)
+    layer = SparseCoding(1.0, n_iter=20)
+    rounded = q.to(dtype)
+    for mask in (None, torch.rand(256, 256, generator=torch.Generator().manual_seed(0)) < 0.9):
+        found = layer(rounded, rounded, rounded, mask=mask)
+        assert found.dtype == dtype
+        exact = layer(*(rounded.double(),) * 3, mask=mask)
+        # Codes are rounded once and 256 products summed: eps times the size of their sum.
+        assert (found.double() - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
+
+
 def test_safe_step_is_differentiable_at_equal_singular_values():
     """The spectral norm is not, which is why it is not used."""
     k = torch.eye(4, dtype=torch.float64, requires_grad=True)
@@ -103,9 +126,11 @@ def test_memory_of_the_backward_pass_is_one_block_of_codes():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"lam": 0.0}, "must be finite and > 0"),
-        ({"lam": 1.0, "n_iter": -1}, "n_iter: must be >= 0"),
-        ({"lam": 1.0, "relative_step": -1.0}, "must be finite and > 0"),
+        ({"lam": 0.0}, "lam: must be finite and > 0"),
+        ({"lam": 1.0, "n_iter": 2.5}, "n_iter: must be a whole number >= 0"),
+        ({"lam": 1.0, "num_heads": 0}, "num_heads: must be a whole number"),
+        ({"lam": 1.0, "n_iter": -1}, "n_iter: must be a whole number >= 0"),
+        ({"lam": 1.0, "relative_step": -1.0}, "relative_step: must be finite and > 0"),
     ],
 )
 def test_bad_settings_are_named(arguments, words):

@@ -27,6 +27,6 @@ register(
         build=lambda q, k, v: Twicing(build_gaussian(q, k, v)),
         solve=_solve,
         logit_range=_logit_range,
-        passes=2,
+        passes=lambda layer: 2 * exact_twin(layer.base).passes(layer.base),
     )
 )

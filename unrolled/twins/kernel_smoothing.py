@@ -29,9 +29,10 @@ def solve_gaussian(layer: Gaussian, q: Array, k: Array, v: Array, head: int = 0)
 
 
 def gaussian_logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
-    narrowest = min(_bandwidth(layer, q, head) for head in range(len(q)))
-    squares = [cdist(a, b, "sqeuclidean").max() for a, b in zip(q, k, strict=True)]
-    return max(squares) / (2 * narrowest**2)
+    return max(
+        cdist(a, b, "sqeuclidean").max() / (2 * _bandwidth(layer, q, head) ** 2)
+        for head, (a, b) in enumerate(zip(q, k, strict=True))
+    )
 
 
 def _bandwidth(layer: Any, q: Array, head: int) -> float:

@@ -33,7 +33,8 @@ class Problem:
     lower_bound : float
         Dual value: at most ``F* = min F``.
     rate : float
-        The c of the proved rate ``F(C_K) - F* <= c / K`` of the layer's K iterations.
+        The c of the proved rate ``F(C_K) - F* <= c / K`` of the layer's K iterations; infinite
+        where the layer's step is too long for the proof.
     """
 
     coef: Array
@@ -78,8 +79,9 @@ class Twin:
         there is one.
     logit_range : callable
         ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
-    passes : int
-        Sequential passes over the data in one application, which scale the float32 tolerance.
+    passes : callable
+        ``passes(layer)``: sequential passes over the data, which scale the float32 tolerance; 1 by
+        default.
     """
 
     name: str
@@ -96,7 +98,7 @@ class Twin:
     apply: Callable[..., Tensor] = lambda layer, *tensors: layer(*tensors)
     problem: Callable[..., Problem] | None = None
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
-    passes: int = 1
+    passes: Callable[[Any], int] = lambda layer: 1
 
 
 def register(twin: Twin) -> Twin:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from scipy.linalg import qr
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -38,7 +39,19 @@ class Relation(Protocol):
     def tolerance(self) -> float:
         """Largest accepted deviation in float64."""
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement: ...
+    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
+        """How far the layer deviates."""
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        """What the solver and the layer give, for the task numbers."""
+
+
+class TaskOutputs(NamedTuple):
+    """What the solver and the layer give for the task numbers, and on which tokens (None: all)."""
+
+    solver: Array
+    layer: Array
+    tokens: Array | None = None
 
 
 def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
@@ -49,8 +62,12 @@ def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
 
 def layer_matrix(twin: Twin, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
     """The layer's coefficients by its own forward pass, on values that are the identity."""
-    identity = torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
-    return layer_output(twin, layer, (q, k, identity))
+    return layer_output(twin, layer, (q, k, identity_values(k)))
+
+
+def identity_values(k: Tensor) -> Tensor:
+    """Values that turn the output of an operator into its coefficients."""
+    return torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
 
 
 def solver_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
@@ -67,16 +84,22 @@ def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
 
 
 def compare_outputs(
-    twin: Twin, layer: nn.Module, inputs: Tensors, *, tolerance: float, steps: int = 1
+    twin: Twin, layer: nn.Module, inputs: Tensors, *, tolerance: float
 ) -> Measurement:
     """Largest difference of the two outputs over the solver's largest entry.
 
-    In float32 the tolerance is ``32 eps * steps * logit range``, whatever it is in float64.
+    In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64.
     """
     expected = solver_output(twin, layer, inputs)
-    difference = np.abs(layer_output(twin, layer, inputs) - expected).max()
-    deviation = float(difference / max(np.abs(expected).max(), np.finfo(np.float64).tiny))
-    return Measurement(deviation, _tolerance(twin, layer, inputs, tolerance, steps))
+    with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
+        difference = np.abs(layer_output(twin, layer, inputs) - expected).max()
+        scale = max(np.abs(expected).max(), np.finfo(np.float64).tiny)
+        deviation = float(difference / scale)
+    return Measurement(deviation, _tolerance(twin, layer, inputs, tolerance, twin.passes(layer)))
+
+
+def _both_outputs(twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+    return TaskOutputs(solver_output(twin, layer, inputs), layer_output(twin, layer, inputs))
 
 
 @dataclass(frozen=True)
@@ -87,14 +110,17 @@ class Identity:
     tolerance: float = 1e-10
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        return compare_outputs(twin, layer, inputs, tolerance=self.tolerance, steps=twin.passes)
+        return compare_outputs(twin, layer, inputs, tolerance=self.tolerance)
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        return _both_outputs(twin, layer, inputs)
 
 
 @dataclass(frozen=True)
 class Iterate:
     """After K iterations both hold the same iterate, for every K; the worst K counts.
 
-    The layer must have an attribute `n_iter`.
+    The layer must have an attribute `n_iter`. The task numbers are those of the largest K.
     """
 
     name: ClassVar[str] = "iterate"
@@ -102,21 +128,23 @@ class Iterate:
     n_iter: tuple[int, ...] = (1, 2, 5, 10, 50)
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        return _worst(
+        return worst(
             [
-                compare_outputs(
-                    twin, _with_n_iter(layer, K), inputs, tolerance=self.tolerance, steps=K
-                )
+                compare_outputs(twin, _with_n_iter(layer, K), inputs, tolerance=self.tolerance)
                 for K in self.n_iter
             ]
         )
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        return _both_outputs(twin, _with_n_iter(layer, max(self.n_iter)), inputs)
 
 
 @dataclass(frozen=True)
 class Rate:
     """K iterations of the layer are within the proved rate of the optimum, for every K.
 
-    The deviation is the largest ``(F(C_K) - F*) / (c / K)``; see `Problem` for F and c.
+    The deviation is the largest ``(F(C_K) - F*) / (c / K)``; see `Problem` for F and c. The task
+    numbers are those of the solver's and the layer's iterates at the largest K.
     """
 
     name: ClassVar[str] = "limit"
@@ -125,34 +153,53 @@ class Rate:
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
         problems = _problems(twin, layer, inputs)
-        return _worst(
+        return worst(
             [
-                Measurement(_suboptimality(problem, codes) / (problem.rate / K), self.tolerance)
+                Measurement(_ratio(_suboptimality(problem, codes), problem.rate / K), 1.0)
                 for K in self.n_iter
                 for problem, codes in zip(problems, _codes(twin, layer, inputs, K), strict=True)
             ]
         )
 
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        return _both_outputs(twin, _with_n_iter(layer, max(self.n_iter)), inputs)
+
 
 @dataclass(frozen=True)
 class Limit:
-    """Many iterations of the layer reach the optimum: ``F(C_K) - F*`` on the first few tokens."""
+    """Many iterations of the layer reach the optimum: ``F(C_K) - F*`` on a few tokens.
+
+    Those whose keys are most independent (by pivoted QR), as ISTA is slow on coherent ones. The
+    task numbers are those of the certified solution and of the layer, on these tokens.
+    """
 
     name: ClassVar[str] = "limit"
     tolerance: float = 1e-7
     n_iter: int = 20_000
-    n_tokens: int = 8
+    n_tokens: int = 12
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        few = tuple(x[:, : self.n_tokens] for x in inputs)
-        tolerance = _tolerance(twin, layer, few, self.tolerance, steps=1)
+        few, _ = self._few(inputs)
+        tolerance = _tolerance(twin, layer, few, self.tolerance, 1)
         problems, codes = _problems(twin, layer, few), _codes(twin, layer, few, self.n_iter)
-        return _worst(
+        return worst(
             [
                 Measurement(_suboptimality(problem, C), tolerance)
                 for problem, C in zip(problems, codes, strict=True)
             ]
         )
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        few, tokens = self._few(inputs)
+        problems = _problems(twin, layer, few)
+        values = _array(few[2])
+        solved = np.stack([problem.coef @ v for problem, v in zip(problems, values, strict=True)])
+        converged = layer_output(twin, _with_n_iter(layer, self.n_iter), few)
+        return TaskOutputs(solved, converged, tokens)
+
+    def _few(self, inputs: Tensors) -> tuple[Tensors, Array]:
+        tokens = np.sort(qr(_array(inputs[1][0]).T, mode="r", pivoting=True)[1][: self.n_tokens])
+        return tuple(x[:, tokens] for x in inputs), tokens
 
 
 def _problems(twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Problem]:
@@ -169,6 +216,13 @@ def _suboptimality(problem: Problem, codes: Array) -> float:
     return problem.objective(codes) - problem.lower_bound
 
 
+def _ratio(excess: float, bound: float) -> float:
+    """Quotient with 0 / 0 = 0."""
+    if bound == 0:
+        return 0.0 if excess <= 0 else float("inf")
+    return excess / bound
+
+
 def _with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
     changed: Any = copy.deepcopy(layer)
     changed.n_iter = n_iter
@@ -181,11 +235,13 @@ def _tolerance(
     dtype = inputs[0].dtype
     if dtype == torch.float64:
         return tolerance
-    logits = max(1.0, twin.logit_range(layer, *(_array(x) for x in inputs)))
+    logits = max(1.0, float(twin.logit_range(layer, *(_array(x) for x in inputs))))
     return 32 * torch.finfo(dtype).eps * steps * logits
 
 
-def _worst(measurements: list[Measurement]) -> Measurement:
+def worst(measurements: list[Measurement]) -> Measurement:
+    """The one that exceeds its tolerance most, or comes closest; NaN exceeds any."""
+
     def excess(measurement: Measurement) -> float:
         ratio = measurement.deviation / measurement.tolerance
         return ratio if ratio == ratio else float("inf")

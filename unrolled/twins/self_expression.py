@@ -24,5 +24,6 @@ for name, relation, equation in (
             covers=lambda layer: layer.zero_diagonal,
             problem=lasso_problem,
             logit_range=ista_logit_range,
+            passes=lambda layer: max(layer.n_iter, 1),
         )
     )

@@ -13,8 +13,8 @@ def small_inputs(twin, dtype, seed=0):
     elif twin.inputs == "features":
         arrays = (rng.standard_normal((24, 6)),)
     else:
-        q = rng.standard_normal((2, 24, 6))
-        k = q if twin.pairing == "self" else rng.standard_normal((2, 24, 6))
+        q = rng.standard_normal((2, 24, 20))
+        k = q if twin.pairing == "self" else rng.standard_normal((2, 24, 20))
         arrays = (q, k, rng.standard_normal((2, 24, 4)))
     return tuple(torch.from_numpy(x).to(dtype) for x in arrays)
 

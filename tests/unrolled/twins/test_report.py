@@ -87,11 +87,11 @@ def test_at_its_initial_parameters_a_closed_form_is_at_its_origin(X):
 
 
 def test_origin_is_the_problem_at_the_initial_parameters(X):
-    layer = SparseCoding(0.1, n_iter=2000, zero_diagonal=True, learnable=True).double()
+    layer = SparseCoding(0.1, n_iter=2000, zero_diagonal=True, learnable=True, dtype=torch.float64)
     with torch.no_grad():
         layer.lam.log.add_(np.log(5))
     report = twinsolve.check(layer, X)
-    solved = sparse_self_expression(X, lam=float(np.float32(0.1)), tol=1e-10)
+    solved = sparse_self_expression(X, lam=0.1, tol=1e-10)
     present = sparse_self_expression(X, lam=0.5, tol=1e-10).coef
     expected = lasso_objective(X, X, present, lam=0.1).sum() - solved.objective.sum()
     assert report.correct
@@ -116,6 +116,60 @@ def test_a_wrong_layer_is_not_correct(X):
     report = twinsolve.check(Doubled(0.1), X)
     assert not report.correct
     assert "NOT CORRECT" in str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_layers_are_judged_in_float64(X, dtype):
+    class Silent(Gaussian):
+        def forward(self, q, k, v, **_):
+            return torch.zeros_like(v)
+
+    report = twinsolve.check(Silent(0.5, learnable=True).to(dtype), X)
+    assert not report.correct
+    report = twinsolve.check(SparseCoding(0.1, n_iter=500, learnable=True).to(dtype), X)
+    assert report.correct
+    assert report.dtype == "float64"
+    assert report.tolerance <= 1e-8
+
+
+def test_logits_beyond_float32_are_judged_in_float64(X):
+    report = twinsolve.check(Gaussian(1e-3), X.astype(np.float32))
+    assert report.correct
+    assert (report.dtype, report.tolerance) == ("float64", 1e-10)
+    assert twinsolve.check(Gaussian(0.5), X.astype(np.float32)).dtype == "float32"
+
+
+def test_constant_tokens_do_not_hide_wrong_coefficients():
+    class Wide(Gaussian):
+        def bandwidth_for(self, q):
+            return 1.5 * super().bandwidth_for(q)
+
+    tokens = np.ones((6, 3)) + 1e-3 * np.random.default_rng(0).standard_normal((6, 3))
+    assert twinsolve.check(Gaussian(1e-3), tokens).correct
+    assert not twinsolve.check(Wide(1e-3), tokens).correct
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [SparseCoding(0.1, zero_diagonal=True), SparseCoding(0.1), Gaussian(), Twicing(Softmax()),
+     LocallyLinear(3, zero_diagonal=True)],
+    ids=lambda layer: type(layer).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["zeros", "constant", "duplicates", "grid"])
+def test_degenerate_tokens_are_legal(layer, kind):
+    tokens = {
+        "zeros": np.zeros((8, 2)),
+        "constant": np.full((8, 2), 0.3),
+        "duplicates": np.repeat(np.random.default_rng(0).standard_normal((4, 2)), 2, axis=0),
+        "grid": np.stack(np.meshgrid(*[np.arange(4.0)] * 2), axis=-1).reshape(-1, 2),
+    }[kind]
+    assert twinsolve.check(layer, tokens).correct
+
+
+def test_a_diverging_layer_is_judged_and_has_no_distance(X):
+    report = twinsolve.check(SparseCoding(0.1, relative_step=60.0, n_iter=3000).double(), X)
+    assert not report.correct
+    assert np.isnan(report.origin["distance"])
 
 
 def test_image_layer_on_an_image(X):
@@ -154,6 +208,10 @@ def test_a_report_is_a_row_of_a_table(X):
 def test_bad_input_is_named(X):
     with pytest.raises(LookupError, match="no twin is registered for Linear"):
         twinsolve.check(nn.Linear(2, 2), X)
+    with pytest.raises(ValueError, match="layer: must be a module"):
+        twinsolve.check("gaussian", X)
+    with pytest.raises(ValueError, match="X: must have 12 columns, got 5"):
+        twinsolve.check(Attention(12, 2, operator=Gaussian()), X[:, :5])
     with pytest.raises(ValueError, match="X: must be"):
         twinsolve.check(Gaussian(), X[0])
     with pytest.raises(ValueError, match="X: must not hold NaN"):
@@ -195,7 +253,8 @@ def test_compare_averages_the_heads_of_a_shell(X):
 
 
 def test_compare_names_what_it_cannot_use(X):
-    with pytest.raises(TypeError, match="need a layer, a function of X"):
-        twinsolve.compare("ssc", np.eye(30), X)
+    for source in ("ssc", NonLocalMeansAttention()):
+        with pytest.raises(TypeError, match="need a layer, a function of X"):
+            twinsolve.compare(source, np.eye(30), X)
     with pytest.raises(ValueError, match=r"coefficients: must have shape \(30, 30\)"):
         twinsolve.compare(np.eye(3), np.eye(30), X)
