@@ -248,7 +248,7 @@ def fused_attention(
 ) -> Tensor:
     """``scaled_dot_product_attention`` in a form that reaches its fused kernel.
 
-    Unequal widths of queries and values, and inputs of fewer than four dimensions, silently send it
+    Unequal widths of queries and values, and inputs or masks of three dimensions, silently send it
     to an implementation that builds the N x N matrix; widths are padded with zeros here, and
     dimensions added. Zeros change no dot product.
 
@@ -272,7 +272,7 @@ def fused_attention(
     width, n_values = max(q.shape[-1], v.shape[-1]), v.shape[-1]
     missing = max(0, 4 - max(q.ndim, v.ndim))
     if mask is not None and mask.ndim > 2:
-        mask = mask[(None,) * missing]
+        mask = mask[(None,) * (4 - mask.ndim)]
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
     q, k, v = (x[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)

@@ -32,6 +32,16 @@ def test_reaches_the_fused_kernel_forward_and_backward(operator, shape, width):
     assert "aten::_scaled_dot_product_attention_math" not in found
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (3, 64, 64), (2, 1, 1, 64), (2, 3, 64, 64)])
+@pytest.mark.parametrize("additive", [False, True])
+def test_reaches_the_fused_kernel_with_masks(shape, additive):
+    q = tokens(2, 3, 64, 16, dtype=torch.float32)
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask = torch.zeros(shape) if additive else mask
+    found = operations(lambda: Gaussian(1.0)(q, q, q, mask=mask))
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found
+
+
 def test_whole_image_layer_reaches_the_fused_kernel():
     image = torch.rand(1, 1, 12, 12)
     layer = NonLocalMeansAttention(0.2, patch_size=3, patch_distance=None)
