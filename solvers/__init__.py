@@ -10,7 +10,14 @@ from .image_filters import nonlocal_means, nonlocal_means_matrix
 from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import clustering_accuracy, coefficient_distance, relative_residual
-from .self_expression import sparse_self_expression
+from .self_expression import (
+    least_squares_residual,
+    least_squares_self_expression,
+    low_rank_gap,
+    low_rank_self_expression,
+    omp_self_expression,
+    sparse_self_expression,
+)
 from .solution import Solution
 from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_code
 
@@ -22,11 +29,16 @@ __all__ = [
     "ista",
     "lam_max",
     "lasso_objective",
+    "least_squares_residual",
+    "least_squares_self_expression",
     "locally_linear_residual",
     "locally_linear_weights",
+    "low_rank_gap",
+    "low_rank_self_expression",
     "nadaraya_watson",
     "nonlocal_means",
     "nonlocal_means_matrix",
+    "omp_self_expression",
     "relative_residual",
     "smoother_matrix",
     "sparse_code",
