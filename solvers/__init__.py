@@ -11,11 +11,17 @@ from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_s
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import clustering_accuracy, coefficient_distance, relative_residual
 from .self_expression import (
+    basis_pursuit_self_expression,
+    lam_from_alpha,
+    lam_from_gamma,
     least_squares_residual,
     least_squares_self_expression,
     low_rank_gap,
     low_rank_self_expression,
     omp_self_expression,
+    outlier_lams_from_alpha,
+    outlier_self_expression,
+    robust_low_rank_self_expression,
     sparse_self_expression,
 )
 from .solution import Solution
@@ -23,10 +29,13 @@ from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_c
 
 __all__ = [
     "Solution",
+    "basis_pursuit_self_expression",
     "clustering_accuracy",
     "coefficient_distance",
     "duality_gap",
     "ista",
+    "lam_from_alpha",
+    "lam_from_gamma",
     "lam_max",
     "lasso_objective",
     "least_squares_residual",
@@ -39,7 +48,10 @@ __all__ = [
     "nonlocal_means",
     "nonlocal_means_matrix",
     "omp_self_expression",
+    "outlier_lams_from_alpha",
+    "outlier_self_expression",
     "relative_residual",
+    "robust_low_rank_self_expression",
     "smoother_matrix",
     "sparse_code",
     "sparse_self_expression",
