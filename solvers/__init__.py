@@ -11,6 +11,7 @@ from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_s
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import clustering_accuracy, coefficient_distance, relative_residual
 from .self_expression import (
+    admm_self_expression,
     basis_pursuit_self_expression,
     lam_from_alpha,
     lam_from_gamma,
@@ -25,14 +26,25 @@ from .self_expression import (
     sparse_self_expression,
 )
 from .solution import Solution
-from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_code
+from .sparse_coding import (
+    coordinate_descent,
+    duality_gap,
+    fista,
+    ista,
+    lam_max,
+    lasso_objective,
+    sparse_code,
+)
 
 __all__ = [
     "Solution",
+    "admm_self_expression",
     "basis_pursuit_self_expression",
     "clustering_accuracy",
     "coefficient_distance",
+    "coordinate_descent",
     "duality_gap",
+    "fista",
     "ista",
     "lam_from_alpha",
     "lam_from_gamma",
