@@ -5,33 +5,67 @@ a certificate; closed forms and filters return arrays.
 """
 
 from .boosting import twicing
-from .clustering import symmetric_affinity
+from .clustering import (
+    ElasticNetSubspaceClustering,
+    KSubspaces,
+    SparseSubspaceClustering,
+    ThresholdingSubspaceClustering,
+    eigengap_n_clusters,
+    keep_l1_mass,
+    low_rank_affinity,
+    scale_by_row_maximum,
+    softmax_rows,
+    spectral_labels,
+    svd_power_affinity,
+    symmetric_affinity,
+    unit_rows,
+)
 from .image_filters import nonlocal_means, nonlocal_means_matrix
 from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
-from .metrics import clustering_accuracy, coefficient_distance, relative_residual
+from .metrics import (
+    clustering_accuracy,
+    coefficient_distance,
+    connectivity,
+    relative_residual,
+    subspace_preserving_error,
+)
 from .self_expression import sparse_self_expression
 from .solution import Solution
 from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_code
 
 __all__ = [
+    "ElasticNetSubspaceClustering",
+    "KSubspaces",
     "Solution",
+    "SparseSubspaceClustering",
+    "ThresholdingSubspaceClustering",
     "clustering_accuracy",
     "coefficient_distance",
+    "connectivity",
     "duality_gap",
+    "eigengap_n_clusters",
     "ista",
+    "keep_l1_mass",
     "lam_max",
     "lasso_objective",
     "locally_linear_residual",
     "locally_linear_weights",
+    "low_rank_affinity",
     "nadaraya_watson",
     "nonlocal_means",
     "nonlocal_means_matrix",
     "relative_residual",
+    "scale_by_row_maximum",
     "smoother_matrix",
+    "softmax_rows",
     "sparse_code",
     "sparse_self_expression",
+    "spectral_labels",
+    "subspace_preserving_error",
+    "svd_power_affinity",
     "symmetric_affinity",
     "twicing",
+    "unit_rows",
     "weighted_least_squares_residual",
 ]
