@@ -8,6 +8,9 @@ from .boosting import twicing
 from .clustering import (
     ElasticNetSubspaceClustering,
     KSubspaces,
+    LeastSquaresSubspaceClustering,
+    LowRankSubspaceClustering,
+    OMPSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
     eigengap_n_clusters,
@@ -30,13 +33,23 @@ from .metrics import (
     relative_residual,
     subspace_preserving_error,
 )
-from .self_expression import sparse_self_expression
+from .self_expression import (
+    least_squares_residual,
+    least_squares_self_expression,
+    low_rank_gap,
+    low_rank_self_expression,
+    omp_self_expression,
+    sparse_self_expression,
+)
 from .solution import Solution
 from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_code
 
 __all__ = [
     "ElasticNetSubspaceClustering",
     "KSubspaces",
+    "LeastSquaresSubspaceClustering",
+    "LowRankSubspaceClustering",
+    "OMPSubspaceClustering",
     "Solution",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
@@ -49,12 +62,17 @@ __all__ = [
     "keep_l1_mass",
     "lam_max",
     "lasso_objective",
+    "least_squares_residual",
+    "least_squares_self_expression",
     "locally_linear_residual",
     "locally_linear_weights",
     "low_rank_affinity",
+    "low_rank_gap",
+    "low_rank_self_expression",
     "nadaraya_watson",
     "nonlocal_means",
     "nonlocal_means_matrix",
+    "omp_self_expression",
     "relative_residual",
     "scale_by_row_maximum",
     "smoother_matrix",

@@ -1,9 +1,9 @@
-"""Self-expression: each sample as a combination of the others. Samples are rows."""
+"""Sparse self-expression: each sample as a combination of few others."""
 
 from numpy.typing import ArrayLike
 
-from .solution import Solution, check_matrix
-from .sparse_coding import sparse_code
+from ..solution import Solution, check_matrix
+from ..sparse_coding import sparse_code
 
 
 def sparse_self_expression(

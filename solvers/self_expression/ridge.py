@@ -1,0 +1,129 @@
+"""Self-expression with a ridge penalty, in closed form."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..solution import Array, check_matrix, check_positive
+
+
+def least_squares_self_expression(
+    X: ArrayLike, *, lam: float, zero_diagonal: bool = False
+) -> Array:
+    """Least squares regression coefficients: ridge regression of each row of X on all rows.
+
+    ::
+
+        min_C  |X - C X|_F^2 + lam |C|_F^2,     optionally with diag(C) = 0
+
+    With the thin SVD ``X = U diag(s) R^T`` the solution is ``C = U diag(s^2 / (s^2 + lam)) U^T``,
+    and with the zero diagonal (leave-one-out ridge, not symmetric) ``C_ij = -P_ij / P_ii`` for
+    ``P = (X X^T + lam I)^-1``. For ``lam`` far above ``s_1^2`` the first tends to the scaled Gram
+    matrix ``X X^T / lam``.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam : float
+        Penalty > 0.
+    zero_diagonal : bool, default=False
+        No sample represents itself; needs two samples.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_samples)
+        With `zero_diagonal` the diagonal is exactly zero.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, ``lam <= 0`` or too few samples.
+
+    References
+    ----------
+    Lu et al., "Robust and efficient subspace segmentation via least squares regression" (2012);
+    EQUATIONS SE-LSR, SE-LSRd, SE-14. The closed form printed for the problem with the zero diagonal
+    is that of the problem without (erratum E3-j).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import least_squares_self_expression
+    >>> least_squares_self_expression([[1.0], [2.0]], lam=5.0)
+    array([[0.1, 0.2],
+           [0.2, 0.4]])
+    >>> least_squares_self_expression([[1.0], [2.0]], lam=1.0, zero_diagonal=True)
+    array([[0. , 0.4],
+           [1. , 0. ]])
+    """
+    X = check_matrix(X, "X", min_rows=2 if zero_diagonal else 1)
+    lam = check_positive(lam, "lam")
+    U, s, _ = np.linalg.svd(X.astype(np.float64), full_matrices=False)
+    C = _leave_one_out(U, s, lam) if zero_diagonal else (U * (s**2 / (s**2 + lam))) @ U.T
+    return C.astype(X.dtype, copy=False)
+
+
+def least_squares_residual(
+    X: ArrayLike, coef: ArrayLike, *, lam: float, zero_diagonal: bool = False
+) -> Array:
+    """Relative residual of the optimality condition of `least_squares_self_expression`, a row each.
+
+    Coefficients are optimal iff ``M = (X - C X) X^T - lam C`` vanishes, off the diagonal where that
+    is zero. The residual is ``|m_i| / |g_i|`` with ``g_i`` row i of ``X X^T``, which is 1 at C = 0.
+
+    Parameters
+    ----------
+    X, lam, zero_diagonal
+        As given to `least_squares_self_expression`.
+    coef : array-like of shape (n_samples, n_samples)
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        Infinity for rows that violate the zero diagonal.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, wrong shapes or ``lam <= 0``.
+
+    References
+    ----------
+    EQUATIONS SE-LSR, SE-LSRd.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import least_squares_residual
+    >>> C = [[0.0, 0.25], [0.0, 0.0]]
+    >>> least_squares_residual([[1.0], [2.0]], C, lam=4.0, zero_diagonal=True)
+    array([0., 1.])
+    """
+    X = check_matrix(X, "X").astype(np.float64)
+    C = check_square(coef, len(X))
+    gram = X @ X.T
+    gradient = gram - C @ gram - check_positive(lam, "lam") * C
+    if zero_diagonal:
+        np.fill_diagonal(gradient, 0)
+        np.fill_diagonal(gram, 0)
+    scale = np.linalg.norm(gram, axis=1)
+    residual = np.linalg.norm(gradient, axis=1) / np.where(scale > 0, scale, 1)
+    if zero_diagonal:
+        residual[C.diagonal() != 0] = np.inf
+    return residual
+
+
+def check_square(coef: ArrayLike, n: int) -> Array:
+    C = check_matrix(coef, "coef", n_features=n).astype(np.float64)
+    if len(C) != n:
+        raise ValueError(f"coef: must have shape {(n, n)}, got {C.shape}")
+    return C
+
+
+def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
+    """``-P_ij / P_ii``, P scaled by `lam`: sums of projections, so that a small one is harmless."""
+    P = (U * (lam / (s**2 + lam))) @ U.T
+    if U.shape[0] > U.shape[1]:
+        outside = -U @ U.T
+        np.fill_diagonal(outside, np.maximum(1 + outside.diagonal(), 0))
+        P += outside
+    C = -P / P.diagonal()[:, None]
+    np.fill_diagonal(C, 0)
+    return C

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import low_rank_gap, low_rank_self_expression
+from twinsolve.solvers.oracles import self_expression as oracle
+
+
+def objective(X, C, lam):
+    return ((X - C @ X) ** 2).sum() + lam * np.linalg.norm(C, "nuc")
+
+
+@pytest.mark.parametrize("lam", [0.05, 2.0])
+def test_agrees_with_the_oracle(X, lam):
+    found = low_rank_self_expression(X, lam=lam)
+    expected = oracle.low_rank_self_expression(X, lam=lam)
+    assert abs(objective(X, found, lam) - objective(X, expected, lam)) < 1e-7
+    assert low_rank_gap(X, found, lam=lam) < 1e-13
+
+
+@pytest.mark.parametrize("lam", [0.05, 2.0])
+def test_certificate_e3k(X, lam):
+    """``(2 / lam) (X - CX) X^T = U1 U1^T + W``: a subgradient of the nuclear norm at C."""
+    C = low_rank_self_expression(X, lam=lam)
+    values, vectors = np.linalg.eigh(C)
+    U1 = vectors[:, values > 1e-9]
+    W = (2 / lam) * (X - C @ X) @ X.T - U1 @ U1.T
+    assert np.abs(U1.T @ W).max(initial=0) < 1e-10
+    assert np.abs(W @ U1).max(initial=0) < 1e-10
+    assert np.linalg.norm(W, 2) <= 1 + 1e-10
+
+
+def test_noiseless_limit_is_a_projection(X):
+    C = low_rank_self_expression(X, lam=0)
+    assert_allclose(C @ X, X, atol=1e-12)
+    assert_allclose(C @ C, C, atol=1e-12)
+    assert_allclose(C, low_rank_self_expression(X, lam=1e-13), atol=1e-9)
+    assert low_rank_gap(X, C, lam=0) < 1e-12
+    assert_allclose(C, oracle.low_rank_self_expression(X, lam=0), atol=1e-4)
+
+
+def test_independent_subspaces_are_block_diagonal():
+    X, y = make_union_of_subspaces(12, n_subspaces=4, dimension=3, random_state=0)
+    C = low_rank_self_expression(X, lam=0)
+    assert np.abs(C[y[:, None] != y]).max() < 1e-10
+
+
+@pytest.mark.parametrize("lam", [0.1, 1.0])
+def test_favaro_vidal_form(lam):
+    """CL-7: the polynomial thresholding of ``|C|_* + tau/2 |X - CX|_F^2`` at ``tau = 2 / lam``."""
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    U, s, _ = np.linalg.svd(X, full_matrices=False)
+    tau = 2 / lam
+    kept = s > 1 / np.sqrt(tau)
+    expected = (U[:, kept] * (1 - 1 / (tau * s[kept] ** 2))) @ U[:, kept].T
+    assert_allclose(low_rank_self_expression(X, lam=lam), expected, atol=1e-12)
+
+
+def test_a_direction_is_active_above_the_threshold():
+    for lam, active in ((2 * 0.99, 2), (2 * 1.01, 1)):
+        C = low_rank_self_expression(np.diag([2.0, 1.0]), lam=lam)
+        assert np.linalg.matrix_rank(C) == active
+
+
+def test_erratum_e3k_printed_threshold_is_not_the_optimum():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    U, s, _ = np.linalg.svd(X, full_matrices=False)
+    lam = 0.5
+    printed = (U * np.maximum(s - lam, 0)) @ U.T
+    best = objective(X, oracle.low_rank_self_expression(X, lam=lam), lam)
+    assert objective(X, printed, lam) > best + 1
+    assert objective(X, low_rank_self_expression(X, lam=lam), lam) - best < 1e-7
+    # E3-l: as lam -> 0 the printed form tends to U diag(s) U^T, which does not reconstruct X.
+    assert np.abs((U * s) @ U.T @ X - X).max() > 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), lam=st.floats(1e-3, 50), near=st.booleans())
+def test_gap_bounds_any_coefficients(seed, lam, near):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((6, 4))
+    best = low_rank_self_expression(X, lam=lam)
+    C = rng.standard_normal((6, 6))
+    C = best + 1e-3 * C if near else C
+    excess = (objective(X, C, lam) - objective(X, best, lam)) / (X**2).sum()
+    gap = low_rank_gap(X, C, lam=lam)
+    assert gap >= excess - 1e-12
+    if near:
+        assert gap < 1
+
+
+def test_gap_at_zero_penalty_sees_both_faults():
+    X = np.random.default_rng(0).standard_normal((6, 4))
+    best = low_rank_self_expression(X, lam=0)
+    assert low_rank_gap(X, 0.9 * best, lam=0) == pytest.approx(0.1)
+    assert low_rank_gap(X, np.eye(6), lam=0) == pytest.approx(0.5)
+
+
+def test_zero_data_and_float32():
+    assert_allclose(low_rank_self_expression(np.zeros((3, 2)), lam=0), 0)
+    assert low_rank_gap(np.zeros((3, 2)), np.zeros((3, 3)), lam=1.0) == 0
+    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    X[:, 3] = X[:, :3].sum(axis=1)
+    C = low_rank_self_expression(X, lam=0)
+    assert C.dtype == np.float32
+    assert np.trace(C) == pytest.approx(3, abs=1e-5)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="lam: must be >= 0"):
+        low_rank_self_expression(np.eye(2), lam=-1.0)
+    with pytest.raises(ValueError, match="X: Input X contains infinity"):
+        low_rank_self_expression([[np.inf]], lam=1.0)
+    with pytest.raises(ValueError, match="coef: has 2 columns"):
+        low_rank_gap(np.eye(3), np.eye(2), lam=1.0)

@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import least_squares_residual, least_squares_self_expression
+from twinsolve.solvers.oracles import self_expression as oracle
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_agrees_with_the_oracle(X, zero_diagonal):
+    settings = {"lam": 0.7, "zero_diagonal": zero_diagonal}
+    expected = oracle.least_squares_self_expression(X, **settings)
+    # The objective is 0.7-strongly convex, the oracle's gap 1e-11 of about 50: 3e-5 in C.
+    assert_allclose(least_squares_self_expression(X, **settings), expected, atol=3e-5)
+
+
+def test_the_three_printed_closed_forms_are_one(X):
+    lam = 0.3
+    G = X @ X.T
+    C = least_squares_self_expression(X, lam=lam)
+    assert_allclose(C, np.linalg.solve(G + lam * np.eye(len(X)), G), atol=1e-10)
+    inner = X.T @ X + lam * np.eye(X.shape[1])
+    assert_allclose(C, X @ np.linalg.solve(inner, X.T), atol=1e-10)
+    assert least_squares_residual(X, C, lam=lam).max() < 1e-10
+
+
+def test_zero_diagonal_is_leave_one_out_ridge(X):
+    lam = 0.3
+    C = least_squares_self_expression(X, lam=lam, zero_diagonal=True)
+    assert (C.diagonal() == 0).all()
+    P = np.linalg.inv(X @ X.T + lam * np.eye(len(X)))
+    fitted = X - np.linalg.solve(X.T @ X + lam * np.eye(X.shape[1]), X.T).T / np.diag(P)[:, None]
+    assert_allclose(C @ X, fitted, atol=1e-10)
+    for i, x in enumerate(X):
+        others = np.delete(X, i, axis=0)
+        ridge = np.linalg.solve(others @ others.T + lam * np.eye(len(others)), others @ x)
+        assert_allclose(np.delete(C[i], i), ridge, atol=1e-10)
+    assert least_squares_residual(X, C, lam=lam, zero_diagonal=True).max() < 1e-10
+
+
+@pytest.mark.parametrize("shape", [(9, 5), (5, 9), (6, 6)])
+def test_a_tiny_penalty_loses_no_digits(shape):
+    X = np.random.default_rng(0).standard_normal(shape)
+    lam = 1e-9
+    C = least_squares_self_expression(X, lam=lam, zero_diagonal=True)
+    others = [np.delete(X, i, axis=0) for i in range(len(X))]
+    for x, Z, row in zip(X, others, [np.delete(c, i) for i, c in enumerate(C)], strict=True):
+        stacked = np.vstack([Z.T, np.sqrt(lam) * np.eye(len(Z))])
+        expected = np.linalg.lstsq(stacked, np.r_[x, np.zeros(len(Z))], rcond=None)[0]
+        assert_allclose(row, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_large_lam_is_the_scaled_gram_matrix_se14():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    s1 = np.linalg.norm(X, 2)
+    for lam in (10.0, 1e3, 1e5):
+        C, limit = least_squares_self_expression(X, lam=lam), X @ X.T / lam
+        distance = np.linalg.norm(C - limit, 2)
+        assert_allclose(distance, s1**4 / (lam * (s1**2 + lam)), rtol=1e-9)
+        assert_allclose(distance / np.linalg.norm(C, 2), s1**2 / lam, rtol=1e-9)
+    assert_allclose(limit.diagonal(), (X**2).sum(axis=1) / lam, rtol=1e-12)
+
+
+def test_pairwise_only_in_the_limit():
+    """EQUATIONS SE-5.3 and SE-14: moving a third token changes c_01 unless lam is large."""
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    moved = X.copy()
+    moved[7] += 1
+    change = [
+        abs(np.subtract(*(least_squares_self_expression(Z, lam=lam)[0, 1] for Z in (X, moved))))
+        / abs(X[0] @ X[1] / lam)
+        for lam in (1.0, 1e8)
+    ]
+    assert change[0] > 1e-2
+    assert change[1] < 1e-6
+
+
+def test_erratum_e3j_printed_form_is_not_the_problem_with_zero_diagonal():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    lam = 0.5
+
+    def objective(C):
+        return ((X - C @ X) ** 2).sum() + lam * (C**2).sum()
+
+    printed = least_squares_self_expression(X, lam=lam)
+    assert printed.diagonal().min() > 0.1
+    np.fill_diagonal(printed, 0)
+    best = objective(oracle.least_squares_self_expression(X, lam=lam, zero_diagonal=True))
+    corrected = least_squares_self_expression(X, lam=lam, zero_diagonal=True)
+    assert objective(printed) > best + 1
+    assert abs(objective(corrected) - best) < 1e-8
+    assert np.abs(corrected - corrected.T).max() > 0.01
+
+
+def test_independent_subspaces_are_separated():
+    X, y = make_union_of_subspaces(12, n_subspaces=4, dimension=3, random_state=0)
+    C = least_squares_self_expression(X, lam=1e-8)
+    assert np.abs(C[y[:, None] != y]).max() < 1e-6
+
+
+def test_rotation_changes_nothing_and_permutation_permutes():
+    rng = np.random.default_rng(0)
+    X, order = rng.standard_normal((9, 5)), rng.permutation(9)
+    rotation = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    C = least_squares_self_expression(X, lam=0.5, zero_diagonal=True)
+    rotated = least_squares_self_expression(X @ rotation, lam=0.5, zero_diagonal=True)
+    assert_allclose(rotated, C, atol=1e-12)
+    permuted = least_squares_self_expression(X[order], lam=0.5, zero_diagonal=True)
+    assert_allclose(permuted, C[np.ix_(order, order)], atol=1e-12)
+
+
+def test_float32_is_kept():
+    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    C = least_squares_self_expression(X, lam=0.5)
+    assert C.dtype == np.float32
+    assert_allclose(C, least_squares_self_expression(X.astype(float), lam=0.5), atol=1e-6)
+
+
+def test_residual_sees_an_error_and_a_diagonal():
+    X = np.random.default_rng(0).standard_normal((6, 4))
+    C = least_squares_self_expression(X, lam=0.5)
+    C[2, 3] += 1e-3
+    residual = least_squares_residual(X, C, lam=0.5)
+    assert residual[2] > 1e-5
+    assert np.delete(residual, 2).max() < 1e-12
+    assert np.isinf(least_squares_residual(X, C, lam=0.5, zero_diagonal=True)).all()
+    assert_allclose(least_squares_residual(X, np.zeros((6, 6)), lam=0.5), 1)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="lam: must be > 0"):
+        least_squares_self_expression(np.eye(2), lam=0.0)
+    with pytest.raises(ValueError, match="X: Input X contains NaN"):
+        least_squares_self_expression([[np.nan]], lam=1.0)
+    with pytest.raises(ValueError, match="X: Found array with 1 sample"):
+        least_squares_self_expression([[1.0]], lam=1.0, zero_diagonal=True)
+    with pytest.raises(ValueError, match="coef: must have shape"):
+        least_squares_residual(np.eye(2), np.ones((3, 2)), lam=1.0)
