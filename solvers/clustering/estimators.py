@@ -114,6 +114,7 @@ class _LassoClustering(_SubspaceClustering):
         settings = self._settings(lam_max(X, X, zero_diagonal=True))
         solution = sparse_self_expression(X, **settings)
         self.gap_ = solution.gap
+        self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
 
     def _represent_new(self, X: Array) -> csr_array:
@@ -159,6 +160,8 @@ class SparseSubspaceClustering(_LassoClustering):
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
+    n_iter_ : int
+        Most working sets that a point took.
     n_features_in_ : int
 
     References
@@ -222,7 +225,7 @@ class ElasticNetSubspaceClustering(_LassoClustering):
 
     Attributes
     ----------
-    labels_, coef_, affinity_matrix_, gap_, n_features_in_
+    labels_, coef_, affinity_matrix_, gap_, n_iter_, n_features_in_
         As in `SparseSubspaceClustering`.
 
     References
@@ -343,7 +346,7 @@ class _ClosedFormClustering(_SubspaceClustering):
         return _RELATIVE_LAM * float((X.astype(np.float64) ** 2).sum() / len(X)) or 1.0
 
     def _represent_new(self, X: Array) -> Array:
-        """``X R diag(h(s) / s) U^T``, the filter that gives ``U diag(h(s)) U^T`` on training points."""
+        """``X R diag(h(s) / s) U^T``, which is ``U diag(h(s)) U^T`` on the training points."""
         U, s, Rt = np.linalg.svd(self._fit_X.astype(np.float64), full_matrices=False)
         kept = s > max(self._fit_X.shape) * np.finfo(X.dtype).eps * s[0]
         U, s, Rt = U[:, kept], s[kept], Rt[kept]

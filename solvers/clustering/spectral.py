@@ -137,8 +137,9 @@ def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 
 def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     """The k largest eigenvalues of ``D^(-1/2) A D^(-1/2)``, descending, and their eigenvectors.
 
-    Every point needs a positive degree, and k must exceed the number of components. On large graphs the eigenvectors of eigenvalue 1, one for
-    each component, are written down and deflated: Lanczos iterations can miss repeated eigenvalues.
+    Every point needs a positive degree, and k must exceed the number of components. On large
+    graphs the eigenvectors of eigenvalue 1, one for each component, are written down and deflated:
+    Lanczos iterations can miss repeated eigenvalues.
     """
     degree = np.asarray(A.sum(axis=1), dtype=np.float64)
     scale = 1 / np.sqrt(degree)
