@@ -21,6 +21,7 @@ from ..self_expression import (
 )
 from ..solution import Array, check_integer, check_positive
 from ..sparse_coding import lam_max, sparse_code
+from ..sparse_coding.problem import check_l1_ratio
 from .affinity import low_rank_affinity, symmetric_affinity
 from .spectral import check_n_clusters, eigengap_n_clusters, spectral_labels
 
@@ -99,7 +100,7 @@ class _LassoClustering(_SubspaceClustering):
     n_jobs: int | None
 
     def _settings(self, largest: Array) -> dict[str, Any]:
-        ratio = getattr(self, "l1_ratio", 1.0)
+        ratio = check_l1_ratio(getattr(self, "l1_ratio", 1.0))
         if check_positive(self.gamma, "gamma") <= 1:
             raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma}")
         return {
