@@ -1,15 +1,29 @@
 """Self-expression: each sample as a combination of the others. Samples are rows."""
 
+from .constrained import (
+    basis_pursuit_self_expression,
+    lam_from_alpha,
+    lam_from_gamma,
+    outlier_lams_from_alpha,
+    outlier_self_expression,
+)
 from .greedy import omp_self_expression
 from .low_rank import low_rank_gap, low_rank_self_expression
 from .ridge import least_squares_residual, least_squares_self_expression
+from .robust_low_rank import robust_low_rank_self_expression
 from .sparse import sparse_self_expression
 
 __all__ = [
+    "basis_pursuit_self_expression",
+    "lam_from_alpha",
+    "lam_from_gamma",
     "least_squares_residual",
     "least_squares_self_expression",
     "low_rank_gap",
     "low_rank_self_expression",
     "omp_self_expression",
+    "outlier_lams_from_alpha",
+    "outlier_self_expression",
+    "robust_low_rank_self_expression",
     "sparse_self_expression",
 ]

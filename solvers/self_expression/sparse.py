@@ -2,8 +2,10 @@
 
 from numpy.typing import ArrayLike
 
-from ..solution import Solution, check_matrix
+from ..solution import Solution, check_integer, check_lam, check_matrix, check_positive
 from ..sparse_coding import sparse_code
+from ..sparse_coding.problem import check_l1_ratio
+from .constrained import affine_self_expression
 
 
 def sparse_self_expression(
@@ -11,6 +13,7 @@ def sparse_self_expression(
     *,
     lam: float | ArrayLike,
     tol: float = 1e-6,
+    affine: bool = False,
     l1_ratio: float = 1.0,
     max_iter: int = 100,
     nonnegative: bool = False,
@@ -22,9 +25,9 @@ def sparse_self_expression(
 
         min_C  |X - C X|_F^2 + lam (r |C|_1 + (1 - r) / 2 |C|_F^2)   subject to   diag(C) = 0
 
-    with ``r = l1_ratio``. Rows decouple; with a per-row `lam` the penalty of row i is weighted by
-    ``lam_i``. The scale: the Lasso with data term 1/2 is at ``lam / 2``, and ``lam = 2 / mu`` for
-    the mu of the SSC paper.
+    with ``r = l1_ratio``, and with ``C 1 = 1`` if `affine`. Rows decouple; with a per-row `lam` the
+    penalty of row i is weighted by ``lam_i``. The scale: the Lasso with data term 1/2 is at
+    ``lam / 2``, and ``lam = 2 / mu`` for the mu of the SSC paper.
 
     Parameters
     ----------
@@ -34,10 +37,12 @@ def sparse_self_expression(
         fraction of that. The papers give no default.
     tol : float, default=1e-6
         Largest accepted duality gap, relative to ``|x_i|^2``.
+    affine : bool, default=False
+        Coefficients of each row sum to one, for affine subspaces. Solved by Bregman iterations.
     l1_ratio : float, default=1.0
         In (0, 1]; 1 is sparse subspace clustering, smaller values its elastic net.
     max_iter : int, default=100
-        Most working sets tried for a row.
+        Most working sets tried for a row; most Bregman iterations if `affine`.
     nonnegative : bool, default=False
         Add the constraint ``C >= 0``.
     n_jobs : int, optional
@@ -61,8 +66,8 @@ def sparse_self_expression(
 
     References
     ----------
-    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n, CL-1,
-    CL-2.
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-12a,
+    SE-15n, CL-1, CL-2, CL-4.
 
     Examples
     --------
@@ -75,6 +80,16 @@ def sparse_self_expression(
            [ 0.    ,  0.    , -0.75  ,  0.    ]])
     """
     X = check_matrix(X, "X", min_rows=2)
+    if affine:
+        return affine_self_expression(
+            X,
+            check_lam(lam, len(X)),
+            tol=check_positive(tol, "tol"),
+            l1_ratio=check_l1_ratio(l1_ratio),
+            max_iter=check_integer(max_iter, "max_iter", minimum=1),
+            nonnegative=nonnegative,
+            n_jobs=n_jobs,
+        )
     return sparse_code(
         X,
         X,

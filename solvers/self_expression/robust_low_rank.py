@@ -1,0 +1,160 @@
+"""Low-rank representation with outlying samples: nuclear norm and l2,1 noise, certified."""
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+
+from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from .low_rank import rank_cutoff
+
+_CHECK_EVERY = 10
+_RELAXATION = 1.6
+
+
+def robust_low_rank_self_expression(
+    X: ArrayLike, *, lam: float, tol: float = 1e-6, max_iter: int = 5000
+) -> Solution:
+    """Low-rank representation of the rows of X by each other, where whole rows may be outliers.
+
+    ::
+
+        min_{C, E}  |C|_* + lam sum_i |e_i|     subject to   X = C X + E
+
+    ``E = X - C X`` for the C that is returned. Solved in the row space of the data (thin SVD
+    ``X = U diag(s) R^T``, ``C = C' U^T``) by ADMM with a penalty that balances the residuals.
+    For affine subspaces append a constant feature to X first (homogeneous coordinates).
+
+    The certificate is ``gap = (P - D) / P`` with ``P = |C|_* + lam sum_i |x_i - c_i X|`` and
+    ``D = <X, Y>`` at a dual point with ``|y_i| <= lam`` and ``|Y X^T|_2 <= 1``: that of ADMM, its
+    rows clipped and then the whole scaled into feasibility.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam : float
+        Weight of the outliers, > 0. At ``lam >= max_i |pinv(X)_:i|`` no row is one, and C is the
+        noiseless solution of `low_rank_self_expression`.
+    tol : float, default=1e-6
+        Largest accepted gap.
+    max_iter : int, default=5000
+
+    Returns
+    -------
+    Solution
+        `coef` is a dense array; the rows are one problem, so `objective`, `gap`, `n_iter` and
+        `converged` are single numbers. `dual` is Y, of the shape of X.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the gap ends above `tol`.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
+
+    References
+    ----------
+    Liu, Lin and Yu, "Robust subspace segmentation by low-rank representation" (2010); EQUATIONS
+    CL-6.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import robust_low_rank_self_expression
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 0.1]]
+    >>> C = robust_low_rank_self_expression(X, lam=1.0).coef
+    >>> (14 * C).round(3) + 0
+    array([[1., 2., 3., 0.],
+           [2., 4., 6., 0.],
+           [3., 6., 9., 0.],
+           [0., 0., 0., 0.]])
+    """
+    X = check_matrix(X, "X")
+    lam, tol = check_positive(lam, "lam"), check_positive(tol, "tol")
+    max_iter = check_integer(max_iter, "max_iter", minimum=1)
+    points = X.astype(np.float64)
+    U, s, Rt = np.linalg.svd(points, full_matrices=False)
+    kept = s > rank_cutoff(X, s)
+    U, s, Rt = U[:, kept], s[kept], Rt[kept]
+    best = _certify(points, np.zeros((len(X), len(s))), U, np.zeros_like(points), lam)
+    n_iter = 0
+    if len(s):
+        best, n_iter = _admm(points, U, s, Rt, lam, tol, max_iter)
+    objective, gap, J, dual = best
+    if gap > tol:
+        warnings.warn(
+            f"the relative duality gap is {gap:.3g}, not tol={tol:.3g}; increase max_iter or tol",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    C = (J @ U.T).astype(X.dtype, copy=False)
+    return Solution(
+        C, *map(np.asarray, (objective, gap)), dual, *map(np.asarray, (n_iter, gap <= tol))
+    )
+
+
+def _admm(X, U, s, Rt, lam, tol, max_iter):
+    """ADMM on ``C' = J, U S = C' S + E`` for data scaled to spectral norm 1.
+
+    Either constraint has a penalty of its own: small singular values need a large one for E.
+    Returns the best certificate and the iterations spent.
+    """
+    top, s = s[0], s / s[0]
+    B, weight = U * s, lam * top
+    C, rho, rho_e = U.copy(), 1.0, 1.0 / (s[-1] * s[len(s) // 2])
+    dual, dual_e = np.zeros_like(C), np.zeros_like(C)
+    best = (np.inf, np.inf, None, None)
+    for iteration in range(1, max_iter + 1):
+        J = _shrink_spectrum(C + dual / rho, 1 / rho)
+        E = _shrink_rows(B - C * s + dual_e / rho_e, weight / rho_e)
+        relaxed = _RELAXATION * J + (1 - _RELAXATION) * C
+        relaxed_e = _RELAXATION * E + (1 - _RELAXATION) * (B - C * s)
+        previous = C
+        C = (rho * relaxed - dual + (rho_e * (B - relaxed_e) + dual_e) * s) / (rho + rho_e * s**2)
+        dual += rho * (C - relaxed)
+        dual_e += rho_e * (B - C * s - relaxed_e)
+        if iteration % _CHECK_EVERY and iteration < max_iter:
+            continue
+        found = _certify(X, J, U, (dual_e @ Rt) / top, lam)
+        best = found if found[1] < best[1] else best
+        if best[1] <= tol:
+            break
+        change = C - previous
+        rho *= _balance(C - J, C, rho * change, dual)
+        rho_e *= _balance(B - C * s - E, B, rho_e * change * s, dual_e)
+    return best, iteration
+
+
+def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
+    """Factor of the penalty that brings the relative primal and dual residuals together."""
+    tiny = np.finfo(np.float64).tiny
+    primal_residual = np.linalg.norm(primal) / max(np.linalg.norm(of), tiny)
+    dual_residual = np.linalg.norm(change) / max(np.linalg.norm(dual), tiny)
+    factor = np.sqrt(max(primal_residual, tiny) / max(dual_residual, tiny))
+    return float(np.clip(factor, 0.2, 5)) if not 0.5 < factor < 2 else 1.0
+
+
+def _certify(
+    X: Array, J: Array, U: Array, Y: Array, lam: float
+) -> tuple[float, float, Array, Array]:
+    """Objective, relative gap, J and the feasible multiple of Y, for ``C = J U^T``."""
+    nuclear = np.linalg.norm(J, "nuc") if J.size else 0.0
+    objective = nuclear + lam * np.linalg.norm(X - J @ (U.T @ X), axis=1).sum()
+    norms = np.linalg.norm(Y, axis=1)
+    Y = Y * np.minimum(1, lam / np.where(norms > 0, norms, lam))[:, None]
+    Y /= max(1, np.linalg.norm(Y @ X.T, 2))
+    gap = max(objective - (X * Y).sum(), 0) / (objective or 1)
+    return objective, gap, J, Y
+
+
+def _shrink_spectrum(Z: Array, threshold: float) -> Array:
+    P, s, Qt = np.linalg.svd(Z, full_matrices=False)
+    return (P * np.maximum(s - threshold, 0)) @ Qt
+
+
+def _shrink_rows(Z: Array, threshold: float) -> Array:
+    norms = np.linalg.norm(Z, axis=1, keepdims=True)
+    return Z * np.maximum(1 - threshold / np.where(norms > 0, norms, 1), 0)

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import low_rank_self_expression, robust_low_rank_self_expression
+from twinsolve.solvers.oracles import self_expression as oracle
+
+
+def objective(X, C, lam):
+    return np.linalg.norm(C, "nuc") + lam * np.linalg.norm(X - C @ X, axis=1).sum()
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("lam", [0.1, 0.6])
+def test_reaches_the_objective_of_the_oracle(X, lam):
+    found = robust_low_rank_self_expression(X, lam=lam, tol=1e-8)
+    best = objective(X, oracle.robust_low_rank_self_expression(X, lam=lam), lam)
+    # The gap of the answer and that of the oracle, both about 1e-8 of the objective.
+    assert abs(found.objective - best) < 2e-7 * best
+    assert_allclose(found.objective, objective(X, found.coef, lam), rtol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), lam=st.floats(0.02, 5), scale=st.sampled_from([1e-3, 1, 1e3]))
+def test_certificate_is_a_feasible_dual_point(seed, lam, scale):
+    X = np.random.default_rng(seed).standard_normal((8, 5)) * scale
+    lam /= scale
+    found = robust_low_rank_self_expression(X, lam=lam)
+    assert np.linalg.norm(found.dual, axis=1).max() <= lam * (1 + 1e-12)
+    assert np.linalg.norm(found.dual @ X.T, 2) <= 1 + 1e-12
+    gap = (found.objective - (X * found.dual).sum()) / found.objective
+    assert_allclose(found.gap, gap, atol=1e-14)
+    assert found.converged
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("max_iter", [1, 10, 30])
+def test_gap_is_never_smaller_than_the_suboptimality(X, max_iter):
+    best = robust_low_rank_self_expression(X, lam=0.4, tol=1e-8).objective
+    found = robust_low_rank_self_expression(X, lam=0.4, tol=1e-12, max_iter=max_iter)
+    assert found.gap >= (found.objective - best) / found.objective - 1e-15
+    assert found.n_iter == max_iter
+
+
+def test_limits(X):
+    """No outliers above the largest row of the dual of the noiseless problem; C = 0 below."""
+    largest = np.linalg.norm(np.linalg.pinv(X), axis=0).max()
+    found = robust_low_rank_self_expression(X, lam=1.01 * largest, tol=1e-9)
+    assert_allclose(found.coef, low_rank_self_expression(X, lam=0), atol=1e-4)
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    unit = X / np.where(norms > 0, norms, 1)
+    smallest = 1 / np.linalg.norm(unit @ X.T, 2)
+    assert np.abs(robust_low_rank_self_expression(X, lam=0.99 * smallest).coef).max() < 1e-9
+    assert np.abs(robust_low_rank_self_expression(X, lam=1.1 * smallest).coef).max() > 1e-4
+
+
+def test_outlying_rows_are_found_where_frobenius_noise_fails():
+    X, y = make_union_of_subspaces(25, n_subspaces=2, dimension=3, random_state=0)
+    outliers = np.random.default_rng(0).standard_normal((3, X.shape[1]))
+    X = np.vstack([X, outliers / np.linalg.norm(outliers, axis=1, keepdims=True)])
+    C = robust_low_rank_self_expression(X, lam=0.3).coef
+    missed = np.linalg.norm(X - C @ X, axis=1)
+    assert missed[:-3].max() < 1e-3
+    assert missed[-3:].min() > 0.9
+    plain = low_rank_self_expression(X, lam=0.3)
+    assert np.linalg.norm(X - plain @ X, axis=1)[-3:].max() < 0.5
+    clean = C[:-3, :-3]
+    assert np.abs(clean[y[:, None] != y]).max() < 1e-3
+
+
+def test_scaling_data_against_penalty_and_rotation_change_nothing():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((9, 5))
+    C = robust_low_rank_self_expression(X, lam=0.3, tol=1e-10).coef
+    scaled = robust_low_rank_self_expression(50 * X, lam=0.3 / 50, tol=1e-10).coef
+    assert_allclose(scaled, C, atol=1e-7)
+    rotation = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    rotated = robust_low_rank_self_expression(X @ rotation, lam=0.3, tol=1e-10).coef
+    assert_allclose(rotated, C, atol=1e-5)
+
+
+def test_zero_data_float32_and_a_warning():
+    zero = robust_low_rank_self_expression(np.zeros((3, 2)), lam=1.0)
+    assert zero.gap == 0
+    assert not zero.coef.any()
+    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    assert robust_low_rank_self_expression(X, lam=0.3).coef.dtype == np.float32
+    with pytest.warns(ConvergenceWarning, match="increase max_iter or tol"):
+        found = robust_low_rank_self_expression(X, lam=0.3, max_iter=1)
+    assert not found.converged
+
+
+def test_bad_input_is_named():
+    for settings_, words in [
+        ({"lam": 0.0}, "lam: must be > 0"),
+        ({"lam": 1.0, "tol": 0.0}, "tol: must be > 0"),
+        ({"lam": 1.0, "max_iter": 0}, "max_iter: must be a whole number"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            robust_low_rank_self_expression(np.eye(2), **settings_)
+    with pytest.raises(ValueError, match="X: Input X contains NaN"):
+        robust_low_rank_self_expression([[np.nan]], lam=1.0)
