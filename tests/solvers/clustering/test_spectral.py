@@ -48,6 +48,16 @@ def test_hard_graphs_get_the_labels_of_the_formula_too():
     assert adjusted_rand_score(literal_labels(A, 3, 0), found) > 0.95
 
 
+def test_points_of_very_different_degree_need_the_unit_rows():
+    A, y = planted((40, 50, 30))
+    strength = np.random.default_rng(0).lognormal(sigma=2, size=len(A))
+    A *= np.outer(strength, strength)
+    assert adjusted_rand_score(y, spectral_labels(A, 3, random_state=0)) == 1
+    vectors = eigh(normalised(A))[1][:, -3:]
+    without = KMeans(3, n_init=20, random_state=0).fit_predict(vectors)
+    assert adjusted_rand_score(y, without) < 0.7
+
+
 @pytest.mark.parametrize("wrap", [np.asarray, csr_array])
 @pytest.mark.parametrize("density", [1.0, 0.05])
 def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density):
