@@ -34,6 +34,7 @@ from .metrics import (
     subspace_preserving_error,
 )
 from .self_expression import (
+    admm_self_expression,
     basis_pursuit_self_expression,
     lam_from_alpha,
     lam_from_gamma,
@@ -48,7 +49,15 @@ from .self_expression import (
     sparse_self_expression,
 )
 from .solution import Solution
-from .sparse_coding import duality_gap, ista, lam_max, lasso_objective, sparse_code
+from .sparse_coding import (
+    coordinate_descent,
+    duality_gap,
+    fista,
+    ista,
+    lam_max,
+    lasso_objective,
+    sparse_code,
+)
 
 __all__ = [
     "ElasticNetSubspaceClustering",
@@ -59,12 +68,15 @@ __all__ = [
     "Solution",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
+    "admm_self_expression",
     "basis_pursuit_self_expression",
     "clustering_accuracy",
     "coefficient_distance",
     "connectivity",
+    "coordinate_descent",
     "duality_gap",
     "eigengap_n_clusters",
+    "fista",
     "ista",
     "keep_l1_mass",
     "lam_from_alpha",

@@ -1,5 +1,6 @@
 """Self-expression: each sample as a combination of the others. Samples are rows."""
 
+from .admm import admm_self_expression
 from .constrained import (
     basis_pursuit_self_expression,
     lam_from_alpha,
@@ -14,6 +15,7 @@ from .robust_low_rank import robust_low_rank_self_expression
 from .sparse import sparse_self_expression
 
 __all__ = [
+    "admm_self_expression",
     "basis_pursuit_self_expression",
     "lam_from_alpha",
     "lam_from_gamma",

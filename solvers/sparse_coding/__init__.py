@@ -3,8 +3,16 @@
 Signals and atoms are rows: ``C @ dictionary`` reconstructs the signals.
 """
 
-from .iterations import ista
+from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code
 from .problem import duality_gap, lam_max, lasso_objective
 
-__all__ = ["duality_gap", "ista", "lam_max", "lasso_objective", "sparse_code"]
+__all__ = [
+    "coordinate_descent",
+    "duality_gap",
+    "fista",
+    "ista",
+    "lam_max",
+    "lasso_objective",
+    "sparse_code",
+]

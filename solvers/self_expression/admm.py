@@ -1,0 +1,117 @@
+"""Sparse self-expression by the ADMM of the literature, in its two forms."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+
+from ..solution import Array, Solution, check_integer, check_lam, check_matrix, check_positive
+from ..sparse_coding.problem import certify
+from .constrained import certify_affine
+
+
+def admm_self_expression(
+    X: ArrayLike,
+    *,
+    lam: float,
+    penalty: float,
+    affine: bool = False,
+    circulated: bool = False,
+    tol: float = 2e-4,
+    max_iter: int = 200,
+) -> Solution:
+    """Sparse self-expression by ADMM, as the SSC paper has it or as its code is circulated.
+
+    With ``mu = 2 / lam``, ``p = penalty`` and, where affine, the terms in brackets ::
+
+        Z  <- (mu X X^T + p C - L [+ (p - l) 1^T]) (mu X X^T + p I [+ p 1 1^T])^-1
+        C  <- S_{1 / p}(Z + L / p),  diag(C) <- 0
+        L  <- L + p (Z - C)      [ l <- l + p (Z 1 - 1) ]
+
+    until ``max |Z - C| < tol`` off the diagonal ``[and max |Z 1 - 1| < tol]``. For reproducing the
+    literature's numbers: `sparse_self_expression` solves the same problem faster, to a certificate.
+    The circulated code sets diag(Z) to zero after the first line, which moves the fixed point: it
+    is not the optimum, and the gap says so. Neither stop sees that C still moves, so that both may
+    come early.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam : float
+        Penalty > 0 on the scale of `sparse_self_expression`; `lam_from_alpha` in the literature.
+    penalty : float
+        Of the constraint Z = C, > 0; alpha in the literature.
+    affine : bool, default=False
+        Add the constraint ``C 1 = 1``.
+    circulated : bool, default=False
+        The circulated form instead of the paper's.
+    tol : float, default=2e-4
+    max_iter : int, default=200
+
+    Returns
+    -------
+    Solution
+        `coef` is a dense array whose diagonal is exactly zero. `gap` and `objective` are those of
+        `sparse_self_expression`, with rows first divided by their sums where affine (infinite where
+        a sum is not positive); `converged` says whether ADMM stopped before `max_iter`.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, fewer than two samples, `lam`, `penalty` or ``tol <= 0`` or
+        ``max_iter < 1``.
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS CL-5.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import admm_self_expression
+    >>> X = [[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
+    >>> admm_self_expression(X, lam=0.5, penalty=1.0, tol=1e-300).coef.round(4)
+    array([[ 0.  ,  0.5 , -0.25],
+           [ 0.75,  0.  ,  0.75],
+           [-0.25,  0.5 ,  0.  ]])
+    """
+    X = check_matrix(X, "X", min_rows=2)
+    lam, penalty = check_positive(lam, "lam"), check_positive(penalty, "penalty")
+    tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
+    points = X.astype(np.float64)
+    C, n_iter, converged = _admm(points, 2 / lam, penalty, affine, circulated, tol, max_iter)
+    objective, gap, dual = _certify(points, C, check_lam(lam, len(X)), affine)
+    counts, flags = np.full(len(X), n_iter), np.full(len(X), converged)
+    return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, counts, flags)
+
+
+def _admm(
+    X: Array, mu: float, p: float, affine: bool, circulated: bool, tol: float, max_iter: int
+) -> tuple[Array, int, bool]:
+    n = len(X)
+    data = mu * X @ X.T
+    inverse = np.linalg.inv(data + p * np.eye(n) + p * affine)
+    C, L, sums = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, 1))
+    for iteration in range(1, max_iter + 1):
+        Z = (data + p * C - L + affine * (p - sums)) @ inverse
+        if circulated:
+            np.fill_diagonal(Z, 0)
+        moved = Z + L / p
+        C = np.sign(moved) * np.maximum(np.abs(moved) - 1 / p, 0)
+        np.fill_diagonal(C, 0)
+        L += p * (Z - C)
+        excess = Z.sum(axis=1, keepdims=True) - 1
+        sums += p * affine * excess
+        missed = np.abs(Z - C)
+        np.fill_diagonal(missed, 0)
+        if max(missed.max(), affine * np.abs(excess).max()) < tol:
+            return C, iteration, True
+    return C, max_iter, False
+
+
+def _certify(X: Array, C: Array, lam: Array, affine: bool) -> tuple[Array, Array, Array]:
+    if not affine:
+        return certify(X, X, C, lam, True, False)
+    sums = C.sum(axis=1)
+    rows = csr_array(C / np.where(sums > 0, sums, 1)[:, None])
+    objective, gap, dual = certify_affine(X, rows, lam, False, 1.0)
+    gap[sums <= 0] = np.inf
+    return objective, gap, dual

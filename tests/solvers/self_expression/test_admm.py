@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from twinsolve.solvers import admm_self_expression, lam_from_alpha, sparse_self_expression
+
+
+def literal_column_form(X, mu, p, affine, n_iter):
+    """CL-5 as printed, columns as points."""
+    Y, N = X.T, len(X)
+    one = np.ones((N, 1))
+    C, L, l3 = np.zeros((N, N)), np.zeros((N, N)), np.zeros((N, 1))
+    A = mu * Y.T @ Y + p * np.eye(N) + (p * one @ one.T if affine else 0)
+    for _ in range(n_iter):
+        right = mu * Y.T @ Y + p * C - L + (p * one @ (one - l3 / p).T if affine else 0)
+        Z = np.linalg.solve(A, right)
+        C = np.sign(Z + L / p) * np.maximum(np.abs(Z + L / p) - 1 / p, 0)
+        np.fill_diagonal(C, 0)
+        L = L + p * (Z - C)
+        l3 = l3 + p * (Z.T @ one - one)
+    return C.T
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_is_the_printed_iteration_transposed(X, affine):
+    found = admm_self_expression(X, lam=0.4, penalty=3.0, affine=affine, tol=1e-300, max_iter=15)
+    assert_allclose(found.coef, literal_column_form(X, 2 / 0.4, 3.0, affine, 15), atol=1e-9)
+    assert found.n_iter.tolist() == [15] * len(X)
+    assert not found.converged.any()
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_paper_form_reaches_the_optimum_and_the_circulated_form_does_not(seed, affine):
+    X = np.random.default_rng(seed).standard_normal((20, 6))
+    settings = {"lam": lam_from_alpha(X, 20.0), "affine": affine}
+    best = sparse_self_expression(X, tol=1e-8, **settings).objective.sum()
+    run = {"penalty": 20.0, "tol": 1e-300, "max_iter": 10_000, **settings}
+    paper = admm_self_expression(X, **run)
+    circulated = admm_self_expression(X, circulated=True, **run)
+    assert abs(paper.objective.sum() / best - 1) < 1e-6
+    assert paper.gap.max() < 1e-6
+    assert circulated.objective.sum() > 1.04 * best
+    assert circulated.gap.max() > 1e-2
+
+
+def test_stops_at_its_rule_and_says_so():
+    X = np.random.default_rng(0).standard_normal((10, 6))
+    found = admm_self_expression(X, lam=0.5, penalty=4.0)
+    assert found.converged.all()
+    assert found.n_iter.max() < 200
+    assert found.gap.max() < 1e-2
+    assert (found.coef.diagonal() == 0).all()
+
+
+def test_gap_is_never_smaller_than_the_suboptimality(X):
+    for affine in (False, True):
+        best = sparse_self_expression(X, lam=0.5, affine=affine, tol=1e-8, max_iter=2000)
+        norm = (X**2).sum(axis=1)
+        norm[norm == 0] = 1
+        for max_iter in (1, 5, 50):
+            at = admm_self_expression(X, lam=0.5, penalty=4.0, affine=affine, max_iter=max_iter)
+            finite = np.isfinite(at.gap)
+            excess = (at.objective - best.objective) / norm
+            assert (at.gap >= excess - 1e-10)[finite].all()
+
+
+def test_float32_is_kept_and_bad_input_named():
+    X = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    assert admm_self_expression(X, lam=0.5, penalty=4.0).coef.dtype == np.float32
+    for settings, words in [
+        ({"lam": 0.0, "penalty": 1.0}, "lam: must be > 0"),
+        ({"lam": 1.0, "penalty": -1.0}, "penalty: must be > 0"),
+        ({"lam": 1.0, "penalty": 1.0, "tol": 0.0}, "tol: must be > 0"),
+        ({"lam": 1.0, "penalty": 1.0, "max_iter": 0}, "max_iter: must be"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            admm_self_expression(X, **settings)

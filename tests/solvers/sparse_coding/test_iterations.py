@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from twinsolve.solvers import (
+    coordinate_descent,
+    duality_gap,
+    fista,
+    ista,
+    lasso_objective,
+    sparse_code,
+)
+
+
+def problem(kind):
+    rng = np.random.default_rng(0)
+    D = rng.standard_normal((12, 6))
+    if kind == "coherent":
+        D = 1 + 0.05 * D
+    elif kind == "duplicated":
+        D[6:] = D[:6]
+    elif kind == "zero rows":
+        D[3] = 0
+    elif kind == "rank deficient":
+        D[:, 3:] = D[:, :3]
+    return D
+
+
+KINDS = ["random", "coherent", "duplicated", "zero rows", "rank deficient"]
+FLAGS = [{}, {"zero_diagonal": True}, {"nonnegative": True}]
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_fista_stays_within_its_rate(kind, flags):
+    X = problem(kind)
+    best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=1000, **flags)
+    step = 1 / np.linalg.norm(X, 2) ** 2
+    run = fista(X, X, lam=0.5, n_iter=150, step=step, history=True, **flags)
+    distance = abs(best.coef).power(2).sum()
+    values = run.history["objective"].sum(axis=1)
+    for k in range(1, 151):
+        bound = 4 * distance / (step * (k + 1) ** 2)
+        assert values[k] - best.objective.sum() <= bound + 1e-10
+
+
+def test_fista_is_the_printed_momentum():
+    X = problem("random")
+    eps, lam = 0.01, 0.5
+    C = B = np.zeros((12, 12))
+    t = 1.0
+    for _ in range(7):
+        Z = B + eps * (X - B @ X) @ X.T
+        new = np.sign(Z) * np.maximum(np.abs(Z) - eps * lam / 2, 0)
+        np.fill_diagonal(new, 0)
+        t_new = (1 + np.sqrt(1 + 4 * t * t)) / 2
+        B = new + (t - 1) / t_new * (new - C)
+        C, t = new, t_new
+    found = fista(X, X, lam=lam, n_iter=7, step=eps, zero_diagonal=True).coef
+    assert_allclose(found, C, atol=1e-14)
+
+
+def test_fista_is_faster_than_ista_and_reaches_the_optimum():
+    X = problem("random")
+    runs = [f(X, X, lam=0.05, n_iter=400, history=True) for f in (ista, fista)]
+    assert runs[1].gap.max() < 0.1 * runs[0].gap.max()
+    best = sparse_code(X, X, lam=0.5, tol=1e-12)
+    found = fista(X, X, lam=0.5, n_iter=5000)
+    assert_allclose(found.objective, best.objective, atol=1e-9)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_support_adaptive_steps_never_increase_the_objective(kind, flags):
+    X = problem(kind)
+    run = ista(X, X, lam=0.5, n_iter=60, step="support", history=True, **flags)
+    assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
+
+
+def test_support_adaptive_steps_are_longer_and_pay():
+    X = problem("coherent")[:, :4] - 1
+    safe = 1 / np.linalg.norm(X, 2) ** 2
+    adaptive = ista(X, X, lam=1e-3, n_iter=100, step="support", zero_diagonal=True)
+    plain = ista(X, X, lam=1e-3, n_iter=100, step=safe, zero_diagonal=True)
+    assert adaptive.objective.sum() < plain.objective.sum()
+    assert np.abs(adaptive.coef - plain.coef).max() > 1e-6
+
+
+def test_support_adaptive_step_is_the_literal_rule():
+    X = problem("random")
+    C, lam = np.zeros((12, 12)), 0.5
+    L = np.linalg.norm(X, 2) ** 2
+
+    def step(c, x, length):
+        z = c + (x - c @ X) @ X.T / length
+        return np.sign(z) * np.maximum(np.abs(z) - lam / (2 * length), 0)
+
+    for _ in range(12):
+        for i, x in enumerate(X):
+            S = np.flatnonzero(C[i])
+            tried = step(C[i], x, np.linalg.norm(X[S], 2) ** 2) if len(S) else None
+            inside = tried is not None and set(np.flatnonzero(tried)) <= set(S)
+            C[i] = tried if inside else step(C[i], x, L)
+    assert_allclose(ista(X, X, lam=lam, n_iter=12, step="support").coef, C, atol=1e-12)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_coordinate_descent_never_increases_the_objective(kind, flags):
+    X = problem(kind)
+    run = coordinate_descent(X, X, lam=0.5, n_iter=40, history=True, **flags)
+    assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
+    best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=1000, **flags)
+    excess = (run.objective - best.objective) / (X**2).sum(axis=1).clip(1e-9)
+    assert (run.gap >= excess - 1e-12).all()
+    if kind == "random":
+        longer = coordinate_descent(X, X, lam=0.5, n_iter=1000, **flags)
+        assert_allclose(longer.objective, best.objective, atol=1e-9)
+
+
+def test_coordinate_descent_minimises_each_column_in_turn():
+    X = problem("random")
+    C = coordinate_descent(X, X, lam=0.5, n_iter=1).coef
+    value = lasso_objective(X, X, C, lam=0.5)
+    for h in (-1e-4, 1e-4):
+        moved = C.copy()
+        moved[:, -1] += h
+        assert (lasso_objective(X, X, moved, lam=0.5) >= value).all()
+
+
+@pytest.mark.parametrize("solve", [ista, fista, coordinate_descent])
+def test_history_and_callback_see_every_iterate(solve):
+    X = problem("random")
+    seen = []
+    run = solve(
+        X, X, lam=0.5, n_iter=4, history=True, callback=lambda k, C: seen.append((k, C.copy()))
+    )
+    assert [k for k, _ in seen] == [0, 1, 2, 3, 4]
+    for k, C in seen:
+        assert_allclose(C, solve(X, X, lam=0.5, n_iter=k).coef, atol=1e-14)
+        assert_allclose(run.history["objective"][k], lasso_objective(X, X, C, lam=0.5))
+        assert_allclose(run.history["gap"][k], duality_gap(X, X, C, lam=0.5), atol=1e-14)
+    assert solve(X, X, lam=0.5, n_iter=1).history is None
+
+
+@pytest.mark.parametrize("solve", [fista, coordinate_descent])
+def test_float32_is_kept_and_bad_input_named(solve):
+    X = problem("random").astype(np.float32)
+    assert solve(X, X, lam=0.5, n_iter=2).coef.dtype == np.float32
+    with pytest.raises(ValueError, match="lam: must be finite and > 0"):
+        solve(X, X, lam=0.0, n_iter=2)
+    with pytest.raises(ValueError, match="n_iter: must be a whole number"):
+        solve(X, X, lam=1.0, n_iter=-1)
+    with pytest.raises(ValueError, match="Y: Input Y contains NaN"):
+        solve([[np.nan]], [[1.0]], lam=1.0, n_iter=1)
+    with pytest.raises(ValueError, match="zero_diagonal: needs as many"):
+        solve(X[:2], X, lam=1.0, n_iter=1, zero_diagonal=True)
+
+
+def test_bad_steps_are_named():
+    X = np.eye(2)
+    with pytest.raises(ValueError, match='step: must be a number, an array or "support"'):
+        ista(X, X, lam=1.0, n_iter=1, step="long")
+    with pytest.raises(ValueError, match="step: must be > 0"):
+        fista(X, X, lam=1.0, n_iter=1, step=0.0)
