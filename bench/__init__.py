@@ -1,17 +1,22 @@
 """What the command `twinsolve` runs, as functions that return DataFrames."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checks import check_twins
+    from .hopkins import segment_motion, summarize_motion
 
-__all__ = ["check_twins"]
+__all__ = ["check_twins", "segment_motion", "summarize_motion"]
+_MODULES = {
+    "check_twins": "checks",
+    "segment_motion": "hopkins",
+    "summarize_motion": "hopkins",
+}
 
 
 def __getattr__(name: str) -> Any:
     # On demand, so that the command line answers --help without loading torch.
-    if name == "check_twins":
-        from .checks import check_twins
-
-        return check_twins
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,9 @@
 """What a command leaves on disk: the table, its settings, a summary and figures."""
 
+import hashlib
 import json
 import platform
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,37 @@ def write_table(table: pd.DataFrame, directory: Path) -> None:
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
     (directory / "table.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+
+
+def source_hash() -> str:
+    """Hash of the package's source files, by which results of another source are told apart."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in ("solvers", "unrolled", "datasets", "bench"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def resume_table(
+    run: Callable[[], pd.DataFrame], key: dict[str, Any], directory: Path | None
+) -> pd.DataFrame:
+    """Rows of a run from `directory`, if one with this key is there; else run and keep them.
+
+    The key says what decides the result: settings, seed and `source_hash`.
+    """
+    if directory is None:
+        return run()
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    path = directory / f"{name}.json"
+    if path.is_file():
+        return pd.DataFrame(json.loads(path.read_text())["rows"])
+    table = run()
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps({"key": key, "rows": table.to_dict(orient="records")}))
+    unfinished.replace(path)
+    return table
 
 
 def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: Path) -> None:

@@ -5,11 +5,34 @@ a certificate; closed forms and filters return arrays.
 """
 
 from .boosting import twicing
-from .clustering import symmetric_affinity
+from .clustering import (
+    ElasticNetSubspaceClustering,
+    KSubspaces,
+    LeastSquaresSubspaceClustering,
+    LowRankSubspaceClustering,
+    OMPSubspaceClustering,
+    SparseSubspaceClustering,
+    ThresholdingSubspaceClustering,
+    eigengap_n_clusters,
+    keep_l1_mass,
+    low_rank_affinity,
+    scale_by_row_maximum,
+    softmax_rows,
+    spectral_labels,
+    svd_power_affinity,
+    symmetric_affinity,
+    unit_rows,
+)
 from .image_filters import nonlocal_means, nonlocal_means_matrix
 from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
-from .metrics import clustering_accuracy, coefficient_distance, relative_residual
+from .metrics import (
+    clustering_accuracy,
+    coefficient_distance,
+    connectivity,
+    relative_residual,
+    subspace_preserving_error,
+)
 from .self_expression import (
     admm_self_expression,
     basis_pursuit_self_expression,
@@ -37,15 +60,25 @@ from .sparse_coding import (
 )
 
 __all__ = [
+    "ElasticNetSubspaceClustering",
+    "KSubspaces",
+    "LeastSquaresSubspaceClustering",
+    "LowRankSubspaceClustering",
+    "OMPSubspaceClustering",
     "Solution",
+    "SparseSubspaceClustering",
+    "ThresholdingSubspaceClustering",
     "admm_self_expression",
     "basis_pursuit_self_expression",
     "clustering_accuracy",
     "coefficient_distance",
+    "connectivity",
     "coordinate_descent",
     "duality_gap",
+    "eigengap_n_clusters",
     "fista",
     "ista",
+    "keep_l1_mass",
     "lam_from_alpha",
     "lam_from_gamma",
     "lam_max",
@@ -54,6 +87,7 @@ __all__ = [
     "least_squares_self_expression",
     "locally_linear_residual",
     "locally_linear_weights",
+    "low_rank_affinity",
     "low_rank_gap",
     "low_rank_self_expression",
     "nadaraya_watson",
@@ -64,10 +98,16 @@ __all__ = [
     "outlier_self_expression",
     "relative_residual",
     "robust_low_rank_self_expression",
+    "scale_by_row_maximum",
     "smoother_matrix",
+    "softmax_rows",
     "sparse_code",
     "sparse_self_expression",
+    "spectral_labels",
+    "subspace_preserving_error",
+    "svd_power_affinity",
     "symmetric_affinity",
     "twicing",
+    "unit_rows",
     "weighted_least_squares_residual",
 ]

@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.metrics.cluster import contingency_matrix
 
-from .solution import check_matrix
+from .clustering.spectral import check_affinity, leading_eigenvectors
+from .solution import Array, check_matrix
 
 _SUPPORT = 1e-8
 
@@ -97,6 +99,90 @@ def coefficient_distance(
     }
 
 
+def subspace_preserving_error(coef: ArrayLike | csr_array, labels_true: ArrayLike) -> float:
+    """Share of a row's l1 mass that lies on samples of other classes, averaged over the rows.
+
+    ``mean_i sum_{j: y_j != y_i} |c_ij| / |c_i|_1``; a zero row counts as 0.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_samples, n_samples)
+    labels_true : array-like of shape (n_samples,)
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0 if every row uses samples of its own class only.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit or an entry is not finite.
+
+    References
+    ----------
+    You, Robinson and Vidal, "Scalable Sparse Subspace Clustering by Orthogonal Matching Pursuit"
+    (2016); EQUATIONS ME-2.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import subspace_preserving_error
+    >>> subspace_preserving_error([[0.0, 3.0, -1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [0, 0, 1])
+    0.08333333333333333
+    """
+    C = coef if hasattr(coef, "tocsr") else check_matrix(coef, "coef")
+    size = abs(csr_array(C)).tocoo()
+    check_matrix(size.data[:, None], "coef", min_rows=0)
+    labels = _labels_of(labels_true, size.shape)
+    row, column = size.coords
+    wrong = size.data * (labels[row] != labels[column])
+    mass, lost = (np.bincount(row, weights, len(labels)) for weights in (size.data, wrong))
+    return float((lost / np.where(mass > 0, mass, 1)).mean())
+
+
+def connectivity(affinity: ArrayLike | csr_array, labels_true: ArrayLike) -> float:
+    """How well the samples of the worst connected class hang together.
+
+    The smallest over the classes of the second-smallest eigenvalue of the normalised Laplacian
+    ``I - D^(-1/2) A D^(-1/2)`` of the affinity restricted to the class: 0 iff a class falls apart.
+    Classes of one sample are left out.
+
+    Parameters
+    ----------
+    affinity : array-like or csr_array of shape (n_samples, n_samples)
+        Symmetric and nonnegative.
+    labels_true : array-like of shape (n_samples,)
+
+    Returns
+    -------
+    float
+        In [0, 2].
+
+    Raises
+    ------
+    ValueError
+        If `affinity` is not square, symmetric, finite and nonnegative, the shapes do not fit, or no
+        class has two samples.
+
+    References
+    ----------
+    EQUATIONS ME-3.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import connectivity
+    >>> round(connectivity([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], [0, 0, 0]), 6)
+    1.5
+    """
+    A = check_affinity(affinity)
+    labels = _labels_of(labels_true, A.shape)
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    values = [_second_eigenvalue(A[rows][:, rows]) for rows in classes if len(rows) > 1]
+    if not values:
+        raise ValueError("labels_true: needs a class with at least two samples")
+    return min(values)
+
+
 def relative_residual(
     coef: ArrayLike | csr_array, X: ArrayLike, targets: ArrayLike | None = None
 ) -> float:
@@ -134,6 +220,19 @@ def relative_residual(
     if C.shape != (len(T), len(X)):
         raise ValueError(f"coef: must have shape {(len(T), len(X))}, got {C.shape}")
     return _ratio(np.linalg.norm(T - C @ X), np.linalg.norm(T))
+
+
+def _labels_of(labels: ArrayLike, shape: tuple[int, ...]) -> Array:
+    values = np.asarray(labels)
+    if shape != (len(values), len(values)) or values.ndim != 1:
+        raise ValueError(f"labels_true: needs one label a sample, got {values.shape} for {shape}")
+    return values
+
+
+def _second_eigenvalue(A: Array | csr_array) -> float:
+    if connected_components(A, directed=False)[0] > 1:
+        return 0.0
+    return float(1 - leading_eigenvectors(A, 2)[0][1])
 
 
 def _dense(coef: ArrayLike | csr_array, name: str) -> np.ndarray:

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from twinsolve.solvers import clustering_accuracy, coefficient_distance, relative_residual
+from twinsolve.solvers import (
+    clustering_accuracy,
+    coefficient_distance,
+    connectivity,
+    relative_residual,
+    subspace_preserving_error,
+)
 
 
 def test_accuracy_is_invariant_to_names_and_counts_unmatched_clusters():
@@ -40,3 +46,53 @@ def test_relative_residual():
     assert relative_residual([[0.5, 0.0]], X, targets=[[2.0]]) == 0.25
     with pytest.raises(ValueError, match="coef: must have shape"):
         relative_residual(np.eye(3), X)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+def test_subspace_preserving_error_as_a_loop(wrap):
+    rng = np.random.default_rng(0)
+    y = np.repeat(["a", "b", "c"], 4)
+    C = rng.standard_normal((12, 12)) * (rng.random((12, 12)) < 0.5)
+    C[5] = 0
+    shares = []
+    for i, row in enumerate(C):
+        wrong = sum(abs(c) for c, label in zip(row, y, strict=True) if label != y[i])
+        shares.append(wrong / sum(abs(row)) if row.any() else 0.0)
+    assert subspace_preserving_error(wrap(C), y) == pytest.approx(np.mean(shares), rel=1e-12)
+    assert subspace_preserving_error(wrap(C * (y[:, None] == y)), y) == 0
+    assert subspace_preserving_error(wrap(-3 * C), y) == pytest.approx(np.mean(shares), rel=1e-12)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+def test_connectivity_as_a_loop(wrap):
+    rng = np.random.default_rng(0)
+    y = np.arange(15) % 3
+    A = rng.random((15, 15)) * (rng.random((15, 15)) < 0.9)
+    A = A + A.T
+    smallest = []
+    for label in range(3):
+        block = A[y == label][:, y == label]
+        degree = block.sum(axis=1)
+        laplacian = np.eye(5) - block / np.sqrt(np.outer(degree, degree))
+        smallest.append(np.sort(np.linalg.eigvalsh(laplacian))[1])
+    assert connectivity(wrap(A), y) == pytest.approx(min(smallest), rel=1e-10)
+    assert connectivity(wrap(10 * A), y) == pytest.approx(min(smallest), rel=1e-10)
+    A[0, y == 0] = A[y == 0, 0] = 0
+    assert connectivity(wrap(A), y) == 0
+
+
+def test_connectivity_leaves_out_classes_of_one():
+    A = np.ones((4, 4)) - np.eye(4)
+    assert connectivity(A, [0, 0, 0, 1]) == pytest.approx(1.5)
+    with pytest.raises(ValueError, match="labels_true: needs a class with at least two"):
+        connectivity(A, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("metric", [subspace_preserving_error, connectivity])
+def test_bad_arguments_of_graph_metrics_are_named(metric):
+    with pytest.raises(ValueError, match="labels_true: needs one label a sample"):
+        metric(np.eye(3), [0, 1])
+    with pytest.raises(ValueError, match=r"(affinity|coef): .*NaN"):
+        metric(np.full((2, 2), np.nan), [0, 0])
+    with pytest.raises(ValueError, match=r"(affinity|coef): .*NaN"):
+        metric(csr_array(np.full((2, 2), np.nan)), [0, 0])

@@ -1,0 +1,128 @@
+"""Hopkins 155, the point trajectories of motion segmentation."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.io import loadmat
+from sklearn.utils import Bunch
+
+from .root import data_root
+
+_SOURCE = (
+    "Hopkins 155 motion segmentation as hopkins155/NAME/NAME_truth.mat with x and s (Tron and "
+    "Vidal, CVPR 2007)"
+)
+_LEFT_OUT = "dancing"
+
+
+def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = False) -> list[Bunch]:
+    """Load Hopkins 155: trajectories of tracked points on 2 or 3 rigid motions a sequence.
+
+    Parameters
+    ----------
+    data_home : str, optional
+        Folder that holds ``hopkins155``. None is the folder in the environment variable
+        TWINSOLVE_DATA, else the user's cache folder.
+    include_dancing : bool, default=False
+        Add the sequence ``dancing`` (5 motions), which published averages leave out.
+
+    Returns
+    -------
+    list of Bunch
+        One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames), row i
+        the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on; ``labels``:
+        motions from 0; ``name``; ``n_motions``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder is missing or empty: names it and where the data set comes from.
+    ValueError
+        If a file does not hold the two arrays in the expected shapes.
+
+    Examples
+    --------
+    >>> from twinsolve.datasets import fetch_hopkins155
+    >>> len(fetch_hopkins155())  # doctest: +SKIP
+    155
+    """
+    folder = data_root(data_home) / "hopkins155"
+    paths = sorted(folder.glob("*/*_truth.mat"))
+    if not paths:
+        raise FileNotFoundError(
+            f"No sequences in {folder}. Put them there, or name the folder above with data_home= "
+            f"or the environment variable TWINSOLVE_DATA. Source: {_SOURCE}."
+        )
+    names = [path.parent.name for path in paths]
+    return [
+        _read(path, name)
+        for path, name in zip(paths, names, strict=True)
+        if include_dancing or name != _LEFT_OUT
+    ]
+
+
+def project_trajectories(X: ArrayLike, dimension: int) -> np.ndarray:
+    """Coordinates of the rows of X along their leading right singular vectors, without centring.
+
+    ``X R`` with the `dimension` leading right singular vectors as columns of R; n motions span at
+    most 4 n dimensions. With fewer than `dimension` singular vectors, all are taken.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_points, n_features)
+    dimension : int
+
+    Returns
+    -------
+    ndarray of shape (n_points, min(dimension, n_points, n_features))
+
+    Raises
+    ------
+    ValueError
+        If ``dimension < 1``.
+
+    Examples
+    --------
+    >>> from twinsolve.datasets import project_trajectories
+    >>> abs(project_trajectories([[3.0, 0.0], [0.0, 1.0]], 1))
+    array([[3.],
+           [0.]])
+    """
+    if dimension < 1:
+        raise ValueError(f"dimension: must be >= 1, got {dimension}")
+    U, s, _ = np.linalg.svd(np.asarray(X, dtype=np.float64), full_matrices=False)
+    return U[:, :dimension] * s[:dimension]
+
+
+def homogeneous_coordinates(X: ArrayLike) -> np.ndarray:
+    """Append a feature that is 1 for every row, so that affine subspaces become linear ones.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_points, n_features)
+
+    Returns
+    -------
+    ndarray of shape (n_points, n_features + 1)
+
+    Examples
+    --------
+    >>> from twinsolve.datasets import homogeneous_coordinates
+    >>> homogeneous_coordinates([[3.0, 4.0]])
+    array([[3., 4., 1.]])
+    """
+    X = np.asarray(X, dtype=np.float64)
+    return np.hstack([X, np.ones((len(X), 1))])
+
+
+def _read(path: Path, name: str) -> Bunch:
+    content = loadmat(path, variable_names=["x", "s"])
+    try:
+        x, labels = content["x"], content["s"].ravel().astype(np.int64) - 1
+    except KeyError as error:
+        raise ValueError(f"{path}: is not {_SOURCE}") from error
+    if x.ndim != 3 or x.shape[:2] != (3, len(labels)):
+        raise ValueError(f"{path}: x must have shape (3, points, frames), got {x.shape}")
+    X = np.ascontiguousarray(x[:2].transpose(1, 2, 0), dtype=np.float64).reshape(len(labels), -1)
+    return Bunch(X=X, labels=labels, name=name, n_motions=len(np.unique(labels)))

@@ -1,0 +1,40 @@
+"""From coefficients to clusters: affinities, the spectral step, and the estimators."""
+
+from .affinity import (
+    keep_l1_mass,
+    low_rank_affinity,
+    scale_by_row_maximum,
+    softmax_rows,
+    svd_power_affinity,
+    symmetric_affinity,
+    unit_rows,
+)
+from .estimators import (
+    ElasticNetSubspaceClustering,
+    LeastSquaresSubspaceClustering,
+    LowRankSubspaceClustering,
+    OMPSubspaceClustering,
+    SparseSubspaceClustering,
+    ThresholdingSubspaceClustering,
+)
+from .k_subspaces import KSubspaces
+from .spectral import eigengap_n_clusters, spectral_labels
+
+__all__ = [
+    "ElasticNetSubspaceClustering",
+    "KSubspaces",
+    "LeastSquaresSubspaceClustering",
+    "LowRankSubspaceClustering",
+    "OMPSubspaceClustering",
+    "SparseSubspaceClustering",
+    "ThresholdingSubspaceClustering",
+    "eigengap_n_clusters",
+    "keep_l1_mass",
+    "low_rank_affinity",
+    "scale_by_row_maximum",
+    "softmax_rows",
+    "spectral_labels",
+    "svd_power_affinity",
+    "symmetric_affinity",
+    "unit_rows",
+]

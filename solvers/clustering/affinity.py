@@ -1,0 +1,305 @@
+"""From coefficients to affinities: the named steps of EQUATIONS 9.2. Row i represents sample i."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh
+from scipy.sparse import csr_array
+from scipy.special import softmax
+from sklearn.preprocessing import normalize
+
+from ..solution import Array, check_integer, check_matrix, check_positive
+
+
+def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
+    """Keep the largest entries of each row until they hold a share of the row's l1 norm.
+
+    With ``|c_(1)| >= |c_(2)| >= ...``, row c keeps its first m entries, m the smallest number with
+    ``sum_{t <= m} |c_(t)| >= mass |c|_1``; the others become zero.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_rows, n_atoms)
+    mass : float
+        The share, in (0, 1]; 0.7 for motion segmentation in the paper on sparse subspace
+        clustering.
+
+    Returns
+    -------
+    ndarray or csr_array of shape (n_rows, n_atoms)
+        Sparse if `coef` is.
+
+    Raises
+    ------
+    ValueError
+        If `mass` is outside (0, 1], or `coef` holds NaN or infinity.
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS PP-1.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import keep_l1_mass
+    >>> keep_l1_mass([[0.0, 3.0, -6.0, 1.0]], 0.7)
+    array([[ 0.,  3., -6.,  0.]])
+    """
+    if check_positive(mass, "mass") > 1:
+        raise ValueError(f"mass: must be in (0, 1], got {mass!r}")
+    C = _check_coef(coef).copy()
+    for row in np.split(C.data, C.indptr[1:-1]) if isinstance(C, csr_array) else C:
+        order = np.argsort(-np.abs(row), kind="stable")
+        held = np.cumsum(np.abs(row[order]), dtype=np.float64)
+        row[order[1:][held[:-1] >= mass * held[-1:]]] = 0
+    if isinstance(C, csr_array):
+        C.eliminate_zeros()
+    return C
+
+
+def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
+    """Divide each row by its largest absolute entry: ``c_ij / max_l |c_il|``; zero rows stay.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_rows, n_atoms)
+
+    Returns
+    -------
+    ndarray or csr_array of shape (n_rows, n_atoms)
+        Sparse if `coef` is.
+
+    Raises
+    ------
+    ValueError
+        If `coef` holds NaN or infinity.
+
+    References
+    ----------
+    EQUATIONS PP-2: followed by `symmetric_affinity`, the affinity of the circulated code of sparse
+    subspace clustering.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import scale_by_row_maximum
+    >>> scale_by_row_maximum([[0.0, -4.0], [0.0, 0.0]])
+    array([[ 0., -1.],
+           [ 0.,  0.]])
+    """
+    return normalize(_check_coef(coef), norm="max")
+
+
+def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
+    """Divide each row by its Euclidean norm: ``c_i / |c_i|``; zero rows stay.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_rows, n_atoms)
+
+    Returns
+    -------
+    ndarray or csr_array of shape (n_rows, n_atoms)
+        Sparse if `coef` is.
+
+    Raises
+    ------
+    ValueError
+        If `coef` holds NaN or infinity.
+
+    References
+    ----------
+    EQUATIONS PP-2b.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import unit_rows
+    >>> unit_rows([[3.0, -4.0], [0.0, 0.0]])
+    array([[ 0.6, -0.8],
+           [ 0. ,  0. ]])
+    """
+    return normalize(_check_coef(coef), norm="l2")
+
+
+def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:
+    """Affinity ``|C| + |C|^T`` of self-expression coefficients.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_samples, n_samples)
+
+    Returns
+    -------
+    ndarray or csr_array of shape (n_samples, n_samples)
+        Symmetric and nonnegative; sparse if `coef` is.
+
+    Raises
+    ------
+    ValueError
+        If `coef` is not square or holds NaN or infinity.
+
+    References
+    ----------
+    EQUATIONS SE-AFF, PP-2a.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import symmetric_affinity
+    >>> symmetric_affinity([[0.0, -1.0], [0.5, 0.0]])
+    array([[0. , 1.5],
+           [1.5, 0. ]])
+    """
+    size = abs(_check_square(coef))
+    return size + size.T
+
+
+def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
+    """Affinity of low-rank coefficients, from the angles between their left singular vectors.
+
+    ::
+
+        C = U S V^T (thin SVD),   M = U S^(1/2) with unit rows,   A_ij = |m_i . m_j|^power
+
+    Rows of C that are zero give zero rows of A. Singular values at rounding level are left out.
+
+    Parameters
+    ----------
+    coef : array-like of shape (n_samples, n_samples)
+    power : float, default=4.0
+        Positive; 4 for low-rank representation and 3 for LRSC in the recipes of EQUATIONS 9.2.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_samples)
+        Symmetric, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `coef` is not square or holds NaN or infinity, or ``power <= 0``.
+
+    References
+    ----------
+    Liu et al., "Robust Recovery of Subspace Structures by Low-Rank Representation" (2013);
+    EQUATIONS PP-3.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import low_rank_affinity
+    >>> low_rank_affinity([[2.0, 2.0], [2.0, 2.0]]).round(4)
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    C = _check_square(check_matrix(coef, "coef"))
+    power = check_positive(power, "power")
+    U, s, _ = np.linalg.svd(C, full_matrices=False)
+    return np.abs(_cosines(U, s)) ** power
+
+
+def svd_power_affinity(
+    coef: ArrayLike | csr_array, n_clusters: int, *, dimension: int, power: float
+) -> Array:
+    """Affinity of the codes of EDSC and deep subspace clustering: truncated SVD, then a power.
+
+    ::
+
+        (C + C^T) / 2 = U S V^T,   M = U_r S_r^(1/2) with unit rows,   r = dimension n_clusters + 1
+        B_ij = max(m_i . m_j, 0)^power,   A = (B + B^T) / (2 max B)
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_samples, n_samples)
+    n_clusters : int
+    dimension : int
+        Dimension d of a subspace. With more than `n_samples` vectors asked for, all are kept.
+    power : float
+        Positive. The papers choose `dimension` and `power` for each data set, with labels.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_samples)
+        Symmetric, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `coef` is not square or holds NaN or infinity, or a number is not positive.
+
+    References
+    ----------
+    Ji et al., "Efficient Dense Subspace Clustering" (2014) and "Deep Subspace Clustering Networks"
+    (2017); EQUATIONS PP-4.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import svd_power_affinity
+    >>> svd_power_affinity([[2.0, 2.0], [2.0, 2.0]], 1, dimension=1, power=2.0).round(4)
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    C = _check_square(coef)
+    rank = 1 + check_integer(dimension, "dimension", minimum=1) * check_integer(
+        n_clusters, "n_clusters", minimum=1
+    )
+    power = check_positive(power, "power")
+    C = C.toarray() if isinstance(C, csr_array) else C
+    values, vectors = eigh((C + C.T) / 2)
+    leading = np.argsort(-np.abs(values), kind="stable")[:rank]
+    B = np.maximum(_cosines(vectors[:, leading], np.abs(values[leading])), 0) ** power
+    return (B + B.T) / (2 * max(B.max(), np.finfo(B.dtype).tiny))
+
+
+def softmax_rows(coef: ArrayLike | csr_array) -> Array:
+    """Softmax over each row: ``exp(c_ij) / sum_l exp(c_il)``.
+
+    Zeros count as logits of 0, so the result is dense; for the softmax of ``|C|`` pass ``abs(C)``.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_rows, n_atoms)
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_atoms)
+        Positive, rows sum to 1.
+
+    Raises
+    ------
+    ValueError
+        If `coef` holds NaN or infinity.
+
+    References
+    ----------
+    EQUATIONS PP-5.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import softmax_rows
+    >>> softmax_rows([[1.0, 1.0]])
+    array([[0.5, 0.5]])
+    """
+    C = _check_coef(coef)
+    return softmax(C.toarray() if isinstance(C, csr_array) else C, axis=1)
+
+
+def _check_coef(coef: ArrayLike | csr_array) -> Array | csr_array:
+    if not hasattr(coef, "tocsr"):
+        return check_matrix(coef, "coef")
+    C = csr_array(coef)
+    if not np.isfinite(C.data).all():
+        raise ValueError("coef: must not hold NaN or infinity")
+    return C
+
+
+def _check_square(coef: ArrayLike | csr_array) -> Array | csr_array:
+    C = _check_coef(coef)
+    if C.shape[0] != C.shape[1]:
+        raise ValueError(f"coef: must be square, got shape {C.shape}")
+    return C
+
+
+def _cosines(U: Array, s: Array) -> Array:
+    """``M M^T`` for ``M = U S^(1/2)`` with unit rows, zero where that is rounding."""
+    rounding = len(U) * np.finfo(s.dtype).eps
+    kept = s > rounding * s.max()
+    M = U[:, kept] * np.sqrt(s[kept])
+    norms = np.linalg.norm(M, axis=1, keepdims=True)
+    M = M / np.where(norms > rounding * np.sqrt(s.max()), norms, np.inf)
+    return M @ M.T

@@ -1,0 +1,121 @@
+"""k-subspaces: k-means with subspaces for centres. Samples are rows."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..solution import Array, check_integer
+from .spectral import check_n_clusters
+
+
+class KSubspaces(ClusterMixin, BaseEstimator):
+    """Clustering by nearest subspace, alternating with a principal subspace for each cluster.
+
+    ::
+
+        min over labels l and orthonormal B_1, ..., B_k (dimension x n_features) of
+            sum_i |x_i - x_i B_{l_i}^T B_{l_i}|^2
+
+    Subspaces pass through the origin. Each restart begins with random subspaces; the best of all
+    restarts is kept. The objective never increases, but its minimum need not be global.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+    dimension : int, default=1
+        Dimension of every subspace, at most `n_features`.
+    n_init : int, default=20
+        Restarts.
+    max_iter : int, default=100
+        Most alternations in a restart.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    bases_ : ndarray of shape (n_clusters, dimension, n_features)
+        Orthonormal rows.
+    inertia_ : float
+        The objective.
+    n_iter_ : int
+        Alternations of the best restart.
+    n_features_in_ : int
+
+    References
+    ----------
+    Bradley and Mangasarian, "k-Plane Clustering" (2000); EQUATIONS CL-10.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import KSubspaces
+    >>> X = [[1.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -3.0]]
+    >>> KSubspaces(2, random_state=0).fit(X).inertia_
+    0.0
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        dimension: int = 1,
+        n_init: int = 20,
+        max_iter: int = 100,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.dimension = dimension
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: None = None) -> "KSubspaces":
+        """Find the subspaces and the labels.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity, one sample, more clusters than samples, or a `dimension` above
+            `n_features`.
+        """
+        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        check_n_clusters(self.n_clusters, len(X))
+        check_integer(self.dimension, "dimension", minimum=1, maximum=X.shape[1])
+        check_integer(self.n_init, "n_init", minimum=1)
+        check_integer(self.max_iter, "max_iter", minimum=1)
+        rng = check_random_state(self.random_state)
+        runs = [self._alternate(X, rng) for _ in range(self.n_init)]
+        self.inertia_, self.labels_, self.bases_, self.n_iter_ = min(runs, key=lambda run: run[0])
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Index of the nearest subspace of each row of X."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return _distances(X, self.bases_).argmin(axis=1)
+
+    def _alternate(self, X: Array, rng: np.random.RandomState) -> tuple[float, Array, Array, int]:
+        shape = (self.n_clusters, X.shape[1], self.dimension)
+        bases = np.linalg.qr(rng.standard_normal(shape))[0].transpose(0, 2, 1).astype(X.dtype)
+        labels, previous = _distances(X, bases).argmin(axis=1), None
+        n_iter = 0
+        while n_iter < self.max_iter and not np.array_equal(labels, previous):
+            for cluster in range(self.n_clusters):
+                bases[cluster] = _principal(X[labels == cluster], bases[cluster])
+            previous, labels = labels, _distances(X, bases).argmin(axis=1)
+            n_iter += 1
+        return float(_distances(X, bases).min(axis=1).sum()), labels, bases, n_iter
+
+
+def _principal(points: Array, basis: Array) -> Array:
+    """Leading right singular vectors of `points`; too few points keep the rest of `basis`."""
+    leading = np.linalg.svd(points, full_matrices=False)[2][: len(basis)]
+    completed = np.linalg.qr(np.vstack([leading, basis]).T)[0].T
+    return completed[: len(basis)]
+
+
+def _distances(X: Array, bases: Array) -> Array:
+    """Squared distance of each row to each subspace, shape (n_samples, n_clusters)."""
+    residuals = [X - (X @ basis.T) @ basis for basis in bases]
+    return np.stack([(r * r).sum(axis=1) for r in residuals], axis=1)

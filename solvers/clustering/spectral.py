@@ -1,0 +1,223 @@
+"""From affinities to clusters: the spectral step and the number of clusters."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh, qr, svd
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import LinearOperator, eigsh
+from sklearn.cluster import KMeans
+from sklearn.preprocessing import normalize
+
+from ..solution import Array, check_integer, check_matrix
+
+_N_INIT = 20
+_DENSE_ROWS = 200
+_ASYMMETRY = 1e-5
+
+
+def spectral_labels(
+    affinity: ArrayLike | csr_array,
+    n_clusters: int,
+    *,
+    assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
+    random_state: int | np.random.RandomState | None = None,
+) -> Array:
+    """Cluster the points of a graph by the leading eigenvectors of its normalised affinity.
+
+    The `n_clusters` leading eigenvectors of ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``, with rows
+    scaled to unit norm, are clustered by k-means with 20 restarts or by pivoted QR. A sparse
+    affinity stays sparse.
+
+    A graph with at least `n_clusters` connected components, isolated points not counted, has its
+    largest components as clusters. Points in other components, isolated points among them, say
+    nothing about their cluster and join the largest one; so there are fewer clusters if fewer
+    points than `n_clusters` are connected.
+
+    Parameters
+    ----------
+    affinity : array-like or csr_array of shape (n_samples, n_samples)
+        Symmetric and nonnegative.
+    n_clusters : int
+        In [1, n_samples].
+    assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
+        Published numbers use k-means; ``cluster_qr`` is deterministic.
+    random_state : int, RandomState or None
+        Seeds k-means.
+
+    Returns
+    -------
+    ndarray of int of shape (n_samples,)
+
+    Raises
+    ------
+    ValueError
+        If `affinity` is not square, symmetric, finite and nonnegative, or an argument is outside
+        its range.
+
+    References
+    ----------
+    Ng, Jordan and Weiss, "On Spectral Clustering" (2001); Damle, Minden and Ying, "Simple, direct
+    and efficient multi-way spectral clustering" (2019) for ``cluster_qr``; EQUATIONS 9.2, Spectral.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import spectral_labels
+    >>> spectral_labels([[0.0, 2.0, 0.0, 0.1], [2.0, 0.0, 0.0, 0.0],
+    ...                  [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]], 2, random_state=0)
+    array([1, 1, 0, 0], dtype=int32)
+    """
+    A = check_affinity(affinity)
+    n_clusters = check_n_clusters(n_clusters, A.shape[0])
+    if assign_labels not in ("kmeans", "cluster_qr"):
+        raise ValueError(f"assign_labels: must be 'kmeans' or 'cluster_qr', got {assign_labels!r}")
+    connected, A, part = _without_isolated_points(A)
+    k = min(n_clusters, len(part))
+    if k == 0 or part.max() + 1 >= k:
+        found = _largest_parts(part, k)
+    else:
+        embedding = normalize(leading_eigenvectors(A, k)[1])
+        if assign_labels == "kmeans":
+            model = KMeans(k, n_init=_N_INIT, random_state=random_state)
+            found = model.fit_predict(embedding)
+        else:
+            found = _cluster_qr(embedding)
+    labels = np.full(len(connected), np.bincount(found, minlength=1).argmax(), dtype=np.int32)
+    labels[connected] = found
+    return labels
+
+
+def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 10) -> int:
+    """Number of clusters at the largest gap between eigenvalues of the normalised affinity.
+
+    ``argmax_k mu_k - mu_{k+1}`` over ``1 <= k <= max_clusters``, with ``mu_1 >= mu_2 >= ...`` the
+    eigenvalues of ``D^(-1/2) A D^(-1/2)``. Isolated points are left out.
+
+    Parameters
+    ----------
+    affinity : array-like or csr_array of shape (n_samples, n_samples)
+        Symmetric and nonnegative.
+    max_clusters : int, default=10
+        The answer where the graph has at least as many connected components.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        If `affinity` is not square, symmetric, finite and nonnegative, or ``max_clusters < 1``.
+
+    References
+    ----------
+    von Luxburg, "A tutorial on spectral clustering" (2007), section 8.3.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import eigengap_n_clusters
+    >>> eigengap_n_clusters([[0.0, 2.0, 0.0, 0.1], [2.0, 0.0, 0.0, 0.0],
+    ...                      [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]])
+    2
+    """
+    A = check_affinity(affinity)
+    max_clusters = check_integer(max_clusters, "max_clusters", minimum=1)
+    _, A, part = _without_isolated_points(A)
+    n_values = min(max_clusters + 1, len(part))
+    if n_values < 2:
+        return 1
+    if part.max() + 1 >= max_clusters:
+        return max_clusters
+    values = leading_eigenvectors(A, n_values)[0]
+    return int(np.argmax(values[:-1] - values[1:])) + 1
+
+
+def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
+    """The k largest eigenvalues of ``D^(-1/2) A D^(-1/2)``, descending, and their eigenvectors.
+
+    Every point needs a positive degree, and k must exceed the number of components. On large
+    graphs the eigenvectors of eigenvalue 1, one for each component, are written down and deflated:
+    Lanczos iterations can miss repeated eigenvalues.
+    """
+    degree = np.asarray(A.sum(axis=1), dtype=np.float64)
+    scale = 1 / np.sqrt(degree)
+    if isinstance(A, csr_array):
+        M = diags_array(scale) @ A @ diags_array(scale)
+    else:
+        M = scale[:, None] * A * scale
+    n = len(degree)
+    n_parts, part = connected_components(A, directed=False)
+    if n <= _DENSE_ROWS or 2 * k >= n:
+        dense = M.toarray() if isinstance(M, csr_array) else M
+        values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
+        return values[::-1], vectors[:, ::-1]
+    known = csr_array((np.sqrt(degree), (np.arange(n), part)))
+    known = normalize(known, axis=0)
+    deflated = LinearOperator((n, n), matvec=lambda x: M @ x - 2 * (known @ (known.T @ x)))
+    start = np.random.RandomState(0).standard_normal(n)
+    values, vectors = eigsh(deflated, k - n_parts, which="LA", v0=start)
+    order = np.argsort(-values)
+    return (
+        np.concatenate([np.ones(n_parts), values[order]]),
+        np.hstack([known.toarray(), vectors[:, order]]),
+    )
+
+
+def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:
+    """Return `affinity` as an ndarray or csr_array if it is square, finite, nonnegative, symmetric.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with its name.
+    """
+    if hasattr(affinity, "tocsr"):
+        A = csr_array(affinity)
+        check_matrix(A.data[:, None], "affinity", min_rows=0)
+    else:
+        A = check_matrix(affinity, "affinity")
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"affinity: must be square, got shape {A.shape}")
+    if A.min() < 0:
+        raise ValueError(f"affinity: must be nonnegative, got {A.min()}")
+    if abs(A - A.T).max() > _ASYMMETRY * A.max():
+        raise ValueError("affinity: must be symmetric; take symmetric_affinity of coefficients")
+    return A
+
+
+def check_n_clusters(n_clusters: int, n_samples: int) -> int:
+    """Return `n_clusters` as an int if it is a whole number from 1 to `n_samples`.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with its name.
+    """
+    if check_integer(n_clusters, "n_clusters", minimum=1) > n_samples:
+        raise ValueError(f"n_clusters: must be at most n_samples={n_samples}, got {n_clusters}")
+    return int(n_clusters)
+
+
+def _without_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
+    """Which points are connected to others, the affinity among them, and their component."""
+    part = connected_components(A, directed=False)[1]
+    connected = np.bincount(part)[part] > 1
+    inside = np.flatnonzero(connected)
+    part = np.unique(part[connected], return_inverse=True)[1]
+    return connected, A[inside][:, inside], part
+
+
+def _largest_parts(part: Array, k: int) -> Array:
+    """The k largest components as clusters 0 to k - 1; all other points join the largest."""
+    rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"))[part]
+    return np.where(rank < k, rank, 0)
+
+
+def _cluster_qr(embedding: Array) -> Array:
+    """Rotate the embedding so that k well-spread rows come close to the axes."""
+    k = embedding.shape[1]
+    pivots = qr(embedding.T, pivoting=True, mode="economic")[2][:k]
+    left, _, right = svd(embedding[pivots].T)
+    return np.abs(embedding @ (left @ right)).argmax(axis=1)

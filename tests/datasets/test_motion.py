@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.io import savemat
+
+from twinsolve.datasets import fetch_hopkins155, homogeneous_coordinates, project_trajectories
+
+
+def write(root, name, x, s):
+    (root / "hopkins155" / name).mkdir(parents=True)
+    savemat(root / "hopkins155" / name / f"{name}_truth.mat", {"x": x, "s": s})
+
+
+def test_hopkins155(real_data):
+    sequences = fetch_hopkins155()
+    assert len(sequences) == 155
+    assert np.bincount([sequence.n_motions for sequence in sequences]).tolist() == [0, 0, 120, 35]
+    assert [s.name for s in sequences] == sorted(s.name for s in sequences)
+    for sequence in sequences:
+        assert len(sequence.X) == len(sequence.labels)
+        assert sorted(set(sequence.labels)) == list(range(sequence.n_motions))
+        assert np.isfinite(sequence.X).all()
+    extra = {s.name for s in fetch_hopkins155(include_dancing=True)} - {s.name for s in sequences}
+    assert extra == {"dancing"}
+
+
+def test_points_of_one_motion_span_few_dimensions_and_move_little(real_data):
+    """Rows are trajectories: low rank a motion, and small steps from one frame to the next."""
+    for sequence in fetch_hopkins155()[::20]:
+        for motion in range(sequence.n_motions):
+            points = sequence.X[sequence.labels == motion]
+            s = np.linalg.svd(points)[1]
+            assert (s[4:] ** 2).sum() < 1e-2 * (s**2).sum()
+        steps = np.diff(sequence.X.reshape(len(sequence.X), -1, 2), axis=1)
+        assert np.abs(steps).mean() < 0.1 * sequence.X.std()
+
+
+def test_axes_are_coordinate_point_frame(tmp_path):
+    x = np.arange(24.0).reshape(3, 4, 2)
+    write(tmp_path, "b", x, np.array([[1], [2], [1], [3]], dtype=np.uint8))
+    write(tmp_path, "a", x[:, :2], np.array([[2], [1]], dtype=np.uint8))
+    write(tmp_path, "dancing", x, np.ones((4, 1)))
+    first, second = fetch_hopkins155(data_home=str(tmp_path))
+    assert (first.name, second.name) == ("a", "b")
+    for i in range(4):
+        expected = [x[coordinate, i, frame] for frame in range(2) for coordinate in range(2)]
+        assert second.X[i].tolist() == expected
+    assert second.labels.tolist() == [0, 1, 0, 2]
+    assert second.n_motions == 3
+
+
+def test_missing_and_foreign_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No sequences in .*hopkins155.*TWINSOLVE_DATA"):
+        fetch_hopkins155(data_home=str(tmp_path))
+    write(tmp_path, "odd", np.zeros((3, 4, 2)), np.ones((5, 1)))
+    with pytest.raises(ValueError, match=r"x must have shape \(3, points, frames\)"):
+        fetch_hopkins155(data_home=str(tmp_path))
+    savemat(tmp_path / "hopkins155" / "odd" / "odd_truth.mat", {"y": [[1]]})
+    with pytest.raises(ValueError, match="is not Hopkins 155"):
+        fetch_hopkins155(data_home=str(tmp_path))
+
+
+def test_projection_keeps_inner_products_and_does_not_centre():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((9, 3)) @ rng.standard_normal((3, 14)) + 5
+    found = project_trajectories(X, 4)
+    assert found.shape == (9, 4)
+    assert_allclose(found @ found.T, X @ X.T, atol=1e-10)
+    leading = np.linalg.svd(X)[2][:2]
+    assert_allclose(np.abs(project_trajectories(X, 2)), np.abs(X @ leading.T), atol=1e-10)
+    assert project_trajectories(X, 99).shape == (9, 9)
+    with pytest.raises(ValueError, match="dimension: must be >= 1"):
+        project_trajectories(X, 0)
+
+
+def test_homogeneous_coordinates():
+    found = homogeneous_coordinates(np.zeros((2, 3)))
+    assert found.tolist() == [[0, 0, 0, 1], [0, 0, 0, 1]]

@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array, issparse
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import (
+    keep_l1_mass,
+    low_rank_affinity,
+    low_rank_self_expression,
+    scale_by_row_maximum,
+    softmax_rows,
+    svd_power_affinity,
+    symmetric_affinity,
+    unit_rows,
+)
+
+
+def svd_power(C, power=2.0):
+    return svd_power_affinity(C, 2, dimension=2, power=power)
+
+
+@pytest.fixture
+def C():
+    """Signed coefficients with zeros, ties within a row, and a zero row."""
+    rng = np.random.default_rng(0)
+    C = rng.standard_normal((12, 12)) * (rng.random((12, 12)) < 0.6)
+    C[3], C[4] = 0, 0.5
+    return C
+
+
+def unit(M):
+    return np.array([m / np.linalg.norm(m) if np.linalg.norm(m) > 1e-12 else 0 * m for m in M])
+
+
+@pytest.mark.parametrize("mass", [0.3, 0.7, 1.0])
+def test_l1_mass_is_kept_as_the_loop_keeps_it(C, mass):
+    expected = np.zeros_like(C)
+    for i, row in enumerate(C):
+        held = 0.0
+        for j in sorted(range(len(row)), key=lambda j: -abs(row[j])):
+            if held >= mass * np.abs(row).sum() * (1 - 1e-12):
+                break
+            expected[i, j] = row[j]
+            held += abs(row[j])
+    assert (keep_l1_mass(C, mass) == expected).all()
+
+
+def test_an_entry_that_reaches_the_mass_exactly_is_the_last():
+    assert keep_l1_mass([[1.0, 2.0, 1.0]], 0.5).tolist() == [[0.0, 2.0, 0.0]]
+    assert keep_l1_mass([[1.0, 2.0, 1.0]], 0.75).tolist() == [[1.0, 2.0, 0.0]]
+
+
+def test_rows_are_scaled_as_the_loop_scales_them(C):
+    by_maximum, by_norm = np.zeros_like(C), np.zeros_like(C)
+    for i, row in enumerate(C):
+        if row.any():
+            by_maximum[i] = row / max(abs(c) for c in row)
+            by_norm[i] = row / np.sqrt(sum(c * c for c in row))
+    assert_allclose(scale_by_row_maximum(C), by_maximum, rtol=1e-14)
+    assert_allclose(unit_rows(C), by_norm, rtol=1e-14)
+
+
+def test_symmetric_affinity_as_a_loop(C):
+    A = symmetric_affinity(C)
+    for i in range(len(C)):
+        for j in range(len(C)):
+            assert A[i, j] == abs(C[i, j]) + abs(C[j, i])
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0, 4.0])
+def test_low_rank_affinity_as_a_loop(C, power):
+    U, s, _ = np.linalg.svd(C)
+    M = unit(U * np.sqrt(s))
+    M[3] = 0
+    A = low_rank_affinity(C, power=power)
+    for i in range(len(C)):
+        for j in range(len(C)):
+            assert A[i, j] == pytest.approx(abs(M[i] @ M[j]) ** power, abs=1e-10)
+    assert (A[3] == 0).all()
+    assert (A == A.T).all()
+
+
+def test_svd_power_affinity_as_a_loop(C):
+    U, s, _ = np.linalg.svd((C + C.T) / 2)
+    M = unit(U[:, :7] * np.sqrt(s[:7]))
+    B = np.array([[max(a @ b, 0) ** 2 for b in M] for a in M])
+    B /= B.max()
+    A = svd_power_affinity(C, 3, dimension=2, power=2)
+    assert_allclose(A, (B + B.T) / 2, atol=1e-10)
+    assert_allclose(svd_power_affinity(csr_array(C), 3, dimension=2, power=2), A, atol=1e-12)
+    assert svd_power_affinity(C, 3, dimension=99, power=2).shape == A.shape
+
+
+def test_softmax_rows_as_a_loop(C):
+    A = softmax_rows(C)
+    for i, row in enumerate(C):
+        weights = [np.exp(c) for c in row]
+        assert_allclose(A[i], np.array(weights) / sum(weights), rtol=1e-13)
+    assert (softmax_rows(csr_array(C)) == A).all()
+    assert np.isfinite(softmax_rows([[1e4, 0.0]])).all()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [lambda C: keep_l1_mass(C, 0.7), scale_by_row_maximum, unit_rows, symmetric_affinity],
+    ids=["mass", "maximum", "norm", "symmetric"],
+)
+def test_sparse_stays_sparse_and_equals_dense_and_keeps_its_input(C, step):
+    given = csr_array(C)
+    found = step(given)
+    assert issparse(found)
+    assert_allclose(found.toarray(), step(C), rtol=1e-14)
+    assert (given.toarray() == C).all()
+    assert step(C.astype(np.float32)).dtype == np.float32
+    kept = C.copy()
+    step(C)
+    assert (kept == C).all()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        symmetric_affinity,
+        low_rank_affinity,
+        lambda C: svd_power_affinity(C, 2, dimension=2, power=2),
+    ],
+    ids=["symmetric", "low rank", "svd"],
+)
+def test_permutation_of_samples_permutes_the_affinity(C, step):
+    order = np.random.default_rng(1).permutation(len(C))
+    assert_allclose(step(C[np.ix_(order, order)]), step(C)[np.ix_(order, order)], atol=1e-8)
+
+
+@pytest.mark.parametrize("power", [1.0, 4.0])
+def test_low_rank_affinity_ignores_rounding_on_independent_subspaces(power):
+    X, y = make_union_of_subspaces(10, n_subspaces=3, dimension=3, random_state=0)
+    X[0] = 0
+    A = low_rank_affinity(low_rank_self_expression(X, lam=0.0), power=power)
+    assert np.abs(A[y[:, None] != y]).max() < 1e-12**power * 1e3
+    assert (A[0] == 0).all()
+    assert_allclose(A.diagonal()[1:], 1)
+
+
+def test_zero_coefficients_give_a_zero_affinity():
+    zero = np.zeros((4, 4))
+    for A in (
+        keep_l1_mass(zero, 0.7),
+        unit_rows(zero),
+        scale_by_row_maximum(zero),
+        low_rank_affinity(zero),
+        svd_power(zero),
+    ):
+        assert (A == 0).all()
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+def test_bad_coefficients_are_named(wrap):
+    for step in (symmetric_affinity, svd_power):
+        with pytest.raises(ValueError, match="coef: must be square"):
+            step(wrap(np.ones((2, 3))))
+    for step in (symmetric_affinity, unit_rows, scale_by_row_maximum, softmax_rows):
+        with pytest.raises(ValueError, match=r"coef: .*NaN"):
+            step(wrap(np.full((2, 2), np.nan)))
+
+
+def test_bad_settings_are_named():
+    for mass in (0, 1.1, np.nan):
+        with pytest.raises(ValueError, match="mass: must be"):
+            keep_l1_mass(np.eye(2), mass)
+    for step in (
+        low_rank_affinity,
+        lambda C, power: svd_power_affinity(C, 1, dimension=1, power=power),
+    ):
+        with pytest.raises(ValueError, match="power: must be > 0"):
+            step(np.eye(2), power=0)
+    with pytest.raises(ValueError, match="dimension: must be a whole number"):
+        svd_power_affinity(np.eye(2), 1, dimension=0, power=2)

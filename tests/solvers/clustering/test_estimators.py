@@ -1,0 +1,285 @@
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import normalize
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import (
+    ElasticNetSubspaceClustering,
+    KSubspaces,
+    LeastSquaresSubspaceClustering,
+    LowRankSubspaceClustering,
+    OMPSubspaceClustering,
+    SparseSubspaceClustering,
+    ThresholdingSubspaceClustering,
+    duality_gap,
+    keep_l1_mass,
+    lam_max,
+    least_squares_self_expression,
+    low_rank_self_expression,
+    omp_self_expression,
+    scale_by_row_maximum,
+    sparse_self_expression,
+    spectral_labels,
+    symmetric_affinity,
+)
+
+SELF_EXPRESSIVE = [
+    SparseSubspaceClustering,
+    ElasticNetSubspaceClustering,
+    OMPSubspaceClustering,
+    LeastSquaresSubspaceClustering,
+    LowRankSubspaceClustering,
+    ThresholdingSubspaceClustering,
+]
+ALL = [*SELF_EXPRESSIVE, KSubspaces]
+
+
+def expected_failures(estimator):
+    if isinstance(estimator, OMPSubspaceClustering):
+        return {"check_clustering": "its blobs in the plane are no subspaces: two points span all"}
+    return {}
+
+
+@parametrize_with_checks([kind() for kind in ALL], expected_failed_checks=expected_failures)
+@pytest.mark.filterwarnings("default")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def data(seed=0, **settings):
+    return make_union_of_subspaces(
+        **{"n_samples": 30, "n_subspaces": 3, "n_features": 20, "dimension": 3, "noise": 0.02}
+        | settings,
+        random_state=seed,
+    )
+
+
+def make(kind, **settings):
+    if kind is KSubspaces:
+        return kind(3, dimension=3, random_state=0, **settings)
+    return kind(3, random_state=0, **settings)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_subspaces_are_found_and_new_points_join_them(kind):
+    X, y = data()
+    order = np.arange(len(X)) % 3 > 0
+    model = make(kind).fit(X[order])
+    assert adjusted_rand_score(y[order], model.labels_) > 0.95
+    assert model.n_features_in_ == 20
+    found = np.r_[model.labels_, model.predict(X[~order])]
+    assert adjusted_rand_score(np.r_[y[order], y[~order]], found) > 0.9
+    assert (model.predict(X[order]) == model.labels_).mean() > 0.95
+
+
+@pytest.mark.parametrize("kind", SELF_EXPRESSIVE[:-1])
+def test_number_of_clusters_from_the_eigengap(kind):
+    X, y = data(noise=0.0)
+    model = make(kind).set_params(n_clusters=None).fit(X)
+    assert adjusted_rand_score(y, model.labels_) > 0.95
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_order_and_scale_of_the_data_do_not_matter(kind):
+    X, _ = data()
+    order = np.random.default_rng(0).permutation(len(X))
+    found, permuted = (make(kind).fit_predict(Z) for Z in (X, 100 * X[order]))
+    assert adjusted_rand_score(found[order], permuted) == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_rotation_of_the_features_does_not_matter(kind):
+    X, _ = data()
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((20, 20)))[0]
+    assert adjusted_rand_score(make(kind).fit_predict(X), make(kind).fit_predict(X @ Q)) == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_zero_rows_and_duplicates(kind):
+    X, y = data(noise=0.0)
+    X = np.vstack([X, X[:4], np.zeros((2, 20))])
+    model = make(kind).fit(X)
+    y = np.r_[y, y[:4]]
+    assert adjusted_rand_score(y, model.labels_[: len(y)]) > 0.9
+    assert (model.labels_[len(y) - 4 : len(y)] == model.labels_[:4]).all()
+    assert np.isin(model.predict(np.zeros((1, 20))), model.labels_).all()
+    if kind is not KSubspaces:
+        coef = csr_array(model.coef_).toarray()[-1]
+        assert np.abs(coef).max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_data_of_zeros(kind):
+    model = make(kind).fit(np.zeros((6, 4)))
+    assert model.labels_.shape == (6,)
+    assert len(np.unique(model.predict(np.zeros((3, 4))))) == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_bad_input_is_named(kind):
+    X, _ = data()
+    with pytest.raises(ValueError, match="NaN"):
+        make(kind).fit(np.where(X > 0, np.nan, X))
+    with pytest.raises(ValueError, match="infinity"):
+        make(kind).fit(np.where(X > 0, np.inf, X))
+    with pytest.raises(ValueError, match="1 sample"):
+        make(kind).fit(X[:1])
+    with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
+        make(kind).fit(X[:2])
+    with pytest.raises(ValueError, match="n_clusters: must be a whole number >= 1"):
+        make(kind).set_params(n_clusters=0).fit(X)
+    with pytest.raises(ValueError, match="20 features"):
+        make(kind).fit(X).predict(X[:, :5])
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (SparseSubspaceClustering(3, gamma=0), "gamma: must be > 0"),
+        (SparseSubspaceClustering(3, gamma=0.9), "gamma: must be > 1, or all"),
+        (ElasticNetSubspaceClustering(3, l1_ratio=0.0), "l1_ratio: must be"),
+        (SparseSubspaceClustering(3, tol=0), "tol: must be > 0"),
+        (OMPSubspaceClustering(3, n_nonzero=0), "n_nonzero: must be"),
+        (OMPSubspaceClustering(3, tol=-1), "tol: must be >= 0"),
+        (LeastSquaresSubspaceClustering(3, lam=0), "lam: must be > 0"),
+        (LowRankSubspaceClustering(3, lam=-1), "lam: must be > 0"),
+        (ThresholdingSubspaceClustering(3, n_neighbors=0), "n_neighbors: must be"),
+        (SparseSubspaceClustering(3, assign_labels="discretize"), "assign_labels: must be"),
+        (KSubspaces(3, dimension=21), r"dimension: must be a whole number in \[1, 20\]"),
+        (KSubspaces(3, n_init=0), "n_init: must be"),
+        (KSubspaces(3, max_iter=0), "max_iter: must be"),
+    ],
+)
+def test_bad_settings_are_named(model, words):
+    with pytest.raises(ValueError, match=words):
+        model.fit(data()[0])
+
+
+def test_sparse_coefficients_are_those_of_the_solver_at_gamma():
+    X, _ = data()
+    lam = lam_max(X, X, zero_diagonal=True) / 20
+    model = SparseSubspaceClustering(3, gamma=20).fit(X)
+    expected = sparse_self_expression(X, lam=lam)
+    assert_allclose(model.coef_.toarray(), expected.coef.toarray(), atol=1e-12)
+    assert_allclose(model.gap_, duality_gap(X, X, model.coef_, lam=lam, zero_diagonal=True))
+    assert model.gap_.max() <= 1e-6
+    assert (model.affinity_matrix_ != symmetric_affinity(model.coef_)).nnz == 0
+    net = ElasticNetSubspaceClustering(3, gamma=20, l1_ratio=0.5).fit(X)
+    expected = sparse_self_expression(X, lam=2 * lam, l1_ratio=0.5)
+    assert_allclose(net.coef_.toarray(), expected.coef.toarray(), atol=1e-12)
+    assert net.coef_.nnz > model.coef_.nnz
+
+
+def test_a_row_is_zero_just_below_gamma_one_only():
+    X, _ = data(n_samples=5)
+    for kind in (SparseSubspaceClustering, ElasticNetSubspaceClustering):
+        assert (np.diff(kind(3, gamma=1.01).fit(X).coef_.indptr) > 0).all()
+
+
+def test_other_coefficients_are_those_of_their_solvers():
+    X, _ = data()
+    lam = 0.01 * (X**2).sum(axis=1).mean()
+    assert_allclose(
+        LeastSquaresSubspaceClustering(3, zero_diagonal=True).fit(X).coef_,
+        least_squares_self_expression(X, lam=lam, zero_diagonal=True),
+    )
+    assert_allclose(LowRankSubspaceClustering(3).fit(X).coef_, low_rank_self_expression(X, lam=lam))
+    expected = omp_self_expression(normalize(X), n_nonzero=4, tol=1e-6)
+    found = OMPSubspaceClustering(3, n_nonzero=4).fit(X).coef_
+    assert_allclose(found.toarray(), expected.toarray())
+
+
+@pytest.mark.parametrize("kind", [LeastSquaresSubspaceClustering, LowRankSubspaceClustering])
+def test_closed_forms_represent_training_points_as_the_fit_does(kind):
+    X, _ = data()
+    model = make(kind, lam=0.3).fit(X)
+    assert_allclose(model._represent_new(X), model.coef_, atol=1e-12)
+
+
+def test_new_points_by_ridge_regression():
+    X, _ = data()
+    new = data(seed=1)[0][:5]
+    coef = make(LeastSquaresSubspaceClustering, lam=0.3).fit(X)._represent_new(new)
+    expected = [np.linalg.solve(X @ X.T + 0.3 * np.eye(len(X)), X @ x) for x in new]
+    assert_allclose(coef, expected, atol=1e-10)
+
+
+def test_new_points_by_pursuit():
+    """The first atom is the most correlated by angle; the residual is orthogonal to the support."""
+    X, _ = data(n_features=10, noise=0.3)
+    X *= np.random.default_rng(0).uniform(0.1, 10, (len(X), 1))
+    new = data(seed=1, n_features=10)[0][:5] * 3
+    model = make(OMPSubspaceClustering, n_nonzero=4).fit(X)
+    coef = model._represent_new(new)
+    assert ((coef != 0).sum(axis=1) == 4).all()
+    for x, c in zip(new, coef, strict=True):
+        assert c[np.argmax(np.abs(normalize(X) @ x))] != 0
+        assert_allclose(X[c != 0] @ (x - c @ X), 0, atol=1e-9)
+    assert_allclose(model._represent_new(X[:3]) @ X, X[:3], atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", SELF_EXPRESSIVE[:-1])
+def test_new_points_take_the_cluster_of_smallest_residual(kind):
+    X, _ = data(noise=0.5)
+    new = data(seed=1)[0][:20]
+    model = make(kind).fit(X)
+    coef = model._represent_new(new)
+    coef = coef.toarray() if hasattr(coef, "toarray") else coef
+    for x, c, found in zip(new, coef, model.predict(new), strict=True):
+        residual = [np.linalg.norm(x - (c * (model.labels_ == k)) @ X) for k in range(3)]
+        assert found == np.argmin(residual)
+
+
+def test_thresholding_as_a_loop(monkeypatch):
+    X, _ = data(n_samples=8)
+    X = np.vstack([X, np.zeros((1, 20))])
+    monkeypatch.setattr("twinsolve.solvers.clustering.estimators._BLOCK_ENTRIES", 100)
+    model = make(ThresholdingSubspaceClustering, n_neighbors=4).fit(X)
+    expected = np.zeros((len(X), len(X)))
+    for i in range(len(X) - 1):
+        cosines = {
+            j: abs(X[i] @ X[j]) / (np.linalg.norm(X[i]) * np.linalg.norm(X[j]))
+            for j in range(len(X) - 1)
+            if j != i
+        }
+        for j in sorted(cosines, key=lambda j: -cosines[j])[:4]:
+            expected[i, j] = np.exp(-2 * np.arccos(cosines[j]))
+    assert_allclose(model.coef_.toarray(), expected, atol=1e-12)
+
+
+def test_affinity_steps_compose():
+    def circulated(C):
+        return symmetric_affinity(scale_by_row_maximum(keep_l1_mass(C, 0.7)))
+
+    X, _ = data()
+    model = make(SparseSubspaceClustering, affinity=circulated).fit(X)
+    expected = circulated(model.coef_)
+    assert (model.affinity_matrix_ != expected).nnz == 0
+    assert (model.labels_ == spectral_labels(expected, 3, random_state=0)).all()
+
+
+def test_float32_is_kept_and_seeds_repeat():
+    X, y = data()
+    for kind in ALL:
+        model = make(kind).fit(X.astype(np.float32))
+        assert adjusted_rand_score(y, model.labels_) > 0.95
+        fitted = model.bases_ if kind is KSubspaces else model.affinity_matrix_
+        assert fitted.dtype == np.float32
+        again = clone(model).fit(X.astype(np.float32))
+        assert (again.labels_ == model.labels_).all()
+        revived = pickle.loads(pickle.dumps(model))
+        assert (revived.predict(X) == model.predict(X)).all()
+
+
+def test_threads_change_nothing():
+    X, _ = data()
+    serial, threads = (make(SparseSubspaceClustering, n_jobs=n).fit(X) for n in (None, 2))
+    assert (serial.coef_ != threads.coef_).nnz == 0
+    assert (serial.labels_ == threads.labels_).all()

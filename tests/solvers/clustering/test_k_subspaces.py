@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.metrics import adjusted_rand_score
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import KSubspaces
+
+
+@pytest.fixture
+def data():
+    return make_union_of_subspaces(
+        25, n_subspaces=3, n_features=12, dimension=2, noise=0.1, random_state=0
+    )
+
+
+def test_bases_are_principal_and_labels_nearest(data):
+    X, y = data
+    model = KSubspaces(3, dimension=2, random_state=0).fit(X)
+    assert adjusted_rand_score(y, model.labels_) == 1
+    inertia = 0.0
+    for label, basis in enumerate(model.bases_):
+        points = X[model.labels_ == label]
+        assert_allclose(basis @ basis.T, np.eye(2), atol=1e-12)
+        leading = np.linalg.svd(points)[2][:2]
+        assert_allclose(basis.T @ basis, leading.T @ leading, atol=1e-10)
+        inertia += (np.linalg.svd(points)[1][2:] ** 2).sum()
+    assert model.inertia_ == pytest.approx(inertia)
+    distances = [[np.linalg.norm(x - B.T @ (B @ x)) for B in model.bases_] for x in X]
+    assert (model.labels_ == np.argmin(distances, axis=1)).all()
+    assert (model.predict(X) == model.labels_).all()
+
+
+def test_the_objective_never_increases_and_restarts_help(data):
+    X, _ = data
+    one = [
+        KSubspaces(3, dimension=2, n_init=1, max_iter=n, random_state=4).fit(X).inertia_
+        for n in range(1, 12)
+    ]
+    assert (np.diff(one) <= 1e-12).all()
+    assert one[-1] < one[0]
+    seeds = [KSubspaces(3, dimension=2, n_init=1, random_state=s).fit(X).inertia_ for s in range(9)]
+    assert KSubspaces(3, dimension=2, random_state=0).fit(X).inertia_ <= min(seeds) + 1e-12
+    assert max(seeds) > min(seeds) + 1e-3
+
+
+def test_clusters_with_fewer_points_than_dimensions():
+    X = np.eye(5)[[0, 0, 1, 1, 2]]
+    model = KSubspaces(4, dimension=3, random_state=0).fit(X)
+    assert model.inertia_ == pytest.approx(0, abs=1e-12)
+    for basis in model.bases_:
+        assert_allclose(basis @ basis.T, np.eye(3), atol=1e-12)

@@ -1,0 +1,189 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.linalg import eigh
+from scipy.sparse import block_diag, csr_array, random_array
+from sklearn.cluster import KMeans
+from sklearn.cluster._spectral import cluster_qr
+from sklearn.metrics import adjusted_rand_score
+
+from twinsolve.solvers import eigengap_n_clusters, spectral_labels
+from twinsolve.solvers.clustering.spectral import leading_eigenvectors
+
+
+def planted(sizes, between=0.05, seed=0, density=1.0):
+    """Affinity with strong blocks and, between them, weak links of random strength."""
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    A = rng.random((len(y), len(y))) * np.where(y[:, None] == y, 1, between)
+    A *= rng.random(A.shape) < density
+    A = A + A.T
+    np.fill_diagonal(A, 0)
+    return A, y
+
+
+def normalised(A):
+    degree = A.sum(axis=1)
+    return A / np.sqrt(degree[:, None] * degree)
+
+
+def literal_labels(A, k, seed):
+    vectors = eigh(normalised(A))[1][:, -k:]
+    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return KMeans(k, n_init=20, random_state=seed).fit_predict(rows)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+@pytest.mark.parametrize("sizes", [(20, 30, 25), (120, 90, 100)])
+def test_labels_are_those_of_the_formula(wrap, sizes):
+    A, y = planted(sizes)
+    found = spectral_labels(wrap(A), 3, random_state=0)
+    assert adjusted_rand_score(literal_labels(A, 3, 0), found) == 1
+    assert adjusted_rand_score(y, found) == 1
+
+
+def test_hard_graphs_get_the_labels_of_the_formula_too():
+    A, _ = planted((40, 50, 30), between=0.8)
+    found = spectral_labels(A, 3, random_state=0)
+    assert adjusted_rand_score(literal_labels(A, 3, 0), found) > 0.95
+
+
+def test_points_of_very_different_degree_need_the_unit_rows():
+    A, y = planted((40, 50, 30))
+    strength = np.random.default_rng(0).lognormal(sigma=2, size=len(A))
+    A *= np.outer(strength, strength)
+    assert adjusted_rand_score(y, spectral_labels(A, 3, random_state=0)) == 1
+    vectors = eigh(normalised(A))[1][:, -3:]
+    without = KMeans(3, n_init=20, random_state=0).fit_predict(vectors)
+    assert adjusted_rand_score(y, without) < 0.7
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+@pytest.mark.parametrize("density", [1.0, 0.05])
+def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density):
+    """Two components, one of them of two blocks: the eigenvalue 1 is repeated."""
+    left, _ = planted((150, 100), density=density)
+    right, _ = planted((80,), seed=1, density=density)
+    A = block_diag([left, right]).toarray()
+    values, vectors = leading_eigenvectors(wrap(A), 4)
+    expected = eigh(normalised(A), eigvals_only=True)[::-1][:4]
+    assert_allclose(values, expected, atol=1e-10)
+    assert_allclose(vectors.T @ vectors, np.eye(4), atol=1e-10)
+    assert_allclose(normalised(A) @ vectors, vectors * values, atol=1e-9)
+
+
+def test_complete_graphs_have_no_other_positive_eigenvalue():
+    A = 1 - np.eye(300)
+    values, _ = leading_eigenvectors(A, 2)
+    assert_allclose(values, [1, -1 / 299], atol=1e-10)
+
+
+def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
+    monkeypatch.setattr(csr_array, "toarray", None)
+    blocks = [random_array((1500, 1500), density=0.02, rng=seed, format="csr") for seed in (0, 1)]
+    A = csr_array(block_diag(blocks))
+    bridge = csr_array(([0.01], ([0], [2000])), shape=A.shape)
+    A = csr_array(A + A.T + bridge + bridge.T)
+    found = spectral_labels(A, 2, random_state=0)
+    assert adjusted_rand_score(np.repeat([0, 1], 1500), found) == 1
+
+
+def test_isolated_points_join_the_largest_cluster_and_spend_none():
+    A, y = planted((15, 20))
+    padded = np.zeros((40, 40))
+    padded[:35, :35] = A
+    padded[38, 38] = 7
+    found = spectral_labels(padded, 2, random_state=0)
+    assert adjusted_rand_score(y, found[:35]) == 1
+    assert (found[35:] == found[20]).all()
+
+
+def test_components_are_never_split_while_there_are_enough_of_them():
+    blocks = [planted((size,), seed=size)[0] for size in (12, 9, 6, 2)]
+    A = block_diag([*blocks, np.zeros((1, 1))]).toarray()
+    y = np.repeat(np.arange(5), (12, 9, 6, 2, 1))
+    assert (
+        adjusted_rand_score([0] * 12 + [1] * 9 + [2] * 6 + [3] * 2 + [0], spectral_labels(A, 4))
+        == 1
+    )
+    merged = spectral_labels(A, 2)
+    assert len(np.unique(merged)) == 2
+    for part in range(4):
+        assert len(np.unique(merged[y == part])) == 1
+    assert (merged[:12] != merged[12:21][0]).all()
+    assert (merged[21:] == merged[0]).all()
+
+
+def test_fewer_components_than_clusters_split_the_loosest():
+    left, inner = planted((20, 20))
+    right, _ = planted((20,), seed=1)
+    found = spectral_labels(block_diag([left, right]).toarray(), 3, random_state=0)
+    assert adjusted_rand_score(np.r_[inner, np.full(20, 2)], found) == 1
+
+
+def test_graphs_without_edges_and_pairs():
+    assert spectral_labels(np.zeros((5, 5)), 3).tolist() == [0] * 5
+    assert spectral_labels(np.eye(5), 3).tolist() == [0] * 5
+    pair = np.zeros((3, 3))
+    pair[0, 1] = pair[1, 0] = 1
+    assert len(np.unique(spectral_labels(pair, 3, random_state=0)[:2])) == 2
+    assert spectral_labels(pair, 1).tolist() == [0] * 3
+
+
+def test_cluster_qr_is_that_of_scikit_learn_and_needs_no_seed():
+    A, y = planted((20, 30, 25), between=0.3)
+    found = spectral_labels(A, 3, assign_labels="cluster_qr")
+    vectors = eigh(normalised(A))[1][:, :-4:-1]
+    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert adjusted_rand_score(cluster_qr(rows), found) == 1
+    assert adjusted_rand_score(y, found) > 0.9
+    assert (spectral_labels(A, 3, assign_labels="cluster_qr") == found).all()
+
+
+def test_scale_and_order_of_the_points_do_not_matter():
+    A, _ = planted((20, 25, 30), between=0.3)
+    found = spectral_labels(A, 3, random_state=0)
+    order = np.random.default_rng(2).permutation(len(A))
+    permuted = spectral_labels(1e-3 * A[np.ix_(order, order)], 3, random_state=0)
+    assert adjusted_rand_score(found[order], permuted) == 1
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+@pytest.mark.parametrize("sizes", [(30,), (15, 20), (15, 20, 25, 30), (70, 80, 90)])
+def test_the_eigengap_counts_planted_clusters(wrap, sizes):
+    A, _ = planted(sizes)
+    assert eigengap_n_clusters(wrap(A)) == len(sizes)
+
+
+def test_the_eigengap_counts_components_and_leaves_out_isolated_points():
+    A = block_diag([planted((12,), seed=s)[0] for s in range(4)] + [np.zeros((3, 3))]).toarray()
+    assert eigengap_n_clusters(A) == 4
+    assert eigengap_n_clusters(A, max_clusters=3) == 3
+    assert eigengap_n_clusters(np.zeros((4, 4))) == 1
+
+
+@pytest.mark.parametrize(
+    ("affinity", "words"),
+    [
+        (np.ones((2, 3)), "affinity: must be square"),
+        (np.array([[0.0, -1.0], [-1.0, 0.0]]), "affinity: must be nonnegative"),
+        (np.array([[0.0, 1.0], [0.5, 0.0]]), "affinity: must be symmetric"),
+        (np.full((2, 2), np.nan), "affinity: .*NaN"),
+    ],
+)
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+def test_bad_affinities_are_named(affinity, words, wrap):
+    for function in (lambda A: spectral_labels(A, 1), eigengap_n_clusters):
+        with pytest.raises(ValueError, match=words):
+            function(wrap(affinity))
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
+        spectral_labels(np.eye(2), 3)
+    with pytest.raises(ValueError, match="n_clusters: must be a whole number >= 1"):
+        spectral_labels(np.eye(2), 0)
+    with pytest.raises(ValueError, match="assign_labels: must be"):
+        spectral_labels(np.eye(2), 1, assign_labels="discretize")
+    with pytest.raises(ValueError, match="max_clusters: must be"):
+        eigengap_n_clusters(np.eye(2), max_clusters=0)
