@@ -39,7 +39,7 @@ def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Arra
     """Support, coefficients and number of atoms of each row; atom own[i] is not for row i."""
     norms, sizes = np.linalg.norm(D, axis=1), np.linalg.norm(Y, axis=1)
     basis = np.empty((len(Y), most, D.shape[1]))
-    triangle = np.zeros((len(Y), most, most))
+    triangle = np.empty((len(Y), most, most))
     support = np.empty((len(Y), most), dtype=np.intp)
     counts = np.zeros(len(Y), dtype=np.intp)
     residual = Y.copy()
@@ -85,11 +85,9 @@ def _grow(
             continue
         q = basis[b, k]
         q[:] = D[new]
-        for _ in range(2):
-            for i in range(k):
-                shared = np.dot(basis[b, i], q)
-                triangle[b, i, k] += shared
-                q -= shared * basis[b, i]
+        for i in range(k):
+            triangle[b, i, k] = np.dot(basis[b, i], q)
+            q -= triangle[b, i, k] * basis[b, i]
         distance = np.sqrt(np.dot(q, q))
         if distance <= _DEPENDENT * norms[new]:
             continue
