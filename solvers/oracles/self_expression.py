@@ -255,6 +255,40 @@ def robust_low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
     return _solve(cp.normNuc(C) + lam * outliers, [], C)
 
 
+def low_rank_sparse_self_expression(X: ArrayLike, *, lam: float, beta: float) -> Array:
+    """Solve ``min_C |X - C X|_F^2 + lam (|C|_* + beta |C|_1)`` with ``diag(C) = 0``.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam, beta : float
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_samples)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS CL-8.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.self_expression import low_rank_sparse_self_expression
+    >>> low_rank_sparse_self_expression([[1.0], [2.0]], lam=0.5, beta=1.0).round(4) + 0
+    array([[0.   , 0.375],
+           [1.5  , 0.   ]])
+    """
+    points = np.asarray(X, dtype=float)
+    C = cp.Variable((len(points), len(points)))
+    penalty = cp.normNuc(C) + beta * cp.sum(cp.abs(C))
+    return _solve(cp.sum_squares(points - C @ points) + lam * penalty, [cp.diag(C) == 0], C)
+
+
 def _solve(objective: cp.Expression, constraints: list[cp.Constraint], C: cp.Variable) -> Array:
     problem = cp.Problem(cp.Minimize(objective), constraints)
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)

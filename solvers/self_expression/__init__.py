@@ -10,6 +10,7 @@ from .constrained import (
 )
 from .greedy import omp_self_expression
 from .low_rank import low_rank_gap, low_rank_self_expression
+from .proximal import low_rank_sparse_self_expression, proximal_self_expression
 from .ridge import least_squares_residual, least_squares_self_expression
 from .robust_low_rank import robust_low_rank_self_expression
 from .sparse import sparse_self_expression
@@ -23,9 +24,11 @@ __all__ = [
     "least_squares_self_expression",
     "low_rank_gap",
     "low_rank_self_expression",
+    "low_rank_sparse_self_expression",
     "omp_self_expression",
     "outlier_lams_from_alpha",
     "outlier_self_expression",
+    "proximal_self_expression",
     "robust_low_rank_self_expression",
     "sparse_self_expression",
 ]

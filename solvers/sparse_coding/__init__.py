@@ -3,6 +3,7 @@
 Signals and atoms are rows: ``C @ dictionary`` reconstructs the signals.
 """
 
+from .dictionary import ksvd
 from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code
 from .problem import duality_gap, lam_max, lasso_objective
@@ -12,6 +13,7 @@ __all__ = [
     "duality_gap",
     "fista",
     "ista",
+    "ksvd",
     "lam_max",
     "lasso_objective",
     "sparse_code",

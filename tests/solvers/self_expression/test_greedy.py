@@ -82,7 +82,7 @@ def test_zero_rows_duplicates_and_orthogonal_rows():
 def test_blocks_change_nothing(monkeypatch):
     X = np.random.default_rng(0).standard_normal((30, 8))
     whole = omp_self_expression(X, n_nonzero=4)
-    monkeypatch.setattr("twinsolve.solvers.self_expression.greedy._BLOCK_ENTRIES", 500)
+    monkeypatch.setattr("twinsolve.solvers.sparse_coding.matching_pursuit._BLOCK_ENTRIES", 500)
     assert_allclose(omp_self_expression(X, n_nonzero=4).toarray(), whole.toarray(), atol=1e-13)
 
 

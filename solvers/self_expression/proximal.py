@@ -1,0 +1,231 @@
+"""Self-expression with penalties that are given by their proximal maps."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+
+from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+
+Prox = Callable[[Array, float], Array]
+Measure = Callable[[list[Array], list[Array]], tuple[float, float, Array]]
+
+_CHECK_EVERY = 5
+_RARER = 1.5
+
+
+def proximal_self_expression(
+    X: ArrayLike,
+    prox: Prox | Sequence[Prox],
+    *,
+    lam: float,
+    tol: float = 1e-6,
+    max_iter: int = 5000,
+) -> Solution:
+    """Self-expression with any convex penalty, or sum of penalties, from their proximal maps.
+
+    ::
+
+        min_C  |X - C X|_F^2 + lam sum_k Theta_k(C),
+        prox_k(Z, t) = argmin_C  1/2 |C - Z|_F^2 + t Theta_k(C)
+
+    by ADMM with a copy of C for each penalty; constraints, such as a zero diagonal, are penalties.
+    C is the copy of the last one. The certificate is a KKT residual: with the subgradients
+    ``G_k`` of ``lam Theta_k`` at the copies ``C_k``, the larger of
+    ``|2 (X - C X) X^T - sum_k G_k|_F / |2 X X^T|_F`` and ``max_k |C_k - C|_F / max(|C|_F, 1)``.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    prox : callable or sequence of callables
+        ``prox(Z, t)`` for a matrix Z of shape (n_samples, n_samples) and t > 0.
+    lam : float
+        Penalty > 0.
+    tol : float, default=1e-6
+        Largest accepted residual.
+    max_iter : int, default=5000
+
+    Returns
+    -------
+    Solution
+        `coef` is a dense array, `gap` the KKT residual, `dual` is ``2 (X - C X)`` and `objective`
+        the data term alone, as the value of the penalty is not known; one number each.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the residual ends above `tol`.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, no `prox`, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
+
+    References
+    ----------
+    EQUATIONS SE-13.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import proximal_self_expression
+    >>> ridge = lambda Z, t: Z / (1 + 2 * t)
+    >>> proximal_self_expression([[1.0], [2.0]], ridge, lam=5.0).coef.round(4)
+    array([[0.1, 0.2],
+           [0.2, 0.4]])
+    """
+    X = check_matrix(X, "X")
+    proxes = [prox] if callable(prox) else list(prox)
+    if not proxes or not all(map(callable, proxes)):
+        raise ValueError("prox: must be a callable prox(Z, t), or a sequence of them")
+    points, lam = X.astype(np.float64), check_positive(lam, "lam")
+    gram = points @ points.T
+    scale = 2 * np.linalg.norm(gram) or 1.0
+
+    def residual(copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
+        C = copies[-1]
+        missed = points - C @ points
+        stationarity = np.linalg.norm(2 * missed @ points.T - sum(subgradients)) / scale
+        apart = max(np.linalg.norm(copy - C) for copy in copies) / max(np.linalg.norm(C), 1)
+        return float((missed**2).sum()), float(max(stationarity, apart)), 2 * missed
+
+    return _consensus(X, proxes, lam, residual, tol, max_iter)
+
+
+def low_rank_sparse_self_expression(
+    X: ArrayLike, *, lam: float, beta: float, tol: float = 1e-6, max_iter: int = 5000
+) -> Solution:
+    """Low-rank sparse subspace clustering coefficients, certified.
+
+    ::
+
+        min_C  |X - C X|_F^2 + lam (|C|_* + beta |C|_1)   subject to   diag(C) = 0
+
+    The certificate is ``gap = (P(C) - D(N)) / |X|_F^2`` with the dual objective
+    ``D(N) = <N, X> - |N|_F^2 / 4`` at a multiple N of ``X - C X`` for which
+    ``N X^T = lam (W + beta V)``, ``|W|_2 <= 1`` and ``|V_ij| <= 1`` off the diagonal; W is the
+    subgradient of the nuclear norm that ADMM ends with.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam : float
+        Penalty > 0.
+    beta : float
+        Weight of the l1 norm against the nuclear norm, > 0.
+    tol : float, default=1e-6
+        Largest accepted gap.
+    max_iter : int, default=5000
+
+    Returns
+    -------
+    Solution
+        `coef` is a dense array whose diagonal is exactly zero. The rows are one problem, so
+        `objective`, `gap`, `n_iter` and `converged` are single numbers.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the gap ends above `tol`.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, fewer than two samples, `lam`, `beta` or ``tol <= 0`` or ``max_iter < 1``.
+
+    References
+    ----------
+    Wang, Xu and Leng, "Provable subspace clustering: when LRR meets SSC" (2013); EQUATIONS CL-8.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import low_rank_sparse_self_expression
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [0.0, 0.1]]
+    >>> low_rank_sparse_self_expression(X, lam=0.25, beta=1.0).coef.round(2) + 0
+    array([[0.  , 0.44, 0.  ],
+           [1.75, 0.  , 0.  ],
+           [0.  , 0.  , 0.  ]])
+    """
+    X = check_matrix(X, "X", min_rows=2)
+    points, lam = X.astype(np.float64), check_positive(lam, "lam")
+    beta = check_positive(beta, "beta")
+    square = (points**2).sum() or 1.0
+
+    def gap(copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
+        C, W = copies[-1], subgradients[0] / lam
+        missed = points - C @ points
+        V = (2 * missed @ points.T / lam - W) / beta
+        np.fill_diagonal(V, 0)
+        most = 1 / max(np.linalg.norm(W, 2), np.abs(V).max(), 1e-300)
+        energy, inner = (missed**2).sum(), (points * missed).sum()
+        scale = np.clip(inner / (energy or 1), 0, most)
+        norms = np.linalg.norm(C, "nuc") + beta * np.abs(C).sum()
+        objective = energy + lam * norms
+        dual = 2 * scale * inner - scale**2 * energy
+        return objective, max(objective - dual, 0) / square, 2 * scale * missed
+
+    proxes = [_shrink_spectrum, lambda Z, t: _shrink_off_diagonal(Z, beta * t)]
+    return _consensus(X, proxes, lam, gap, tol, max_iter)
+
+
+def _consensus(
+    X: Array, proxes: Sequence[Prox], lam: float, measure: Measure, tol: float, max_iter: int
+) -> Solution:
+    """ADMM on ``C = C_k``; `measure` gives objective, certificate and dual point of the copies."""
+    tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
+    points = X.astype(np.float64)
+    values, Q = np.linalg.eigh(points @ points.T)
+    data = 2 * (Q * values) @ Q.T
+    rho = float(2 * values.mean()) or 1.0
+    copies = [np.zeros_like(data) for _ in proxes]
+    duals = [np.zeros_like(data) for _ in proxes]
+    best, adapt_at = (np.inf, np.inf, points, copies[-1]), 1.0
+    for iteration in range(1, max_iter + 1):
+        right = data + sum(rho * copy - dual for copy, dual in zip(copies, duals, strict=True))
+        C = (right @ Q / (2 * values + rho * len(proxes))) @ Q.T
+        previous = copies
+        copies = [prox(C + d / rho, lam / rho) for prox, d in zip(proxes, duals, strict=True)]
+        duals = [d + rho * (C - copy) for d, copy in zip(duals, copies, strict=True)]
+        if iteration % _CHECK_EVERY and iteration < max_iter:
+            continue
+        objective, gap, dual = measure(copies, duals)
+        if gap < best[1]:
+            best = (objective, gap, dual, copies[-1])
+        if gap <= tol:
+            break
+        # Ever rarer, so that the penalty settles and ADMM's convergence is that of a fixed one.
+        if iteration >= adapt_at:
+            rho *= _balance(C, copies, previous, duals, rho)
+            adapt_at *= _RARER
+    objective, gap, dual, C = best
+    if gap > tol:
+        warnings.warn(
+            f"the certificate is {gap:.3g}, not tol={tol:.3g}; increase max_iter or tol",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    objective, gap, n_iter = np.asarray(objective), np.asarray(gap), np.asarray(iteration)
+    return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, n_iter, gap <= tol)
+
+
+def _balance(
+    C: Array, copies: list[Array], previous: list[Array], duals: list[Array], rho: float
+) -> float:
+    """Factor of the penalty that brings the relative primal and dual residuals together."""
+    tiny = np.finfo(np.float64).tiny
+    primal = np.linalg.norm([C - copy for copy in copies]) / max(np.linalg.norm(copies), tiny)
+    change = rho * np.linalg.norm(np.subtract(copies, previous)) / max(np.linalg.norm(duals), tiny)
+    factor = np.sqrt(max(primal, tiny) / max(change, tiny))
+    return float(np.clip(factor, 0.2, 5)) if not 0.5 < factor < 2 else 1.0
+
+
+def _shrink_spectrum(Z: Array, threshold: float) -> Array:
+    P, s, Qt = np.linalg.svd(Z, full_matrices=False)
+    return (P * np.maximum(s - threshold, 0)) @ Qt
+
+
+def _shrink_off_diagonal(Z: Array, threshold: float) -> Array:
+    shrunk = np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
+    np.fill_diagonal(shrunk, 0)
+    return shrunk

@@ -1,0 +1,113 @@
+"""Orthogonal matching pursuit of many rows at once, on orthogonalised supports."""
+
+import numpy as np
+from numba import njit
+from scipy.sparse import csr_array
+
+from ..solution import Array
+
+_BLOCK_ENTRIES = 2**22
+# Relative size at which a correlation, and the distance of an atom to the support's span, is zero.
+_NO_CORRELATION = 1e-13
+_DEPENDENT = 1e-10
+
+
+def pursue_rows(
+    Y: Array, D: Array, n_nonzero: int, tol: float, *, exclude_self: bool = False
+) -> csr_array:
+    """Codes of the rows of Y in the rows of D, at most `n_nonzero` each, until ``|r| <= tol``.
+
+    Both are contiguous float64; with `exclude_self` atom i is not for row i.
+    """
+    n, m = len(Y), len(D)
+    own = np.arange(n) if exclude_self else np.full(n, -1)
+    most = min(n_nonzero, m - exclude_self, D.shape[1])
+    size = max(1, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1]))
+    blocks = [
+        _pursue(Y[start : start + size], D, own[start : start + size], most, tol)
+        for start in range(0, n, size)
+    ]
+    support, values, counts = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    stored = np.arange(most) < counts[:, None]
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    coef = csr_array((values[stored], support[stored], indptr), shape=(n, m))
+    coef.sort_indices()
+    return coef
+
+
+def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Array, Array, Array]:
+    """Support, coefficients and number of atoms of each row; atom own[i] is not for row i."""
+    norms, sizes = np.linalg.norm(D, axis=1), np.linalg.norm(Y, axis=1)
+    basis = np.empty((len(Y), most, D.shape[1]))
+    triangle = np.empty((len(Y), most, most))
+    support = np.empty((len(Y), most), dtype=np.intp)
+    counts = np.zeros(len(Y), dtype=np.intp)
+    residual = Y.copy()
+    active = np.flatnonzero(sizes > tol)
+    for _ in range(most):
+        if len(active) == 0:
+            break
+        scores = np.abs(residual[active] @ D.T)
+        grown = _grow(
+            D,
+            norms,
+            sizes,
+            own,
+            tol,
+            active,
+            scores,
+            residual,
+            basis,
+            triangle,
+            support,
+            counts,
+        )
+        active = active[grown]
+    return support, _coefficients(Y, basis, triangle, counts), counts
+
+
+@njit(nogil=True, cache=True)
+def _grow(
+    D, norms, sizes, own, tol, active, all_scores, residual, basis, triangle, support, counts
+):
+    """One atom more for each active row; returns which rows go on."""
+    go_on = np.zeros(active.size, np.bool_)
+    for a in range(active.size):
+        b = active[a]
+        k, r = counts[b], residual[b]
+        scores = all_scores[a]
+        if own[b] >= 0:
+            scores[own[b]] = -1.0
+        for i in range(k):
+            scores[support[b, i]] = -1.0
+        new = np.argmax(scores)
+        if scores[new] <= _NO_CORRELATION * norms[new] * sizes[b]:
+            continue
+        q = basis[b, k]
+        q[:] = D[new]
+        for i in range(k):
+            triangle[b, i, k] = np.dot(basis[b, i], q)
+            q -= triangle[b, i, k] * basis[b, i]
+        distance = np.sqrt(np.dot(q, q))
+        if distance <= _DEPENDENT * norms[new]:
+            continue
+        triangle[b, k, k] = distance
+        q /= distance
+        r -= np.dot(q, r) * q
+        support[b, k] = new
+        counts[b] = k + 1
+        go_on[a] = np.sqrt(np.dot(r, r)) > tol
+    return go_on
+
+
+@njit(nogil=True, cache=True)
+def _coefficients(signals, basis, triangle, counts):
+    """Back substitution in ``triangle c = basis signal``."""
+    values = np.zeros(basis.shape[:2])
+    for b in range(len(signals)):
+        for i in range(counts[b] - 1, -1, -1):
+            value = np.dot(basis[b, i], signals[b])
+            for j in range(i + 1, counts[b]):
+                value -= triangle[b, i, j] * values[b, j]
+            values[b, i] = value / triangle[b, i, i]
+    return values

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+
+from twinsolve.solvers import (
+    least_squares_self_expression,
+    low_rank_self_expression,
+    low_rank_sparse_self_expression,
+    proximal_self_expression,
+    sparse_self_expression,
+)
+from twinsolve.solvers.oracles import self_expression as oracle
+
+
+def ridge(Z, t):
+    return Z / (1 + 2 * t)
+
+
+def nuclear(Z, t):
+    P, s, Qt = np.linalg.svd(Z)
+    return (P * np.maximum(s - t, 0)) @ Qt
+
+
+def l1(Z, t):
+    return np.sign(Z) * np.maximum(np.abs(Z) - t, 0)
+
+
+def no_diagonal(Z, t):
+    return Z - np.diag(np.diag(Z))
+
+
+@pytest.mark.parametrize(
+    ("prox", "solve"),
+    [
+        (ridge, least_squares_self_expression),
+        (
+            [ridge, no_diagonal],
+            lambda X, lam: least_squares_self_expression(X, lam=lam, zero_diagonal=True),
+        ),
+        (nuclear, low_rank_self_expression),
+    ],
+)
+def test_reaches_the_closed_forms(X, prox, solve):
+    found = proximal_self_expression(X, prox, lam=0.7, tol=1e-9)
+    assert_allclose(found.coef, solve(X, lam=0.7), atol=1e-6)
+    assert found.converged
+
+
+def test_reaches_sparse_self_expression():
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    found = proximal_self_expression(X, [l1, no_diagonal], lam=0.7, tol=1e-9)
+    expected = sparse_self_expression(X, lam=0.7, tol=1e-12).coef.toarray()
+    assert_allclose(found.coef, expected, atol=1e-6)
+    assert_allclose(found.objective, ((X - found.coef @ X) ** 2).sum())
+
+
+def test_residual_is_zero_at_the_optimum_only():
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    with pytest.warns(ConvergenceWarning, match="increase max_iter or tol"):
+        found = proximal_self_expression(X, ridge, lam=0.7, max_iter=2)
+    best = least_squares_self_expression(X, lam=0.7)
+    assert found.gap > 1e-3
+    assert np.abs(found.coef - best).max() > 1e-3
+
+
+@pytest.mark.parametrize(("lam", "beta"), [(0.3, 0.5), (2.0, 0.1), (0.01, 3.0)])
+def test_low_rank_sparse_agrees_with_the_oracle(X, lam, beta):
+    found = low_rank_sparse_self_expression(X, lam=lam, beta=beta, tol=2e-7)
+    expected = oracle.low_rank_sparse_self_expression(X, lam=lam, beta=beta)
+
+    def objective(C):
+        norms = np.linalg.norm(C, "nuc") + beta * np.abs(C).sum()
+        return ((X - C @ X) ** 2).sum() + lam * norms
+
+    assert (np.diag(found.coef) == 0).all()
+    assert_allclose(found.objective, objective(found.coef), rtol=1e-12)
+    np.fill_diagonal(expected, 0)
+    # What the gap allows, and the accuracy of the oracle.
+    assert found.objective - objective(expected) < 2e-7 * (X**2).sum() + 1e-7
+    assert found.objective - objective(expected) > -1e-7
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("max_iter", [1, 7, 40])
+def test_low_rank_sparse_gap_is_never_smaller_than_the_suboptimality(X, max_iter):
+    settings = {"lam": 0.3, "beta": 0.5}
+    best = low_rank_sparse_self_expression(X, tol=1e-8, **settings).objective
+    found = low_rank_sparse_self_expression(X, tol=1e-14, max_iter=max_iter, **settings)
+    assert found.gap >= (found.objective - best) / (X**2).sum() - 1e-12
+
+
+def test_low_rank_sparse_tends_to_sparse_self_expression():
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    C = low_rank_sparse_self_expression(X, lam=0.7e-6, beta=1e6, tol=1e-10).coef
+    assert_allclose(C, sparse_self_expression(X, lam=0.7, tol=1e-12).coef.toarray(), atol=1e-3)
+
+
+def test_zero_data_and_float32():
+    assert not low_rank_sparse_self_expression(np.zeros((3, 2)), lam=1.0, beta=1.0).coef.any()
+    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    found = low_rank_sparse_self_expression(X, lam=0.5, beta=0.5)
+    assert found.coef.dtype == np.float32
+
+
+def test_bad_input_is_named():
+    for call, words in [
+        (lambda: proximal_self_expression(np.eye(2), [], lam=1.0), "prox: must be a callable"),
+        (lambda: proximal_self_expression(np.eye(2), [1], lam=1.0), "prox: must be a callable"),
+        (lambda: proximal_self_expression(np.eye(2), ridge, lam=0.0), "lam: must be > 0"),
+        (lambda: low_rank_sparse_self_expression(np.eye(2), lam=1.0, beta=0.0), "beta: must be"),
+        (lambda: low_rank_sparse_self_expression([[1.0]], lam=1.0, beta=1.0), "X: Found array"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
