@@ -122,7 +122,7 @@ def basis_pursuit_self_expression(
         )
         nu = 2 * (target - C @ points) / lam[:, None]
         feasible = _scale_into(nu, points)
-        for i in np.flatnonzero(open_rows):
+        for i in np.flatnonzero(open_rows).tolist():
             row, found = _polish(points, i, C[[i]], feasible[i])
             if found < gap[i]:
                 rows[i], dual[i], gap[i] = row, feasible[i], found

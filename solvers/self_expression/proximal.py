@@ -86,9 +86,10 @@ def proximal_self_expression(
     def residual(copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
         C = copies[-1]
         missed = points - C @ points
-        stationarity = np.linalg.norm(2 * missed @ points.T - sum(subgradients)) / scale
-        apart = max(np.linalg.norm(copy - C) for copy in copies) / max(np.linalg.norm(C), 1)
-        return float((missed**2).sum()), float(max(stationarity, apart)), 2 * missed
+        stationarity = float(np.linalg.norm(2 * missed @ points.T - sum(subgradients)) / scale)
+        size = max(float(np.linalg.norm(C)), 1.0)
+        apart = max(float(np.linalg.norm(copy - C)) / size for copy in copies)
+        return float((missed**2).sum()), max(stationarity, apart), 2 * missed
 
     return _consensus(X, proxes, lam, residual, tol, max_iter)
 
@@ -205,8 +206,9 @@ def _consensus(
             ConvergenceWarning,
             stacklevel=3,
         )
-    objective, gap, n_iter = np.asarray(objective), np.asarray(gap), np.asarray(iteration)
-    return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, n_iter, gap <= tol)
+    C = C.astype(X.dtype, copy=False)
+    value, certificate, done = np.asarray(objective), np.asarray(gap), np.asarray(gap <= tol)
+    return Solution(C, value, certificate, dual, np.asarray(iteration), done)
 
 
 def _balance(

@@ -91,9 +91,8 @@ def robust_low_rank_self_expression(
             stacklevel=2,
         )
     C = (J @ U.T).astype(X.dtype, copy=False)
-    return Solution(
-        C, *map(np.asarray, (objective, gap)), dual, *map(np.asarray, (n_iter, gap <= tol))
-    )
+    value, certificate, done = np.asarray(objective), np.asarray(gap), np.asarray(gap <= tol)
+    return Solution(C, value, certificate, dual, np.asarray(n_iter), done)
 
 
 def _admm(X, U, s, Rt, lam, tol, max_iter):

@@ -297,7 +297,7 @@ def _gradient_step(C: Array, length: float | Array, problem: _Problem) -> Array:
 
 def _support_step(C: Array, problem: _Problem) -> Array:
     """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else ``1 / |D|_2^2``."""
-    norm = np.linalg.norm(problem.gram, 2) or 1.0
+    norm = float(np.linalg.norm(problem.gram, 2)) or 1.0
     on = C != 0
     curvature = [np.linalg.norm(problem.gram[np.ix_(S, S)], 2) if S.any() else norm for S in on]
     long = _gradient_step(C, 1 / np.array(curvature)[:, None], problem)
