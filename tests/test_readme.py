@@ -11,8 +11,9 @@ NUMBER = r"-?\d+\.?\d*(?:e-?\d+)?"
 
 
 def test_examples_print_what_is_printed(capsys):
+    names: dict = {}
     for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, "README.md", "exec"), names)
     (expected,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     found = capsys.readouterr().out
     assert re.sub(NUMBER, "#", found) == re.sub(NUMBER, "#", expected)

@@ -46,11 +46,11 @@ class _SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
             range.
         """
-        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
         if self.n_clusters is not None:
-            check_n_clusters(self.n_clusters, len(X))
-        self._fit_X = X
-        self.coef_ = self._represent(X)
+            check_n_clusters(self.n_clusters, len(points))
+        self._fit_X = points
+        self.coef_ = self._represent(points)
         self.affinity_matrix_ = self.affinity(self.coef_)
         n_clusters = self.n_clusters
         if n_clusters is None:
@@ -75,13 +75,14 @@ class _SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity or a wrong number of features.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        coef = self._represent_new(X)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        coef = self._represent_new(points)
         clusters = np.unique(self.labels_)
         residuals = []
         for cluster in clusters:
             members = np.flatnonzero(self.labels_ == cluster)
-            residuals.append(np.linalg.norm(X - coef[:, members] @ self._fit_X[members], axis=1))
+            explained = coef[:, members] @ self._fit_X[members]
+            residuals.append(np.linalg.norm(points - explained, axis=1))
         return clusters[np.argmin(residuals, axis=0)]
 
     @abstractmethod
@@ -549,10 +550,10 @@ class ThresholdingSubspaceClustering(_SubspaceClustering):
             On NaN, infinity or a wrong number of features.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         clusters, members = np.unique(self.labels_, return_inverse=True)
         one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
-        mass = self._represent_new(X) @ one_hot
+        mass = self._represent_new(points) @ one_hot
         return clusters[mass.toarray().argmax(axis=1)]
 
     def _represent(self, X: Array) -> csr_array:

@@ -79,26 +79,27 @@ class KSubspaces(ClusterMixin, BaseEstimator):
             On NaN, infinity, one sample, more clusters than samples, or a `dimension` above
             `n_features`.
         """
-        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
-        check_n_clusters(self.n_clusters, len(X))
-        check_integer(self.dimension, "dimension", minimum=1, maximum=X.shape[1])
+        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        check_n_clusters(self.n_clusters, len(points))
+        check_integer(self.dimension, "dimension", minimum=1, maximum=points.shape[1])
         check_integer(self.n_init, "n_init", minimum=1)
         check_integer(self.max_iter, "max_iter", minimum=1)
         rng = check_random_state(self.random_state)
-        runs = [self._alternate(X, rng) for _ in range(self.n_init)]
+        runs = [self._alternate(points, rng) for _ in range(self.n_init)]
         self.inertia_, self.labels_, self.bases_, self.n_iter_ = min(runs, key=lambda run: run[0])
         return self
 
     def predict(self, X: ArrayLike) -> Array:
         """Index of the nearest subspace of each row of X."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return _distances(X, self.bases_).argmin(axis=1)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return _distances(points, self.bases_).argmin(axis=1)
 
     def _alternate(self, X: Array, rng: np.random.RandomState) -> tuple[float, Array, Array, int]:
         shape = (self.n_clusters, X.shape[1], self.dimension)
         bases = np.linalg.qr(rng.standard_normal(shape))[0].transpose(0, 2, 1).astype(X.dtype)
-        labels, previous = _distances(X, bases).argmin(axis=1), None
+        labels = _distances(X, bases).argmin(axis=1)
+        previous = np.full_like(labels, -1)
         n_iter = 0
         while n_iter < self.max_iter and not np.array_equal(labels, previous):
             for cluster in range(self.n_clusters):
