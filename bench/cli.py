@@ -87,8 +87,8 @@ def hopkins(
 
     A recipe is a self-expression model on the trajectories, the steps that make an affinity of its
     coefficients, and spectral clustering with k-means, averaged over seeds. Prints the mean error
-    in % over the sequences with 2 motions, with 3 motions and over all, the median, the range of
-    the mean over the seeds, and the REFERENCE: the mean error found elsewhere.
+    in % over the sequences with 2 motions, with 3 motions and over all, the median, and the range
+    of the mean over the seeds.
 
     Reads the original files from the folder hopkins155 below the one that the environment variable
     TWINSOLVE_DATA names. Writes table.json, settings.json and summary.md to DIR; what is finished
@@ -127,7 +127,7 @@ def hopkins(
     )
 
 
-_MOTION_HEADINGS = ("recipe", "steps", "sequences", "mean", "median", "over seeds", "reference")
+_MOTION_HEADINGS = ("recipe", "steps", "sequences", "mean", "median", "over seeds")
 
 
 def _motion_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -135,7 +135,6 @@ def _motion_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
         (
             *(row.recipe, row.steps, row.sequences),
             *(f"{row.mean:.2f}", f"{row.median:.2f}", f"{row.lowest:.2f} to {row.highest:.2f}"),
-            "" if pd.isna(row.reference) else f"{row.reference:.2f}",
         )
         for row in table.itertuples()
     ]

@@ -31,16 +31,11 @@ _GROUPS = {"2 motions": [2], "3 motions": [3], "all": [2, 3]}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the affinity of a sequence is made, and the mean errors in % that were found elsewhere.
-
-    `reference` holds those on 2 motions, on 3 motions and on all sequences; None where there is no
-    such number.
-    """
+    """How the affinity of a sequence is made, and the steps of it by their equation ids."""
 
     name: str
     steps: str
     affinity: Callable[[Bunch], Array]
-    reference: tuple[float, float, float] | None
 
 
 def segment_motion(
@@ -120,9 +115,9 @@ def summarize_motion(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns ``recipe, steps, sequences, mean, median, lowest, highest, reference``: errors in %;
-        the mean over sequences and seeds, the median over sequences of the mean over seeds, and the
-        lowest and highest mean over sequences among the seeds.
+        Columns ``recipe, steps, sequences, mean, median, lowest, highest``: errors in %; the mean
+        over sequences and seeds, the median over sequences of the mean over seeds, and the lowest
+        and highest mean over sequences among the seeds.
 
     Examples
     --------
@@ -135,7 +130,7 @@ def summarize_motion(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, runs in table.groupby("recipe", sort=False):
         recipe = RECIPES[name]
-        for position, (group, motions) in enumerate(_GROUPS.items()):
+        for group, motions in _GROUPS.items():
             errors = runs[runs.n_motions.isin(motions)].pivot(
                 index="sequence", columns="seed", values="error"
             )
@@ -148,7 +143,6 @@ def summarize_motion(table: pd.DataFrame) -> pd.DataFrame:
                     "median": errors.mean(axis=1).median(),
                     "lowest": errors.mean(axis=0).min(),
                     "highest": errors.mean(axis=0).max(),
-                    "reference": recipe.reference and recipe.reference[position],
                 }
             )
     return pd.DataFrame(rows)
@@ -184,10 +178,7 @@ def _sparse(X: Array, circulated: bool) -> Array:
 
 
 def _lrr(sequence: Bunch) -> Array:
-    """PP-3 of the transpose: the paper takes left singular vectors in its column form.
-
-    The reference stems from ADMM with a growing penalty, which stops short of the optimum.
-    """
+    """PP-3 of the transpose: the paper takes left singular vectors in its column form."""
     X = homogeneous_coordinates(sequence.X)
     solution = robust_low_rank_self_expression(X, lam=4.0, tol=1e-4)
     return low_rank_affinity(solution.coef.T, power=4)
@@ -215,25 +206,20 @@ RECIPES = {
             "SSC circulated 2F",
             f"CL-5 circulated {_SPARSE}",
             lambda sequence: _sparse(sequence.X, circulated=True),
-            (1.53, 4.41, 2.18),
         ),
         Recipe(
             "SSC circulated 4n",
             f"CL-5 circulated {_SPARSE}",
             lambda sequence: _sparse(_projected(sequence), circulated=True),
-            (1.84, 4.40, 2.42),
         ),
         Recipe(
             "SSC paper 2F",
             f"CL-5 {_SPARSE}",
             lambda sequence: _sparse(sequence.X, circulated=False),
-            (1.58, 4.45, 2.23),
         ),
-        Recipe(
-            "LRR 2F + 1", "CL-6 (lam 4, gap 1e-4), PP-3 of C^T (power 4)", _lrr, (1.36, 1.66, 1.43)
-        ),
-        Recipe("LRSC 4n", "CL-7 (tau 420), PP-3 (power 3)", _lrsc, (2.84, 4.65, 3.25)),
-        Recipe("LSR 2F", "SE-LSRd (lam 4.6e-3), PP-2a", _lsr_zero_diagonal, (3.66, 7.57, 4.54)),
-        Recipe("LSR 4n", "SE-LSR (lam 4.6e-3), PP-2a", _lsr, None),
+        Recipe("LRR 2F + 1", "CL-6 (lam 4, gap 1e-4), PP-3 of C^T (power 4)", _lrr),
+        Recipe("LRSC 4n", "CL-7 (tau 420), PP-3 (power 3)", _lrsc),
+        Recipe("LSR 2F", "SE-LSRd (lam 4.6e-3), PP-2a", _lsr_zero_diagonal),
+        Recipe("LSR 4n", "SE-LSR (lam 4.6e-3), PP-2a", _lsr),
     )
 }

@@ -49,7 +49,6 @@ def test_command_writes_its_results_and_resumes(sequences, monkeypatch):
     rows = json.loads((sequences / "out" / "table.json").read_text())
     assert [row["sequences"] for row in rows] == ["2 motions", "3 motions", "all"]
     assert {row["recipe"] for row in rows} == {"LRSC 4n"}
-    assert rows[0]["reference"] == 2.84
     settings = json.loads((sequences / "out" / "settings.json").read_text())["settings"]
     assert settings == {"seed": 0, "n_seeds": 2, "recipes": ["LRSC 4n"]}
     assert "LRSC 4n" in (sequences / "out" / "summary.md").read_text()
@@ -90,24 +89,29 @@ def test_bad_settings_and_missing_data_are_named(tmp_path, monkeypatch):
 def test_help_explains_itself():
     result = run("--help")
     assert result.exit_code == 0
-    for word in ("--seed", "--n-seeds", "--recipe", "--output", "TWINSOLVE_DATA", "REFERENCE"):
+    for word in ("--seed", "--n-seeds", "--recipe", "--output", "TWINSOLVE_DATA"):
         assert word in result.output
 
 
 AT_THE_OPTIMUM = pytest.mark.xfail(
     reason="the reference stems from an iteration that stops short of the optimum", strict=True
 )
+# Mean error in % on 2 motions, 3 motions and all, of other code with the same recipes.
+REFERENCES = {
+    "SSC circulated 2F": (1.53, 4.41, 2.18),
+    "SSC circulated 4n": (1.84, 4.40, 2.42),
+    "SSC paper 2F": (1.58, 4.45, 2.23),
+    "LRR 2F + 1": (1.36, 1.66, 1.43),
+    "LRSC 4n": (2.84, 4.65, 3.25),
+    "LSR 2F": (3.66, 7.57, 4.54),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
-    [
-        pytest.param(name, marks=AT_THE_OPTIMUM if name.startswith("LRR") else ())
-        for name, recipe in hopkins.RECIPES.items()
-        if recipe.reference is not None
-    ],
+    [pytest.param(name, marks=AT_THE_OPTIMUM if "LRR" in name else ()) for name in REFERENCES],
 )
 def test_recipes_reproduce_the_reference(real_data, recipe):
     summary = summarize_motion(segment_motion(recipes=[recipe], n_seeds=1))
-    assert (summary["mean"] - summary.reference).abs().max() < 0.15
+    assert np.abs(summary["mean"] - REFERENCES[recipe]).max() < 0.15
