@@ -43,7 +43,7 @@ def check(
     (iterate), or the same limit at the proved rate (limit). Solver and layer must also reach the
     same task number: the adjusted Rand index of the clusters, or the PSNR of the image in dB.
 
-    Takes about a minute on packaged data; where the environment variable TWINSOLVE_DATA names a
+    Takes a minute or two on packaged data; where the environment variable TWINSOLVE_DATA names a
     folder with Extended Yale B or Set12, on those too. Writes table.json, settings.json, summary.md
     and deviations.png to DIR, below the present folder unless absolute. Exits with status 1 if any
     row fails.
