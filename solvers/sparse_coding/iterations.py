@@ -289,10 +289,9 @@ def _solution(C: Array, n_iter: int, problem: _Problem, record: _Record) -> Solu
 
 def _gradient_step(C: Array, length: float | Array, problem: _Problem) -> Array:
     n_atoms, n_features = problem.D.shape
-    if 2 * n_features < n_atoms:  # then this order takes fewer operations than the Gram matrix
-        explained = (C @ problem.D) @ problem.D.T
-    else:
-        explained = C @ problem.gram
+    # The order of fewer operations.
+    narrow = 2 * n_features < n_atoms
+    explained = C @ problem.D @ problem.D.T if narrow else C @ problem.gram
     moved = C + length * (problem.correlation - explained)
     moved = _soft_threshold(moved, length * problem.lam[:, None] / 2, problem.nonnegative)
     if problem.zero_diagonal:
