@@ -86,13 +86,9 @@ class _Pool(NamedTuple):
 
 
 class _Out(NamedTuple):
-    """Results by row; coefficients appended in the order of completion."""
+    """By row: steps of the active set, and where its coefficients stand among those found."""
 
-    objective: np.ndarray
-    dual: np.ndarray
-    gap: np.ndarray
     n_iter: np.ndarray
-    alpha: np.ndarray
     start: np.ndarray
     nnz: np.ndarray
 
@@ -157,7 +153,7 @@ def _advance(first, stop, fresh, P, problem, rule, pool, work, out, found, fill)
             k = pool.nnz[slot]
             if k + n > work.x.size:
                 return slot, fill, k + n
-            gap, n = _certify(p, i, n, rest, scale, slack, rule.tol, problem, pool, slot, work, out)
+            gap, n = _certify(p, i, n, rest, scale, slack, rule.tol, problem, pool, slot, work)
             pool.rounds[slot] += 1
             if gap < 0.9 * pool.best[slot]:
                 pool.best[slot] = gap
@@ -246,8 +242,8 @@ def _load(a, j, c, i, problem, r, work):
 
 
 @jit
-def _certify(p, i, n, rest, scale, slack, tol, problem, pool, slot, work, out):
-    """Load support and candidates, write the row's results; returns (gap, candidates)."""
+def _certify(p, i, n, rest, scale, slack, tol, problem, pool, slot, work):
+    """Load support and candidates; returns (gap, number of candidates)."""
     k, r = pool.nnz[slot], pool.residual[slot]
     top = problem.half[i]
     for a in range(k):
@@ -255,17 +251,17 @@ def _certify(p, i, n, rest, scale, slack, tol, problem, pool, slot, work, out):
         top = max(top, _load(a, pool.atom[slot, a], pool.value[slot, a], i, problem, r, work))
     for a in range(n):
         top = max(top, _load(k + a, work.candidate[a], 0.0, i, problem, r, work))
-    gap = _gap(i, max(top, rest), problem, pool, slot, out)
+    gap = _gap(i, max(top, rest), problem, pool, slot)
     if (
         gap > tol
         and rest > top
-        and _gap(i, top, problem, pool, slot, out) <= tol
+        and _gap(i, top, problem, pool, slot) <= tol
         and k + n < work.x.size
     ):
         # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
         # in the worst.
         j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
-        gap = _gap(i, max(top, worst), problem, pool, slot, out)
+        gap = _gap(i, max(top, worst), problem, pool, slot)
         if gap > tol:
             _load(k + n, j, 0.0, i, problem, r, work)
             n += 1
@@ -287,11 +283,8 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
 
 
 @jit
-def _gap(i, top, problem, pool, slot, out):
-    """Gap of a slot if no correlation exceeds `top`, written to the row's results.
-
-    The dual point is the best feasible multiple of the residual.
-    """
+def _gap(i, top, problem, pool, slot):
+    """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
     y, r = problem.signals[i], pool.residual[slot]
     h, ridge = problem.half[i], problem.ridge[i]
     l1, l2 = 0.0, 0.0
@@ -301,11 +294,8 @@ def _gap(i, top, problem, pool, slot, out):
         l2 += c * c
     rr, ry, yy = _dot(r, r) + ridge * l2, _dot(r, y), _dot(y, y)
     alpha = min(h / top, max(ry / rr, 0.0)) if rr > 0.0 else 1.0
-    out.objective[i] = rr + 2.0 * h * l1
-    out.dual[i] = alpha * (2.0 * ry - alpha * rr)
-    out.alpha[i] = alpha
-    out.gap[i] = (out.objective[i] - out.dual[i]) / yy if yy > 0.0 else 0.0
-    return out.gap[i]
+    dual = alpha * (2.0 * ry - alpha * rr)
+    return (rr + 2.0 * h * l1 - dual) / yy if yy > 0.0 else 0.0
 
 
 @jit
@@ -368,15 +358,7 @@ def _refill(pool, live, rows, taken, problem):
 
 
 def _new_out(n: int) -> _Out:
-    return _Out(
-        objective=np.zeros(n),
-        dual=np.zeros(n),
-        gap=np.zeros(n),
-        n_iter=np.zeros(n, np.int64),
-        alpha=np.ones(n),
-        start=np.zeros(n, np.int64),
-        nnz=np.zeros(n, np.int64),
-    )
+    return _Out(*np.zeros((3, n), np.int64))
 
 
 def _new_pool(slots: int, cap: int, p: int) -> _Pool:
