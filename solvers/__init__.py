@@ -60,6 +60,7 @@ from .sparse_coding import (
     lam_max,
     lasso_objective,
     sparse_code,
+    sparse_code_path,
 )
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "smoother_matrix",
     "softmax_rows",
     "sparse_code",
+    "sparse_code_path",
     "sparse_self_expression",
     "spectral_labels",
     "subspace_preserving_error",

@@ -36,6 +36,8 @@ class Solution:
         Whether `gap` is at or under the requested tolerance.
     history : dict of str to ndarray, optional
         Quantities recorded along the iterations, where the solver was asked for them.
+    n_passes : ndarray of shape (n_rows,), optional
+        Products of the row's residual with all atoms that a working-set solver spent.
     """
 
     coef: Any
@@ -45,6 +47,7 @@ class Solution:
     n_iter: Array
     converged: Array
     history: dict[str, Array] | None = None
+    n_passes: Array | None = None
 
 
 def check_matrix(

@@ -5,6 +5,7 @@ problem for the fast solver, whose signals are shifted by what the last codes mi
 """
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ..solution import Array, Solution, check_integer, check_matrix, check_positive
 from ..sparse_coding import lam_max
 from ..sparse_coding.problem import certify
-from ..sparse_coding.row_pool import solve_rows
+from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
 from .low_rank import rank_cutoff
 
 # Smallest distance of a row to the others' span, as 1 - leverage, and largest relative residual of
@@ -101,34 +102,36 @@ def basis_pursuit_self_expression(
     solvable = _spanned_by_others(points)
     largest = lam_max(points, points, zero_diagonal=True)
     largest[largest == 0] = 1.0
-    rows = [csr_array((1, len(X)))] * len(X)
-    nu, dual = np.zeros_like(points), np.zeros_like(points)
-    gap = np.where(solvable, np.inf, np.nan)
+    atoms, rows = Atoms(points), [csr_array((1, len(X)))] * len(X)
+    dual, gap = np.zeros_like(points), np.full(len(X), np.inf)
     n_iter = np.zeros(len(X), dtype=int)
+    open_rows = np.flatnonzero(solvable)
+    nu, C = np.zeros((len(open_rows), points.shape[1])), csr_array((len(open_rows), len(X)))
     for iteration in range(max_iter):
-        open_rows = gap > tol
-        if not open_rows.any():
+        if len(open_rows) == 0:
             break
-        lam = largest * max(_FIRST * _FALL**iteration, _LEAST)
-        target = np.where(open_rows[:, None], points + lam[:, None] / 2 * nu, 0)
-        C, _ = solve_rows(
+        lam = largest[open_rows] * max(_FIRST * _FALL**iteration, _LEAST)
+        target = points[open_rows] + lam[:, None] / 2 * nu
+        C = solve_rows(
             target,
-            points,
+            atoms,
             lam,
-            exclude_self=True,
+            own=open_rows,
             tol=_INNER_TOL,
             max_rounds=_INNER_ROUNDS,
+            start=C,
             n_jobs=n_jobs,
-        )
+        ).coef
         nu = 2 * (target - C @ points) / lam[:, None]
-        feasible = _scale_into(nu, points)
-        for i in np.flatnonzero(open_rows).tolist():
-            row, found = _polish(points, i, C[[i]], feasible[i])
+        feasible = _scale_into(nu, points, open_rows)
+        for at, i in enumerate(open_rows.tolist()):
+            row, found = _polish(points, i, C[[at]], feasible[at])
             if found < gap[i]:
-                rows[i], dual[i], gap[i] = row, feasible[i], found
+                rows[i], dual[i], gap[i] = row, feasible[at], found
         n_iter[open_rows] += 1
+        left = np.flatnonzero(gap[open_rows] > tol)
+        open_rows, nu, C = open_rows[left], nu[left], C[left]
     coef = _stack(rows, X.dtype)
-    gap[~solvable] = np.inf
     _warn_unless_converged(gap, tol, "the row may not be in the span of the others")
     return Solution(coef, abs(coef).sum(axis=1), gap, dual, n_iter, gap <= tol)
 
@@ -142,6 +145,8 @@ def affine_self_expression(
     max_iter: int,
     nonnegative: bool,
     n_jobs: int | None,
+    progress: Progress | None,
+    directory: str | Path | None,
 ) -> Solution:
     """`sparse_self_expression` with ``C 1 = 1``, for checked arguments.
 
@@ -149,71 +154,83 @@ def affine_self_expression(
     """
     points = X.astype(np.float64)
     weight = np.sqrt(max((points**2).sum(axis=1).max(), lam.max()))
-    lifted = np.hstack([points, np.full((len(X), 1), weight)])
-    target = lifted.copy()
+    atoms = Atoms(np.hstack([points, np.full((len(X), 1), weight)]))
     rows = [csr_array((1, len(X)))] * len(X)
     objective, gap = np.full((2, len(X)), np.inf)
     dual = np.zeros_like(points)
     n_iter = np.zeros(len(X), dtype=int)
+    open_rows, target, C = np.arange(len(X)), atoms.rows, csr_array((len(X), len(X)))
     for _ in range(max_iter):
-        open_rows = gap > tol
-        if not open_rows.any():
+        if len(open_rows) == 0:
             break
-        C, pivots = solve_rows(
+        C, pivots, *_ = solve_rows(
             target,
-            lifted,
-            lam,
-            exclude_self=True,
+            atoms,
+            lam[open_rows],
+            own=open_rows,
             l1_ratio=l1_ratio,
             nonneg=nonnegative,
             tol=min(_INNER_TOL, 0.01 * tol),
             max_rounds=_INNER_ROUNDS,
+            start=C,
             n_jobs=n_jobs,
+            progress=progress,
+            directory=directory,
         )
-        n_iter[open_rows] += pivots[open_rows]
+        n_iter[open_rows] += pivots
         sums = C.sum(axis=1)
         feasible = csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
-        found = certify_affine(points, feasible, lam, nonnegative, l1_ratio)
-        better = (sums > 0.5) & (found[1] < gap)
-        for i in np.flatnonzero(better):
-            rows[i] = feasible[[i]]
+        found = certify_affine(points, feasible, lam, nonnegative, l1_ratio, open_rows)
+        better = np.flatnonzero((sums > 0.5) & (found[1] < gap[open_rows]))
+        for at in better.tolist():
+            rows[open_rows[at]] = feasible[[at]]
         for kept, new in zip((objective, gap, dual), found, strict=True):
-            kept[better] = new[better]
+            kept[open_rows[better]] = new[better]
+        target = target.copy()
         target[:, -1] += weight * (1 - sums)
-        target[gap <= tol] = 0
+        left = np.flatnonzero(gap[open_rows] > tol)
+        open_rows, target, C = open_rows[left], target[left], C[left]
     _warn_unless_converged(gap, tol, "increase max_iter, lam or tol")
     return Solution(_stack(rows, X.dtype), objective, gap, dual, n_iter, gap <= tol)
 
 
 def certify_affine(
-    X: Array, C: csr_array, lam: Array, nonnegative: bool, l1_ratio: float
+    X: Array,
+    C: csr_array,
+    lam: Array,
+    nonnegative: bool,
+    l1_ratio: float,
+    own: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Objective, relative gap and dual point of rows that sum to one, from the definition.
 
-    The dual of a row is ``max nu . x - |nu|^2 / 4 - ridge |z|^2 + mu`` over ``(nu, mu)`` with
+    C holds the coefficients of the rows `own` of X, of all by default. The dual of a row is
+    ``max nu . x - |nu|^2 / 4 - ridge |z|^2 + mu`` over ``(nu, mu)`` with
     ``|x_j . nu - 2 ridge z_j + mu| <= lam r`` for ``j != i`` (one-sided if nonnegative). Along
     ``nu = 2 a (x - c X)``, ``z = a c`` the best `mu` and `a` have a closed form.
     """
-    h, ridge = lam * l1_ratio, lam * (1 - l1_ratio) / 2
-    residual = X - C @ X
+    own = np.arange(len(X)) if own is None else own
+    h, ridge = lam[own] * l1_ratio, lam[own] * (1 - l1_ratio) / 2
+    Y = X[own]
+    residual = Y - C @ X
     energy = (residual**2).sum(axis=1) + ridge * (C**2).sum(axis=1)
     objective = energy + h * abs(C).sum(axis=1)
-    lowest, highest = np.empty((2, len(X)))
-    for start in range(0, len(X), _BLOCK_ROWS):
-        rows = slice(start, min(start + _BLOCK_ROWS, len(X)))
+    lowest, highest = np.empty((2, len(Y)))
+    for start in range(0, len(Y), _BLOCK_ROWS):
+        rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
         correlation = residual[rows] @ X.T - ridge[rows, None] * C[rows].toarray()
-        own = (np.arange(rows.stop - start), np.arange(start, rows.stop))
-        correlation[own] = np.inf
+        at = (np.arange(rows.stop - start), own[rows])
+        correlation[at] = np.inf
         lowest[rows] = correlation.min(axis=1)
-        correlation[own] = -np.inf
+        correlation[at] = -np.inf
         highest[rows] = correlation.max(axis=1)
-    bound = np.full(len(X), np.inf)
+    bound = np.full(len(Y), np.inf)
     if not nonnegative:
         np.divide(h, highest - lowest, out=bound, where=highest > lowest)
-    slope = (X * residual).sum(axis=1) - highest
+    slope = (Y * residual).sum(axis=1) - highest
     scale = np.clip(slope / np.where(energy > 0, energy, np.inf), 0, bound)
     dual_objective = h + 2 * scale * slope - scale**2 * energy
-    norm = (X**2).sum(axis=1)
+    norm = (Y**2).sum(axis=1)
     gap = (objective - dual_objective).clip(min=0) / np.where(norm > 0, norm, 1)
     return objective, gap, 2 * scale[:, None] * residual
 
@@ -283,16 +300,22 @@ def outlier_self_expression(
     unit = lam / lam_outlier
     dictionary = np.vstack([points, unit * np.eye(X.shape[1])])
     lams = np.full(n, lam)
-    codes, n_iter = solve_rows(
-        points, dictionary, lams, exclude_self=True, tol=tol, max_rounds=max_iter, n_jobs=n_jobs
+    codes = solve_rows(
+        points,
+        Atoms(dictionary),
+        lams,
+        own=np.arange(n),
+        tol=tol,
+        max_rounds=max_iter,
+        n_jobs=n_jobs,
     )
-    C = codes[:, :n].astype(X.dtype)
+    C = codes.coef[:, :n].astype(X.dtype)
     missed = points - C.astype(np.float64) @ points
     E = np.sign(missed) * np.maximum(np.abs(missed) - lam_outlier / 2, 0)
     whole = hstack([C.astype(np.float64), csr_array(E / unit)], format="csr")
     objective, gap, dual = certify(points, dictionary, whole, lams, True, False)
     _warn_unless_converged(gap, tol, "increase max_iter, lam or tol")
-    return Solution(C, objective, gap, dual, n_iter, gap <= tol)
+    return Solution(C, objective, gap, dual, codes.n_iter, gap <= tol)
 
 
 def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
@@ -424,14 +447,14 @@ def _spanned_by_others(X: Array) -> Array:
     return 1 - (U**2).sum(axis=1) > _IN_SPAN
 
 
-def _scale_into(nu: Array, X: Array) -> Array:
-    """Multiples of the rows of `nu` with ``max_{j != i} |x_j . nu_i| <= 1``."""
-    largest = np.empty(len(X))
-    for start in range(0, len(X), _BLOCK_ROWS):
-        correlation = np.abs(nu[start : start + _BLOCK_ROWS] @ X.T)
-        own = np.arange(len(correlation))
-        correlation[own, start + own] = 0
-        largest[start : start + _BLOCK_ROWS] = correlation.max(axis=1)
+def _scale_into(nu: Array, X: Array, own: Array) -> Array:
+    """Multiples of the rows of `nu` with ``|x_j . nu_i| <= 1`` for all ``j != own[i]``."""
+    largest = np.empty(len(nu))
+    for start in range(0, len(nu), _BLOCK_ROWS):
+        rows = slice(start, start + _BLOCK_ROWS)
+        correlation = np.abs(nu[rows] @ X.T)
+        correlation[np.arange(len(correlation)), own[rows]] = 0
+        largest[rows] = correlation.max(axis=1)
     return nu / np.maximum(largest, 1)[:, None]
 
 

@@ -1,10 +1,13 @@
 """Sparse self-expression: each sample as a combination of few others."""
 
+from pathlib import Path
+
 from numpy.typing import ArrayLike
 
 from ..solution import Solution, check_integer, check_lam, check_matrix, check_positive
 from ..sparse_coding import sparse_code
 from ..sparse_coding.problem import check_l1_ratio
+from ..sparse_coding.row_blocks import Progress
 from .constrained import affine_self_expression
 
 
@@ -18,6 +21,8 @@ def sparse_self_expression(
     max_iter: int = 100,
     nonnegative: bool = False,
     n_jobs: int | None = None,
+    progress: Progress | None = None,
+    directory: str | Path | None = None,
 ) -> Solution:
     """Sparse subspace clustering coefficients: each row of X from few other rows, certified.
 
@@ -46,7 +51,14 @@ def sparse_self_expression(
     nonnegative : bool, default=False
         Add the constraint ``C >= 0``.
     n_jobs : int, optional
-        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
+        Workers that share the rows: threads, unless ``joblib.parallel_config`` names another
+        backend (loky, Dask). None is 1 unless in such a context. The answer is the same for all.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over the blocks of rows, as ``tqdm`` or
+        ``rich.progress.track`` do; that of each Bregman iteration if `affine`.
+    directory : str or Path, optional
+        Folder that keeps the codes of finished blocks; the same solve, interrupted and called
+        again, goes on from there.
 
     Returns
     -------
@@ -89,6 +101,8 @@ def sparse_self_expression(
             max_iter=check_integer(max_iter, "max_iter", minimum=1),
             nonnegative=nonnegative,
             n_jobs=n_jobs,
+            progress=progress,
+            directory=directory,
         )
     return sparse_code(
         X,
@@ -100,4 +114,6 @@ def sparse_self_expression(
         zero_diagonal=True,
         nonnegative=nonnegative,
         n_jobs=n_jobs,
+        progress=progress,
+        directory=directory,
     )

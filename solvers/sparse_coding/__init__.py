@@ -5,7 +5,7 @@ Signals and atoms are rows: ``C @ dictionary`` reconstructs the signals.
 
 from .dictionary import ksvd
 from .iterations import coordinate_descent, fista, ista
-from .lasso import sparse_code
+from .lasso import sparse_code, sparse_code_path
 from .problem import duality_gap, lam_max, lasso_objective
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "lam_max",
     "lasso_objective",
     "sparse_code",
+    "sparse_code_path",
 ]

@@ -32,8 +32,7 @@ class Work(NamedTuple):
     z: np.ndarray  # (cap,)
     key: np.ndarray  # candidates: size of their correlation, and index
     candidate: np.ndarray
-    b: np.ndarray  # (m,) correlations of the signal
-    full: np.ndarray  # (m,)
+    q_all: np.ndarray  # (m,) correlations with all atoms
 
 
 @jit
@@ -105,14 +104,22 @@ def _delete(work, k, out):
 @jit
 def _move(work, k, w, t):
     """x += t z on the support, and the correlations with it."""
-    q = work.q[:w]
+    q, z, support, gram = work.q[:w], work.z, work.support, work.gram
     for a in range(k):
-        pos = work.support[a]
-        step = t * work.z[a]
-        work.x[pos] += step
-        g = work.gram[pos, :w]
+        work.x[support[a]] += t * z[a]
+    a = 0
+    while a + 4 <= k:  # four rows at a time, to load and store q less often
+        g0, g1 = gram[support[a], :w], gram[support[a + 1], :w]
+        g2, g3 = gram[support[a + 2], :w], gram[support[a + 3], :w]
+        z0, z1, z2, z3 = t * z[a], t * z[a + 1], t * z[a + 2], t * z[a + 3]
         for j in range(w):
-            q[j] -= step * g[j]
+            q[j] -= z0 * g0[j] + z1 * g1[j] + z2 * g2[j] + z3 * g3[j]
+        a += 4
+    while a < k:
+        z0, g0 = t * z[a], gram[support[a], :w]
+        for j in range(w):
+            q[j] -= z0 * g0[j]
+        a += 1
 
 
 @jit
@@ -195,18 +202,19 @@ def _exchange(work, k, w, pos):
 def _know(work, G, ridge, w, pos):
     """Gather row `pos` of the working set's Gram matrix from the stored one."""
     if not work.known[pos]:
-        work.known[pos] = True
         source = G[work.atoms[pos]]
         g = work.gram[pos]
         for j in range(w):
-            g[j] = source[work.atoms[j]]
+            g[j] = work.gram[j, pos] if work.known[j] else source[work.atoms[j]]
         g[pos] += ridge
+        work.known[pos] = True
 
 
 @jit
-def active_set(work, G, k, w, h, ridge, yy, tol, nonneg):
+def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
     """Lasso on the working set from the given support, to a local gap of about `tol * yy`.
 
+    The factor of the support is there already if `factored`.
     Returns (size of the support, pivots).
     """
     x, q, sign = work.x, work.q, work.sign
@@ -215,7 +223,7 @@ def active_set(work, G, k, w, h, ridge, yy, tol, nonneg):
     for a in range(k):
         pos = work.support[a]
         _know(work, G, ridge, w, pos)
-        if _append(work, n, pos):
+        if factored or _append(work, n, pos):
             n += 1
         else:
             g = work.gram[pos]
@@ -271,6 +279,5 @@ def new_work(cap: int, m: int, room: int) -> Work:
         np.empty(cap),
         np.empty(room + 1, np.float32),
         np.empty(room + 1, np.int64),
-        np.empty(m),
         np.empty(m),
     )

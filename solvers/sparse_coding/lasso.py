@@ -1,14 +1,16 @@
 """Certified sparse codes by working sets on many rows at once."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 from ..solution import Array, Solution, check_integer, check_lam, check_positive
-from .problem import TOL, certify, check_l1_ratio, check_problem
-from .row_pool import solve_rows
+from .problem import TOL, certificate, certify, check_l1_ratio, check_problem
+from .row_blocks import Atoms, Progress, solve_rows
 
 
 def sparse_code(
@@ -22,6 +24,8 @@ def sparse_code(
     zero_diagonal: bool = False,
     nonnegative: bool = False,
     n_jobs: int | None = None,
+    progress: Progress | None = None,
+    directory: str | Path | None = None,
 ) -> Solution:
     """Sparse codes of the rows of Y in a dictionary, certified.
 
@@ -57,7 +61,14 @@ def sparse_code(
     nonnegative : bool, default=False
         Add the constraint ``C >= 0``.
     n_jobs : int, optional
-        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
+        Workers that share the rows: threads, unless ``joblib.parallel_config`` names another
+        backend (loky, Dask). None is 1 unless in such a context. The answer is the same for all.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over the blocks of rows, as ``tqdm`` or
+        ``rich.progress.track`` do.
+    directory : str or Path, optional
+        Folder that keeps the codes of finished blocks; the same solve, interrupted and called
+        again, goes on from there.
 
     Returns
     -------
@@ -75,6 +86,10 @@ def sparse_code(
         On NaN, infinity, wrong shapes, ``lam <= 0``, ``tol <= 0``, ``max_iter < 1`` or `l1_ratio`
         outside (0, 1].
 
+    See Also
+    --------
+    sparse_code_path : Many penalties in one go.
+
     References
     ----------
     EQUATIONS SE-16, SE-17 (Frobenius norm: erratum E3-i), SE-15n for `nonnegative`, CL-2 for
@@ -88,24 +103,140 @@ def sparse_code(
     array([[2., 0.]])
     """
     Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
-    lams, ratio = check_lam(lam, len(Y)), check_l1_ratio(l1_ratio)
-    tol = check_positive(tol, "tol")
-    max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    coef, n_iter = solve_rows(
-        Y,
-        D,
-        lams,
-        l1_ratio=ratio,
-        exclude_self=zero_diagonal,
-        nonneg=nonnegative,
-        tol=tol,
-        max_rounds=max_iter,
-        n_jobs=n_jobs,
-    )
-    coef = coef.astype(np.result_type(Y, D), copy=False)
-    objective, gap, dual = certify(Y, D, coef, lams, zero_diagonal, nonnegative, ratio)
-    _warn_unless_converged(gap, tol)
-    return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
+    problem = _Lasso(Y, D, l1_ratio, zero_diagonal, nonnegative, tol, max_iter)
+    solution = problem.solve(check_lam(lam, len(Y)), None, n_jobs, progress, directory)
+    _warn_unless_converged(solution.gap, problem.tol)
+    return solution
+
+
+def sparse_code_path(
+    Y: ArrayLike,
+    dictionary: ArrayLike,
+    *,
+    lams: ArrayLike,
+    tol: float = TOL,
+    l1_ratio: float = 1.0,
+    max_iter: int = 100,
+    zero_diagonal: bool = False,
+    nonnegative: bool = False,
+    n_jobs: int | None = None,
+) -> list[Solution]:
+    """`sparse_code` for many penalties: the codes for one are where the next ones start.
+
+    Self-expression is the case ``sparse_code_path(X, X, lams=..., zero_diagonal=True)``.
+
+    Parameters
+    ----------
+    Y : array-like of shape (n_signals, n_features)
+    dictionary : array-like of shape (n_atoms, n_features)
+    lams : array-like of shape (n_lams,) or (n_lams, n_signals)
+        Penalties > 0, one for all rows or one for each row. Solved from the largest to the smallest
+        mean.
+    tol, l1_ratio, max_iter, zero_diagonal, nonnegative, n_jobs
+        As in `sparse_code`, for each penalty.
+
+    Returns
+    -------
+    list of Solution
+        In the order of `lams`.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a row ends with a gap above `tol`.
+
+    Raises
+    ------
+    ValueError
+        As `sparse_code`, and if `lams` is empty.
+
+    References
+    ----------
+    EQUATIONS SE-16, SE-17; Osborne, Presnell and Turlach, "A new approach to variable selection in
+    least squares problems" (2000), for the homotopy in the penalty.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import sparse_code_path
+    >>> path = sparse_code_path([[3.0, 0.5]], [[1.0, 0.0], [0.0, 1.0]], lams=[4.0, 0.5])
+    >>> [solution.coef.toarray().tolist() for solution in path]
+    [[[1.0, 0.0]], [[2.75, 0.25]]]
+    """
+    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    values = np.asarray(lams, dtype=np.float64)
+    if values.ndim not in (1, 2) or len(values) == 0:
+        raise ValueError(
+            f"lams: must have shape (n_lams,) or (n_lams, {len(Y)}) with n_lams >= 1, "
+            f"got {values.shape}"
+        )
+    penalties = [check_lam(value, len(Y)) for value in values]
+    problem = _Lasso(Y, D, l1_ratio, zero_diagonal, nonnegative, tol, max_iter)
+    solutions: dict[int, Solution] = {}
+    start = None
+    for index in sorted(range(len(values)), key=lambda index: -penalties[index].mean()):
+        solutions[index] = problem.solve(penalties[index], start, n_jobs, None, None)
+        start = solutions[index].coef.astype(np.float64)
+    path = [solutions[index] for index in range(len(values))]
+    _warn_unless_converged(np.concatenate([solution.gap for solution in path]), problem.tol)
+    return path
+
+
+class _Lasso:
+    """Checked arguments, and what does not depend on the penalty."""
+
+    def __init__(
+        self,
+        Y: Array,
+        D: Array,
+        l1_ratio: float,
+        zero_diagonal: bool,
+        nonnegative: bool,
+        tol: float,
+        max_iter: int,
+    ) -> None:
+        self.dtype = np.result_type(Y, D)
+        self.atoms = Atoms(D)
+        self.Y = self.atoms.rows if Y is D else Y.astype(np.float64)
+        self.l1_ratio = check_l1_ratio(l1_ratio)
+        self.zero_diagonal, self.nonnegative = zero_diagonal, nonnegative
+        self.tol = check_positive(tol, "tol")
+        self.max_iter = check_integer(max_iter, "max_iter", minimum=1)
+
+    def solve(
+        self,
+        lam: Array,
+        start: csr_array | None,
+        n_jobs: int | None,
+        progress: Progress | None,
+        directory: str | Path | None,
+    ) -> Solution:
+        rows = solve_rows(
+            self.Y,
+            self.atoms,
+            lam,
+            l1_ratio=self.l1_ratio,
+            own=np.arange(len(self.Y)) if self.zero_diagonal else None,
+            nonneg=self.nonnegative,
+            tol=self.tol,
+            max_rounds=self.max_iter,
+            start=start,
+            n_jobs=n_jobs,
+            progress=progress,
+            directory=directory,
+        )
+        D, coef = self.atoms.rows, rows.coef.astype(self.dtype, copy=False)
+        if coef.dtype == np.float64:
+            # The bound on the correlations holds for these codes; rounded ones need their own.
+            found = certificate(
+                self.Y, coef, self.Y - coef @ D, rows.correlation, lam, self.l1_ratio
+            )
+        else:
+            found = certify(
+                self.Y, D, coef, lam, self.zero_diagonal, self.nonnegative, self.l1_ratio
+            )
+        objective, gap, dual = found
+        converged = gap <= self.tol
+        return Solution(coef, objective, gap, dual, rows.n_iter, converged, None, rows.n_passes)
 
 
 def _warn_unless_converged(gap: Array, tol: float) -> None:

@@ -211,6 +211,19 @@ def certify(
             own = np.arange(rows.start, rows.stop)
             correlation[own - start, own] = 0
         largest[rows] = (correlation if nonnegative else np.abs(correlation)).max(axis=1)
+    return certificate(Y, C, residual, largest, lam, l1_ratio)
+
+
+def certificate(
+    Y: Array,
+    C: Array | csr_array,
+    residual: Array,
+    largest: Array,
+    lam: Array,
+    l1_ratio: float,
+) -> tuple[Array, Array, Array]:
+    """`certify`, given the residuals and an upper bound on their correlations."""
+    ridge = lam * (1 - l1_ratio) / 2
     energy = (residual**2).sum(axis=1) + ridge * _square(C).sum(axis=1)
     norm = (Y**2).sum(axis=1)
     objective = energy + lam * l1_ratio * np.abs(C).sum(axis=1)

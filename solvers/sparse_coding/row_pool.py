@@ -19,16 +19,14 @@ Rows that are certified leave, and new ones take their place. Memory is O(pool *
 from typing import NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
-from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from .active_set import active_set, jit, new_work
 from .selection import largest
 
 _EPS32 = 2.0**-23
 _SLOTS = 256  # rows in a pool
-_MOST_STORED = 15_000  # atoms whose Gram matrix is stored
+_KEPT = (48, 256)  # size of a support whose factor waits in the pool: at first, and at most
+_ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
 # These four steer speed alone. Atoms that join a working set in the first round and later; how
 # loosely early rounds are solved; from which share of the worst correlation atoms join; supports of
 # at most n_features / _LOCAL atoms are multiplied with the stored Gram matrix on the spot.
@@ -38,15 +36,33 @@ _SPREAD = 0.35
 _LOCAL = 12
 
 
-class _Problem(NamedTuple):
+class Problem(NamedTuple):
+    """The rows to solve for, all of which share the atoms."""
+
     signals: np.ndarray  # (n, p)
     atoms: np.ndarray  # (m, p)
+    atoms32: np.ndarray  # (m, p) float32, atoms / largest
     gram: np.ndarray  # (m, m), or (0, 0): not stored
     half: np.ndarray  # (n,) h
     ridge: np.ndarray  # (n,)
+    own: np.ndarray  # (n,) the atom whose coefficient is zero, or -1
+    start_at: np.ndarray  # (n + 1,) the codes to start from, as in a csr_array
+    start_atom: np.ndarray
+    start_value: np.ndarray
     largest: float  # norm of the largest atom
-    exclude_self: bool
+    own_signals: bool  # signals are atoms, own[i] = i
     nonneg: bool
+
+
+class Codes(NamedTuple):
+    """Answer to a block of rows."""
+
+    atom: np.ndarray  # (nnz of the block,) row after row
+    value: np.ndarray
+    nnz: np.ndarray  # (rows,)
+    n_iter: np.ndarray  # (rows,) steps of the active set
+    n_passes: np.ndarray  # (rows,) products with all atoms
+    correlation: np.ndarray  # (rows,) an upper bound on max_j |q_j|, at least h
 
 
 class _Rule(NamedTuple):
@@ -76,6 +92,7 @@ class _Pool(NamedTuple):
     nnz: np.ndarray  # (slots,)
     rounds: np.ndarray  # (slots,)
     pivots: np.ndarray  # (slots,)
+    passes: np.ndarray  # (slots,)
     best: np.ndarray  # (slots,) best certified gap so far
     stall: np.ndarray  # (slots,) certified rounds without progress
     atom: np.ndarray  # (slots, cap)
@@ -83,14 +100,20 @@ class _Pool(NamedTuple):
     residual: np.ndarray  # (slots, p)
     scale: np.ndarray  # (slots,) |residual| |largest atom|
     probe: np.ndarray  # (slots, p) float32, residual / |residual|
+    factored: np.ndarray  # (slots,) whether `gram` and `factor` are those of the support
+    gram: np.ndarray  # (slots, size) upper triangle, row after row
+    factor: np.ndarray  # (slots, size) upper Cholesky factor, likewise
 
 
 class _Out(NamedTuple):
-    """By row: steps of the active set, and where its coefficients stand among those found."""
+    """By row of the block: what `Codes` says, and where the codes stand among those found."""
 
-    n_iter: np.ndarray
+    first: int  # row 0 of the block
     start: np.ndarray
     nnz: np.ndarray
+    n_iter: np.ndarray
+    n_passes: np.ndarray
+    correlation: np.ndarray
 
 
 @jit
@@ -116,53 +139,51 @@ def _residual(y, D, pool, slot):
 
 
 @jit
-def _advance(first, stop, fresh, P, problem, rule, pool, work, out, found, fill):
+def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, found, fill):
     """One or more rounds for the slots first .. stop - 1, whose correlations stand in P.
 
-    With a stored Gram matrix, a support that is small enough is multiplied with it on the spot and
-    goes on at once; the other rows wait for the next product of the whole pool. Fresh slots of a
-    self-expression take row i of the Gram matrix itself.
+    If `fresh`, only for new slots: B holds the exact correlations of the signals row, row + 1, ...,
+    and the Gram matrix is stored. While a support is small it is multiplied with that on the spot;
+    other rows wait for the next product of the whole pool.
     Returns (next slot, fill, capacity that the next slot needs).
     """
     D, G = problem.atoms, problem.gram
-    m = D.shape[0]
     for slot in range(first, stop):
         i = pool.row[slot]
-        if i < 0 or (fresh and pool.rounds[slot] > 0):
+        if i < 0 or (fresh and (pool.rounds[slot] > 0 or pool.nnz[slot] > rule.local)):
             continue
         if found.atom.size - fill < work.x.size:
             return slot, fill, 0
-        p, b = P[slot], work.b
-        y = problem.signals[i]
-        size = np.sqrt(_dot(y, y)) * problem.largest
+        p, q, y = P[slot], work.q_all[:0], problem.signals[i]
         scale, slack = pool.scale[slot], rule.rounding
-        own = 0.0 if fresh else rule.rounding  # error of the signal's correlations
-        local = (
-            G.shape[0] == m
-            and pool.rounds[slot] == 0
-            and (own + _EPS32) * size < 0.01 * problem.half[i]
-        )
         if fresh:
-            b, slack = G[i], _EPS32
-            _scaled(b, scale, p)
-        elif local:
-            for j in range(m):
-                b[j] = p[j] * scale
+            scale, slack = np.sqrt(_dot(y, y)) * problem.largest, _EPS32
+            q = B[i - row]
+        pool.passes[slot] += not (fresh and problem.own_signals)
         while True:
+            if fresh:
+                if pool.nnz[slot] > 0:
+                    q = work.q_all
+                    _minus_rows(B[i - row], G, pool.atom[slot], pool.value[slot], pool.nnz[slot], q)
+                _scaled(q, scale, p)
             n, rest = _violators(p, i, scale, slack, problem, rule, pool, slot, work)
             k = pool.nnz[slot]
             if k + n > work.x.size:
                 return slot, fill, k + n
-            gap, n = _certify(p, i, n, rest, scale, slack, rule.tol, problem, pool, slot, work)
+            gap, n, top = _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work)
             pool.rounds[slot] += 1
             if gap < 0.9 * pool.best[slot]:
                 pool.best[slot] = gap
                 pool.stall[slot] = 0
             else:
                 pool.stall[slot] += 1
-            if gap <= rule.tol or pool.stall[slot] > 10 or pool.rounds[slot] >= rule.max_rounds:
-                out.n_iter[i] = pool.pivots[slot]
-                out.start[i], out.nnz[i] = fill, k
+            # Codes to start from take one step, so that they are stationary on their support.
+            done = gap <= rule.tol and (k == 0 or pool.rounds[slot] > 1)
+            if done or pool.stall[slot] > 10 or pool.rounds[slot] >= rule.max_rounds:
+                at = i - out.first
+                out.start[at], out.nnz[at] = fill, k
+                out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
+                out.correlation[at] = top
                 for a in range(k):
                     found.atom[fill + a] = pool.atom[slot, a]
                     found.value[fill + a] = pool.value[slot, a]
@@ -171,15 +192,10 @@ def _advance(first, stop, fresh, P, problem, rule, pool, work, out, found, fill)
                 break
             k = _improve(i, n, gap, problem, rule, pool, slot, work)
             norm = _residual(y, D, pool, slot)
-            local = local and k <= rule.local and k + rule.add <= work.x.size
-            if not local:
+            if not fresh or k > rule.local or k + rule.add > work.x.size:
                 pool.scale[slot] = norm * problem.largest
                 _scaled(pool.residual[slot], norm, pool.probe[slot])
                 break
-            _minus_rows(b, G, pool.atom[slot], pool.value[slot], k, work.full)
-            scale = size
-            slack = own + _EPS32
-            _scaled(work.full, scale, p)
     return stop, fill, 0
 
 
@@ -217,11 +233,11 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     """
     if scale <= 0.0:
         return 0, 0.0
-    if problem.exclude_self:
-        p[i] = 0.0
+    if problem.own[i] >= 0:
+        p[problem.own[i]] = 0.0
     for a in range(pool.nnz[slot]):
         p[pool.atom[slot, a]] = 0.0
-    add = rule.first_add if pool.rounds[slot] == 0 else rule.add
+    add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
     low = np.float32(
         (problem.half[i] / scale - slack) * (1.0 - _EPS32)
     )  # not above the float64 value once rounded
@@ -230,9 +246,12 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
 
 
 @jit
-def _load(a, j, c, i, problem, r, work):
-    """Put atom j, at coefficient c, into place `a` of the working set; returns |q_j|, exact."""
-    v = _dot(problem.atoms[j], r) - problem.ridge[i] * c
+def _load(a, j, c, v, i, problem, work):
+    """Put atom j, at coefficient c and correlation v, into place `a` of the working set.
+
+    Returns the size of q_j.
+    """
+    v -= problem.ridge[i] * c
     work.atoms[a] = j
     work.x[a] = c
     work.q[a] = v
@@ -242,16 +261,44 @@ def _load(a, j, c, i, problem, r, work):
 
 
 @jit
-def _certify(p, i, n, rest, scale, slack, tol, problem, pool, slot, work):
-    """Load support and candidates; returns (gap, number of candidates)."""
-    k, r = pool.nnz[slot], pool.residual[slot]
-    top = problem.half[i]
+def _load_roughly(p, i, n, scale, problem, pool, slot, work):
+    """Load what the pool's product says, and the support as if it were stationary."""
+    h, ridge = problem.half[i], problem.ridge[i]
+    for a in range(pool.nnz[slot]):
+        c = pool.value[slot, a]
+        _load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
+    for a in range(n):
+        j = work.candidate[a]
+        _load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
+
+
+@jit
+def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
+    """Load support and candidates; q holds the exact correlations, or is empty.
+
+    Far from the optimum rounded correlations do, which certify nothing.
+    Returns (gap, number of candidates, bound on the largest correlation).
+    """
+    k, r, tol = pool.nnz[slot], pool.residual[slot], rule.tol
     for a in range(k):
         work.support[a] = a
-        top = max(top, _load(a, pool.atom[slot, a], pool.value[slot, a], i, problem, r, work))
+    if q.size == 0 and pool.stall[slot] == 0 and 0 < pool.rounds[slot] < rule.max_rounds - 1:
+        top = max(work.key[:n].max() * scale, rest) if n else 0.0
+        gap = _gap(i, max(top, problem.half[i]), problem, pool, slot)
+        if gap > _ROUGH * tol:
+            _load_roughly(p, i, n, scale, problem, pool, slot, work)
+            return gap, n, np.inf
+    top = problem.half[i]
+    for a in range(k):
+        j = pool.atom[slot, a]
+        v = q[j] if q.size else _dot(problem.atoms[j], r)
+        top = max(top, _load(a, j, pool.value[slot, a], v, i, problem, work))
     for a in range(n):
-        top = max(top, _load(k + a, work.candidate[a], 0.0, i, problem, r, work))
-    gap = _gap(i, max(top, rest), problem, pool, slot)
+        j = work.candidate[a]
+        v = q[j] if q.size else _dot(problem.atoms[j], r)
+        top = max(top, _load(k + a, j, 0.0, v, i, problem, work))
+    bound = max(top, rest)
+    gap = _gap(i, bound, problem, pool, slot)
     if (
         gap > tol
         and rest > top
@@ -261,11 +308,12 @@ def _certify(p, i, n, rest, scale, slack, tol, problem, pool, slot, work):
         # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
         # in the worst.
         j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
-        gap = _gap(i, max(top, worst), problem, pool, slot)
+        bound = max(top, worst)
+        gap = _gap(i, bound, problem, pool, slot)
         if gap > tol:
-            _load(k + n, j, 0.0, i, problem, r, work)
+            _load(k + n, j, 0.0, _dot(problem.atoms[j], r), i, problem, work)
             n += 1
-    return gap, n
+    return gap, n, bound
 
 
 @jit
@@ -274,7 +322,7 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
         p[work.atoms[a]] = np.nan
     low, worst, at = problem.half[i] / scale - slack, 0.0, 0
     for j in range(p.size):
-        if abs(p[j]) >= low and not (problem.exclude_self and j == i):
+        if abs(p[j]) >= low and j != problem.own[i]:
             v = _dot(problem.atoms[j], r)
             v = v if problem.nonneg else abs(v)
             if v > worst:
@@ -302,13 +350,16 @@ def _gap(i, top, problem, pool, slot):
 def _improve(i, n, gap, problem, rule, pool, slot, work):
     """Solve on the working set that _certify loaded; returns the size of the support."""
     y, k = problem.signals[i], pool.nnz[slot]
-    if problem.gram.shape[0] != problem.atoms.shape[0]:
-        _small_gram(work, problem.atoms, k + n, problem.ridge[i])
+    kept = pool.factored[slot]
+    if kept:
+        _recall_factor(work, pool, slot, k)
+    _small_gram(work, problem, k if kept else 0, k + n, problem.ridge[i])
     tol = max(0.1 * rule.tol, rule.loose * gap)
     k, pivots = active_set(
         work,
         problem.gram,
         k,
+        kept,
         k + n,
         problem.half[i],
         problem.ridge[i],
@@ -322,24 +373,73 @@ def _improve(i, n, gap, problem, rule, pool, slot, work):
         pos = work.support[a]
         pool.atom[slot, a] = work.atoms[pos]
         pool.value[slot, a] = work.x[pos]
+    _keep_factor(work, pool, slot, k)
     return k
 
 
 @jit
-def _small_gram(work, D, w, ridge):
-    rows = D[work.atoms[:w]]
-    work.gram[:w, :w] = np.dot(rows, rows.T)
-    for a in range(w):
-        work.gram[a, a] += ridge
-        work.known[a] = True
+def _triangle(k):
+    return k * (k + 1) // 2
+
+
+@jit
+def _keep_factor(work, pool, slot, k):
+    pool.factored[slot] = _triangle(k) <= pool.factor.shape[1]
+    if pool.factored[slot]:
+        t = 0
+        for a in range(k):
+            source = work.gram[work.support[a]]
+            for b in range(a, k):
+                pool.gram[slot, t] = source[work.support[b]]
+                pool.factor[slot, t] = work.factor[a, b]
+                t += 1
+
+
+@jit
+def _recall_factor(work, pool, slot, k):
+    t = 0
+    for a in range(k):
+        for b in range(a, k):
+            work.gram[a, b] = work.gram[b, a] = pool.gram[slot, t]
+            work.factor[a, b] = pool.factor[slot, t]
+            t += 1
+
+
+@jit
+def _small_gram(work, problem, kept, w, ridge):
+    """Gram matrix of the working set, of which the first `kept` rows and columns are there.
+
+    From the stored one: the support's rows alone, others when their atom joins it.
+    """
+    D, G = problem.atoms, problem.gram
+    if G.shape[0] == D.shape[0]:
+        for a in range(kept):
+            source, g = G[work.atoms[a]], work.gram[a]
+            for b in range(kept, w):
+                g[b] = source[work.atoms[b]]
+            work.known[a] = True
+    else:
+        rows = D[work.atoms[:w]]
+        work.gram[kept:w, :w] = np.dot(rows[kept:], rows.T)
+        for a in range(kept, w):
+            work.gram[:kept, a] = work.gram[a, :kept]
+            work.gram[a, a] += ridge
+        work.known[:w] = True
 
 
 @jit
 def _admit(pool, slot, i, problem):
     pool.row[slot] = i
-    pool.nnz[slot] = 0
+    first = problem.start_at[i]
+    k = problem.start_at[i + 1] - first
+    pool.nnz[slot] = k
+    for a in range(k):
+        pool.atom[slot, a] = problem.start_atom[first + a]
+        pool.value[slot, a] = problem.start_value[first + a]
     pool.rounds[slot] = 0
     pool.pivots[slot] = 0
+    pool.passes[slot] = 0
+    pool.factored[slot] = False
     pool.best[slot] = np.inf
     pool.stall[slot] = 0
     norm = _residual(problem.signals[i], problem.atoms, pool, slot)
@@ -348,17 +448,13 @@ def _admit(pool, slot, i, problem):
 
 
 @jit
-def _refill(pool, live, rows, taken, problem):
-    """Give the free slots the next rows; returns how many rows were given in all."""
+def _fill(pool, live, taken, stop, problem):
+    """Give the free slots the next rows; returns the row after the last one given."""
     for slot in range(live):
-        if pool.row[slot] < 0 and taken < rows.size:
-            _admit(pool, slot, rows[taken], problem)
+        if pool.row[slot] < 0 and taken < stop:
+            _admit(pool, slot, taken, problem)
             taken += 1
     return taken
-
-
-def _new_out(n: int) -> _Out:
-    return _Out(*np.zeros((3, n), np.int64))
 
 
 def _new_pool(slots: int, cap: int, p: int) -> _Pool:
@@ -367,6 +463,7 @@ def _new_pool(slots: int, cap: int, p: int) -> _Pool:
         nnz=np.zeros(slots, np.int64),
         rounds=np.zeros(slots, np.int64),
         pivots=np.zeros(slots, np.int64),
+        passes=np.zeros(slots, np.int64),
         best=np.empty(slots),
         stall=np.zeros(slots, np.int64),
         atom=np.empty((slots, cap), np.int64),
@@ -374,48 +471,69 @@ def _new_pool(slots: int, cap: int, p: int) -> _Pool:
         residual=np.empty((slots, p)),
         scale=np.empty(slots),
         probe=np.empty((slots, p), np.float32),
+        factored=np.zeros(slots, np.bool_),
+        gram=np.empty((slots, _triangle(_KEPT[0]))),
+        factor=np.empty((slots, _triangle(_KEPT[0]))),
     )
 
 
-class _Chunk:
-    """Solves some rows with one pool, in one thread."""
+class _Block:
+    """Solves the rows start .. stop - 1 with one pool, in one thread."""
 
     def __init__(
-        self, rows: np.ndarray, problem: _Problem, rule: _Rule, out: _Out, own_atoms: bool
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
     ) -> None:
-        m, p = problem.atoms.shape
-        self.rows, self.problem, self.rule, self.out = rows, problem, rule, out
-        self.cap, self.room = 128, 8 * max(rule.first_add, rule.add) + 128
-        self.slots = min(_SLOTS, len(rows))
-        # In self-expression the first correlations of row i are row i of the Gram matrix.
-        self.from_gram = own_atoms and problem.exclude_self and problem.gram.size > 0
+        (m, p), n = problem.atoms.shape, stop - start
+        rounding = 1.02 * (p + 4) * 2.0**-24
+        self.rule = _Rule(tol, rounding, max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
+        self.start, self.stop, self.problem = start, stop, problem
+        largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
+        self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
+        self.slots = min(_SLOTS, n)
         self.pool, self.work = _new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
-        size = 16 * len(rows) + self.cap
+        self.out = _Out(start, *np.zeros((4, n), np.int64), np.zeros(n))
+        size = 16 * n + self.cap
         self.found, self.fill = _Found(np.empty(size, np.int64), np.empty(size)), 0
         self.P = np.empty((self.slots, m), np.float32)
 
-    def solve(self, atoms32) -> tuple[np.ndarray, np.ndarray]:
-        taken, live, n = 0, self.slots, len(self.rows)
+    def solve(self) -> Codes:
+        problem = self.problem
+        taken, live = self.start, self.slots
         while live:
-            taken = _refill(self.pool, live, self.rows, taken, self.problem)
-            if self.from_gram:
-                self.advance(live, True)
-                while taken < n and (self.pool.row[:live] < 0).any():
-                    taken = _refill(self.pool, live, self.rows, taken, self.problem)
-                    self.advance(live, True)
+            taken = self._refill(live, taken)
             live = _compact(self.pool, live)
             if live:
-                np.matmul(self.pool.probe[:live], atoms32.T, out=self.P[:live])
-                self.advance(live, False)
-        return self.found.atom[: self.fill], self.found.value[: self.fill]
+                np.matmul(self.pool.probe[:live], problem.atoms32.T, out=self.P[:live])
+                self._advance(live, False, 0, problem.gram)
+        return self._codes()
 
-    def advance(self, live: int, fresh: bool) -> None:
+    def _refill(self, live: int, taken: int) -> int:
+        """Give the free slots the next rows; with a stored Gram matrix, until none is solved soon.
+
+        In self-expression the first correlations of row i are row i of the Gram matrix.
+        """
+        problem = self.problem
+        while taken < self.stop and (self.pool.row[:live] < 0).any():
+            first, taken = taken, _fill(self.pool, live, taken, self.stop, problem)
+            if problem.gram.size == 0:
+                break
+            if problem.own_signals:
+                B = problem.gram[first:taken]
+            else:
+                B = problem.signals[first:taken] @ problem.atoms.T
+                B.flags.writeable = False  # as the other one: one kernel for both
+            self._advance(live, True, first, B)
+        return taken
+
+    def _advance(self, live: int, fresh: bool, row: int, B: np.ndarray) -> None:
         slot = 0
         while True:
             slot, self.fill, need = _advance(
                 slot,
                 live,
                 fresh,
+                row,
+                B,
                 self.P,
                 self.problem,
                 self.rule,
@@ -426,7 +544,7 @@ class _Chunk:
                 self.fill,
             )
             if slot == live:
-                return
+                break
             if need > self.cap:
                 self.cap = need + need // 2
                 self.work = new_work(self.cap, len(self.problem.atoms), self.room)
@@ -437,6 +555,29 @@ class _Chunk:
                 self.found = _Found(
                     *(np.concatenate([a, np.empty(a.size + self.cap, a.dtype)]) for a in self.found)
                 )
+        size = _triangle(min(int(self.pool.nnz[:live].max()), _KEPT[1]))
+        if size > self.pool.factor.shape[1]:
+            size += size // 2
+            self.pool = self.pool._replace(
+                gram=_widen(self.pool.gram, size), factor=_widen(self.pool.factor, size)
+            )
+
+    def _codes(self) -> Codes:
+        """Coefficients in the order of the rows, not of their completion."""
+        out = self.out
+        row_start = np.cumsum(out.nnz) - out.nnz
+        take = np.arange(self.fill) + np.repeat(out.start - row_start, out.nnz)
+        atom, value = self.found.atom[take], self.found.value[take]
+        return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, out.correlation)
+
+
+def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
+    """Codes of the rows start .. stop - 1.
+
+    A row is left when its gap is at most `tol`, or no longer falls, or after `max_rounds` working
+    sets.
+    """
+    return _Block(start, stop, problem, tol, max_rounds).solve()
 
 
 def _widen(a: np.ndarray, cap: int) -> np.ndarray:
@@ -451,6 +592,7 @@ def _copy_slot(pool, a, b):
     pool.nnz[b] = pool.nnz[a]
     pool.rounds[b] = pool.rounds[a]
     pool.pivots[b] = pool.pivots[a]
+    pool.passes[b] = pool.passes[a]
     pool.best[b] = pool.best[a]
     pool.stall[b] = pool.stall[a]
     pool.scale[b] = pool.scale[a]
@@ -458,6 +600,11 @@ def _copy_slot(pool, a, b):
     pool.value[b] = pool.value[a]
     pool.residual[b] = pool.residual[a]
     pool.probe[b] = pool.probe[a]
+    pool.factored[b] = pool.factored[a]
+    if pool.factored[a]:
+        size = _triangle(pool.nnz[a])
+        pool.gram[b, :size] = pool.gram[a, :size]
+        pool.factor[b, :size] = pool.factor[a, :size]
     pool.row[a] = -1
 
 
@@ -471,56 +618,3 @@ def _compact(pool, live):
                 _copy_slot(pool, slot, n)
             n += 1
     return n
-
-
-def solve_rows(
-    Y: np.ndarray,
-    D: np.ndarray,
-    lam: np.ndarray,
-    *,
-    exclude_self: bool = False,
-    l1_ratio: float = 1.0,
-    nonneg: bool = False,
-    tol: float = 1e-6,
-    max_rounds: int = 100,
-    n_jobs: int | None = None,
-) -> tuple[sparse.csr_array, np.ndarray]:
-    """Codes of the rows of Y (n, p) in the rows of D (m, p), with c_ii = 0 if `exclude_self`.
-
-    Returns the codes and the number of steps of the active set for each row. A row is left when its
-    gap is at most `tol`, or no longer falls, or after `max_rounds` working sets.
-    """
-    same = Y is D
-    D = np.ascontiguousarray(D, dtype=np.float64)
-    Y = D if same else np.ascontiguousarray(Y, dtype=np.float64)
-    (n, p), m = Y.shape, len(D)
-    norm = float(np.sqrt(np.einsum("ij,ij->i", D, D).max())) or 1.0
-    n_jobs = effective_n_jobs(n_jobs)
-    out = _new_out(n)
-    rule = _Rule(tol, 1.02 * (p + 4) * 2.0**-24, max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
-    stored = m <= _MOST_STORED and n >= m // 4
-    # A small product would only wait for the other threads.
-    with threadpool_limits(n_jobs if m * m * p > 4e9 else 1, user_api="blas"):
-        G = D @ D.T if stored else np.empty((0, 0))
-    with threadpool_limits(1, user_api="blas"):
-        half, ridge = lam * l1_ratio / 2, lam * (1 - l1_ratio) / 2
-        problem = _Problem(Y, D, G, half, ridge, norm, exclude_self, nonneg)
-        atoms32 = (D / norm).astype(np.float32)
-        chunks = np.array_split(np.arange(n), max(1, min(n_jobs, n)))
-        parts = Parallel(n_jobs=n_jobs, prefer="threads")(
-            delayed(_Chunk(rows, problem, rule, out, same).solve)(atoms32) for rows in chunks
-        )
-    return _collect(chunks, parts, out, m), out.n_iter
-
-
-def _collect(chunks, parts, out: _Out, m: int) -> sparse.csr_array:
-    offset = 0
-    for rows, (index, _) in zip(chunks, parts, strict=True):
-        out.start[rows] += offset
-        offset += index.size
-    index, value = (np.concatenate([part[a] for part in parts]) for a in (0, 1))
-    indptr = np.concatenate([[0], np.cumsum(out.nnz)])
-    take = np.arange(indptr[-1]) + np.repeat(out.start - indptr[:-1], out.nnz)
-    coef = sparse.csr_array((value[take], index[take], indptr), shape=(out.nnz.size, m))
-    coef.sort_indices()
-    return coef

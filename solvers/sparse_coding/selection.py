@@ -31,11 +31,27 @@ def _keep_largest(key, index, n, m):
 
 
 @jit
+def _top(p, nonneg):
+    """max_j |p_j|, or p_j: 64 running maxima, which the compiler vectorizes."""
+    tops = np.zeros(64, np.float32)
+    whole = p.size // 64 * 64
+    for start in range(0, whole, 64):
+        part = p[start : start + 64]
+        for j in range(64):
+            v = part[j] if nonneg else abs(part[j])
+            tops[j] = v if v > tops[j] else tops[j]
+    for j in range(whole, p.size):
+        tops[0] = max(tops[0], p[j] if nonneg else abs(p[j]))
+    return tops.max()
+
+
+@jit
 def largest(p, low, nonneg, m, beta, key, index):
     """The (at most m) largest |p_j| above `low` and `beta` times the top, into key and index.
 
     Returns their number, and a bound on the |p_j| left out.
     """
+    low = max(low, np.float32(beta * _top(p, nonneg)))
     n, size = 0, key.size - 1
     for start in range(0, p.size, 64):
         part = p[start : start + 64]
@@ -61,19 +77,6 @@ def largest(p, low, nonneg, m, beta, key, index):
         _keep_largest(key, index, n, m)
         n = m
         low = _smallest(key, m)
-    if n:
-        top = key[0]
-        for j in range(1, n):
-            top = max(top, key[j])
-        kept, cut = 0, np.float32(beta * top)
-        for j in range(n):
-            if key[j] >= cut:
-                key[kept] = key[j]
-                index[kept] = index[j]
-                kept += 1
-            else:
-                low = max(low, key[j])
-        n = kept
     return n, low
 
 

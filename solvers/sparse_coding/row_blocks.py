@@ -1,0 +1,162 @@
+"""Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+from scipy.sparse import csr_array
+from threadpoolctl import ThreadpoolController
+
+from ..solution import Array
+from .row_pool import Codes, Problem, solve_block
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+_MOST_STORED = 15_000  # atoms whose Gram matrix is stored
+_threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
+_LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
+# Blocks depend on the number of rows alone: the answer must not depend on who computes them.
+_MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
+
+
+class Atoms:
+    """A dictionary with what its products need, made once for many problems."""
+
+    def __init__(self, dictionary: Array) -> None:
+        self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
+        self.largest = float(np.sqrt(np.einsum("ij,ij->i", self.rows, self.rows).max())) or 1.0
+        self.scaled32 = (self.rows / self.largest).astype(np.float32)
+        self._gram = np.empty((0, 0))
+
+    def gram(self, n_signals: int, n_jobs: int | None) -> Array:
+        """The Gram matrix where it pays to store it, else an empty one."""
+        m, p = self.rows.shape
+        if self._gram.size == 0 and m <= _MOST_STORED and n_signals >= m // 4:
+            n_threads = joblib.effective_n_jobs(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
+            with _threads.limit(limits=n_threads, user_api="blas"):
+                self._gram = self.rows @ self.rows.T
+        return self._gram
+
+
+class Rows(NamedTuple):
+    """Codes of many rows, and what certifies them."""
+
+    coef: csr_array
+    n_iter: Array  # steps of the active set
+    n_passes: Array  # products with all atoms
+    correlation: Array  # an upper bound on max_j |q_j|, at least lam r / 2
+
+
+def solve_rows(
+    Y: Array,
+    atoms: Atoms,
+    lam: Array,
+    *,
+    tol: float,
+    max_rounds: int,
+    own: Array | None = None,
+    l1_ratio: float = 1.0,
+    nonneg: bool = False,
+    start: csr_array | None = None,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+    directory: str | Path | None = None,
+) -> Rows:
+    """Codes of the rows of Y in the atoms, with ``c_ij = 0`` for ``j = own[i]``.
+
+    The search begins at the codes `start`. `progress` wraps the iteration over the blocks. Finished
+    blocks are kept in `directory`, and read if they are those of the same problem.
+    """
+    Y = np.ascontiguousarray(Y, dtype=np.float64)
+    n, m = len(Y), len(atoms.rows)
+    start = csr_array((n, m)) if start is None else start
+    own_signals = own is not None and Y is atoms.rows
+    own = np.full(n, -1) if own is None else own
+    arrays = {
+        "signals": Y,
+        "atoms": atoms.rows,
+        "atoms32": atoms.scaled32,
+        "gram": atoms.gram(n, n_jobs),
+        "half": lam * l1_ratio / 2,
+        "ridge": lam * (1 - l1_ratio) / 2,
+        "own": own,
+        "start_at": start.indptr.astype(np.int64),
+        "start_atom": start.indices.astype(np.int64),
+        "start_value": start.data,
+    }
+    options = {
+        "largest": atoms.largest,
+        "own_signals": own_signals,
+        "nonneg": nonneg,
+    }
+    bounds = _bounds(n)
+    folder = None
+    if directory is not None:
+        key = joblib.hash((Y, atoms.rows, lam, l1_ratio, own, options, tol, max_rounds, bounds))
+        folder = Path(directory) / key
+        folder.mkdir(parents=True, exist_ok=True)
+    found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
+    tasks = (
+        joblib.delayed(_solve)(rows, tol, max_rounds, options, **arrays)
+        for rows in bounds
+        if rows not in found
+    )
+    parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered")
+
+    def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
+        yield from list(found.items())
+        for rows, codes in parallel(tasks):
+            _write(folder, rows, codes)
+            yield rows, codes
+
+    with _threads.limit(limits=1, user_api="blas"):
+        finished = progress(finish(), len(bounds)) if progress else finish()
+        found.update(finished)
+    return _join([found[rows] for rows in bounds], m)
+
+
+def _bounds(n: int) -> list[tuple[int, int]]:
+    """First row of each block, and the row after its last."""
+    n_blocks = max(-(-n // _MOST_ROWS), min(n // _FEWEST_ROWS, _BLOCKS), 1)
+    edges = [n * block // n_blocks for block in range(n_blocks + 1)]
+    return list(pairwise(edges))
+
+
+def _solve(
+    rows: tuple[int, int], tol: float, max_rounds: int, options: dict[str, Any], **arrays: Array
+) -> tuple[tuple[int, int], Codes]:
+    """One task. Arrays are arguments of their own: so the backends share them between tasks."""
+    problem = Problem(**{name: _read_only(array) for name, array in arrays.items()}, **options)
+    return rows, solve_block(*rows, problem, tol, max_rounds)
+
+
+def _read_only(array: Array) -> Array:
+    """Shared memory is read-only: kernels are compiled once, for that."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _read(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
+    if folder is None or not (path := folder / f"{rows[0]}.npz").is_file():
+        return None
+    with np.load(path) as arrays:
+        return Codes(**arrays)
+
+
+def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
+    if folder is not None:
+        unfinished = folder / f"{rows[0]}.part.npz"
+        np.savez(unfinished, **codes._asdict())
+        unfinished.replace(folder / f"{rows[0]}.npz")
+
+
+def _join(blocks: list[Codes], m: int) -> Rows:
+    joined = Codes(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+    indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
+    coef = csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m))
+    coef.sort_indices()
+    return Rows(coef, joined.n_iter, joined.n_passes, joined.correlation)
