@@ -131,7 +131,8 @@ def basis_pursuit_self_expression(
         n_iter[open_rows] += 1
         left = np.flatnonzero(gap[open_rows] > tol)
         open_rows, nu, C = open_rows[left], nu[left], C[left]
-    coef = _stack(rows, X.dtype)
+    coef = csr_array(vstack(rows, format="csr"), dtype=X.dtype)
+    coef.sort_indices()
     _warn_unless_converged(gap, tol, "the row may not be in the span of the others")
     return Solution(coef, abs(coef).sum(axis=1), gap, dual, n_iter, gap <= tol)
 
@@ -155,7 +156,7 @@ def affine_self_expression(
     points = X.astype(np.float64)
     weight = np.sqrt(max((points**2).sum(axis=1).max(), lam.max()))
     atoms = Atoms(np.hstack([points, np.full((len(X), 1), weight)]))
-    rows = [csr_array((1, len(X)))] * len(X)
+    coef = csr_array((len(X), len(X)))
     objective, gap = np.full((2, len(X)), np.inf)
     dual = np.zeros_like(points)
     n_iter = np.zeros(len(X), dtype=int)
@@ -182,8 +183,9 @@ def affine_self_expression(
         feasible = csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
         found = certify_affine(points, feasible, lam, nonnegative, l1_ratio, open_rows)
         better = np.flatnonzero((sums > 0.5) & (found[1] < gap[open_rows]))
-        for at in better.tolist():
-            rows[open_rows[at]] = feasible[[at]]
+        take = np.arange(len(X))
+        take[open_rows[better]] = len(X) + better
+        coef = vstack([coef, feasible], format="csr")[take]
         for kept, new in zip((objective, gap, dual), found, strict=True):
             kept[open_rows[better]] = new[better]
         target = target.copy()
@@ -191,7 +193,8 @@ def affine_self_expression(
         left = np.flatnonzero(gap[open_rows] > tol)
         open_rows, target, C = open_rows[left], target[left], C[left]
     _warn_unless_converged(gap, tol, "increase max_iter, lam or tol")
-    return Solution(_stack(rows, X.dtype), objective, gap, dual, n_iter, gap <= tol)
+    coef = csr_array(coef, dtype=X.dtype)
+    return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
 
 
 def certify_affine(
@@ -467,12 +470,6 @@ def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, flo
         return row, np.inf
     exact = csr_array((values, support, [0, len(support)]), shape=row.shape)
     return exact, max(l1 - float(nu @ x), 0) / (l1 or 1)
-
-
-def _stack(rows: list[csr_array], dtype: np.dtype) -> csr_array:
-    coef = csr_array(vstack(rows, format="csr"), dtype=dtype)
-    coef.sort_indices()
-    return coef
 
 
 def _warn_unless_converged(gap: Array, tol: float, cure: str) -> None:

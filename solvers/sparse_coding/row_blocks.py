@@ -129,8 +129,8 @@ def _solve(
     rows: tuple[int, int], tol: float, max_rounds: int, options: dict[str, Any], **arrays: Array
 ) -> tuple[tuple[int, int], Codes]:
     """One task. Arrays are arguments of their own: so the backends share them between tasks."""
-    problem = Problem(**{name: _read_only(array) for name, array in arrays.items()}, **options)
-    return rows, solve_block(*rows, problem, tol, max_rounds)
+    fields = options | {name: _read_only(array) for name, array in arrays.items()}
+    return rows, solve_block(*rows, Problem(**fields), tol, max_rounds)
 
 
 def _read_only(array: Array) -> Array:
