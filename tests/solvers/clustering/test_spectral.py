@@ -86,6 +86,7 @@ def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
     A = csr_array(A + A.T + bridge + bridge.T)
     found = spectral_labels(A, 2, random_state=0)
     assert adjusted_rand_score(np.repeat([0, 1], 1500), found) == 1
+    assert eigengap_n_clusters(A) == 2
 
 
 def test_isolated_points_join_the_largest_cluster_and_spend_none():

@@ -149,7 +149,7 @@ def test_affine_gap_bounds_any_rows_that_sum_to_one(points, data, lam, l1_ratio,
 
 
 def test_affine_noisy_is_the_limit_of_its_proximal_steps_se12a():
-    """Row prox ``S_t(z + nu)``, the diagonal left out, with nu by bisection so that it sums to 1."""
+    """Row prox ``S_t(z + nu)`` off the diagonal, nu by bisection so that the row sums to 1."""
     X = np.random.default_rng(0).standard_normal((9, 5))
 
     def prox(Z, t):
@@ -266,7 +266,7 @@ def test_alpha_is_the_scale_of_the_ssc_paper_cl1():
 
 
 def test_gamma_is_the_scale_of_the_elastic_net_paper_cl1():
-    """Row by row ``1/2 |x_i - c X|^2 + lam_i |c|_1``, ``lam_i = max_{j != i} |x_i . x_j| / gamma``."""
+    """Rows ``1/2 |x_i - c X|^2 + lam_i |c|_1``, ``lam_i = max_{j != i} |x_i . x_j| / gamma``."""
     X = np.random.default_rng(0).standard_normal((9, 5))
     found = sparse_self_expression(X, lam=lam_from_gamma(X, 5.0), tol=1e-12).coef.toarray()
     for i, x in enumerate(X):

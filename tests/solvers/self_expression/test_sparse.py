@@ -57,7 +57,7 @@ def test_minimiser_is_that_of_scikit_learn_at_its_scale():
 @settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
-    share=st.floats(1e-3, 0.9),
+    share=st.floats(1e-2, 0.9),
     l1_ratio=st.sampled_from([1.0, 0.5]),
     nonnegative=st.booleans(),
     max_iter=st.sampled_from([1, 2, 100]),
