@@ -113,19 +113,24 @@ def test_coordinate_descent_minimises_each_column_in_turn():
         assert (lasso_objective(X, X, moved, lam=0.5) >= value).all()
 
 
+@pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("solve", [ista, fista, coordinate_descent])
-def test_history_and_callback_see_every_iterate(solve):
+def test_history_and_callback_see_every_iterate(solve, flags):
     X = atoms()
+    problem = {"lam": 0.5, **flags}
     seen = []
     run = solve(
-        X, X, lam=0.5, n_iter=4, history=True, callback=lambda k, C: seen.append((k, C.copy()))
+        X, X, n_iter=4, history=True, callback=lambda k, C: seen.append((k, C.copy())), **problem
     )
     assert [k for k, _ in seen] == [0, 1, 2, 3, 4]
     for k, C in seen:
-        assert_allclose(C, solve(X, X, lam=0.5, n_iter=k).coef, atol=1e-14)
+        at = solve(X, X, n_iter=k, **problem)
+        assert_allclose(C, at.coef, atol=1e-14)
         assert_allclose(run.history["objective"][k], lasso_objective(X, X, C, lam=0.5))
-        assert_allclose(run.history["gap"][k], duality_gap(X, X, C, lam=0.5), atol=1e-14)
-    assert solve(X, X, lam=0.5, n_iter=1).history is None
+        gap = duality_gap(X, X, C, **problem)
+        assert_allclose(run.history["gap"][k], gap, atol=1e-14)
+        assert_allclose(at.gap, gap, atol=1e-14)
+    assert solve(X, X, n_iter=1, **problem).history is None
 
 
 @pytest.mark.parametrize("solve", [fista, coordinate_descent])
