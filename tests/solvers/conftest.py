@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-KINDS = ["random", "wide", "coherent", "duplicated", "zero padded", "rank deficient", "affine"]
+KINDS = [
+    "random",
+    "wide",
+    "coherent",
+    "duplicated",
+    "constant",
+    "zero padded",
+    "rank deficient",
+    "affine",
+]
 
 
 def make_points(kind, seed=0):
@@ -14,6 +23,8 @@ def make_points(kind, seed=0):
         X = 1 + 0.05 * X
     elif kind == "duplicated":
         X[5:] = X[:4]
+    elif kind == "constant":
+        X[:] = X[0]
     elif kind == "zero padded":
         X[3] = 0
         X = np.hstack([X, np.zeros((9, 2))])
