@@ -30,6 +30,13 @@ def test_coefficient_distance_by_hand():
     assert numbers["support_f1"] == 0.5
 
 
+def test_the_support_of_a_row_is_relative_to_its_own_maximum():
+    C, R = np.array([[1.0, 0.0], [1e-9, 1e-9]]), np.array([[1.0, 1e-9], [0.0, 1.0]])
+    numbers = coefficient_distance(C, R)
+    assert numbers["support_precision"] == pytest.approx(2 / 3)
+    assert numbers["support_recall"] == 1
+
+
 def test_equal_and_zero_coefficients():
     C = np.eye(2)
     assert coefficient_distance(C, C)["distance"] == 0

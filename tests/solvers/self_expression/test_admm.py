@@ -78,12 +78,16 @@ def test_float32_is_kept_and_bad_input_named():
             admm_self_expression(X, **settings)
 
 
+@pytest.mark.parametrize("p", [20.0, 2000.0])
 @pytest.mark.parametrize("circulated", [False, True])
 @pytest.mark.parametrize("affine", [False, True])
-def test_both_forms_stop_where_the_literal_loop_does(affine, circulated):
-    """CL-5: Z's diagonal is dropped after the solve, or only where the stop compares Z with C."""
+def test_both_forms_stop_where_the_literal_loop_does(affine, circulated, p):
+    """CL-5: Z's diagonal is dropped after the solve, or only where the stop compares Z with C.
+
+    At the larger penalty Z = C long before the rows of Z sum to one.
+    """
     X = np.random.default_rng(0).standard_normal((12, 5))
-    lam, p, N = lam_from_alpha(X, 20.0), 20.0, len(X)
+    lam, N = lam_from_alpha(X, 20.0), len(X)
     data, one = 2 / lam * X @ X.T, np.ones((N, 1))
     A = data + p * np.eye(N) + affine * p * one @ one.T
     C, L, l3 = np.zeros((N, N)), np.zeros((N, N)), np.zeros((N, 1))
