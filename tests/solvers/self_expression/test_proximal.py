@@ -95,10 +95,10 @@ def test_low_rank_sparse_agrees_with_the_oracle(X, lam, beta):
     max_iter=st.sampled_from([1, 7, 40, 5000]),
 )
 def test_low_rank_sparse_gap_is_never_smaller_than_the_suboptimality(
-    points, data, lam, beta, max_iter
+    points, answer, data, lam, beta, max_iter
 ):
     X = data.draw(points)
-    expected = oracle.low_rank_sparse_self_expression(X, lam=lam, beta=beta)
+    expected = answer(oracle.low_rank_sparse_self_expression, X, lam=lam, beta=beta)
     np.fill_diagonal(expected, 0)
     best = low_rank_sparse_objective(X, expected, lam, beta)
     found = low_rank_sparse_self_expression(X, lam=lam, beta=beta, max_iter=max_iter)
