@@ -8,9 +8,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics.cluster import contingency_matrix
+from sklearn.utils import check_array, column_or_1d
 
 from .clustering.spectral import check_affinity, leading_eigenvectors
-from .solution import Array, check_matrix
+from .solution import Array, check_dense_or_sparse, check_matrix
 
 _SUPPORT = 1e-8
 
@@ -30,7 +31,7 @@ def clustering_accuracy(labels_true: ArrayLike, labels_pred: ArrayLike) -> float
     Raises
     ------
     ValueError
-        If the two differ in length or are empty.
+        If the two differ in length, are empty, or hold NaN.
 
     References
     ----------
@@ -42,10 +43,11 @@ def clustering_accuracy(labels_true: ArrayLike, labels_pred: ArrayLike) -> float
     >>> clustering_accuracy([0, 0, 1, 1], [5, 5, 3, 5])
     0.75
     """
-    true, predicted = np.asarray(labels_true), np.asarray(labels_pred)
-    if true.shape != predicted.shape or true.ndim != 1 or len(true) == 0:
+    true = _check_labels(labels_true, "labels_true")
+    predicted = _check_labels(labels_pred, "labels_pred")
+    if len(true) != len(predicted):
         raise ValueError(
-            f"labels: need two equally long lists, got shapes {true.shape} and {predicted.shape}"
+            f"labels_pred: needs as many as labels_true, got {len(predicted)} for {len(true)}"
         )
     table = contingency_matrix(true, predicted)
     rows, columns = linear_sum_assignment(table, maximize=True)
@@ -130,9 +132,7 @@ def subspace_preserving_error(coef: ArrayLike | csr_array, labels_true: ArrayLik
     >>> subspace_preserving_error([[0.0, 3.0, -1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [0, 0, 1])
     0.08333333333333333
     """
-    C = coef if hasattr(coef, "tocsr") else check_matrix(coef, "coef")
-    size = abs(csr_array(C)).tocoo()
-    check_matrix(size.data[:, None], "coef", min_rows=0)
+    size = abs(csr_array(check_dense_or_sparse(coef, "coef"))).tocoo()
     labels = _labels_of(labels_true, size.shape)
     row, column = size.coords
     wrong = size.data * (labels[row] != labels[column])
@@ -222,9 +222,16 @@ def relative_residual(
     return _ratio(np.linalg.norm(T - C @ X), np.linalg.norm(T))
 
 
+def _check_labels(labels: ArrayLike, name: str) -> Array:
+    try:
+        return column_or_1d(check_array(labels, ensure_2d=False, dtype=None, input_name=name))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
 def _labels_of(labels: ArrayLike, shape: tuple[int, ...]) -> Array:
-    values = np.asarray(labels)
-    if shape != (len(values), len(values)) or values.ndim != 1:
+    values = _check_labels(labels, "labels_true")
+    if shape != (len(values), len(values)):
         raise ValueError(f"labels_true: needs one label a sample, got {values.shape} for {shape}")
     return values
 

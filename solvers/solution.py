@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, issparse
 from sklearn.utils import check_array
 
 Array = np.ndarray
@@ -61,15 +62,29 @@ def check_matrix(
         If `X` is not two-dimensional, holds NaN or infinity, is complex, or has too few rows or the
         wrong number of columns. The message starts with `name`.
     """
-    try:
-        matrix: Array = check_array(
-            X, dtype=[np.float64, np.float32], input_name=name, ensure_min_samples=min_rows
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: {error}") from error
+    matrix: Array = _checked(X, name, ensure_min_samples=min_rows)
     if n_features is not None and matrix.shape[1] != n_features:
         raise ValueError(f"{name}: has {matrix.shape[1]} columns, but {n_features} are needed")
     return matrix
+
+
+def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_array:
+    """Return `X` as `check_matrix` does, or as a csr_array if it is sparse.
+
+    Raises
+    ------
+    ValueError
+        As `check_matrix`; of a sparse `X` the stored entries are checked.
+    """
+    matrix = _checked(X, name, accept_sparse="csr")
+    return csr_array(matrix) if issparse(matrix) else matrix
+
+
+def _checked(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
+    try:
+        return check_array(X, dtype=[np.float64, np.float32], input_name=name, **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:

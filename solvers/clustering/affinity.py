@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 from scipy.special import softmax
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_integer, check_matrix, check_positive
+from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
 
 
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
@@ -45,7 +45,7 @@ def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
     """
     if check_positive(mass, "mass") > 1:
         raise ValueError(f"mass: must be in (0, 1], got {mass!r}")
-    C = _check_coef(coef).copy()
+    C = check_dense_or_sparse(coef, "coef").copy()
     for row in np.split(C.data, C.indptr[1:-1]) if isinstance(C, csr_array) else C:
         order = np.argsort(-np.abs(row), kind="stable")
         held = np.cumsum(np.abs(row[order]), dtype=np.float64)
@@ -84,7 +84,7 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
     array([[ 0., -1.],
            [ 0.,  0.]])
     """
-    return normalize(_check_coef(coef), norm="max")
+    return normalize(check_dense_or_sparse(coef, "coef"), norm="max")
 
 
 def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
@@ -115,7 +115,7 @@ def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
     array([[ 0.6, -0.8],
            [ 0. ,  0. ]])
     """
-    return normalize(_check_coef(coef), norm="l2")
+    return normalize(check_dense_or_sparse(coef, "coef"), norm="l2")
 
 
 def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:
@@ -275,21 +275,12 @@ def softmax_rows(coef: ArrayLike | csr_array) -> Array:
     >>> softmax_rows([[1.0, 1.0]])
     array([[0.5, 0.5]])
     """
-    C = _check_coef(coef)
+    C = check_dense_or_sparse(coef, "coef")
     return softmax(C.toarray() if isinstance(C, csr_array) else C, axis=1)
 
 
-def _check_coef(coef: ArrayLike | csr_array) -> Array | csr_array:
-    if not hasattr(coef, "tocsr"):
-        return check_matrix(coef, "coef")
-    C = csr_array(coef)
-    if not np.isfinite(C.data).all():
-        raise ValueError("coef: must not hold NaN or infinity")
-    return C
-
-
 def _check_square(coef: ArrayLike | csr_array) -> Array | csr_array:
-    C = _check_coef(coef)
+    C = check_dense_or_sparse(coef, "coef")
     if C.shape[0] != C.shape[1]:
         raise ValueError(f"coef: must be square, got shape {C.shape}")
     return C

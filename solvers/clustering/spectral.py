@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_integer, check_matrix
+from ..solution import Array, check_dense_or_sparse, check_integer
 
 _N_INIT = 20
 _DENSE_ROWS = 200
@@ -173,11 +173,7 @@ def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:
     ValueError
         Otherwise; the message starts with its name.
     """
-    if hasattr(affinity, "tocsr"):
-        A = csr_array(affinity)
-        check_matrix(A.data[:, None], "affinity", min_rows=0)
-    else:
-        A = check_matrix(affinity, "affinity")
+    A = check_dense_or_sparse(affinity, "affinity")
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"affinity: must be square, got shape {A.shape}")
     if A.min() < 0:

@@ -9,14 +9,19 @@ from .sparse_coding import sparse_code
 
 
 def sparse_self_expression(
-    X: ArrayLike, *, lam: float | ArrayLike, nonnegative: bool = False
+    X: ArrayLike,
+    *,
+    lam: float | ArrayLike,
+    l1_ratio: float = 1.0,
+    nonnegative: bool = False,
 ) -> Array:
-    """Solve ``min_C |X - C X|_F^2 + lam |C|_1`` with ``diag(C) = 0`` by interior points.
+    """Solve ``min_C |X - C X|_F^2 + lam (r |C|_1 + (1 - r)/2 |C|_F^2)``, diag(C) = 0.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     lam : float or array-like of shape (n_samples,)
+    l1_ratio : float, default=1.0
     nonnegative : bool, default=False
 
     Returns
@@ -30,7 +35,7 @@ def sparse_self_expression(
 
     References
     ----------
-    EQUATIONS SE-12.
+    EQUATIONS SE-12, CL-2.
 
     Examples
     --------
@@ -39,7 +44,9 @@ def sparse_self_expression(
     array([[0.   , 0.375],
            [1.5  , 0.   ]])
     """
-    return sparse_code(X, X, lam=lam, zero_diagonal=True, nonnegative=nonnegative)
+    return sparse_code(
+        X, X, lam=lam, l1_ratio=l1_ratio, zero_diagonal=True, nonnegative=nonnegative
+    )
 
 
 def least_squares_self_expression(

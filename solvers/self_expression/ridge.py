@@ -68,6 +68,7 @@ def least_squares_residual(
 
     Coefficients are optimal iff ``M = (X - C X) X^T - lam C`` vanishes, off the diagonal where that
     is zero. The residual is ``|m_i| / |g_i|`` with ``g_i`` row i of ``X X^T``, which is 1 at C = 0.
+    Row i of the objective is at most ``|m_i|^2 / lam`` above its optimum.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def ksvd(
     Raises
     ------
     ValueError
-        On NaN, infinity, ``n_iter < 1``, or `n_atoms` or `n_nonzero` out of range.
+        On NaN, infinity, zero rows only, ``n_iter < 1``, or `n_atoms` or `n_nonzero` out of range.
 
     References
     ----------
@@ -68,6 +68,8 @@ def ksvd(
     Y = check_matrix(Y, "Y")
     signals = np.ascontiguousarray(Y, dtype=np.float64)
     usable = np.flatnonzero(signals.any(axis=1))
+    if len(usable) == 0:
+        raise ValueError("Y: needs a row that is not zero")
     n_atoms = check_integer(n_atoms, "n_atoms", minimum=1, maximum=len(usable))
     n_nonzero = check_integer(n_nonzero, "n_nonzero", minimum=1, maximum=n_atoms)
     n_iter = check_integer(n_iter, "n_iter", minimum=1)

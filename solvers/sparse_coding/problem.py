@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
-from ..solution import Array, check_lam, check_matrix, check_positive
+from ..solution import Array, check_dense_or_sparse, check_lam, check_matrix, check_positive
 
 TOL = 1e-6
 _BLOCK_ROWS = 256
@@ -180,9 +180,7 @@ def check_l1_ratio(l1_ratio: float) -> float:
 
 
 def check_coef(coef: ArrayLike | csr_array, n_signals: int, n_atoms: int) -> csr_array:
-    if not hasattr(coef, "tocsr"):
-        coef = check_matrix(coef, "coef")
-    C = csr_array(coef, dtype=np.float64)
+    C = csr_array(check_dense_or_sparse(coef, "coef"), dtype=np.float64)
     if C.shape != (n_signals, n_atoms):
         raise ValueError(f"coef: must have shape {(n_signals, n_atoms)}, got {C.shape}")
     return C

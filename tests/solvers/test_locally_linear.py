@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from sklearn.manifold import LocallyLinearEmbedding
 from sklearn.manifold._locally_linear import barycenter_kneighbors_graph
 
 from twinsolve.solvers import locally_linear_residual, locally_linear_weights
@@ -122,3 +123,27 @@ def test_singular_systems_ask_for_regularisation():
     X = np.repeat(np.arange(4.0)[:, None], 2, axis=1)
     with pytest.raises(ValueError, match="reg: a local Gram matrix is singular"):
         locally_linear_weights(X, n_neighbors=3, reg=0.0)
+
+
+def test_the_embedding_of_the_weights_se10_and_erratum_e3c():
+    """Eigenvectors 2 to d + 1 of ``(I - C)^T (I - C)``; unit covariance takes a factor sqrt(N)."""
+    rng = np.random.default_rng(0)
+    X, N, d = rng.standard_normal((40, 3)), 40, 2
+    C = locally_linear_weights(X, n_neighbors=8).toarray()
+    M = (np.eye(N) - C).T @ (np.eye(N) - C)
+    values, vectors = np.linalg.eigh(M)
+    Y = vectors[:, 1 : d + 1]
+    assert_allclose(Y.sum(axis=0), 0, atol=1e-9)
+    assert_allclose(((Y - C @ Y) ** 2).sum(), values[1 : d + 1].sum(), rtol=1e-10)
+    for _ in range(20):  # no other centred orthonormal coordinates do better
+        other = rng.standard_normal((N, d))
+        other = np.linalg.qr(other - other.mean(axis=0))[0]
+        assert ((other - C @ other) ** 2).sum() > values[1 : d + 1].sum()
+    theirs = LocallyLinearEmbedding(n_neighbors=8, n_components=d, eigen_solver="dense").fit(X)
+    assert_allclose(values[1 : d + 1].sum(), theirs.reconstruction_error_, rtol=1e-9)
+    assert_allclose(Y @ Y.T, theirs.embedding_ @ theirs.embedding_.T, atol=1e-4)
+    # The constraint as printed, Y^T Y = I, is not the unit covariance of the words.
+    assert_allclose(Y.T @ Y / N, np.eye(d) / N, atol=1e-12)
+    scaled = np.sqrt(N) * Y
+    assert_allclose(scaled.T @ scaled / N, np.eye(d), atol=1e-10)
+    assert_allclose(((scaled - C @ scaled) ** 2).sum(), N * values[1 : d + 1].sum(), rtol=1e-10)

@@ -16,7 +16,7 @@ def test_accuracy_is_invariant_to_names_and_counts_unmatched_clusters():
     assert clustering_accuracy(y, (y + 1) % 3) == 1
     assert clustering_accuracy(y, np.zeros(12)) == pytest.approx(1 / 3)
     assert clustering_accuracy([0, 0, 1, 1], [0, 1, 2, 3]) == 0.5
-    with pytest.raises(ValueError, match="two equally long lists"):
+    with pytest.raises(ValueError, match="labels_pred: needs as many as labels_true, got 1 for 2"):
         clustering_accuracy([0, 1], [0])
 
 
@@ -28,6 +28,13 @@ def test_coefficient_distance_by_hand():
     assert numbers["support_precision"] == 0.5
     assert numbers["support_recall"] == 0.5
     assert numbers["support_f1"] == 0.5
+
+
+def test_the_support_of_a_row_is_relative_to_its_own_maximum():
+    C, R = np.array([[1.0, 0.0], [1e-9, 1e-9]]), np.array([[1.0, 1e-9], [0.0, 1.0]])
+    numbers = coefficient_distance(C, R)
+    assert numbers["support_precision"] == pytest.approx(2 / 3)
+    assert numbers["support_recall"] == 1
 
 
 def test_equal_and_zero_coefficients():

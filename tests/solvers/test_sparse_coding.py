@@ -12,39 +12,29 @@ from twinsolve.solvers import duality_gap, ista, lam_max, lasso_objective, spars
 from twinsolve.solvers.oracles import sparse_coding as oracle
 
 
-def problem(kind, seed=0):
+def problem(seed=0):
     rng = np.random.default_rng(seed)
-    D = rng.standard_normal((12, 6))
-    if kind == "coherent":
-        D = 1 + 0.05 * D
-    elif kind == "duplicated":
-        D[6:] = D[:6]
-    elif kind == "zero rows":
-        D[3] = 0
-    elif kind == "rank deficient":
-        D[:, 3:] = D[:, :3]
-    Y = rng.standard_normal((5, 6))
+    D, Y = rng.standard_normal((12, 6)), rng.standard_normal((5, 6))
     Y[0] = 0
     return Y, D
 
 
-KINDS = ["random", "coherent", "duplicated", "zero rows", "rank deficient"]
-
-
 @pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_reaches_the_objective_of_the_oracle(kind, nonnegative):
-    Y, D = problem(kind)
-    solution = sparse_code(Y, D, lam=0.7, tol=1e-10, nonnegative=nonnegative)
-    expected = oracle.sparse_code(Y, D, lam=0.7, nonnegative=nonnegative)
-    assert_allclose(solution.objective, lasso_objective(Y, D, expected, lam=0.7), atol=1e-7)
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.9, 0.3])
+def test_reaches_the_objective_of_the_oracle(X, l1_ratio, nonnegative):
+    Y = np.random.default_rng(1).standard_normal((5, X.shape[1]))
+    Y[0] = 0
+    settings = {"lam": 0.7, "l1_ratio": l1_ratio, "nonnegative": nonnegative}
+    solution = sparse_code(Y, X, tol=1e-10, **settings)
+    best = lasso_objective(Y, X, oracle.sparse_code(Y, X, **settings), lam=0.7, l1_ratio=l1_ratio)
+    assert_allclose(solution.objective, best, atol=1e-7)
+    assert_allclose(solution.gap, duality_gap(Y, X, solution.coef, **settings), atol=1e-14)
     assert solution.converged.all()
-    if nonnegative:
-        assert solution.coef.min() >= 0
+    assert solution.coef.min() >= 0 or not nonnegative
 
 
 def test_minimiser_is_that_of_the_oracle_and_of_scikit_learn():
-    Y, D = problem("random")
+    Y, D = problem()
     lam = np.array([0.3, 0.5, 0.7, 1.0, 2.0])
     found = sparse_code(Y, D, lam=lam, tol=1e-12).coef.toarray()
     assert_allclose(found, oracle.sparse_code(Y, D, lam=lam), atol=1e-4)
@@ -53,33 +43,38 @@ def test_minimiser_is_that_of_the_oracle_and_of_scikit_learn():
         assert_allclose(code, lasso.fit(D.T, y).coef_, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-def test_gap_is_never_smaller_than_the_suboptimality(kind, zero_diagonal):
-    _, X = problem(kind)
-    constraints = {"lam": 0.5, "zero_diagonal": zero_diagonal}
-    best = sparse_code(X, X, tol=1e-13, max_iter=10**6, **constraints)
-    norms = np.maximum((X**2).sum(axis=1), 1e-300)
-    for n_iter in (0, 1, 7, 60):
-        at = ista(X, X, n_iter=n_iter, **constraints)
-        suboptimality = (at.objective - best.objective) / norms
-        assert (at.gap >= suboptimality - 1e-12).all()
-
-
-@settings(max_examples=50)
-@given(seed=st.integers(0, 10**6), lam=st.floats(1e-3, 30), nonnegative=st.booleans())
-def test_gap_bounds_any_codes(seed, lam, nonnegative):
-    rng = np.random.default_rng(seed)
-    Y, D = rng.standard_normal((3, 4)), rng.standard_normal((6, 4))
-    C = rng.standard_normal((3, 6)) * (rng.random((3, 6)) < 0.5)
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    lam=st.floats(1e-3, 30),
+    l1_ratio=st.sampled_from([1.0, 0.7, 0.05]),
+    zero_diagonal=st.booleans(),
+    nonnegative=st.booleans(),
+    near=st.booleans(),
+)
+def test_gap_bounds_any_codes(
+    points, answer, data, lam, l1_ratio, zero_diagonal, nonnegative, near
+):
+    """Against the oracle, whose objective is never under the optimum: only rounding is allowed."""
+    X = data.draw(points)
+    constraints = {"zero_diagonal": zero_diagonal, "nonnegative": nonnegative}
+    best = answer(oracle.sparse_code, X, X, lam=lam, l1_ratio=l1_ratio, **constraints)
+    C = np.random.default_rng(0).standard_normal((9, 9))
+    C = best + 1e-3 * C if near else C
     C = np.abs(C) if nonnegative else C
-    best = sparse_code(Y, D, lam=lam, tol=1e-11, nonnegative=nonnegative)
-    excess = (lasso_objective(Y, D, C, lam=lam) - best.objective) / (Y**2).sum(axis=1)
-    assert (duality_gap(Y, D, C, lam=lam, nonnegative=nonnegative) >= excess - 1e-10).all()
+    best = np.maximum(best, 0) if nonnegative else best
+    for codes in (C, best):
+        np.fill_diagonal(codes, 0 if zero_diagonal else codes.diagonal())
+    at, least = (lasso_objective(X, X, Z, lam=lam, l1_ratio=l1_ratio) for Z in (C, best))
+    gap = duality_gap(X, X, C, lam=lam, l1_ratio=l1_ratio, **constraints)
+    zero = ~X.any(axis=1)
+    norm = np.where(zero, 1, (X**2).sum(axis=1))
+    assert (gap >= (at - least) / norm - 1e-12 * (1 + at / norm)).all()
+    assert np.isinf(gap[zero]).all()
 
 
 def test_dual_point_is_feasible_and_proves_the_gap():
-    Y, D = problem("random")
+    Y, D = problem()
     solution = sparse_code(Y, D, lam=0.7)
     assert np.abs(solution.dual @ D.T).max() <= 0.7 * (1 + 1e-12)
     value = (solution.dual * Y).sum(axis=1) - (solution.dual**2).sum(axis=1) / 4
@@ -89,14 +84,15 @@ def test_dual_point_is_feasible_and_proves_the_gap():
 
 
 def test_lam_max_is_where_the_last_row_becomes_zero():
-    Y, D = problem("random")
+    Y, D = problem()
     largest = lam_max(Y, D)[1:]
     assert sparse_code(Y[1:], D, lam=largest).coef.nnz == 0
     assert (np.diff(sparse_code(Y[1:], D, lam=0.99 * largest, tol=1e-12).coef.indptr) > 0).all()
 
 
 def test_not_converged_warns_with_gap_and_cure():
-    Y, D = problem("coherent")
+    Y, D = problem()
+    D = 1 + 0.05 * D
     with pytest.warns(ConvergenceWarning, match="increase max_iter, lam or tol"):
         solution = sparse_code(Y, D, lam=1e-3, tol=1e-13, max_iter=1)
     assert not solution.converged.all()
@@ -104,7 +100,7 @@ def test_not_converged_warns_with_gap_and_cure():
 
 
 def test_float32_is_kept_with_an_exact_certificate():
-    Y, D = (x.astype(np.float32) for x in problem("random"))
+    Y, D = (x.astype(np.float32) for x in problem())
     solution = sparse_code(Y, D, lam=0.7)
     assert solution.coef.dtype == np.float32
     assert_allclose(solution.gap, duality_gap(Y, D, solution.coef, lam=0.7), atol=1e-15)
@@ -124,36 +120,9 @@ def test_pools_threads_and_a_stored_gram_change_nothing(monkeypatch, stored, n_j
     assert_allclose(other.coef.toarray(), whole, atol=1e-8)
 
 
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.9, 0.3])
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_elastic_net_agrees_with_the_oracle(kind, zero_diagonal, l1_ratio):
-    _, X = problem(kind)
-    settings = {"lam": 0.7, "l1_ratio": l1_ratio, "zero_diagonal": zero_diagonal}
-    solution = sparse_code(X, X, tol=1e-11, **settings)
-    expected = oracle.sparse_code(X, X, **settings)
-    best = lasso_objective(X, X, expected, lam=0.7, l1_ratio=l1_ratio)
-    assert_allclose(solution.objective, best, atol=1e-7)
-    assert_allclose(solution.gap, duality_gap(X, X, solution.coef, **settings), atol=1e-14)
-
-
-@settings(max_examples=50)
-@given(seed=st.integers(0, 10**6), lam=st.floats(1e-3, 30), l1_ratio=st.floats(0.05, 1))
-def test_gap_bounds_any_codes_of_the_elastic_net(seed, lam, l1_ratio):
-    rng = np.random.default_rng(seed)
-    Y, D = rng.standard_normal((3, 4)), rng.standard_normal((6, 4))
-    C = rng.standard_normal((3, 6)) * (rng.random((3, 6)) < 0.5)
-    best = sparse_code(Y, D, lam=lam, l1_ratio=l1_ratio, tol=1e-11)
-    value = lasso_objective(Y, D, C, lam=lam, l1_ratio=l1_ratio)
-    excess = (value - best.objective) / (Y**2).sum(axis=1)
-    assert (duality_gap(Y, D, C, lam=lam, l1_ratio=l1_ratio) >= excess - 1e-10).all()
-
-
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("zero_diagonal", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_ista_descends_within_its_rate(kind, zero_diagonal, nonnegative):
-    _, X = problem(kind)
+def test_ista_descends_within_its_rate(X, zero_diagonal, nonnegative):
     flags = {"zero_diagonal": zero_diagonal, "nonnegative": nonnegative}
     best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=10**6, **flags)
     step = 1 / np.linalg.norm(X, 2) ** 2
@@ -165,7 +134,7 @@ def test_ista_descends_within_its_rate(kind, zero_diagonal, nonnegative):
 
 
 def test_ista_converges_to_the_oracle():
-    _, X = problem("random")
+    _, X = problem()
     C = ista(X, X, lam=0.5, n_iter=20_000, zero_diagonal=True).coef
     expected = oracle.sparse_code(X, X, lam=0.5, zero_diagonal=True)
     values = [lasso_objective(X, X, codes, lam=0.5).sum() for codes in (C, expected)]
@@ -174,7 +143,7 @@ def test_ista_converges_to_the_oracle():
 
 
 def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
-    Y, D = problem("random")
+    Y, D = problem()
     eps, lam = 0.02, 0.5
     C = np.zeros((len(Y), len(D)))
     We, S = eps * D.T, np.eye(len(D)) - eps * D @ D.T
@@ -185,7 +154,7 @@ def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
 
 
 def test_first_step_is_the_thresholded_gram():
-    _, X = problem("random")
+    _, X = problem()
     eps, lam = 0.01, 0.5
     expected = eps * X @ X.T
     expected = np.sign(expected) * np.maximum(np.abs(expected) - eps * lam / 2, 0)
@@ -195,14 +164,14 @@ def test_first_step_is_the_thresholded_gram():
 
 
 def test_one_step_length_for_each_iteration():
-    Y, D = problem("random")
+    Y, D = problem()
     steps = [0.01, 0.02, 0.03]
     found = ista(Y, D, lam=0.5, n_iter=3, step=steps).coef
     assert np.abs(found - ista(Y, D, lam=0.5, n_iter=3, step=0.02).coef).max() > 1e-3
 
 
 def test_default_step_is_safe():
-    _, X = problem("coherent")
+    X = 1 + 0.05 * problem()[1]
     default = ista(X, X, lam=0.5, n_iter=1).coef
     frobenius = 1 / np.linalg.norm(X.T @ X)
     assert frobenius <= 1 / np.linalg.norm(X, 2) ** 2
@@ -210,7 +179,7 @@ def test_default_step_is_safe():
 
 
 def test_a_step_too_long_shows_in_the_gap():
-    _, X = problem("random")
+    _, X = problem()
     step = 3 / np.linalg.norm(X, 2) ** 2
     assert ista(X, X, lam=0.5, n_iter=30, step=step).gap.max() > 1
 
@@ -247,18 +216,24 @@ def test_erratum_e3f_one_sided_threshold_is_the_nonnegative_problem():
     positive = ista(X, X, lam=0.5, n_iter=20_000, zero_diagonal=True, nonnegative=True).coef
     expected = oracle.sparse_code(X, X, lam=0.5, zero_diagonal=True, nonnegative=True)
     assert_allclose(positive, expected, atol=1e-4)
-    values = [lasso_objective(X, X, C, lam=0.5).sum() for C in (positive, best)]
-    assert values[0] > values[1] + 0.1
+    corrected = ista(X, X, lam=0.5, n_iter=20_000, zero_diagonal=True).coef
+    codes = (positive, best, corrected)
+    printed, least, found = (lasso_objective(X, X, C, lam=0.5).sum() for C in codes)
+    assert printed > least + 0.1
+    assert abs(found - least) < 1e-7
 
 
 def test_erratum_e3g_without_the_zero_diagonal_it_collapses_to_the_identity():
     X = np.random.default_rng(0).standard_normal((8, 12))
     C = np.abs(ista(X, X, lam=0.05, n_iter=5000).coef)
     assert (np.diag(C) / C.sum(axis=1)).min() > 0.9
+    corrected = ista(X, X, lam=0.05, n_iter=20_000, zero_diagonal=True)
+    assert not np.diag(corrected.coef).any()
+    assert corrected.gap.max() < 1e-6
 
 
 def test_erratum_e3h_printed_iteration_is_not_sparse_coding():
-    Y, D = problem("random")
+    Y, D = problem()
     lam, eps = 0.5, 1 / np.linalg.norm(D, 2) ** 2
     C = np.zeros((len(Y), len(D)))
     for _ in range(20_000):

@@ -25,6 +25,7 @@ from twinsolve.solvers import (
     low_rank_self_expression,
     omp_self_expression,
     scale_by_row_maximum,
+    sparse_code,
     sparse_self_expression,
     spectral_labels,
     symmetric_affinity,
@@ -283,3 +284,15 @@ def test_threads_change_nothing():
     serial, threads = (make(SparseSubspaceClustering, n_jobs=n).fit(X) for n in (None, 2))
     assert (serial.coef_ != threads.coef_).nnz == 0
     assert (serial.labels_ == threads.labels_).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "l1_ratio"), [(SparseSubspaceClustering, 1.0), (ElasticNetSubspaceClustering, 0.9)]
+)
+def test_new_points_by_sparse_coding_at_their_own_penalty(kind, l1_ratio):
+    X, _ = data()
+    new = data(seed=1)[0][:5]
+    found = make(kind, gamma=20).fit(X)._represent_new(new)
+    lam = lam_max(new, X) / (20 * l1_ratio)
+    expected = sparse_code(new, X, lam=lam, l1_ratio=l1_ratio).coef
+    assert_allclose(found.toarray(), expected.toarray(), atol=1e-12)

@@ -48,6 +48,19 @@ def test_hard_graphs_get_the_labels_of_the_formula_too():
     assert adjusted_rand_score(literal_labels(A, 3, 0), found) > 0.95
 
 
+def test_hard_graphs_need_the_twenty_restarts():
+    A, _ = planted((20,) * 6, between=0.8)
+    vectors = eigh(normalised(A))[1][:, -6:]
+    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def inertia(labels):
+        return sum(((r - r.mean(axis=0)) ** 2).sum() for r in (rows[labels == c] for c in range(6)))
+
+    twenty, ten = (KMeans(6, n_init=n, random_state=0).fit(rows).inertia_ for n in (20, 10))
+    assert ten > 1.001 * twenty
+    assert inertia(spectral_labels(A, 6, random_state=0)) == pytest.approx(twenty, rel=1e-9)
+
+
 def test_points_of_very_different_degree_need_the_unit_rows():
     A, y = planted((40, 50, 30))
     strength = np.random.default_rng(0).lognormal(sigma=2, size=len(A))
@@ -86,6 +99,7 @@ def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
     A = csr_array(A + A.T + bridge + bridge.T)
     found = spectral_labels(A, 2, random_state=0)
     assert adjusted_rand_score(np.repeat([0, 1], 1500), found) == 1
+    assert eigengap_n_clusters(A) == 2
 
 
 def test_isolated_points_join_the_largest_cluster_and_spend_none():

@@ -76,3 +76,32 @@ def test_float32_is_kept_and_bad_input_named():
     ]:
         with pytest.raises(ValueError, match=words):
             admm_self_expression(X, **settings)
+
+
+@pytest.mark.parametrize("p", [20.0, 2000.0])
+@pytest.mark.parametrize("circulated", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+def test_both_forms_stop_where_the_literal_loop_does(affine, circulated, p):
+    """CL-5: Z's diagonal is dropped after the solve, or only where the stop compares Z with C.
+
+    At the larger penalty Z = C long before the rows of Z sum to one.
+    """
+    X = np.random.default_rng(0).standard_normal((12, 5))
+    lam, N = lam_from_alpha(X, 20.0), len(X)
+    data, one = 2 / lam * X @ X.T, np.ones((N, 1))
+    A = data + p * np.eye(N) + affine * p * one @ one.T
+    C, L, l3 = np.zeros((N, N)), np.zeros((N, N)), np.zeros((N, 1))
+    n_iter, missed = 0, np.inf
+    while missed >= 2e-4 and n_iter < 200:
+        Z = np.linalg.solve(A, data + p * C - L + affine * p * one @ (one - l3 / p).T)
+        off = Z - np.diag(np.diag(Z))
+        Z = off if circulated else Z
+        C = np.sign(Z + L / p) * np.maximum(np.abs(Z + L / p) - 1 / p, 0)
+        np.fill_diagonal(C, 0)
+        L, l3 = L + p * (Z - C), l3 + p * (Z.T @ one - one)
+        missed = max(np.abs(off - C).max(), affine * np.abs(Z.T @ one - one).max())
+        n_iter += 1
+    found = admm_self_expression(X, lam=lam, penalty=p, affine=affine, circulated=circulated)
+    assert found.n_iter.tolist() == [n_iter] * N
+    assert (found.converged == (missed < 2e-4)).all()
+    assert_allclose(found.coef, C.T, atol=1e-9)

@@ -77,19 +77,29 @@ def test_erratum_e3k_printed_threshold_is_not_the_optimum():
     assert np.abs((U * s) @ U.T @ X - X).max() > 1
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), lam=st.floats(1e-3, 50), near=st.booleans())
-def test_gap_bounds_any_coefficients(seed, lam, near):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((6, 4))
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), lam=st.floats(1e-3, 50), near=st.booleans())
+def test_gap_bounds_any_coefficients(points, data, lam, near):
+    X = data.draw(points)
     best = low_rank_self_expression(X, lam=lam)
-    C = rng.standard_normal((6, 6))
+    C = np.random.default_rng(0).standard_normal((9, 9))
     C = best + 1e-3 * C if near else C
     excess = (objective(X, C, lam) - objective(X, best, lam)) / (X**2).sum()
     gap = low_rank_gap(X, C, lam=lam)
-    assert gap >= excess - 1e-12
+    assert gap >= excess - 1e-12 * (1 + objective(X, C, lam) / (X**2).sum())
     if near:
         assert gap < 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), size=st.floats(1e-6, 10))
+def test_gap_at_zero_penalty_bounds_any_exact_coefficients(points, data, size):
+    X = data.draw(points)
+    best = low_rank_self_expression(X, lam=0)
+    C = best + size * np.random.default_rng(0).standard_normal((9, 9)) @ (np.eye(9) - best)
+    assert_allclose(C @ X, X, atol=1e-10)
+    rank = np.linalg.matrix_rank(X)
+    assert low_rank_gap(X, C, lam=0) >= np.linalg.norm(C, "nuc") / rank - 1 - 1e-12
 
 
 def test_gap_at_zero_penalty_sees_both_faults():

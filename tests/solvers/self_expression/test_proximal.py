@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
@@ -64,29 +66,42 @@ def test_residual_is_zero_at_the_optimum_only():
     assert np.abs(found.coef - best).max() > 1e-3
 
 
+def low_rank_sparse_objective(X, C, lam, beta):
+    norms = np.linalg.norm(C, "nuc") + beta * np.abs(C).sum()
+    return ((X - C @ X) ** 2).sum() + lam * norms
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize(("lam", "beta"), [(0.3, 0.5), (2.0, 0.1), (0.01, 3.0)])
 def test_low_rank_sparse_agrees_with_the_oracle(X, lam, beta):
     found = low_rank_sparse_self_expression(X, lam=lam, beta=beta, tol=2e-7)
-    expected = oracle.low_rank_sparse_self_expression(X, lam=lam, beta=beta)
-
-    def objective(C):
-        norms = np.linalg.norm(C, "nuc") + beta * np.abs(C).sum()
-        return ((X - C @ X) ** 2).sum() + lam * norms
-
     assert (np.diag(found.coef) == 0).all()
-    assert_allclose(found.objective, objective(found.coef), rtol=1e-12)
+    objective = low_rank_sparse_objective(X, found.coef, lam, beta)
+    assert_allclose(found.objective, objective, rtol=1e-12)
+    expected = oracle.low_rank_sparse_self_expression(X, lam=lam, beta=beta)
     np.fill_diagonal(expected, 0)
+    excess = objective - low_rank_sparse_objective(X, expected, lam, beta)
     # What the gap allows, and the accuracy of the oracle.
-    assert found.objective - objective(expected) < 2e-7 * (X**2).sum() + 1e-7
-    assert found.objective - objective(expected) > -1e-7
+    assert -1e-7 < excess < 2e-7 * (X**2).sum() + 1e-7
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("max_iter", [1, 7, 40])
-def test_low_rank_sparse_gap_is_never_smaller_than_the_suboptimality(X, max_iter):
-    settings = {"lam": 0.3, "beta": 0.5}
-    best = low_rank_sparse_self_expression(X, tol=1e-8, **settings).objective
-    found = low_rank_sparse_self_expression(X, tol=1e-14, max_iter=max_iter, **settings)
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@settings(max_examples=25, deadline=None)
+@given(
+    data=st.data(),
+    lam=st.floats(0.05, 5),
+    beta=st.floats(0.05, 5),
+    max_iter=st.sampled_from([1, 7, 40, 5000]),
+)
+def test_low_rank_sparse_gap_is_never_smaller_than_the_suboptimality(
+    points, answer, data, lam, beta, max_iter
+):
+    X = data.draw(points)
+    expected = answer(oracle.low_rank_sparse_self_expression, X, lam=lam, beta=beta)
+    np.fill_diagonal(expected, 0)
+    best = low_rank_sparse_objective(X, expected, lam, beta)
+    found = low_rank_sparse_self_expression(X, lam=lam, beta=beta, max_iter=max_iter)
     assert found.gap >= (found.objective - best) / (X**2).sum() - 1e-12
 
 

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from twinsolve.datasets import make_union_of_subspaces
@@ -126,6 +128,27 @@ def test_residual_sees_an_error_and_a_diagonal():
     assert np.delete(residual, 2).max() < 1e-12
     assert np.isinf(least_squares_residual(X, C, lam=0.5, zero_diagonal=True)).all()
     assert_allclose(least_squares_residual(X, np.zeros((6, 6)), lam=0.5), 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.data(), lam=st.floats(1e-3, 50), zero_diagonal=st.booleans(), size=st.floats(1e-6, 10)
+)
+def test_residual_bounds_the_suboptimality(points, data, lam, zero_diagonal, size):
+    """``F(c_i) - F* <= |m_i|^2 / lam`` with ``|m_i| = residual_i |g_i|``, as F is convex."""
+    X = data.draw(points)
+    best = least_squares_self_expression(X, lam=lam, zero_diagonal=zero_diagonal)
+    C = best + size * np.random.default_rng(0).standard_normal((9, 9))
+    gram = X @ X.T
+    if zero_diagonal:
+        np.fill_diagonal(C, 0)
+        np.fill_diagonal(gram, 0)
+    at, least = (((X - Z @ X) ** 2).sum(axis=1) + lam * (Z**2).sum(axis=1) for Z in (C, best))
+    scale = np.linalg.norm(gram, axis=1)
+    m = least_squares_residual(X, C, lam=lam, zero_diagonal=zero_diagonal) * np.where(
+        scale > 0, scale, 1
+    )
+    assert (at - least <= m**2 / lam + 1e-12 * (1 + at)).all()
 
 
 def test_bad_input_is_named():

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from sklearn.cluster import SpectralClustering
+from sklearn.linear_model import Lasso
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.datasets import make_union_of_subspaces
@@ -9,6 +12,7 @@ from twinsolve.solvers import (
     duality_gap,
     ista,
     lam_max,
+    lasso_objective,
     sparse_self_expression,
     symmetric_affinity,
 )
@@ -16,12 +20,62 @@ from twinsolve.solvers.oracles import self_expression as oracle
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-def test_agrees_with_the_oracle(nonnegative):
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.9, 0.3])
+def test_reaches_the_objective_of_the_oracle(X, l1_ratio, nonnegative):
+    settings = {"lam": 0.6, "l1_ratio": l1_ratio, "nonnegative": nonnegative}
+    found = sparse_self_expression(X, tol=1e-10, **settings)
+    expected = oracle.sparse_self_expression(X, **settings)
+    best = lasso_objective(X, X, expected, lam=0.6, l1_ratio=l1_ratio)
+    assert_allclose(found.objective, best, atol=1e-7)
+    assert_allclose(
+        found.gap, duality_gap(X, X, found.coef, zero_diagonal=True, **settings), atol=1e-14
+    )
+    assert found.converged.all()
+    assert (found.coef.diagonal() == 0).all()
+    assert found.coef.min() >= 0 or not nonnegative
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_minimiser_is_that_of_the_oracle(nonnegative):
     X = np.random.default_rng(0).standard_normal((10, 6))
     found = sparse_self_expression(X, lam=0.6, tol=1e-12, nonnegative=nonnegative)
     expected = oracle.sparse_self_expression(X, lam=0.6, nonnegative=nonnegative)
     assert_allclose(found.coef.toarray(), expected, atol=1e-4)
     assert found.gap.max() <= 1e-12
+
+
+def test_minimiser_is_that_of_scikit_learn_at_its_scale():
+    X = np.random.default_rng(0).standard_normal((10, 6))
+    found = sparse_self_expression(X, lam=0.6, tol=1e-12).coef.toarray()
+    for i, x in enumerate(X):
+        others = np.delete(X, i, axis=0)
+        lasso = Lasso(alpha=0.6 / (2 * 6), fit_intercept=False, tol=1e-12, max_iter=10**6)
+        assert_allclose(np.delete(found[i], i), lasso.fit(others.T, x).coef_, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    share=st.floats(1e-2, 0.9),
+    l1_ratio=st.sampled_from([1.0, 0.5]),
+    nonnegative=st.booleans(),
+    max_iter=st.sampled_from([1, 2, 100]),
+)
+def test_gap_is_never_smaller_than_the_suboptimality(
+    points, answer, data, share, l1_ratio, nonnegative, max_iter
+):
+    X = data.draw(points)
+    options = {"l1_ratio": l1_ratio, "nonnegative": nonnegative}
+    lam = share * lam_max(X, X, zero_diagonal=True).max()
+    found = sparse_self_expression(X, lam=lam, max_iter=max_iter, tol=1e-9, **options)
+    expected = answer(oracle.sparse_self_expression, X, lam=lam, **options)
+    np.fill_diagonal(expected, 0)
+    expected = np.maximum(expected, 0) if nonnegative else expected
+    # Feasible codes are never under the optimum, so that only rounding is left.
+    excess = found.objective - lasso_objective(X, X, expected, lam=lam, l1_ratio=l1_ratio)
+    norm = np.where(X.any(axis=1), (X**2).sum(axis=1), 1)
+    assert (found.gap >= excess / norm - 1e-12).all()
 
 
 def test_diagonal_is_exactly_zero_and_output_sparse():

@@ -12,28 +12,15 @@ from twinsolve.solvers import (
 )
 
 
-def problem(kind):
-    rng = np.random.default_rng(0)
-    D = rng.standard_normal((12, 6))
-    if kind == "coherent":
-        D = 1 + 0.05 * D
-    elif kind == "duplicated":
-        D[6:] = D[:6]
-    elif kind == "zero rows":
-        D[3] = 0
-    elif kind == "rank deficient":
-        D[:, 3:] = D[:, :3]
-    return D
+def atoms():
+    return np.random.default_rng(0).standard_normal((12, 6))
 
 
-KINDS = ["random", "coherent", "duplicated", "zero rows", "rank deficient"]
 FLAGS = [{}, {"zero_diagonal": True}, {"nonnegative": True}]
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_fista_stays_within_its_rate(kind, flags):
-    X = problem(kind)
+def test_fista_stays_within_its_rate(X, flags):
     best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=1000, **flags)
     step = 1 / np.linalg.norm(X, 2) ** 2
     run = fista(X, X, lam=0.5, n_iter=150, step=step, history=True, **flags)
@@ -45,7 +32,7 @@ def test_fista_stays_within_its_rate(kind, flags):
 
 
 def test_fista_is_the_printed_momentum():
-    X = problem("random")
+    X = atoms()
     eps, lam = 0.01, 0.5
     C = B = np.zeros((12, 12))
     t = 1.0
@@ -61,7 +48,7 @@ def test_fista_is_the_printed_momentum():
 
 
 def test_fista_is_faster_than_ista_and_reaches_the_optimum():
-    X = problem("random")
+    X = atoms()
     runs = [f(X, X, lam=0.05, n_iter=400, history=True) for f in (ista, fista)]
     assert runs[1].gap.max() < 0.1 * runs[0].gap.max()
     best = sparse_code(X, X, lam=0.5, tol=1e-12)
@@ -70,15 +57,13 @@ def test_fista_is_faster_than_ista_and_reaches_the_optimum():
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_support_adaptive_steps_never_increase_the_objective(kind, flags):
-    X = problem(kind)
+def test_support_adaptive_steps_never_increase_the_objective(X, flags):
     run = ista(X, X, lam=0.5, n_iter=60, step="support", history=True, **flags)
     assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
 
 
 def test_support_adaptive_steps_are_longer_and_pay():
-    X = problem("coherent")[:, :4] - 1
+    X = 0.05 * atoms()[:, :4]
     safe = 1 / np.linalg.norm(X, 2) ** 2
     adaptive = ista(X, X, lam=1e-3, n_iter=100, step="support", zero_diagonal=True)
     plain = ista(X, X, lam=1e-3, n_iter=100, step=safe, zero_diagonal=True)
@@ -87,7 +72,7 @@ def test_support_adaptive_steps_are_longer_and_pay():
 
 
 def test_support_adaptive_step_is_the_literal_rule():
-    X = problem("random")
+    X = atoms()
     C, lam = np.zeros((12, 12)), 0.5
     L = np.linalg.norm(X, 2) ** 2
 
@@ -105,21 +90,21 @@ def test_support_adaptive_step_is_the_literal_rule():
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_coordinate_descent_never_increases_the_objective(kind, flags):
-    X = problem(kind)
+def test_coordinate_descent_never_increases_the_objective(X, flags):
     run = coordinate_descent(X, X, lam=0.5, n_iter=40, history=True, **flags)
     assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
-    best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=1000, **flags)
-    excess = (run.objective - best.objective) / (X**2).sum(axis=1).clip(1e-9)
-    assert (run.gap >= excess - 1e-12).all()
-    if kind == "random":
-        longer = coordinate_descent(X, X, lam=0.5, n_iter=1000, **flags)
-        assert_allclose(longer.objective, best.objective, atol=1e-9)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_coordinate_descent_reaches_the_optimum(flags):
+    X = atoms()
+    best = sparse_code(X, X, lam=0.5, tol=1e-12, **flags)
+    longer = coordinate_descent(X, X, lam=0.5, n_iter=1000, **flags)
+    assert_allclose(longer.objective, best.objective, atol=1e-9)
 
 
 def test_coordinate_descent_minimises_each_column_in_turn():
-    X = problem("random")
+    X = atoms()
     C = coordinate_descent(X, X, lam=0.5, n_iter=1).coef
     value = lasso_objective(X, X, C, lam=0.5)
     for h in (-1e-4, 1e-4):
@@ -128,24 +113,29 @@ def test_coordinate_descent_minimises_each_column_in_turn():
         assert (lasso_objective(X, X, moved, lam=0.5) >= value).all()
 
 
+@pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("solve", [ista, fista, coordinate_descent])
-def test_history_and_callback_see_every_iterate(solve):
-    X = problem("random")
+def test_history_and_callback_see_every_iterate(solve, flags):
+    X = atoms()
+    problem = {"lam": 0.5, **flags}
     seen = []
     run = solve(
-        X, X, lam=0.5, n_iter=4, history=True, callback=lambda k, C: seen.append((k, C.copy()))
+        X, X, n_iter=4, history=True, callback=lambda k, C: seen.append((k, C.copy())), **problem
     )
     assert [k for k, _ in seen] == [0, 1, 2, 3, 4]
     for k, C in seen:
-        assert_allclose(C, solve(X, X, lam=0.5, n_iter=k).coef, atol=1e-14)
+        at = solve(X, X, n_iter=k, **problem)
+        assert_allclose(C, at.coef, atol=1e-14)
         assert_allclose(run.history["objective"][k], lasso_objective(X, X, C, lam=0.5))
-        assert_allclose(run.history["gap"][k], duality_gap(X, X, C, lam=0.5), atol=1e-14)
-    assert solve(X, X, lam=0.5, n_iter=1).history is None
+        gap = duality_gap(X, X, C, **problem)
+        assert_allclose(run.history["gap"][k], gap, atol=1e-14)
+        assert_allclose(at.gap, gap, atol=1e-14)
+    assert solve(X, X, n_iter=1, **problem).history is None
 
 
 @pytest.mark.parametrize("solve", [fista, coordinate_descent])
 def test_float32_is_kept_and_bad_input_named(solve):
-    X = problem("random").astype(np.float32)
+    X = atoms().astype(np.float32)
     assert solve(X, X, lam=0.5, n_iter=2).coef.dtype == np.float32
     with pytest.raises(ValueError, match="lam: must be finite and > 0"):
         solve(X, X, lam=0.0, n_iter=2)

@@ -1,0 +1,178 @@
+"""Every argument of the solvers is checked: the error names it, whichever function it was."""
+
+from inspect import isfunction
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+
+from twinsolve import solvers
+
+rng = np.random.default_rng(0)
+POINTS, SQUARE = rng.standard_normal((6, 4)), rng.standard_normal((6, 6))
+AFFINITY = np.abs(SQUARE + SQUARE.T)
+LABELS = [0, 0, 0, 1, 1, 1]
+SPARSE_CODING = {"Y": POINTS, "dictionary": POINTS, "lam": 1.0}
+ALLOWED = {
+    "admm_self_expression": {"X": POINTS, "lam": 1.0, "penalty": 1.0, "tol": 0.1, "max_iter": 9},
+    "basis_pursuit_self_expression": {"X": POINTS, "tol": 1e-6, "max_iter": 100},
+    "clustering_accuracy": {"labels_true": LABELS, "labels_pred": LABELS},
+    "coefficient_distance": {"coef": SQUARE, "reference": SQUARE},
+    "connectivity": {"affinity": AFFINITY, "labels_true": LABELS},
+    "coordinate_descent": SPARSE_CODING | {"n_iter": 2},
+    "duality_gap": SPARSE_CODING | {"coef": SQUARE, "l1_ratio": 0.5},
+    "eigengap_n_clusters": {"affinity": AFFINITY, "max_clusters": 3},
+    "fista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
+    "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
+    "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},
+    "ksvd": {"Y": POINTS, "n_atoms": 3, "n_nonzero": 1, "n_iter": 2},
+    "lam_from_alpha": {"X": POINTS, "alpha": 2.0},
+    "lam_from_gamma": {"X": POINTS, "gamma": 2.0},
+    "lam_max": {"Y": POINTS, "dictionary": POINTS},
+    "lasso_objective": SPARSE_CODING | {"coef": SQUARE, "l1_ratio": 0.5},
+    "least_squares_residual": {"X": POINTS, "coef": SQUARE, "lam": 1.0},
+    "least_squares_self_expression": {"X": POINTS, "lam": 1.0},
+    "low_rank_affinity": {"coef": SQUARE, "power": 4.0},
+    "low_rank_gap": {"X": POINTS, "coef": SQUARE, "lam": 1.0},
+    "low_rank_self_expression": {"X": POINTS, "lam": 1.0},
+    "low_rank_sparse_self_expression": {
+        "X": POINTS, "lam": 1.0, "beta": 1.0, "tol": 1e-3, "max_iter": 500,
+    },
+    "omp_self_expression": {"X": POINTS, "n_nonzero": 2, "tol": 0.1},
+    "outlier_lams_from_alpha": {"X": POINTS, "alpha": 2.0},
+    "outlier_self_expression": {
+        "X": POINTS, "lam": 1.0, "lam_outlier": 1.0, "tol": 1e-6, "max_iter": 100,
+    },
+    "proximal_self_expression": {
+        "X": POINTS, "prox": lambda Z, t: Z / (1 + 2 * t), "lam": 1.0, "tol": 1e-3, "max_iter": 500,
+    },
+    "relative_residual": {"coef": SQUARE, "X": POINTS, "targets": POINTS},
+    "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},
+    "scale_by_row_maximum": {"coef": SQUARE},
+    "softmax_rows": {"coef": SQUARE},
+    "sparse_code": SPARSE_CODING | {"tol": 1e-6, "l1_ratio": 0.5, "max_iter": 100},
+    "sparse_self_expression": {
+        "X": POINTS, "lam": 1.0, "tol": 1e-6, "l1_ratio": 0.5, "max_iter": 100,
+    },
+    "spectral_labels": {"affinity": AFFINITY, "n_clusters": 2},
+    "subspace_preserving_error": {"coef": SQUARE, "labels_true": LABELS},
+    "svd_power_affinity": {"coef": SQUARE, "n_clusters": 2, "dimension": 1, "power": 2.0},
+    "symmetric_affinity": {"coef": SQUARE},
+    "unit_rows": {"coef": SQUARE},
+}  # fmt: skip
+
+
+def arguments(*kinds):
+    return [
+        (name, argument)
+        for name, allowed in ALLOWED.items()
+        for argument, value in allowed.items()
+        if isinstance(value, kinds)
+    ]
+
+
+def call(name, **changed):
+    return getattr(solvers, name)(**ALLOWED[name] | changed)
+
+
+def test_no_function_is_missing_here():
+    families = ("self_expression", "sparse_coding", "clustering", "metrics")
+    public = [getattr(solvers, name) for name in solvers.__all__]
+    names = {f.__name__ for f in public if isfunction(f) and f.__module__.split(".")[2] in families}
+    assert names == set(ALLOWED)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_is_allowed_is_allowed(name):
+    call(name)
+
+
+def marked(matrix, value):
+    matrix = matrix.astype(type(value))
+    matrix[1, 2] = matrix[2, 1] = value
+    return matrix
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments(np.ndarray))
+def test_what_is_no_finite_real_matrix_is_refused(name, argument):
+    good = ALLOWED[name][argument]
+    for bad, words in [
+        (marked(good, np.nan), "NaN"),
+        (marked(good, -np.inf), "infinity"),
+        (marked(good, 1j), "Complex"),
+        (marked(good, None), ""),
+        (good.astype(str).astype(object) + "x", "could not convert"),
+        (good[0], "2D array"),
+        (good[None], "dim 3"),
+        (good[:0], "0 sample"),
+        (good[:, :0], "0 feature"),
+        (csr_array(marked(good, np.nan)), "NaN|[Ss]parse"),
+        (csr_array(marked(good, 1j)), "Complex"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{argument}: .*({words})"):
+            call(name, **{argument: bad})
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments(int, float))
+@pytest.mark.parametrize("bad", [-1, np.nan, np.inf, "a"])
+def test_numbers_out_of_range_are_refused(name, argument, bad):
+    with pytest.raises(ValueError, match=f"^{argument}: must"):
+        call(name, **{argument: bad})
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments(int))
+def test_fractions_are_refused_where_whole_numbers_are_needed(name, argument):
+    with pytest.raises(ValueError, match=f"^{argument}: must be a whole number"):
+        call(name, **{argument: 1.5})
+
+
+ZERO_ALLOWED = {
+    ("coordinate_descent", "n_iter"),
+    ("fista", "n_iter"),
+    ("ista", "n_iter"),
+    ("low_rank_gap", "lam"),
+    ("low_rank_self_expression", "lam"),
+    ("omp_self_expression", "tol"),
+}
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments(int, float))
+def test_zero_is_refused_where_it_means_nothing(name, argument):
+    if (name, argument) in ZERO_ALLOWED:
+        call(name, **{argument: 0})
+        return
+    with pytest.raises(ValueError, match=f"^{argument}: must"):
+        call(name, **{argument: 0})
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments(list))
+def test_bad_labels_are_refused(name, argument):
+    for bad in ([0, 1], [LABELS], [], 3, [0, 0, 0, 1, 1, np.nan], csr_array(np.eye(6))):
+        with pytest.raises(ValueError, match=r"^labels_(true|pred): "):
+            call(name, **{argument: bad})
+
+
+ONE_SAMPLE_SUFFICES = {
+    "least_squares_self_expression": 4 / (4 + 1),
+    "low_rank_self_expression": 1 - 1 / (2 * 4),
+    "proximal_self_expression": 4 / (4 + 1),
+    "robust_low_rank_self_expression": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", [name for name, a in ALLOWED.items() if "self_expression" in name])
+def test_one_sample_cannot_represent_itself_where_the_diagonal_is_zero(name):
+    if name not in ONE_SAMPLE_SUFFICES:
+        with pytest.raises(ValueError, match=r"^X: Found array with 1 sample"):
+            call(name, X=[[2.0, 0.0]])
+        return
+    found = call(name, X=[[2.0, 0.0]])
+    coef = found if isinstance(found, np.ndarray) else found.coef
+    # Of a certificate at 1e-3.
+    assert_allclose(coef, ONE_SAMPLE_SUFFICES[name], atol=5e-3)
+
+
+def test_dictionary_learning_needs_a_signal():
+    with pytest.raises(ValueError, match=r"^Y: needs a row that is not zero"):
+        call("ksvd", Y=np.zeros((6, 4)))
