@@ -53,7 +53,7 @@ ALLOWED = {
     "softmax_rows": {"coef": SQUARE},
     "sparse_code": SPARSE_CODING | {"tol": 1e-6, "l1_ratio": 0.5, "max_iter": 100},
     "sparse_code_path": {
-        "Y": POINTS, "dictionary": POINTS, "lams": [1.0], "tol": 1e-6, "l1_ratio": 0.5,
+        "Y": POINTS, "dictionary": POINTS, "lams": (1.0,), "tol": 1e-6, "l1_ratio": 0.5,
         "max_iter": 100,
     },
     "sparse_self_expression": {
