@@ -24,8 +24,8 @@ def solve_alone(problem: SparseProblem, *, tol: float, n_jobs: int) -> dict[str,
     """Solve in a fresh process; returns ``seconds``, ``memory_mib`` and what `describe` says."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "problem.npz"
-        D = {} if problem.self_expression else {"D": problem.D}
-        np.savez(path, Y=problem.Y, lam=problem.lam, **D)
+        arrays = {"Y": problem.Y, "lam": problem.lam}
+        np.savez(path, **(arrays if problem.self_expression else arrays | {"D": problem.D}))  # type: ignore[arg-type]
         # -P: the present folder must not shadow what the child imports.
         command = [sys.executable, "-P", "-m", __name__, str(path), str(tol), str(n_jobs)]
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -44,7 +44,7 @@ def describe(problem: SparseProblem, solution: Solution) -> dict[str, float]:
 def _read(path: Path) -> SparseProblem:
     with np.load(path) as stored:
         Y = stored["Y"]
-        return SparseProblem(Y, stored["D"] if "D" in stored else Y, stored["lam"])
+        return SparseProblem(Y, stored.get("D", Y), stored["lam"])
 
 
 def _resident(field: str) -> float:

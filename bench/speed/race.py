@@ -49,8 +49,8 @@ def race(
             rows = [_alone(problem, case.tol, n_jobs)]
         else:
             rows = _rounds(problem, case.tol, peers, rounds, n_jobs, seed, progress)
-    about = {"case": case.name, "lam": case.lam}
-    about |= {"n_rows": len(problem.Y), "n_features": problem.Y.shape[1]}
+    n_rows, n_features = problem.Y.shape
+    about = {"case": case.name, "lam": case.lam, "n_rows": n_rows, "n_features": n_features}
     return pd.DataFrame([about | row for row in rows]).reindex(columns=_COLUMNS)
 
 
@@ -182,7 +182,8 @@ class _Theirs(_Racer):
     def prepare(self) -> None:
         self.solve = self.peer.prepare(self.problem, self.n_jobs)
         self.solve(self.order[:1], self.peer.tolerances[0])  # compiles
-        for self.tol in self.peer.tolerances:
+        for tol in self.peer.tolerances:
+            self.tol = tol
             if self._reaches_target():
                 return
 

@@ -168,9 +168,7 @@ def _time(
     for case in cases:
 
         def run(case: Case = case) -> pd.DataFrame:
-            return race(
-                case, peers, rounds=rounds, n_jobs=n_jobs, seed=seed, progress=progress
-            )
+            return race(case, peers, rounds=rounds, n_jobs=n_jobs, seed=seed, progress=progress)
 
         key = settings | {"case": case.name, "source": source_hash()}
         try:
