@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from .peers import SELF_EXPRESSION_PEERS
 
@@ -48,18 +49,19 @@ def _draw_time(axes: Axes, rows: pd.DataFrame) -> None:
             markersize=4,
             linewidth=2.5 if colour == _OURS else 1.3,
             capsize=3,
+            elinewidth=1.3,
         )
         ends.append(_End(group.n_rows.iloc[-1], group.ms_per_row.iloc[-1], str(solver), colour))
     axes.set_title("Time at a certified gap of 1e-6", loc="left", fontsize=11)
     axes.set_ylabel("milliseconds a row: median and range over rounds")
-    _finish(axes, ends)
+    _finish(axes, rows, ends)
 
 
 def _draw_memory(axes: Axes, rows: pd.DataFrame) -> None:
     n = np.unique(rows.n_rows)
     gram = 8 * n**2 / 2**20
     axes.plot(n, gram, color="grey", linestyle="--", linewidth=1.3)
-    ends = [_End(n[-1], gram[-1], "one N x N matrix", "grey")]
+    ends = [_End(n[-1], gram[-1], "an N x N matrix", "grey")]
     known = rows[rows.memory_mib.notna()]
     if len(known):
         axes.plot(known.n_rows, known.memory_mib, color=_OURS, marker="o", linewidth=2.5)
@@ -67,13 +69,22 @@ def _draw_memory(axes: Axes, rows: pd.DataFrame) -> None:
         ends.append(_End(last.n_rows, last.memory_mib, last.solver, _OURS))
     axes.set_title("Peak memory beyond the input", loc="left", fontsize=11)
     axes.set_ylabel("MiB")
-    _finish(axes, ends)
+    _finish(axes, rows, ends)
 
 
-def _finish(axes: Axes, ends: list[_End]) -> None:
+def _finish(axes: Axes, rows: pd.DataFrame, ends: list[_End]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("rows N")
+    n = np.unique(rows.n_rows)
+    axes.set_xticks(n, [f"{count:,}" for count in n])
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelsize=9)
+    axes.set_xlabel("rows N, in 200 dimensions")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     _label(axes, ends)

@@ -14,7 +14,7 @@ from .problems import SparseProblem
 # Codes of some rows; tolerances are on the solver's own scale, and None is its own choice.
 Solve = Callable[[Array, float | None], Array]
 
-_LADDER = tuple(round(digit * 10.0**-k, 12) for k in range(3, 11) for digit in (1, 0.3))
+_LADDER = tuple(round(digit * 10.0**-k, 12) for k in range(3, 14) for digit in (1, 0.5, 0.2))
 _MOST_ADDED = 100
 
 

@@ -31,7 +31,8 @@ def time_self_expression(
     ``c_i = 0``. Ours solves all rows, and its time includes its Gram matrix and its certificate. A
     peer solves a random sample of the rows, the same in all rounds, with the loosest tolerance
     whose worst certified gap on them is at most 1e-6. In each round all run once, one after
-    another.
+    another. Gaps are certified from the codes alone, at the best multiple of the residual: celer,
+    which extrapolates a better dual point, would by its own certificate stop somewhat earlier.
 
     Parameters
     ----------
