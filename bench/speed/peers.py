@@ -1,9 +1,11 @@
 """The solvers that a user would pick instead, each called as its documentation says."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from .problems import SparseProblem
 Solve = Callable[[Array, float | None], Array]
 
 _LADDER = tuple(round(digit * 10.0**-k, 12) for k in range(3, 14) for digit in (1, 0.5, 0.2))
+# scikit-learn stops by a duality gap, on half our scale: looser tolerances only cost tries.
+_LADDER_OF_GAPS = tuple(tol for tol in _LADDER if tol <= 1e-5)
 _MOST_ADDED = 100
 
 
@@ -46,6 +50,18 @@ class Peer:
     threads: bool = False
     whole: bool = False
     gram: bool = False
+
+    @property
+    def version(self) -> str | None:
+        """None if it is not installed."""
+        if find_spec(self.module) is None:
+            return None
+        return version(_distributions()[self.module][0])
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
 
 
 @contextmanager
@@ -230,8 +246,8 @@ _EVERYWHERE = (
 SELF_EXPRESSION_PEERS = {
     peer.name: peer
     for peer in (
-        Peer("scikit-learn", "sklearn", _row_by_row(_scikit_learn), _LADDER),
-        Peer("scikit-learn-gram", "sklearn", _scikit_learn_gram, _LADDER, gram=True),
+        Peer("scikit-learn", "sklearn", _row_by_row(_scikit_learn), _LADDER_OF_GAPS),
+        Peer("scikit-learn-gram", "sklearn", _scikit_learn_gram, _LADDER_OF_GAPS, gram=True),
         *_EVERYWHERE,
         Peer("spams-active-support", "spams", _spams_active_support, _LADDER),
         Peer("spams-gram", "spams", _spams_gram, gram=True),

@@ -5,8 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import packages_distributions, version
-from importlib.util import find_spec
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ def _missed(gap: float, target: float) -> dict[str, str]:
 
 
 def _hindrance(peer: Peer, problem: SparseProblem, n_jobs: int) -> str | None:
-    if find_spec(peer.module) is None:
+    if peer.version is None:
         return f"{peer.module} is not installed"
     if n_jobs > 1 and not peer.threads:
         return "works on one thread only"
@@ -218,7 +217,7 @@ class _Theirs(_Racer):
     def row(self, ours: _Racer) -> dict[str, Any]:
         about = {
             "solver": self.peer.name,
-            "version": version(packages_distributions()[self.peer.module][0]),
+            "version": self.peer.version,
             "n_jobs": self.n_jobs,
             "rows_timed": len(self.rows),
             "tol": self.tol,

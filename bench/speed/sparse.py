@@ -1,7 +1,6 @@
 """`twinsolve speed self-expression` and `twinsolve speed sparse-coding`."""
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,7 +49,7 @@ def time_self_expression(
         Of the generated data and the samples.
     directory : Path, optional
         Folder that keeps the finished cases: one that ran before with the same settings, the same
-        peers installed and the same source is read instead of run.
+        versions of the peers and the same source is read instead of run.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the steps of each case.
 
@@ -163,8 +162,13 @@ def _time(
         raise ValueError(
             f"rounds, n_jobs: must be >= 1 and seed >= 0, got {rounds}, {n_jobs} and {seed}"
         )
-    settings = {"command": command, "rounds": rounds, "n_jobs": n_jobs, "seed": seed}
-    settings["peers"] = {peer.name: find_spec(peer.module) is not None for peer in peers}
+    settings = {
+        "command": command,
+        "peers": {peer.name: peer.version for peer in peers},
+        "rounds": rounds,
+        "n_jobs": n_jobs,
+        "seed": seed,
+    }
     tables = []
     for case in cases:
 

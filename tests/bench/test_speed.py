@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 from twinsolve.bench import time_self_expression, time_sparse_coding
 from twinsolve.bench.cli import app
-from twinsolve.bench.speed import alone, race, sparse
+from twinsolve.bench.speed import alone, peers, race, sparse
 from twinsolve.bench.speed.figure import draw_scaling
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.speed.problems import SELF_EXPRESSION, Case, SparseProblem, _subspaces
 from twinsolve.solvers import duality_gap, lam_max, lasso_objective, sparse_code
 
 KINDS = {"self-expression": SELF_EXPRESSION_PEERS, "sparse-coding": SPARSE_CODING_PEERS}
-EVERY_PEER = [(kind, name) for kind, peers in KINDS.items() for name in peers]
+EVERY_PEER = [(kind, name) for kind, found in KINDS.items() for name in found]
 
 
 def problem_of(kind):
@@ -158,7 +158,7 @@ def test_sparse_coding_and_what_is_not_installed(small, monkeypatch):
     case = Case("tiny", "-", lambda seed: problem_of("sparse-coding"))
     monkeypatch.setattr(sparse, "SPARSE_CODING", {"tiny": case})
     monkeypatch.setattr(
-        race, "find_spec", lambda name: None if name in ("celer", "spams") else find_spec(name)
+        peers, "find_spec", lambda name: None if name in ("celer", "spams") else find_spec(name)
     )
     table = time_sparse_coding(rounds=1).set_index("solver")
     assert set(table.index) == {"twinsolve", *SPARSE_CODING_PEERS}
@@ -235,7 +235,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
 
 def test_missing_data_and_peers_are_said_and_not_fatal(small, tmp_path, monkeypatch):
     monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
-    monkeypatch.setattr(race, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
     tiny = {"coil-20": SELF_EXPRESSION["coil-20"]}
     tiny["tiny"] = Case("tiny", "-", partial(_subspaces, n_samples=40, n_features=20))
     monkeypatch.setattr(sparse, "SELF_EXPRESSION", tiny)
@@ -251,13 +251,13 @@ def test_missing_data_and_peers_are_said_and_not_fatal(small, tmp_path, monkeypa
 
 
 def test_bad_settings_are_named():
-    for timing, peers in (
+    for timing, peer in (
         (time_self_expression, "scikit-learn"),
         (time_sparse_coding, "scikit-learn-cd"),
     ):
         with pytest.raises(ValueError, match=r"cases: must be among .*'no such'"):
             timing(cases=["no such"])
-        with pytest.raises(ValueError, match=rf"peers: must be among .*'{peers}'.*'no such'"):
+        with pytest.raises(ValueError, match=rf"peers: must be among .*'{peer}'.*'no such'"):
             timing(peers=["no such"])
         for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):
             with pytest.raises(ValueError, match="rounds, n_jobs: must be >= 1 and seed >= 0"):
