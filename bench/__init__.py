@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checks import check_twins
     from .hopkins import segment_motion, summarize_motion
+    from .speed.sparse import time_self_expression, time_sparse_coding
 
-__all__ = ["check_twins", "segment_motion", "summarize_motion"]
+__all__ = [
+    "check_twins",
+    "segment_motion",
+    "summarize_motion",
+    "time_self_expression",
+    "time_sparse_coding",
+]
 _MODULES = {
     "check_twins": "checks",
     "segment_motion": "hopkins",
     "summarize_motion": "hopkins",
+    "time_self_expression": "speed.sparse",
+    "time_sparse_coding": "speed.sparse",
 }
 
 

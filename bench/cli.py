@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +9,10 @@ import pandas as pd
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+
+from .speed.cli import app as speed
+from .terminal import console, markdown, progress
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Attention layers beside the classical solvers that they unroll.",
 )
+app.add_typer(speed, name="speed")
 
 
 @app.command()
@@ -52,18 +54,18 @@ def check(
     from .checks import check_twins
     from .results import provenance, write_summary, write_table
 
-    console = _console()
+    screen = console()
     _load(load or [])
-    table = check_twins(seed=seed, progress=_progress("Checking"))
-    console.print(_pretty(table))
-    _print_errors(table, console)
+    table = check_twins(seed=seed, progress=progress("Checking"))
+    screen.print(_pretty(table))
+    _print_errors(table, screen)
     failed = int((~table.passed).sum())
     verdict = f"{len(table) - failed} of {len(table)} rows passed"
-    console.print(f"{verdict}; {table.twin.nunique()} twins. Written to {output}/")
+    screen.print(f"{verdict}; {table.twin.nunique()} twins. Written to {output}/")
     write_table(table, output)
     write_summary(
         "twinsolve check",
-        [f"{verdict}.", "", *_markdown(_HEADINGS, _by_data(table))],
+        [f"{verdict}.", "", *markdown(_HEADINGS, _by_data(table))],
         provenance({"seed": seed, "load": load or []}),
         output,
     )
@@ -104,7 +106,7 @@ def hopkins(
             n_seeds=n_seeds,
             recipes=recipe,
             directory=output / "runs",
-            progress=_progress("Segmenting"),
+            progress=progress("Segmenting"),
         )
     except (FileNotFoundError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -115,13 +117,13 @@ def hopkins(
         pretty.add_column(heading)
     for line in lines:
         pretty.add_row(*line)
-    console = _console()
-    console.print(pretty)
-    console.print(f"Written to {output}/")
+    screen = console()
+    screen.print(pretty)
+    screen.print(f"Written to {output}/")
     write_table(table, output)
     write_summary(
         "twinsolve hopkins",
-        ["Clustering error in %.", "", *_markdown(_MOTION_HEADINGS, lines)],
+        ["Clustering error in %.", "", *markdown(_MOTION_HEADINGS, lines)],
         provenance(settings),
         output,
     )
@@ -138,17 +140,6 @@ def _motion_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
         )
         for row in table.itertuples()
     ]
-
-
-def _console() -> Console:
-    return Console(width=max(Console().width, _WIDTH))
-
-
-def _progress(description: str):  # type: ignore[no-untyped-def]
-    def wrap(jobs: Iterable, total: int) -> Iterable:
-        return track(jobs, total=total, description=description, console=Console(stderr=True))
-
-    return wrap
 
 
 def _load(modules: list[str]) -> None:
@@ -168,7 +159,6 @@ _HEADINGS = (
     "float64", "tol.", "float32", "tol.", "passed",
 )  # fmt: skip
 _NUMBERS = ("solver", "layer", "float64", "tol.", "float32")
-_WIDTH = 120
 
 
 def _by_data(table: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -210,16 +200,10 @@ def _pretty(table: pd.DataFrame) -> Table:
     return pretty
 
 
-def _markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
-    top = "| " + " | ".join(headings) + " |"
-    rule = "|" + "---|" * len(tuple(headings))
-    return [top, rule, *("| " + " | ".join(line) + " |" for line in lines)]
-
-
-def _print_errors(table: pd.DataFrame, console: Console) -> None:
+def _print_errors(table: pd.DataFrame, screen: Console) -> None:
     if "error" in table:
         for row in table[table.error.notna()].itertuples():
-            console.print(f"{row.twin} on {row.data} ({row.dtype}): {row.error}", style="red")
+            screen.print(f"{row.twin} on {row.data} ({row.dtype}): {row.error}", style="red")
 
 
 def main() -> None:
