@@ -37,7 +37,7 @@ def describe(problem: SparseProblem, solution: Solution) -> dict[str, float]:
     return {
         "gap": float(problem.gap(solution.coef, np.arange(len(problem.Y))).max()),
         "nonzeros": solution.coef.nnz / len(problem.Y),
-        "passes": float(np.mean(getattr(solution, "n_passes", np.nan))),
+        "passes": float(np.asarray(solution.n_passes).mean()),
     }
 
 

@@ -134,6 +134,7 @@ SELF_EXPRESSION = {
     case.name: case
     for case in (
         *(_synthetic(f"synthetic-{n}", n) for n in (500, 1000, 2000, 5000, 10_000, 20_000)),
+        _synthetic("synthetic-40000", 40_000, alone=True),
         Case("yale-b", "lam_max / 50", _yale_b),
         Case("coil-20", "lam_max / 50", partial(_coil20, share=50)),
         Case("coil-20-dense", "lam_max / 800", partial(_coil20, share=800)),

@@ -491,7 +491,14 @@ class _Block:
         self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
         self.slots = min(_SLOTS, n)
         self.pool, self.work = _new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
-        self.out = _Out(start, *np.zeros((4, n), np.int64), np.zeros(n))
+        self.out = _Out(
+            first=start,
+            start=np.zeros(n, np.int64),
+            nnz=np.zeros(n, np.int64),
+            n_iter=np.zeros(n, np.int64),
+            n_passes=np.zeros(n, np.int64),
+            correlation=np.zeros(n),
+        )
         size = 16 * n + self.cap
         self.found, self.fill = _Found(np.empty(size, np.int64), np.empty(size)), 0
         self.P = np.empty((self.slots, m), np.float32)
