@@ -34,6 +34,7 @@ from .metrics import (
     subspace_preserving_error,
 )
 from .self_expression import (
+    admm_low_rank_self_expression,
     admm_self_expression,
     basis_pursuit_self_expression,
     lam_from_alpha,
@@ -71,6 +72,7 @@ __all__ = [
     "Solution",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
+    "admm_low_rank_self_expression",
     "admm_self_expression",
     "basis_pursuit_self_expression",
     "clustering_accuracy",
