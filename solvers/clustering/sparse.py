@@ -1,10 +1,12 @@
 """Subspace clustering by sparse self-expression: SSC and its elastic net."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
 
 from ..self_expression import sparse_self_expression
 from ..solution import Array, check_positive
@@ -13,15 +15,19 @@ from ..sparse_coding.problem import check_l1_ratio
 from .affinity import symmetric_affinity
 from .base import SubspaceClustering
 
+_INNER_ROUNDS = 200
+
 
 class _LassoClustering(SubspaceClustering):
     gamma: float
     tol: float
     max_iter: int
     n_jobs: int | None
+    l1_ratio: float = 1.0
+    affine: bool = False
 
     def _settings(self, largest: Array) -> dict[str, Any]:
-        ratio = check_l1_ratio(getattr(self, "l1_ratio", 1.0))
+        ratio = check_l1_ratio(self.l1_ratio)
         if check_positive(self.gamma, "gamma") <= 1:
             raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma}")
         return {
@@ -34,13 +40,15 @@ class _LassoClustering(SubspaceClustering):
 
     def _represent(self, X: Array) -> csr_array:
         settings = self._settings(lam_max(X, X, zero_diagonal=True))
-        solution = sparse_self_expression(X, **settings)
+        solution = sparse_self_expression(X, affine=self.affine, **settings)
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
 
     def _represent_new(self, X: Array) -> csr_array:
         settings = self._settings(lam_max(X, self._fit_X))
+        if self.affine:
+            return _affine_codes(X, self._fit_X, settings)
         return sparse_code(X, self._fit_X, **settings).coef
 
 
@@ -49,7 +57,7 @@ class SparseSubspaceClustering(_LassoClustering):
 
     ::
 
-        min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0
+        min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   and c 1 = 1 if affine
         lam_i = 2 max_{j != i} |x_i . x_j| / gamma
 
     followed by an affinity of the coefficients and the spectral step.
@@ -61,10 +69,12 @@ class SparseSubspaceClustering(_LassoClustering):
     gamma : float, default=50.0
         Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
         values give more non-zeros.
+    affine : bool, default=False
+        Coefficients of each point sum to one, for affine subspaces: those that miss the origin.
     tol : float, default=1e-6
         Largest accepted duality gap of a point, relative to ``|x_i|^2``.
     max_iter : int, default=100
-        Most working sets tried for a point.
+        Most working sets tried for a point; most Bregman iterations if `affine`.
     affinity : callable, default=symmetric_affinity
         Makes the affinity of the coefficients. Compose it of the steps `keep_l1_mass`,
         `scale_by_row_maximum`, `unit_rows`, `symmetric_affinity`, `svd_power_affinity` and others.
@@ -83,12 +93,13 @@ class SparseSubspaceClustering(_LassoClustering):
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     n_iter_ : int
-        Most working sets that a point took.
+        Most steps of the active set that a point took.
     n_features_in_ : int
 
     References
     ----------
-    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, CL-1.
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, CL-1,
+    CL-4.
 
     Examples
     --------
@@ -106,6 +117,7 @@ class SparseSubspaceClustering(_LassoClustering):
         n_clusters: int | None = 8,
         *,
         gamma: float = 50.0,
+        affine: bool = False,
         tol: float = 1e-6,
         max_iter: int = 100,
         affinity: Callable[[Any], Any] = symmetric_affinity,
@@ -115,6 +127,7 @@ class SparseSubspaceClustering(_LassoClustering):
     ) -> None:
         self.n_clusters = n_clusters
         self.gamma = gamma
+        self.affine = affine
         self.tol = tol
         self.max_iter = max_iter
         self.affinity = affinity
@@ -185,3 +198,28 @@ class ElasticNetSubspaceClustering(_LassoClustering):
         self.assign_labels = assign_labels
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+
+def _affine_codes(X: Array, atoms: Array, settings: dict[str, Any]) -> csr_array:
+    """Sparse codes of X whose rows sum to one, by Bregman iterations as for the training points.
+
+    The sum is a feature of weight w, whose target moves by what the last codes missed.
+    """
+    tol = settings["tol"]
+    inner = settings | {"tol": 0.01 * tol, "max_iter": _INNER_ROUNDS}
+    square = max((Z.astype(np.float64) ** 2).sum(axis=1).max() for Z in (X, atoms))
+    weight = np.sqrt(max(square, settings["lam"].max()))
+    lifted, target = (np.insert(Z.astype(np.float64), 0, weight, axis=1) for Z in (atoms, X))
+    for _ in range(settings["max_iter"]):
+        coef = sparse_code(target, lifted, **inner).coef
+        missed = 1 - coef.sum(axis=1)
+        if np.abs(missed).max() <= tol:
+            break
+        target[:, 0] += weight * missed
+    else:
+        warnings.warn(
+            f"coefficients sum to 1 up to {np.abs(missed).max():.3g} only; increase max_iter",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return csr_array(coef / (1 - missed)[:, None], dtype=X.dtype)

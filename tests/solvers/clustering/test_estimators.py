@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -47,7 +48,10 @@ def expected_failures(estimator):
     return {}
 
 
-@parametrize_with_checks([kind() for kind in ALL], expected_failed_checks=expected_failures)
+@parametrize_with_checks(
+    [*(kind() for kind in ALL), SparseSubspaceClustering(affine=True)],
+    expected_failed_checks=expected_failures,
+)
 @pytest.mark.filterwarnings("default")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -197,6 +201,45 @@ def test_other_coefficients_are_those_of_their_solvers():
     expected = omp_self_expression(normalize(X), n_nonzero=4, tol=1e-6)
     found = OMPSubspaceClustering(3, n_nonzero=4).fit(X).coef_
     assert_allclose(found.toarray(), expected.toarray())
+
+
+def affine_lines():
+    """Three parallel lines that miss the origin, and new points on them."""
+    rng = np.random.default_rng(0)
+    offsets = 3 * np.eye(5)[:3]
+    y = np.arange(60) % 3
+    X = offsets[y] + rng.standard_normal((60, 1)) * np.eye(5)[4] * 2
+    return X[:45], y[:45], X[45:], y[45:]
+
+
+def test_affine_subspaces_need_the_affine_constraint():
+    X, y, new, y_new = affine_lines()
+    model = make(SparseSubspaceClustering, affine=True).fit(X)
+    assert_allclose(model.coef_.sum(axis=1), 1, atol=1e-12)
+    assert model.gap_.max() <= 1e-6
+    found = np.r_[model.labels_, model.predict(new)]
+    assert adjusted_rand_score(np.r_[y, y_new], found) == 1
+    moved = make(SparseSubspaceClustering, affine=True).fit_predict(X + 0.5)
+    assert adjusted_rand_score(y, moved) == 1
+
+
+def test_new_points_of_affine_subspaces_are_coded_as_training_points_are():
+    """A new point is as the last of the training points, for whom all others are atoms."""
+    X, _ = data(n_samples=8, noise=0.3)
+    model = make(SparseSubspaceClustering, affine=True, gamma=5.0, tol=1e-9).fit(X)
+    for x in data(n_samples=2, seed=1)[0]:
+        coef = model._represent_new(x[None]).toarray()[0]
+        lam = 2 * np.abs(X @ x).max() / 5.0
+        expected = sparse_self_expression(np.vstack([X, x]), lam=lam, affine=True, tol=1e-9)
+        assert_allclose(coef, expected.coef.toarray()[-1, :-1], atol=1e-4)
+        assert_allclose(coef.sum(), 1)
+
+
+def test_affine_codes_say_when_they_stop_early():
+    X, _ = data(n_samples=8, noise=0.3)
+    model = make(SparseSubspaceClustering, affine=True).fit(X)
+    with pytest.warns(ConvergenceWarning, match="sum to 1 up to"):
+        model.set_params(max_iter=1).predict(X)
 
 
 @pytest.mark.parametrize("kind", [LeastSquaresSubspaceClustering, LowRankSubspaceClustering])
