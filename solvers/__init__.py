@@ -35,6 +35,7 @@ from .metrics import (
 )
 from .self_expression import (
     admm_low_rank_self_expression,
+    admm_outlier_self_expression,
     admm_self_expression,
     basis_pursuit_self_expression,
     lam_from_alpha,
@@ -73,6 +74,7 @@ __all__ = [
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
     "admm_low_rank_self_expression",
+    "admm_outlier_self_expression",
     "admm_self_expression",
     "basis_pursuit_self_expression",
     "clustering_accuracy",
