@@ -34,6 +34,8 @@ from .metrics import (
     subspace_preserving_error,
 )
 from .self_expression import (
+    admm_low_rank_self_expression,
+    admm_outlier_self_expression,
     admm_self_expression,
     basis_pursuit_self_expression,
     lam_from_alpha,
@@ -72,6 +74,8 @@ __all__ = [
     "Solution",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
+    "admm_low_rank_self_expression",
+    "admm_outlier_self_expression",
     "admm_self_expression",
     "basis_pursuit_self_expression",
     "clustering_accuracy",

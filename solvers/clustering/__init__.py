@@ -9,16 +9,12 @@ from .affinity import (
     symmetric_affinity,
     unit_rows,
 )
-from .estimators import (
-    ElasticNetSubspaceClustering,
-    LeastSquaresSubspaceClustering,
-    LowRankSubspaceClustering,
-    OMPSubspaceClustering,
-    SparseSubspaceClustering,
-    ThresholdingSubspaceClustering,
-)
+from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClustering
+from .greedy import OMPSubspaceClustering
 from .k_subspaces import KSubspaces
+from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
+from .thresholding import ThresholdingSubspaceClustering
 
 __all__ = [
     "ElasticNetSubspaceClustering",

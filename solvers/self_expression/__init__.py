@@ -1,6 +1,8 @@
 """Self-expression: each sample as a combination of the others. Samples are rows."""
 
 from .admm import admm_self_expression
+from .admm_low_rank import admm_low_rank_self_expression
+from .admm_outlier import admm_outlier_self_expression
 from .constrained import (
     basis_pursuit_self_expression,
     lam_from_alpha,
@@ -16,6 +18,8 @@ from .robust_low_rank import robust_low_rank_self_expression
 from .sparse import sparse_self_expression
 
 __all__ = [
+    "admm_low_rank_self_expression",
+    "admm_outlier_self_expression",
     "admm_self_expression",
     "basis_pursuit_self_expression",
     "lam_from_alpha",

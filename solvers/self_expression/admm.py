@@ -94,8 +94,7 @@ def _admm(
         Z = (data + p * C - L + affine * (p - sums)) @ inverse
         if circulated:
             np.fill_diagonal(Z, 0)
-        moved = Z + L / p
-        C = np.sign(moved) * np.maximum(np.abs(moved) - 1 / p, 0)
+        C = shrink(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
         L += p * (Z - C)
         excess = Z.sum(axis=1, keepdims=True) - 1
@@ -105,6 +104,11 @@ def _admm(
         if max(missed.max(), affine * np.abs(excess).max()) < tol:
             return C, iteration, True
     return C, max_iter, False
+
+
+def shrink(Z: Array, threshold: float) -> Array:
+    """Soft thresholding, the proximal map of the l1 norm."""
+    return np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
 
 
 def _certify(X: Array, C: Array, lam: Array, affine: bool) -> tuple[Array, Array, Array]:

@@ -8,7 +8,9 @@ from ..solution import check_integer, check_matrix, check_positive
 from ..sparse_coding.matching_pursuit import pursue_rows
 
 
-def omp_self_expression(X: ArrayLike, *, n_nonzero: int, tol: float = 0.0) -> csr_array:
+def omp_self_expression(
+    X: ArrayLike, *, n_nonzero: int, tol: float = 0.0, n_jobs: int | None = None
+) -> csr_array:
     """Orthogonal matching pursuit coefficients: each row of X from a few greedily chosen others.
 
     Row i starts from ``r = x_i`` and repeats: add the unused row ``j != i`` with the largest
@@ -18,7 +20,7 @@ def omp_self_expression(X: ArrayLike, *, n_nonzero: int, tol: float = 0.0) -> cs
 
     The rows are not normalised: scale them to unit norm for the usual method. The correlations of a
     block of rows are one matrix product, the supports are kept orthogonalised, and memory is
-    O(block * (n_samples + n_nonzero * n_features) + non-zeros).
+    O(n_jobs * block * (n_samples + n_nonzero * n_features) + non-zeros).
 
     Parameters
     ----------
@@ -27,6 +29,8 @@ def omp_self_expression(X: ArrayLike, *, n_nonzero: int, tol: float = 0.0) -> cs
         Most non-zeros in a row, from 1 to ``n_samples - 1``.
     tol : float, default=0.0
         Norm of the residual at which a row stops, >= 0.
+    n_jobs : int, optional
+        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
 
     Returns
     -------
@@ -54,4 +58,5 @@ def omp_self_expression(X: ArrayLike, *, n_nonzero: int, tol: float = 0.0) -> cs
     n_nonzero = check_integer(n_nonzero, "n_nonzero", minimum=1, maximum=len(X) - 1)
     tol = check_positive(tol, "tol", allow_zero=True)
     points = np.ascontiguousarray(X, dtype=np.float64)
-    return pursue_rows(points, points, n_nonzero, tol, exclude_self=True).astype(X.dtype)
+    coef = pursue_rows(points, points, n_nonzero, tol, exclude_self=True, n_jobs=n_jobs)
+    return coef.astype(X.dtype)

@@ -113,3 +113,10 @@ def low_rank_gap(X: ArrayLike, coef: ArrayLike, *, lam: float) -> float:
 def rank_cutoff(X: Array, s: Array) -> float:
     """Singular values at or under this are rounding in the precision of `X`."""
     return float(s[0]) * max(X.shape) * float(np.finfo(X.dtype).eps)
+
+
+def thin_svd(X: Array) -> tuple[Array, Array, Array]:
+    """Singular vectors and values of X above rounding, in float64: ``X = U diag(s) R^T``."""
+    U, s, Rt = np.linalg.svd(X.astype(np.float64), full_matrices=False)
+    kept = s > rank_cutoff(X, s)
+    return U[:, kept], s[kept], Rt[kept]

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from .robust_low_rank import shrink_spectrum
 
 Prox = Callable[[Array, float], Array]
 Measure = Callable[[list[Array], list[Array]], tuple[float, float, Array]]
@@ -166,7 +167,7 @@ def low_rank_sparse_self_expression(
         dual = 2 * scale * inner - scale**2 * energy
         return objective, max(objective - dual, 0) / square, 2 * scale * missed
 
-    proxes = [_shrink_spectrum, lambda Z, t: _shrink_off_diagonal(Z, beta * t)]
+    proxes = [shrink_spectrum, lambda Z, t: _shrink_off_diagonal(Z, beta * t)]
     return _consensus(X, proxes, lam, gap, tol, max_iter)
 
 
@@ -220,11 +221,6 @@ def _balance(
     change = rho * np.linalg.norm(np.subtract(copies, previous)) / max(np.linalg.norm(duals), tiny)
     factor = np.sqrt(max(primal, tiny) / max(change, tiny))
     return float(np.clip(factor, 0.2, 5)) if not 0.5 < factor < 2 else 1.0
-
-
-def _shrink_spectrum(Z: Array, threshold: float) -> Array:
-    P, s, Qt = np.linalg.svd(Z, full_matrices=False)
-    return (P * np.maximum(s - threshold, 0)) @ Qt
 
 
 def _shrink_off_diagonal(Z: Array, threshold: float) -> Array:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from ..solution import Array, Solution, check_integer, check_matrix, check_positive
-from .low_rank import rank_cutoff
+from .low_rank import thin_svd
 
 _CHECK_EVERY = 10
 _RELAXATION = 1.6
@@ -76,10 +76,8 @@ def robust_low_rank_self_expression(
     lam, tol = check_positive(lam, "lam"), check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)
-    U, s, Rt = np.linalg.svd(points, full_matrices=False)
-    kept = s > rank_cutoff(X, s)
-    U, s, Rt = U[:, kept], s[kept], Rt[kept]
-    best = _certify(points, np.zeros((len(X), len(s))), U, np.zeros_like(points), lam)
+    U, s, Rt = thin_svd(X)
+    best = certify_robust(points, np.zeros((len(X), len(s))), U, np.zeros_like(points), lam)
     n_iter = 0
     if len(s):
         best, n_iter = _admm(points, U, s, Rt, lam, tol, max_iter)
@@ -107,8 +105,8 @@ def _admm(X, U, s, Rt, lam, tol, max_iter):
     dual, dual_e = np.zeros_like(C), np.zeros_like(C)
     best = (np.inf, np.inf, None, None)
     for iteration in range(1, max_iter + 1):
-        J = _shrink_spectrum(C + dual / rho, 1 / rho)
-        E = _shrink_rows(B - C * s + dual_e / rho_e, weight / rho_e)
+        J = shrink_spectrum(C + dual / rho, 1 / rho)
+        E = shrink_rows(B - C * s + dual_e / rho_e, weight / rho_e)
         relaxed = _RELAXATION * J + (1 - _RELAXATION) * C
         relaxed_e = _RELAXATION * E + (1 - _RELAXATION) * (B - C * s)
         previous = C
@@ -117,7 +115,7 @@ def _admm(X, U, s, Rt, lam, tol, max_iter):
         dual_e += rho_e * (B - C * s - relaxed_e)
         if iteration % _CHECK_EVERY and iteration < max_iter:
             continue
-        found = _certify(X, J, U, (dual_e @ Rt) / top, lam)
+        found = certify_robust(X, J, U, (dual_e @ Rt) / top, lam)
         best = found if found[1] < best[1] else best
         if best[1] <= tol:
             break
@@ -136,7 +134,7 @@ def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
     return float(np.clip(factor, 0.2, 5)) if not 0.5 < factor < 2 else 1.0
 
 
-def _certify(
+def certify_robust(
     X: Array, J: Array, U: Array, Y: Array, lam: float
 ) -> tuple[float, float, Array, Array]:
     """Objective, relative gap, J and the feasible multiple of Y, for ``C = J U^T``."""
@@ -149,11 +147,13 @@ def _certify(
     return objective, gap, J, Y
 
 
-def _shrink_spectrum(Z: Array, threshold: float) -> Array:
+def shrink_spectrum(Z: Array, threshold: float) -> Array:
+    """Proximal map of the nuclear norm."""
     P, s, Qt = np.linalg.svd(Z, full_matrices=False)
     return (P * np.maximum(s - threshold, 0)) @ Qt
 
 
-def _shrink_rows(Z: Array, threshold: float) -> Array:
+def shrink_rows(Z: Array, threshold: float) -> Array:
+    """Proximal map of the sum of the rows' norms."""
     norms = np.linalg.norm(Z, axis=1, keepdims=True)
     return Z * np.maximum(1 - threshold / np.where(norms > 0, norms, 1), 0)

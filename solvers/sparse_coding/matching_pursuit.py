@@ -1,11 +1,14 @@
 """Orthogonal matching pursuit of many rows at once, on orthogonalised supports."""
 
 import numpy as np
+from joblib import Parallel, delayed
 from numba import njit
 from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
 
 from ..solution import Array
 
+_BLOCK_ROWS = 256
 _BLOCK_ENTRIES = 2**22
 # Relative size at which a correlation, and the distance of an atom to the support's span, is zero.
 _NO_CORRELATION = 1e-13
@@ -13,7 +16,13 @@ _DEPENDENT = 1e-10
 
 
 def pursue_rows(
-    Y: Array, D: Array, n_nonzero: int, tol: float, *, exclude_self: bool = False
+    Y: Array,
+    D: Array,
+    n_nonzero: int,
+    tol: float,
+    *,
+    exclude_self: bool = False,
+    n_jobs: int | None = None,
 ) -> csr_array:
     """Codes of the rows of Y in the rows of D, at most `n_nonzero` each, until ``|r| <= tol``.
 
@@ -22,11 +31,12 @@ def pursue_rows(
     n, m = len(Y), len(D)
     own = np.arange(n) if exclude_self else np.full(n, -1)
     most = min(n_nonzero, m - exclude_self, D.shape[1])
-    size = max(1, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1]))
-    blocks = [
-        _pursue(Y[start : start + size], D, own[start : start + size], most, tol)
-        for start in range(0, n, size)
-    ]
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1])))
+    with threadpool_limits(1, user_api="blas"):
+        blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
+            delayed(_pursue)(Y[start : start + size], D, own[start : start + size], most, tol)
+            for start in range(0, n, size)
+        )
     support, values, counts = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     stored = np.arange(most) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])

@@ -93,25 +93,19 @@ def test_help_explains_itself():
         assert word in result.output
 
 
-AT_THE_OPTIMUM = pytest.mark.xfail(
-    reason="the reference stems from an iteration that stops short of the optimum", strict=True
-)
 # Mean error in % on 2 motions, 3 motions and all, of other code with the same recipes.
 REFERENCES = {
     "SSC circulated 2F": (1.53, 4.41, 2.18),
     "SSC circulated 4n": (1.84, 4.40, 2.42),
     "SSC paper 2F": (1.58, 4.45, 2.23),
-    "LRR 2F + 1": (1.36, 1.66, 1.43),
+    "LRR growing penalty 2F + 1": (1.36, 1.66, 1.43),
     "LRSC 4n": (2.84, 4.65, 3.25),
     "LSR 2F": (3.66, 7.57, 4.54),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe",
-    [pytest.param(name, marks=AT_THE_OPTIMUM if "LRR" in name else ()) for name in REFERENCES],
-)
+@pytest.mark.parametrize("recipe", REFERENCES)
 def test_recipes_reproduce_the_reference(real_data, recipe):
     summary = summarize_motion(segment_motion(recipes=[recipe], n_seeds=1))
     assert np.abs(summary["mean"] - REFERENCES[recipe]).max() < 0.15

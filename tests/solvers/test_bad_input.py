@@ -15,6 +15,12 @@ AFFINITY = np.abs(SQUARE + SQUARE.T)
 LABELS = [0, 0, 0, 1, 1, 1]
 SPARSE_CODING = {"Y": POINTS, "dictionary": POINTS, "lam": 1.0}
 ALLOWED = {
+    "admm_low_rank_self_expression": {
+        "X": POINTS, "lam": 1.0, "penalty": 1.0, "growth": 1.1, "tol": 1e-3, "max_iter": 500,
+    },
+    "admm_outlier_self_expression": {
+        "X": POINTS, "lam": 1.0, "lam_outlier": 1.0, "penalty": 1.0, "tol": 0.1, "max_iter": 9,
+    },
     "admm_self_expression": {"X": POINTS, "lam": 1.0, "penalty": 1.0, "tol": 0.1, "max_iter": 9},
     "basis_pursuit_self_expression": {"X": POINTS, "tol": 1e-6, "max_iter": 100},
     "clustering_accuracy": {"labels_true": LABELS, "labels_pred": LABELS},
@@ -158,6 +164,7 @@ def test_bad_labels_are_refused(name, argument):
 
 
 ONE_SAMPLE_SUFFICES = {
+    "admm_low_rank_self_expression": 1.0,
     "least_squares_self_expression": 4 / (4 + 1),
     "low_rank_self_expression": 1 - 1 / (2 * 4),
     "proximal_self_expression": 4 / (4 + 1),

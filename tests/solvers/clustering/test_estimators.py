@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -48,7 +49,10 @@ def expected_failures(estimator):
     return {}
 
 
-@parametrize_with_checks([kind() for kind in ALL], expected_failed_checks=expected_failures)
+@parametrize_with_checks(
+    [*(kind() for kind in ALL), SparseSubspaceClustering(affine=True)],
+    expected_failed_checks=expected_failures,
+)
 @pytest.mark.filterwarnings("default")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -152,7 +156,10 @@ def test_bad_input_is_named(kind):
         (LeastSquaresSubspaceClustering(3, lam=0), "lam: must be > 0"),
         (LowRankSubspaceClustering(3, lam=-1), "lam: must be > 0"),
         (ThresholdingSubspaceClustering(3, n_neighbors=0), "n_neighbors: must be"),
-        (SparseSubspaceClustering(3, assign_labels="discretize"), "assign_labels: must be"),
+        (
+            SparseSubspaceClustering(3).set_params(assign_labels="discretize"),
+            "assign_labels: must be",
+        ),
         (KSubspaces(3, dimension=21), r"dimension: must be a whole number in \[1, 20\]"),
         (KSubspaces(3, n_init=0), "n_init: must be"),
         (KSubspaces(3, max_iter=0), "max_iter: must be"),
@@ -169,7 +176,8 @@ def test_sparse_coefficients_are_those_of_the_solver_at_gamma():
     model = SparseSubspaceClustering(3, gamma=20).fit(X)
     expected = sparse_self_expression(X, lam=lam)
     assert_allclose(model.coef_.toarray(), expected.coef.toarray(), atol=1e-12)
-    assert_allclose(model.gap_, duality_gap(X, X, model.coef_, lam=lam, zero_diagonal=True))
+    independent = duality_gap(X, X, model.coef_, lam=lam, zero_diagonal=True)
+    assert_allclose(model.gap_, independent, rtol=1e-7, atol=1e-14)
     assert model.gap_.max() <= 1e-6
     assert (model.affinity_matrix_ != symmetric_affinity(model.coef_)).nnz == 0
     net = ElasticNetSubspaceClustering(3, gamma=20, l1_ratio=0.5).fit(X)
@@ -197,6 +205,45 @@ def test_other_coefficients_are_those_of_their_solvers():
     assert_allclose(found.toarray(), expected.toarray())
 
 
+def affine_lines():
+    """Three parallel lines that miss the origin, and new points on them."""
+    rng = np.random.default_rng(0)
+    offsets = 3 * np.eye(5)[:3]
+    y = np.arange(60) % 3
+    X = offsets[y] + rng.standard_normal((60, 1)) * np.eye(5)[4] * 2
+    return X[:45], y[:45], X[45:], y[45:]
+
+
+def test_affine_subspaces_need_the_affine_constraint():
+    X, y, new, y_new = affine_lines()
+    model = make(SparseSubspaceClustering, affine=True).fit(X)
+    assert_allclose(model.coef_.sum(axis=1), 1, atol=1e-12)
+    assert model.gap_.max() <= 1e-6
+    found = np.r_[model.labels_, model.predict(new)]
+    assert adjusted_rand_score(np.r_[y, y_new], found) == 1
+    moved = make(SparseSubspaceClustering, affine=True).fit_predict(X + 0.5)
+    assert adjusted_rand_score(y, moved) == 1
+
+
+def test_new_points_of_affine_subspaces_are_coded_as_training_points_are():
+    """A new point is as the last of the training points, for whom all others are atoms."""
+    X, _ = data(n_samples=8, noise=0.3)
+    model = make(SparseSubspaceClustering, affine=True, gamma=5.0, tol=1e-9).fit(X)
+    for x in data(n_samples=2, seed=1)[0]:
+        coef = model._represent_new(x[None]).toarray()[0]
+        lam = 2 * np.abs(X @ x).max() / 5.0
+        expected = sparse_self_expression(np.vstack([X, x]), lam=lam, affine=True, tol=1e-9)
+        assert_allclose(coef, expected.coef.toarray()[-1, :-1], atol=1e-4)
+        assert_allclose(coef.sum(), 1)
+
+
+def test_affine_codes_say_when_they_stop_early():
+    X, _ = data(n_samples=8, noise=0.3)
+    model = make(SparseSubspaceClustering, affine=True).fit(X)
+    with pytest.warns(ConvergenceWarning, match="sum to 1 up to"):
+        model.set_params(max_iter=1).predict(X)
+
+
 @pytest.mark.parametrize("kind", [LeastSquaresSubspaceClustering, LowRankSubspaceClustering])
 def test_closed_forms_represent_training_points_as_the_fit_does(kind):
     X, _ = data()
@@ -219,7 +266,8 @@ def test_new_points_by_pursuit():
     new = data(seed=1, n_features=10)[0][:5] * 3
     model = make(OMPSubspaceClustering, n_nonzero=4).fit(X)
     coef = model._represent_new(new)
-    assert ((coef != 0).sum(axis=1) == 4).all()
+    assert (np.diff(coef.indptr) == 4).all()
+    coef = coef.toarray()
     for x, c in zip(new, coef, strict=True):
         assert c[np.argmax(np.abs(normalize(X) @ x))] != 0
         assert_allclose(X[c != 0] @ (x - c @ X), 0, atol=1e-9)
@@ -241,7 +289,7 @@ def test_new_points_take_the_cluster_of_smallest_residual(kind):
 def test_thresholding_as_a_loop(monkeypatch):
     X, _ = data(n_samples=8)
     X = np.vstack([X, np.zeros((1, 20))])
-    monkeypatch.setattr("twinsolve.solvers.clustering.estimators._BLOCK_ENTRIES", 100)
+    monkeypatch.setattr("twinsolve.solvers.clustering.thresholding._BLOCK_ENTRIES", 100)
     model = make(ThresholdingSubspaceClustering, n_neighbors=4).fit(X)
     expected = np.zeros((len(X), len(X)))
     for i in range(len(X) - 1):
@@ -279,11 +327,14 @@ def test_float32_is_kept_and_seeds_repeat():
         assert (revived.predict(X) == model.predict(X)).all()
 
 
-def test_threads_change_nothing():
-    X, _ = data()
-    serial, threads = (make(SparseSubspaceClustering, n_jobs=n).fit(X) for n in (None, 2))
+@pytest.mark.parametrize("kind", SELF_EXPRESSIVE[:3])
+def test_threads_change_nothing(kind):
+    X, _ = data(n_samples=100)
+    new = data(n_samples=100, seed=1)[0]
+    serial, threads = (make(kind, n_jobs=n).fit(X) for n in (None, 2))
     assert (serial.coef_ != threads.coef_).nnz == 0
     assert (serial.labels_ == threads.labels_).all()
+    assert (serial._represent_new(new) != threads._represent_new(new)).nnz == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from joblib import parallel_config
 from numpy.testing import assert_allclose
 from sklearn.linear_model import orthogonal_mp
 
@@ -84,6 +85,18 @@ def test_blocks_change_nothing(monkeypatch):
     whole = omp_self_expression(X, n_nonzero=4)
     monkeypatch.setattr("twinsolve.solvers.sparse_coding.matching_pursuit._BLOCK_ENTRIES", 500)
     assert_allclose(omp_self_expression(X, n_nonzero=4).toarray(), whole.toarray(), atol=1e-13)
+
+
+def test_jobs_change_not_one_bit():
+    X = np.random.default_rng(0).standard_normal((600, 12))
+    serial = omp_self_expression(X, n_nonzero=4)
+    threads = omp_self_expression(X, n_nonzero=4, n_jobs=2)
+    # Processes get the data as read-only memory maps.
+    with parallel_config("loky", n_jobs=2, max_nbytes=1):
+        processes = omp_self_expression(X, n_nonzero=4)
+    for other in (threads, processes):
+        assert (other.indices == serial.indices).all()
+        assert (other.data == serial.data).all()
 
 
 def test_scaling_the_data_changes_nothing_and_permutation_permutes():

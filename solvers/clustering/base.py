@@ -1,0 +1,79 @@
+"""What all subspace clusterers share: represent, make an affinity, cut the graph."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..solution import Array
+from .spectral import check_n_clusters, eigengap_n_clusters, spectral_labels
+
+
+class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
+    """Represent the samples by each other, make an affinity of the coefficients, cut the graph."""
+
+    n_clusters: int | None
+    affinity: Callable[[Any], Any]
+    assign_labels: Literal["kmeans", "cluster_qr"]
+    random_state: int | np.random.RandomState | None
+
+    def fit(self, X: ArrayLike, y: None = None) -> "SubspaceClustering":
+        """Represent the rows of X by each other and cluster them.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
+            range.
+        """
+        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        if self.n_clusters is not None:
+            check_n_clusters(self.n_clusters, len(points))
+        self._fit_X = points
+        self.coef_ = self._represent(points)
+        self.affinity_matrix_ = self.affinity(self.coef_)
+        n_clusters = self.n_clusters
+        if n_clusters is None:
+            n_clusters = eigengap_n_clusters(self.affinity_matrix_)
+        self.labels_ = spectral_labels(
+            self.affinity_matrix_,
+            n_clusters,
+            assign_labels=self.assign_labels,
+            random_state=self.random_state,
+        )
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Labels of new points, by solving for them against the training points.
+
+        Each point takes the cluster whose training points, with their coefficients, leave the
+        smallest residual ``|x - sum_{j in cluster} c_j x_j|``.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity or a wrong number of features.
+        """
+        check_is_fitted(self)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        coef = self._represent_new(points)
+        clusters = np.unique(self.labels_)
+        residuals = []
+        for cluster in clusters:
+            members = np.flatnonzero(self.labels_ == cluster)
+            explained = coef[:, members] @ self._fit_X[members]
+            residuals.append(np.linalg.norm(points - explained, axis=1))
+        return clusters[np.argmin(residuals, axis=0)]
+
+    @abstractmethod
+    def _represent(self, X: Array) -> Array | csr_array:
+        """Coefficients of the training points, shape (n_samples, n_samples)."""
+
+    @abstractmethod
+    def _represent_new(self, X: Array) -> Array | csr_array:
+        """Coefficients of new points by the training points, shape (n_points, n_samples)."""

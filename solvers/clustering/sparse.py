@@ -1,0 +1,225 @@
+"""Subspace clustering by sparse self-expression: SSC and its elastic net."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
+
+from ..self_expression import sparse_self_expression
+from ..solution import Array, check_positive
+from ..sparse_coding import lam_max, sparse_code
+from ..sparse_coding.problem import check_l1_ratio
+from .affinity import symmetric_affinity
+from .base import SubspaceClustering
+
+_INNER_ROUNDS = 200
+
+
+class _LassoClustering(SubspaceClustering):
+    gamma: float
+    tol: float
+    max_iter: int
+    n_jobs: int | None
+    l1_ratio: float = 1.0
+    affine: bool = False
+
+    def _settings(self, largest: Array) -> dict[str, Any]:
+        ratio = check_l1_ratio(self.l1_ratio)
+        if check_positive(self.gamma, "gamma") <= 1:
+            raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma}")
+        return {
+            "lam": np.where(largest > 0, largest, 1.0) / (self.gamma * ratio),
+            "l1_ratio": ratio,
+            "tol": self.tol,
+            "max_iter": self.max_iter,
+            "n_jobs": self.n_jobs,
+        }
+
+    def _represent(self, X: Array) -> csr_array:
+        settings = self._settings(lam_max(X, X, zero_diagonal=True))
+        solution = sparse_self_expression(X, affine=self.affine, **settings)
+        self.gap_ = solution.gap
+        self.n_iter_ = int(solution.n_iter.max())
+        return solution.coef
+
+    def _represent_new(self, X: Array) -> csr_array:
+        settings = self._settings(lam_max(X, self._fit_X))
+        if self.affine:
+            return _affine_codes(X, self._fit_X, settings)
+        return sparse_code(X, self._fit_X, **settings).coef
+
+
+class SparseSubspaceClustering(_LassoClustering):
+    """Sparse subspace clustering (SSC): each point from few others, certified.
+
+    ::
+
+        min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   and c 1 = 1 if affine
+        lam_i = 2 max_{j != i} |x_i . x_j| / gamma
+
+    followed by an affinity of the coefficients and the spectral step.
+
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    gamma : float, default=50.0
+        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
+        values give more non-zeros.
+    affine : bool, default=False
+        Coefficients of each point sum to one, for affine subspaces: those that miss the origin.
+    tol : float, default=1e-6
+        Largest accepted duality gap of a point, relative to ``|x_i|^2``.
+    max_iter : int, default=100
+        Most working sets tried for a point; most Bregman iterations if `affine`.
+    affinity : callable, default=symmetric_affinity
+        Makes the affinity of the coefficients. Compose it of the steps `keep_l1_mass`,
+        `scale_by_row_maximum`, `unit_rows`, `symmetric_affinity`, `svd_power_affinity` and others.
+    assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
+    random_state : int, RandomState or None
+        Seeds k-means.
+    n_jobs : int, optional
+        Threads that share the points. None is 1 unless in a ``joblib.parallel_config`` context.
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    coef_ : csr_array of shape (n_samples, n_samples)
+        Row i represents sample i; the diagonal is zero.
+    affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    gap_ : ndarray of shape (n_samples,)
+        Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
+    n_iter_ : int
+        Most steps of the active set that a point took.
+    n_features_in_ : int
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, CL-1,
+    CL-4.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import SparseSubspaceClustering
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
+    >>> model = SparseSubspaceClustering(2, random_state=0).fit(X)
+    >>> model.labels_
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    >>> model.predict([[-5.0, 0.1], [0.0, 7.0]])
+    array([0, 1], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int | None = 8,
+        *,
+        gamma: float = 50.0,
+        affine: bool = False,
+        tol: float = 1e-6,
+        max_iter: int = 100,
+        affinity: Callable[[Any], Any] = symmetric_affinity,
+        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.gamma = gamma
+        self.affine = affine
+        self.tol = tol
+        self.max_iter = max_iter
+        self.affinity = affinity
+        self.assign_labels = assign_labels
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+
+class ElasticNetSubspaceClustering(_LassoClustering):
+    """Elastic net subspace clustering (EnSC): sparse, with better connected clusters.
+
+    ::
+
+        min_c  |x_i - c X|^2 + lam_i (r |c|_1 + (1 - r) / 2 |c|^2)   subject to   c_i = 0
+        r = l1_ratio,   lam_i = 2 max_{j != i} |x_i . x_j| / (gamma r)
+
+    followed by an affinity of the coefficients and the spectral step.
+
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    gamma : float, default=50.0
+        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
+        values give more non-zeros.
+    l1_ratio : float, default=0.9
+        In (0, 1]; 1 is `SparseSubspaceClustering`.
+    tol, max_iter, affinity, assign_labels, random_state, n_jobs
+        As in `SparseSubspaceClustering`.
+
+    Attributes
+    ----------
+    labels_, coef_, affinity_matrix_, gap_, n_iter_, n_features_in_
+        As in `SparseSubspaceClustering`.
+
+    References
+    ----------
+    You, Li, Robinson and Vidal, "Oracle Based Active Set Algorithm for Scalable Elastic Net
+    Subspace Clustering" (2016); EQUATIONS CL-1, CL-2.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import ElasticNetSubspaceClustering
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
+    >>> ElasticNetSubspaceClustering(2, random_state=0).fit_predict(X)
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int | None = 8,
+        *,
+        gamma: float = 50.0,
+        l1_ratio: float = 0.9,
+        tol: float = 1e-6,
+        max_iter: int = 100,
+        affinity: Callable[[Any], Any] = symmetric_affinity,
+        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.gamma = gamma
+        self.l1_ratio = l1_ratio
+        self.tol = tol
+        self.max_iter = max_iter
+        self.affinity = affinity
+        self.assign_labels = assign_labels
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+
+def _affine_codes(X: Array, atoms: Array, settings: dict[str, Any]) -> csr_array:
+    """Sparse codes of X whose rows sum to one, by Bregman iterations as for the training points.
+
+    The sum is a feature of weight w, whose target moves by what the last codes missed.
+    """
+    tol = settings["tol"]
+    inner = settings | {"tol": 0.01 * tol, "max_iter": _INNER_ROUNDS}
+    square = max((Z.astype(np.float64) ** 2).sum(axis=1).max() for Z in (X, atoms))
+    weight = np.sqrt(max(square, settings["lam"].max()))
+    lifted, target = (np.insert(Z.astype(np.float64), 0, weight, axis=1) for Z in (atoms, X))
+    for _ in range(settings["max_iter"]):
+        coef = sparse_code(target, lifted, **inner).coef
+        missed = 1 - coef.sum(axis=1)
+        if np.abs(missed).max() <= tol:
+            break
+        target[:, 0] += weight * missed
+    else:
+        warnings.warn(
+            f"coefficients sum to 1 up to {np.abs(missed).max():.3g} only; increase max_iter",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return csr_array(coef / (1 - missed)[:, None], dtype=X.dtype)

@@ -1,0 +1,110 @@
+"""Subspace clustering by the nearest points by angle."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+from sklearn.preprocessing import normalize
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..solution import Array, check_integer
+from .affinity import symmetric_affinity
+from .base import SubspaceClustering
+
+_BLOCK_ENTRIES = 2**22
+
+
+class ThresholdingSubspaceClustering(SubspaceClustering):
+    """Thresholding-based subspace clustering (TSC): the nearest points by angle, a baseline.
+
+    ``c_ij = exp(-2 arccos |u_i . u_j|)`` for the `n_neighbors` points j != i with the largest
+    ``|u_i . u_j|``, ``u_i = x_i / |x_i|``, and zero otherwise. Orthogonal points and zero rows are
+    not joined. Then an affinity of the coefficients and the spectral step.
+
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    n_neighbors : int, default=5
+        With fewer than ``n_neighbors + 1`` samples, all others are used.
+    affinity, assign_labels, random_state
+        As in `SparseSubspaceClustering`.
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    coef_ : csr_array of shape (n_samples, n_samples)
+    affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    n_features_in_ : int
+
+    References
+    ----------
+    Heckel and Boelcskei, "Robust Subspace Clustering via Thresholding" (2015); EQUATIONS CL-10.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import ThresholdingSubspaceClustering
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
+    >>> ThresholdingSubspaceClustering(2, random_state=0).fit_predict(X)
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int | None = 8,
+        *,
+        n_neighbors: int = 5,
+        affinity: Callable[[Any], Any] = symmetric_affinity,
+        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_neighbors = n_neighbors
+        self.affinity = affinity
+        self.assign_labels = assign_labels
+        self.random_state = random_state
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Labels of new points: the cluster with the largest sum of weights among their neighbours.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity or a wrong number of features.
+        """
+        check_is_fitted(self)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        clusters, members = np.unique(self.labels_, return_inverse=True)
+        one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
+        mass = self._represent_new(points) @ one_hot
+        return clusters[mass.toarray().argmax(axis=1)]
+
+    def _represent(self, X: Array) -> csr_array:
+        return self._nearest(X, exclude_self=True)
+
+    def _represent_new(self, X: Array) -> csr_array:
+        return self._nearest(X, exclude_self=False)
+
+    def _nearest(self, X: Array, exclude_self: bool) -> csr_array:
+        most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
+        U, atoms = normalize(X), normalize(self._fit_X)
+        n, n_atoms = len(U), len(atoms)
+        q = min(most, n_atoms - exclude_self)
+        size = max(1, _BLOCK_ENTRIES // n_atoms)
+        found, weights = [], []
+        for start in range(0, n, size):
+            cosines = np.abs(U[start : start + size] @ atoms.T)
+            if exclude_self:
+                rows = np.arange(len(cosines))
+                cosines[rows, start + rows] = -1
+            nearest = np.argpartition(-cosines, q - 1, axis=1)[:, :q]
+            cosine = np.minimum(np.take_along_axis(cosines, nearest, axis=1), 1)
+            found.append(nearest)
+            weights.append(np.where(cosine > 0, np.exp(-2 * np.arccos(cosine)), 0))
+        indices, data = np.concatenate(found).ravel(), np.concatenate(weights).ravel()
+        coef = csr_array((data, indices, np.arange(0, n * q + 1, q)), shape=(n, n_atoms))
+        coef.eliminate_zeros()
+        coef.sort_indices()
+        return coef

@@ -1,0 +1,117 @@
+"""Low-rank representation with outlying samples by the growing-penalty ADMM of the literature."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from .low_rank import thin_svd
+from .robust_low_rank import certify_robust, shrink_rows, shrink_spectrum
+
+_LARGEST_PENALTY = 1e10
+
+
+def admm_low_rank_self_expression(
+    X: ArrayLike,
+    *,
+    lam: float,
+    penalty: float = 1e-6,
+    growth: float = 1.1,
+    tol: float = 1e-8,
+    max_iter: int = 1000,
+    history: bool = False,
+) -> Solution:
+    """Low-rank representation by ADMM with a growing penalty, as the literature computes it.
+
+    For ``min_{C, E} |C|_* + lam sum_i |e_i|`` subject to ``X = C X + E``, with ``p = penalty`` ::
+
+        J <- U diag(max(s - 1 / p, 0)) V^T,   U diag(s) V^T = C + W / p (SVD)
+        C <- (J - W / p + (X - E + Y / p) X^T) (X X^T + I)^-1
+        E <- max(1 - lam / (p |t_i|), 0) t_i for each row t_i of T = X - C X + Y / p
+        Y <- Y + p (X - C X - E),   W <- W + p (C - J),   p <- min(growth p, 1e10)
+
+    from zeros, in the row space of the data, until ``|X - C X - E|`` and ``|C - J|`` are nowhere
+    above `tol`. For reproducing the literature's numbers: `robust_low_rank_self_expression` solves
+    the problem, to a certificate.
+
+    The stop sees only whether the constraints hold, which a large p enforces by itself. As C moves
+    by O(1 / p) in an iteration, growing p freezes it where it happens to be: often short of the
+    optimum, in a place that depends on `penalty` and `growth`, and no smaller `tol` helps. The gap
+    says how far off it may be. With a fixed penalty (``growth=1``) it converges to the optimum.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam : float
+        Weight of the outliers, > 0.
+    penalty : float, default=1e-6
+        p at first, > 0.
+    growth : float, default=1.1
+        Factor of p in every iteration, >= 1.
+    tol : float, default=1e-8
+        Largest accepted entry of the residuals of the constraints.
+    max_iter : int, default=1000
+    history : bool, default=False
+        Record `objective` and `gap` of every iterate C, arrays of shape (n_iter,).
+
+    Returns
+    -------
+    Solution
+        `coef` is a dense array. `objective`, `gap` and `dual` are those of
+        `robust_low_rank_self_expression`, at ``E = X - C X``; `converged` says whether ADMM stopped
+        before `max_iter`. The rows are one problem, so all but `coef` and `dual` are single
+        numbers.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, `lam`, `penalty` or ``tol <= 0``, ``growth < 1`` or ``max_iter < 1``.
+
+    References
+    ----------
+    Liu, Lin and Yu, "Robust subspace segmentation by low-rank representation" (2010); Lin, Chen and
+    Ma, "The augmented Lagrange multiplier method for exact recovery of corrupted low-rank matrices"
+    (2010); EQUATIONS CL-6.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import admm_low_rank_self_expression
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 0.1]]
+    >>> admm_low_rank_self_expression(X, lam=1.0, penalty=1.0, growth=1.0).coef.round(3) + 0
+    array([[0.071, 0.143, 0.214, 0.   ],
+           [0.143, 0.286, 0.429, 0.   ],
+           [0.214, 0.429, 0.643, 0.   ],
+           [0.   , 0.   , 0.   , 0.   ]])
+    """
+    X = check_matrix(X, "X")
+    lam, penalty = check_positive(lam, "lam"), check_positive(penalty, "penalty")
+    growth, tol = check_positive(growth, "growth"), check_positive(tol, "tol")
+    if growth < 1:
+        raise ValueError(f"growth: must be >= 1, got {growth!r}")
+    max_iter = check_integer(max_iter, "max_iter", minimum=1)
+    points = X.astype(np.float64)
+    U, s, Rt = thin_svd(X)
+    B = s[:, None] * Rt
+    C, W = np.zeros((2, *U.shape))
+    E, Y = np.zeros((2, *points.shape))
+    p, n_iter, converged, trace = penalty, 0, False, []
+    while n_iter < max_iter and not converged:
+        J = shrink_spectrum(C + W / p, 1 / p) if len(s) else C
+        C = (J - W / p + (points - E + Y / p) @ B.T) / (s**2 + 1)
+        missed = points - C @ B
+        E = shrink_rows(missed + Y / p, lam / p)
+        Y, W, p = Y + p * (missed - E), W + p * (C - J), min(growth * p, _LARGEST_PENALTY)
+        if history:
+            trace.append(certify_robust(points, C, U, Y, lam)[:2])
+        converged = max(_largest(missed - E), _largest(C - J)) <= tol
+        n_iter += 1
+    objective, gap, _, dual = certify_robust(points, C, U, Y, lam)
+    recorded = None
+    if history:
+        recorded = dict(zip(("objective", "gap"), np.transpose(trace), strict=True))
+    numbers = (np.asarray(objective), np.asarray(gap), dual, np.asarray(n_iter))
+    coef = (C @ U.T).astype(X.dtype, copy=False)
+    return Solution(coef, *numbers, np.asarray(converged), recorded)
+
+
+def _largest(Z: Array) -> float:
+    return float(np.abs(Z).max(initial=0))

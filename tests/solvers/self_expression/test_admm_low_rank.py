@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from twinsolve.datasets import homogeneous_coordinates, make_union_of_subspaces
+from twinsolve.solvers import admm_low_rank_self_expression, robust_low_rank_self_expression
+
+
+def literal_column_form(X, lam, p, growth, n_iter):
+    """The inexact augmented Lagrangian of the literature, columns as points, no row space."""
+    A, N = X.T, len(X)
+    E, Y = np.zeros((2, *A.shape))
+    Z, J, W = np.zeros((3, N, N))
+    for _ in range(n_iter):
+        U, s, Vt = np.linalg.svd(Z + W / p)
+        J = U @ np.diag(np.maximum(s - 1 / p, 0)) @ Vt
+        right = A.T @ A - A.T @ E + J + (A.T @ Y - W) / p
+        Z = np.linalg.solve(A.T @ A + np.eye(N), right)
+        E = A - A @ Z + Y / p
+        for column in E.T:
+            size = np.linalg.norm(column)
+            column *= max(size - lam / p, 0) / size if size > 0 else 0
+        Y = Y + p * (A - A @ Z - E)
+        W = W + p * (Z - J)
+        p = min(growth * p, 1e10)
+    return Z.T
+
+
+def noisy_subspaces():
+    X, _ = make_union_of_subspaces(
+        20, n_subspaces=2, dimension=3, n_features=20, noise=0.1, random_state=0
+    )
+    return homogeneous_coordinates(X)
+
+
+@pytest.mark.parametrize(("penalty", "growth"), [(1e-2, 1.1), (1.0, 1.0)])
+def test_is_the_printed_iteration_transposed(X, penalty, growth):
+    settings = {"lam": 0.4, "penalty": penalty, "growth": growth}
+    found = admm_low_rank_self_expression(X, tol=1e-300, max_iter=60, **settings)
+    assert np.abs(found.coef).max() > 1e-3
+    assert_allclose(found.coef, literal_column_form(X, 0.4, penalty, growth, 60), atol=1e-9)
+    assert found.n_iter == 60
+    assert not found.converged
+
+
+def test_growing_penalty_stops_short_of_the_optimum_and_a_fixed_one_does_not():
+    X = noisy_subspaces()
+    best = robust_low_rank_self_expression(X, lam=4.0, tol=1e-8)
+    assert best.converged
+    grown = admm_low_rank_self_expression(X, lam=4.0)
+    assert grown.converged
+    assert grown.gap > 0.05
+    assert grown.objective > (1 + 5e-4) * best.objective
+    further = admm_low_rank_self_expression(X, lam=4.0, tol=1e-14)
+    assert further.n_iter > grown.n_iter + 50
+    assert further.gap > 0.9 * grown.gap
+    fixed = admm_low_rank_self_expression(X, lam=4.0, penalty=10.0, growth=1.0)
+    assert fixed.converged
+    assert fixed.gap < 1e-6
+    assert abs(fixed.objective / best.objective - 1) < 1e-6
+
+
+def test_where_it_stops_depends_on_the_growth():
+    X = noisy_subspaces()
+    gaps = [admm_low_rank_self_expression(X, lam=4.0, growth=g).gap for g in (1.03, 1.1, 1.3)]
+    assert 10 * gaps[0] < gaps[1]
+    assert 2 * gaps[1] < gaps[2]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("max_iter", [1, 100, 150, 1000])
+def test_gap_is_never_smaller_than_the_suboptimality(X, max_iter):
+    best = robust_low_rank_self_expression(X, lam=0.4, tol=1e-8).objective
+    found = admm_low_rank_self_expression(X, lam=0.4, max_iter=max_iter)
+    assert found.gap >= (found.objective - best) / found.objective - 1e-15
+    E = X - found.coef @ X
+    objective = np.linalg.norm(found.coef, "nuc") + 0.4 * np.linalg.norm(E, axis=1).sum()
+    assert_allclose(found.objective, objective, rtol=1e-12)
+    assert np.linalg.norm(found.dual, axis=1).max() <= 0.4 * (1 + 1e-12)
+    assert np.linalg.norm(found.dual @ X.T, 2) <= 1 + 1e-12
+    assert_allclose(found.gap, 1 - (X * found.dual).sum() / found.objective, atol=1e-14)
+
+
+def test_history_holds_every_iterate(X):
+    found = admm_low_rank_self_expression(X, lam=0.4, history=True)
+    assert set(found.history) == {"objective", "gap"}
+    for k in (1, 100, int(found.n_iter)):
+        at = admm_low_rank_self_expression(X, lam=0.4, max_iter=k)
+        assert found.history["objective"][k - 1] == at.objective
+        assert found.history["gap"][k - 1] == at.gap
+    assert len(found.history["gap"]) == found.n_iter
+    assert at.history is None
+
+
+def test_zero_data_and_float32():
+    zero = admm_low_rank_self_expression(np.zeros((3, 2)), lam=1.0)
+    assert zero.gap == 0
+    assert zero.converged
+    assert not zero.coef.any()
+    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    assert admm_low_rank_self_expression(X, lam=0.3).coef.dtype == np.float32
+
+
+def test_bad_input_is_named():
+    for settings, words in [
+        ({"lam": 0.0}, "lam: must be > 0"),
+        ({"lam": 1.0, "penalty": 0.0}, "penalty: must be > 0"),
+        ({"lam": 1.0, "growth": 0.9}, "growth: must be >= 1, got 0.9"),
+        ({"lam": 1.0, "tol": 0.0}, "tol: must be > 0"),
+        ({"lam": 1.0, "max_iter": 0}, "max_iter: must be a whole number"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            admm_low_rank_self_expression(np.eye(2), **settings)
+    with pytest.raises(ValueError, match="X: Input X contains NaN"):
+        admm_low_rank_self_expression([[np.nan]], lam=1.0)
