@@ -2,12 +2,14 @@
 
 import math
 import numbers
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 
 Array = np.ndarray
@@ -138,3 +140,16 @@ def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise ValueError(f"lam: must be finite and > 0, got {lam!r}")
     return np.broadcast_to(values, (n_rows,)).copy()
+
+
+def warn_unless_converged(
+    gap: Array, tol: float, cure: str = "increase max_iter, lam or tol"
+) -> None:
+    """Warn the caller of the public function that calls this one."""
+    if (missed := int((gap > tol).sum())) > 0:
+        warnings.warn(
+            f"{missed} of {len(gap)} rows did not reach the relative duality gap tol={tol:.3g} "
+            f"(worst {gap.max():.3g}); {cure}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )

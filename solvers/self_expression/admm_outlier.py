@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, Solution, check_integer, check_matrix, check_positive
-from ..sparse_coding.problem import certify
 from .admm import shrink
+from .outlier import certify_outlier
 
 
 def admm_outlier_self_expression(
@@ -84,7 +84,7 @@ def admm_outlier_self_expression(
     iterate = _circulated_form if circulated else _paper_form
     points = X.astype(np.float64)
     C, n_iter, converged = iterate(points, lam, lam_outlier, penalty, tol, max_iter)
-    objective, gap, dual = _certify(points, C, lam, lam_outlier)
+    objective, gap, dual = certify_outlier(points, C, lam, lam_outlier)
     counts, flags = np.full(len(X), n_iter), np.full(len(X), converged)
     return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, counts, flags)
 
@@ -140,11 +140,3 @@ def _circulated_form(
 def _relative(missed: Array, of: Array) -> Array:
     norms = np.linalg.norm(of, axis=1)
     return np.linalg.norm(missed, axis=1) / np.where(norms > 0, norms, 1)
-
-
-def _certify(X: Array, C: Array, lam: float, lam_outlier: float) -> tuple[Array, Array, Array]:
-    """Those of the Lasso on the dictionary ``[X; I lam / lam_outlier]``, at the best E for C."""
-    unit = lam / lam_outlier
-    dictionary = np.vstack([X, unit * np.eye(X.shape[1])])
-    codes = np.hstack([C, shrink(X - C @ X, lam_outlier / 2) / unit])
-    return certify(X, dictionary, codes, np.full(len(X), lam), True, False)

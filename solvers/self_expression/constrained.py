@@ -1,20 +1,24 @@
-"""Sparse self-expression with hard constraints, or with sparse outliers; and its scales.
+"""Sparse self-expression with hard constraints: noiseless, or affine.
 
 Hard constraints are met by Bregman iterations (the method of multipliers): each is a sparse coding
 problem for the fast solver, whose signals are shifted by what the last codes missed.
 """
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array, hstack, vstack
-from sklearn.exceptions import ConvergenceWarning
+from scipy.sparse import csr_array, vstack
 
-from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    check_integer,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
 from ..sparse_coding import lam_max
-from ..sparse_coding.problem import certify
 from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
 from .low_rank import rank_cutoff
 
@@ -133,7 +137,7 @@ def basis_pursuit_self_expression(
         open_rows, nu, C = open_rows[left], nu[left], C[left]
     coef = csr_array(vstack(rows, format="csr"), dtype=X.dtype)
     coef.sort_indices()
-    _warn_unless_converged(gap, tol, "the row may not be in the span of the others")
+    warn_unless_converged(gap, tol, "the row may not be in the span of the others")
     return Solution(coef, abs(coef).sum(axis=1), gap, dual, n_iter, gap <= tol)
 
 
@@ -192,7 +196,7 @@ def affine_self_expression(
         target[:, -1] += weight * (1 - sums)
         left = np.flatnonzero(gap[open_rows] > tol)
         open_rows, target, C = open_rows[left], target[left], C[left]
-    _warn_unless_converged(gap, tol, "increase max_iter, lam or tol")
+    warn_unless_converged(gap, tol)
     coef = csr_array(coef, dtype=X.dtype)
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
 
@@ -238,212 +242,6 @@ def certify_affine(
     return objective, gap, 2 * scale[:, None] * residual
 
 
-def outlier_self_expression(
-    X: ArrayLike,
-    *,
-    lam: float,
-    lam_outlier: float,
-    tol: float = 1e-6,
-    max_iter: int = 100,
-    n_jobs: int | None = None,
-) -> Solution:
-    """Sparse self-expression of data in which single entries are corrupted, certified.
-
-    ::
-
-        min_{C, E}  |X - C X - E|_F^2 + lam |C|_1 + lam_outlier |E|_1   subject to   diag(C) = 0
-
-    It is `sparse_self_expression` on the dictionary ``[X; I lam / lam_outlier]``. At the optimum
-    ``E = S_{lam_outlier / 2}(X - C X)``, and the objective is at that E.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-    lam, lam_outlier : float
-        Penalties > 0; `outlier_lams_from_alpha` gives those of the literature.
-    tol : float, default=1e-6
-        Largest accepted duality gap, relative to ``|x_i|^2``: that of the Lasso on the dictionary.
-    max_iter : int, default=100
-        Most working sets tried for a row.
-    n_jobs : int, optional
-        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
-
-    Returns
-    -------
-    Solution
-        `coef` is C, a csr_array of shape (n_samples, n_samples) whose diagonal is exactly zero.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If a row ends with a gap above `tol`.
-
-    Raises
-    ------
-    ValueError
-        On NaN, infinity, fewer than two samples, penalties or ``tol <= 0`` or ``max_iter < 1``.
-
-    References
-    ----------
-    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013), for faces; EQUATIONS CL-3.
-
-    Examples
-    --------
-    >>> from twinsolve.solvers import outlier_self_expression
-    >>> X = [[2.0, 2.0, 0.0], [2.0, 2.0, 5.0]]
-    >>> outlier_self_expression(X, lam=0.8, lam_outlier=1.0).coef.toarray().round(4)
-    array([[0.   , 0.064],
-           [0.95 , 0.   ]])
-    """
-    X = check_matrix(X, "X", min_rows=2)
-    lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
-    tol = check_positive(tol, "tol")
-    max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    points, n = X.astype(np.float64), len(X)
-    unit = lam / lam_outlier
-    dictionary = np.vstack([points, unit * np.eye(X.shape[1])])
-    lams = np.full(n, lam)
-    codes = solve_rows(
-        points,
-        Atoms(dictionary),
-        lams,
-        own=np.arange(n),
-        tol=tol,
-        max_rounds=max_iter,
-        n_jobs=n_jobs,
-    )
-    C = codes.coef[:, :n].astype(X.dtype)
-    missed = points - C.astype(np.float64) @ points
-    E = np.sign(missed) * np.maximum(np.abs(missed) - lam_outlier / 2, 0)
-    whole = hstack([C.astype(np.float64), csr_array(E / unit)], format="csr")
-    objective, gap, dual = certify(points, dictionary, whole, lams, True, False)
-    _warn_unless_converged(gap, tol, "increase max_iter, lam or tol")
-    return Solution(C, objective, gap, dual, codes.n_iter, gap <= tol)
-
-
-def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
-    """Penalty of sparse self-expression from the alpha of the SSC paper.
-
-    ``lam = 2 / mu`` with ``mu = alpha / m`` and ``m = min_i max_{j != i} |x_i . x_j|``: at
-    ``alpha <= 1`` some row is zero.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-    alpha : float
-        > 0; larger values penalise less.
-
-    Returns
-    -------
-    float
-        ``2 m / alpha``, for all rows.
-
-    Raises
-    ------
-    ValueError
-        On NaN, infinity, fewer than two samples, ``alpha <= 0`` or a row orthogonal to all others,
-        for which m is zero.
-
-    References
-    ----------
-    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS CL-1.
-
-    Examples
-    --------
-    >>> from twinsolve.solvers import lam_from_alpha
-    >>> lam_from_alpha([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], alpha=6.0)
-    1.0
-    """
-    X = check_matrix(X, "X", min_rows=2)
-    alpha = check_positive(alpha, "alpha")
-    smallest = float(lam_max(X, X, zero_diagonal=True).min())
-    if smallest == 0:
-        raise ValueError(
-            "X: has a row that is orthogonal to all others, so that alpha gives lam = 0"
-        )
-    return smallest / alpha
-
-
-def lam_from_gamma(X: ArrayLike, gamma: float) -> Array:
-    """Penalty of each row from the gamma of elastic net subspace clustering.
-
-    ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``: all rows are zero at ``gamma <= 1``. A row
-    orthogonal to all others is zero at any penalty, and gets 1.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-    gamma : float
-        > 0; larger values penalise less.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,)
-
-    Raises
-    ------
-    ValueError
-        On NaN, infinity, fewer than two samples or ``gamma <= 0``.
-
-    References
-    ----------
-    You, Li, Robinson and Vidal, "Oracle based active set algorithm for scalable elastic net
-    subspace clustering" (2016); EQUATIONS CL-1.
-
-    Examples
-    --------
-    >>> from twinsolve.solvers import lam_from_gamma
-    >>> lam_from_gamma([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]], gamma=4.0)
-    array([1., 1., 1.])
-    """
-    X = check_matrix(X, "X", min_rows=2)
-    lam = lam_max(X, X, zero_diagonal=True) / check_positive(gamma, "gamma")
-    lam[lam == 0] = 1.0
-    return lam
-
-
-def outlier_lams_from_alpha(X: ArrayLike, alpha: float) -> tuple[float, float]:
-    """Penalties of `outlier_self_expression` from the alpha of the SSC paper's face experiments.
-
-    ``lam = 2 m / alpha`` and ``lam_outlier = g lam`` with ``g = alpha / max_i |x_i|_1`` and
-    ``m = min_i max_j |x_i . d_j|`` over the dictionary ``[X; I / g]`` without x_i.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-        Raw pixels in the literature.
-    alpha : float
-        > 0; 20 in the circulated code.
-
-    Returns
-    -------
-    lam, lam_outlier : float
-
-    Raises
-    ------
-    ValueError
-        On NaN, infinity, fewer than two samples, ``alpha <= 0`` or a zero row.
-
-    References
-    ----------
-    EQUATIONS CL-1, CL-3.
-
-    Examples
-    --------
-    >>> from twinsolve.solvers import outlier_lams_from_alpha
-    >>> outlier_lams_from_alpha([[1.0, 0.0], [2.0, 0.0], [0.0, 4.0]], alpha=2.0)
-    (2.0, 1.0)
-    """
-    X = check_matrix(X, "X", min_rows=2).astype(np.float64)
-    alpha = check_positive(alpha, "alpha")
-    if not X.any(axis=1).all():
-        raise ValueError("X: has a zero row, for which alpha gives no penalty")
-    g = alpha / np.abs(X).sum(axis=1).max()
-    largest = np.maximum(lam_max(X, X, zero_diagonal=True) / 2, np.abs(X).max(axis=1) / g)
-    lam = 2 * float(largest.min()) / alpha
-    return lam, float(g * lam)
-
-
 def _spanned_by_others(X: Array) -> Array:
     U, s, _ = np.linalg.svd(X, full_matrices=False)
     U = U[:, s > rank_cutoff(X, s)]
@@ -470,13 +268,3 @@ def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, flo
         return row, np.inf
     exact = csr_array((values, support, [0, len(support)]), shape=row.shape)
     return exact, max(l1 - float(nu @ x), 0) / (l1 or 1)
-
-
-def _warn_unless_converged(gap: Array, tol: float, cure: str) -> None:
-    if (missed := int((gap > tol).sum())) > 0:
-        warnings.warn(
-            f"{missed} of {len(gap)} rows did not reach the relative duality gap tol={tol:.3g} "
-            f"(worst {gap.max():.3g}); {cure}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )

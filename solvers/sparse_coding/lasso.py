@@ -1,14 +1,19 @@
 """Certified sparse codes by working sets on many rows at once."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
-from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, Solution, check_integer, check_lam, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    check_integer,
+    check_lam,
+    check_positive,
+    warn_unless_converged,
+)
 from .problem import TOL, certificate, certify, check_l1_ratio, check_problem
 from .row_blocks import Atoms, Progress, solve_rows
 
@@ -105,7 +110,7 @@ def sparse_code(
     Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
     problem = _Lasso(Y, D, l1_ratio, zero_diagonal, nonnegative, tol, max_iter)
     solution = problem.solve(check_lam(lam, len(Y)), None, n_jobs, progress, directory)
-    _warn_unless_converged(solution.gap, problem.tol)
+    warn_unless_converged(solution.gap, problem.tol)
     return solution
 
 
@@ -177,7 +182,7 @@ def sparse_code_path(
         solutions[index] = problem.solve(penalties[index], start, n_jobs, None, None)
         start = solutions[index].coef.astype(np.float64)
     path = [solutions[index] for index in range(len(values))]
-    _warn_unless_converged(np.concatenate([solution.gap for solution in path]), problem.tol)
+    warn_unless_converged(np.concatenate([solution.gap for solution in path]), problem.tol)
     return path
 
 
@@ -237,13 +242,3 @@ class _Lasso:
         objective, gap, dual = found
         converged = gap <= self.tol
         return Solution(coef, objective, gap, dual, rows.n_iter, converged, None, rows.n_passes)
-
-
-def _warn_unless_converged(gap: Array, tol: float) -> None:
-    if (missed := int((gap > tol).sum())) > 0:
-        warnings.warn(
-            f"{missed} of {len(gap)} rows did not reach the relative duality gap tol={tol:.3g} "
-            f"(worst {gap.max():.3g}); increase max_iter, lam or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )

@@ -159,7 +159,6 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
         if fresh:
             scale, slack = np.sqrt(_dot(y, y)) * problem.largest, _EPS32
             q = B[i - row]
-        pool.passes[slot] += not (fresh and problem.own_signals)
         while True:
             if fresh:
                 if pool.nnz[slot] > 0:
@@ -171,6 +170,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
             if k + n > work.x.size:
                 return slot, fill, k + n
             gap, n, top = _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work)
+            pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
             pool.rounds[slot] += 1
             if gap < 0.9 * pool.best[slot]:
                 pool.best[slot] = gap

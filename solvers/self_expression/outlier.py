@@ -1,0 +1,108 @@
+"""Sparse self-expression of data in which single entries are corrupted."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, hstack
+
+from ..solution import (
+    Array,
+    Solution,
+    check_integer,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
+from ..sparse_coding.problem import certify
+from ..sparse_coding.row_blocks import Atoms, solve_rows
+from .admm import shrink
+
+
+def outlier_self_expression(
+    X: ArrayLike,
+    *,
+    lam: float,
+    lam_outlier: float,
+    tol: float = 1e-6,
+    max_iter: int = 100,
+    n_jobs: int | None = None,
+) -> Solution:
+    """Sparse self-expression of data in which single entries are corrupted, certified.
+
+    ::
+
+        min_{C, E}  |X - C X - E|_F^2 + lam |C|_1 + lam_outlier |E|_1   subject to   diag(C) = 0
+
+    It is `sparse_self_expression` on the dictionary ``[X; I lam / lam_outlier]``. At the optimum
+    ``E = S_{lam_outlier / 2}(X - C X)``, and the objective is at that E.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    lam, lam_outlier : float
+        Penalties > 0; `outlier_lams_from_alpha` gives those of the literature.
+    tol : float, default=1e-6
+        Largest accepted duality gap, relative to ``|x_i|^2``: that of the Lasso on the dictionary.
+    max_iter : int, default=100
+        Most working sets tried for a row.
+    n_jobs : int, optional
+        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
+
+    Returns
+    -------
+    Solution
+        `coef` is C, a csr_array of shape (n_samples, n_samples) whose diagonal is exactly zero.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a row ends with a gap above `tol`.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, fewer than two samples, penalties or ``tol <= 0`` or ``max_iter < 1``.
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013), for faces; EQUATIONS CL-3.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import outlier_self_expression
+    >>> X = [[2.0, 2.0, 0.0], [2.0, 2.0, 5.0]]
+    >>> outlier_self_expression(X, lam=0.8, lam_outlier=1.0).coef.toarray().round(4)
+    array([[0.   , 0.064],
+           [0.95 , 0.   ]])
+    """
+    X = check_matrix(X, "X", min_rows=2)
+    lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
+    tol = check_positive(tol, "tol")
+    max_iter = check_integer(max_iter, "max_iter", minimum=1)
+    points, n = X.astype(np.float64), len(X)
+    unit = lam / lam_outlier
+    dictionary = np.vstack([points, unit * np.eye(X.shape[1])])
+    lams = np.full(n, lam)
+    codes = solve_rows(
+        points,
+        Atoms(dictionary),
+        lams,
+        own=np.arange(n),
+        tol=tol,
+        max_rounds=max_iter,
+        n_jobs=n_jobs,
+    )
+    C = codes.coef[:, :n].astype(X.dtype)
+    objective, gap, dual = certify_outlier(points, C, lam, lam_outlier)
+    warn_unless_converged(gap, tol)
+    return Solution(C, objective, gap, dual, codes.n_iter, gap <= tol)
+
+
+def certify_outlier(
+    X: Array, C: Array | csr_array, lam: float, lam_outlier: float
+) -> tuple[Array, Array, Array]:
+    """Certificate of the Lasso on the dictionary ``[X; I lam / lam_outlier]``, at the best E."""
+    unit, C = lam / lam_outlier, csr_array(C, dtype=np.float64)
+    dictionary = np.vstack([X, unit * np.eye(X.shape[1])])
+    E = csr_array(shrink(X - C @ X, lam_outlier / 2) / unit)
+    codes = hstack([C, E], format="csr")
+    return certify(X, dictionary, codes, np.full(len(X), lam), True, False)
