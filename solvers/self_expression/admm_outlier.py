@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from ..solution import Array, Solution, check_integer, check_matrix, check_positive
 from .admm import shrink
-from .outlier import certify_outlier
+from .huber import certify_outlier
 
 
 def admm_outlier_self_expression(

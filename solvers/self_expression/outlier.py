@@ -2,19 +2,15 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array, hstack
 
 from ..solution import (
-    Array,
     Solution,
     check_integer,
     check_matrix,
     check_positive,
     warn_unless_converged,
 )
-from ..sparse_coding.problem import certify
-from ..sparse_coding.row_blocks import Atoms, solve_rows
-from .admm import shrink
+from .huber import certify_outlier, solve_huber
 
 
 def outlier_self_expression(
@@ -33,7 +29,8 @@ def outlier_self_expression(
         min_{C, E}  |X - C X - E|_F^2 + lam |C|_1 + lam_outlier |E|_1   subject to   diag(C) = 0
 
     It is `sparse_self_expression` on the dictionary ``[X; I lam / lam_outlier]``. At the optimum
-    ``E = S_{lam_outlier / 2}(X - C X)``, and the objective is at that E.
+    ``E = S_{lam_outlier / 2}(X - C X)``, and the objective is at that E; what remains is a Lasso
+    with Huber's loss, solved by prox-Newton steps on growing working sets.
 
     Parameters
     ----------
@@ -78,31 +75,11 @@ def outlier_self_expression(
     lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    points, n = X.astype(np.float64), len(X)
-    unit = lam / lam_outlier
-    dictionary = np.vstack([points, unit * np.eye(X.shape[1])])
-    lams = np.full(n, lam)
-    codes = solve_rows(
-        points,
-        Atoms(dictionary),
-        lams,
-        own=np.arange(n),
-        tol=tol,
-        max_rounds=max_iter,
-        n_jobs=n_jobs,
+    points = np.ascontiguousarray(X, dtype=np.float64)
+    coef, n_iter = solve_huber(
+        points, lam, lam_outlier, tol=tol, max_rounds=max_iter, n_jobs=n_jobs
     )
-    C = codes.coef[:, :n].astype(X.dtype)
-    objective, gap, dual = certify_outlier(points, C, lam, lam_outlier)
+    coef = coef.astype(X.dtype)
+    objective, gap, dual = certify_outlier(points, coef, lam, lam_outlier)
     warn_unless_converged(gap, tol)
-    return Solution(C, objective, gap, dual, codes.n_iter, gap <= tol)
-
-
-def certify_outlier(
-    X: Array, C: Array | csr_array, lam: float, lam_outlier: float
-) -> tuple[Array, Array, Array]:
-    """Certificate of the Lasso on the dictionary ``[X; I lam / lam_outlier]``, at the best E."""
-    unit, C = lam / lam_outlier, csr_array(C, dtype=np.float64)
-    dictionary = np.vstack([X, unit * np.eye(X.shape[1])])
-    E = csr_array(shrink(X - C @ X, lam_outlier / 2) / unit)
-    codes = hstack([C, E], format="csr")
-    return certify(X, dictionary, codes, np.full(len(X), lam), True, False)
+    return Solution(coef, objective, gap, dual, n_iter, gap <= tol)

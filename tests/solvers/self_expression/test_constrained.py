@@ -1,4 +1,3 @@
-import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,19 +6,16 @@ from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Lasso
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import (
     basis_pursuit_self_expression,
     lam_from_alpha,
     lam_from_gamma,
-    lam_max,
     lasso_objective,
     outlier_lams_from_alpha,
     outlier_self_expression,
     proximal_self_expression,
-    sparse_code,
     sparse_self_expression,
 )
 from twinsolve.solvers.oracles import self_expression as oracle
@@ -197,131 +193,6 @@ def test_affine_zero_rows_and_duplicates():
     found = sparse_self_expression(X, lam=0.1, affine=True)
     assert_allclose(found.coef.toarray()[1], [0, 0, 1, 0], atol=1e-6)
     assert found.converged.all()
-
-
-def test_outliers_agree_with_the_oracle(X):
-    found = outlier_self_expression(X, lam=0.5, lam_outlier=0.4, tol=1e-10)
-    expected = oracle.outlier_self_expression(X, lam=0.5, lam_outlier=0.4)
-
-    def objective(C):
-        missed = X - C @ X
-        E = np.sign(missed) * np.maximum(np.abs(missed) - 0.2, 0)
-        return (
-            ((missed - E) ** 2).sum(axis=1)
-            + 0.5 * np.abs(C).sum(axis=1)
-            + 0.4 * np.abs(E).sum(axis=1)
-        )
-
-    assert_allclose(found.objective, objective(found.coef.toarray()), atol=1e-12)
-    assert_allclose(found.objective, objective(expected), atol=1e-7)
-    assert (found.coef.diagonal() == 0).all()
-    assert np.abs(found.dual).max() <= 0.4 + 1e-12
-    bound = np.abs(found.dual @ X.T)
-    np.fill_diagonal(bound, 0)
-    assert bound.max() <= 0.5 + 1e-12
-
-
-def test_without_outliers_it_is_sparse_self_expression():
-    X = np.random.default_rng(0).standard_normal((9, 5))
-    found = outlier_self_expression(X, lam=0.5, lam_outlier=1e4, tol=1e-11).coef.toarray()
-    plain = sparse_self_expression(X, lam=0.5, tol=1e-11).coef.toarray()
-    assert_allclose(found, plain, atol=1e-6)
-
-
-def test_corrupted_entries_are_found():
-    X, _ = make_union_of_subspaces(15, n_subspaces=2, dimension=3, n_features=40, random_state=0)
-    rng = np.random.default_rng(0)
-    corrupted = rng.random(X.shape) < 0.02
-    data = np.where(corrupted, X + 2, X)
-    C = outlier_self_expression(data, lam=0.02, lam_outlier=0.02).coef
-    missed = np.abs(data - C @ data)
-    assert np.median(missed[corrupted]) > 10 * np.median(missed[~corrupted])
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data(), lam=st.floats(0.05, 5), ratio=st.floats(0.1, 10))
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_outlier_gap_is_never_smaller_than_the_suboptimality(points, answer, data, lam, ratio):
-    X = data.draw(points)
-    penalties = {"lam": lam, "lam_outlier": ratio * lam}
-    C = answer(oracle.outlier_self_expression, X, **penalties)
-    np.fill_diagonal(C, 0)
-    missed = X - C @ X
-    E = np.sign(missed) * np.maximum(np.abs(missed) - ratio * lam / 2, 0)
-    parts = ((missed - E) ** 2, lam * np.abs(C), ratio * lam * np.abs(E))
-    best = sum(part.sum(axis=1) for part in parts)
-    norm = np.where(X.any(axis=1), (X**2).sum(axis=1), 1)
-    for max_iter in (1, 100):
-        found = outlier_self_expression(X, tol=1e-9, max_iter=max_iter, **penalties)
-        assert (found.gap >= (found.objective - best) / norm - 1e-12).all()
-
-
-def test_alpha_is_the_scale_of_the_ssc_paper_cl1():
-    """``min |C|_1 + mu / 2 |X - CX|_F^2`` with ``mu = alpha / m``, by interior points."""
-    X = np.random.default_rng(0).standard_normal((9, 5))
-    G = np.abs(X @ X.T)
-    np.fill_diagonal(G, 0)
-    mu = 7.0 / G.max(axis=1).min()
-    C = cp.Variable((9, 9))
-    objective = cp.sum(cp.abs(C)) + mu / 2 * cp.sum_squares(X - C @ X)
-    cp.Problem(cp.Minimize(objective), [cp.diag(C) == 0]).solve(
-        solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
-    )
-    found = sparse_self_expression(X, lam=lam_from_alpha(X, 7.0), tol=1e-12)
-    assert_allclose(found.coef.toarray(), C.value, atol=1e-4)
-
-
-def test_gamma_is_the_scale_of_the_elastic_net_paper_cl1():
-    """Rows ``1/2 |x_i - c X|^2 + lam_i |c|_1``, ``lam_i = max_{j != i} |x_i . x_j| / gamma``."""
-    X = np.random.default_rng(0).standard_normal((9, 5))
-    found = sparse_self_expression(X, lam=lam_from_gamma(X, 5.0), tol=1e-12).coef.toarray()
-    for i, x in enumerate(X):
-        others = np.delete(X, i, axis=0)
-        penalty = np.abs(others @ x).max() / 5.0
-        lasso = Lasso(alpha=penalty / 5, fit_intercept=False, tol=1e-12, max_iter=10**6)
-        assert_allclose(np.delete(found[i], i), lasso.fit(others.T, x).coef_, atol=1e-5)
-
-
-def test_outlier_scale_is_that_of_the_circulated_code_cl3():
-    """SSC on ``[X; I / g]`` at ``mu = alpha / m`` gives C, and ``E = C_e / g``."""
-    X = np.random.default_rng(0).standard_normal((9, 5))
-    g = 20 / np.abs(X).sum(axis=1).max()
-    dictionary = np.vstack([X, np.eye(5) / g])
-    G = np.abs(X @ dictionary.T)
-    G[np.arange(9), np.arange(9)] = 0
-    lam = 2 * G.max(axis=1).min() / 20
-    codes = np.zeros((9, 14))
-    for i, x in enumerate(X):
-        others = np.delete(dictionary, i, axis=0)
-        codes[i] = np.insert(sparse_code([x], others, lam=lam, tol=1e-12).coef.toarray(), i, 0)
-    penalties = dict(zip(("lam", "lam_outlier"), outlier_lams_from_alpha(X, 20.0), strict=True))
-    found = outlier_self_expression(X, tol=1e-12, **penalties)
-    C = found.coef.toarray()
-    assert_allclose(C, codes[:, :9], atol=1e-5)
-    missed = X - C @ X
-    E = np.sign(missed) * np.maximum(np.abs(missed) - penalties["lam_outlier"] / 2, 0)
-    assert_allclose(E, codes[:, 9:] / g, atol=1e-5)
-
-
-def test_scales_of_the_literature():
-    X = np.random.default_rng(0).standard_normal((9, 5))
-    G = np.abs(X @ X.T)
-    np.fill_diagonal(G, 0)
-    m = G.max(axis=1).min()
-    # SSC paper: |C|_1 + mu/2 |X - CX|^2 with mu = alpha / m.
-    assert lam_from_alpha(X, 7.0) == pytest.approx(2 / (7.0 / m))
-    counts = np.diff(sparse_self_expression(X, lam=lam_from_alpha(X, 0.999)).coef.indptr)
-    assert (counts == 0).any()
-    assert (np.diff(sparse_self_expression(X, lam=lam_from_alpha(X, 1.05)).coef.indptr) > 0).all()
-    # EnSC: 1/2 |x - cX|^2 + lam_i |c|_1 with lam_i = max |x_i . x_j| / gamma.
-    assert_allclose(lam_from_gamma(X, 3.0), 2 * G.max(axis=1) / 3.0)
-    assert_allclose(lam_from_gamma(X, 1.0), lam_max(X, X, zero_diagonal=True))
-    # Circulated faces: g = alpha / max |x|_1, mu = alpha / m over [X; I / g], E = C_e / g.
-    g = 20 / np.abs(X).sum(axis=1).max()
-    extended = np.maximum(G.max(axis=1), np.abs(X).max(axis=1) / g).min()
-    lam, lam_outlier = outlier_lams_from_alpha(X, 20.0)
-    assert lam == pytest.approx(2 * extended / 20)
-    assert lam / lam_outlier == pytest.approx(1 / g)
 
 
 def test_float32_is_kept():

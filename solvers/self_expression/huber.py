@@ -1,0 +1,190 @@
+"""Lasso with Huber's loss, to which sparse outliers reduce: prox-Newton on working sets.
+
+Without the outliers, for which the best choice is ``e = r - clip(r, -t, t)``, a row is ::
+
+    min over c    sum_j H(r_j) + 2 h |c|_1,     r = x - c X,     h = lam / 2,   t = lam_outlier / 2
+
+with ``H(r) = r^2`` where ``|r| <= t`` and ``2 t |r| - t^2`` elsewhere. Its gradient is
+``-2 clip(r, -t, t) X^T``; its Hessian counts the features within t alone.
+"""
+
+import joblib
+import numpy as np
+from scipy.sparse import csr_array, vstack
+from threadpoolctl import threadpool_limits
+
+from ..solution import Array
+from ..sparse_coding.active_set import active_set, jit, new_work
+from ..sparse_coding.problem import certificate
+
+_BLOCK_ROWS = 64
+_ADD = 40  # atoms that join a working set at once
+_STEPS = 100  # of Newton, on one working set
+_BISECTIONS = 50
+# Share of the largest Gram entry added to its diagonal: at least, and by how much it changes.
+_DAMPING, _FACTOR = 1e-10, 10.0
+
+
+def solve_huber(
+    X: Array, lam: float, lam_outlier: float, *, tol: float, max_rounds: int, n_jobs: int | None
+) -> tuple[csr_array, Array]:
+    """Codes of the rows of X in the other rows, and the Newton steps of each."""
+    with threadpool_limits(1, user_api="blas"):
+        blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
+            joblib.delayed(_solve_block)(X, own, lam, lam_outlier, tol, max_rounds)
+            for own in _blocks(len(X))
+        )
+    coef, n_iter = zip(*blocks, strict=True)
+    return csr_array(vstack(coef, format="csr")), np.concatenate(n_iter)
+
+
+def certify_outlier(
+    X: Array, C: Array | csr_array, lam: float, lam_outlier: float
+) -> tuple[Array, Array, Array]:
+    """Objective, relative gap and dual point of each row, at the best E for C.
+
+    They are those of the Lasso on the dictionary ``[X; I lam / lam_outlier]``.
+    """
+    C = csr_array(C, dtype=np.float64)
+    parts = [_certify(X, C[own].toarray(), own, lam, lam_outlier)[0] for own in _blocks(len(X))]
+    objective, gap, dual = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return objective, gap, dual
+
+
+def _blocks(n: int) -> list[Array]:
+    return [np.arange(i, min(i + _BLOCK_ROWS, n)) for i in range(0, n, _BLOCK_ROWS)]
+
+
+def _certify(
+    X: Array, C: Array, own: Array, lam: float, lam_outlier: float
+) -> tuple[tuple[Array, Array, Array], Array, Array]:
+    """Certificate of the codes of the rows `own`, with their residuals and correlations."""
+    Y, unit = X[own], lam / lam_outlier
+    R = Y - C @ X
+    W = np.clip(R, -lam_outlier / 2, lam_outlier / 2)
+    correlation = W @ X.T
+    correlation[np.arange(len(own)), own] = 0
+    largest = np.maximum(np.abs(correlation).max(axis=1), unit * np.abs(W).max(axis=1))
+    codes = np.hstack([C, (R - W) / unit])
+    return certificate(Y, codes, W, largest, np.full(len(own), lam), 1.0), R, correlation
+
+
+def _solve_block(
+    X: Array, own: Array, lam: float, lam_outlier: float, tol: float, max_rounds: int
+) -> tuple[csr_array, Array]:
+    C, n_iter = np.zeros((len(own), len(X))), np.zeros(len(own), dtype=int)
+    left, work = np.arange(len(own)), new_work(2 * _ADD, 0, 0)
+    for _ in range(max_rounds):
+        (_, gap, _), R, correlation = _certify(X, C[left], own[left], lam, lam_outlier)
+        for at in np.flatnonzero(gap > tol).tolist():
+            code = C[left[at]]
+            working = _working_set(code, correlation[at], lam / 2)
+            if len(working) > len(work.x):
+                work = new_work(2 * len(working), 0, 0)
+            atoms = np.ascontiguousarray(X[working].T)
+            x, steps = _newton(
+                atoms, code[working], R[at], lam / 2, lam_outlier / 2, 0.1 * tol, work
+            )
+            code[working] = x
+            n_iter[left[at]] += steps
+        left = left[gap > tol]
+        if len(left) == 0:
+            break
+    return csr_array(C), n_iter
+
+
+def _working_set(code: Array, correlation: Array, h: float) -> Array:
+    """The support first, then the atoms that violate optimality most."""
+    support = np.flatnonzero(code)
+    size = np.abs(correlation)
+    size[support] = 0
+    worst = np.argsort(-size)[:_ADD]
+    return np.concatenate([support, worst[size[worst] > h]])
+
+
+@jit
+def _newton(A, x, r, h, t, tol, work):
+    """Minimise over the columns of A (features, atoms), from x with residual r.
+
+    Each step minimises the damped quadratic model with the l1 norm, then the objective along the
+    way there. More damping where that is short: few features within t make a model without bound.
+    Returns (x, steps).
+    """
+    p, w = A.shape
+    x, r = x.copy(), r.copy()
+    inside = np.abs(r) <= t
+    gram = work.gram
+    gram[:w, :w] = 0.0
+    for j in range(p):
+        if inside[j]:
+            _count(gram, A[j], 1.0)
+    yy, steps = np.sum(r * r), 0
+    scale = max(np.sum(A * A, axis=0).max(), 1e-300)
+    damping = _DAMPING
+    while steps < _STEPS:
+        steps += 1
+        k = 0
+        for a in range(w):
+            work.atoms[a] = a
+            work.known[a] = True
+            work.x[a] = x[a]
+            work.sign[a] = np.sign(x[a])
+            if x[a] != 0.0:
+                work.support[k] = a
+                k += 1
+        work.q[:w] = np.dot(np.minimum(np.maximum(r, -t), t), A)
+        for a in range(w):
+            gram[a, a] += damping * scale
+        active_set(work, gram, k, False, w, h, 0.0, yy, tol, False)
+        for a in range(w):
+            gram[a, a] -= damping * scale
+        move = work.x[:w] - x
+        change = np.dot(A, move)
+        length = _line_search(r, change, x, move, h, t)
+        x += length * move
+        r -= length * change
+        flips = 0
+        for j in range(p):
+            now = abs(r[j]) <= t
+            if now != inside[j]:
+                inside[j] = now
+                flips += 1
+                _count(gram, A[j], 1.0 if now else -1.0)
+        if length == 1.0 and flips == 0 and damping <= _DAMPING:
+            break
+        damping = max(damping / _FACTOR, _DAMPING) if length > 0.5 else damping * _FACTOR
+    return x, steps
+
+
+@jit
+def _count(gram, a, sign):
+    for i in range(a.size):
+        for j in range(a.size):
+            gram[i, j] += sign * a[i] * a[j]
+
+
+@jit
+def _line_search(r, change, x, move, h, t):
+    """The minimiser in [0, 1] of the objective along x + length * move, a convex function."""
+    if _slope(1.0, r, change, x, move, h, t) <= 0.0:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if _slope(middle, r, change, x, move, h, t) <= 0.0:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@jit
+def _slope(length, r, change, x, move, h, t):
+    """Half the left derivative of the objective along the way."""
+    slope = 0.0
+    for j in range(r.size):
+        slope -= min(max(r[j] - length * change[j], -t), t) * change[j]
+    for a in range(x.size):
+        at = x[a] + length * move[a]
+        slope += h * (np.sign(at) * move[a] if at != 0.0 else -abs(move[a]))
+    return slope
