@@ -98,4 +98,5 @@ def test_faces_of_two_subjects_are_solved_to_the_certificate(real_data):
     solution = outlier_self_expression(X, lam=lam, lam_outlier=lam_outlier)
     assert solution.converged.all()
     missed = np.abs(X - solution.coef @ X)
-    assert 0.01 < (missed > lam_outlier / 2).mean() < 0.5, "some pixels are outliers"
+    # At the literature's penalties about half of the pixels are outliers: the two losses differ.
+    assert 0.2 < (missed > lam_outlier / 2).mean() < 0.8
