@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import platform
+import re
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +22,17 @@ def provenance(settings: dict[str, Any]) -> dict[str, Any]:
         "settings": settings,
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in _PACKAGES},
-        "machine": f"{platform.system()} {platform.machine()}",
+        "machine": f"{platform.system()} {platform.machine()}, {processor()}",
     }
+
+
+def processor() -> str:
+    """Model and number of cores, by which timings of other machines are told apart."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return f"{found[1] if found else platform.processor()}, {os.cpu_count()} cores"
 
 
 def write_table(table: pd.DataFrame, directory: Path) -> None:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
+from ...solvers.sparse_coding.row_blocks import MOST_STORED
 from .peers import SELF_EXPRESSION_PEERS
 
 _OURS = "black"
@@ -27,6 +28,7 @@ class _End(NamedTuple):
 def draw_scaling(table: pd.DataFrame, path: Path) -> None:
     """Draw medians with their range on logarithmic axes; nothing if no synthetic case was timed."""
     rows = table[table.case.str.startswith("synthetic") & table.ms_per_row.notna()]
+    rows = rows[rows.note == ""]  # at the gap
     if rows.empty:
         return
     figure = Figure(figsize=(11, 4.8), layout="constrained")
@@ -67,7 +69,8 @@ def _draw_memory(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(known.n_rows, known.memory_mib, color=_OURS, marker="o", linewidth=2.5)
         last = known.iloc[-1]
         ends.append(_End(last.n_rows, last.memory_mib, last.solver, _OURS))
-    axes.set_title("Peak memory beyond the input", loc="left", fontsize=11)
+    title = f"Peak memory beyond the input (Gram matrix stored to N = {MOST_STORED:,})"
+    axes.set_title(title, loc="left", fontsize=11)
     axes.set_ylabel("MiB")
     _finish(axes, rows, ends)
 

@@ -119,13 +119,13 @@ def _scikit_learn(X: Array, y: Array, alpha: float, tol: float) -> Array:
 def _celer(X: Array, y: Array, alpha: float, tol: float) -> Array:
     from celer import Lasso
 
-    return Lasso(alpha=alpha, tol=tol, fit_intercept=False).fit(X, y).coef_
+    return Lasso(alpha=alpha, tol=tol, fit_intercept=False, max_iter=1000).fit(X, y).coef_
 
 
 def _skglm(X: Array, y: Array, alpha: float, tol: float) -> Array:
     from skglm import Lasso
 
-    return Lasso(alpha=alpha, tol=tol, fit_intercept=False).fit(X, y).coef_
+    return Lasso(alpha=alpha, tol=tol, fit_intercept=False, max_iter=1000).fit(X, y).coef_
 
 
 def _scikit_learn_gram(problem: SparseProblem, n_jobs: int) -> Solve:

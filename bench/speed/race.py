@@ -23,6 +23,7 @@ Progress = Callable[[Iterable, int], Iterable]
 _TARGET = 1e-6
 _FEWEST_ROWS = 16
 _SECONDS = 2.0  # what a peer may take in a round, unless the fewest rows take longer
+_MOST_SECONDS = 60.0  # for the fewest rows
 _WARM_UP = 64
 _LARGEST_GRAM = 4 * 2**30  # bytes
 _COLUMNS = [
@@ -85,7 +86,11 @@ def _rounds(
     steps: list[Callable[[], None]] = [
         lambda: facts.update(solve_alone(problem, tol=tol, n_jobs=n_jobs)),
         *(racer.prepare for racer in racers),
-        *(partial(racer.run, last=i == rounds - 1) for i in range(rounds) for racer in racers),
+        *(
+            partial(racer.run, last=i == rounds - 1)
+            for i in range(rounds)
+            for racer in racers[i % len(racers) :] + racers[: i % len(racers)]
+        ),
     ]
     for step in progress(steps, len(steps)) if progress else steps:
         step()
@@ -177,10 +182,16 @@ class _Theirs(_Racer):
     def __init__(self, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array) -> None:
         super().__init__()
         self.peer, self.problem, self.n_jobs, self.order = peer, problem, n_jobs, order
+        self.too_slow = False
 
     def prepare(self) -> None:
         self.solve = self.peer.prepare(self.problem, self.n_jobs)
         self.solve(self.order[:1], self.peer.tolerances[0])  # compiles
+        start = time.perf_counter()
+        self.solve(self.order[:1], self.peer.tolerances[0])
+        if not self.peer.whole and time.perf_counter() - start > _MOST_SECONDS / _FEWEST_ROWS:
+            self.too_slow = True
+            return
         for tol in self.peer.tolerances:
             self.tol = tol
             if self._reaches_target():
@@ -207,6 +218,8 @@ class _Theirs(_Racer):
         return self.problem.gap(self.solve(rows, self.tol), rows).max()
 
     def run(self, last: bool) -> None:
+        if self.too_slow:
+            return
         start = time.perf_counter()
         codes = self.solve(self.rows, self.tol)
         self.seconds.append(time.perf_counter() - start)
@@ -215,6 +228,9 @@ class _Theirs(_Racer):
             self.nonzeros = np.count_nonzero(codes) / len(self.rows)
 
     def row(self, ours: _Racer) -> dict[str, Any]:
+        if self.too_slow:
+            note = f"takes more than {_MOST_SECONDS / _FEWEST_ROWS:.1f} s a row"
+            return {"solver": self.peer.name, "note": note}
         about = {
             "solver": self.peer.name,
             "version": self.peer.version,

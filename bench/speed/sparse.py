@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pandas as pd
 
-from ..results import resume_table, source_hash
+from ..results import processor, resume_table, source_hash
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
 from .problems import SELF_EXPRESSION, SPARSE_CODING, Case
 from .race import Progress, race
@@ -49,8 +49,8 @@ def time_self_expression(
     seed : int, default=0
         Of the generated data and the samples.
     directory : Path, optional
-        Folder that keeps the finished cases: one that ran before with the same settings, the same
-        versions of the peers and the same source is read instead of run.
+        Folder that keeps the finished cases: one that ran before on this processor, with the same
+        settings, versions of the peers and source, is read instead of run.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the steps of each case.
 
@@ -176,7 +176,7 @@ def _time(
         def run(case: Case = case) -> pd.DataFrame:
             return race(case, peers, rounds=rounds, n_jobs=n_jobs, seed=seed, progress=progress)
 
-        key = settings | {"case": case.name, "source": source_hash()}
+        key = settings | {"case": case.name, "source": source_hash(), "machine": processor()}
         try:
             tables.append(resume_table(run, key, directory))
         except FileNotFoundError as error:

@@ -50,8 +50,9 @@ def basis_pursuit_self_expression(
     The affine problem is the other one on X with a constant feature of 1 appended.
 
     The certificate is ``gap = (|c_i|_1 - nu_i . x_i) / |c_i|_1`` at a dual point with
-    ``max_{j != i} |x_j . nu_i| <= 1``; c_i reconstructs x_i to 1e-9 of its norm. A row that the
-    others do not span has no solution: its coefficients are zero and its gap is infinite.
+    ``max_{j != i} |x_j . nu_i| <= 1``; c_i reconstructs x_i to 1e-9 of its norm, float32 data to
+    their rounding. A row that the others do not span has no solution: its coefficients are zero and
+    its gap is infinite.
 
     Parameters
     ----------
@@ -103,7 +104,8 @@ def basis_pursuit_self_expression(
     points = X.astype(np.float64)
     if affine:
         points = np.hstack([points, np.ones((len(X), 1))])
-    solvable = _spanned_by_others(points)
+    points, solvable = _on_their_span(points, X.dtype)
+    exact = max(_EXACT, 16 * float(np.finfo(X.dtype).eps))
     largest = lam_max(points, points, zero_diagonal=True)
     largest[largest == 0] = 1.0
     atoms, rows = Atoms(points), [csr_array((1, len(X)))] * len(X)
@@ -129,7 +131,7 @@ def basis_pursuit_self_expression(
         nu = 2 * (target - C @ points) / lam[:, None]
         feasible = _scale_into(nu, points, open_rows)
         for at, i in enumerate(open_rows.tolist()):
-            row, found = _polish(points, i, C[[at]], feasible[at])
+            row, found = _polish(points, i, C[[at]], feasible[at], exact)
             if found < gap[i]:
                 rows[i], dual[i], gap[i] = row, feasible[at], found
         n_iter[open_rows] += 1
@@ -196,8 +198,14 @@ def affine_self_expression(
         target[:, -1] += weight * (1 - sums)
         left = np.flatnonzero(gap[open_rows] > tol)
         open_rows, target, C = open_rows[left], target[left], C[left]
+    if X.dtype != np.float64:
+        coef = coef.astype(X.dtype)
+        rounded = coef.astype(np.float64)
+        sums = np.where(np.isfinite(gap), rounded.sum(axis=1), 1)
+        rounded = csr_array(rounded / sums[:, None])
+        objective, found, dual = certify_affine(points, rounded, lam, nonnegative, l1_ratio)
+        gap = np.where(np.isfinite(gap), found, np.inf)
     warn_unless_converged(gap, tol)
-    coef = csr_array(coef, dtype=X.dtype)
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
 
 
@@ -242,10 +250,12 @@ def certify_affine(
     return objective, gap, 2 * scale[:, None] * residual
 
 
-def _spanned_by_others(X: Array) -> Array:
-    U, s, _ = np.linalg.svd(X, full_matrices=False)
-    U = U[:, s > rank_cutoff(X, s)]
-    return 1 - (U**2).sum(axis=1) > _IN_SPAN
+def _on_their_span(points: Array, dtype: np.dtype) -> tuple[Array, Array]:
+    """Points without what is rounding in the precision of `dtype`; which others span."""
+    U, s, Rt = np.linalg.svd(points, full_matrices=False)
+    kept = s > rank_cutoff(points.astype(dtype), s)
+    solvable = 1 - (U[:, kept] ** 2).sum(axis=1) > _IN_SPAN
+    return (points if kept.all() else points @ Rt[kept].T @ Rt[kept]), solvable
 
 
 def _scale_into(nu: Array, X: Array, own: Array) -> Array:
@@ -259,12 +269,12 @@ def _scale_into(nu: Array, X: Array, own: Array) -> Array:
     return nu / np.maximum(largest, 1)[:, None]
 
 
-def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, float]:
+def _polish(X: Array, i: int, row: csr_array, nu: Array, exact: float) -> tuple[csr_array, float]:
     """The exact representation of row i on a support, with its gap at the dual point `nu`."""
     x, support = X[i], row.indices
     values = np.linalg.lstsq(X[support].T, x, rcond=None)[0]
     missed, l1 = np.linalg.norm(x - values @ X[support]), np.abs(values).sum()
-    if missed > _EXACT * np.linalg.norm(x):
+    if missed > exact * np.linalg.norm(x):
         return row, np.inf
-    exact = csr_array((values, support, [0, len(support)]), shape=row.shape)
-    return exact, max(l1 - float(nu @ x), 0) / (l1 or 1)
+    found = csr_array((values, support, [0, len(support)]), shape=row.shape)
+    return found, max(l1 - float(nu @ x), 0) / (l1 or 1)

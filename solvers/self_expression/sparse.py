@@ -43,7 +43,8 @@ def sparse_self_expression(
     tol : float, default=1e-6
         Largest accepted duality gap, relative to ``|x_i|^2``.
     affine : bool, default=False
-        Coefficients of each row sum to one, for affine subspaces. Solved by Bregman iterations.
+        Coefficients of each row sum to one, for affine subspaces. Solved by Bregman iterations. In
+        float32 they do so up to rounding, and the certificate is theirs over their sum.
     l1_ratio : float, default=1.0
         In (0, 1]; 1 is sparse subspace clustering, smaller values its elastic net.
     max_iter : int, default=100

@@ -10,6 +10,7 @@ from ..solution import Array, check_dense_or_sparse, check_lam, check_matrix, ch
 
 TOL = 1e-6
 _BLOCK_ROWS = 256
+_SMALLEST, _LARGEST = 1e-140, 1e140
 
 
 def lasso_objective(
@@ -165,11 +166,26 @@ def check_problem(
 ) -> tuple[Array, Array]:
     D = check_matrix(dictionary, "dictionary")
     Y = check_matrix(Y, "Y", n_features=D.shape[1])
+    _check_range(D, "dictionary")
+    if Y is not D:
+        _check_range(Y, "Y")
     if zero_diagonal and len(Y) != len(D):
         raise ValueError(
             f"zero_diagonal: needs as many signals as atoms, got {len(Y)} and {len(D)}"
         )
     return Y, D
+
+
+def _check_range(X: Array, name: str) -> None:
+    """Squares of the rows' norms, and products of them, must be numbers of normal precision."""
+    largest = np.abs(X).max(axis=1).astype(np.float64)
+    outside = (largest > 0) & ((largest < _SMALLEST) | (largest > _LARGEST))
+    if outside.any():
+        row = int(outside.argmax())
+        raise ValueError(
+            f"{name}: the largest entry of row {row} is {largest[row]:.3g} in size, and its square "
+            f"loses precision in float64; rescale to between {_SMALLEST:g} and {_LARGEST:g}"
+        )
 
 
 def check_l1_ratio(l1_ratio: float) -> float:

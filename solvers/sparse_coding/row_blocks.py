@@ -1,9 +1,12 @@
 """Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
 
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import joblib
 import numpy as np
@@ -15,7 +18,7 @@ from .row_pool import Codes, Problem, solve_block
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
-_MOST_STORED = 15_000  # atoms whose Gram matrix is stored
+MOST_STORED = 15_000  # atoms whose Gram matrix is stored
 _threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
 _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
 # Blocks depend on the number of rows alone: the answer must not depend on who computes them.
@@ -34,7 +37,7 @@ class Atoms:
     def gram(self, n_signals: int, n_jobs: int | None) -> Array:
         """The Gram matrix where it pays to store it, else an empty one."""
         m, p = self.rows.shape
-        if self._gram.size == 0 and m <= _MOST_STORED and n_signals >= m // 4:
+        if self._gram.size == 0 and m <= MOST_STORED and n_signals >= m // 4:
             n_threads = joblib.effective_n_jobs(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
             with _threads.limit(limits=n_threads, user_api="blas"):
                 self._gram = self.rows @ self.rows.T
@@ -95,8 +98,8 @@ def solve_rows(
     bounds = _bounds(n)
     folder = None
     if directory is not None:
-        key = joblib.hash((Y, atoms.rows, lam, l1_ratio, own, options, tol, max_rounds, bounds))
-        folder = Path(directory) / key
+        rule = (options, tol, max_rounds, bounds, version("twinsolve"))
+        folder = Path(directory) / joblib.hash((Y, atoms.rows, lam, l1_ratio, own, rule))
         folder.mkdir(parents=True, exist_ok=True)
     found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
     tasks = (
@@ -141,17 +144,21 @@ def _read_only(array: Array) -> Array:
 
 
 def _read(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
-    if folder is None or not (path := folder / f"{rows[0]}.npz").is_file():
+    """None for a block that is not there, or damaged: it is solved anew."""
+    if folder is None:
         return None
-    with np.load(path) as arrays:
-        return Codes(**arrays)
+    try:
+        with np.load(folder / f"{rows[0]}.npz") as arrays:
+            return Codes(**arrays)
+    except (OSError, EOFError, ValueError, TypeError, BadZipFile):
+        return None
 
 
 def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
     if folder is not None:
-        unfinished = folder / f"{rows[0]}.part.npz"
-        np.savez(unfinished, **codes._asdict())
-        unfinished.replace(folder / f"{rows[0]}.npz")
+        with NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as unfinished:
+            np.savez(unfinished, **codes._asdict())
+        Path(unfinished.name).replace(folder / f"{rows[0]}.npz")
 
 
 def _join(blocks: list[Codes], m: int) -> Rows:

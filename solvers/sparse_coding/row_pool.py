@@ -72,9 +72,8 @@ class _Rule(NamedTuple):
     first_add: int  # atoms that may join a working set in the first round, and later
     add: int
     spread: float  # ... if their correlation is at least this share of the worst one
-    loose: (
-        float  # a round need not solve its working set to less than this share of the present gap
-    )
+    # A round need not solve its working set to less than this share of the present gap.
+    loose: float
     local: int  # largest support that is multiplied with the stored Gram matrix alone
 
 
@@ -93,8 +92,9 @@ class _Pool(NamedTuple):
     rounds: np.ndarray  # (slots,)
     pivots: np.ndarray  # (slots,)
     passes: np.ndarray  # (slots,)
-    best: np.ndarray  # (slots,) best certified gap so far
-    stall: np.ndarray  # (slots,) certified rounds without progress
+    best: np.ndarray  # (slots,) smallest gap so far
+    lowest: np.ndarray  # (slots,) smallest objective so far
+    stall: np.ndarray  # (slots,) rounds without progress
     atom: np.ndarray  # (slots, cap)
     value: np.ndarray  # (slots, cap)
     residual: np.ndarray  # (slots, p)
@@ -157,7 +157,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
         p, q, y = P[slot], work.q_all[:0], problem.signals[i]
         scale, slack = pool.scale[slot], rule.rounding
         if fresh:
-            scale, slack = np.sqrt(_dot(y, y)) * problem.largest, _EPS32
+            scale, slack = np.sqrt(_dot(y, y)) * problem.largest, 0.0
             q = B[i - row]
         while True:
             if fresh:
@@ -169,14 +169,12 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
             k = pool.nnz[slot]
             if k + n > work.x.size:
                 return slot, fill, k + n
-            gap, n, top = _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work)
+            gap, inner, n, top = _certify(
+                p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work
+            )
             pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
             pool.rounds[slot] += 1
-            if gap < 0.9 * pool.best[slot]:
-                pool.best[slot] = gap
-                pool.stall[slot] = 0
-            else:
-                pool.stall[slot] += 1
+            _note_progress(i, gap, rule, problem, pool, slot)
             # Codes to start from take one step, so that they are stationary on their support.
             done = gap <= rule.tol and (k == 0 or pool.rounds[slot] > 1)
             if done or pool.stall[slot] > 10 or pool.rounds[slot] >= rule.max_rounds:
@@ -190,7 +188,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
                 fill += k
                 pool.row[slot] = -1
                 break
-            k = _improve(i, n, gap, problem, rule, pool, slot, work)
+            k = _improve(i, n, inner, problem, rule, pool, slot, work)
             norm = _residual(y, D, pool, slot)
             if not fresh or k > rule.local or k + rule.add > work.x.size:
                 pool.scale[slot] = norm * problem.largest
@@ -238,11 +236,15 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     for a in range(pool.nnz[slot]):
         p[pool.atom[slot, a]] = 0.0
     add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
-    low = np.float32(
-        (problem.half[i] / scale - slack) * (1.0 - _EPS32)
-    )  # not above the float64 value once rounded
+    low = np.float32(_least(i, scale, slack, problem))
     n, bound = largest(p, low, problem.nonneg, add, rule.spread, work.key, work.candidate)
-    return n, (bound + slack) * scale if bound > low else 0.0
+    return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
+
+
+@jit
+def _least(i, scale, slack, problem):
+    """An entry of P at or under this does not violate optimality, whatever its rounding."""
+    return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
 
 @jit
@@ -277,17 +279,18 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     """Load support and candidates; q holds the exact correlations, or is empty.
 
     Far from the optimum rounded correlations do, which certify nothing.
-    Returns (gap, number of candidates, bound on the largest correlation).
+    Returns (gap, the gap were all other atoms within bounds, number of candidates, bound on the
+    largest correlation).
     """
     k, r, tol = pool.nnz[slot], pool.residual[slot], rule.tol
     for a in range(k):
         work.support[a] = a
     if q.size == 0 and pool.stall[slot] == 0 and 0 < pool.rounds[slot] < rule.max_rounds - 1:
-        top = max(work.key[:n].max() * scale, rest) if n else 0.0
-        gap = _gap(i, max(top, problem.half[i]), problem, pool, slot)
-        if gap > _ROUGH * tol:
+        top = max(work.key[:n].max() * scale, problem.half[i]) if n else problem.half[i]
+        inner = _gap(i, top, problem, pool, slot)
+        if inner > _ROUGH * tol:
             _load_roughly(p, i, n, scale, problem, pool, slot, work)
-            return gap, n, np.inf
+            return _gap(i, max(top, rest), problem, pool, slot), inner, n, np.inf
     top = problem.half[i]
     for a in range(k):
         j = pool.atom[slot, a]
@@ -297,14 +300,9 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
         j = work.candidate[a]
         v = q[j] if q.size else _dot(problem.atoms[j], r)
         top = max(top, _load(k + a, j, 0.0, v, i, problem, work))
-    bound = max(top, rest)
-    gap = _gap(i, bound, problem, pool, slot)
-    if (
-        gap > tol
-        and rest > top
-        and _gap(i, top, problem, pool, slot) <= tol
-        and k + n < work.x.size
-    ):
+    bound, inner = max(top, rest), _gap(i, top, problem, pool, slot)
+    gap = _gap(i, bound, problem, pool, slot) if bound > top else inner
+    if inner <= tol < gap and k + n < work.x.size:
         # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
         # in the worst.
         j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
@@ -312,15 +310,29 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
         gap = _gap(i, bound, problem, pool, slot)
         if gap > tol:
             _load(k + n, j, 0.0, _dot(problem.atoms[j], r), i, problem, work)
-            n += 1
-    return gap, n, bound
+            n, inner = n + 1, gap
+    return gap, inner, n, bound
+
+
+@jit
+def _note_progress(i, gap, rule, problem, pool, slot):
+    """A round without any: neither the gap nor the objective falls by what matters at `tol`."""
+    y = problem.signals[i]
+    objective = _objective(i, problem, pool, slot)
+    pool.stall[slot] += 1
+    if gap < 0.9 * pool.best[slot]:
+        pool.best[slot] = gap
+        pool.stall[slot] = 0
+    if objective < pool.lowest[slot] - 1e-3 * rule.tol * _dot(y, y):
+        pool.lowest[slot] = objective
+        pool.stall[slot] = 0
 
 
 @jit
 def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     for a in range(w):
         p[work.atoms[a]] = np.nan
-    low, worst, at = problem.half[i] / scale - slack, 0.0, 0
+    low, worst, at = _least(i, scale, slack, problem), 0.0, 0
     for j in range(p.size):
         if abs(p[j]) >= low and j != problem.own[i]:
             v = _dot(problem.atoms[j], r)
@@ -331,19 +343,26 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
 
 
 @jit
-def _gap(i, top, problem, pool, slot):
-    """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
-    y, r = problem.signals[i], pool.residual[slot]
-    h, ridge = problem.half[i], problem.ridge[i]
-    l1, l2 = 0.0, 0.0
+def _objective(i, problem, pool, slot):
+    r, l1, l2 = pool.residual[slot], 0.0, 0.0
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
         l1 += abs(c)
         l2 += c * c
-    rr, ry, yy = _dot(r, r) + ridge * l2, _dot(r, y), _dot(y, y)
-    alpha = min(h / top, max(ry / rr, 0.0)) if rr > 0.0 else 1.0
+    return _dot(r, r) + problem.ridge[i] * l2 + 2.0 * problem.half[i] * l1
+
+
+@jit
+def _gap(i, top, problem, pool, slot):
+    """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
+    y, r = problem.signals[i], pool.residual[slot]
+    l2 = 0.0
+    for a in range(pool.nnz[slot]):
+        l2 += pool.value[slot, a] ** 2
+    rr, ry, yy = _dot(r, r) + problem.ridge[i] * l2, _dot(r, y), _dot(y, y)
+    alpha = min(problem.half[i] / top, max(ry / rr, 0.0)) if rr > 0.0 else 1.0
     dual = alpha * (2.0 * ry - alpha * rr)
-    return (rr + 2.0 * h * l1 - dual) / yy if yy > 0.0 else 0.0
+    return (_objective(i, problem, pool, slot) - dual) / yy if yy > 0.0 else 0.0
 
 
 @jit
@@ -441,6 +460,7 @@ def _admit(pool, slot, i, problem):
     pool.passes[slot] = 0
     pool.factored[slot] = False
     pool.best[slot] = np.inf
+    pool.lowest[slot] = np.inf
     pool.stall[slot] = 0
     norm = _residual(problem.signals[i], problem.atoms, pool, slot)
     pool.scale[slot] = norm * problem.largest
@@ -465,6 +485,7 @@ def _new_pool(slots: int, cap: int, p: int) -> _Pool:
         pivots=np.zeros(slots, np.int64),
         passes=np.zeros(slots, np.int64),
         best=np.empty(slots),
+        lowest=np.empty(slots),
         stall=np.zeros(slots, np.int64),
         atom=np.empty((slots, cap), np.int64),
         value=np.empty((slots, cap)),
@@ -601,6 +622,7 @@ def _copy_slot(pool, a, b):
     pool.pivots[b] = pool.pivots[a]
     pool.passes[b] = pool.passes[a]
     pool.best[b] = pool.best[a]
+    pool.lowest[b] = pool.lowest[a]
     pool.stall[b] = pool.stall[a]
     pool.scale[b] = pool.scale[a]
     pool.atom[b] = pool.atom[a]

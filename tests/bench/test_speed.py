@@ -305,7 +305,7 @@ def test_without_linux_the_memory_is_unknown(monkeypatch):
 def test_figure_without_peers_and_without_memory(tmp_path):
     rows = pd.DataFrame(
         {"case": ["synthetic-60", "coil-20"], "solver": "twinsolve", "n_rows": [60, 1440]}
-        | {"ms_per_row": 1.0, "ms_lowest": 0.5, "ms_highest": 2.0, "memory_mib": np.nan}
+        | {"ms_per_row": 1.0, "ms_lowest": 0.5, "ms_highest": 2.0, "memory_mib": np.nan, "note": ""}
     )
     draw_scaling(rows, tmp_path / "one.png")
     assert Image.open(tmp_path / "one.png").size[0] > 800

@@ -114,7 +114,7 @@ def test_pools_threads_and_a_stored_gram_change_nothing(monkeypatch, stored, n_j
     whole = sparse_code(X, X, **settings).coef.toarray()
     pool = "twinsolve.solvers.sparse_coding.row_blocks"
     monkeypatch.setattr("twinsolve.solvers.sparse_coding.row_pool._SLOTS", 3)
-    monkeypatch.setattr(f"{pool}._MOST_STORED", 100 if stored else 0)
+    monkeypatch.setattr(f"{pool}.MOST_STORED", 100 if stored else 0)
     other = sparse_code(X, X, n_jobs=n_jobs, **settings)
     assert other.converged.all()
     assert_allclose(other.coef.toarray(), whole, atol=1e-8)
@@ -317,3 +317,40 @@ def test_bad_settings_are_named():
         ista(X, X, lam=1.0, n_iter=2, step=[1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="coef: must have shape"):
         lasso_objective(X, X, np.ones((3, 2)), lam=1.0)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("largest", [1e3, 1e5])
+def test_one_huge_atom_among_ordinary_ones(monkeypatch, stored, largest):
+    """The rounding of the pool's product is that of the largest atom."""
+    if not stored:
+        monkeypatch.setattr("twinsolve.solvers.sparse_coding.row_blocks.MOST_STORED", 0)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 40))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    X[7] *= largest
+    others = np.delete(X, 7, axis=0)
+    lam = lam_max(others, others, zero_diagonal=True).mean() / 10
+    solution = sparse_code(X, X, lam=lam, zero_diagonal=True)
+    assert solution.converged.all()
+    assert duality_gap(X, X, solution.coef, lam=lam, zero_diagonal=True).max() <= 1.001e-6
+
+
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+@pytest.mark.parametrize("share", [1e3, 1e4])
+def test_many_duplicates_at_a_small_penalty(l1_ratio, share):
+    rng = np.random.default_rng(0)
+    D = rng.standard_normal((200, 60))[rng.integers(0, 200, 600)]
+    D /= np.linalg.norm(D, axis=1, keepdims=True)
+    Y = rng.standard_normal((30, 60))
+    lam = lam_max(Y, D) / share
+    assert sparse_code(Y, D, lam=lam, l1_ratio=l1_ratio).converged.all()
+
+
+@pytest.mark.parametrize("scale", [1e-145, 1e145])
+def test_data_whose_squares_leave_float64_are_refused(scale):
+    Y = np.eye(3)
+    with pytest.raises(ValueError, match="dictionary: the largest entry of row 0"):
+        sparse_code(Y, scale * Y, lam=0.1)
+    with pytest.raises(ValueError, match="Y: the largest entry of row 0"):
+        sparse_code(scale * Y, Y, lam=0.1)

@@ -230,3 +230,23 @@ def test_float32_is_kept():
 def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_basis_pursuit_of_float32_is_exact_up_to_their_rounding():
+    X, _ = make_union_of_subspaces(20, n_subspaces=3, n_features=15, dimension=3, random_state=0)
+    exact = basis_pursuit_self_expression(X)
+    rounded = basis_pursuit_self_expression(X.astype(np.float32))
+    assert rounded.converged.all()
+    assert rounded.coef.dtype == np.float32
+    assert_allclose(rounded.objective, exact.objective, rtol=1e-5)
+    assert_allclose(rounded.coef @ X, X, atol=1e-5)
+
+
+def test_affine_float32_codes_carry_their_own_certificate():
+    X = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
+    solution = sparse_self_expression(X, lam=0.3, affine=True, tol=1e-5)
+    coef = solution.coef.astype(np.float64)
+    assert_allclose(coef.sum(axis=1), 1, atol=1e-6)
+    codes = csr_array(coef / coef.sum(axis=1)[:, None])
+    gap = certify_affine(X.astype(np.float64), codes, np.full(20, 0.3), False, 1.0)[1]
+    assert_allclose(solution.gap, gap, atol=1e-14)

@@ -91,7 +91,7 @@ def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, monke
 @pytest.mark.parametrize("stored", [True, False])
 def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored):
     if not stored:
-        monkeypatch.setattr(row_blocks, "_MOST_STORED", 0)
+        monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     lams = np.outer([0.02, 0.5, 0.1], lam_max(X, X, zero_diagonal=True))
     path = sparse_code_path(X, X, lams=lams, zero_diagonal=True, tol=1e-10)
     for lam, solution in zip(lams, path, strict=True):
@@ -128,6 +128,14 @@ def test_elastic_net_and_nonnegative_paths(X):
 
 
 def test_passes_count_products_with_all_atoms(X, monkeypatch):
-    monkeypatch.setattr(row_blocks, "_MOST_STORED", 0)
+    monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     solution = sparse_self_expression(X, lam=1e3)
     assert_array_equal(solution.n_passes, 1)
+
+
+def test_a_damaged_block_is_solved_anew(X, serial, tmp_path):
+    sparse_self_expression(X, lam=0.05, directory=tmp_path)
+    (damaged, *_) = sorted(tmp_path.glob("*/*.npz"))
+    damaged.write_bytes(b"half a block")
+    _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path), serial)
+    assert not list(tmp_path.glob("*/*.part"))
