@@ -203,8 +203,8 @@ def affine_self_expression(
         rounded = coef.astype(np.float64)
         sums = np.where(np.isfinite(gap), rounded.sum(axis=1), 1)
         rounded = csr_array(rounded / sums[:, None])
-        objective, found, dual = certify_affine(points, rounded, lam, nonnegative, l1_ratio)
-        gap = np.where(np.isfinite(gap), found, np.inf)
+        objective, own_gap, dual = certify_affine(points, rounded, lam, nonnegative, l1_ratio)
+        gap = np.where(np.isfinite(gap), own_gap, np.inf)
     warn_unless_converged(gap, tol)
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
 

@@ -178,7 +178,7 @@ def check_problem(
 
 def _check_range(X: Array, name: str) -> None:
     """Squares of the rows' norms, and products of them, must be numbers of normal precision."""
-    largest = np.abs(X).max(axis=1).astype(np.float64)
+    largest = np.maximum(X.max(axis=1), -X.min(axis=1)).astype(np.float64)
     outside = (largest > 0) & ((largest < _SMALLEST) | (largest > _LARGEST))
     if outside.any():
         row = int(outside.argmax())
@@ -237,22 +237,24 @@ def certificate(
     l1_ratio: float,
 ) -> tuple[Array, Array, Array]:
     """`certify`, given the residuals and an upper bound on their correlations."""
-    ridge = lam * (1 - l1_ratio) / 2
-    energy = (residual**2).sum(axis=1) + ridge * _square(C).sum(axis=1)
-    norm = (Y**2).sum(axis=1)
+    energy = _dots(residual, residual) + lam * (1 - l1_ratio) / 2 * _square(C).sum(axis=1)
+    norm, along = _dots(Y, Y), _dots(Y, residual)
     objective = energy + lam * l1_ratio * np.abs(C).sum(axis=1)
     feasible = np.divide(
         lam * l1_ratio, 2 * largest, out=np.full(len(Y), np.inf), where=largest > 0
     )
-    unconstrained = (Y * residual).sum(axis=1) / np.where(energy > 0, energy, 1)
-    scale = np.clip(unconstrained, 0, feasible)
+    scale = np.clip(along / np.where(energy > 0, energy, 1), 0, feasible)
     dual = 2 * scale[:, None] * residual
-    dual_objective = (dual * Y).sum(axis=1) - scale**2 * energy
+    dual_objective = scale * (2 * along - scale * energy)
     excess = (objective - dual_objective).clip(min=0)
     # A zero signal with a code that is not zero is infinitely far off, relative to its norm.
     unbounded = np.where(excess > 0, np.inf, 0.0)
     gap = np.divide(excess, norm, out=unbounded, where=norm > 0)
     return objective, gap, dual
+
+
+def _dots(A: Array, B: Array) -> Array:
+    return np.einsum("ij,ij->i", A, B)
 
 
 def _square(C: Any) -> Any:

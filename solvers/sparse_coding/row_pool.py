@@ -33,7 +33,7 @@ _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be 
 _ADD = (40, 30)
 _LOOSE = 0.003
 _SPREAD = 0.35
-_LOCAL = 12
+_LOCAL = 8
 
 
 class Problem(NamedTuple):
