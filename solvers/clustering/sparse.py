@@ -1,21 +1,18 @@
 """Subspace clustering by sparse self-expression: SSC and its elastic net."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.exceptions import ConvergenceWarning
 
 from ..self_expression import sparse_self_expression
+from ..self_expression.constrained import affine_sparse_code
 from ..solution import Array, check_positive
 from ..sparse_coding import lam_max, sparse_code
 from ..sparse_coding.problem import check_l1_ratio
 from .affinity import symmetric_affinity
 from .base import SubspaceClustering
-
-_INNER_ROUNDS = 200
 
 
 class _LassoClustering(SubspaceClustering):
@@ -48,7 +45,7 @@ class _LassoClustering(SubspaceClustering):
     def _represent_new(self, X: Array) -> csr_array:
         settings = self._settings(lam_max(X, self._fit_X))
         if self.affine:
-            return _affine_codes(X, self._fit_X, settings)
+            return affine_sparse_code(X, self._fit_X, **settings).coef
         return sparse_code(X, self._fit_X, **settings).coef
 
 
@@ -198,28 +195,3 @@ class ElasticNetSubspaceClustering(_LassoClustering):
         self.assign_labels = assign_labels
         self.random_state = random_state
         self.n_jobs = n_jobs
-
-
-def _affine_codes(X: Array, atoms: Array, settings: dict[str, Any]) -> csr_array:
-    """Sparse codes of X whose rows sum to one, by Bregman iterations as for the training points.
-
-    The sum is a feature of weight w, whose target moves by what the last codes missed.
-    """
-    tol = settings["tol"]
-    inner = settings | {"tol": 0.01 * tol, "max_iter": _INNER_ROUNDS}
-    square = max((Z.astype(np.float64) ** 2).sum(axis=1).max() for Z in (X, atoms))
-    weight = np.sqrt(max(square, settings["lam"].max()))
-    lifted, target = (np.insert(Z.astype(np.float64), 0, weight, axis=1) for Z in (atoms, X))
-    for _ in range(settings["max_iter"]):
-        coef = sparse_code(target, lifted, **inner).coef
-        missed = 1 - coef.sum(axis=1)
-        if np.abs(missed).max() <= tol:
-            break
-        target[:, 0] += weight * missed
-    else:
-        warnings.warn(
-            f"coefficients sum to 1 up to {np.abs(missed).max():.3g} only; increase max_iter",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
-    return csr_array(coef / (1 - missed)[:, None], dtype=X.dtype)

@@ -116,6 +116,6 @@ def _certify(X: Array, C: Array, lam: Array, affine: bool) -> tuple[Array, Array
         return certify(X, X, C, lam, True, False)
     sums = C.sum(axis=1)
     rows = csr_array(C / np.where(sums > 0, sums, 1)[:, None])
-    objective, gap, dual = certify_affine(X, rows, lam, False, 1.0)
+    objective, gap, dual = certify_affine(X, X, rows, lam, np.arange(len(X)))
     gap[sums <= 0] = np.inf
     return objective, gap, dual

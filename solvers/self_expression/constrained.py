@@ -143,30 +143,34 @@ def basis_pursuit_self_expression(
     return Solution(coef, abs(coef).sum(axis=1), gap, dual, n_iter, gap <= tol)
 
 
-def affine_self_expression(
-    X: Array,
+def affine_sparse_code(
+    Y: Array,
+    D: Array,
     lam: Array,
     *,
     tol: float,
-    l1_ratio: float,
     max_iter: int,
-    nonnegative: bool,
-    n_jobs: int | None,
-    progress: Progress | None,
-    directory: str | Path | None,
+    own: Array | None = None,
+    l1_ratio: float = 1.0,
+    nonnegative: bool = False,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+    directory: str | Path | None = None,
 ) -> Solution:
-    """`sparse_self_expression` with ``C 1 = 1``, for checked arguments.
+    """`sparse_code` with ``C 1 = 1`` and ``c_ij = 0`` for ``j = own[i]``, for checked arguments.
 
     The constraint is a feature of weight w, whose target the Bregman iterations shift.
     """
-    points = X.astype(np.float64)
-    weight = np.sqrt(max((points**2).sum(axis=1).max(), lam.max()))
-    atoms = Atoms(np.hstack([points, np.full((len(X), 1), weight)]))
-    coef = csr_array((len(X), len(X)))
-    objective, gap = np.full((2, len(X)), np.inf)
-    dual = np.zeros_like(points)
-    n_iter = np.zeros(len(X), dtype=int)
-    open_rows, target, C = np.arange(len(X)), atoms.rows, csr_array((len(X), len(X)))
+    dtype, n, m = np.result_type(Y, D), len(Y), len(D)
+    Y, D = Y.astype(np.float64), D.astype(np.float64)
+    own = np.full(n, -1) if own is None else own
+    weight = np.sqrt(max((Y**2).sum(axis=1).max(), (D**2).sum(axis=1).max(), lam.max()))
+    atoms = Atoms(np.hstack([D, np.full((m, 1), weight)]))
+    coef = csr_array((n, m))
+    objective, gap = np.full((2, n), np.inf)
+    dual, n_iter = np.zeros_like(Y), np.zeros(n, dtype=int)
+    open_rows, C = np.arange(n), csr_array((n, m))
+    target = np.hstack([Y, np.full((n, 1), weight)])
     for _ in range(max_iter):
         if len(open_rows) == 0:
             break
@@ -174,7 +178,7 @@ def affine_self_expression(
             target,
             atoms,
             lam[open_rows],
-            own=open_rows,
+            own=own[open_rows],
             l1_ratio=l1_ratio,
             nonneg=nonnegative,
             tol=min(_INNER_TOL, 0.01 * tol),
@@ -187,54 +191,53 @@ def affine_self_expression(
         n_iter[open_rows] += pivots
         sums = C.sum(axis=1)
         feasible = csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
-        found = certify_affine(points, feasible, lam, nonnegative, l1_ratio, open_rows)
+        rows = (Y[open_rows], D, feasible, lam[open_rows], own[open_rows])
+        found = certify_affine(*rows, nonnegative, l1_ratio)
         better = np.flatnonzero((sums > 0.5) & (found[1] < gap[open_rows]))
-        take = np.arange(len(X))
-        take[open_rows[better]] = len(X) + better
+        take = np.arange(n)
+        take[open_rows[better]] = n + better
         coef = vstack([coef, feasible], format="csr")[take]
         for kept, new in zip((objective, gap, dual), found, strict=True):
             kept[open_rows[better]] = new[better]
-        target = target.copy()
         target[:, -1] += weight * (1 - sums)
         left = np.flatnonzero(gap[open_rows] > tol)
         open_rows, target, C = open_rows[left], target[left], C[left]
-    if X.dtype != np.float64:
-        coef = coef.astype(X.dtype)
+    if dtype != np.float64:
+        coef = coef.astype(dtype)
         rounded = coef.astype(np.float64)
         sums = np.where(np.isfinite(gap), rounded.sum(axis=1), 1)
         rounded = csr_array(rounded / sums[:, None])
-        objective, own_gap, dual = certify_affine(points, rounded, lam, nonnegative, l1_ratio)
-        gap = np.where(np.isfinite(gap), own_gap, np.inf)
+        objective, found_gap, dual = certify_affine(Y, D, rounded, lam, own, nonnegative, l1_ratio)
+        gap = np.where(np.isfinite(gap), found_gap, np.inf)
     warn_unless_converged(gap, tol)
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
 
 
 def certify_affine(
-    X: Array,
+    Y: Array,
+    D: Array,
     C: csr_array,
     lam: Array,
-    nonnegative: bool,
-    l1_ratio: float,
-    own: Array | None = None,
+    own: Array,
+    nonnegative: bool = False,
+    l1_ratio: float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Objective, relative gap and dual point of rows that sum to one, from the definition.
 
-    C holds the coefficients of the rows `own` of X, of all by default. The dual of a row is
-    ``max nu . x - |nu|^2 / 4 - ridge |z|^2 + mu`` over ``(nu, mu)`` with
-    ``|x_j . nu - 2 ridge z_j + mu| <= lam r`` for ``j != i`` (one-sided if nonnegative). Along
-    ``nu = 2 a (x - c X)``, ``z = a c`` the best `mu` and `a` have a closed form.
+    The dual of a row is ``max nu . y - |nu|^2 / 4 - ridge |z|^2 + mu`` over ``(nu, mu)`` with
+    ``|d_j . nu - 2 ridge z_j + mu| <= lam r`` for ``j != own[i]`` (one-sided if nonnegative). Along
+    ``nu = 2 a (y - c D)``, ``z = a c`` the best `mu` and `a` have a closed form.
     """
-    own = np.arange(len(X)) if own is None else own
-    h, ridge = lam[own] * l1_ratio, lam[own] * (1 - l1_ratio) / 2
-    Y = X[own]
-    residual = Y - C @ X
+    h, ridge = lam * l1_ratio, lam * (1 - l1_ratio) / 2
+    residual = Y - C @ D
     energy = (residual**2).sum(axis=1) + ridge * (C**2).sum(axis=1)
     objective = energy + h * abs(C).sum(axis=1)
     lowest, highest = np.empty((2, len(Y)))
     for start in range(0, len(Y), _BLOCK_ROWS):
         rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
-        correlation = residual[rows] @ X.T - ridge[rows, None] * C[rows].toarray()
-        at = (np.arange(rows.stop - start), own[rows])
+        correlation = residual[rows] @ D.T - ridge[rows, None] * C[rows].toarray()
+        excluded = np.flatnonzero(own[rows] >= 0)
+        at = (excluded, own[rows][excluded])
         correlation[at] = np.inf
         lowest[rows] = correlation.min(axis=1)
         correlation[at] = -np.inf

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Solution, check_integer, check_lam, check_matrix, check_positive
 from ..sparse_coding import sparse_code
 from ..sparse_coding.problem import check_l1_ratio
 from ..sparse_coding.row_blocks import Progress
-from .constrained import affine_self_expression
+from .constrained import affine_sparse_code
 
 
 def sparse_self_expression(
@@ -94,9 +95,11 @@ def sparse_self_expression(
     """
     X = check_matrix(X, "X", min_rows=2)
     if affine:
-        return affine_self_expression(
+        return affine_sparse_code(
+            X,
             X,
             check_lam(lam, len(X)),
+            own=np.arange(len(X)),
             tol=check_positive(tol, "tol"),
             l1_ratio=check_l1_ratio(l1_ratio),
             max_iter=check_integer(max_iter, "max_iter", minimum=1),

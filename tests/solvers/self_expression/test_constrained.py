@@ -140,7 +140,9 @@ def test_affine_gap_bounds_any_rows_that_sum_to_one(
         np.fill_diagonal(codes, 0)
         np.maximum(codes, 0 if nonnegative else -np.inf, out=codes)
         codes /= codes.sum(axis=1, keepdims=True)
-    objective, gap, _ = certify_affine(X, csr_array(C), np.full(9, lam), nonnegative, l1_ratio)
+    objective, gap, _ = certify_affine(
+        X, X, csr_array(C), np.full(9, lam), np.arange(9), nonnegative, l1_ratio
+    )
     norm = np.where(X.any(axis=1), (X**2).sum(axis=1), 1)
     excess = (objective - lasso_objective(X, X, best, lam=lam, l1_ratio=l1_ratio)) / norm
     assert (gap >= excess - 1e-12 * (1 + objective / norm)).all()
@@ -248,5 +250,6 @@ def test_affine_float32_codes_carry_their_own_certificate():
     coef = solution.coef.astype(np.float64)
     assert_allclose(coef.sum(axis=1), 1, atol=1e-6)
     codes = csr_array(coef / coef.sum(axis=1)[:, None])
-    gap = certify_affine(X.astype(np.float64), codes, np.full(20, 0.3), False, 1.0)[1]
+    points = X.astype(np.float64)
+    gap = certify_affine(points, points, codes, np.full(20, 0.3), np.arange(20))[1]
     assert_allclose(solution.gap, gap, atol=1e-14)
