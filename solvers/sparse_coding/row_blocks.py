@@ -14,7 +14,8 @@ from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from ..solution import Array
-from .row_pool import Codes, Problem, solve_block
+from .row_pool import Codes, solve_block
+from .slots import Problem
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 

@@ -22,10 +22,23 @@ import numpy as np
 
 from .active_set import active_set, jit, new_work
 from .selection import largest
+from .slots import (
+    KEPT,
+    Problem,
+    compact,
+    dot,
+    fill_slots,
+    keep_factor,
+    new_pool,
+    recall_factor,
+    residual,
+    scaled,
+    triangle,
+    widen,
+)
 
 _EPS32 = 2.0**-23
 _SLOTS = 256  # rows in a pool
-_KEPT = (48, 256)  # size of a support whose factor waits in the pool: at first, and at most
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
 # These four steer speed alone. Atoms that join a working set in the first round and later; how
 # loosely early rounds are solved; from which share of the worst correlation atoms join; supports of
@@ -34,24 +47,6 @@ _ADD = (40, 30)
 _LOOSE = 0.003
 _SPREAD = 0.35
 _LOCAL = 8
-
-
-class Problem(NamedTuple):
-    """The rows to solve for, all of which share the atoms."""
-
-    signals: np.ndarray  # (n, p)
-    atoms: np.ndarray  # (m, p)
-    atoms32: np.ndarray  # (m, p) float32, atoms / largest
-    gram: np.ndarray  # (m, m), or (0, 0): not stored
-    half: np.ndarray  # (n,) h
-    ridge: np.ndarray  # (n,)
-    own: np.ndarray  # (n,) the atom whose coefficient is zero, or -1
-    start_at: np.ndarray  # (n + 1,) the codes to start from, as in a csr_array
-    start_atom: np.ndarray
-    start_value: np.ndarray
-    largest: float  # norm of the largest atom
-    own_signals: bool  # signals are atoms, own[i] = i
-    nonneg: bool
 
 
 class Codes(NamedTuple):
@@ -84,27 +79,6 @@ class _Found(NamedTuple):
     value: np.ndarray
 
 
-class _Pool(NamedTuple):
-    """State of the rows in progress, one slot each."""
-
-    row: np.ndarray  # (slots,) row index, -1 when free
-    nnz: np.ndarray  # (slots,)
-    rounds: np.ndarray  # (slots,)
-    pivots: np.ndarray  # (slots,)
-    passes: np.ndarray  # (slots,)
-    best: np.ndarray  # (slots,) smallest gap so far
-    lowest: np.ndarray  # (slots,) smallest objective so far
-    stall: np.ndarray  # (slots,) rounds without progress
-    atom: np.ndarray  # (slots, cap)
-    value: np.ndarray  # (slots, cap)
-    residual: np.ndarray  # (slots, p)
-    scale: np.ndarray  # (slots,) |residual| |largest atom|
-    probe: np.ndarray  # (slots, p) float32, residual / |residual|
-    factored: np.ndarray  # (slots,) whether `gram` and `factor` are those of the support
-    gram: np.ndarray  # (slots, size) upper triangle, row after row
-    factor: np.ndarray  # (slots, size) upper Cholesky factor, likewise
-
-
 class _Out(NamedTuple):
     """By row of the block: what `Codes` says, and where the codes stand among those found."""
 
@@ -114,28 +88,6 @@ class _Out(NamedTuple):
     n_iter: np.ndarray
     n_passes: np.ndarray
     correlation: np.ndarray
-
-
-@jit
-def _dot(a, b):
-    v = 0.0
-    for j in range(a.size):
-        v += a[j] * b[j]
-    return v
-
-
-@jit
-def _residual(y, D, pool, slot):
-    """Residual of a slot in float64; returns its norm."""
-    r = pool.residual[slot]
-    for j in range(y.size):
-        r[j] = y[j]
-    for a in range(pool.nnz[slot]):
-        c = pool.value[slot, a]
-        d = D[pool.atom[slot, a]]
-        for j in range(y.size):
-            r[j] -= c * d[j]
-    return np.sqrt(_dot(r, r))
 
 
 @jit
@@ -157,14 +109,14 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
         p, q, y = P[slot], work.q_all[:0], problem.signals[i]
         scale, slack = pool.scale[slot], rule.rounding
         if fresh:
-            scale, slack = np.sqrt(_dot(y, y)) * problem.largest, 0.0
+            scale, slack = np.sqrt(dot(y, y)) * problem.largest, 0.0
             q = B[i - row]
         while True:
             if fresh:
                 if pool.nnz[slot] > 0:
                     q = work.q_all
                     _minus_rows(B[i - row], G, pool.atom[slot], pool.value[slot], pool.nnz[slot], q)
-                _scaled(q, scale, p)
+                scaled(q, scale, p)
             n, rest = _violators(p, i, scale, slack, problem, rule, pool, slot, work)
             k = pool.nnz[slot]
             if k + n > work.x.size:
@@ -189,10 +141,10 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
                 pool.row[slot] = -1
                 break
             k = _improve(i, n, inner, problem, rule, pool, slot, work)
-            norm = _residual(y, D, pool, slot)
+            norm = residual(y, D, pool, slot)
             if not fresh or k > rule.local or k + rule.add > work.x.size:
                 pool.scale[slot] = norm * problem.largest
-                _scaled(pool.residual[slot], norm, pool.probe[slot])
+                scaled(pool.residual[slot], norm, pool.probe[slot])
                 break
     return stop, fill, 0
 
@@ -213,14 +165,6 @@ def _minus_rows(b, G, index, value, k, q):
         for j in range(q.size):
             q[j] -= c0 * g0[j]
         a += 1
-
-
-@jit
-def _scaled(a, by, out):
-    """out <- a / by, in float32."""
-    inv = 1.0 / by if by > 0.0 else 0.0
-    for j in range(a.size):
-        out[j] = a[j] * inv
 
 
 @jit
@@ -294,11 +238,11 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     top = problem.half[i]
     for a in range(k):
         j = pool.atom[slot, a]
-        v = q[j] if q.size else _dot(problem.atoms[j], r)
+        v = q[j] if q.size else dot(problem.atoms[j], r)
         top = max(top, _load(a, j, pool.value[slot, a], v, i, problem, work))
     for a in range(n):
         j = work.candidate[a]
-        v = q[j] if q.size else _dot(problem.atoms[j], r)
+        v = q[j] if q.size else dot(problem.atoms[j], r)
         top = max(top, _load(k + a, j, 0.0, v, i, problem, work))
     bound, inner = max(top, rest), _gap(i, top, problem, pool, slot)
     gap = _gap(i, bound, problem, pool, slot) if bound > top else inner
@@ -309,7 +253,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
         bound = max(top, worst)
         gap = _gap(i, bound, problem, pool, slot)
         if gap > tol:
-            _load(k + n, j, 0.0, _dot(problem.atoms[j], r), i, problem, work)
+            _load(k + n, j, 0.0, dot(problem.atoms[j], r), i, problem, work)
             n, inner = n + 1, gap
     return gap, inner, n, bound
 
@@ -323,7 +267,7 @@ def _note_progress(i, gap, rule, problem, pool, slot):
     if gap < 0.9 * pool.best[slot]:
         pool.best[slot] = gap
         pool.stall[slot] = 0
-    if objective < pool.lowest[slot] - 1e-3 * rule.tol * _dot(y, y):
+    if objective < pool.lowest[slot] - 1e-3 * rule.tol * dot(y, y):
         pool.lowest[slot] = objective
         pool.stall[slot] = 0
 
@@ -335,7 +279,7 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     low, worst, at = _least(i, scale, slack, problem), 0.0, 0
     for j in range(p.size):
         if abs(p[j]) >= low and j != problem.own[i]:
-            v = _dot(problem.atoms[j], r)
+            v = dot(problem.atoms[j], r)
             v = v if problem.nonneg else abs(v)
             if v > worst:
                 worst, at = v, j
@@ -349,7 +293,7 @@ def _objective(i, problem, pool, slot):
         c = pool.value[slot, a]
         l1 += abs(c)
         l2 += c * c
-    return _dot(r, r) + problem.ridge[i] * l2 + 2.0 * problem.half[i] * l1
+    return dot(r, r) + problem.ridge[i] * l2 + 2.0 * problem.half[i] * l1
 
 
 @jit
@@ -359,7 +303,7 @@ def _gap(i, top, problem, pool, slot):
     l2 = 0.0
     for a in range(pool.nnz[slot]):
         l2 += pool.value[slot, a] ** 2
-    rr, ry, yy = _dot(r, r) + problem.ridge[i] * l2, _dot(r, y), _dot(y, y)
+    rr, ry, yy = dot(r, r) + problem.ridge[i] * l2, dot(r, y), dot(y, y)
     alpha = min(problem.half[i] / top, max(ry / rr, 0.0)) if rr > 0.0 else 1.0
     dual = alpha * (2.0 * ry - alpha * rr)
     return (_objective(i, problem, pool, slot) - dual) / yy if yy > 0.0 else 0.0
@@ -371,7 +315,7 @@ def _improve(i, n, gap, problem, rule, pool, slot, work):
     y, k = problem.signals[i], pool.nnz[slot]
     kept = pool.factored[slot]
     if kept:
-        _recall_factor(work, pool, slot, k)
+        recall_factor(work, pool, slot, k)
     _small_gram(work, problem, k if kept else 0, k + n, problem.ridge[i])
     tol = max(0.1 * rule.tol, rule.loose * gap)
     k, pivots = active_set(
@@ -382,7 +326,7 @@ def _improve(i, n, gap, problem, rule, pool, slot, work):
         k + n,
         problem.half[i],
         problem.ridge[i],
-        _dot(y, y),
+        dot(y, y),
         tol,
         problem.nonneg,
     )
@@ -392,36 +336,8 @@ def _improve(i, n, gap, problem, rule, pool, slot, work):
         pos = work.support[a]
         pool.atom[slot, a] = work.atoms[pos]
         pool.value[slot, a] = work.x[pos]
-    _keep_factor(work, pool, slot, k)
+    keep_factor(work, pool, slot, k)
     return k
-
-
-@jit
-def _triangle(k):
-    return k * (k + 1) // 2
-
-
-@jit
-def _keep_factor(work, pool, slot, k):
-    pool.factored[slot] = _triangle(k) <= pool.factor.shape[1]
-    if pool.factored[slot]:
-        t = 0
-        for a in range(k):
-            source = work.gram[work.support[a]]
-            for b in range(a, k):
-                pool.gram[slot, t] = source[work.support[b]]
-                pool.factor[slot, t] = work.factor[a, b]
-                t += 1
-
-
-@jit
-def _recall_factor(work, pool, slot, k):
-    t = 0
-    for a in range(k):
-        for b in range(a, k):
-            work.gram[a, b] = work.gram[b, a] = pool.gram[slot, t]
-            work.factor[a, b] = pool.factor[slot, t]
-            t += 1
 
 
 @jit
@@ -446,58 +362,6 @@ def _small_gram(work, problem, kept, w, ridge):
         work.known[:w] = True
 
 
-@jit
-def _admit(pool, slot, i, problem):
-    pool.row[slot] = i
-    first = problem.start_at[i]
-    k = problem.start_at[i + 1] - first
-    pool.nnz[slot] = k
-    for a in range(k):
-        pool.atom[slot, a] = problem.start_atom[first + a]
-        pool.value[slot, a] = problem.start_value[first + a]
-    pool.rounds[slot] = 0
-    pool.pivots[slot] = 0
-    pool.passes[slot] = 0
-    pool.factored[slot] = False
-    pool.best[slot] = np.inf
-    pool.lowest[slot] = np.inf
-    pool.stall[slot] = 0
-    norm = _residual(problem.signals[i], problem.atoms, pool, slot)
-    pool.scale[slot] = norm * problem.largest
-    _scaled(pool.residual[slot], norm, pool.probe[slot])
-
-
-@jit
-def _fill(pool, live, taken, stop, problem):
-    """Give the free slots the next rows; returns the row after the last one given."""
-    for slot in range(live):
-        if pool.row[slot] < 0 and taken < stop:
-            _admit(pool, slot, taken, problem)
-            taken += 1
-    return taken
-
-
-def _new_pool(slots: int, cap: int, p: int) -> _Pool:
-    return _Pool(
-        row=np.full(slots, -1),
-        nnz=np.zeros(slots, np.int64),
-        rounds=np.zeros(slots, np.int64),
-        pivots=np.zeros(slots, np.int64),
-        passes=np.zeros(slots, np.int64),
-        best=np.empty(slots),
-        lowest=np.empty(slots),
-        stall=np.zeros(slots, np.int64),
-        atom=np.empty((slots, cap), np.int64),
-        value=np.empty((slots, cap)),
-        residual=np.empty((slots, p)),
-        scale=np.empty(slots),
-        probe=np.empty((slots, p), np.float32),
-        factored=np.zeros(slots, np.bool_),
-        gram=np.empty((slots, _triangle(_KEPT[0]))),
-        factor=np.empty((slots, _triangle(_KEPT[0]))),
-    )
-
-
 class _Block:
     """Solves the rows start .. stop - 1 with one pool, in one thread."""
 
@@ -511,7 +375,7 @@ class _Block:
         largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
         self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
         self.slots = min(_SLOTS, n)
-        self.pool, self.work = _new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
+        self.pool, self.work = new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
         self.out = _Out(
             first=start,
             start=np.zeros(n, np.int64),
@@ -529,7 +393,7 @@ class _Block:
         taken, live = self.start, self.slots
         while live:
             taken = self._refill(live, taken)
-            live = _compact(self.pool, live)
+            live = compact(self.pool, live)
             if live:
                 np.matmul(self.pool.probe[:live], problem.atoms32.T, out=self.P[:live])
                 self._advance(live, False, 0, problem.gram)
@@ -542,7 +406,7 @@ class _Block:
         """
         problem = self.problem
         while taken < self.stop and (self.pool.row[:live] < 0).any():
-            first, taken = taken, _fill(self.pool, live, taken, self.stop, problem)
+            first, taken = taken, fill_slots(self.pool, live, taken, self.stop, problem)
             if problem.gram.size == 0:
                 break
             if problem.own_signals:
@@ -577,17 +441,17 @@ class _Block:
                 self.cap = need + need // 2
                 self.work = new_work(self.cap, len(self.problem.atoms), self.room)
                 self.pool = self.pool._replace(
-                    atom=_widen(self.pool.atom, self.cap), value=_widen(self.pool.value, self.cap)
+                    atom=widen(self.pool.atom, self.cap), value=widen(self.pool.value, self.cap)
                 )
             else:
                 self.found = _Found(
                     *(np.concatenate([a, np.empty(a.size + self.cap, a.dtype)]) for a in self.found)
                 )
-        size = _triangle(min(int(self.pool.nnz[:live].max()), _KEPT[1]))
+        size = triangle(min(int(self.pool.nnz[:live].max()), KEPT[1]))
         if size > self.pool.factor.shape[1]:
             size += size // 2
             self.pool = self.pool._replace(
-                gram=_widen(self.pool.gram, size), factor=_widen(self.pool.factor, size)
+                gram=widen(self.pool.gram, size), factor=widen(self.pool.factor, size)
             )
 
     def _codes(self) -> Codes:
@@ -606,44 +470,3 @@ def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds:
     sets.
     """
     return _Block(start, stop, problem, tol, max_rounds).solve()
-
-
-def _widen(a: np.ndarray, cap: int) -> np.ndarray:
-    b = np.empty((a.shape[0], cap), a.dtype)
-    b[:, : a.shape[1]] = a
-    return b
-
-
-@jit
-def _copy_slot(pool, a, b):
-    pool.row[b] = pool.row[a]
-    pool.nnz[b] = pool.nnz[a]
-    pool.rounds[b] = pool.rounds[a]
-    pool.pivots[b] = pool.pivots[a]
-    pool.passes[b] = pool.passes[a]
-    pool.best[b] = pool.best[a]
-    pool.lowest[b] = pool.lowest[a]
-    pool.stall[b] = pool.stall[a]
-    pool.scale[b] = pool.scale[a]
-    pool.atom[b] = pool.atom[a]
-    pool.value[b] = pool.value[a]
-    pool.residual[b] = pool.residual[a]
-    pool.probe[b] = pool.probe[a]
-    pool.factored[b] = pool.factored[a]
-    if pool.factored[a]:
-        size = _triangle(pool.nnz[a])
-        pool.gram[b, :size] = pool.gram[a, :size]
-        pool.factor[b, :size] = pool.factor[a, :size]
-    pool.row[a] = -1
-
-
-@jit
-def _compact(pool, live):
-    """Move the occupied slots to the front; returns their number."""
-    n = 0
-    for slot in range(live):
-        if pool.row[slot] >= 0:
-            if slot != n:
-                _copy_slot(pool, slot, n)
-            n += 1
-    return n
