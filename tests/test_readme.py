@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -31,3 +32,25 @@ def test_rows_quoted_stand_in_the_committed_results():
         cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
         row = rf"\| {twin} \| {relation} \| [\w.-]+ \| {data} \| \w+ \| {cells} \|"
         assert re.search(row, summary), (twin, data)
+
+
+@pytest.mark.parametrize("command", ["speed-self-expression", "speed-sparse-coding"])
+def test_times_quoted_stand_in_the_committed_results(command):
+    summary = (ROOT / "docs/results" / command / "summary.md").read_text()
+    cases = {"speed-self-expression": "synthetic|yale|coil", "speed-sparse-coding": "dictionary"}
+    pattern = rf"^\| ((?:{cases[command]})[\w-]*) \| ([\w-]+) \| (.*) \|$"
+    quoted = re.findall(pattern, README, re.M)
+    assert len(quoted) in (3, 9)
+    for case, solver, numbers in quoted:
+        cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
+        row = rf"\| {case} \| {solver} \| \d+ \| [\d.e-]* \| [^|]+ \| {cells} \|"
+        assert re.search(row, summary), (case, solver)
+
+
+def test_errors_quoted_stand_in_the_committed_results():
+    summary = (ROOT / "docs/results/hopkins/summary.md").read_text()
+    quoted = re.findall(r"^\| ([\w +]+) \| all \| (.*) \|$", README, re.M)
+    assert len(quoted) == 8
+    for recipe, numbers in quoted:
+        cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
+        assert re.search(rf"\| {re.escape(recipe)} \| .* \| all \| {cells} \|", summary), recipe
