@@ -69,8 +69,9 @@ def _draw_memory(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(known.n_rows, known.memory_mib, color=_OURS, marker="o", linewidth=2.5)
         last = known.iloc[-1]
         ends.append(_End(last.n_rows, last.memory_mib, last.solver, _OURS))
-    title = f"Peak memory beyond the input (Gram matrix stored to N = {MOST_STORED:,})"
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title("Peak memory beyond the input", loc="left", fontsize=11)
+    remark = f"The Gram matrix is stored\nup to N = {MOST_STORED:,}."
+    axes.text(0.97, 0.05, remark, transform=axes.transAxes, ha="right", fontsize=9)
     axes.set_ylabel("MiB")
     _finish(axes, rows, ends)
 
