@@ -1,3 +1,4 @@
+import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -142,3 +143,14 @@ def test_ista_reaches_the_same_coefficients():
 def test_one_sample_is_refused():
     with pytest.raises(ValueError, match="X: Found array with 1 sample"):
         sparse_self_expression([[1.0, 2.0]], lam=1.0)
+
+
+def test_loss_of_the_self_expressive_network_is_the_elastic_net_cl11():
+    """gamma/2 |x - cX|^2 + r |c|_1 + (1 - r)/2 |c|^2 is gamma/2 times ours at lam = 2 / gamma."""
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    C = cp.Variable((9, 9))
+    loss = 200 / 2 * cp.sum_squares(X - C @ X) + 0.9 * cp.norm1(C) + 0.1 / 2 * cp.sum_squares(C)
+    cp.Problem(cp.Minimize(loss), [cp.diag(C) == 0]).solve(solver=cp.CLARABEL)
+    found = sparse_self_expression(X, lam=2 / 200, l1_ratio=0.9, tol=1e-12).coef.toarray()
+    assert_allclose(found, C.value, atol=1e-4)
