@@ -88,8 +88,10 @@ def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, monke
     assert len(solved) == 4, "another problem has no blocks there"
 
 
+@pytest.mark.parametrize("slots", [7, 256])
 @pytest.mark.parametrize("stored", [True, False])
-def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored):
+def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
+    monkeypatch.setattr("twinsolve.solvers.sparse_coding.row_pool._SLOTS", slots)
     if not stored:
         monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     lams = np.outer([0.02, 0.5, 0.1], lam_max(X, X, zero_diagonal=True))
