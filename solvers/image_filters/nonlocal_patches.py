@@ -7,7 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
-from .solution import Array, check_integer, check_positive
+from ..solution import Array, check_integer, check_positive
 
 _BLOCK_ENTRIES = 2**22
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 from scipy.spatial.distance import cdist
 
-from .solution import Array, check_integer, check_matrix, check_positive
+from ..solution import Array, check_integer, check_matrix, check_positive
 
 _BLOCK_ENTRIES = 2**22
 

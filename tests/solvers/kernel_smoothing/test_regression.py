@@ -106,7 +106,7 @@ def test_semidefinite_precision_ignores_directions(points):
 
 def test_blocks_of_queries_change_nothing(points, monkeypatch):
     whole = nadaraya_watson(*points, bandwidth=0.5)
-    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing._BLOCK_ENTRIES", 18)
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.regression._BLOCK_ENTRIES", 18)
     assert_allclose(nadaraya_watson(*points, bandwidth=0.5), whole, rtol=1e-15)
 
 

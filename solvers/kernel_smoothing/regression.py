@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from .solution import Array, check_matrix, check_positive
+from ..solution import Array, check_matrix, check_positive
 
 Kernel = Callable[[Array], Array]
 

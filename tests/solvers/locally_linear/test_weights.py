@@ -93,7 +93,7 @@ def test_duplicates_get_equal_weights():
 def test_blocks_change_nothing(monkeypatch):
     X = np.random.default_rng(0).standard_normal((20, 3))
     whole = locally_linear_weights(X, n_neighbors=5).toarray()
-    monkeypatch.setattr("twinsolve.solvers.locally_linear._BLOCK_ENTRIES", 60)
+    monkeypatch.setattr("twinsolve.solvers.locally_linear.weights._BLOCK_ENTRIES", 60)
     assert_allclose(locally_linear_weights(X, n_neighbors=5).toarray(), whole, rtol=1e-14)
 
 

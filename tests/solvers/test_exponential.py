@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+from numba import njit
+from numpy.testing import assert_array_equal
+
+from twinsolve.solvers.exponential import exp
+
+
+@njit
+def exponentials(x, out):
+    for i in range(x.size):
+        out[i] = exp(x[i])
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_is_right_to_two_units_in_the_last_place(real):
+    rng = np.random.default_rng(0)
+    x = -np.concatenate([k * rng.random(20_000) for k in (1e-4, 1, 20, 86, 700)]).astype(real)
+    found = np.empty_like(x)
+    exponentials(x, found)
+    exact = np.exp(x.astype(np.longdouble))
+    normal = exact > 4 * np.finfo(real).tiny
+    assert normal.sum() > 50_000
+    assert (np.abs(found - exact)[normal] <= 2 * np.finfo(real).eps * exact[normal]).all()
+    assert (found[~normal] <= 8 * np.finfo(real).tiny).all()
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_limits(real):
+    x = np.array([0.0, -0.0, -np.inf, -1e30, np.nan], dtype=real)
+    found = np.empty_like(x)
+    exponentials(x, found)
+    assert_array_equal(found, [1, 1, 0, 0, 0])
+
+
+def test_outside_of_kernels_it_says_so():
+    with pytest.raises(NotImplementedError, match="numba kernels"):
+        exp(-1.0)
