@@ -56,7 +56,7 @@ def _exp_32(x: Any) -> Any:
     p = c[0] + r * (
         c[1] + r * (c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * (c[6] + r * c[7])))))
     )
-    power = _power_of_two(shifted)  # type: ignore[call-arg]
+    power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return p * power if x > _LEAST_32 else np.float32(0)
 
 
@@ -71,7 +71,7 @@ def _exp_64(x: Any) -> Any:
     middle = (c[4] + c[5] * r) + (c[6] + c[7] * r) * r2
     high = (c[8] + c[9] * r) + (c[10] + c[11] * r) * r2
     p = low + r2 * r2 * (middle + r2 * r2 * (high + r2 * r2 * (c[12] + c[13] * r)))
-    power = _power_of_two(shifted)  # type: ignore[call-arg]
+    power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return p * power if x > _LEAST_64 else 0.0
 
 
