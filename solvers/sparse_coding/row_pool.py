@@ -119,8 +119,8 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
                 scaled(q, scale, p)
             n, rest = _violators(p, i, scale, slack, problem, rule, pool, slot, work)
             k = pool.nnz[slot]
-            if k + n > work.x.size:
-                return slot, fill, k + n
+            if k + n >= work.x.size:  # room for one more, that ties with those left out
+                return slot, fill, k + n + 1
             gap, inner, n, top = _certify(
                 p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work
             )
@@ -142,7 +142,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
                 break
             k = _improve(i, n, inner, problem, rule, pool, slot, work)
             norm = residual(y, D, pool, slot)
-            if not fresh or k > rule.local or k + rule.add > work.x.size:
+            if not fresh or k > rule.local or k + rule.add >= work.x.size:
                 pool.scale[slot] = norm * problem.largest
                 scaled(pool.residual[slot], norm, pool.probe[slot])
                 break
@@ -246,7 +246,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
         top = max(top, _load(k + a, j, 0.0, v, i, problem, work))
     bound, inner = max(top, rest), _gap(i, top, problem, pool, slot)
     gap = _gap(i, bound, problem, pool, slot) if bound > top else inner
-    if inner <= tol < gap and k + n < work.x.size:
+    if inner <= tol < gap:
         # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
         # in the worst.
         j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
