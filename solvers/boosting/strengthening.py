@@ -23,10 +23,11 @@ def sos_boosting(
         u_0 = 0,     u_{k+1} = tau f(y + rho u_k) - (tau rho + tau - 1) u_k
 
     A fixed point satisfies ``(1 + rho) u = f(y + rho u)``, whatever tau. For a linear filter
-    ``f = A`` it is ``u = (I + rho (I - A))^-1 A y``, the response to an eigenvalue mu is
-    ``mu / (1 + rho (1 - mu))``, and the error shrinks by ``1 - tau (1 + rho (1 - mu))`` a step: for
-    mu in ``[0, 1]`` it converges if ``tau < 2 / (1 + rho (1 - mu_min))``, at the defaults if all
-    mu are in ``(0, 1]``. `sos_tau_max` gives the largest tau.
+    ``f = A`` it is ``u = (I + rho (I - A))^-1 A y``: the response to an eigenvalue mu is
+    ``mu / (1 + rho (1 - mu))``, which for mu in ``(0, 1)`` is less than mu, so that the same filter
+    smooths more. The error shrinks by ``1 - tau (1 + rho (1 - mu))`` a step: for mu in ``[0, 1]``
+    it converges if ``tau < 2 / (1 + rho (1 - mu_min))``, at the defaults if all mu are in
+    ``(0, 1]``. `sos_tau_max` gives the largest tau.
 
     Parameters
     ----------
