@@ -8,10 +8,13 @@ from scipy.sparse import csr_array, csr_matrix
 from scipy.special import softmax
 
 from twinsolve.solvers import (
+    boost,
     l2_boosting,
+    method_noise,
     nadaraya_watson,
     nonlocal_means,
     nonlocal_means_matrix,
+    residual_noise_share,
     smoother_matrix,
     twicing,
 )
@@ -176,6 +179,9 @@ def test_filters_may_write_into_their_argument_and_reuse_their_output():
         return buffer
 
     assert_allclose(l2_boosting(halve, y, n_iter=3), 0.875 * y, rtol=1e-15)
+    assert_allclose(boost(halve, y, t=0, n_iter=3), 1.5**3 * y, rtol=1e-15)
+    assert_allclose(method_noise(halve, y), 0.5 * y, rtol=1e-15)
+    assert residual_noise_share(halve, y, y) == 0.5
     assert_array_equal(y, kept)
 
 
