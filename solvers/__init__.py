@@ -36,7 +36,14 @@ from .clustering import (
     unit_rows,
 )
 from .image_filters import nonlocal_means, nonlocal_means_matrix
-from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from .kernel_smoothing import (
+    entropic_gap,
+    nadaraya_watson,
+    simplex_projection_residual,
+    smoother_matrix,
+    sparsemax,
+    weighted_least_squares_residual,
+)
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import (
     clustering_accuracy,
@@ -98,6 +105,7 @@ __all__ = [
     "coordinate_descent",
     "duality_gap",
     "eigengap_n_clusters",
+    "entropic_gap",
     "fista",
     "generalized_residual",
     "ista",
@@ -129,6 +137,7 @@ __all__ = [
     "robust_low_rank_self_expression",
     "scale_by_row_maximum",
     "signal_to_noise_ratio",
+    "simplex_projection_residual",
     "smoother_matrix",
     "snr_gain_bound",
     "softmax_rows",
@@ -137,6 +146,7 @@ __all__ = [
     "sparse_code",
     "sparse_code_path",
     "sparse_self_expression",
+    "sparsemax",
     "spectral_labels",
     "subspace_preserving_error",
     "svd_power_affinity",
