@@ -56,8 +56,7 @@ def sparsemax(logits: ArrayLike) -> Array:
     # A Newton step in tau takes away what the long sums have rounded.
     excess = np.maximum(z - tau, 0).sum(axis=-1, keepdims=True) - 1
     tau += excess / (z > tau).sum(axis=-1, keepdims=True).clip(1)
-    p = np.where(z > -1, np.maximum(z - tau, 0), 0)
-    return p.astype(logits.dtype, copy=False)
+    return np.maximum(z - tau, 0).astype(logits.dtype, copy=False)
 
 
 def simplex_projection_residual(logits: ArrayLike, probabilities: ArrayLike) -> Array:
@@ -141,7 +140,7 @@ def entropic_gap(logits: ArrayLike, probabilities: ArrayLike) -> Array:
 
     References
     ----------
-    Boyd and Vandenberghe, "Convex Optimization" (2004), sections 3.3 and 4.5; EQUATIONS SE-4.
+    Boyd and Vandenberghe, "Convex Optimization" (2004), section 3.3; EQUATIONS SE-4.
 
     Examples
     --------
@@ -150,6 +149,7 @@ def entropic_gap(logits: ArrayLike, probabilities: ArrayLike) -> Array:
     array([0.      , 0.693147])
     """
     z, p = _check_pair(logits, probabilities)
+    # The largest entry adds 1 to the sum, unless all are excluded and the sum is 0.
     log_s = z - np.log(np.exp(z).sum(axis=-1, keepdims=True).clip(1))
     terms = _times_positive(p, np.log(np.where(p > 0, p, 1)) - log_s) - p + np.exp(log_s)
     return np.where((p < 0).any(axis=-1), np.inf, terms.sum(axis=-1).clip(0))
