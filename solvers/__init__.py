@@ -23,6 +23,13 @@ from .clustering import (
     symmetric_affinity,
     unit_rows,
 )
+from .conditioning import (
+    attention_condition_bound,
+    condition_number,
+    feed_forward_condition_bound,
+    gray_tokens,
+    skip_condition_bound,
+)
 from .image_filters import nonlocal_means, nonlocal_means_matrix
 from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
@@ -64,6 +71,18 @@ from .sparse_coding import (
     sparse_code,
     sparse_code_path,
 )
+from .spectral_filtering import (
+    attention_spectrum,
+    ergodicity_coefficient,
+    high_frequency_gain,
+    high_frequency_gain_bound,
+    high_frequency_share,
+    high_pass_scale,
+    high_pass_values,
+    low_pass_ratio,
+    scale_frequencies,
+    split_frequencies,
+)
 
 __all__ = [
     "ElasticNetSubspaceClustering",
@@ -77,14 +96,25 @@ __all__ = [
     "admm_low_rank_self_expression",
     "admm_outlier_self_expression",
     "admm_self_expression",
+    "attention_condition_bound",
+    "attention_spectrum",
     "basis_pursuit_self_expression",
     "clustering_accuracy",
     "coefficient_distance",
+    "condition_number",
     "connectivity",
     "coordinate_descent",
     "duality_gap",
     "eigengap_n_clusters",
+    "ergodicity_coefficient",
+    "feed_forward_condition_bound",
     "fista",
+    "gray_tokens",
+    "high_frequency_gain",
+    "high_frequency_gain_bound",
+    "high_frequency_share",
+    "high_pass_scale",
+    "high_pass_values",
     "ista",
     "keep_l1_mass",
     "ksvd",
@@ -96,6 +126,7 @@ __all__ = [
     "least_squares_self_expression",
     "locally_linear_residual",
     "locally_linear_weights",
+    "low_pass_ratio",
     "low_rank_affinity",
     "low_rank_gap",
     "low_rank_self_expression",
@@ -110,12 +141,15 @@ __all__ = [
     "relative_residual",
     "robust_low_rank_self_expression",
     "scale_by_row_maximum",
+    "scale_frequencies",
+    "skip_condition_bound",
     "smoother_matrix",
     "softmax_rows",
     "sparse_code",
     "sparse_code_path",
     "sparse_self_expression",
     "spectral_labels",
+    "split_frequencies",
     "subspace_preserving_error",
     "svd_power_affinity",
     "symmetric_affinity",
