@@ -118,7 +118,7 @@ def feed_forward_condition_bound(
             f"got shape {down.shape}"
         )
     weight = up @ down
-    return _both_sides(X @ weight, float(condition_number(X) * condition_number(weight)))
+    return _both_sides(X @ weight, condition_number(X) * condition_number(weight))
 
 
 def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
@@ -169,12 +169,12 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
     if mu[0] < -1e-10 * abs(mu[-1]):
         raise ValueError(f"M: must be positive semidefinite, smallest eigenvalue {mu[0]:.3g}")
     bound = condition_number(X) * (mu[-1] + 1) / (max(mu[0], 0) + 1)
-    return _both_sides(X @ M + X, float(bound))
+    return _both_sides(X @ M + X, bound)
 
 
-def _both_sides(output: Array, bound: float) -> tuple[float, float]:
+def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
     kappa = float(condition_number(output))
-    if math.isinf(kappa) and math.isfinite(bound):
+    if math.isinf(kappa) and np.isfinite(bound):
         raise ValueError("X: the output is too ill-conditioned for float64 to compare")
     return kappa, float(bound)
 
