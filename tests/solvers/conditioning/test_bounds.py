@@ -111,7 +111,7 @@ def test_sk_6_infinite_where_the_hidden_layer_is_too_narrow():
 
 def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
     rng = np.random.default_rng(0)
-    X, up, down = rng.standard_normal((6, 4)), *rng.standard_normal((2, 4, 4))
+    X, (up, down) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4, 4))
     with pytest.raises(ValueError, match="matmul"):
         down @ up @ X
     with pytest.raises(ValueError, match=r"^down_weight: must have 4 rows and at most 4 columns"):

@@ -34,7 +34,7 @@ def test_sk_4_batches_and_scalars():
         np.zeros((3, 2)),
         np.ones((3, 2)),
         np.arange(12.0).reshape(4, 3),
-        np.diag([1.0, 1e-16]),
+        np.diag([1.0, 4e-16]),
         np.diag([1.0, 0.0]).astype(np.float32),
     ],
     ids=["zero", "constant", "rank 2", "under the tolerance", "float32"],
