@@ -91,6 +91,14 @@ def test_sk_a1_float32_is_as_good_as_its_rounding(shape, kappa, eps):
     assert_allclose(found, expected, atol=6e-8 * 3)
 
 
+def test_sk_a2_float32_is_as_good_as_its_rounding():
+    X = tokens(20, 9, 1e3).astype(np.float32)
+    found = gray_tokens(X, eps=0.3, transform="dct")
+    expected = gray_tokens(X.astype(np.float64), eps=0.3, transform="dct")
+    assert found.dtype == np.float32
+    assert_allclose(found, expected, rtol=6e-8)
+
+
 @given(seed=SEEDS, eps=EPS)
 def test_rank_deficient_tokens_stay_rank_deficient(seed, eps):
     X = tokens(7, 5, 10.0, seed)
