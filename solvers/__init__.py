@@ -35,6 +35,13 @@ from .clustering import (
     symmetric_affinity,
     unit_rows,
 )
+from .conditioning import (
+    attention_condition_bound,
+    condition_number,
+    feed_forward_condition_bound,
+    gray_tokens,
+    skip_condition_bound,
+)
 from .image_filters import nonlocal_means, nonlocal_means_matrix
 from .kernel_smoothing import (
     entropic_gap,
@@ -83,6 +90,18 @@ from .sparse_coding import (
     sparse_code,
     sparse_code_path,
 )
+from .spectral_filtering import (
+    attention_spectrum,
+    ergodicity_coefficient,
+    high_frequency_gain,
+    high_frequency_gain_bound,
+    high_frequency_share,
+    high_pass_scale,
+    high_pass_values,
+    low_pass_ratio,
+    scale_frequencies,
+    split_frequencies,
+)
 
 __all__ = [
     "ElasticNetSubspaceClustering",
@@ -96,11 +115,14 @@ __all__ = [
     "admm_low_rank_self_expression",
     "admm_outlier_self_expression",
     "admm_self_expression",
+    "attention_condition_bound",
+    "attention_spectrum",
     "basis_pursuit_self_expression",
     "boost",
     "boosting_lipschitz_bound",
     "clustering_accuracy",
     "coefficient_distance",
+    "condition_number",
     "connectivity",
     "coordinate_descent",
     "duality_gap",
@@ -108,6 +130,15 @@ __all__ = [
     "entropic_gap",
     "fista",
     "generalized_residual",
+    "ergodicity_coefficient",
+    "feed_forward_condition_bound",
+    "fista",
+    "gray_tokens",
+    "high_frequency_gain",
+    "high_frequency_gain_bound",
+    "high_frequency_share",
+    "high_pass_scale",
+    "high_pass_values",
     "ista",
     "keep_l1_mass",
     "ksvd",
@@ -120,6 +151,7 @@ __all__ = [
     "least_squares_self_expression",
     "locally_linear_residual",
     "locally_linear_weights",
+    "low_pass_ratio",
     "low_rank_affinity",
     "low_rank_gap",
     "low_rank_self_expression",
@@ -138,6 +170,8 @@ __all__ = [
     "scale_by_row_maximum",
     "signal_to_noise_ratio",
     "simplex_projection_residual",
+    "scale_frequencies",
+    "skip_condition_bound",
     "smoother_matrix",
     "snr_gain_bound",
     "softmax_rows",
@@ -148,6 +182,7 @@ __all__ = [
     "sparse_self_expression",
     "sparsemax",
     "spectral_labels",
+    "split_frequencies",
     "subspace_preserving_error",
     "svd_power_affinity",
     "symmetric_affinity",
