@@ -53,7 +53,7 @@ def gradient_flow(
     Returns
     -------
     Solution
-        As of `minimize_energy`; `converged` says whether `gap` is at most 1e-12.
+        As of `minimize_energy`; `converged` says whether `gap` is at most 1e-8.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def gradient_flow(
     problem, dtype = check_problem(f, K, lam, fidelity)
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
     weights = problem.weights
-    curvature = (2 * (weights.degrees - weights.diagonal) + problem.fidelity).max()
+    curvature = (2 * weights.degrees + problem.fidelity).max()
     length = check_positive(step, "step") if step is not None else 1 / (curvature or 1.0)
     u, trajectory = problem.f, [problem.f]
     for _ in range(n_iter):
@@ -133,7 +133,7 @@ def exact_gradient_flow(
     """
     problem, dtype = check_problem(f, not_callable(K, "K"), lam, fidelity)
     time = check_positive(time, "time", allow_zero=True)
-    best = minimize_energy(problem.f, problem.weights.matrix, lam=lam, fidelity=fidelity, tol=1e-20)
+    best = minimize_energy(problem.f, problem.weights.matrix, lam=lam, fidelity=fidelity, tol=1e-12)
     diagonal = (problem.weights.degrees + problem.fidelity)[:, 0]
     hessian = diags_array(diagonal) - problem.weights.matrix
     state = best.coef + expm_multiply(-time * hessian, problem.f - best.coef)

@@ -46,20 +46,22 @@ def minimize_energy(
     fidelity : {"constant", "degree"}, default="constant"
         A token without neighbours has ``u_i = f_i``; with "degree" the energy does not depend on
         it, and this is a choice.
-    tol : float, default=1e-12
-        Largest certified relative suboptimality `gap`. As E is quadratic, the minimiser u* is met
-        within ``|u - u*|_W <= sqrt(gap) |f|_W`` in the norm ``|u|_W^2 = sum_i w_i |u_i|^2`` of the
-        fidelity's weights w: the default is a relative error of 1e-6.
+    tol : float, default=1e-8
+        Largest certified relative error `gap` of any token.
     max_iter : int, default=1000
         Largest number of conjugate-gradient iterations.
 
     Returns
     -------
     Solution
-        `coef` is u, of the shape of f, float32 if f and K are. One entry a column have `objective`,
-        the energy; `gap`, the duality gap over the energy ``1/2 |f|_W^2`` of u = 0, certified in
-        float64 before `coef` is rounded; `n_iter`, the conjugate-gradient iterations. `dual` is
-        ``grad J(u)``, which proves the gap: ``E(u) - E* <= 1/2 sum_i |grad E(u)_i|^2 / w_i``.
+        `coef` is u, of the shape of f, float32 if f and K are. A column has `objective`, its
+        energy, and `gap`, certified in float64 before `coef` is rounded::
+
+            |u - u*|_inf / |f|_inf  <=  gap = max_i |grad E(u)_i / w_i| / |f|_inf
+
+        with the fidelity's weights w. As E is quadratic this proves the energy too: with `dual`
+        ``y = grad J(u)`` the duality gap is ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most
+        ``gap^2 |f|_inf^2 sum_i w_i / 2``. `n_iter` counts conjugate-gradient iterations.
 
     Raises
     ------
@@ -89,11 +91,11 @@ def minimize_energy(
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     dense = isinstance(problem.weights.matrix, np.ndarray)
-    u, n_iter, done = _conjugate_gradients(
-        problem, tol, min(max_iter, _worthwhile(*problem.f.shape)) if dense else max_iter
-    )
-    if dense and not done:
-        u = _factored(problem)
+    if dense:
+        max_iter = min(max_iter, _worthwhile(*problem.f.shape))
+    u, residual, n_iter = _conjugate_gradients(problem, tol, max_iter)
+    if dense and (problem.gap(residual) > tol).any():
+        u += _factored_step(problem, residual)
     solution = problem.solution(u, dtype, n_iter, tol)
     warn_unless_converged(solution.gap, tol, "increase max_iter, lam or tol")
     return solution
@@ -109,10 +111,10 @@ def _worthwhile(n_tokens: int, n_features: int) -> int:
     return n_iter if n_iter >= 20 else 0
 
 
-def _conjugate_gradients(problem: Problem, tol: float, max_iter: int) -> tuple[Array, Array, bool]:
+def _conjugate_gradients(problem: Problem, tol: float, max_iter: int) -> tuple[Array, Array, Array]:
     """Preconditioned conjugate gradients from u = f, a column apart from the others."""
     weights = problem.weights
-    inverse = reciprocal(weights.degrees - weights.diagonal + problem.fidelity)
+    inverse = reciprocal(weights.degrees + problem.fidelity)
     u = problem.f.copy()
     residual = -problem.gradient(u)
     direction, previous = np.zeros_like(u), np.zeros(u.shape[1])
@@ -130,15 +132,15 @@ def _conjugate_gradients(problem: Problem, tol: float, max_iter: int) -> tuple[A
         residual -= length * curved
         previous = slope
         n_iter += active
-    return u, n_iter, not (problem.gap(residual) > tol).any()
+    return u, residual, n_iter
 
 
-def _factored(problem: Problem) -> Array:
+def _factored_step(problem: Problem, residual: Array) -> Array:
     hessian = -problem.weights.matrix
     pivots = problem.weights.degrees + problem.fidelity
-    hessian.flat[:: len(hessian) + 1] += np.where(pivots > 0, pivots, 1)[:, 0]
+    np.fill_diagonal(hessian, np.where(pivots > 0, pivots, 1))
     try:
         factor = cho_factor(hessian.T, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:  # lam is below the rounding errors of the degrees; the gap says so
-        return problem.f
-    return problem.f - cho_solve(factor, problem.gradient(problem.f), check_finite=False)
+        return np.zeros_like(residual)
+    return np.asarray(cho_solve(factor, residual, check_finite=False))

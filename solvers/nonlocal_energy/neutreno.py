@@ -9,7 +9,7 @@ from scipy.sparse.linalg import ArpackNoConvergence
 from sklearn.exceptions import ConvergenceWarning
 
 from ..solution import Array, Solution, check_integer, check_lam, check_matrix, check_positive
-from .problem import TOL, reciprocal, warn_unless_converged
+from .problem import TOL, relative_error, warn_unless_converged
 from .spectrum import largest_moduli, smallest_eigenvalue
 from .weights import Transitions, check_transitions, check_weights, common_dtype, not_callable
 
@@ -31,10 +31,10 @@ def neutreno_iteration(
         u <- (A u + lam f) / (1 + lam)                  relaxed=True, the safe form
 
     Both have the fixed point of `neutreno_fixed_point`. The safe form contracts by
-    ``1 / (1 + lam)`` for any A and lam. The layer's form may diverge, even at lam = 0.6 (erratum E2-d), and always
-    does for ``lam >= 2`` (E2-e): see `neutreno_spectral_radius` and `neutreno_lam_limit`. For
-    ``A = diag(d)^-1 K`` with K symmetric a step of the layer is a step of length ``1 / d_i`` along
-    the gradient of the degree-weighted `regularized_energy`.
+    ``1 / (1 + lam)`` for any A and lam. The layer's form may diverge, even at lam = 0.6 (erratum
+    E2-d), and always does for ``lam >= 2`` (E2-e): see `neutreno_spectral_radius` and
+    `neutreno_lam_limit`. For ``A = diag(d)^-1 K`` with K symmetric it is a step of length
+    ``1 / d_i`` along the gradient of the degree-weighted `regularized_energy`.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def neutreno_iteration(
     Returns
     -------
     Solution
-        As of `neutreno_fixed_point`; `converged` says whether `gap` is at most 1e-12.
+        As of `neutreno_fixed_point`; `converged` says whether `gap` is at most 1e-8.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def neutreno_fixed_point(
     A: Any,
     *,
     lam: float | ArrayLike,
-    tol: float = 1e-10,
+    tol: float = TOL,
     max_iter: int = 1000,
 ) -> Solution:
     """Fixed point of the NeuTRENO iteration, for any attention matrix: the layer at infinite depth.
@@ -125,7 +125,7 @@ def neutreno_fixed_point(
         Nonnegative with row sums 1; or the function ``u -> A @ u``.
     lam : float or array-like of shape (n_tokens,)
         Weight > 0, one in all or one a token.
-    tol : float, default=1e-10
+    tol : float, default=1e-8
         Largest certified relative error `gap`. The safe iteration needs about
         ``log(1 / tol) / log(1 + lam)`` steps.
     max_iter : int, default=1000
@@ -238,7 +238,7 @@ def neutreno_lam_limit(K: Any) -> float:
     Raises
     ------
     ValueError
-        On NaN, infinity, K not symmetric or not nonnegative, or a token without neighbours.
+        On NaN, infinity, K not symmetric or not nonnegative, or a zero row.
 
     References
     ----------
@@ -251,9 +251,8 @@ def neutreno_lam_limit(K: Any) -> float:
     1.5
     """
     weights = check_weights(not_callable(K, "K"))
-    if (weights.degrees == 0).any():
-        token = int(np.flatnonzero(weights.degrees[:, 0] == 0)[0])
-        raise ValueError(f"K: token {token} has no neighbours, so A = diag(d)^-1 K is undefined")
+    if not (sums := weights.degrees + weights.loops).all():
+        raise ValueError(f"K: row {int(sums.argmin())} is zero, so A = diag(d)^-1 K is undefined")
     return 1 + smallest_eigenvalue(weights)
 
 
@@ -266,8 +265,7 @@ class _Problem(NamedTuple):
         return self.transitions.product(u) + self.lam * (self.f - u) - u
 
     def gap(self, residual: Array) -> Array:
-        largest = np.abs(residual / self.lam).max(axis=0)
-        return largest * reciprocal(np.abs(self.f).max(axis=0))
+        return relative_error(residual / self.lam, self.f)
 
     def favours_factor(self, tol: float) -> bool:
         """Whether LU costs less than the safe iteration, whose products wait for memory."""

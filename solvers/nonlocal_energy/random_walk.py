@@ -144,8 +144,9 @@ def random_walk_limit(values: ArrayLike, A: Any) -> Array:
 def random_walk_rate(A: Any) -> float:
     """Rate of over-smoothing: the second largest absolute eigenvalue of A.
 
-    Eigenvalues count with their multiplicity. ``A^k v`` nears its limit like ``rate ** k``, up to a power of k where A is not diagonalisable.
-    The rate is 1 where there is no limit, or one that depends on where the walk starts.
+    Eigenvalues count with their multiplicity. ``A^k v`` nears its limit like ``rate ** k``, up to a
+    power of k where A is not diagonalisable. The rate is 1 where there is no limit, or one that
+    depends on where the walk starts.
 
     Parameters
     ----------

@@ -30,13 +30,15 @@ def largest_moduli(product: Product, n: int, count: int) -> Array:
 
 def smallest_eigenvalue(weights: Weights) -> float:
     """Return the smallest eigenvalue of ``diag(d)^-1 K``, by the symmetric matrix similar to it."""
-    root = np.sqrt(weights.degrees)
+    root = np.sqrt(weights.degrees + weights.loops)
+    loops = (weights.loops / root**2)[:, 0]
     n = len(root)
     if issparse(weights.matrix) and n > _SMALL:
         operator = LinearOperator(
-            (n, n), matvec=lambda x: (weights.product(x.reshape(-1, 1) / root) / root).ravel()
+            (n, n),
+            matvec=lambda x: (weights.product(x[:, None] / root) / root).ravel() + loops * x,
         )
         start = np.random.default_rng(0).standard_normal(n)
         return float(eigsh(operator, k=1, which="SA", v0=start, return_eigenvectors=False)[0])
-    matrix = weights.product(np.diag(1 / root[:, 0])) / root
+    matrix = weights.product(np.diag(1 / root[:, 0])) / root + np.diag(loops)
     return float(eigh(matrix, eigvals_only=True, subset_by_index=[0, 0])[0])

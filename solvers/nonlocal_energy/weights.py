@@ -12,15 +12,19 @@ Product = Callable[[Array], Array]
 
 
 class Weights(NamedTuple):
-    """Symmetric nonnegative K; `matrix` is None where only its product is known."""
+    """Symmetric nonnegative K, split into its diagonal and the rest.
 
-    matrix: Any
-    product: Product
-    degrees: Array  # (n_tokens, 1), the row sums of K
-    diagonal: Array  # (n_tokens, 1), zero where only the product is known
+    The Laplacian does not depend on the diagonal, which may be so large that it hides the rest in
+    its rounding errors. Of a function the diagonal is unknown: `matrix` is None, `loops` are zero.
+    """
+
+    matrix: Any  # K with a zero diagonal
+    product: Product  # with K off the diagonal
+    degrees: Array  # (n_tokens, 1), row sums off the diagonal
+    loops: Array  # (n_tokens, 1), the diagonal
 
     def laplacian(self, u: Array) -> Array:
-        """``(diag(degrees) - K) u``; constants, its null space, are removed from u first."""
+        """``(diag(d) - K) u``; constants, its null space, are removed from u first."""
         centred = u - u.mean(axis=0)
         return self.degrees * centred - self.product(centred)
 
@@ -48,18 +52,19 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
             raise ValueError("K: must be nonnegative, but a row sum is negative")
         return Weights(None, product, degrees, np.zeros_like(degrees))
     matrix, rounding = _check_square(K, "K", n_tokens)
+    loops = matrix.diagonal().reshape(-1, 1).copy()
+    matrix = _off_diagonal(matrix) if loops.any() else matrix
     difference = matrix - matrix.T
-    worst = abs(difference).max()
-    if worst > rounding * matrix.max():
+    if (worst := abs(difference).max()) > rounding * matrix.max():
         raise ValueError(
             f"K: must be symmetric, but K - K.T reaches {worst:.3g}; of directed weights k pass "
             "k + k.T"
         )
     if worst > 0:
         matrix = matrix - difference / 2
-        matrix = csr_array(matrix) if issparse(matrix) else matrix
+    matrix = csr_array(matrix) if issparse(matrix) else matrix
     degrees = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
-    return Weights(matrix, matrix.__matmul__, degrees, matrix.diagonal()[:, None])
+    return Weights(matrix, matrix.__matmul__, degrees, loops)
 
 
 def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
@@ -80,6 +85,17 @@ def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
     if (worst := np.abs(sums - 1).max()) > rounding:
         raise ValueError(f"A: every row must sum to 1, but one is off by {worst:.3g}")
     return Transitions(matrix, product)
+
+
+def _off_diagonal(matrix: Any) -> Any:
+    if issparse(matrix):
+        entries = matrix.tocoo()
+        kept = entries.row != entries.col
+        pairs = entries.row[kept], entries.col[kept]
+        return csr_array((entries.data[kept], pairs), shape=matrix.shape)
+    matrix = matrix.copy()
+    np.fill_diagonal(matrix, 0)
+    return matrix
 
 
 def not_callable(M: Any, name: str) -> Any:
