@@ -133,7 +133,7 @@ def exact_gradient_flow(
     """
     problem, dtype = check_problem(f, not_callable(K, "K"), lam, fidelity)
     time = check_positive(time, "time", allow_zero=True)
-    best = minimize_energy(problem.f, problem.weights.matrix, lam=lam, fidelity=fidelity, tol=1e-12)
+    best = minimize_energy(problem.f, K, lam=lam, fidelity=fidelity, tol=1e-12)
     diagonal = (problem.weights.degrees + problem.fidelity)[:, 0]
     hessian = diags_array(diagonal) - problem.weights.matrix
     state = best.coef + expm_multiply(-time * hessian, problem.f - best.coef)

@@ -68,7 +68,7 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
 
 
 def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
-    """Return A as float64 `Transitions`.
+    """Return A as float64 `Transitions`; rows of float32 are made to sum to 1 in float64.
 
     Raises
     ------
@@ -77,14 +77,21 @@ def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
     """
     if callable(A):
         assert n_tokens is not None
-        product, matrix = _checked_product(A, "A"), None
-        sums, rounding = product(np.ones((n_tokens, 1))), _rounding(np.float32)
-    else:
-        matrix, rounding = _check_square(A, "A", n_tokens)
-        product, sums = matrix.__matmul__, np.asarray(matrix.sum(axis=1))
+        product = _checked_product(A, "A")
+        _check_sums(product(np.ones((n_tokens, 1))), _rounding(np.float32))
+        return Transitions(None, product)
+    matrix, rounding = _check_square(A, "A", n_tokens)
+    sums = np.asarray(matrix.sum(axis=1))
+    _check_sums(sums, rounding)
+    if rounding > _rounding(np.float64):
+        matrix = matrix / sums[:, None]
+        matrix = csr_array(matrix) if issparse(matrix) else matrix
+    return Transitions(matrix, matrix.__matmul__)
+
+
+def _check_sums(sums: Array, rounding: float) -> None:
     if (worst := np.abs(sums - 1).max()) > rounding:
         raise ValueError(f"A: every row must sum to 1, but one is off by {worst:.3g}")
-    return Transitions(matrix, product)
 
 
 def _off_diagonal(matrix: Any) -> Any:

@@ -52,8 +52,8 @@ def test_every_kind_of_weights_every_form(K, fidelity, tokens_of):
     f = tokens_of()
     expected = exact(f, K, 0.3, fidelity)
     for form in (K, csr_array(K), lambda u: K @ u):
-        found = minimize_energy(f, form, lam=0.3, fidelity=fidelity, tol=1e-12)
-        # Loops of 2e6 cost the reference as many digits.
+        found = minimize_energy(f, form, lam=0.3, fidelity=fidelity, tol=1e-10)
+        # Loops of 2e6 cost the reference, and a function, as many digits.
         assert_allclose(found.coef, expected, atol=1e-9)
         assert found.converged.all()
         assert found.objective.shape == found.gap.shape == found.n_iter.shape == (3,)
