@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import diags_array
+from scipy.sparse import block_array, csr_array, diags_array
 from scipy.sparse.linalg import expm_multiply
 
 from ..solution import Array, Solution, check_integer, check_positive
-from .minimizer import minimize_energy
 from .problem import TOL, Problem, check_problem
 from .weights import not_callable
 
@@ -133,11 +132,15 @@ def exact_gradient_flow(
     """
     problem, dtype = check_problem(f, not_callable(K, "K"), lam, fidelity)
     time = check_positive(time, "time", allow_zero=True)
-    best = minimize_energy(problem.f, K, lam=lam, fidelity=fidelity, tol=1e-12)
-    diagonal = (problem.weights.degrees + problem.fidelity)[:, 0]
-    hessian = diags_array(diagonal) - problem.weights.matrix
-    state = best.coef + expm_multiply(-time * hessian, problem.f - best.coef)
-    return np.asarray(state).astype(dtype, copy=False)
+    n_tokens, n_features = problem.f.shape
+    hessian = diags_array((problem.weights.degrees + problem.fidelity)[:, 0])
+    hessian = hessian - csr_array(problem.weights.matrix)
+    # v = u - f obeys dv/dt = -H v - grad E(f); one state more for each column drives it.
+    drive = csr_array(problem.gradient(problem.f))
+    system = block_array([[hessian, drive], [None, csr_array((n_features, n_features))]])
+    start = np.vstack([np.zeros((n_tokens, n_features)), np.eye(n_features)])
+    moved = expm_multiply(-time * system.tocsr(), start)[:n_tokens]
+    return (problem.f + moved).astype(dtype, copy=False)
 
 
 def _record(problem: Problem, trajectory: list[Array]) -> dict[str, Array]:

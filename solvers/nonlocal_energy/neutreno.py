@@ -239,6 +239,8 @@ def neutreno_lam_limit(K: Any) -> float:
     ------
     ValueError
         On NaN, infinity, K not symmetric or not nonnegative, or a zero row.
+    scipy.sparse.linalg.ArpackNoConvergence
+        If K is sparse, of more than 1,000 tokens, and the Lanczos iteration fails.
 
     References
     ----------
@@ -307,16 +309,16 @@ def _warn_if_diverging(problem: _Problem) -> None:
     if A is not None and (problem.lam[:, 0] < 2 * A.diagonal()).all():
         return
     try:
-        radius = _spectral_radius(problem.transitions, problem.lam)
+        if (radius := _spectral_radius(problem.transitions, problem.lam)) < 1 - 1e-12:
+            return
+        finding = f"diverges: A - diag(lam) has spectral radius {radius:.6g}"
     except ArpackNoConvergence:
-        radius = np.inf
-    if radius >= 1 - 1e-12:
-        warnings.warn(
-            f"the iteration diverges: A - diag(lam) has spectral radius {radius:.6g}; decrease lam "
-            "or set relaxed=True",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        finding = "may diverge: the spectral radius of A - diag(lam) was not found"
+    warnings.warn(
+        f"the iteration {finding}; decrease lam or set relaxed=True",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
 
 
 def _spectral_radius(transitions: Transitions, lam: Array) -> float:

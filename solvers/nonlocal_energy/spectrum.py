@@ -9,6 +9,7 @@ from ..solution import Array
 from .weights import Product, Weights
 
 _SMALL = 1000
+_RESTARTS = 100
 
 
 def largest_moduli(product: Product, n: int, count: int) -> Array:
@@ -24,7 +25,8 @@ def largest_moduli(product: Product, n: int, count: int) -> Array:
     else:
         operator = LinearOperator((n, n), matvec=lambda x: product(x.reshape(-1, 1)).ravel())
         start = np.random.default_rng(0).standard_normal(n)
-        values = eigs(operator, k=count, ncv=count + 40, v0=start, return_eigenvectors=False)
+        settings = {"ncv": count + 40, "maxiter": _RESTARTS, "return_eigenvectors": False}
+        values = eigs(operator, k=count, v0=start, **settings)
     return np.sort(np.abs(values))[::-1][:count]
 
 

@@ -139,9 +139,10 @@ def test_tokens_without_neighbours_stay(fidelity):
         assert_allclose(found.coef[2:], f[2:], rtol=1e-14)
         weight = 0.5 * (2 if fidelity == "degree" else 1)
         assert_allclose(found.coef[1] - found.coef[0], weight / (weight + 4), rtol=1e-7)
-    nothing = minimize_energy(f, np.zeros((5, 5)), lam=0.5, fidelity=fidelity)
-    assert_allclose(nothing.coef, f)
-    assert nothing.converged.all()
+    for nothing in (np.zeros((5, 5)), csr_array((5, 5))):
+        found = minimize_energy(f, nothing, lam=0.5, fidelity=fidelity)
+        assert_allclose(found.coef, f)
+        assert found.converged.all()
 
 
 def test_zero_columns_one_token_and_extreme_scales():

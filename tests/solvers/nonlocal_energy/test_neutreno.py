@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
+from scipy.sparse.linalg import ArpackNoConvergence
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
@@ -23,6 +24,7 @@ from twinsolve.solvers import (
     smoothness_gradient,
     twicing,
 )
+from twinsolve.solvers.nonlocal_energy import spectrum
 
 
 def attention(n=8, std=1.0, seed=0):
@@ -296,7 +298,7 @@ def test_fused_fixed_point_needs_no_matrix_ff_3b():
 def test_filter_responses_in_the_eigenbasis():
     """Symmetric kernel, eigenvalue mu: every filter multiplies the eigenvector by its response."""
     K = kernel(7, scale=0.8)
-    A, lam, omega = transition(K), 0.6, 0.4
+    A, lam = transition(K), 0.6
     mu, V = eigenbasis(K)
     assert_allclose(V - smoothness_gradient(V, K) / K.sum(1, keepdims=True), mu * V, atol=1e-10)
     assert_allclose(np.linalg.matrix_power(A, 5) @ V, mu**5 * V, atol=1e-10)
@@ -345,6 +347,26 @@ def test_spectral_radius_from_products_agrees_with_the_dense_one():
     mu = eigenbasis(K.toarray())[0]
     assert_allclose(neutreno_lam_limit(K), 1 + mu[0], atol=1e-8)
     assert_allclose(neutreno_lam_limit(K.toarray()), 1 + mu[0], atol=1e-10)
+
+
+def test_divergence_of_large_walks_is_found_from_products_erratum_e2d(monkeypatch):
+    n = 1200
+    A = csr_array(0.1 * np.eye(n)[::-1] + 0.9 / n)
+    f = np.random.default_rng(0).standard_normal((n, 1))
+    for form in (A, lambda u: A @ u):
+        with pytest.warns(ConvergenceWarning, match="diverges"):
+            neutreno_iteration(f, form, lam=1.1, n_iter=1)
+    lazy = csr_array(0.7 * np.eye(n) + 0.3 / n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neutreno_iteration(f, lambda u: lazy @ u, lam=0.6, n_iter=1)
+
+    def fail(*_, **__):
+        raise ArpackNoConvergence("no", [], [])
+
+    monkeypatch.setattr(spectrum, "eigs", fail)
+    with pytest.warns(ConvergenceWarning, match="may diverge: .* was not found"):
+        neutreno_iteration(f, lambda u: lazy @ u, lam=0.6, n_iter=1)
 
 
 def test_degenerate_tokens():
