@@ -59,6 +59,13 @@ def test_a_longer_step_than_the_bound_can_diverge_and_the_gap_says_so():
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_the_default_step_is_half_the_bound(K, fidelity, tokens_of):
+    f, step = tokens_of(), 1 / curvature(K, 0.3, fidelity)
+    runs = [gradient_flow(f, K, lam=0.3, fidelity=fidelity, n_iter=1, step=s) for s in (None, step)]
+    assert_allclose(runs[0].coef, runs[1].coef, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_the_default_step_reaches_the_minimiser(fidelity, tokens_of):
     K, f = np.ones((9, 9)), tokens_of()
     run = gradient_flow(f, csr_array(K), lam=0.5, fidelity=fidelity, n_iter=1000)

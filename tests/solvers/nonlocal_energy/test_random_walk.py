@@ -143,6 +143,10 @@ def test_stored_zeros_are_no_moves():
     )
     assert_allclose(stationary_distribution(stored), [1, 0])
     assert_allclose(random_walk_limit([[2.0], [3.0]], stored), [2])
+    apart = stored.copy()
+    apart.data[:] = [1, 0, 0, 1]
+    with pytest.raises(ValueError, match=r"^A: 2 classes"):
+        stationary_distribution(apart)
 
 
 @pytest.mark.parametrize("period", [2, 3])
