@@ -164,19 +164,24 @@ def _fit_rows(problem: _Problem, rows: slice) -> Array:
     shift = (w[:, None] @ x)[:, 0]
     x -= shift[:, None]
     offset = problem.queries[rows] - near - shift
-    unit = np.maximum(np.abs(x).max(axis=(1, 2)), np.finfo(np.float64).tiny)
+    unit = np.abs(x).max(axis=(1, 2))
+    unit[unit == 0] = 1
     x /= unit[:, None, None]
     weighted = (x * w[:, :, None]).transpose(0, 2, 1)
-    slope = _solve(weighted @ x, weighted @ problem.values, problem.reg, len(keys))
+    grain = np.finfo(np.float64).eps * np.abs(near).max(axis=1) / unit
+    slope = _solve(weighted @ x, weighted @ problem.values, problem.reg, len(keys), grain)
     return w @ problem.values + ((offset / unit[:, None])[:, None] @ slope)[:, 0]
 
 
-def _solve(scatter: Array, right: Array, reg: float, n_keys: int) -> Array:
-    """Least slopes B of ``(S + reg tr(S) I) B = right``, of batches."""
+def _solve(scatter: Array, right: Array, reg: float, n_keys: int, grain: Array) -> Array:
+    """Least slopes B of ``(S + reg tr(S) I) B = right``, of batches.
+
+    Coordinates that differ by their rounding error `grain` alone have no spread.
+    """
     eigenvalues, vectors = np.linalg.eigh(scatter)
     eigenvalues = eigenvalues.clip(min=0)
     noise = max(scatter.shape[1], n_keys) * np.finfo(np.float64).eps
-    kept = eigenvalues > noise * eigenvalues[:, -1:]
+    kept = eigenvalues > np.maximum(noise * eigenvalues[:, -1:], grain[:, None] ** 2)
     raised = eigenvalues + reg * eigenvalues.sum(axis=1, keepdims=True)
     inverse = np.divide(1, raised, out=np.zeros_like(raised), where=kept)
     return vectors @ (inverse[:, :, None] * (vectors.transpose(0, 2, 1) @ right))

@@ -150,7 +150,7 @@ def exact_weights(
         np.ascontiguousarray(queries / unit, dtype=np.float64),
         np.ascontiguousarray((keys / unit).T, dtype=np.float64),
         np.broadcast_to(np.ones(keys.shape[1]) if metric is None else metric, queries.shape),
-        max(bandwidth / unit, np.finfo(np.float64).tiny),
+        float(max(bandwidth / unit, np.finfo(np.float64).tiny)),
         kernel,
     )
 
