@@ -22,10 +22,12 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     and has the form ``P_ij = exp(f_i + logits_ij + g_j)``. Potentials f and g are updated in turn,
     in the log domain, so logits may be of any size. If the logits are symmetric, ``f = g`` takes
     the mean of both updates, and the result is symmetric. Near the result, an update shrinks the
-    error by the square of its second singular value, or by (1 - mu) / 2 at its least eigenvalue mu
-    if symmetric: slow only where the tokens nearly fall apart, or nearly swap. An entry of minus infinity is a zero of
-    K. Entries of K through which no permutation matrix inside its pattern passes are zero in every
-    doubly stochastic matrix of that pattern, and so in P.
+    error by the square of the second singular value of P; if P is symmetric, by ``(1 - mu) / 2``
+    for its least eigenvalue mu.
+
+    An entry of minus infinity is a zero of K. Entries of K through which no permutation matrix
+    inside its pattern passes are zero in every doubly stochastic matrix of that pattern, and so in
+    P.
 
     For a doubly stochastic A, filters of the tokens' mean commute with it:
     ``(I + w H) A = A (I + w H)`` with ``H = I - 11^T / N``, which softmax alone does not give.

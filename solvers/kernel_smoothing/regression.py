@@ -73,7 +73,7 @@ def nadaraya_watson(
     Gaussian logits are products of the points about the mean key, in units of the bandwidth. Their
     rounding errors are a few times ``eps * c``, ``c = max |q|^2 + max |k|^2``. Points in float32
     are computed in float32 up to ``c = 64``, all others in float64 up to ``c = 512``; beyond, and
-    for other kernels, logits are sums of squared differences, which no common offset can spoil.
+    for other kernels, distances are sums of squared differences, which no common offset can spoil.
 
     References
     ----------
@@ -265,9 +265,10 @@ def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
     n_rows = rows.stop - rows.start
     total, mass = np.zeros((n_rows, values.shape[1])), np.zeros(n_rows)
     for tile in weights.tiles(rows):
-        total *= tile.factor[:, None]
+        if tile.factor is not None:
+            total *= tile.factor[:, None]
+            mass *= tile.factor
         total += tile.weights @ values[tile.columns]
-        mass *= tile.factor
         mass += tile.mass
     check_mass(mass, rows)
     return total, mass

@@ -21,7 +21,7 @@ Kernel = Callable[[Array], Array]
 jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
 
 _threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
-_ROWS = 384
+_ROWS = 512
 _ROW_BYTES = 2048
 _WHOLE_ENTRIES = 2**20
 # Largest (|q|^2 + |k|^2) / s^2 of centred points for which a product of matrices will do: errors of
@@ -36,8 +36,8 @@ class Tile(NamedTuple):
 
     columns: slice
     weights: Array
-    factor: Array  # what the sums over earlier tiles are to be multiplied by
     mass: Array  # sums of the rows of `weights`
+    factor: Array | None = None  # what the sums over earlier tiles are to be multiplied by
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Products:
     def tiles(self, rows: slice, *, whole: bool = False) -> Iterator[Tile]:
         """Weights of the queries in `rows`, all keys at once if `whole`."""
         queries, bias = self.queries[rows], self.query_bias[rows]
-        ones, mass = np.ones(len(queries)), np.empty(len(queries))
+        mass = np.empty(len(queries))
         for columns, tile in _tiles(len(queries), self.keys, whole):
             np.matmul(queries, self.keys[:, columns], out=tile)
             _exponentiate_products(tile, bias, self.key_bias[columns], mass)
-            yield Tile(columns, tile, ones, mass)
+            yield Tile(columns, tile, mass)
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class Distances:
         """Weights of the queries in `rows`, all keys at once if `whole`."""
         queries, metric = self.queries[rows], np.ascontiguousarray(self.metric[rows])
         nearest = np.full(len(queries), np.inf)
-        factor, mass = np.ones(len(queries)), np.empty(len(queries))
+        factor, mass = np.empty(len(queries)), np.empty(len(queries))
         for columns, tile in _tiles(len(queries), self.keys, whole):
             _squared_distances(queries, self.keys, columns.start, metric, tile)
             if self.kernel in _DECAYS:
                 scale = self._decay(tile)
                 _exponentiate_distances(tile, scale, tile.min(axis=1), nearest, factor, mass)
-                yield Tile(columns, tile, factor, mass)
+                yield Tile(columns, tile, mass, factor)
             else:
                 found = self._profile(tile)
-                yield Tile(columns, found, factor, found.sum(axis=1))
+                yield Tile(columns, found, found.sum(axis=1))
 
     def _decay(self, tile: Array) -> float:
         largest = np.finfo(np.float64).max  # zero times infinity would be no number

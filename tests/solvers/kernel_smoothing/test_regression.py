@@ -1,3 +1,4 @@
+import joblib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -186,6 +187,13 @@ def test_float32_is_kept_and_computed_in_float64(points):
     assert found.dtype == np.float32
     exact = nadaraya_watson(*(x.astype(np.float64) for x in single), bandwidth=0.5)
     assert_allclose(found, exact, atol=np.finfo(np.float32).eps * np.abs(exact).max())
+
+
+def test_processes_give_the_answer_of_threads(points):
+    for kernel in ("gaussian", lambda r: 1 / (1 + r**2)):
+        serial = nadaraya_watson(*points, bandwidth=2.5, kernel=kernel)
+        with joblib.parallel_config("loky", n_jobs=2):
+            assert_array_equal(nadaraya_watson(*points, bandwidth=2.5, kernel=kernel), serial)
 
 
 def test_streamed_residual_is_that_of_the_explicit_weights_if9_to_if12(points):
