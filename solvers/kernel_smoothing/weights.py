@@ -261,9 +261,9 @@ def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, o
         squares = out[i]
         squares[:] = 0
         for d in range(len(keys)):
-            q, m, k = queries[i, d], metric[i, d], keys[d]
+            q, m, k = queries[i, d], metric[i, d], keys[d, start : start + n_columns]
             for j in range(n_columns):
-                difference = q - k[start + j]
+                difference = q - k[j]
                 squares[j] += m * (difference * difference)
 
 
