@@ -9,5 +9,26 @@ __all__ = [
     "simplex_projection_residual",
     "smoother_matrix",
     "sparsemax",
+from .anisotropic import anisotropic_nonlocal_means, elliptical_metric, oriented_metric
+from .balancing import marginal_violation, sinkhorn
+from .local_linear import local_linear_regression, local_linear_residual
+from .regression import (
+    nadaraya_watson,
+    nadaraya_watson_residual,
+    smoother_matrix,
+    weighted_least_squares_residual,
+)
+
+__all__ = [
+    "anisotropic_nonlocal_means",
+    "elliptical_metric",
+    "local_linear_regression",
+    "local_linear_residual",
+    "marginal_violation",
+    "nadaraya_watson",
+    "nadaraya_watson_residual",
+    "oriented_metric",
+    "sinkhorn",
+    "smoother_matrix",
     "weighted_least_squares_residual",
 ]
