@@ -23,7 +23,12 @@ from .clustering import (
     symmetric_affinity,
     unit_rows,
 )
-from .image_filters import nonlocal_means, nonlocal_means_matrix
+from .image_filters import (
+    bilateral_filter,
+    bilateral_matrix,
+    nonlocal_means,
+    nonlocal_means_matrix,
+)
 from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import (
@@ -78,6 +83,8 @@ __all__ = [
     "admm_outlier_self_expression",
     "admm_self_expression",
     "basis_pursuit_self_expression",
+    "bilateral_filter",
+    "bilateral_matrix",
     "clustering_accuracy",
     "coefficient_distance",
     "connectivity",

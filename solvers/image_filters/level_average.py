@@ -1,0 +1,91 @@
+"""The average over all pixels by grey level alone, wherever they are."""
+
+from typing import Any
+
+import joblib
+import numpy as np
+from numba import njit
+
+from ..exponential import exp
+from ..solution import Array
+
+_QUERIES = 2**10
+_KEYS = 2**11
+
+# Sums may be taken in any order.
+jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+
+
+def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
+    """Average with the weights ``exp(-scale |y_i - y_j|^2)``, once for each distinct grey level.
+
+    Parameters
+    ----------
+    planes : ndarray of shape (channels, height, width)
+    scale : float
+
+    Returns
+    -------
+    ndarray of the shape of `planes`
+        Blocks of pairs are summed in the precision of `planes`, and their sums in float64.
+    """
+    if len(planes) == 1:
+        levels, index, counts = np.unique(planes, return_inverse=True, return_counts=True)
+        return _average(levels[None], counts, scale, n_jobs)[:, index.reshape(planes.shape[1:])]
+    levels = planes.reshape(len(planes), -1)
+    return _average(levels, np.ones(levels.shape[1]), scale, n_jobs).reshape(planes.shape)
+
+
+def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> Array:
+    """Averages at the columns of `levels`, of which there are `counts` each."""
+    real, n = levels.dtype, levels.shape[1]
+    values = (np.concatenate([levels, np.ones((1, n), real)]) * counts).astype(real)
+    limited = real.type(min(scale, np.finfo(real).max))
+    blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
+        joblib.delayed(_average_block)(levels, values, limited, start, min(start + _QUERIES, n))
+        for start in range(0, n, _QUERIES)
+    )
+    return np.concatenate(blocks, axis=1)
+
+
+def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: int) -> Array:
+    totals = np.zeros((len(values), stop - start))
+    _add_pairs(levels, values, scale, start, totals, np.empty(_KEYS, levels.dtype))
+    return (totals[:-1] / totals[-1]).astype(levels.dtype)
+
+
+@jit
+def _add_pairs(levels: Any, values: Any, scale: Any, start: int, totals: Any, row: Any) -> None:
+    for first in range(0, levels.shape[1], row.size):
+        n = min(row.size, levels.shape[1] - first)
+        weights = row[:n]
+        for i in range(totals.shape[1]):
+            weights[:] = 0
+            for channel in range(levels.shape[0]):
+                _add_squares(
+                    levels[channel, first : first + n], levels[channel, start + i], weights
+                )
+            _decay(weights, scale)
+            for channel in range(values.shape[0]):
+                totals[channel, i] += _dot(weights, values[channel, first : first + n])
+
+
+@jit
+def _add_squares(row: Any, level: Any, out: Any) -> None:
+    for x in range(out.size):
+        difference = row[x] - level
+        out[x] += difference * difference
+
+
+@jit
+def _decay(row: Any, scale: Any) -> None:
+    for x in range(row.size):
+        row[x] = exp(-scale * row[x])
+
+
+@jit
+def _dot(a: Any, b: Any) -> Any:
+    total = a[0] * b[0]
+    for x in range(1, a.size):
+        total += a[x] * b[x]
+    return total
