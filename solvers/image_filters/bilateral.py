@@ -148,17 +148,22 @@ def _average(
         window = _half_footprint(footprint, height, width)
     else:
         raise ValueError("win_size: must be None where a footprint is given")
-    down, right = np.ogrid[: window.shape[0], : window.shape[1]]
-    distance = np.hypot(down, right - window.shape[1] // 2)
-    with np.errstate(over="ignore"):  # a tiny sigma_spatial: weights 0 and 1
-        position = window * np.exp(-((distance / sigma_spatial) ** 2) / 2)
-    real = planes.values.dtype
+    real, centre = planes.values.dtype, window.shape[1] // 2
+    below, beside = np.arange(len(window)), np.arange(window.shape[1]) - centre
+    position = np.outer(
+        _gaussian(below, sigma_spatial, real), _gaussian(beside, sigma_spatial, real)
+    )
     return WindowAverage(
         padded=planes.values,
         taps=np.ones(1, real),
-        position=position.astype(real),
+        position=position * window,
         scale=planes.inverse_square(sigma_color) / 2,
     )
+
+
+def _gaussian(shift: Array, sigma: float, real: np.dtype) -> Array:
+    with np.errstate(over="ignore"):  # a tiny sigma: weights 0 and 1
+        return np.exp(-((shift / sigma) ** 2) / 2).astype(real)
 
 
 def _half_square(win_size: int | None, sigma_spatial: float, height: int, width: int) -> Array:

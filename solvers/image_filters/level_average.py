@@ -12,8 +12,10 @@ from ..solution import Array
 _QUERIES = 2**10
 _KEYS = 2**11
 
-# Sums may be taken in any order.
-jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+_ANY_ORDER = {"contract", "reassoc", "nsz"}
+
+jit = njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
+inlined = njit(nogil=True, fastmath=_ANY_ORDER, forceinline=True)
 
 
 def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
@@ -30,16 +32,19 @@ def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
         Blocks of pairs are summed in the precision of `planes`, and their sums in float64.
     """
     if len(planes) == 1:
-        levels, index, counts = np.unique(planes, return_inverse=True, return_counts=True)
-        return _average(levels[None], counts, scale, n_jobs)[:, index.reshape(planes.shape[1:])]
+        levels, counts = np.unique(planes, return_counts=True)
+        counts = counts.astype(planes.dtype)
+        averages = _average(levels[None], counts, scale, n_jobs)
+        return averages[0, np.searchsorted(levels, planes)]
     levels = planes.reshape(len(planes), -1)
-    return _average(levels, np.ones(levels.shape[1]), scale, n_jobs).reshape(planes.shape)
+    counts = np.ones(levels.shape[1], planes.dtype)
+    return _average(levels, counts, scale, n_jobs).reshape(planes.shape)
 
 
 def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> Array:
     """Averages at the columns of `levels`, of which there are `counts` each."""
     real, n = levels.dtype, levels.shape[1]
-    values = (np.concatenate([levels, np.ones((1, n), real)]) * counts).astype(real)
+    values = np.concatenate([levels * counts, counts[None]])
     limited = real.type(min(scale, np.finfo(real).max))
     blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
         joblib.delayed(_average_block)(levels, values, limited, start, min(start + _QUERIES, n))
@@ -70,20 +75,20 @@ def _add_pairs(levels: Any, values: Any, scale: Any, start: int, totals: Any, ro
                 totals[channel, i] += _dot(weights, values[channel, first : first + n])
 
 
-@jit
+@inlined
 def _add_squares(row: Any, level: Any, out: Any) -> None:
     for x in range(out.size):
         difference = row[x] - level
         out[x] += difference * difference
 
 
-@jit
+@inlined
 def _decay(row: Any, scale: Any) -> None:
     for x in range(row.size):
         row[x] = exp(-scale * row[x])
 
 
-@jit
+@inlined
 def _dot(a: Any, b: Any) -> Any:
     total = a[0] * b[0]
     for x in range(1, a.size):

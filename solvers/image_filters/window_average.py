@@ -25,6 +25,7 @@ from ..solution import Array
 _BAND_ROWS = 64
 
 jit = njit(nogil=True, cache=True, fastmath={"contract"})
+inlined = njit(nogil=True, fastmath={"contract"}, forceinline=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +145,7 @@ def _add_shifts(
         _flush(sums, totals)
 
 
-@jit
+@inlined
 def _weigh_row(
     padded: Any, taps: Any, i: int, down: int, right: int, afresh: bool, rows: Any
 ) -> Any:
@@ -155,7 +156,8 @@ def _weigh_row(
     radius, size = taps.size - 1, 2 * taps.size - 1
     here, there = max(0, -right), max(0, right)
     width = rows.shape[1] - abs(right)
-    n = width - 2 * radius
+    n, near = width - 2 * radius, min(radius, 1)
+    beside = taps[1] if radius > 0 else taps[0] - taps[0]
     distances, squares = rows[size, :n], rows[size + 1, :width]
     for k in range(i if afresh else i + 2 * radius, i + size):
         for channel in range(padded.shape[0]):
@@ -163,18 +165,24 @@ def _weigh_row(
             b = padded[channel, k + down, there : there + width]
             _square(a, b, squares, channel == 0)
         along = rows[k % size, :n]
-        _centre(squares[radius : radius + n], taps[0], along)
-        for t in range(1, radius + 1):
-            left, right_ = radius - t, radius + t
-            _add_pair(squares[left : left + n], squares[right_ : right_ + n], taps[t], along)
-    centre = i + radius
-    _centre(rows[centre % size, :n], taps[0], distances)
-    for t in range(1, radius + 1):
-        _add_pair(rows[(centre - t) % size, :n], rows[(centre + t) % size, :n], taps[t], distances)
+        x, y = radius - near, radius + near
+        _start(
+            squares[radius : radius + n], squares[x : x + n], squares[y : y + n], taps[0], beside,
+            along,
+        )  # fmt: skip
+        for t in range(2, radius + 1):
+            x, y = radius - t, radius + t
+            _add(squares[x : x + n], squares[y : y + n], taps[t], along)
+    k = i + radius
+    x, y = (k - near) % size, (k + near) % size
+    _start(rows[k % size, :n], rows[x, :n], rows[y, :n], taps[0], beside, distances)
+    for t in range(2, radius + 1):
+        x, y = (k - t) % size, (k + t) % size
+        _add(rows[x, :n], rows[y, :n], taps[t], distances)
     return distances
 
 
-@jit
+@inlined
 def _square(a: Any, b: Any, out: Any, first: bool) -> None:
     if first:
         for x in range(out.size):
@@ -186,39 +194,41 @@ def _square(a: Any, b: Any, out: Any, first: bool) -> None:
             out[x] += difference * difference
 
 
-@jit
-def _centre(row: Any, tap: Any, out: Any) -> None:
+@inlined
+def _start(centre: Any, left: Any, right: Any, tap: Any, tap_beside: Any, out: Any) -> None:
     for x in range(out.size):
-        out[x] = tap * row[x]
+        out[x] = tap * centre[x] + tap_beside * (left[x] + right[x])
 
 
-@jit
-def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
+@inlined
+def _add(left: Any, right: Any, tap: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] += tap * (left[x] + right[x])
 
 
-@jit
+@inlined
 def _decay(row: Any, factor: Any, scale: Any, offset: Any) -> None:
     zero = np.float32(0)
     for x in range(row.size):
         row[x] = factor * exp(-scale * max(row[x] - offset, zero))
 
 
-@jit
+@inlined
 def _give(
     weights: Any, padded: Any, radius: int, i: int, x: int, sums: Any, row: int, column: int
 ) -> None:
     """Add the weighted pixels of row i, from x on, to a row of the sums, from a column on."""
     n = weights.size
-    mass = sums[-1, row, column : column + n]
-    for k in range(n):
-        mass[k] += weights[k]
     for channel in range(padded.shape[0]):
         values = padded[channel, i + radius, x + radius : x + radius + n]
-        total = sums[channel, row, column : column + n]
-        for k in range(n):
-            total[k] += weights[k] * values[k]
+        total, mass = sums[channel, row, column : column + n], sums[-1, row, column : column + n]
+        if channel == 0:
+            for k in range(n):
+                mass[k] += weights[k]
+                total[k] += weights[k] * values[k]
+        else:
+            for k in range(n):
+                total[k] += weights[k] * values[k]
 
 
 @jit
