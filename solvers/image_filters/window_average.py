@@ -156,29 +156,27 @@ def _weigh_row(
     radius, size = taps.size - 1, 2 * taps.size - 1
     here, there = max(0, -right), max(0, right)
     width = rows.shape[1] - abs(right)
-    n, near = width - 2 * radius, min(radius, 1)
-    beside = taps[1] if radius > 0 else taps[0] - taps[0]
-    distances, squares = rows[size, :n], rows[size + 1, :width]
+    n = width - 2 * radius
+    squares, distances = rows[size, :width], rows[size + 1, :n]
     for k in range(i if afresh else i + 2 * radius, i + size):
         for channel in range(padded.shape[0]):
             a = padded[channel, k, here : here + width]
             b = padded[channel, k + down, there : there + width]
             _square(a, b, squares, channel == 0)
+        if radius == 0:
+            return squares
         along = rows[k % size, :n]
-        x, y = radius - near, radius + near
-        _start(
-            squares[radius : radius + n], squares[x : x + n], squares[y : y + n], taps[0], beside,
-            along,
-        )  # fmt: skip
+        centre, x, y = squares[radius : radius + n], radius - 1, radius + 1
+        _start(centre, squares[x : x + n], squares[y : y + n], taps[0], taps[1], along)
         for t in range(2, radius + 1):
             x, y = radius - t, radius + t
-            _add(squares[x : x + n], squares[y : y + n], taps[t], along)
+            _add_pair(squares[x : x + n], squares[y : y + n], taps[t], along)
     k = i + radius
-    x, y = (k - near) % size, (k + near) % size
-    _start(rows[k % size, :n], rows[x, :n], rows[y, :n], taps[0], beside, distances)
+    x, y = (k - 1) % size, (k + 1) % size
+    _start(rows[k % size, :n], rows[x, :n], rows[y, :n], taps[0], taps[1], distances)
     for t in range(2, radius + 1):
         x, y = (k - t) % size, (k + t) % size
-        _add(rows[x, :n], rows[y, :n], taps[t], distances)
+        _add_pair(rows[x, :n], rows[y, :n], taps[t], distances)
     return distances
 
 
@@ -195,13 +193,13 @@ def _square(a: Any, b: Any, out: Any, first: bool) -> None:
 
 
 @inlined
-def _start(centre: Any, left: Any, right: Any, tap: Any, tap_beside: Any, out: Any) -> None:
+def _start(centre: Any, left: Any, right: Any, tap: Any, beside: Any, out: Any) -> None:
     for x in range(out.size):
-        out[x] = tap * centre[x] + tap_beside * (left[x] + right[x])
+        out[x] = tap * centre[x] + beside * (left[x] + right[x])
 
 
 @inlined
-def _add(left: Any, right: Any, tap: Any, out: Any) -> None:
+def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] += tap * (left[x] + right[x])
 
@@ -219,16 +217,22 @@ def _give(
 ) -> None:
     """Add the weighted pixels of row i, from x on, to a row of the sums, from a column on."""
     n = weights.size
+    _add(weights, sums[-1, row, column : column + n])
     for channel in range(padded.shape[0]):
         values = padded[channel, i + radius, x + radius : x + radius + n]
-        total, mass = sums[channel, row, column : column + n], sums[-1, row, column : column + n]
-        if channel == 0:
-            for k in range(n):
-                mass[k] += weights[k]
-                total[k] += weights[k] * values[k]
-        else:
-            for k in range(n):
-                total[k] += weights[k] * values[k]
+        _add_product(weights, values, sums[channel, row, column : column + n])
+
+
+@inlined
+def _add(row: Any, out: Any) -> None:
+    for x in range(out.size):
+        out[x] += row[x]
+
+
+@inlined
+def _add_product(a: Any, b: Any, out: Any) -> None:
+    for x in range(out.size):
+        out[x] += a[x] * b[x]
 
 
 @jit
