@@ -30,9 +30,9 @@ class Planes:
         return np.pad(self.values, ((0, 0), (radius, radius), (radius, radius)), mode="reflect")
 
     def inverse_square(self, width: float) -> float:
-        """Return ``1 / width^2``, for a width in grey levels, in the planes' unit."""
+        """Return ``1 / width^2`` for a width in grey levels: finite, and 0 for an infinite one."""
         ratio = self.unit / width
-        return ratio * ratio
+        return min(ratio * ratio, float(np.finfo(self.values.dtype).max))
 
 
 def check_image(image: ArrayLike, channel_axis: int | None) -> Planes:

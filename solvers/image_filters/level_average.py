@@ -43,11 +43,11 @@ def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
 
 def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> Array:
     """Averages at the columns of `levels`, of which there are `counts` each."""
-    real, n = levels.dtype, levels.shape[1]
+    n = levels.shape[1]
     values = np.concatenate([levels * counts, counts[None]])
-    limited = real.type(min(scale, np.finfo(real).max))
+    scale = levels.dtype.type(scale)
     blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-        joblib.delayed(_average_block)(levels, values, limited, start, min(start + _QUERIES, n))
+        joblib.delayed(_average_block)(levels, values, scale, start, min(start + _QUERIES, n))
         for start in range(0, n, _QUERIES)
     )
     return np.concatenate(blocks, axis=1)

@@ -78,11 +78,9 @@ class WindowAverage:
     def matrix(self) -> Array:
         """Row-stochastic matrix of `apply` over the pixels in row-major order."""
         height, width = self.shape
-        down, right = self.position.shape[0] - 1, self.position.shape[1] // 2
-        above = self.position[:0:-1, ::-1]
-        table = np.zeros((2 * height - 1, 2 * width - 1))
-        window = np.concatenate([above, self.position])
-        table[height - 1 - down : height + down, width - 1 - right : width + right] = window
+        window = np.concatenate([self.position[:0:-1, ::-1], self.position])
+        beyond = height - len(self.position), width - 1 - window.shape[1] // 2
+        table = np.pad(window, [(beyond[0], beyond[0]), (beyond[1], beyond[1])])
         rows, columns = np.indices((height, width)).reshape(2, -1)
         shifts = rows - rows[:, None] + height - 1, columns - columns[:, None] + width - 1
         t = np.concatenate([self.taps[:0:-1], self.taps]).astype(np.float64)
@@ -95,17 +93,16 @@ class WindowAverage:
         return (weights / weights.sum(axis=1, keepdims=True)).astype(self.padded.dtype)
 
 
-def _average_band(filter: WindowAverage, start: int, stop: int) -> Array:
-    padded, taps = filter.padded, filter.taps
+def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
+    padded, taps = average.padded, average.taps
     real, radius = padded.dtype, len(taps) - 1
-    channels, (_, width) = len(padded), filter.shape
+    channels, (_, width) = len(padded), average.shape
     totals = np.ones((channels + 1, stop - start, width))
     totals[:-1] = padded[:, start + radius : stop + radius, radius : radius + width]
     sums = np.zeros(totals.shape, dtype=real)
     rows = np.empty((2 * radius + 3, width + 2 * radius), dtype=real)
-    scale = real.type(min(filter.scale, np.finfo(real).max))
-    offset = real.type(min(filter.offset, np.finfo(real).max))
-    _add_shifts(padded, taps, filter.position, scale, offset, start, totals, sums, rows)
+    scale, offset = real.type(average.scale), real.type(min(average.offset, np.finfo(real).max))
+    _add_shifts(padded, taps, average.position, scale, offset, start, totals, sums, rows)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)
 

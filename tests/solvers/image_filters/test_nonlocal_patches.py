@@ -278,9 +278,15 @@ def test_constant_image_and_large_h():
     assert_allclose(flat, image.mean(), atol=1e-10)
 
 
-def test_tiny_h_leaves_the_image():
-    image = np.random.default_rng(0).random((8, 8))
-    assert_allclose(nonlocal_means(image, patch_size=3, h=1e-200), image, rtol=1e-14)
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_tiny_h_leaves_the_image_and_a_huge_sigma_its_local_mean(real):
+    image = np.random.default_rng(0).random((8, 8)).astype(real)
+    assert_array_equal(nonlocal_means(image, patch_size=3, h=1e-200), image)
+    assert_array_equal(nonlocal_means_matrix(image, patch_size=3, h=1e-200), np.eye(64))
+    flat = {"patch_distance": None, "sigma": 1e200, "h": 0.1}
+    tol = 4 * np.finfo(real).eps
+    assert_allclose(nonlocal_means(image, **flat), image.mean(), rtol=tol)
+    assert_allclose(nonlocal_means_matrix(image, **flat), 1 / 64, rtol=tol)
 
 
 def test_float32_is_kept():
