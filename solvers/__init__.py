@@ -59,6 +59,13 @@ from .kernel_smoothing import (
     sparsemax,
     weighted_least_squares_residual,
 )
+from .image_filters import (
+    bilateral_filter,
+    bilateral_matrix,
+    nonlocal_means,
+    nonlocal_means_matrix,
+)
+from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import (
     clustering_accuracy,
@@ -146,6 +153,8 @@ __all__ = [
     "basis_pursuit_self_expression",
     "boost",
     "boosting_lipschitz_bound",
+    "bilateral_filter",
+    "bilateral_matrix",
     "clustering_accuracy",
     "coefficient_distance",
     "condition_number",
