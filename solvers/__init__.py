@@ -42,7 +42,12 @@ from .conditioning import (
     gray_tokens,
     skip_condition_bound,
 )
-from .image_filters import nonlocal_means, nonlocal_means_matrix
+from .image_filters import (
+    bilateral_filter,
+    bilateral_matrix,
+    nonlocal_means,
+    nonlocal_means_matrix,
+)
 from .kernel_smoothing import (
     anisotropic_nonlocal_means,
     elliptical_metric,
@@ -59,13 +64,6 @@ from .kernel_smoothing import (
     sparsemax,
     weighted_least_squares_residual,
 )
-from .image_filters import (
-    bilateral_filter,
-    bilateral_matrix,
-    nonlocal_means,
-    nonlocal_means_matrix,
-)
-from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import (
     clustering_accuracy,
@@ -151,10 +149,10 @@ __all__ = [
     "attention_condition_bound",
     "attention_spectrum",
     "basis_pursuit_self_expression",
-    "boost",
-    "boosting_lipschitz_bound",
     "bilateral_filter",
     "bilateral_matrix",
+    "boost",
+    "boosting_lipschitz_bound",
     "clustering_accuracy",
     "coefficient_distance",
     "condition_number",
