@@ -25,7 +25,13 @@ from .clustering import (
 )
 from .image_filters import nonlocal_means, nonlocal_means_matrix
 from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
-from .locally_linear import locally_linear_residual, locally_linear_weights
+from .locally_linear import (
+    Embedding,
+    LocallyLinearEmbedding,
+    locally_linear_embedding,
+    locally_linear_residual,
+    locally_linear_weights,
+)
 from .metrics import (
     clustering_accuracy,
     coefficient_distance,
@@ -67,8 +73,10 @@ from .sparse_coding import (
 
 __all__ = [
     "ElasticNetSubspaceClustering",
+    "Embedding",
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
+    "LocallyLinearEmbedding",
     "LowRankSubspaceClustering",
     "OMPSubspaceClustering",
     "Solution",
@@ -94,6 +102,7 @@ __all__ = [
     "lasso_objective",
     "least_squares_residual",
     "least_squares_self_expression",
+    "locally_linear_embedding",
     "locally_linear_residual",
     "locally_linear_weights",
     "low_rank_affinity",
