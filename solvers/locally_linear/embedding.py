@@ -19,7 +19,8 @@ from sklearn.utils import check_random_state
 from ..solution import Array, check_dense_or_sparse, check_integer, check_positive
 
 _MOST_DENSE = 200
-_ROUNDING = 4 * np.finfo(np.float64).eps
+_CYCLE = 10
+_STEADY = 1e-10  # relative fall of the objective in a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +77,9 @@ def locally_linear_embedding(
     n_components : int, default=2
         Smaller than n_samples.
     tol : float, default=1e-6
-        Stop at ``|M y - mu y| <= tol mu`` for every column, or when the residual is of the size of
-        rounding, ``4 eps |I - C|_1 |I - C|_inf``. The relative error of the objective is of the
-        order of ``tol^2 mu`` over the gap to the next eigenvalue.
+        Stop at ``|M y - mu y| <= tol mu`` for every column, or at the size of rounding, ``64 eps
+        |I - C|_1 |I - C|_inf``, once the objective no longer falls. Its relative error is then of
+        the order of ``tol^2 mu`` over the gap to the next eigenvalue.
     max_iter : int, default=100
         Most steps; each solves ``M Z = B`` for n_components + 1 columns.
     random_state : int, RandomState or None
@@ -110,8 +111,8 @@ def locally_linear_embedding(
     Notes
     -----
     M is singular but for a shift at the level of rounding; its factors are sparse for data on a
-    manifold of low dimension. Each step of block Lanczos on the inverse, orthogonal to the constant,
-    is followed by a Rayleigh-Ritz step. Up to 200 points, M is diagonalised whole.
+    manifold of low dimension. Each step of block Lanczos on its inverse, orthogonal to the
+    constant, is followed by a Rayleigh-Ritz step. Up to 200 points, M is diagonalised whole.
 
     Examples
     --------
@@ -145,22 +146,23 @@ def locally_linear_embedding(
             stacklevel=2,
         )
     A = csr_array(eye_array(n_samples) - C)
-    problem = _Eigenproblem(A, csr_array(A.T), tol)
+    problem = _Eigenproblem(A, tol)
     if n_samples <= _MOST_DENSE or n_samples < 4 * (n_components + 1):
         Y, n_iter = problem.improve(_dense_eigenvectors(A, n_components)), 1
     else:
         rng = check_random_state(random_state)
-        Y, n_iter = _lanczos(problem, n_components, n_parts, max_iter, rng)
+        Y, n_iter = _lanczos(problem, n_components, max_iter, rng)
     return _certified(problem, Y, n_iter, dtype)
 
 
-@dataclass(frozen=True)
 class _Eigenproblem:
     """``A^T A y = mu y`` for y orthogonal to the constant, which A maps to zero."""
 
-    A: csr_array
-    transposed: csr_array
-    tol: float
+    def __init__(self, A: csr_array, tol: float) -> None:
+        self.A, self.transposed, self.tol = A, csr_array(A.T), tol
+        magnitude = abs(A)
+        bound = magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()
+        self.rounding = 64 * np.finfo(np.float64).eps * bound
 
     def improve(self, Y: Array) -> Array:
         """Orthonormal basis of the same columns that diagonalises ``A^T A`` between them."""
@@ -174,12 +176,9 @@ class _Eigenproblem:
         eigenvalues = (image**2).sum(axis=0)
         return eigenvalues, np.linalg.norm(self.transposed @ image - Y * eigenvalues, axis=0)
 
-    def converged(self, Y: Array) -> bool:
-        """Whether the columns are eigenvectors to `tol`, or as far as rounding allows."""
-        eigenvalues, residual = self.residual(Y)
-        magnitude = abs(self.A)
-        rounding = _ROUNDING * magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()
-        return bool((residual <= np.maximum(self.tol * eigenvalues, rounding)).all())
+    def settled(self, eigenvalues: Array, residual: Array) -> Array:
+        """Which pairs are as exact as `tol` asks or rounding allows."""
+        return residual <= np.maximum(self.tol * eigenvalues, self.rounding)
 
 
 def _certified(problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype) -> Embedding:
@@ -187,7 +186,7 @@ def _certified(problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype) -
     eigenvalues, residual = problem.residual(Y)
     basis = np.column_stack([np.full(len(Y), len(Y) ** -0.5), Y])
     orthogonality = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max()
-    converged = problem.converged(Y)
+    converged = bool(problem.settled(eigenvalues, residual).all())
     if not converged:
         warnings.warn(
             f"relative residuals {residual / eigenvalues} after {n_iter} steps exceed "
@@ -214,33 +213,38 @@ def _dense_eigenvectors(A: csr_array, n_components: int) -> Array:
 
 
 def _lanczos(
-    problem: _Eigenproblem,
-    n_components: int,
-    n_parts: int,
-    max_iter: int,
-    rng: np.random.RandomState,
+    problem: _Eigenproblem, n_components: int, max_iter: int, rng: np.random.RandomState
 ) -> tuple[Array, int]:
-    """Improved Ritz vectors of the inverse, and the number of steps."""
-    n_samples = problem.A.shape[0]
+    """Improved Ritz vectors of the inverse, and the number of steps.
+
+    Vectors that have settled leave the iteration when it restarts: where their eigenvalues are many
+    orders of magnitude below the others, rounding in their direction would hide those.
+    """
+    n_samples, width = problem.A.shape[0], n_components + 1
     solve = _inverse(problem)
-    # Eigenvalue 0 must leave the iteration: its inverse would hide the others.
-    zeros = _null_space(solve, n_samples, n_parts, rng)
-    wanted = n_components - zeros.shape[1]
-    if wanted <= 0:
-        return problem.improve(zeros)[:, :n_components], 1
-    basis = images = np.empty((n_samples, 0))
-    block = rng.standard_normal((n_samples, n_components + 1))
-    for n_iter in range(1, max_iter + 1):
-        block = _orthonormal(block, np.hstack([zeros, basis]))
-        basis = np.hstack([basis, block])
-        block = _orthogonal(_centred(solve(block)), zeros)
-        images = np.hstack([images, block])
-        ritz = eigh(_symmetric(basis.T @ images))[1][:, -wanted:]
-        # The images, not the basis: a step of the power method for no solve.
-        Y = problem.improve(np.hstack([zeros, images @ ritz]))
-        if problem.converged(Y):
-            break
-    return Y, n_iter
+    locked, block, n_iter = np.empty((n_samples, 0)), rng.standard_normal((n_samples, width)), 0
+    while True:
+        basis = images = np.empty((n_samples, 0))
+        objective = np.inf
+        for _ in range(min(_CYCLE, max_iter - n_iter)):
+            block = _orthonormal(block, np.hstack([locked, basis]))
+            basis = np.hstack([basis, block])
+            block = _orthogonal(_centred(solve(block)), locked)
+            images = np.hstack([images, block])
+            ritz = eigh(_symmetric(basis.T @ images))[1][:, ::-1]
+            # The images, not the basis: a step of the power method for no solve.
+            found = images @ ritz[:, :width]
+            Y = problem.improve(np.hstack([locked, found])[:, :n_components])
+            n_iter += 1
+            eigenvalues, residual = problem.residual(Y)
+            settled = problem.settled(eigenvalues, residual)
+            steady = eigenvalues.sum() >= (1 - _STEADY) * objective
+            if settled.all() and steady:
+                return Y, n_iter
+            objective = eigenvalues.sum()
+        if settled.all() or n_iter == max_iter:
+            return Y, n_iter
+        locked, block = Y[:, : settled.argmin()], found
 
 
 def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
@@ -254,16 +258,6 @@ def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
         options={"SymmetricMode": True},
     )
     return factors.solve
-
-
-def _null_space(
-    solve: Callable[[Array], Array], n_samples: int, n_parts: int, rng: np.random.RandomState
-) -> Array:
-    """Centred null vectors: one less than there are closed parts."""
-    zeros = rng.standard_normal((n_samples, n_parts - 1))
-    for _ in range(3 if n_parts > 1 else 0):
-        zeros = np.linalg.qr(_centred(solve(zeros)))[0]
-    return zeros
 
 
 def _orthonormal(block: Array, basis: Array) -> Array:

@@ -155,6 +155,7 @@ def locally_linear_residual(
         stored = slice(weights.indptr[i], weights.indptr[i + 1])
         c = weights.data[stored].astype(np.float64)
         local = X[weights.indices[stored]] - x
+        local /= max(np.abs(local).max(), np.finfo(np.float64).tiny)
         gram = local @ local.T
         trace = max(np.trace(gram), np.finfo(np.float64).tiny)
         m = gram @ c + reg * trace * c
@@ -234,7 +235,7 @@ def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
 
 @njit(nogil=True, cache=True)
 def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> None:
-    """Lower half of ``g + reg tr(g) I``, of the neighbours in a unit that keeps squares in range."""
+    """Lower half of ``g + reg tr(g) I``, in a unit of length that keeps squares in range."""
     trace = 0.0
     for a in range(n):
         for d in range(local.shape[1]):
