@@ -140,8 +140,8 @@ def locally_linear_embedding(
     n_parts = _count_closed_parts(C)
     if n_parts > 1:
         warnings.warn(
-            f"the neighbour graph falls into {n_parts} parts without neighbours outside; "
-            f"{n_parts - 1} coordinates only tell them apart: take more neighbours",
+            f"the neighbour graph falls into {n_parts} parts without neighbours outside, which the "
+            "first coordinates merely tell apart: take more neighbours",
             UserWarning,
             stacklevel=2,
         )

@@ -120,8 +120,7 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def transform(self, X: ArrayLike) -> Array:
         """Coordinates of new points by the weights that reconstruct them from the training points.
 
-        A training point is its own nearest neighbour here, and returns to its coordinates up to the
-        regularisation.
+        A training point is its own nearest neighbour here, and returns to nearly its coordinates.
         """
         check_is_fitted(self)
         points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)

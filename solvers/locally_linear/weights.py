@@ -84,15 +84,15 @@ def locally_linear_weights(
     X = check_matrix(X, "X", min_rows=2 if queries is None else 1)
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
     reg = check_positive(reg, "reg", allow_zero=True)
-    if (n_neighbors is None) == (graph is None):
-        raise ValueError("n_neighbors: give either n_neighbors or graph")
-    if graph is not None:
+    if graph is not None and n_neighbors is None:
         indptr, indices = _stored(graph, (len(points), len(X)), exclude_self=queries is None)
-    else:
+    elif graph is None and n_neighbors is not None:
         most = len(X) - (queries is None)
         n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1, maximum=most)
         chosen = nearest(points, X, n_neighbors, exclude_self=queries is None, n_jobs=n_jobs)
         indptr, indices = np.arange(0, chosen.size + 1, n_neighbors), chosen.ravel()
+    else:
+        raise ValueError("n_neighbors: give either n_neighbors or graph")
     data = _barycentre_weights(points, X, indptr, indices, reg, n_jobs)
     return csr_array(
         (data.astype(np.result_type(X, points), copy=False), indices, indptr),
