@@ -31,30 +31,29 @@ def nearest(
     limit = np.full(len(points), np.inf)
     if count < len(X):
         limit = (1 - 2 * slack) * far[:, -1] ** 2 - rounding
-    chosen = np.empty((len(points), n_neighbors), dtype=np.intp)
-    blocks = [slice(start, start + _ROWS) for start in range(0, len(points), _ROWS)]
-    Parallel(n_jobs=n_jobs, prefer="threads")(
+    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(_choose)(
-            points[rows],
+            points[start : start + _ROWS],
             X,
-            rows.start if exclude_self else -len(points),
-            candidates[rows],
-            limit[rows],
-            chosen[rows],
+            start if exclude_self else -len(points),
+            candidates[start : start + _ROWS],
+            limit[start : start + _ROWS],
+            n_neighbors,
         )
-        for rows in blocks
+        for start in range(0, len(points), _ROWS)
     )
-    chosen.sort(axis=1)
-    return chosen
+    return np.sort(np.concatenate(blocks), axis=1)
 
 
 @njit(nogil=True, cache=True)
 def _choose(
-    points: Array, X: Array, first: int, candidates: Array, limit: Array, chosen: Array
-) -> None:
-    """The nearest candidates, or rows of X if they reach to the limit of the squared distance."""
-    n_neighbors = chosen.shape[1]
-    nearest = np.empty(n_neighbors)
+    points: Array, X: Array, first: int, candidates: Array, limit: Array, n_neighbors: int
+) -> Array:
+    """The nearest candidates, or rows of X if they reach to the limit of the squared distance.
+
+    Point i is row ``first + i`` of X, which is not chosen.
+    """
+    nearest, chosen = np.empty(n_neighbors), np.empty((len(points), n_neighbors), dtype=np.intp)
     for i in range(len(points)):
         nearest[:] = np.inf
         chosen[i] = len(X)
@@ -68,6 +67,7 @@ def _choose(
         for j in range(len(X)):
             if j != first + i:
                 _insert(_distance(points[i], X[j], nearest[-1]), j, nearest, chosen[i])
+    return chosen
 
 
 @njit(nogil=True, cache=True)

@@ -183,19 +183,14 @@ def _barycentre_weights(
     points: Array, X: Array, indptr: Array, indices: Array, reg: float, n_jobs: int | None
 ) -> Array:
     X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
-    weights = np.empty(len(indices))
-    regular = Parallel(n_jobs=n_jobs, prefer="threads")(
+    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(_solve_rows)(
-            points[start : start + _ROWS],
-            X,
-            indptr[start : start + _ROWS + 1],
-            indices,
-            reg,
-            weights,
+            points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg
         )
         for start in range(0, len(points), _ROWS)
     )
-    if not all(regular):
+    weights: Array = np.concatenate(blocks)
+    if np.isnan(weights).any():
         raise ValueError(
             "reg: a local Gram matrix is singular (neighbours coincide, or outnumber the "
             "features); use a larger reg > 0"
@@ -204,22 +199,22 @@ def _barycentre_weights(
 
 
 @njit(nogil=True, cache=True)
-def _solve_rows(
-    points: Array, X: Array, indptr: Array, indices: Array, reg: float, weights: Array
-) -> bool:
-    """Fill in the weights of each point; False as soon as a local system is singular."""
-    most = np.diff(indptr).max()
+def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
+    """Weights of each point after the other; NaN where a local system is singular."""
+    most, first = np.diff(indptr).max(), indptr[0]
     local, gram = np.empty((most, X.shape[1])), np.empty((most, most))
+    weights = np.ones(indptr[-1] - first)
     for i in range(len(points)):
-        rows = slice(indptr[i], indptr[i + 1])
-        largest = _subtract(points[i], X, indices[rows], local)
-        weights[rows] = 1.0
+        own, h = (
+            indices[indptr[i] : indptr[i + 1]],
+            weights[indptr[i] - first : indptr[i + 1] - first],
+        )
+        largest = _subtract(points[i], X, own, local)
         if largest > 0.0:
-            _fill_gram(local, gram, largest, reg, indptr[i + 1] - indptr[i])
-            if not _solve(gram, weights[rows]):
-                return False
-        weights[rows] /= weights[rows].sum()
-    return True
+            _fill_gram(local, gram, largest, reg, len(own))
+            _solve(gram, h)
+        h /= h.sum()
+    return weights
 
 
 @njit(nogil=True, cache=True)
@@ -256,15 +251,19 @@ def _dot(x: Array, y: Array) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _solve(gram: Array, h: Array) -> bool:
-    """Overwrite h by ``gram^-1 h`` by the factors L D L^T, which replace the lower half of gram."""
+def _solve(gram: Array, h: Array) -> None:
+    """Overwrite h by ``gram^-1 h`` by the factors L D L^T, which replace the lower half of gram.
+
+    NaN if a pivot is no more than rounding of what it was.
+    """
     n = len(h)
     column, least = np.empty(n), np.empty(n)
     for j in range(n):
         least[j] = n * 2.0**-52 * gram[j, j]
     for j in range(n):
         if gram[j, j] <= least[j]:
-            return False
+            h[:] = np.nan
+            return
         inverse = 1 / gram[j, j]
         for a in range(j + 1, n):
             column[a] = gram[a, j]
@@ -276,4 +275,3 @@ def _solve(gram: Array, h: Array) -> bool:
     for j in range(n - 1, -1, -1):
         for b in range(j):
             h[b] -= gram[j, b] * h[j]
-    return True

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joblib import parallel_config
 from numpy.testing import assert_allclose
 from scipy.sparse import coo_array, csr_array
 from sklearn.manifold._locally_linear import barycenter_kneighbors_graph, barycenter_weights
@@ -203,12 +204,16 @@ def test_duplicates_get_equal_weights():
     assert_allclose(C.toarray(), (1 - np.eye(4)) / 3, rtol=1e-14)
 
 
-def test_blocks_and_threads_change_nothing(monkeypatch):
+def test_blocks_threads_and_processes_change_nothing(monkeypatch):
     X = np.random.default_rng(0).standard_normal((50, 3))
     whole = locally_linear_weights(X, n_neighbors=5)
     monkeypatch.setattr("twinsolve.solvers.locally_linear.weights._ROWS", 7)
-    for n_jobs in (None, 2):
-        blocks = locally_linear_weights(X, n_neighbors=5, n_jobs=n_jobs)
+    monkeypatch.setattr("twinsolve.solvers.locally_linear.neighbors._ROWS", 9)
+    given = locally_linear_weights(X, n_neighbors=5, n_jobs=2)
+    assert (given.data == whole.data).all()
+    for backend, n_jobs in [("threading", None), ("threading", 2), ("loky", 2)]:
+        with parallel_config(backend, n_jobs=n_jobs, max_nbytes=1):
+            blocks = locally_linear_weights(X, n_neighbors=5)
         assert (blocks.data == whole.data).all()
         assert (blocks.indices == whole.indices).all()
 
