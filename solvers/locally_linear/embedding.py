@@ -167,8 +167,7 @@ class _Eigenproblem:
     def improve(self, Y: Array) -> Array:
         """Orthonormal basis of the same columns that diagonalises ``A^T A`` between them."""
         Y = np.linalg.qr(_centred(Y))[0]
-        image = self.A @ Y
-        return Y @ np.linalg.eigh(image.T @ image)[1]
+        return Y @ np.linalg.svd(self.A @ Y, full_matrices=False)[2][::-1].T
 
     def residual(self, Y: Array) -> tuple[Array, Array]:
         """Eigenvalues of the columns, and how far they are from being eigenvectors."""
@@ -183,6 +182,7 @@ class _Eigenproblem:
 
 def _certified(problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype) -> Embedding:
     Y = Y * np.where(Y[np.abs(Y).argmax(axis=0), np.arange(Y.shape[1])] < 0, -1.0, 1.0)
+    Y = Y[:, problem.residual(Y)[0].argsort(kind="stable")]  # rounding may swap zeros
     eigenvalues, residual = problem.residual(Y)
     basis = np.column_stack([np.full(len(Y), len(Y) ** -0.5), Y])
     orthogonality = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max()

@@ -205,10 +205,8 @@ def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: flo
     local, gram = np.empty((most, X.shape[1])), np.empty((most, most))
     weights = np.ones(indptr[-1] - first)
     for i in range(len(points)):
-        own, h = (
-            indices[indptr[i] : indptr[i + 1]],
-            weights[indptr[i] - first : indptr[i + 1] - first],
-        )
+        start, stop = indptr[i], indptr[i + 1]
+        own, h = indices[start:stop], weights[start - first : stop - first]
         largest = _subtract(points[i], X, own, local)
         if largest > 0.0:
             _fill_gram(local, gram, largest, reg, len(own))

@@ -18,7 +18,7 @@ from twinsolve.solvers import (
 
 
 @parametrize_with_checks([LocallyLinearEmbedding()])
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("default", "ignore:the neighbour graph falls")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 

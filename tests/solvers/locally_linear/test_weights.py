@@ -204,16 +204,19 @@ def test_duplicates_get_equal_weights():
     assert_allclose(C.toarray(), (1 - np.eye(4)) / 3, rtol=1e-14)
 
 
-def test_blocks_threads_and_processes_change_nothing(monkeypatch):
+@pytest.mark.parametrize(
+    ("backend", "n_jobs"),
+    [("threading", None), ("threading", 2), pytest.param("loky", 2, marks=pytest.mark.slow)],
+)
+def test_blocks_threads_and_processes_change_nothing(monkeypatch, backend, n_jobs):
     X = np.random.default_rng(0).standard_normal((50, 3))
     whole = locally_linear_weights(X, n_neighbors=5)
     monkeypatch.setattr("twinsolve.solvers.locally_linear.weights._ROWS", 7)
     monkeypatch.setattr("twinsolve.solvers.locally_linear.neighbors._ROWS", 9)
-    given = locally_linear_weights(X, n_neighbors=5, n_jobs=2)
-    assert (given.data == whole.data).all()
-    for backend, n_jobs in [("threading", None), ("threading", 2), ("loky", 2)]:
-        with parallel_config(backend, n_jobs=n_jobs, max_nbytes=1):
-            blocks = locally_linear_weights(X, n_neighbors=5)
+    direct = locally_linear_weights(X, n_neighbors=5, n_jobs=n_jobs)
+    with parallel_config(backend, n_jobs=n_jobs):
+        configured = locally_linear_weights(X, n_neighbors=5)
+    for blocks in (direct, configured):
         assert (blocks.data == whole.data).all()
         assert (blocks.indices == whole.indices).all()
 
