@@ -217,34 +217,32 @@ def _lanczos(
 ) -> tuple[Array, int]:
     """Improved Ritz vectors of the inverse, and the number of steps.
 
-    Vectors that have settled leave the iteration when it restarts: where their eigenvalues are many
-    orders of magnitude below the others, rounding in their direction would hide those.
+    Eigenvalues many orders of magnitude below the others hide these behind rounding of the
+    inverse, until the iteration restarts with their vectors in front.
     """
     n_samples, width = problem.A.shape[0], n_components + 1
     solve = _inverse(problem)
-    locked, block, n_iter = np.empty((n_samples, 0)), rng.standard_normal((n_samples, width)), 0
+    found, n_iter = rng.standard_normal((n_samples, width)), 0
     while True:
+        block, objective = found, np.inf
         basis = images = np.empty((n_samples, 0))
-        objective = np.inf
         for _ in range(min(_CYCLE, max_iter - n_iter)):
-            block = _orthonormal(block, np.hstack([locked, basis]))
+            block = _orthonormal(block, basis)
             basis = np.hstack([basis, block])
-            block = _orthogonal(_centred(solve(block)), locked)
+            block = _centred(solve(block))
             images = np.hstack([images, block])
             ritz = eigh(_symmetric(basis.T @ images))[1][:, ::-1]
             # The images, not the basis: a step of the power method for no solve.
             found = images @ ritz[:, :width]
-            Y = problem.improve(np.hstack([locked, found])[:, :n_components])
+            Y = problem.improve(found[:, :n_components])
             n_iter += 1
             eigenvalues, residual = problem.residual(Y)
-            settled = problem.settled(eigenvalues, residual)
-            steady = eigenvalues.sum() >= (1 - _STEADY) * objective
-            if settled.all() and steady:
+            settled = problem.settled(eigenvalues, residual).all()
+            if settled and eigenvalues.sum() >= (1 - _STEADY) * objective:
                 return Y, n_iter
             objective = eigenvalues.sum()
-        if settled.all() or n_iter == max_iter:
+        if settled or n_iter == max_iter:
             return Y, n_iter
-        locked, block = Y[:, : settled.argmin()], found
 
 
 def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
@@ -263,12 +261,9 @@ def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
 def _orthonormal(block: Array, basis: Array) -> Array:
     """An orthonormal block, orthogonal to the constant and to `basis`; twice is enough."""
     for _ in range(2):
-        block = np.linalg.qr(_orthogonal(_centred(block), basis))[0]
+        block = _centred(block)
+        block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
     return block
-
-
-def _orthogonal(block: Array, basis: Array) -> Array:
-    return block - basis @ (basis.T @ block)
 
 
 def _centred(Y: Array) -> Array:
