@@ -4,7 +4,19 @@ Samples, signals and tokens are rows throughout. Problems that are solved return
 a certificate; closed forms and filters return arrays.
 """
 
-from .boosting import twicing
+from .boosting import (
+    boost,
+    boosting_lipschitz_bound,
+    generalized_residual,
+    l2_boosting,
+    method_noise,
+    residual_noise_share,
+    signal_to_noise_ratio,
+    snr_gain_bound,
+    sos_boosting,
+    sos_tau_max,
+    twicing,
+)
 from .clustering import (
     ElasticNetSubspaceClustering,
     KSubspaces,
@@ -23,8 +35,22 @@ from .clustering import (
     symmetric_affinity,
     unit_rows,
 )
+from .conditioning import (
+    attention_condition_bound,
+    condition_number,
+    feed_forward_condition_bound,
+    gray_tokens,
+    skip_condition_bound,
+)
 from .image_filters import nonlocal_means, nonlocal_means_matrix
-from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from .kernel_smoothing import (
+    entropic_gap,
+    nadaraya_watson,
+    simplex_projection_residual,
+    smoother_matrix,
+    sparsemax,
+    weighted_least_squares_residual,
+)
 from .locally_linear import locally_linear_residual, locally_linear_weights
 from .metrics import (
     clustering_accuracy,
@@ -64,6 +90,18 @@ from .sparse_coding import (
     sparse_code,
     sparse_code_path,
 )
+from .spectral_filtering import (
+    attention_spectrum,
+    ergodicity_coefficient,
+    high_frequency_gain,
+    high_frequency_gain_bound,
+    high_frequency_share,
+    high_pass_scale,
+    high_pass_values,
+    low_pass_ratio,
+    scale_frequencies,
+    split_frequencies,
+)
 
 __all__ = [
     "ElasticNetSubspaceClustering",
@@ -77,17 +115,33 @@ __all__ = [
     "admm_low_rank_self_expression",
     "admm_outlier_self_expression",
     "admm_self_expression",
+    "attention_condition_bound",
+    "attention_spectrum",
     "basis_pursuit_self_expression",
+    "boost",
+    "boosting_lipschitz_bound",
     "clustering_accuracy",
     "coefficient_distance",
+    "condition_number",
     "connectivity",
     "coordinate_descent",
     "duality_gap",
     "eigengap_n_clusters",
+    "entropic_gap",
+    "ergodicity_coefficient",
+    "feed_forward_condition_bound",
     "fista",
+    "generalized_residual",
+    "gray_tokens",
+    "high_frequency_gain",
+    "high_frequency_gain_bound",
+    "high_frequency_share",
+    "high_pass_scale",
+    "high_pass_values",
     "ista",
     "keep_l1_mass",
     "ksvd",
+    "l2_boosting",
     "lam_from_alpha",
     "lam_from_gamma",
     "lam_max",
@@ -96,10 +150,12 @@ __all__ = [
     "least_squares_self_expression",
     "locally_linear_residual",
     "locally_linear_weights",
+    "low_pass_ratio",
     "low_rank_affinity",
     "low_rank_gap",
     "low_rank_self_expression",
     "low_rank_sparse_self_expression",
+    "method_noise",
     "nadaraya_watson",
     "nonlocal_means",
     "nonlocal_means_matrix",
@@ -108,14 +164,24 @@ __all__ = [
     "outlier_self_expression",
     "proximal_self_expression",
     "relative_residual",
+    "residual_noise_share",
     "robust_low_rank_self_expression",
     "scale_by_row_maximum",
+    "scale_frequencies",
+    "signal_to_noise_ratio",
+    "simplex_projection_residual",
+    "skip_condition_bound",
     "smoother_matrix",
+    "snr_gain_bound",
     "softmax_rows",
+    "sos_boosting",
+    "sos_tau_max",
     "sparse_code",
     "sparse_code_path",
     "sparse_self_expression",
+    "sparsemax",
     "spectral_labels",
+    "split_frequencies",
     "subspace_preserving_error",
     "svd_power_affinity",
     "symmetric_affinity",

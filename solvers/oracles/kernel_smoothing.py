@@ -43,3 +43,77 @@ def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:
     ]
     cp.Problem(cp.Minimize(cp.sum(cp.hstack(errors)))).solve(solver=cp.CLARABEL)
     return np.asarray(u.value)
+
+
+def simplex_projection(logits: ArrayLike) -> Array:
+    """Solve ``min_p |p - z|^2`` subject to ``p >= 0, sum(p) = 1`` for every row z of the logits.
+
+    Parameters
+    ----------
+    logits : array-like of shape (n_rows, n_entries)
+        Finite.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_entries)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS SE-SPM.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.kernel_smoothing import simplex_projection
+    >>> simplex_projection([[0.5, 0.0]]).round(5)
+    array([[0.75, 0.25]])
+    """
+    z = np.asarray(logits, dtype=float)
+    p = cp.Variable(z.shape, nonneg=True)
+    return _solve_on_simplex(cp.Minimize(cp.sum_squares(p - z)), p, tol=1e-12)
+
+
+def entropic_linear_program(logits: ArrayLike, *, temperature: float = 1.0) -> Array:
+    """Solve ``max_p z.p - t sum_j p_j log p_j`` subject to ``p >= 0, sum(p) = 1`` for every row z.
+
+    Parameters
+    ----------
+    logits : array-like of shape (n_rows, n_entries)
+        Finite.
+    temperature : float, default=1.0
+        The weight t > 0 of the entropy; the solution is the softmax of ``z / t``.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_entries)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS SE-4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.oracles.kernel_smoothing import entropic_linear_program
+    >>> entropic_linear_program([[np.log(3.0), 0.0]]).round(5)
+    array([[0.75, 0.25]])
+    """
+    z = np.asarray(logits, dtype=float)
+    p = cp.Variable(z.shape)
+    objective = cp.sum(cp.multiply(z, p)) + temperature * cp.sum(cp.entr(p))
+    return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-11)  # all that the cone gives
+
+
+def _solve_on_simplex(objective: cp.Minimize | cp.Maximize, p: cp.Variable, *, tol: float) -> Array:
+    problem = cp.Problem(objective, [cp.sum(p, axis=1) == 1])
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=tol, tol_gap_rel=tol, tol_feas=tol)
+    return np.asarray(p.value)

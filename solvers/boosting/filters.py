@@ -1,0 +1,126 @@
+"""Filters as functions, their values, and the loop that every recursion shares."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import sparray
+
+from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix
+
+Function = Callable[[Array], Array]
+Filter: TypeAlias = ArrayLike | sparray | Function
+Callback = Callable[[int, Array], Any]
+
+
+def check_values(values: ArrayLike, name: str) -> Array:
+    """Return `values` as a finite real array of two or three dimensions, float32 or float64.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    try:
+        shape = np.shape(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: must be an array, got rows of unequal length") from error
+    if len(shape) not in (2, 3):
+        raise ValueError(f"{name}: must have two or three dimensions, got shape {shape}")
+    if len(shape) == 2:
+        return check_matrix(values, name)
+    rows = np.reshape(np.asarray(values), (shape[0], math.prod(shape[1:])))
+    return check_matrix(rows, name).reshape(shape)
+
+
+def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
+    """Return the filter as a function of arrays like `values`, and `values` in its dtype.
+
+    The function works on copies, so that a filter may write into its argument or reuse its output.
+
+    Raises
+    ------
+    ValueError
+        If a matrix does not fit the values; by the function, if its result does not.
+    """
+    if callable(filter):
+        return _checked(filter, name), values
+    if values.ndim != 2:
+        raise ValueError(
+            f"{name}: a matrix acts on values of two dimensions, one row a sample or pixel, but "
+            f"these have shape {values.shape}"
+        )
+    A: Any = check_dense_or_sparse(filter, name)
+    n = len(values)
+    if A.shape != (n, n):
+        raise ValueError(f"{name}: must be {n} x {n} to fit the values, got {A.shape}")
+    dtype = np.result_type(A.dtype, values.dtype)
+    return _checked(lambda x: A @ x, name), values.astype(dtype, copy=False)
+
+
+def bind_layers(
+    filter: Filter | Sequence[Filter], values: Array, n_layers: int, name: str
+) -> tuple[list[Function], Array]:
+    """As `bind`, for one filter that serves all layers or a list or tuple of one for each."""
+    if not _is_sequence_of_filters(filter):
+        function, values = bind(filter, values, name)  # type: ignore[arg-type]
+        return [function] * n_layers, values
+    filters: Any = filter
+    if len(filters) != n_layers:
+        raise ValueError(f"{name}: holds {len(filters)} filters for {n_layers} layers")
+    functions = []
+    for layer, one in enumerate(filters):
+        function, values = bind(one, values, f"{name}[{layer}]")
+        functions.append(function)
+    return functions, values
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a recursion that diverges is refused by name
+def iterate(
+    step: Callable[[int, Array], Array],
+    start: Array,
+    n_iter: int,
+    callback: Callback | None,
+    name: str,
+) -> Array:
+    """Return u_n of ``u_{k+1} = step(k, u_k)``, after ``callback(k, u_k)`` for k = 0 to n.
+
+    Raises
+    ------
+    ValueError
+        If `n_iter` is negative or an iterate is not finite.
+    """
+    n_iter = check_integer(n_iter, "n_iter", minimum=0)
+    u = start.copy()
+    for k in range(n_iter + 1):
+        if k > 0:
+            u = step(k - 1, u)
+        if not np.isfinite(u).all():
+            raise ValueError(
+                f"{name}: iterate {k} holds NaN or infinity: the filter returns them, or the "
+                "recursion diverges"
+            )
+        if callback is not None:
+            callback(k, u)
+    return u
+
+
+def _checked(function: Function, name: str) -> Function:
+    def apply(x: Array) -> Array:
+        result = np.array(function(x.copy()))
+        if result.shape != x.shape or result.dtype.kind not in "fiub":
+            raise ValueError(
+                f"{name}: must return a real array of shape {x.shape}; it returned shape "
+                f"{result.shape} and dtype {result.dtype}"
+            )
+        return result.astype(x.dtype, copy=False)
+
+    return apply
+
+
+def _is_sequence_of_filters(filter: Any) -> bool:
+    return isinstance(filter, list | tuple) and any(
+        callable(one) or getattr(one, "ndim", 0) == 2 for one in filter
+    )

@@ -1,0 +1,209 @@
+"""Residual recursions around filters: skip connections to earlier layers."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..solution import Array, check_integer, check_positive
+from .filters import Callback, Filter, bind_layers, check_values, iterate
+
+
+def boost(
+    filter: Filter | Sequence[Filter],
+    y: ArrayLike,
+    *,
+    t: float | ArrayLike,
+    n_iter: int,
+    callback: Callback | None = None,
+) -> Array:
+    """Filter with two residual branches, one to the previous layer and one to the first.
+
+    ::
+
+        Y_0 = y,     Y_{l+1} = f(Y_l) + t Y_0 + (1 - t) Y_l
+
+    With ``t = 0`` this is the plain residual ``f(Y_l) + Y_l``, exactly. With two branches it is not
+    literally a `generalized_residual`. For linear f two layers combine to ``Y_{l+2} = f'(f(Y_l) +
+    Y_l) + t f'(Y_0 - Y_l) + t Y_0 + (1 - t) Y_{l+1}``; for a filter that depends on the data, as
+    attention does, they do not (erratum E0-j).
+
+    Parameters
+    ----------
+    filter : matrix or callable, or a list or tuple of them, one a layer
+        An array-like or sparse array of shape (n_samples, n_samples), or a function of Y_l, which
+        need not be linear.
+    y : array-like of shape (n_samples, n_values), or an image for callables
+        A callable is given, and returns, arrays of its shape, (height, width) and three dimensions
+        included. A matrix needs an image as one row a pixel.
+    t : float or array-like of shape (n_iter,)
+        Weight of the first layer, in ``[0, 1]`` for the bounds; one for all layers or one each.
+    n_iter : int
+        Number of layers >= 0.
+    callback : callable, optional
+        Called as ``callback(l, Y_l)`` for l = 0 to n_iter; must not write into Y_l.
+
+    Returns
+    -------
+    ndarray of the shape of `y`
+        Y_n; float32 if y and the matrices are, else float64.
+
+    Raises
+    ------
+    ValueError
+        If a matrix is not square or does not fit y, an entry is not finite, a callable returns
+        another shape, complex numbers, NaN or infinity, a layer overflows, ``n_iter < 0``, or there
+        is neither one t or filter nor one a layer.
+
+    References
+    ----------
+    EQUATIONS IF-26, IF-27; Lipschitz constant: `boosting_lipschitz_bound`.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import boost
+    >>> boost([[0.5, 0.5], [0.5, 0.5]], [[0.0], [1.0]], t=0.5, n_iter=2)
+    array([[1.25],
+           [2.25]])
+    """
+    n_iter = check_integer(n_iter, "n_iter", minimum=0)
+    weights = _check_weights(t, n_iter, "t")
+    functions, y = bind_layers(filter, check_values(y, "y"), n_iter, "filter")
+
+    def step(layer: int, Y: Array) -> Array:
+        first = weights[layer]
+        return functions[layer](Y) + (first * y + (1 - first) * Y)
+
+    return iterate(step, y, n_iter, callback, "filter")
+
+
+def generalized_residual(
+    filter: Filter | Sequence[Filter],
+    y: ArrayLike,
+    *,
+    sources: Sequence[int],
+    weights: float | ArrayLike = 1.0,
+    callback: Callback | None = None,
+) -> Array:
+    """Filter with a residual branch to any earlier layer: the generalised residual connection.
+
+    ::
+
+        Y_0 = y,     Y_{l+1} = f(Y_l) + t_l Y_{i_l},     0 <= i_l <= l
+
+    ``i_l = l`` with ``t_l = 1`` is the standard residual.
+
+    Parameters
+    ----------
+    filter : matrix or callable, or a list or tuple of them, one a layer
+        As for `boost`.
+    y : array-like of shape (n_samples, n_values), or an image for callables
+        As for `boost`.
+    sources : sequence of int of length n_layers
+        The indices i_l.
+    weights : float or array-like of shape (n_layers,), default=1.0
+        The weights t_l; the definition has them in ``(0, 1]``.
+    callback : callable, optional
+        Called as ``callback(l, Y_l)`` for l = 0 to n_layers; must not write into Y_l.
+
+    Returns
+    -------
+    ndarray of the shape of `y`
+        The last layer; float32 if y and the matrices are, else float64.
+
+    Raises
+    ------
+    ValueError
+        As `boost` does; or if an i_l is not a whole number in ``[0, l]``.
+
+    References
+    ----------
+    EQUATIONS IF-GRC.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import generalized_residual
+    >>> A = [[0.5, 0.5], [0.5, 0.5]]
+    >>> generalized_residual(A, [[0.0], [1.0]], sources=[0, 0], weights=[1.0, 0.5])
+    array([[1. ],
+           [1.5]])
+    """
+    if not isinstance(sources, Iterable):
+        raise ValueError(f"sources: must be a sequence of whole numbers, got {sources!r}")
+    indices = [
+        check_integer(source, f"sources[{layer}]", minimum=0, maximum=layer)
+        for layer, source in enumerate(sources)
+    ]
+    t = _check_weights(weights, len(indices), "weights")
+    functions, y = bind_layers(filter, check_values(y, "y"), len(indices), "filter")
+    layers = [y]
+
+    def step(layer: int, Y: Array) -> Array:
+        layers.append(functions[layer](Y) + t[layer] * layers[indices[layer]])
+        return layers[-1]
+
+    return iterate(step, y, len(indices), callback, "filter")
+
+
+def boosting_lipschitz_bound(lipschitz: float, n_layers: int, *, t: float = 0.0) -> float:
+    """Lipschitz constant of boosted layers, given that of the filter: the residual is ``t = 0``.
+
+    ::
+
+        K_0 = 1,     K_{n+1} = (L + 1 - t) K_n + t
+        K_n = (L a^n - t) / (L - t),  a = L + 1 - t;     K_n = 1 + n t  if  L = t
+
+    so ``K_n = (L + 1)^n`` for the residual. The bound is attained by ``f = L id``. For ``L > t``
+    its ratio to ``(L + 1)^n`` tends to ``L / (L - t) (1 - t / (L + 1))^n``; for ``L < t`` it stays
+    bounded and tends to ``t / (t - L)``.
+
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L >= 0 of every layer's filter. Dot-product attention has none on all inputs.
+    n_layers : int
+        Number of layers n >= 0.
+    t : float, default=0.0
+        Weight of the first layer in `boost`, in ``[0, 1]``.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If ``L < 0``, ``n < 0`` or t is not in ``[0, 1]``.
+
+    References
+    ----------
+    EQUATIONS IF-29. The paper prints the closed form without its condition ``L > t`` (erratum E0-l)
+    and the general recurrence with reversed signs (E0-k).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import boosting_lipschitz_bound
+    >>> boosting_lipschitz_bound(1.0, 12), boosting_lipschitz_bound(0.5, 12, t=0.5)
+    (4096.0, 7.0)
+    """
+    L = check_positive(lipschitz, "lipschitz", allow_zero=True)
+    t = check_positive(t, "t", allow_zero=True)
+    if t > 1:
+        raise ValueError(f"t: must be in [0, 1], got {t!r}")
+    K = 1.0
+    for _ in range(check_integer(n_layers, "n_layers", minimum=0)):
+        K = (L + 1 - t) * K + t
+    return K
+
+
+def _check_weights(weights: float | ArrayLike, n_layers: int, name: str) -> list[float]:
+    try:
+        values = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: must be a number or one a layer, got {weights!r}") from error
+    if values.shape not in ((), (n_layers,)) or not np.isfinite(values).all():
+        raise ValueError(
+            f"{name}: must be finite, one number or one for each of the {n_layers} layers, got "
+            f"{weights!r}"
+        )
+    return [float(value) for value in np.broadcast_to(values, (n_layers,))]

@@ -1,0 +1,195 @@
+"""What bounds the condition number of the output of linear layers: both sides, to compare.
+
+Rounding moves a condition number by a share of about ``kappa`` times machine precision, and where
+it hides that a matrix has full rank, no comparison is made.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..solution import Array, check_matrix
+from .spectrum import condition_number
+
+
+def attention_condition_bound(
+    X: ArrayLike, query_weight: ArrayLike, key_weight: ArrayLike, value_weight: ArrayLike
+) -> tuple[float, float]:
+    """Both sides of the bound on the conditioning of linear attention without a skip connection.
+
+    ::
+
+        kappa(X Wq Wk^T X^T X Wv) <= kappa(Wq) kappa(Wk) kappa(Wv) kappa(X)^3
+
+    It needs at least as many tokens as features, and full rank throughout; with identity weights
+    the sides are equal.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_tokens, n_features)
+    query_weight, key_weight, value_weight : array-like of shape (n_features, n_features)
+        Wq, Wk, Wv.
+
+    Returns
+    -------
+    kappa, bound : float
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, the assumptions do not hold, or float64 cannot tell.
+
+    References
+    ----------
+    EQUATIONS SK-5. Proposition 4.1 is printed for any shape but fails for fewer tokens than
+    features (erratum E4-a); its constant is not near 1 (erratum E4-b), and being an upper bound it
+    does not show that attention is ill-conditioned (erratum E4-c).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers import attention_condition_bound
+    >>> X = [[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    >>> attention_condition_bound(X, np.eye(2), np.eye(2), np.eye(2))
+    (8.0, 8.0)
+    """
+    X = _check_tall(X)
+    Wq = _check_weight(query_weight, "query_weight", X.shape[1])
+    Wk = _check_weight(key_weight, "key_weight", X.shape[1])
+    Wv = _check_weight(value_weight, "value_weight", X.shape[1])
+    factors = {"X": X, "query_weight": Wq, "key_weight": Wk, "value_weight": Wv}
+    kappas = {name: float(condition_number(M)) for name, M in factors.items()}
+    for name, kappa in kappas.items():
+        if math.isinf(kappa):
+            raise ValueError(f"{name}: must have full rank")
+    output = X @ (Wq @ Wk.T @ (X.T @ X) @ Wv)
+    return _both_sides(output, math.prod(kappas.values()) * kappas["X"] ** 2)
+
+
+def feed_forward_condition_bound(
+    X: ArrayLike, up_weight: ArrayLike, down_weight: ArrayLike
+) -> tuple[float, float]:
+    """Both sides of the bound on the conditioning of a linear feed-forward layer without a skip.
+
+    ::
+
+        kappa(X Wup Wdown) <= kappa(X) kappa(Wup Wdown)
+
+    Parameters
+    ----------
+    X : array-like of shape (n_tokens, n_features)
+        At least as many tokens as features.
+    up_weight : array-like of shape (n_features, n_hidden)
+        Wup.
+    down_weight : array-like of shape (n_hidden, n_out)
+        Wdown; ``n_out <= n_features``.
+
+    Returns
+    -------
+    kappa, bound : float
+        The bound is infinite where a factor is rank deficient.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, the assumptions do not hold, or float64 cannot tell.
+
+    References
+    ----------
+    EQUATIONS SK-6. The order of the factors is printed the other way (erratum E4-d), and the bound
+    fails for fewer tokens than features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers import feed_forward_condition_bound
+    >>> feed_forward_condition_bound([[2.0, 0.0], [0.0, 1.0]], np.eye(2), [[3.0, 0], [0, 1]])
+    (6.0, 6.0)
+    """
+    X = _check_tall(X)
+    up = check_matrix(up_weight, "up_weight").astype(np.float64)
+    if len(up) != X.shape[1]:
+        raise ValueError(f"up_weight: has {len(up)} rows, but X has {X.shape[1]} columns")
+    down = check_matrix(down_weight, "down_weight").astype(np.float64)
+    if len(down) != up.shape[1] or down.shape[1] > X.shape[1]:
+        raise ValueError(
+            f"down_weight: must have {up.shape[1]} rows and at most {X.shape[1]} columns, "
+            f"got shape {down.shape}"
+        )
+    weight = up @ down
+    return _both_sides(X @ weight, condition_number(X) * condition_number(weight))
+
+
+def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
+    """Both sides of the bound on the conditioning of a linear layer with a skip connection.
+
+    ::
+
+        kappa(X M + X) <= kappa(X) kappa(M + I),   kappa(M + I) = (mu_max + 1) / (mu_min + 1)
+
+    for M symmetric positive semidefinite with extreme eigenvalues mu, so that
+    ``kappa(M + I) <= kappa(M)``: the bound is below the ``kappa(X) kappa(M)`` of the layer without
+    the skip connection.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_tokens, n_features)
+        At least as many tokens as features.
+    M : array-like of shape (n_features, n_features)
+
+    Returns
+    -------
+    kappa, bound : float
+        The bound is infinite where X is rank deficient.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, M is not symmetric positive semidefinite, or float64 cannot tell.
+
+    References
+    ----------
+    EQUATIONS SK-7. Proposition 4.2 orders the condition numbers themselves, with and without the
+    skip: false even for positive semidefinite M (erratum E4-e), and for other M the skip connection
+    may be arbitrarily harmful (errata E4-f, E4-g); at usual scales of random weights it helps in
+    most draws (erratum E4-h).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import skip_condition_bound
+    >>> skip_condition_bound([[2.0, 0.0], [0.0, 1.0]], [[3.0, 0.0], [0.0, 0.0]])
+    (8.0, 8.0)
+    """
+    X = _check_tall(X)
+    M = _check_weight(M, "M", X.shape[1])
+    if not np.allclose(M, M.T, rtol=1e-10, atol=1e-12 * np.abs(M).max()):
+        raise ValueError("M: must be symmetric")
+    mu = np.linalg.eigvalsh(M)
+    if mu[0] < -1e-10 * abs(mu[-1]):
+        raise ValueError(f"M: must be positive semidefinite, smallest eigenvalue {mu[0]:.3g}")
+    bound = condition_number(X) * (mu[-1] + 1) / (max(mu[0], 0) + 1)
+    return _both_sides(X @ M + X, bound)
+
+
+def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
+    kappa = float(condition_number(output))
+    if math.isinf(kappa) and np.isfinite(bound):
+        raise ValueError("X: the output is too ill-conditioned for float64 to compare")
+    return kappa, float(bound)
+
+
+def _check_tall(X: ArrayLike) -> Array:
+    X = check_matrix(X, "X").astype(np.float64)
+    if len(X) < X.shape[1]:
+        raise ValueError(
+            f"X: needs at least as many tokens as features for the bound, got {X.shape}"
+        )
+    return X
+
+
+def _check_weight(W: ArrayLike, name: str, n_features: int) -> Array:
+    W = check_matrix(W, name, n_features=n_features).astype(np.float64)
+    if len(W) != n_features:
+        raise ValueError(f"{name}: must be {n_features} x {n_features}, got {W.shape}")
+    return W

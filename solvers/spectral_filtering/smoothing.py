@@ -1,0 +1,253 @@
+"""How much an attention matrix smooths tokens: one layer, its powers, and depth."""
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike
+from scipy.linalg import eigvalsh
+
+from ..solution import Array, check_integer, check_matrix, check_positive
+
+_BLOCK_ROWS = 16
+_ROW_SUM_TOLERANCE = 1e-4
+
+
+def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
+    """Ratio of high frequencies to the mean along repeated filtering with one attention matrix.
+
+    ::
+
+        r_t = |HC[A^t Z]|_F / |DC[A^t Z]|_F,     t = 0, ..., n_steps
+
+    For a positive A and values with ``pi^T Z != 0``, where pi is the stationary distribution of A,
+    the ratio tends to 0 at the rate |mu_2| of the second largest eigenvalue: the output tends to
+    ``1 pi^T Z``. Under a causal mask pi is e_1. The high frequencies are carried apart from the
+    mean, so small ratios keep their relative accuracy.
+
+    Parameters
+    ----------
+    A : array-like of shape (n_tokens, n_tokens)
+        Rows sum to 1.
+    values : array-like of shape (n_tokens, n_values)
+        Z.
+    n_steps : int
+        How often to filter, >= 0.
+
+    Returns
+    -------
+    ndarray of shape (n_steps + 1,)
+        float64. Infinity where the mean is zero, 0 where the high frequencies are.
+
+    Raises
+    ------
+    ValueError
+        On bad shapes, entries that are not finite, or rows that do not sum to 1.
+
+    References
+    ----------
+    EQUATIONS AO-T1 and NT-20. Theorem 1 is printed for all Z, but ``pi^T Z = 0`` is an exception
+    (erratum E1-c), and its proof divides by |Z| in place of |A^t Z| (erratum E1-d).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import low_pass_ratio
+    >>> low_pass_ratio([[0.75, 0.25], [0.25, 0.75]], [[3.0], [1.0]], n_steps=2)
+    array([0.5  , 0.25 , 0.125])
+    """
+    values = check_matrix(values, "values").astype(np.float64)
+    A = check_square_smoother(A, len(values))
+    ratios = np.empty(check_integer(n_steps, "n_steps", minimum=0) + 1)
+    mean = values.mean(axis=0)
+    high = values - mean
+    for t in range(len(ratios)):
+        dc, hc = math.sqrt(len(A)) * np.linalg.norm(mean), np.linalg.norm(high)
+        ratios[t] = hc / dc if dc > 0 else math.inf if hc > 0 else 0.0
+        high = A @ high
+        shift = high.mean(axis=0)
+        mean, high = mean + shift, high - shift
+    return ratios
+
+
+def ergodicity_coefficient(A: ArrayLike) -> float:
+    """Dobrushin's ergodicity coefficient: the factor by which A contracts ranges.
+
+    ::
+
+        tau(A) = 1/2 max_ij |a_i - a_j|_1,     max Az - min Az <= tau(A) (max z - min z)  for all z
+
+    It is the smallest such factor, and submultiplicative, so for L layers and any N ::
+
+        |HC[A_L ... A_1 z]| <= sqrt(N / 2) tau(A_L) ... tau(A_1) |HC z|
+
+    For the softmax of unmasked logits ``tau <= tanh(alpha)``, where alpha is half the largest range
+    of a row of the logits. Takes O(N^3) operations and no memory beside A.
+
+    Parameters
+    ----------
+    A : array-like of shape (n_queries, n_keys)
+        Rows sum to 1; entries may be negative.
+
+    Returns
+    -------
+    float
+        In [0, 1] if A is nonnegative; 0 iff all rows are the same.
+
+    Raises
+    ------
+    ValueError
+        On entries that are not finite or rows that do not sum to 1.
+
+    References
+    ----------
+    Dobrushin (1956); EQUATIONS AO-C2 and AO-MIX. It replaces Corollary 2, which does not hold in
+    the limit of depth (erratum E1-e), and the rate of mixing holds in the l1 norm but not in the
+    Euclidean one (erratum E1-k).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import ergodicity_coefficient
+    >>> ergodicity_coefficient([[0.75, 0.25], [0.25, 0.75]])
+    0.5
+    """
+    return float(_largest_l1_distance(np.ascontiguousarray(check_smoother(A)))) / 2
+
+
+def high_frequency_gain(A: ArrayLike) -> float:
+    """Largest factor by which one attention matrix amplifies high frequencies.
+
+    ::
+
+        |H A H|_2 = max_Z |HC[A Z]|_F / |HC Z|_F,     H = I - 1 1^T / N
+
+    With weights, ``|HC[A X W]|_F <= |H A H|_2 |W|_2 |HC X|_F``. A doubly stochastic A never
+    amplifies; another may, up to sqrt(N / 2).
+
+    Parameters
+    ----------
+    A : array-like of shape (n_queries, n_keys)
+        Rows sum to 1; entries may be negative.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        On entries that are not finite or rows that do not sum to 1.
+
+    References
+    ----------
+    EQUATIONS AO-6. Layers do not "constantly erase" high frequencies: one may amplify them (erratum
+    E1-g).
+
+    Examples
+    --------
+    Half of the queries attend to one token, half to another.
+
+    >>> import numpy as np
+    >>> from twinsolve.solvers import high_frequency_gain
+    >>> A = np.repeat(np.eye(8)[:2], 4, axis=0)
+    >>> round(high_frequency_gain(A), 12)
+    2.0
+    """
+    high = check_smoother(A)
+    high -= high.mean(axis=0)
+    high -= high.mean(axis=1, keepdims=True)
+    last = len(high) - 1
+    square = eigvalsh(high @ high.T, subset_by_index=[last, last])[0]
+    return math.sqrt(max(square, 0.0))
+
+
+def high_frequency_gain_bound(n_tokens: int, alpha: float, *, n_layers: int = 1) -> float:
+    """Bound on the gain of high frequencies through layers of softmax attention, from the logits.
+
+    ::
+
+        |HC[A_L ... A_1 X W]|_F <= bound |W|_2 |HC X|_F
+        bound = min{ sqrt(N / 2) tanh(alpha)^L,  (N e^(2 alpha) / (e^(2 alpha) + N - 1))^(L / 2) }
+
+    with W the product of the weights. The first term tends to 0 with depth; the second is the
+    smaller one for few layers, many tokens and moderate logits. No logit may be masked. The factor
+    of one layer with heads is ``rho = n_heads max|Wv|_2 max|Wo|_2 bound``; with a skip connection
+    it is ``1 + rho``, and a feed-forward layer multiplies it by its Lipschitz constant.
+
+    Parameters
+    ----------
+    n_tokens : int
+        N.
+    alpha : float
+        Bound on the size of the logits, or half the largest range of one of their rows:
+        ``np.ptp(logits, axis=1).max() / 2``.
+    n_layers : int, default=1
+        L.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+
+    References
+    ----------
+    EQUATIONS AO-6 (Theorem 3), AO-P4 to AO-P6 and AO-C2. The factor of Theorem 3 is at least 1, so
+    that it shows no decay by itself (erratum E1-f); upper bounds do not show that a skip connection
+    prevents smoothing (erratum E1-h).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import high_frequency_gain_bound
+    >>> round(high_frequency_gain_bound(50, 0.5), 3), round(high_frequency_gain_bound(50, 6.0), 3)
+    (1.621, 5.0)
+    >>> high_frequency_gain_bound(50, 0.5, n_layers=24) < 1e-6
+    True
+    """
+    N = check_integer(n_tokens, "n_tokens", minimum=1)
+    L = check_integer(n_layers, "n_layers", minimum=1)
+    alpha = check_positive(alpha, "alpha", allow_zero=True)
+    mixing = math.sqrt(N / 2) * math.tanh(alpha) ** L
+    # The logarithm, since the power may overflow where the first term is the smaller one.
+    log_theorem = L / 2 * math.log(N / (1 + (N - 1) * math.exp(-2 * alpha)))
+    return min(mixing, math.exp(min(log_theorem, math.log(N))))
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _largest_l1_distance(A):  # type: ignore[no-untyped-def]
+    """Between two rows of A, in blocks of rows that stay in the cache."""
+    n, m = A.shape
+    largest = 0.0
+    for start in range(0, n, _BLOCK_ROWS):
+        for j in range(start + 1, n):
+            for i in range(start, min(start + _BLOCK_ROWS, j)):
+                distance = 0.0
+                for k in range(m):
+                    distance += abs(A[i, k] - A[j, k])
+                largest = max(largest, distance)
+    return largest
+
+
+def check_smoother(A: ArrayLike) -> Array:
+    """Return A in float64 if its rows sum to 1, up to the rounding of a float32 softmax.
+
+    Raises
+    ------
+    ValueError
+        Otherwise, or if `check_matrix` refuses it.
+    """
+    A = check_matrix(A, "A").astype(np.float64)
+    off = np.abs(A.sum(axis=1) - 1)
+    if off.max() > _ROW_SUM_TOLERANCE:
+        row = int(off.argmax())
+        raise ValueError(f"A: every row must sum to 1, but row {row} sums to {A[row].sum():.6g}")
+    return A
+
+
+def check_square_smoother(A: ArrayLike, n_tokens: int) -> Array:
+    A = check_smoother(A)
+    if A.shape != (n_tokens, n_tokens):
+        raise ValueError(f"A: must be {n_tokens} x {n_tokens} to fit the values, got {A.shape}")
+    return A

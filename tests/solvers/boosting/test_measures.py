@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
+
+from twinsolve.solvers import (
+    boost,
+    method_noise,
+    residual_noise_share,
+    signal_to_noise_ratio,
+    snr_gain_bound,
+    twicing,
+)
+
+SEED = st.integers(0, 10**6)
+SHARE = st.floats(0, 3)
+OBTUSE = st.floats(-0.9, 1)  # nearer to -1 the signals cancel to rounding errors
+
+
+def gain(u, n, u_hat, n_hat):
+    """SNR(y + y^) / SNR(y) for y = u + n and y^ = u^ + n^."""
+    return signal_to_noise_ratio(u + u_hat, n + n_hat) / signal_to_noise_ratio(u, n)
+
+
+def at_angle(vector, cosine, length, rng):
+    """A vector of the given length at the given cosine to another."""
+    other = rng.standard_normal(vector.shape)
+    other -= (other * vector).sum() / (vector**2).sum() * vector
+    along, across = (part / np.linalg.norm(part) for part in (vector, other))
+    return length * (cosine * along + np.sqrt(1 - cosine**2) * across)
+
+
+@given(seed=SEED, a=SHARE, b=OBTUSE, above=st.floats(0, 1), g=SHARE, turn=st.floats(-1, 1))
+@example(seed=0, a=0.5, b=0.5, above=0.0, g=0.4, turn=1.0)
+@example(seed=0, a=1.0, b=-0.9, above=0.0, g=3.0, turn=1.0)
+@example(seed=0, a=0.0, b=0.0, above=0.0, g=3.0, turn=1.0)
+@example(seed=0, a=3.0, b=1.0, above=0.0, g=1.0, turn=-1.0)
+def test_gain_is_at_least_the_bound_if18(seed, a, b, above, g, turn):
+    """Prop III.1: cos(u, u^) >= b, and noise left over in any direction."""
+    rng = np.random.default_rng(seed)
+    u, n = rng.standard_normal((2, 4, 2))
+    cosine = min(b + above * (1 - b), 1.0)
+    u_hat = at_angle(u, cosine, a * np.linalg.norm(u), rng)
+    n_hat = at_angle(n, turn, g * np.linalg.norm(n), rng)
+    assert gain(u, n, u_hat, n_hat) >= snr_gain_bound(a, b, g) * (1 - 1e-12)
+
+
+def test_nothing_is_promised_where_the_signals_cancel():
+    assert snr_gain_bound(1.0, -1.0, 0.0) == 0
+    u, n = np.random.default_rng(0).standard_normal((2, 4, 2))
+    assert gain(u, n, -u, 0 * n) == 0
+
+
+@given(seed=SEED, a=SHARE, b=OBTUSE, g=SHARE)
+def test_bound_is_attained_by_aligned_noise(seed, a, b, g):
+    rng = np.random.default_rng(seed)
+    u, n = rng.standard_normal((2, 4, 2))
+    u_hat = at_angle(u, b, a * np.linalg.norm(u), rng)
+    assert_allclose(gain(u, n, u_hat, g * n), snr_gain_bound(a, b, g), rtol=1e-12)
+    assert_allclose(snr_gain_bound(a, b, g), np.sqrt(1 + 2 * a * b + a**2) / (1 + g), rtol=1e-12)
+
+
+@given(a=SHARE, b=st.floats(-1, 1), g=SHARE)
+def test_bound_promises_a_gain_under_the_corrected_condition(a, b, g):
+    left, right = 2 * a * b + a**2, 2 * g + g**2
+    assume(abs(left - right) > 1e-9)
+    assert (snr_gain_bound(a, b, g) > 1) == (left > right)
+
+
+def test_printed_condition_is_not_enough_e0d():
+    """min(a, b) > g, and yet the ratio falls: 0.945 for aligned noise."""
+    rng = np.random.default_rng(0)
+    a = b = 0.5
+    g = 0.4
+    u, n = rng.standard_normal((2, 6, 1))
+    ratio = gain(u, n, at_angle(u, b, a * np.linalg.norm(u), rng), g * n)
+    assert min(a, b) > g
+    assert_allclose(ratio, np.sqrt(1.75) / 1.4, rtol=1e-12)
+    assert round(ratio, 3) == 0.945
+    # The proof's last step, 2 a b for 2 g, needs a b >= g.
+    assert a * b < g
+
+
+@pytest.mark.parametrize("g", [0.4, 2.0])
+def test_printed_noise_term_is_not_the_square_e0e(g):
+    n = np.random.default_rng(0).standard_normal((6, 1))
+    square = (n**2).sum()
+    exact = ((n + g * n) ** 2).sum()
+    assert_allclose(exact, ((1 + g**2) + 2 * g) * square, rtol=1e-13)
+    assert_allclose(exact, (1 + g) ** 2 * square, rtol=1e-13)
+    printed = ((1 + g) + 2 * g) * square
+    assert (printed < exact) == (g > 1)  # no upper bound there
+    assert abs(printed / exact - 1) > 0.1
+
+
+@given(seed=SEED)
+def test_bound_holds_for_linear_filters(seed):
+    """With a, b and g measured on a row-stochastic filter; y + A y is one plain residual step."""
+    rng = np.random.default_rng(seed)
+    A = softmax(2 * rng.standard_normal((6, 6)), axis=1)
+    u, n = rng.standard_normal((2, 6, 2))
+    filtered = A @ u
+    a = np.linalg.norm(filtered) / np.linalg.norm(u)
+    b = (filtered * u).sum() / np.linalg.norm(filtered) / np.linalg.norm(u)
+    g = residual_noise_share(A, u, n)
+    assert_allclose(g, np.linalg.norm(A @ n) / np.linalg.norm(n), rtol=1e-10)
+    strengthened = [boost(A, part, t=0, n_iter=1) for part in (u, n)]
+    ratio = signal_to_noise_ratio(*strengthened) / signal_to_noise_ratio(u, n)
+    assert ratio >= snr_gain_bound(a, b, g) * (1 - 1e-12)
+
+
+def test_ratio_is_of_norms_and_degenerate_cases_are_right():
+    u = np.array([[3.0, 0.0], [0.0, 4.0]])
+    assert signal_to_noise_ratio(u, 0.1 * u) == pytest.approx(10)
+    assert signal_to_noise_ratio(u[..., None], np.ones((2, 2, 1))) == pytest.approx(2.5)
+    assert signal_to_noise_ratio(u, 0 * u) == np.inf
+    assert signal_to_noise_ratio(0 * u, u) == 0
+    with pytest.raises(ValueError, match="signal: is zero and so is the noise"):
+        signal_to_noise_ratio(0 * u, 0 * u)
+    with pytest.raises(ValueError, match="noise: has shape"):
+        signal_to_noise_ratio(u, u[:1])
+    with pytest.raises(ValueError, match="signal: Input signal contains NaN"):
+        signal_to_noise_ratio(u * np.nan, u)
+
+
+def test_method_noise_is_what_twicing_smooths_and_puts_back():
+    rng = np.random.default_rng(0)
+    A, y = softmax(rng.standard_normal((5, 5)), axis=1), rng.standard_normal((5, 2))
+    left = method_noise(A, y)
+    assert_array_equal(left, y - A @ y)
+    assert_allclose(twicing(A, y), A @ y + A @ left, atol=1e-14)
+    image = rng.random((4, 5, 3)).astype(np.float32)
+    assert_array_equal(method_noise(np.zeros_like, image), image)
+    assert method_noise(np.tanh, image).dtype == np.float32
+    with pytest.raises(ValueError, match="filter: its result holds NaN or infinity"):
+        method_noise(lambda v: v * np.inf, np.ones((2, 2)))
+
+
+def test_noise_share_of_a_filter_that_is_not_linear_depends_on_the_signal():
+    n = np.full((2, 2), 0.1)
+    clip = lambda v: np.clip(v, 0, 1)  # noqa: E731
+    assert residual_noise_share(clip, np.full((2, 2), 0.5), n) == pytest.approx(1)
+    assert residual_noise_share(clip, np.full((2, 2), 2.0), n) == 0
+    with pytest.raises(ValueError, match="noise: must not be zero"):
+        residual_noise_share(clip, n, 0 * n)
+    with pytest.raises(ValueError, match="noise: has shape"):
+        residual_noise_share(clip, n, n[:1])
+    with pytest.raises(ValueError, match="filter: its result holds NaN"):
+        residual_noise_share(lambda v: v * np.nan, n, n)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((-0.1, 0, 0), "signal_share: must be >= 0"),
+        ((1, 1.1, 0), r"cosine: must be a number in \[-1, 1\]"),
+        ((1, np.nan, 0), "cosine: must be a number"),
+        ((1, "a", 0), "cosine: must be a number"),
+        ((1, 0, np.inf), "noise_share: must be a finite number"),
+    ],
+)
+def test_bad_shares_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        snr_gain_bound(*arguments)

@@ -1,0 +1,185 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+from scipy.special import softmax
+
+from twinsolve.solvers import boost, generalized_residual
+
+SEED = st.integers(0, 500)
+
+
+def attention(Y):
+    return softmax(Y @ Y.T / Y.shape[1] ** 0.5, axis=1) @ Y
+
+
+def smoothers_and_values(seed, n_layers=4):
+    rng = np.random.default_rng(seed)
+    A = softmax(rng.standard_normal((n_layers, 5, 5)), axis=-1)
+    return list(A), rng.standard_normal((5, 3))
+
+
+@given(seed=SEED, data=st.data())
+def test_generalized_residual_with_any_indices_and_weights(seed, data):
+    """IF-GRC against a literal loop, one filter a layer."""
+    filters, y = smoothers_and_values(seed)
+    sources = [data.draw(st.integers(0, layer)) for layer in range(4)]
+    weights = data.draw(st.lists(st.floats(-2, 2), min_size=4, max_size=4))
+    expected = [y]
+    for A, t, i in zip(filters, weights, sources, strict=True):
+        expected.append(A @ expected[-1] + t * expected[i])
+    path = {}
+    found = generalized_residual(
+        filters, y, sources=sources, weights=weights, callback=path.__setitem__
+    )
+    assert list(path) == [0, 1, 2, 3, 4]
+    assert_allclose([*path.values()], expected, atol=1e-13)
+    assert_array_equal(found, path[4])
+
+
+@given(seed=SEED)
+def test_previous_layer_with_weight_one_is_the_standard_residual(seed):
+    _, y = smoothers_and_values(seed)
+    Y = y
+    for _ in range(4):
+        Y = attention(Y) + Y
+    assert_array_equal(generalized_residual(attention, y, sources=range(4)), Y)
+
+
+@given(seed=SEED, t=st.floats(0, 1))
+def test_boost_against_a_literal_loop(seed, t):
+    """IF-26, for filters that depend on their input."""
+    _, y = smoothers_and_values(seed)
+    path, Y = {}, y
+    boost(attention, y, t=t, n_iter=3, callback=path.__setitem__)
+    for layer in range(3):
+        assert_allclose(path[layer], Y, atol=1e-13)
+        Y = attention(Y) + t * y + (1 - t) * Y
+
+
+@given(seed=SEED, dtype=st.sampled_from([np.float32, np.float64]))
+def test_boost_at_t_zero_is_the_plain_residual_exactly(seed, dtype):
+    _, y = smoothers_and_values(seed)
+    Y = y = y.astype(dtype)
+    for _ in range(5):
+        Y = attention(Y) + Y
+    found = boost(attention, y, t=0.0, n_iter=5)
+    assert found.dtype == dtype
+    assert_array_equal(found, Y)
+
+
+def test_weights_and_filters_may_change_with_the_layer():
+    filters, y = smoothers_and_values(0)
+    t = [0.0, 0.3, 0.6, 1.0]
+    Y = y
+    for A, weight in zip(filters, t, strict=True):
+        Y = A @ Y + weight * y + (1 - weight) * Y
+    mixed = [filters[0], csr_array(filters[1]), lambda v: filters[2] @ v, filters[3]]
+    for given_as in (filters, tuple(filters), mixed):
+        assert_allclose(boost(given_as, y, t=t, n_iter=4), Y, atol=1e-13)
+
+
+def test_a_list_of_rows_is_one_matrix():
+    A = np.random.default_rng(0).random((3, 3))
+    y = np.ones((3, 1))
+    expected = boost(A, y, t=0.5, n_iter=3)
+    for rows in (A.tolist(), list(A)):
+        assert_array_equal(boost(rows, y, t=0.5, n_iter=3), expected)
+
+
+@given(seed=SEED, t=st.floats(0, 1))
+def test_two_layers_combine_for_linear_filters_if27(seed, t):
+    filters, y = smoothers_and_values(seed)
+    path = {}
+    boost(filters, y, t=t, n_iter=4, callback=path.__setitem__)
+    for layer in (0, 1, 2):
+        f, after = filters[layer], filters[layer + 1]
+        Y = path[layer]
+        combined = after @ (f @ Y + Y) + t * after @ (y - Y) + t * y + (1 - t) * path[layer + 1]
+        assert_allclose(path[layer + 2], combined, atol=1e-12)
+
+
+def test_two_layers_do_not_combine_for_attention_e0j():
+    _, y = smoothers_and_values(0)
+    t, path = 0.5, {}
+    boost(attention, y, t=t, n_iter=3, callback=path.__setitem__)
+    Y = path[1]
+    combined = attention(attention(Y) + Y) + t * attention(y - Y) + t * y + (1 - t) * path[2]
+    assert np.abs(path[3] - combined).max() > 1e-2 * np.abs(path[3]).max()
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+def test_the_standard_residual_grows_e0m(alpha):
+    """Prop IV.1 models |u_l| by 2 alpha^l |u_0|, which decays; accumulation makes it grow."""
+    u = np.random.default_rng(0).standard_normal((4, 2))
+    path = {}
+    generalized_residual(alpha * np.eye(4), u, sources=range(12), callback=path.__setitem__)
+    norms = np.array([np.linalg.norm(Y) for Y in path.values()]) / np.linalg.norm(u)
+    layers = np.arange(13)
+    assert_allclose(norms, (1 + alpha) ** layers, rtol=1e-13)
+    printed = 2 * alpha ** layers[1:]
+    assert (norms[1:] > printed).any()
+    assert norms[-1] > 3 * printed[-1]
+
+
+def test_boosting_is_not_literally_a_generalized_residual():
+    """Two branches: with f = 0 in layer 2, IF-26 mixes two layers and IF-GRC scales one."""
+    y = np.array([[1.0], [0.0]])
+    filters = [np.array([[0.0, 1.0], [1.0, 0.0]]), np.zeros_like]
+    mixture = boost(filters, y, t=0.5, n_iter=2)
+    for source in (0, 1):
+        branch = generalized_residual(filters, y, sources=[0, source])
+        best = (branch * mixture).sum() / (branch**2).sum()
+        scaled = generalized_residual(filters, y, sources=[0, source], weights=[1.0, best])
+        assert np.linalg.norm(scaled - mixture) > 0.1
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3)])
+def test_images_no_layers_and_overflow(shape):
+    y = np.random.default_rng(0).random(shape)
+    assert_allclose(boost(lambda v: 0.5 * v, y, t=0, n_iter=3), 1.5**3 * y, rtol=1e-15)
+    for nothing in (
+        boost(np.tanh, y, t=1.0, n_iter=0),
+        generalized_residual(np.tanh, y, sources=[]),
+    ):
+        assert_array_equal(nothing, y)
+        assert not np.shares_memory(nothing, y)
+    with pytest.raises(ValueError, match=r"filter: iterate \d+ holds NaN or infinity"):
+        boost(lambda v: 3 * v, y, t=0, n_iter=600)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"n_iter": -1}, "n_iter: must be a whole number >= 0"),
+        ({"t": np.nan}, "t: must be finite"),
+        ({"t": [0.1, 0.2]}, "t: must be finite, one number or one for each of the 3 layers"),
+        ({"t": "a"}, "t: must be a number or one a layer"),
+        ({"filter": [np.eye(2)] * 2}, "filter: holds 2 filters for 3 layers"),
+        ({"filter": [np.eye(2), np.eye(2), np.eye(3)]}, r"filter\[2\]: must be 2 x 2"),
+        ({"filter": [np.tanh, np.sum, np.tanh]}, r"filter\[1\]: must return a real array"),
+        ({"filter": np.ones((3, 2, 2))}, "filter: Found array with dim 3"),
+        ({"y": [[np.inf]]}, "y: Input y contains infinity"),
+    ],
+)
+def test_bad_input_of_boost_is_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        boost(**({"filter": np.eye(2), "y": np.ones((2, 1)), "t": 0.5, "n_iter": 3} | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sources": [0, 2]}, r"sources\[1\]: must be a whole number in \[0, 1\]"),
+        ({"sources": [-1]}, r"sources\[0\]: must be a whole number"),
+        ({"sources": [0, 0.5]}, r"sources\[1\]: must be a whole number"),
+        ({"sources": 3}, "sources: must be a sequence"),
+        ({"sources": [0, 0], "weights": [1.0]}, "weights: must be finite"),
+        ({"sources": [0], "weights": np.inf}, "weights: must be finite"),
+    ],
+)
+def test_bad_input_of_generalized_residual_is_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        generalized_residual(np.eye(2), np.ones((2, 1)), **settings)

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
+
+from twinsolve.solvers import nonlocal_means, sos_boosting, sos_tau_max
+
+RHO = st.floats(0.0, 5.0)
+
+
+def kernel_smoother(seed=0, n=6):
+    """A = Dg^-1 K of a Gaussian kernel: real eigenvalues in (0, 1]."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(-1))
+    return K / K.sum(1, keepdims=True), rng.standard_normal((n, 2))
+
+
+def limit(A, y, rho):
+    return np.linalg.solve(np.eye(len(A)) + rho * (np.eye(len(A)) - A), A @ y)
+
+
+@given(seed=st.integers(0, 200), rho=RHO, share=st.floats(0.2, 0.8))
+def test_limit_for_linear_filters_whatever_tau(seed, rho, share):
+    A, y = kernel_smoother(seed)
+    tau = share * sos_tau_max(np.linalg.eigvals(A), rho=rho)
+    s = 1 + rho * (1 - np.linalg.eigvals(A))
+    rate = max(np.abs(1 - tau * s).max(), 0.1)
+    # The rate holds in the norm that makes A symmetric; 1e-13 leaves a factor of 1000 for ours.
+    n_iter = int(np.ceil(np.log(1e-13) / np.log(rate)))
+    found = sos_boosting(A, y, n_iter=n_iter, rho=rho, tau=tau)
+    assert_allclose(found, limit(A, y, rho), atol=1e-10)
+
+
+@given(seed=st.integers(0, 200), rho=RHO, tau=st.floats(0.1, 2.0), n_iter=st.integers(0, 10))
+def test_error_shrinks_by_its_factor_on_every_eigenvector(seed, rho, tau, n_iter):
+    mu = np.random.default_rng(seed).uniform(-0.5, 1, 4)
+    s = 1 + rho * (1 - mu)
+    found = sos_boosting(np.diag(mu), np.eye(4), n_iter=n_iter, rho=rho, tau=tau)
+    expected = mu / s * (1 - (1 - tau * s) ** n_iter)
+    growth = max(1.0, np.abs(1 - tau * s).max()) ** n_iter
+    assert_allclose(np.diag(found), expected, atol=1e-13 * growth)
+
+
+def test_fixed_point_is_not_the_one_of_the_sum_alone():
+    """Left out, tau rho + tau - 1 = rho at tau = 1 would be the plain sum, which is another one."""
+    A, y = kernel_smoother()
+    rho = 0.5
+    u = limit(A, y, rho)
+    assert_allclose(A @ (y + rho * u) - rho * u, u, atol=1e-13)
+    assert np.abs(A @ (y + rho * u) - u).max() > 1e-2
+
+
+@given(seed=st.integers(0, 200), rho=st.floats(0.01, 5.0), peaked=st.floats(0.5, 8.0))
+def test_converges_below_tau_max_and_not_above_it(seed, rho, peaked):
+    """Any row-stochastic matrix, complex eigenvalues included: Re(mu) <= 1 and so tau_max > 0."""
+    A = softmax(peaked * np.random.default_rng(seed).standard_normal((6, 6)), axis=1)
+    mu = np.linalg.eigvals(A)
+    bound = sos_tau_max(mu, rho=rho)
+    assert bound > 0
+
+    def radius(tau):
+        step = tau * rho * A - (tau * rho + tau - 1) * np.eye(6)
+        return np.abs(np.linalg.eigvals(step)).max()
+
+    assert radius(0.98 * bound) < 1 < radius(1.02 * bound)
+
+
+def test_tau_max_for_real_eigenvalues_and_the_defaults():
+    mu = np.array([-0.2, 0.3, 1.0])
+    assert_allclose(sos_tau_max(mu, rho=2.0), 2 / (1 + 2 * 1.2), rtol=1e-15)
+    assert sos_tau_max([1e-3, 1.0]) > 1 > sos_tau_max([-1e-3, 1.0])
+    assert sos_tau_max([2.0], rho=1.0) == 0.0
+    assert sos_tau_max([2.5, 0.0], rho=1.0) == 0.0
+
+
+@given(seed=st.integers(0, 100), tau=st.floats(0.3, 1.0))
+def test_fixed_point_of_a_filter_that_is_not_linear(seed, tau):
+    y = np.random.default_rng(seed).standard_normal((4, 3))
+    rho = 0.5
+    # f has slope in (0, 1/2]: the factors 1 - tau (1 + rho (1 - f')) are within (-0.5, 0.625].
+    u = sos_boosting(lambda x: 0.5 * np.tanh(x), y, n_iter=100, rho=rho, tau=tau)
+    assert_allclose((1 + rho) * u, 0.5 * np.tanh(y + rho * u), atol=1e-13)
+
+
+def test_rho_zero_is_the_filter_alone():
+    A, y = kernel_smoother()
+    assert_array_equal(sos_boosting(A, y, n_iter=1, rho=0), A @ y)
+    assert_allclose(sos_boosting(A, y, n_iter=60, rho=0, tau=0.5), A @ y, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 3)])
+def test_images_are_taken_through_the_stated_steps(shape):
+    image = np.random.default_rng(0).random(shape)
+
+    def denoise(y):
+        axis = -1 if y.ndim == 3 else None
+        return nonlocal_means(y, patch_size=3, patch_distance=2, h=0.3, channel_axis=axis)
+
+    path = {}
+    sos_boosting(denoise, image, n_iter=3, rho=0.8, tau=0.9, callback=path.__setitem__)
+    assert_array_equal(path[0], 0)
+    for k in range(3):
+        strengthened = denoise(image + 0.8 * path[k])
+        expected = 0.9 * strengthened - (0.9 * 0.8 + 0.9 - 1) * path[k]
+        assert_allclose(path[k + 1], expected, rtol=1e-14)
+
+
+def test_what_overflows_is_refused_and_float32_is_kept():
+    A = np.array([[0.01]])  # the factor is 1 - 3 (1 + 0.99), about -5 a step
+    with pytest.raises(ValueError, match=r"filter: iterate \d+ holds NaN or infinity"):
+        sos_boosting(A, [[1.0]], n_iter=1000, tau=3.0)
+    y = np.ones((1, 1), dtype=np.float32)
+    assert sos_boosting(A.astype(np.float32), y, n_iter=2).dtype == np.float32
+    assert sos_boosting(lambda x: x, y, n_iter=2).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"n_iter": -1}, "n_iter: must be a whole number >= 0"),
+        ({"n_iter": 1, "rho": -0.1}, "rho: must be >= 0"),
+        ({"n_iter": 1, "rho": np.inf}, "rho: must be a finite number"),
+        ({"n_iter": 1, "tau": 0}, "tau: must be > 0"),
+        ({"n_iter": 1, "tau": "a"}, "tau: must be a finite number"),
+        ({"n_iter": 1, "y": [1.0]}, "y: must have two or three dimensions"),
+        ({"n_iter": 1, "filter": np.eye(2)}, "filter: must be 1 x 1"),
+    ],
+)
+def test_bad_input_is_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        sos_boosting(**({"filter": np.eye(1), "y": [[1.0]]} | settings))
+
+
+@pytest.mark.parametrize("bad", [[], [np.nan], [[1.0]], 1.0, ["a"], None, [np.inf]])
+def test_bad_eigenvalues_are_named(bad):
+    with pytest.raises(ValueError, match="eigenvalues: must be"):
+        sos_tau_max(bad)
+    with pytest.raises(ValueError, match="rho: must be"):
+        sos_tau_max([1.0], rho=-1)

@@ -1,0 +1,236 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from twinsolve.solvers import (
+    attention_condition_bound,
+    condition_number,
+    feed_forward_condition_bound,
+    skip_condition_bound,
+)
+
+SEEDS = st.integers(0, 10**6)
+
+
+def orthonormal(rng, n, d):
+    return np.linalg.qr(rng.standard_normal((n, d)))[0]
+
+
+def with_condition(rng, n, d, kappa, s1=1.0):
+    s = s1 * np.geomspace(1, 1 / kappa, d)
+    return (orthonormal(rng, n, d) * s) @ orthonormal(rng, d, d).T
+
+
+def log_gap(kappa, bound):
+    return np.log(kappa) - np.log(bound)
+
+
+@given(seed=SEEDS, extra=st.integers(0, 4), adversarial=st.booleans())
+def test_sk_5_attention_without_skip(seed, extra, adversarial):
+    rng = np.random.default_rng(seed)
+    d = 4
+    X = with_condition(rng, d + extra, d, 30.0)
+    Wq, Wk, Wv = (with_condition(rng, d, d, kappa) for kappa in (3.0, 5.0, 2.0))
+    if adversarial:
+        # All factors stretch and shrink the same directions.
+        R = np.linalg.svd(X)[2].T
+        Wq, Wk, Wv = ((R * np.geomspace(1, 1 / kappa, d)) @ R.T for kappa in (3.0, 5.0, 2.0))
+    kappa, bound = attention_condition_bound(X, Wq, Wk, Wv)
+    assert_allclose(bound, 30.0 * 30**3, rtol=1e-9)
+    out = X @ Wq @ Wk.T @ X.T @ X @ Wv
+    assert_allclose(kappa, np.linalg.norm(out, 2) * np.linalg.norm(np.linalg.pinv(out), 2))
+    # Rounding of a condition number of at most 8e5.
+    assert log_gap(kappa, bound) <= 1e-9
+    if adversarial:
+        assert_allclose(kappa, bound, rtol=1e-9)
+
+
+@given(seed=SEEDS)
+def test_sk_5_identity_weights_attain_the_bound(seed):
+    X = with_condition(np.random.default_rng(seed), 7, 4, 20.0)
+    kappa, bound = attention_condition_bound(X, np.eye(4), np.eye(4), np.eye(4))
+    assert_allclose([kappa, bound], 20.0**3, rtol=1e-9)
+
+
+def rotation():
+    """An orthogonal matrix whose leading 3 x 3 block has condition number 1e4."""
+    cosines = np.array([1.0, 1.0, 1e-4])
+    C, S = np.diag(cosines), np.diag(np.sqrt(1 - cosines**2))
+    return np.block([[C, S], [-S, C]])
+
+
+def test_erratum_e4_a_fewer_tokens_than_features():
+    """An orthogonal Wq, and a bound of 1 that fails by a factor of 1e4."""
+    X, Wq, eye = np.eye(3, 6), rotation(), np.eye(6)
+    assert_allclose(Wq @ Wq.T, eye, atol=1e-15)
+    assert_allclose(condition_number(X @ Wq @ eye @ X.T @ X @ eye), 1e4)
+    printed = condition_number(Wq) * condition_number(eye) ** 2 * condition_number(X) ** 3
+    assert_allclose(printed, 1)
+    with pytest.raises(ValueError, match=r"^X: needs at least as many tokens"):
+        attention_condition_bound(X, Wq, eye, eye)
+
+
+def test_erratum_e4_b_the_constant_is_not_near_one(record_property):
+    rng = np.random.default_rng(0)
+    weights = condition_number(rng.standard_normal((100, 64, 64)))
+    X, (Wq, Wk, Wv) = rng.standard_normal((40, 128, 64)), rng.standard_normal((3, 40, 64, 64))
+    out = X @ Wq @ Wk.mT @ X.mT @ X @ Wv
+    effective = condition_number(out) / condition_number(X) ** 3
+    record_property("median kappa of a 64 x 64 Gaussian", np.median(weights))
+    record_property("median kappa(out) / kappa(X)^3", np.median(effective))
+    assert np.median(weights) > 50
+    assert np.median(effective) > 100
+
+
+@given(seed=SEEDS)
+def test_erratum_e4_c_attention_need_not_be_ill_conditioned(seed):
+    X = with_condition(np.random.default_rng(seed), 7, 4, 20.0)
+    Wq = np.linalg.inv(X.T @ X)
+    kappa, bound = attention_condition_bound(X, Wq, np.eye(4), np.eye(4))
+    assert_allclose(kappa, 20, rtol=1e-9)
+    assert bound > 1e5
+
+
+@given(seed=SEEDS, extra=st.integers(0, 3), hidden=st.integers(4, 9), out=st.integers(1, 4))
+def test_sk_6_feed_forward(seed, extra, hidden, out):
+    rng = np.random.default_rng(seed)
+    X = with_condition(rng, 4 + extra, 4, 50.0)
+    up, down = rng.standard_normal((4, hidden)), rng.standard_normal((hidden, out))
+    kappa, bound = feed_forward_condition_bound(X, up, down)
+    assert_allclose(kappa, condition_number(X @ up @ down), rtol=1e-12 * kappa + 1e-10)
+    assert log_gap(kappa, bound) <= 1e-9
+
+
+def test_sk_6_infinite_where_the_hidden_layer_is_too_narrow():
+    rng = np.random.default_rng(0)
+    X, up, down = rng.standard_normal((6, 4)), np.ones((4, 2)), np.ones((2, 4))
+    assert feed_forward_condition_bound(X, up, down) == (np.inf, np.inf)
+
+
+def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
+    rng = np.random.default_rng(0)
+    X, (up, down) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4, 4))
+    with pytest.raises(ValueError, match="matmul"):
+        down @ up @ X
+    with pytest.raises(ValueError, match=r"^down_weight: must have 4 rows and at most 4 columns"):
+        feed_forward_condition_bound(X, up, rng.standard_normal((4, 5)))
+    wide, tall = np.eye(3, 6), rotation()[:, :3]
+    assert_allclose(condition_number(wide) * condition_number(tall), 1)
+    assert_allclose(condition_number(wide @ tall), 1e4)
+    with pytest.raises(ValueError, match=r"^X: needs at least as many tokens"):
+        feed_forward_condition_bound(wide, tall, np.eye(3))
+
+
+@given(seed=SEEDS, extra=st.integers(0, 3), rank=st.integers(0, 4), scale=st.floats(0.01, 100))
+def test_sk_7_skip_with_positive_semidefinite_weights(seed, extra, rank, scale):
+    rng = np.random.default_rng(seed)
+    X, B = with_condition(rng, 4 + extra, 4, 40.0), rng.standard_normal((4, rank))
+    M = scale * B @ B.T
+    kappa, bound = skip_condition_bound(X, M)
+    shifted = condition_number(M + np.eye(4))
+    assert_allclose(kappa, condition_number(X @ M + X), rtol=1e-12)
+    assert_allclose(bound, 40 * shifted, rtol=1e-9)
+    assert log_gap(kappa, bound) <= 1e-9
+    assert shifted <= condition_number(M) * (1 + 1e-9)
+
+
+@given(seed=SEEDS, c=st.floats(0.01, 100), s1=st.floats(0.1, 10), kappa=st.floats(1, 20))
+def test_sk_7_linear_attention_with_aligned_weights(seed, c, s1, kappa):
+    X = with_condition(np.random.default_rng(seed), 6, 4, kappa, s1)
+    sd = s1 / kappa
+    found, bound = skip_condition_bound(X, c * X.T @ X)
+    assert_allclose(found, (c * s1**3 + s1) / (c * sd**3 + sd), rtol=1e-9)
+    assert_allclose(found, bound, rtol=1e-9)
+    assert found <= kappa**3 * (1 + 1e-9)
+
+
+def test_erratum_e4_e_the_skip_may_harm_even_for_positive_definite_weights():
+    X = with_condition(np.random.default_rng(0), 6, 4, 10.0)
+    s, R = np.linalg.svd(X)[1:]
+    M = (R.T / s) @ R
+    assert_allclose(condition_number(X @ M), 1, rtol=1e-9)
+    kappa, bound = skip_condition_bound(X, M)
+    assert_allclose(kappa, (1 + s[0]) / (1 + s[-1]), rtol=1e-9)
+    assert 1.5 < kappa <= bound
+
+
+def test_erratum_e4_f_the_skip_may_explode_for_other_weights():
+    X = np.diag([2.0, 1.0])
+    M = np.diag([1.0, 8e-6 - 1.0])
+    assert condition_number(X @ M) < 2.1
+    assert condition_number(X @ M + X) > 4.9e5
+    with pytest.raises(ValueError, match=r"^M: must be positive semidefinite"):
+        skip_condition_bound(X, M)
+
+
+def test_erratum_e4_g_the_scale_of_the_weights_matters():
+    """Weights of condition 1, as in the printed bound without their scale."""
+    X = with_condition(np.random.default_rng(0), 6, 4, 10.0)
+    s = np.linalg.svd(X, compute_uv=False)
+    scale = 20.0
+    kappa, bound = skip_condition_bound(X, scale * X.T @ X)
+    printed = (s[0] ** 3 + s[0]) / (s[-1] ** 3 + s[-1])
+    corrected = (scale * s[0] ** 3 + s[0]) / (scale * s[-1] ** 3 + s[-1])
+    assert kappa > 5 * printed
+    assert_allclose([kappa, bound], corrected, rtol=1e-9)
+
+
+def test_erratum_e4_h_random_weights_are_helped_the_more_the_smaller_they_are(record_property):
+    rng = np.random.default_rng(0)
+    n, d, draws = 64, 32, 200
+    shares = {}
+    for std in (1.0, d**-0.5, 0.02):
+        X = rng.standard_normal((draws, n, d))
+        Wq, Wk, Wv = std * rng.standard_normal((3, draws, d, d))
+        out = X @ Wq @ Wk.mT @ X.mT @ X @ Wv
+        shares[std] = (condition_number(out + X) < condition_number(out)).mean()
+        record_property(f"share helped at std {std:.3g}", shares[std])
+    first, second, third = shares.values()
+    assert 0.4 < first < second <= third
+    assert third > 0.99
+
+
+def test_erratum_e4_n_the_least_singular_value_need_not_be_below_one():
+    X = np.random.default_rng(0).standard_normal((20, 200, 10))
+    assert np.linalg.svd(X, compute_uv=False)[:, -1].min() > 9
+
+
+def test_sk_jac_jacobian_of_frozen_attention_by_automatic_differentiation():
+    import torch
+
+    rng = np.random.default_rng(0)
+    A, Wv, X = rng.random((4, 4)), rng.standard_normal((3, 2)), rng.standard_normal((4, 3))
+    A /= A.sum(axis=1, keepdims=True)
+    layer = lambda Z: torch.tensor(A) @ Z @ torch.tensor(Wv)  # noqa: E731
+    jacobian = torch.autograd.functional.jacobian(layer, torch.tensor(X))
+    J = jacobian.numpy().reshape(4 * 2, 4 * 3)
+    assert_allclose(J, np.kron(A, Wv.T), atol=1e-14)
+    expected = condition_number(A) * condition_number(Wv)
+    assert_allclose(condition_number(J), expected, rtol=1e-8)
+
+
+def test_assumptions_are_checked_and_named():
+    X, eye = np.diag([1.0, 2.0]), np.eye(2)
+    flat = np.ones((2, 2))
+    for call, words in [
+        (lambda: attention_condition_bound(flat, eye, eye, eye), "X: must have full rank"),
+        (lambda: attention_condition_bound(X, eye, flat, eye), "key_weight: must have full rank"),
+        (lambda: attention_condition_bound(X, eye, eye, np.eye(3)), "value_weight: has 3 columns"),
+        (lambda: attention_condition_bound(X, eye[:1], eye, eye), "query_weight: must be 2 x 2"),
+        (
+            lambda: attention_condition_bound(np.diag([1.0, 1e-7]), eye, eye, eye),
+            "X: the output is too ill-conditioned",
+        ),
+        (lambda: feed_forward_condition_bound(X, np.eye(3), eye), "up_weight: has 3 rows"),
+        (lambda: feed_forward_condition_bound(X, eye, np.eye(3)), "down_weight: must have 2 rows"),
+        (lambda: skip_condition_bound(X, [[1.0, 1.0], [0.0, 1.0]]), "M: must be symmetric"),
+        (lambda: skip_condition_bound(X, -eye), "M: must be positive semidefinite"),
+        (lambda: skip_condition_bound(X, [[np.nan] * 2] * 2), "M: .*NaN"),
+        (lambda: skip_condition_bound(X[:1], eye), "X: needs at least as many tokens"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{words}"):
+            call()
+    assert skip_condition_bound(flat, eye) == (np.inf, np.inf)
+    assert skip_condition_bound(X, np.zeros((2, 2))) == (2, 2)

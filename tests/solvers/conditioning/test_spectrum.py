@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from twinsolve.solvers import condition_number
+
+SEEDS = st.integers(0, 10**6)
+
+
+@given(seed=SEEDS, n=st.integers(1, 7), d=st.integers(1, 7))
+def test_sk_4_is_the_norm_times_that_of_the_pseudoinverse(seed, n, d):
+    X = np.random.default_rng(seed).standard_normal((n, d))
+    kappa = np.linalg.norm(X, 2) * np.linalg.norm(np.linalg.pinv(X), 2)
+    # Both sides lose about kappa times rounding.
+    assert_allclose(condition_number(X), kappa, rtol=1e-10 + 1e-14 * kappa)
+    assert_allclose(condition_number(-3 * X.T), kappa, rtol=1e-10 + 1e-14 * kappa)
+
+
+def test_sk_4_batches_and_scalars():
+    X = np.random.default_rng(0).standard_normal((2, 3, 5, 4))
+    found = condition_number(X)
+    assert found.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        assert_allclose(found[index], condition_number(X[index]), rtol=1e-12)
+    assert np.isscalar(condition_number(X[0, 0]))
+    assert condition_number(np.ones((1, 1))) == 1
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.zeros((3, 2)),
+        np.ones((3, 2)),
+        np.arange(12.0).reshape(4, 3),
+        np.diag([1.0, 4e-16]),
+        np.diag([1.0, 0.0]).astype(np.float32),
+    ],
+    ids=["zero", "constant", "rank 2", "under the tolerance", "float32"],
+)
+def test_sk_4_rank_deficient_tokens_have_infinite_condition(X):
+    assert condition_number(X) == np.inf
+    assert list(np.isinf(condition_number(np.stack([X, np.eye(*X.shape, dtype=X.dtype)])))) == [
+        True,
+        False,
+    ]
+
+
+def test_sk_4_the_tolerance_is_relative_and_entries_are_exact():
+    for scale in (1e-200, 1.0, 1e200):
+        assert_allclose(condition_number(scale * np.diag([1.0, 1e-14])), 1e14, rtol=1e-12)
+    assert_allclose(condition_number(np.diag([1.0, 2.0**-40]).astype(np.float32)), 2.0**40)
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        ([[np.nan]], ".*NaN"),
+        ([[[np.inf]]], ".*infinity"),
+        ([1.0], "needs at least two dimensions, got 1"),
+        ([[1.0], [1.0, 2.0]], ""),
+        ([[1j]], ".*Complex"),
+        (np.ones((0, 3)), ".*0 sample"),
+        (np.ones((2, 3, 0)), ".*0 feature"),
+        ([["a"]], ""),
+    ],
+)
+def test_bad_input_is_named(X, words):
+    with pytest.raises(ValueError, match=f"^X: {words}"):
+        condition_number(X)

@@ -1,0 +1,279 @@
+"""Attention and kernel regression: section 1 of the equations, but for the bilateral family."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.spatial.distance import cdist
+from scipy.special import softmax
+
+from twinsolve.solvers import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+
+
+def draw(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def norms(x):
+    return np.linalg.norm(x, axis=1)
+
+
+def on_sphere(x, radius=1.0):
+    return radius * x / norms(x)[:, None]
+
+
+def attention(logits, values):
+    return softmax(logits, axis=1) @ values
+
+
+def test_rows_of_attention_average_the_values_se1_se2_se4(tokens, sdpa, rounding):
+    q, k, v = tokens @ draw(4, 5), tokens @ draw(4, 5, seed=2), tokens @ draw(4, 3, seed=3)
+    A = softmax(q @ k.T / np.sqrt(5), axis=1)
+    assert (A >= 0).all()
+    assert_allclose(A.sum(axis=1), 1, rtol=1e-14)
+    atol = rounding(v, norms(q).max() * norms(k).max())
+    assert_allclose(sdpa(q, k, v), A @ v, atol=atol)
+
+
+def test_printed_column_form_is_the_transpose_se1_se2(tokens, sdpa, rounding):
+    X, Wq, Wk, Wv = tokens.T, draw(5, 4), draw(5, 4, seed=2), draw(3, 4, seed=3)
+    Q, K, V = Wq @ X, Wk @ X, Wv @ X
+    Z = V @ softmax(K.T @ Q / np.sqrt(5), axis=0)
+    atol = rounding(V, norms(Q.T).max() * norms(K.T).max())
+    assert_allclose(Z, sdpa(Q.T, K.T, V.T).T, atol=atol)
+
+
+def test_second_line_of_eq3_is_attention_and_the_first_is_not_if3_if4_erratum_e0a(sdpa):
+    x, Wq, Wk, v = draw(6, 4), draw(4, 4, seed=2), draw(4, 4, seed=3), draw(6, 2, seed=4)
+
+    def token_by_token(left, right):
+        out = np.zeros_like(v)
+        for i in range(6):
+            weights = np.array([np.exp(x[i] @ left @ right.T @ x[j] / 2) for j in range(6)])
+            out[i] = sum(w * y for w, y in zip(weights, v, strict=True)) / weights.sum()
+        return out
+
+    expected = sdpa(x @ Wq, x @ Wk, v)
+    assert_allclose(token_by_token(Wq, Wk), expected, rtol=1e-12)
+    assert np.abs(token_by_token(Wk, Wq) - expected).max() > 1e-2
+    assert_allclose(token_by_token(Wq, Wq), sdpa(x @ Wq, x @ Wq, v), rtol=1e-12)
+
+
+KERNELS = {
+    "gaussian": lambda r: np.exp(-(r**2) / 2),
+    "laplace": lambda r: np.exp(-r),
+    "cauchy": lambda r: 1 / (1 + r**2),
+    "epanechnikov": lambda r: np.maximum(1 - r**2, 0),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_any_kernel_is_attention_with_its_logarithm_as_logits_se5(tokens, name, sdpa, rounding):
+    k, v, s = tokens, draw(len(tokens), 2), 1 + np.abs(tokens).max() / 2
+    q = tokens + 0.1 * s
+    with np.errstate(divide="ignore"):
+        logits = np.log(KERNELS[name](cdist(q, k) / s))
+    expected = sdpa(q, 0 * k, v, mask=logits)
+    kernel = name if name in ("gaussian", "laplace") else KERNELS[name]
+    found = nadaraya_watson(q, k, v, bandwidth=s, kernel=kernel)
+    # Weights err by ulps of the squared points, on a mass of at least the largest weight.
+    mass = np.exp(logits.max(axis=1).min())
+    assert_allclose(found, expected, atol=rounding(v, (norms(k).max() / s) ** 2 / mass))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_is_the_explicit_weighted_least_squares_fit_se5(tokens, name):
+    v, s = draw(len(tokens), 2), 1 + np.abs(tokens).max() / 2
+    kernel = name if name in ("gaussian", "laplace") else KERNELS[name]
+    found = nadaraya_watson(tokens, tokens, v, bandwidth=s, kernel=kernel)
+    A = smoother_matrix(tokens, tokens, bandwidth=s, kernel=kernel)
+    for u, weights in zip(found, A, strict=True):
+        root = np.sqrt(weights)[:, None]
+        fit = np.linalg.lstsq(root, root * v, rcond=None)[0][0]
+        assert_allclose(u, fit, atol=1e-13)
+
+
+@pytest.mark.parametrize("s", [1e-2, 0.3, 1.0, 30.0])
+def test_gaussian_logits_are_a_dot_product_with_a_key_bias_se6(tokens, s, sdpa, rounding):
+    """No norm is assumed: the query norm cancels, the key norm is the bias."""
+    q, k, v = tokens[::-1] + 0.3, tokens, draw(len(tokens), 2)
+    atol = rounding(v, norms(q) ** 2 / s**2, norms(k) ** 2 / s**2)
+    found = nadaraya_watson(q, k, v, bandwidth=s)
+    bias = -(norms(k) ** 2) / (2 * s**2)
+    assert_allclose(found, attention(q @ k.T / s**2 + bias, v), atol=atol)
+    assert_allclose(found, attention(-cdist(q, k, "sqeuclidean") / (2 * s**2), v), atol=atol)
+    assert_allclose(found, sdpa(q, k, v, mask=bias[None] + 0 * q[:, :1], scale=s**-2), atol=atol)
+
+
+@given(n=st.integers(1, 9), d=st.integers(1, 9), s=st.floats(0.05, 50), seed=st.integers(0, 10**6))
+def test_gaussian_logits_in_any_dimension_se6(rounding, n, d, s, seed):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal(shape) for shape in ((3, d), (n, d), (n, 2)))
+    logits = q @ k.T / s**2 - norms(k) ** 2 / (2 * s**2)
+    atol = rounding(v, norms(q) ** 2 / s**2, norms(k) ** 2 / s**2)
+    assert_allclose(nadaraya_watson(q, k, v, bandwidth=s), attention(logits, v), atol=atol)
+
+
+def test_small_bandwidths_take_the_nearest_and_share_among_ties_se6(tokens, rounding):
+    q, k, v = tokens + 0.01 * np.abs(tokens).max(), tokens, draw(len(tokens), 2)
+    square = cdist(q, k, "sqeuclidean")
+    nearest = square <= square.min(axis=1, keepdims=True) + 1e-12 * norms(k).max() ** 2
+    others = np.where(nearest, np.inf, square - square.min(axis=1, keepdims=True))
+    # The nearest others weigh exp(-50).
+    s = min(np.sqrt(others.min() / 100), np.abs(tokens).max())
+    expected = nearest / nearest.sum(axis=1, keepdims=True) @ v
+    atol = rounding(v, norms(q) ** 2 / s**2) + 1e-20
+    assert atol < 1e-4
+    assert_allclose(nadaraya_watson(q, k, v, bandwidth=s), expected, atol=atol)
+
+
+def test_large_bandwidths_take_the_mean_se6(tokens):
+    v = draw(len(tokens), 2)
+    found = nadaraya_watson(tokens, tokens, v, bandwidth=1e7 * np.abs(tokens).max())
+    assert_allclose(found, np.broadcast_to(v.mean(axis=0), v.shape), atol=1e-12)
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 20.0])
+def test_equal_key_norms_make_it_dot_product_attention_for_any_queries_se7(
+    tokens, radius, sdpa, rounding
+):
+    q, k, v = 3 * tokens[::-1], on_sphere(tokens, radius), draw(len(tokens), 2)
+    s = 4**0.25
+    atol = rounding(v, norms(q) ** 2, radius**2)
+    found = nadaraya_watson(q, k, v, bandwidth=s)
+    assert_allclose(found, attention(q @ k.T / s**2, v), atol=atol)
+    assert_allclose(found, sdpa(q, k, v), atol=atol)
+
+
+def test_dot_product_needs_equal_key_norms_not_equal_query_norms_se7():
+    q, k, v = draw(6, 4), draw(6, 4, seed=2), draw(6, 2, seed=3)
+    gaussian = nadaraya_watson(on_sphere(q), k, v, bandwidth=1.0)
+    assert np.abs(gaussian - attention(on_sphere(q) @ k.T, v)).max() > 1e-2
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_mahalanobis_distance_is_a_shared_projection_with_key_bias_se7m(tokens, rank, rounding):
+    W, v = draw(4, rank), draw(len(tokens), 2)
+    x = tokens @ W
+    found = nadaraya_watson(tokens, tokens, v, bandwidth=1.0, precision=W @ W.T)
+    # The square root of the precision is found to ulps of its largest eigenvalue.
+    size = np.linalg.norm(W, 2) ** 2 * norms(tokens).max() ** 2
+    bias = -(norms(x) ** 2) / 2
+    assert_allclose(found, attention(x @ x.T + bias, v), atol=4 * rounding(v, size))
+    assert_allclose(found, attention(-(cdist(x, x) ** 2) / 2, v), atol=4 * rounding(v, size))
+
+
+def test_mahalanobis_dot_product_alone_needs_equal_mahalanobis_norms_se7m():
+    x, v, W = draw(6, 4), draw(6, 2, seed=2), draw(4, 4, seed=3)
+    settings = {"bandwidth": 1.0, "precision": W @ W.T}
+    without_bias = attention(x @ W @ W.T @ x.T, v)
+    assert np.abs(nadaraya_watson(x, x, v, **settings) - without_bias).max() > 1e-2
+    x = x / norms(x @ W)[:, None]
+    assert_allclose(
+        nadaraya_watson(x, x, v, **settings), attention(x @ W @ W.T @ x.T, v), rtol=1e-11
+    )
+
+
+def test_a_covariance_covers_shared_projections_only_se7m():
+    """Up to constants of rows and of columns, its logits are symmetric; those of Wq, Wk are not."""
+    x, Wq, Wk = draw(6, 4), draw(4, 4, seed=2), draw(4, 4, seed=3)
+    H = np.eye(6) - 1 / 6
+    logits = H @ np.log(smoother_matrix(x, x, bandwidth=1.0, precision=Wq @ Wq.T)) @ H
+    assert_allclose(logits, logits.T, atol=1e-11)
+    unshared = H @ x @ Wq @ Wk.T @ x.T @ H
+    assert np.abs(unshared - unshared.T).max() > 1
+
+
+@given(n=st.integers(1, 200), half=st.integers(1, 32))
+def test_norms_and_products_of_position_encodings_if5(encode, n, half):
+    p = encode(n, 2 * half)
+    i = np.arange(n)
+    angles = (i[:, None] - i)[..., None] / 1e4 ** (2 * np.arange(half) / (2 * half))
+    # Angles up to n err by ulps of n, over d / 2 terms.
+    assert_allclose(p @ p.T, np.cos(angles).sum(axis=-1), atol=1e-12 * half)
+    assert_allclose((p**2).sum(axis=1), half, rtol=1e-13)
+
+
+def test_odd_encodings_have_no_common_norm_if5(encode):
+    assert np.ptp(norms(encode(9, 1))) > 0.1
+
+
+def test_logits_of_token_plus_position_are_four_terms_if6(tokens, encode, sdpa, rounding):
+    p, v = encode(len(tokens), 4), draw(len(tokens), 2)
+    Wq, Wk = draw(4, 4), draw(4, 4, seed=2)
+    W = Wq @ Wk.T
+    terms = [left @ W @ right.T / 2 for left in (tokens, p) for right in (tokens, p)]
+    x = tokens + p
+    assert_allclose(sdpa(x @ Wq, x @ Wk, v), attention(sum(terms), v), atol=4 * rounding(v, *terms))
+
+
+def test_elliptical_attention_rescales_the_queries_if31(tokens, sdpa, rounding):
+    q, k, v = tokens @ draw(4, 4), tokens @ draw(4, 4, seed=2), draw(len(tokens), 2)
+    for M in (np.diag([0.3, 2.0, 0.0, 1.0]), np.zeros((4, 4)), np.eye(4)):
+        expected = attention(q @ M @ k.T / 2, v)
+        atol = rounding(v, norms(q @ M).max() * norms(k).max())
+        assert_allclose(sdpa(q @ M, k, v), expected, atol=atol)
+    assert_allclose(sdpa(q, k, v), expected, atol=atol)
+
+
+def test_elliptical_attention_is_mahalanobis_regression_on_ellipsoids_if31(tokens):
+    m = np.array([0.3, 2.0, 0.7, 1.0])
+    k, q, v = tokens / norms(tokens * np.sqrt(m))[:, None], draw(5, 4), draw(len(tokens), 2)
+    found = nadaraya_watson(q, k, v, bandwidth=1.0, precision=np.diag(m) / 2)
+    assert_allclose(found, attention(q * m @ k.T / 2, v), atol=1e-13)
+
+
+def test_logistic_attention_has_rank_one_ao68(tokens, rounding):
+    u_q, u_k, b = draw(4), draw(4, seed=2), 0.7
+    logits = (tokens @ u_q)[:, None] + tokens @ u_k + b
+    A = softmax(logits, axis=1)
+    a = softmax(tokens @ u_k)
+    assert_allclose(A, np.broadcast_to(a, A.shape), atol=rounding(A, logits))
+    high = A @ tokens - (A @ tokens).mean(axis=0)
+    assert_allclose(high, 0, atol=rounding(tokens, logits))
+
+
+def test_logistic_attention_with_an_inner_nonlinearity_has_not_ao68():
+    x = draw(6, 4)
+    logits = (x @ draw(4, seed=2))[:, None] + x @ draw(4, seed=3)
+    A = softmax(np.where(logits > 0, logits, 0.2 * logits), axis=1)
+    assert np.ptp(A, axis=0).max() > 1e-2
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1.0, 50.0])
+def test_l2_attention_is_gaussian_regression_at_tau_2s2_ao69(tokens, tau, rounding):
+    q, k, v = tokens @ draw(4, 3), tokens @ draw(4, 3, seed=2), draw(len(tokens), 2)
+    found = nadaraya_watson(q, k, v, bandwidth=np.sqrt(tau / 2))
+    expected = attention(-cdist(q, k, "sqeuclidean") / tau, v)
+    assert_allclose(found, expected, atol=rounding(v, norms(q) ** 2 / tau, norms(k) ** 2 / tau))
+
+
+@pytest.mark.parametrize("m", [0.0, 0.3, 1e3])
+def test_alibi_is_regression_with_a_laplace_kernel_of_positions_if_ali(tokens, m, sdpa, rounding):
+    """BSA with ``-m |i - j|`` in the place of the position term; on a sphere, a product kernel."""
+    n, h_y = len(tokens), 0.8
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
+    Wq, Wk, v = draw(4, 4), draw(4, 4, seed=2), draw(n, 2)
+    q, k = tokens @ Wq / h_y, tokens @ Wk / h_y
+    expected = attention(q @ k.T - m * distance, v)
+    atol = rounding(v, norms(q).max() * norms(k).max(), m * distance)
+    assert_allclose(sdpa(q, k, v, mask=-m * distance, scale=1.0), expected, atol=atol)
+    y = on_sphere(tokens) / h_y
+    K = np.exp(-cdist(y, y, "sqeuclidean") / 2) * np.exp(-m * distance)
+    u = sdpa(y, y, v, mask=-m * distance, scale=1.0)
+    assert weighted_least_squares_residual(K, v, u).max() < 1e-13
+
+
+def test_tupe_is_one_attention_on_concatenated_features_if30(tokens, encode, sdpa, rounding):
+    n, d = len(tokens), 3
+    p, v, b = encode(n, 4), draw(n, 2), draw(n, n, seed=9)
+    Wq, Wk, Hq, Hk = (draw(4, d, seed=seed) for seed in range(4))
+    logits = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            content = tokens[i] @ Wq @ Wk.T @ tokens[j]
+            logits[i, j] = (content + p[i] @ Hq @ Hk.T @ p[j]) / np.sqrt(2 * d) + b[i, j]
+    q, k = np.hstack([tokens @ Wq, p @ Hq]), np.hstack([tokens @ Wk, p @ Hk])
+    atol = rounding(v, 4 * norms(tokens) ** 2, b)
+    assert_allclose(sdpa(q, k, v, mask=b), attention(logits, v), atol=atol)

@@ -1,0 +1,223 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose
+from scipy.special import softmax
+from torch.nn.functional import scaled_dot_product_attention
+
+from twinsolve.solvers import entropic_gap, simplex_projection_residual, sparsemax
+from twinsolve.solvers.oracles import kernel_smoothing as oracle
+
+RNG = np.random.default_rng(0)
+LOGITS = {
+    "random": RNG.standard_normal((6, 7)),
+    "wide": 20 * RNG.standard_normal((4, 30)),
+    "entries all over the edge": RNG.random((6, 40)) / 3,
+    "ties": np.repeat(RNG.standard_normal((3, 3)), 3, axis=1),
+    "all equal": np.full((2, 5), -3.0),
+    "equal rows": np.repeat(RNG.standard_normal((1, 5)), 4, axis=0),
+    "single entry": RNG.standard_normal((4, 1)),
+    "huge gaps": np.array([[1e4, 0, 0, -1e4], [1e3, 1e3, 0, -1e5], [0, 0, 0, -1e4]]),
+    "edge of the support": np.array([[0, -1, -1, -1], [0, -0.5, -0.75, -1], [0, 0, -0.5, -0.5]]),
+    "far from zero": 1e5 + RNG.standard_normal((3, 5)),
+}
+
+
+@pytest.fixture(params=LOGITS)
+def logits(request):
+    return LOGITS[request.param]
+
+
+def literal(z):
+    """The support is the longest head of the sorted entries that keeps its last one positive."""
+    ordered = sorted(z, reverse=True)
+    size = max(k for k in range(1, len(z) + 1) if 1 + k * ordered[k - 1] > sum(ordered[:k]))
+    tau = (sum(ordered[:size]) - 1) / size
+    return [max(entry - tau, 0) for entry in z]
+
+
+def test_sparsemax_is_the_projection_of_the_oracle_se_spm(logits):
+    # The oracle works at the size of the logits, so it is given them less the largest.
+    near = np.maximum(logits - logits.max(axis=1, keepdims=True), -20)
+    assert_allclose(sparsemax(logits), oracle.simplex_projection(near), atol=1e-6)
+
+
+def test_sparsemax_is_the_literal_thresholding_se_spm(logits):
+    # The loop adds up to N logits of size |z|: N |z| half ulps.
+    atol = 1e-15 * logits.shape[1] * (1 + np.abs(logits).max())
+    assert_allclose(sparsemax(logits), [literal(row) for row in logits], atol=atol)
+
+
+def test_sparsemax_carries_its_certificate(logits):
+    p = sparsemax(logits)
+    assert (p >= 0).all()
+    assert_allclose(p.sum(axis=1), 1, atol=1e-15 * p.shape[1])
+    assert simplex_projection_residual(logits, p).max() < 1e-15 * p.shape[1]
+
+
+def test_softmax_is_the_entropic_program_of_the_oracle(logits):
+    near = np.maximum(logits - logits.max(axis=1, keepdims=True), -1e3)
+    assert_allclose(softmax(logits, axis=1), oracle.entropic_linear_program(near), atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+def test_temperature_divides_the_logits(temperature):
+    z = LOGITS["random"]
+    p = softmax(z / temperature, axis=1)
+    assert_allclose(p, oracle.entropic_linear_program(z, temperature=temperature), atol=1e-6)
+    assert entropic_gap(z / temperature, p).max() < 1e-15
+
+
+def test_softmax_carries_its_certificate(logits):
+    # Both sides round log s, which is as large as the gaps, times probabilities of sum 1.
+    atol = 1e-15 * (1 + np.ptp(logits, axis=1))
+    assert (entropic_gap(logits, softmax(logits, axis=1)) <= atol).all()
+
+
+Z = arrays(float, st.tuples(st.integers(1, 4), st.integers(1, 8)), elements=st.floats(-5, 5))
+
+
+def feasible(shape, seed):
+    """Points of the simplex, inside and on its faces."""
+    rng = np.random.default_rng(seed)
+    weights = rng.exponential(size=shape) * (rng.random(shape) < 0.7)
+    weights[:, 0] += 1e-3
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@given(z=Z, seed=st.integers(0, 10**6))
+def test_certificates_bound_the_distance_from_any_point_of_the_simplex(z, seed):
+    p = feasible(z.shape, seed)
+    distance = ((p - sparsemax(z)) ** 2).sum(axis=1)
+    assert (distance <= simplex_projection_residual(z, p) + 1e-14).all()
+    distance = np.abs(p - softmax(z, axis=1)).sum(axis=1)
+    assert (distance**2 / 2 <= entropic_gap(z, p) + 1e-14).all()
+
+
+@given(z=Z, seed=st.integers(0, 10**6))
+def test_no_point_of_the_simplex_is_nearer_or_has_more_entropic_value(z, seed):
+    p = feasible(z.shape, seed)
+    nearest = ((sparsemax(z) - z) ** 2).sum(axis=1)
+    assert (nearest <= ((p - z) ** 2).sum(axis=1) + 1e-12).all()
+    value = (z * p).sum(axis=1) - (p * np.log(np.where(p > 0, p, 1))).sum(axis=1)
+    gap = np.log(np.exp(z).sum(axis=1)) - value
+    assert_allclose(entropic_gap(z, p), gap, atol=1e-13)
+
+
+@given(z=Z, shift=st.floats(-100, 100), seed=st.integers(0, 100))
+def test_sparsemax_ignores_shifts_and_follows_permutations(z, shift, seed):
+    order = np.random.default_rng(seed).permutation(z.shape[1])
+    assert_allclose(sparsemax(z[:, order] + shift), sparsemax(z)[:, order], atol=1e-13)
+
+
+@given(z=Z)
+def test_sparsemax_is_a_nonexpansive_projection(z):
+    p = sparsemax(z)
+    assert_allclose(sparsemax(p), p, atol=1e-15)
+    moved = np.linalg.norm(p - sparsemax(z[::-1]), axis=1)
+    assert (moved <= np.linalg.norm(z - z[::-1], axis=1) + 1e-14).all()
+
+
+def test_certificates_see_what_is_not_optimal():
+    z = LOGITS["random"]
+    p, s = sparsemax(z), softmax(z, axis=1)
+    assert simplex_projection_residual(z, s).min() > 1e-2
+    assert entropic_gap(z, p).min() > 1e-2
+    assert simplex_projection_residual(z, 1.1 * p).min() > 0.09
+    for c in (0.9, 1.1):
+        assert_allclose(entropic_gap(z, c * s), c * np.log(c) - c + 1, rtol=1e-12)
+    assert_allclose(simplex_projection_residual([1.0, -1.0], [1.1, -0.1]), 0.1)
+    assert entropic_gap([1.0, -1.0], [1.1, -0.1]) == np.inf
+
+
+@pytest.mark.parametrize("hidden", [[2], [0, 1, 4], [0, 1, 2, 3, 4]])
+def test_masked_entries_are_zero_and_otherwise_as_if_absent(hidden):
+    z = RNG.standard_normal((3, 5))
+    visible = np.setdiff1d(np.arange(5), hidden)
+    masked = z.copy()
+    masked[:, hidden] = -np.inf
+    p = sparsemax(masked)
+    assert (p[:, hidden] == 0).all()
+    if len(visible):
+        assert_allclose(p[:, visible], sparsemax(z[:, visible]), atol=1e-15)
+    assert simplex_projection_residual(masked, p).max() < 1e-15
+    assert (simplex_projection_residual(masked, np.full((3, 5), 0.2)) == np.inf).all()
+    assert (entropic_gap(masked, np.full((3, 5), 0.2)) == np.inf).all()
+
+
+def test_a_row_without_visible_entries_is_zero_as_in_attention():
+    z = np.array([[0.0, 1.0], [-np.inf, -np.inf]])
+    assert (sparsemax(z)[1] == 0).all()
+    q, values = torch.zeros(1, 1, 2, 2), torch.eye(2)[None, None]
+    mask = torch.tensor([[True, True], [False, False]])
+    plain = scaled_dot_product_attention(q, q, values, attn_mask=mask)
+    assert (plain[0, 0, 1] == 0).all()
+    for certificate in (simplex_projection_residual, entropic_gap):
+        assert certificate(z, [[0.0, 1.0], [0.0, 0.0]])[1] == 0
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e8, 1e17, 1.7e308])
+def test_logits_of_any_size_are_stable(size):
+    z = size * np.array([[1.0, 1.0, -1.0], [1.0, 0.5, 0.0]])
+    expected = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]] if size > 1 else np.full((2, 3), 1 / 3)
+    assert_allclose(sparsemax(z), expected, atol=1e-15)
+    assert simplex_projection_residual(z, sparsemax(z)).max() < 1e-15
+
+
+def test_long_supports_sum_to_one():
+    """A cumulative sum of 1e5 entries alone would be off by 6e-8 in the sum."""
+    n = 10**5
+    z = np.r_[0, np.full(n - 1, -1 + 0.9 / n)]
+    p = sparsemax(z)
+    # The rounding of tau, half an ulp of 1, counts n times.
+    assert abs(p.sum() - 1) < n * np.finfo(float).eps / 2
+    assert simplex_projection_residual(z, p) < n * np.finfo(float).eps / 2
+
+
+def test_float32_is_kept_and_computed_in_float64(logits):
+    single = logits.astype(np.float32)
+    p = sparsemax(single)
+    assert p.dtype == np.float32
+    assert_allclose(p, sparsemax(single.astype(float)), atol=np.finfo(np.float32).eps / 2)
+    assert simplex_projection_residual(single, p).max() < np.finfo(np.float32).eps * p.shape[1]
+    assert sparsemax(np.array([[1, 2]])).dtype == np.float64
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 1, 3, 5)])
+def test_leading_dimensions_are_batches(shape):
+    z = RNG.standard_normal(shape)
+    rows = z.reshape(-1, 5)
+    p = sparsemax(z)
+    assert_allclose(p.reshape(-1, 5), sparsemax(rows), atol=0)
+    for certificate in (simplex_projection_residual, entropic_gap):
+        assert_allclose(certificate(z, p).ravel(), certificate(rows, p.reshape(-1, 5)), atol=0)
+        assert certificate(z, p).shape == shape[:-1]
+
+
+@pytest.mark.parametrize(
+    ("logits", "words"),
+    [
+        ([[0.0, np.nan]], "logits: must be finite"),
+        ([[0.0, np.inf]], "logits: must be finite"),
+        (np.array([[0.0, 1j]]), "logits: Complex"),
+        (np.float64(1), r"logits: .*"),
+        (np.ones((2, 0)), r"logits: .*"),
+        (np.ones((1, 2, 0)), r"logits: must have shape \(\.\.\., N\)"),
+        ([["a"]], "logits: could not"),
+    ],
+)
+def test_bad_logits_are_named(logits, words):
+    for call in (sparsemax, lambda z: simplex_projection_residual(z, [[1.0, 0.0]])):
+        with pytest.raises(ValueError, match=f"^{words}"):
+            call(logits)
+
+
+def test_bad_probabilities_are_named():
+    for certificate in (simplex_projection_residual, entropic_gap):
+        with pytest.raises(ValueError, match="probabilities: must have the logits' shape"):
+            certificate([[0.0, 1.0]], [1.0])
+        with pytest.raises(ValueError, match="probabilities: must not hold NaN"):
+            certificate([[0.0, 1.0]], [[np.nan, 1.0]])

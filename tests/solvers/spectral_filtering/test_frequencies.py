@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.special import softmax
+
+from twinsolve.solvers import attention_spectrum, high_frequency_share, split_frequencies
+
+
+def fourier(n):
+    """The unitary transform, entry by entry."""
+    return np.array(
+        [[np.exp(-2j * np.pi * j * k / n) / np.sqrt(n) for k in range(n)] for j in range(n)]
+    )
+
+
+def smoother(n, seed, scale=1.0):
+    return softmax(scale * np.random.default_rng(seed).standard_normal((n, n)), axis=1)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
+def test_ao_14_to_18_dc_is_the_first_fourier_bin_and_hc_the_rest(seed, n):
+    X = np.random.default_rng(seed).standard_normal((n, 3))
+    F = fourier(n)
+    first = np.diag(np.arange(n) == 0)
+    dc, hc = split_frequencies(X)
+    assert_allclose(dc, F.conj().T @ first @ F @ X, atol=1e-12)
+    assert_allclose(hc, F.conj().T @ (np.eye(n) - first) @ F @ X, atol=1e-12)
+    assert_allclose(dc + hc, X, atol=1e-15)
+    assert abs(np.vdot(dc, hc)) < 1e-12
+
+
+def test_split_keeps_the_dtype_and_large_offsets():
+    X = np.random.default_rng(0).standard_normal((500, 2)).astype(np.float32) + np.float32(1e4)
+    dc, hc = split_frequencies(X)
+    assert dc.dtype == hc.dtype == np.float32
+    exact = X.astype(np.float64)
+    # One rounding of each entry of HC, whatever the offset.
+    assert_allclose(hc, exact - exact.mean(axis=0), rtol=1e-7)
+    dc[0] = 0
+    assert dc[1, 0] != 0
+
+
+@given(seed=st.integers(0, 10**6), signed=st.booleans())
+def test_ao_inv_the_mean_of_the_input_does_not_reach_hc(seed, signed):
+    rng = np.random.default_rng(seed)
+    A, X = smoother(7, seed), rng.standard_normal((7, 3)) + 5
+    if signed:
+        A = 2 * A - A @ A
+    hc = split_frequencies(A @ X)[1]
+    assert_allclose(hc, split_frequencies(A @ split_frequencies(X)[1])[1], atol=1e-12)
+
+
+def test_erratum_e1_l_the_printed_projector_does_not_remove_the_mean():
+    n = 5
+    X = np.random.default_rng(0).standard_normal((n, 2))
+    printed = (np.eye(n) - np.ones((n, n))) @ X
+    dc, hc = split_frequencies(X)
+    assert_allclose(printed, hc - (n - 1) * dc, atol=1e-12)
+    assert np.abs(printed - hc).max() > 0.1
+
+
+@given(seed=st.integers(0, 10**6), offset=st.sampled_from([0.0, 1.0, 100.0]))
+def test_ao_hf_share_is_that_of_the_loop(seed, offset):
+    X = np.random.default_rng(seed).standard_normal((6, 3)) + offset
+    total, high, mean = 0.0, 0.0, [sum(X[:, j]) / 6 for j in range(3)]
+    for i in range(6):
+        for j in range(3):
+            total += X[i, j] ** 2
+            high += (X[i, j] - mean[j]) ** 2
+    share = high_frequency_share(X)
+    assert_allclose(share, np.sqrt(high / total), rtol=1e-12)
+    dc = split_frequencies(X)[0]
+    # The square root of the difference loses the digits that the offset has in common.
+    assert_allclose(share, np.sqrt(1 - (dc**2).sum() / total), rtol=1e-15 * total / high + 1e-12)
+
+
+def test_share_of_degenerate_tokens():
+    assert high_frequency_share(np.zeros((3, 2))) == 0
+    assert high_frequency_share(np.full((4, 2), 3.0)) == 0
+    assert high_frequency_share([[1.0, 2.0]]) == 0
+    assert high_frequency_share([[1.0], [-1.0]]) == 1
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
+def test_ao_spec_spectrum_is_the_product_of_three_matrices(seed, n):
+    A, F = smoother(n, seed), fourier(n)
+    spectrum, intensity = attention_spectrum(A)
+    assert_allclose(spectrum, F @ A @ F.conj().T, atol=1e-12)
+    assert_allclose(intensity, [np.sqrt(sum(abs(entry) ** 2 for entry in row)) for row in spectrum])
+    assert_allclose(spectrum[:, 0], np.eye(n)[0], atol=1e-12)
+    assert_allclose(np.linalg.norm(intensity), np.linalg.norm(A), rtol=1e-12)
+    assert_allclose(intensity[1:], intensity[:0:-1], rtol=1e-10)
+    V = np.random.default_rng(seed + 1).standard_normal((n, 2))
+    assert_allclose(spectrum @ (F @ V), F @ (A @ V), atol=1e-12)
+
+
+def test_ao_spec_a_shift_has_a_flat_spectrum_and_the_mean_has_one_band():
+    shift = np.roll(np.eye(6), 1, axis=1)
+    assert_allclose(attention_spectrum(shift)[1], 1, rtol=1e-12)
+    assert_allclose(attention_spectrum(np.full((6, 6), 1 / 6))[1], np.eye(6)[0], atol=1e-12)
+    spectrum, intensity = attention_spectrum(shift.astype(np.float32))
+    assert (spectrum.dtype, intensity.dtype) == (np.complex64, np.float32)
+
+
+def test_errata_e1_a_and_e1_b_the_printed_transform_and_inverse():
+    n = 6
+    k = np.arange(n)
+    printed = np.exp(-2j * np.pi * np.outer(k, k)) / np.sqrt(n)
+    assert_allclose(printed, 1 / np.sqrt(n), atol=1e-12)
+    assert np.abs(printed @ printed.conj().T - np.eye(n)).max() > 0.9
+    F = fourier(n)
+    assert_allclose(F @ F.conj().T, np.eye(n), atol=1e-12)
+    assert np.abs(F @ F - np.eye(n)).max() > 0.9
+
+
+@given(seed=st.integers(0, 10**6))
+def test_ao_l7_hc_is_the_distance_to_equal_tokens(seed):
+    X = np.random.default_rng(seed).standard_normal((6, 3))
+    z = np.linalg.lstsq(np.ones((6, 1)), X, rcond=None)[0]
+    distance = np.linalg.norm(X - np.ones((6, 1)) @ z)
+    assert_allclose(np.linalg.norm(split_frequencies(X)[1]), distance, rtol=1e-10)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
+def test_ao_l8_and_erratum_e1_i_the_best_dc_filter_inside_attention(seed, n):
+    A = smoother(n, seed)
+    for uniform, best in [(np.ones((n, n)) / n, 1.0), (np.ones((n, n)), 1 / n)]:
+        beta = np.linalg.lstsq(uniform.reshape(-1, 1), A.reshape(-1), rcond=None)[0]
+        assert_allclose(beta, best, rtol=1e-10)
+
+
+def mean_absolute_cosine(rows):
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    n = len(rows)
+    return (np.abs(unit @ unit.T).sum() - n) / (n * (n - 1))
+
+
+@given(seed=st.integers(0, 10**6))
+def test_ao_75_and_ao_76_mean_cosines_are_those_of_the_loop(seed):
+    rng = np.random.default_rng(seed)
+    heads = softmax(rng.standard_normal((2, 5, 5)), axis=-1)
+
+    def loop(rows):
+        n = len(rows)
+        cosines = [
+            abs(rows[i] @ rows[j]) / np.sqrt((rows[i] @ rows[i]) * (rows[j] @ rows[j]))
+            for i in range(n)
+            for j in range(n)
+            if i != j
+        ]
+        return sum(cosines) / len(cosines)
+
+    X = rng.standard_normal((5, 3))
+    assert_allclose(mean_absolute_cosine(X), loop(X), rtol=1e-12)
+    by_columns = [mean_absolute_cosine(A.T) for A in heads]
+    assert_allclose(np.mean(by_columns), np.mean([loop(A.T) for A in heads]), rtol=1e-12)
+    # Tokens without high frequencies are parallel.
+    assert_allclose(mean_absolute_cosine(split_frequencies(X)[0]), 1, rtol=1e-12)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"^X: .*NaN"):
+        split_frequencies([[np.nan]])
+    with pytest.raises(ValueError, match=r"^X: .*2D"):
+        high_frequency_share([1.0])
+    with pytest.raises(ValueError, match=r"^A: must be square, got shape \(1, 2\)"):
+        attention_spectrum([[0.5, 0.5]])
+    with pytest.raises(ValueError, match=r"^A: .*infinity"):
+        attention_spectrum([[np.inf]])

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.special import softmax
+
+from twinsolve.solvers import (
+    high_pass_scale,
+    high_pass_values,
+    nadaraya_watson,
+    scale_frequencies,
+    smoother_matrix,
+)
+
+SEEDS = st.integers(0, 10**6)
+OMEGAS = st.floats(-2, 5)
+
+
+def problem(seed, n=6):
+    rng = np.random.default_rng(seed)
+    return softmax(rng.standard_normal((n, n)), axis=1), rng.standard_normal((n, 3)) + 1
+
+
+@given(seed=SEEDS, omega=OMEGAS)
+def test_ao_7_to_9_all_forms_are_the_same(seed, omega):
+    A, V = problem(seed)
+    n = len(A)
+    H = np.eye(n) - 1 / n
+    scaled = high_pass_scale(A, omega)
+    assert_allclose(scaled, 1 / n + (1 + omega) * (A - 1 / n), atol=1e-12)
+    assert_allclose(scaled, A @ (np.eye(n) + omega * H), atol=1e-12)
+    assert_allclose(scaled.sum(axis=1), 1, rtol=1e-12)
+    assert_allclose(high_pass_values(A @ V, V, omega), scaled @ V, atol=1e-12)
+
+
+def test_ao_7_to_9_it_is_the_values_that_are_sharpened():
+    """The high-pass part of A is A H, and not H A."""
+    A, _ = problem(0)
+    n = len(A)
+    H = np.eye(n) - 1 / n
+    assert_allclose(A - 1 / n, A @ H, atol=1e-14)
+    assert np.abs(A - 1 / n - H @ A).max() > 0.05
+    assert np.abs(high_pass_scale(A, 1.0) - (np.eye(n) + H) @ A).max() > 0.05
+
+
+@given(seed=SEEDS, omega=st.floats(-0.9, 5))
+def test_ao_7_to_9_spectrum(seed, omega):
+    X = np.random.default_rng(seed).standard_normal((6, 2))
+    A = smoother_matrix(X, X, bandwidth=1.0)
+    mu = np.sort(np.linalg.eigvals(A).real)
+    expected = np.sort([1.0, *((1 + omega) * mu[:-1])])
+    found = np.sort(np.linalg.eigvals(high_pass_scale(A, omega)).real)
+    # The eigenvalues of a matrix that is not normal: condition number times rounding.
+    assert_allclose(found, expected, atol=1e-8)
+
+
+def test_ao_7_to_9_special_weights_and_negative_entries():
+    A, V = problem(1)
+    assert_allclose(high_pass_scale(A, 0.0), A, rtol=0)
+    assert_allclose(high_pass_scale(A, -1.0), 1 / len(A), rtol=1e-14)
+    assert high_pass_scale(A, 5.0).min() < 0
+    assert_allclose(high_pass_values(A @ V, V, 0), A @ V, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["causal", "padding", "both"])
+@given(seed=SEEDS, omega=OMEGAS)
+def test_ao_7_to_9_uniform_over_visible_keys(kind, seed, omega):
+    rng = np.random.default_rng(seed)
+    n = 6
+    keys = np.arange(n) < 4
+    visible = {"causal": np.tri(n, dtype=bool), "padding": keys, "both": np.tri(n) * keys > 0}[kind]
+    everywhere = np.broadcast_to(visible, (n, n))
+    A = softmax(np.where(everywhere, rng.standard_normal((n, n)), -np.inf), axis=1)
+    V = rng.standard_normal((n, 2))
+    expected = np.empty((n, n))
+    for i in range(n):
+        for j in range(n):
+            uniform = everywhere[i, j] / sum(everywhere[i])
+            expected[i, j] = uniform + (1 + omega) * (A[i, j] - uniform)
+    scaled = high_pass_scale(A, omega, visible=visible)
+    assert_allclose(scaled, expected, atol=1e-12)
+    assert not scaled[~everywhere].any()
+    assert_allclose(scaled.sum(axis=1), 1, rtol=1e-12)
+    found = high_pass_values(A @ V, V, omega, visible=visible)
+    assert_allclose(found, expected @ V, atol=1e-12)
+    if kind == "causal":
+        prefix_mean = V.cumsum(axis=0) / np.arange(1, n + 1)[:, None]
+        assert_allclose(found, (1 + omega) * (A @ V) - omega * prefix_mean, atol=1e-12)
+
+
+def test_a_causal_mask_changes_the_uniform_row():
+    A = np.array([[1.0, 0.0], [0.5, 0.5]])
+    visible = np.tri(2, dtype=bool)
+    assert_allclose(high_pass_scale(A, 1.0, visible=visible), A)
+    assert high_pass_scale(A, 1.0)[0, 1] == -0.5
+
+
+def test_fewer_queries_than_keys_and_a_smoother_without_a_matrix():
+    rng = np.random.default_rng(0)
+    Q, K, V = rng.standard_normal((3, 2)), rng.standard_normal((7, 2)), rng.standard_normal((7, 4))
+    A = smoother_matrix(Q, K, bandwidth=0.7)
+    smoothed = nadaraya_watson(Q, K, V, bandwidth=0.7)
+    assert_allclose(high_pass_values(smoothed, V, 0.4), high_pass_scale(A, 0.4) @ V, atol=1e-13)
+
+
+@given(seed=SEEDS, s=st.floats(-2, 2), t=st.floats(-2, 2))
+def test_ao_10_to_12_featscale_is_that_of_the_loop(seed, s, t):
+    Y = np.random.default_rng(seed).standard_normal((5, 3))
+    weights = np.array([s, 0.0, -s]), np.array([t, 2 * t, 0.0])
+    found = scale_frequencies(Y, *weights)
+    for j in range(3):
+        mean = sum(Y[:, j]) / 5
+        for i in range(5):
+            expected = Y[i, j] + weights[0][j] * mean + weights[1][j] * (Y[i, j] - mean)
+            assert_allclose(found[i, j], expected, atol=1e-13)
+    assert_allclose(scale_frequencies(Y, s, t), scale_frequencies(Y, [s] * 3, [t] * 3), rtol=0)
+    assert_allclose(scale_frequencies(Y, 0, 0), Y, atol=1e-15)
+
+
+@given(seed=SEEDS, omega=st.floats(0.1, 3))
+def test_ao_10_to_12_equals_attnscale_only_for_doubly_stochastic_attention(seed, omega):
+    A, V = problem(seed)
+    rng = np.random.default_rng(seed)
+    doubly = np.mean([np.eye(6)[rng.permutation(6)] for _ in range(4)], axis=0)
+    assert_allclose(
+        scale_frequencies(doubly @ V, 0, omega), high_pass_values(doubly @ V, V, omega), atol=1e-12
+    )
+    # The two differ by omega times the column means of A less 1/N, applied to V.
+    difference = scale_frequencies(A @ V, 0, omega) - high_pass_values(A @ V, V, omega)
+    expected = omega * (V.mean(axis=0) - A.mean(axis=0) @ V)
+    assert_allclose(difference, np.tile(expected, (6, 1)), atol=1e-12)
+    assert np.abs(difference).max() > 1e-6
+
+
+def test_float32_is_kept():
+    A, V = (matrix.astype(np.float32) for matrix in problem(0))
+    visible = np.ones((6, 6), dtype=bool)
+    assert high_pass_scale(A, 0.3).dtype == np.float32
+    assert high_pass_scale(A, 0.3, visible=visible).dtype == np.float32
+    assert high_pass_values(V, V, 0.3, visible=visible).dtype == np.float32
+    assert high_pass_values(V.astype(np.float64), V, 0.3).dtype == np.float64
+    assert scale_frequencies(V, 0.1, [0.1, 0.2, 0.3]).dtype == np.float32
+
+
+def test_bad_input_is_named():
+    A, V = problem(0)
+    visible = np.tri(6, dtype=bool)
+    blind = visible.copy()
+    blind[2] = False
+    for call, words in [
+        (lambda: high_pass_scale(2 * A, 0.1), "A: every row must sum to 1"),
+        (lambda: high_pass_scale(A, np.nan), "omega: must be a finite number"),
+        (lambda: high_pass_scale(A, "a"), "omega: must be a finite number"),
+        (lambda: high_pass_scale(A, 0.1, visible=visible), "visible: A has weight on a key"),
+        (lambda: high_pass_scale(A, 0.1, visible=visible * 1.0), "visible: must be boolean"),
+        (lambda: high_pass_scale(A, 0.1, visible=[True, True]), "visible: must broadcast to"),
+        (lambda: high_pass_values(V, V, 0.1, visible=blind), "visible: query 2 sees no key"),
+        (lambda: high_pass_values(V, V[:, :2], 0.1), "smoothed: has 3 columns, but 2"),
+        (lambda: high_pass_values(V, [[np.inf] * 3], 0.1), "values: .*infinity"),
+        (lambda: high_pass_values(V, V, None), "omega: must be a finite number"),
+        (lambda: scale_frequencies([[np.nan]], 0, 0), "Y: .*NaN"),
+        (lambda: scale_frequencies(V, [0.1, 0.2], 0), "s: must be finite, one number or one"),
+        (lambda: scale_frequencies(V, 0, np.inf), "t: must be finite"),
+        (lambda: scale_frequencies(V, 0, "a"), "t: must be a number"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{words}"):
+            call()

@@ -1,0 +1,393 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.spatial.distance import cdist
+from scipy.special import softmax
+
+from twinsolve.solvers import (
+    ergodicity_coefficient,
+    high_frequency_gain,
+    high_frequency_gain_bound,
+    low_pass_ratio,
+    split_frequencies,
+)
+
+SEEDS = st.integers(0, 10**6)
+KINDS = st.sampled_from(["gaussian", "signs", "two groups", "one hot", "constant", "offset rows"])
+
+
+def logits_of(kind, n, alpha, seed):
+    """Logits in [-alpha, alpha], random and adversarial."""
+    rng = np.random.default_rng(seed)
+    if kind == "gaussian":
+        P = rng.standard_normal((n, n))
+        return alpha * P / np.abs(P).max()
+    if kind == "signs":
+        return alpha * rng.choice([-1.0, 1.0], (n, n))
+    if kind == "two groups":
+        P = np.full((n, n), -alpha)
+        P[: n // 2, 0] = P[n // 2 :, -1] = alpha
+        return P
+    if kind == "one hot":
+        return alpha * (2 * np.eye(n) - 1)
+    if kind == "constant":
+        return np.full((n, n), alpha)
+    return alpha * rng.uniform(-1, 1, (n, 1)) * np.ones((n, n))
+
+
+def two_groups(n):
+    """Half of the rows on token 1, half on token 2."""
+    return np.repeat(np.eye(n)[:2], n // 2, axis=0)
+
+
+def high(X):
+    return X - X.mean(axis=0)
+
+
+def reversible(n, seed, laziness=0.0):
+    """A smoother with a symmetric kernel: real eigenvalues, right eigenvectors, stationary law."""
+    X = np.random.default_rng(seed).standard_normal((n, 2))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(-1))
+    d = K.sum(axis=1)
+    mu, vectors = np.linalg.eigh(K / np.sqrt(np.outer(d, d)))
+    A = (1 - laziness) * K / d[:, None] + laziness * np.eye(n)
+    return A, (1 - laziness) * mu[::-1] + laziness, (vectors / np.sqrt(d)[:, None])[:, ::-1], d
+
+
+@given(seed=SEEDS)
+def test_ao_t1_ratio_is_that_of_the_powers_and_vanishes(seed):
+    rng = np.random.default_rng(seed)
+    A, Z = softmax(rng.standard_normal((6, 6)) / 2, axis=1), rng.standard_normal((6, 2)) + 1
+    found = low_pass_ratio(A, Z, n_steps=60)
+    assert found.shape == (61,)
+    X = Z
+    for t in range(5):
+        dc, hc = split_frequencies(X)
+        assert_allclose(found[t], np.linalg.norm(hc) / np.linalg.norm(dc), rtol=1e-8)
+        X = A @ X
+    assert found[60] < 1e-9
+
+
+def test_ao_t1_rate_is_the_second_eigenvalue():
+    A, mu, _, d = reversible(8, seed=0)
+    Z = np.random.default_rng(1).standard_normal((8, 1)) + 1
+    found = low_pass_ratio(A, Z, n_steps=400)
+    # Far below the rounding of A^t Z, where only a separate HC has digits left.
+    assert 0 < found[-1] < 1e-20
+    assert_allclose(found[1:][-5:] / found[:-1][-5:], abs(mu[1]), rtol=1e-10)
+    assert_allclose(np.linalg.matrix_power(A, 400) @ Z, (d @ Z) / d.sum() * np.ones((8, 1)))
+
+
+def test_ao_t1_causal_limit_is_the_first_token():
+    n = 6
+    P = np.random.default_rng(0).standard_normal((n, n))
+    A = softmax(np.where(np.tri(n, dtype=bool), P, -np.inf), axis=1)
+    Z = np.random.default_rng(1).standard_normal((n, 2))
+    rate = np.sort(A.diagonal())[-2]
+    steps = int(np.log(1e-12) / np.log(rate))
+    assert low_pass_ratio(A, Z, n_steps=steps)[-1] < 1e-9
+    assert_allclose(np.linalg.matrix_power(A, steps) @ Z, np.tile(Z[0], (n, 1)), atol=1e-8)
+
+
+def test_erratum_e1_c_values_orthogonal_to_the_stationary_law_keep_their_ratio():
+    A, mu, vectors, d = reversible(8, seed=0, laziness=0.9)
+    Z = vectors[:, [1]]
+    assert abs(d @ Z) < 1e-12 * np.abs(d * Z.T).sum()
+    found = low_pass_ratio(A, Z, n_steps=60)
+    # Rounding brings in the stationary part, which gains 1 / mu_2 on Z at each step.
+    assert_allclose(found, found[0], rtol=1e-12 * mu[1] ** -60)
+    assert found[0] > 0.1
+
+
+def test_erratum_e1_d_the_printed_denominator_is_not_the_mean_and_may_not_exist():
+    rng = np.random.default_rng(0)
+    A, z = softmax(rng.standard_normal((6, 6)), axis=1), rng.standard_normal((6, 1)) + 1
+    y = np.linalg.matrix_power(A, 3) @ z
+    dc, hc = split_frequencies(y)
+    assert_allclose((dc**2).sum(), (y**2).sum() - (hc**2).sum(), rtol=1e-12)
+    printed = (z**2).sum() - (hc**2).sum()
+    assert abs(printed - (dc**2).sum()) > 0.1
+    z = np.eye(40)[:, [0]] - np.eye(40)[:, [1]]
+    assert (z**2).sum() - (high(two_groups(40) @ z) ** 2).sum() < 0
+
+
+def test_ratio_without_a_mean_or_without_high_frequencies():
+    A = np.full((2, 2), 0.5)
+    assert_allclose(low_pass_ratio(A, [[1.0], [-1.0]], n_steps=1), [np.inf, 0])
+    assert_allclose(low_pass_ratio(A, [[0.0], [0.0]], n_steps=2), 0)
+    assert_allclose(low_pass_ratio(A, [[3.0], [3.0]], n_steps=0), [0])
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(1, 8), kind=KINDS, alpha=st.floats(0, 5))
+def test_ao_c2_coefficient_is_that_of_the_loop_and_contracts_ranges(seed, n, kind, alpha):
+    A = softmax(logits_of(kind, n, alpha, seed), axis=1)
+    tau = ergodicity_coefficient(A)
+    pairs = [(np.abs(A[i] - A[j]).sum() / 2, i, j) for i in range(n) for j in range(n)]
+    worst, i, j = max(pairs)
+    assert_allclose(tau, worst, rtol=1e-12)
+    z = np.random.default_rng(seed).standard_normal(n)
+    assert np.ptp(A @ z) <= tau * np.ptp(z) + 1e-12
+    extreme = np.where(A[i] > A[j], 1.0, -1.0)
+    assert np.ptp(A @ extreme) >= 2 * tau - 1e-12
+    assert tau <= np.tanh(alpha) + 1e-12
+    shifted = logits_of(kind, n, alpha, seed) + 10 * np.random.default_rng(seed).normal(size=(n, 1))
+    assert tau <= np.tanh(np.ptp(shifted, axis=1).max() / 2) + 1e-12
+
+
+@pytest.mark.parametrize("n", [2, 10, 200])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 2.0])
+def test_ao_c2_tanh_is_attained_whatever_the_number_of_tokens(n, alpha):
+    row = alpha * np.repeat([1.0, -1.0], n // 2)
+    P = np.tile(row, (n, 1))
+    P[-1] *= -1
+    assert_allclose(ergodicity_coefficient(softmax(P, axis=1)), np.tanh(alpha), rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 33, 50])
+def test_coefficient_in_blocks_of_signed_rectangular_and_strided_matrices(n):
+    A = softmax(3 * np.random.default_rng(n).standard_normal((n, 7)), axis=1)
+    signed = np.asfortranarray(2 * A - 1 / 7)
+    expected = cdist(signed, signed, "cityblock").max() / 2
+    assert_allclose(ergodicity_coefficient(signed), expected, rtol=1e-13)
+    # The worst pair first, last, and far apart.
+    for i, j in {(0, n - 1), (n - 2, n - 1), (0, 1)}:
+        if n > 1:
+            far = np.full((n, 4), 0.25)
+            far[i], far[j] = np.eye(4)[:2]
+            assert ergodicity_coefficient(far) == 1
+
+
+def test_coefficient_of_equal_rows_and_of_the_identity():
+    assert ergodicity_coefficient(np.tile([0.2, 0.3, 0.5], (4, 1))) == 0
+    assert ergodicity_coefficient(np.eye(3)) == 1
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(2, 8), kind=KINDS, alpha=st.floats(0.1, 3), L=st.integers(1, 6))
+def test_ao_c2_depth_bound(seed, n, kind, alpha, L):
+    rng = np.random.default_rng(seed)
+    product, taus = np.eye(n), []
+    for layer in range(L):
+        A = softmax(logits_of(kind, n, alpha, seed + layer), axis=1)
+        product = A @ product
+        taus.append(ergodicity_coefficient(A))
+    assert ergodicity_coefficient(product) <= np.prod(taus) + 1e-12
+    gain = high_frequency_gain(product)
+    assert gain <= np.sqrt(n / 2) * np.prod(taus) + 1e-12
+    assert gain <= high_frequency_gain_bound(n, alpha, n_layers=L) + 1e-12
+    z = rng.standard_normal((n, 1))
+    assert np.linalg.norm(high(product @ z)) <= gain * np.linalg.norm(high(z)) + 1e-12
+
+
+def test_ao_c2_bound_of_many_layers_vanishes_and_does_not_overflow():
+    assert high_frequency_gain_bound(1000, 1.0, n_layers=1000) < 1e-100
+    assert_allclose(high_frequency_gain_bound(1000, 50.0, n_layers=10**6), np.sqrt(500))
+    assert high_frequency_gain_bound(8, 0.0) == 0
+
+
+def test_erratum_e1_e_corollary_2_fails_in_the_limit_of_depth():
+    """All layers are positive, but growing logits let the high frequencies through."""
+    n, product, norms = 4, np.eye(4), {}
+    for layer in range(1, 4001):
+        product = softmax((2 * np.log(layer + 1) + 3) * np.eye(n), axis=1) @ product
+        norms[layer] = np.linalg.norm(high(product), 2)
+    assert norms[4000] > 0.85
+    assert norms[2000] - norms[4000] < 1e-4
+    first = softmax((2 * np.log(2) + 3) * np.eye(n), axis=1)
+    assert np.linalg.norm(high(np.linalg.matrix_power(first, 4000)), 2) < 1e-14
+
+
+def stationary_law(A):
+    system = np.vstack([A.T - np.eye(len(A)), np.ones(len(A))])
+    return np.linalg.lstsq(system, np.eye(len(A) + 1)[-1], rcond=None)[0]
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(2, 8), kind=KINDS, alpha=st.floats(0.1, 3))
+def test_ao_mix_rows_approach_the_stationary_law_in_l1(seed, n, kind, alpha):
+    A = softmax(logits_of(kind, n, alpha, seed), axis=1)
+    pi, tau = stationary_law(A), ergodicity_coefficient(A)
+    assert_allclose(pi @ A, pi, atol=1e-12)
+    before, after = np.abs(A - pi).sum(axis=1), np.abs(A @ A - pi).sum(axis=1)
+    assert (after <= tau * before + 1e-12).all()
+
+
+def test_erratum_e1_k_mixing_may_expand_in_l2():
+    n = 30
+    A = 0.99 * two_groups(n) + 0.01 / n
+    pi = stationary_law(A)
+    law = pi + 0.5 * pi.min() * np.repeat([1.0, -1.0], n // 2)
+    assert (law > 0).all()
+    assert_allclose(law.sum(), 1)
+    before, after = law - pi, law @ A - pi
+    assert np.linalg.norm(after) > 3.8 * np.linalg.norm(before)
+    assert np.abs(after).sum() <= ergodicity_coefficient(A) * np.abs(before).sum() * (1 + 1e-12)
+
+
+def theorem_3(n, alpha):
+    return np.sqrt(n * np.exp(2 * alpha) / (np.exp(2 * alpha) + n - 1))
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(1, 12), kind=KINDS, alpha=st.floats(0, 5))
+def test_ao_6_theorem_3_and_its_sharper_factors(seed, n, kind, alpha):
+    rng = np.random.default_rng(seed)
+    A = softmax(logits_of(kind, n, alpha, seed) + rng.normal(size=(n, 1)), axis=1)
+    gain, bound = high_frequency_gain(A), high_frequency_gain_bound(n, alpha)
+    factors = theorem_3(n, alpha), np.sqrt(n / 2) * np.tanh(alpha)
+    assert_allclose(bound, min(factors), rtol=1e-12)
+    assert gain <= bound + 1e-12
+    assert gain <= np.sqrt(n / 2) * ergodicity_coefficient(A) + 1e-12
+    X, W = rng.standard_normal((n, 3)), rng.standard_normal((3, 4))
+    limit = gain * np.linalg.norm(W, 2) * np.linalg.norm(high(X))
+    assert np.linalg.norm(high(A @ X @ W)) <= limit + 1e-12
+
+
+@given(seed=SEEDS, n=st.integers(2, 8))
+def test_ao_6_exact_factor_is_attained(seed, n):
+    A = softmax(2 * np.random.default_rng(seed).standard_normal((n, n)), axis=1)
+    H = np.eye(n) - 1 / n
+    z = np.linalg.svd(H @ A @ H)[2][0]
+    gain = high_frequency_gain(A)
+    assert_allclose(np.linalg.norm(high(A @ z)), gain * np.linalg.norm(high(z)), atol=1e-12)
+
+
+@given(seed=SEEDS)
+def test_ao_6_doubly_stochastic_attention_never_amplifies(seed):
+    rng = np.random.default_rng(seed)
+    A = np.mean([np.eye(6)[rng.permutation(6)] for _ in range(4)], axis=0)
+    assert high_frequency_gain(A) <= 1 + 1e-12
+
+
+@given(seed=SEEDS)
+def test_ao_6_logits_of_bounded_tokens(seed):
+    rng = np.random.default_rng(seed)
+    X, (Wq, Wk) = rng.standard_normal((8, 4)), rng.standard_normal((2, 4, 3))
+    gamma = np.linalg.norm(X, axis=1).max()
+    alpha = gamma**2 * np.linalg.norm(Wq @ Wk.T, 2) / np.sqrt(3)
+    assert np.abs(X @ Wq @ (X @ Wk).T / np.sqrt(3)).max() <= alpha + 1e-12
+
+
+@given(n=st.integers(1, 10**4), alpha=st.floats(0, 20))
+def test_erratum_e1_f_the_factor_of_theorem_3_is_at_least_one(n, alpha):
+    """With |W|_2 = 1 it never shows smoothing; with log|W|_2 < -alpha it does."""
+    assert 1 - 1e-12 <= theorem_3(n, alpha) <= np.exp(alpha) * (1 + 1e-12)
+
+
+def test_erratum_e1_g_one_layer_may_amplify_up_to_the_bound():
+    A = two_groups(40)
+    assert_allclose(high_frequency_gain(A), np.sqrt(40 / 2), rtol=1e-12)
+    soft = softmax(logits_of("two groups", 40, 6.0, 0), axis=1)
+    assert 4.4 < high_frequency_gain(soft) <= high_frequency_gain_bound(40, 6.0)
+
+
+def heads_of(rng, n, d, n_heads, alpha):
+    A = [softmax(alpha * rng.uniform(-1, 1, (n, n)), axis=1) for _ in range(n_heads)]
+    return A, rng.standard_normal((n_heads, d, 2)), rng.standard_normal((n_heads, 2, d))
+
+
+@given(seed=SEEDS, n_heads=st.integers(1, 4), alpha=st.floats(0, 3))
+def test_ao_p4_p5_and_p6_heads_skip_and_feed_forward(seed, n_heads, alpha):
+    rng = np.random.default_rng(seed)
+    n, d = 6, 4
+    X = rng.standard_normal((n, d))
+    A, Wv, Wo = heads_of(rng, n, d, n_heads, alpha)
+    sizes = [max(np.linalg.norm(W, 2) for W in weights) for weights in (Wv, Wo)]
+    rho = n_heads * sizes[0] * sizes[1] * high_frequency_gain_bound(n, alpha)
+    before, slack = np.linalg.norm(high(X)), 1e-10
+    Y = sum(A[h] @ X @ Wv[h] @ Wo[h] for h in range(n_heads))
+    assert np.linalg.norm(high(Y)) <= rho * before + slack
+    assert np.linalg.norm(high(X + Y)) <= (1 + rho) * before + slack
+    W1, W2 = rng.standard_normal((d, 8)), rng.standard_normal((8, d))
+    lipschitz = np.linalg.norm(W1, 2) * np.linalg.norm(W2, 2)
+    Z = X + Y
+    feed_forward = np.maximum(Z @ W1 + 1, 0) @ W2
+    assert np.linalg.norm(high(feed_forward)) <= lipschitz * (1 + rho) * before + slack
+    with_skip = np.linalg.norm(high(Z + feed_forward))
+    assert with_skip <= (1 + lipschitz) * (1 + rho) * before + slack
+
+
+def test_erratum_e1_h_a_skip_connection_does_not_prevent_smoothing():
+    X = np.random.default_rng(0).standard_normal((6, 4))
+    A = softmax(30 * np.eye(6), axis=1)
+    assert np.linalg.norm(high(X + A @ X @ -np.eye(4))) < 1e-10 * np.linalg.norm(high(X))
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, b=st.floats(-3, 3))
+def test_ao_68_and_eq_68_logistic_attention_has_rank_one(seed, b):
+    rng = np.random.default_rng(seed)
+    X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
+    A = softmax((X @ u_query)[:, None] + X @ u_key + b, axis=1)
+    assert_allclose(A, np.tile(A[:1], (6, 1)), rtol=1e-12)
+    assert ergodicity_coefficient(A) < 1e-14
+    assert_allclose(split_frequencies(A @ X)[1], 0, atol=1e-14)
+
+
+def test_ao_68_a_nonlinearity_inside_restores_the_rank():
+    """As in graph attention networks."""
+    rng = np.random.default_rng(0)
+    X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
+    P = (X @ u_query)[:, None] + X @ u_key
+    assert ergodicity_coefficient(softmax(np.where(P > 0, P, 0.2 * P), axis=1)) > 0.1
+
+
+@given(seed=SEEDS, b=st.floats(-3, 3), adversarial=st.booleans())
+def test_ao_68b_and_ao_69b_bounds_of_the_logits(seed, b, adversarial):
+    rng = np.random.default_rng(seed)
+    X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
+    Wq, Wk = rng.standard_normal((2, 4, 3))
+    if adversarial:
+        X[0] = 3 * u_key / np.linalg.norm(u_key)
+        u_query, X[1] = 2 * u_key, -X[0]
+        Wk = -Wq
+    gamma = np.linalg.norm(X, axis=1).max()
+    P = (X @ u_query)[:, None] + X @ u_key + b
+    norms = np.linalg.norm(u_key), np.linalg.norm(u_query)
+    assert np.abs(P).max() <= sum(norms) * gamma + abs(b) + 1e-12
+    assert np.ptp(P, axis=1).max() / 2 <= norms[0] * gamma + 1e-12
+    tau = 1.7
+    L2 = -(((X @ Wq)[:, None] - X @ Wk) ** 2).sum(-1) / tau
+    sizes = np.linalg.norm(Wq, 2) + np.linalg.norm(Wk, 2)
+    assert np.abs(L2).max() <= sizes**2 * gamma**2 / tau + 1e-12
+
+
+def test_erratum_e1_j_the_printed_bound_fails_for_a_negative_bias():
+    X, u, b = np.array([[1.0], [-1.0]]), 1.0, -1.5
+    largest = np.abs(u * X + u * X.T + b).max()
+    printed, corrected = abs((u + u) * 1.0 + b), (u + u) * 1.0 + abs(b)
+    assert largest > printed + 1
+    assert_allclose(largest, corrected)
+
+
+def test_a_float32_softmax_is_accepted_and_what_is_no_smoother_refused():
+    rng = np.random.default_rng(0)
+    A = softmax(rng.standard_normal((300, 300)).astype(np.float32), axis=1)
+    assert 0 < ergodicity_coefficient(A) < 1
+    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row 1 sums to 2"):
+        ergodicity_coefficient([[1.0, 0.0], [1.0, 1.0]])
+    with pytest.raises(ValueError, match=r"^A: every row"):
+        high_frequency_gain(2 * np.eye(3))
+    with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the values"):
+        low_pass_ratio(np.eye(2), np.ones((3, 1)), n_steps=1)
+    with pytest.raises(ValueError, match=r"^values: .*NaN"):
+        low_pass_ratio([[1.0]], [[np.nan]], n_steps=1)
+    with pytest.raises(ValueError, match=r"^n_steps: must be a whole number"):
+        low_pass_ratio([[1.0]], [[1.0]], n_steps=-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_tokens": 0}, "n_tokens: must be a whole number >= 1"),
+        ({"alpha": -0.1}, "alpha: must be >= 0"),
+        ({"alpha": np.nan}, "alpha: must be a finite number"),
+        ({"n_layers": 0}, "n_layers: must be a whole number >= 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(change, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        high_frequency_gain_bound(**{"n_tokens": 4, "alpha": 1.0, "n_layers": 1} | change)
