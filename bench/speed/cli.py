@@ -116,11 +116,12 @@ def filters(
     Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: patch and window),
     bilateral-disk-11, bilateral-square-11; set12, with its files in the folder that the environment
     variable TWINSOLVE_DATA names; regression-float64 and regression-float32 (Nadaraya-Watson),
-    lle-weights, lle-3 and lle-50 (locally linear embedding: features), graying-16 and graying-8
-    (token graying: patch). Peers: numpy, opencv, scikit-image, scikit-learn, torch.
+    lle-weights, lle-3 and lle-50 (locally linear embedding: features), graying-224 and graying-64
+    (token graying: width of the images). Peers: numpy, opencv, scikit-image, scikit-learn, scipy,
+    torch.
 
-    Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished is kept in
-    DIR/runs and not run again while settings and source are the same.
+    Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
+    is kept in DIR/runs and not run again while settings and source are the same.
     """
     from .filters import time_filters
     from .quality_figure import draw_quality

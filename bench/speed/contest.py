@@ -29,6 +29,7 @@ MODULES = {
     "opencv": "cv2",
     "scikit-image": "skimage",
     "scikit-learn": "sklearn",
+    "scipy": "scipy",
     "torch": "torch",
 }
 _COLUMNS = [

@@ -68,12 +68,13 @@ CASES = {
         ),
         *(
             Case(
-                f"graying-{size}",
-                f"tokens of 32 colour images of 224 x 224, patches of {size} x {size}, float32",
-                partial(point_cases.make_graying, patch_size=size),
+                f"graying-{image_size}",
+                f"tokens of 32 colour images, {image_size} pixels wide, patches of {patch_size}, "
+                "float32",
+                partial(point_cases.make_graying, image_size=image_size, patch_size=patch_size),
                 memory=False,
             )
-            for size in (16, 8)
+            for image_size, patch_size in ((224, 16), (64, 4))
         ),
     )
 }
@@ -99,9 +100,11 @@ def time_filters(
         Among ``nlm-7-21``, ``nlm-5-13`` and ``nlm-gaussian-7-21`` (patch and window),
         ``bilateral-disk-11``, ``bilateral-square-11``, ``set12`` (every image once),
         ``regression-float64``, ``regression-float32``, ``lle-weights``, ``lle-3``, ``lle-50``,
-        ``graying-16`` and ``graying-8``. None is all of them.
+        ``graying-224`` and ``graying-64`` (token
+        graying: width of the image). None is all of them.
     peers : iterable of str, optional
-        Packages, among ``numpy``, ``opencv``, ``scikit-image``, ``scikit-learn`` and ``torch``.
+        Packages, among ``numpy``, ``opencv``, ``scikit-image``, ``scikit-learn``, ``scipy``
+        and ``torch``.
         None is all of them.
     rounds : int, default=3
     n_jobs : int, default=1

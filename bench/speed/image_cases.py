@@ -11,7 +11,7 @@ from skimage.morphology import disk
 from skimage.restoration import denoise_bilateral, denoise_nl_means
 
 from ...datasets import fetch_set12
-from ...solvers import bilateral_filter, nonlocal_means, twicing
+from ...solvers import bilateral_filter, l2_boosting, nonlocal_means, sos_boosting, twicing
 from ...solvers.solution import Array
 from .contest import OURS, Contest, Method, on_threads
 
@@ -66,6 +66,8 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
     default = partial(nonlocal_means, sigma=_SIGMA, n_jobs=n_jobs)
     boosted: dict[str, Callable[[Array], Array]] = {
         "twicing": partial(twicing, default),
+        "L2 boosting, 5 steps": partial(l2_boosting, default, n_iter=5),
+        "SOS boosting, 2 steps": partial(sos_boosting, default, n_iter=2, rho=0.5),
     }
     small, large = ({"patch_size": p, "patch_distance": d} for p, d in ((5, 6), (7, 10)))
     return Contest(

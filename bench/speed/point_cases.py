@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.fft import dctn, idctn
 from scipy.sparse import eye_array
 from skimage.data import astronaut
 from sklearn.datasets import make_swiss_roll
@@ -25,9 +26,9 @@ from ...solvers import (
 from ...solvers.solution import Array
 from .contest import OURS, Contest, Method, on_threads
 
-_NEIGHBORS = 12
+_N_POINTS, _NEIGHBORS = 10_000, 12
 _BLOCKS = (8, 16, 32, 64, 128, 256, 512)
-_CROP, _N_IMAGES = 224, 32
+_N_IMAGES = 32
 
 
 def _difference(result: Array, first: Array) -> dict[str, float]:
@@ -120,27 +121,48 @@ def make_embedding(seed: int, n_jobs: int, *, n_features: int) -> Contest:
 def _swiss_roll(seed: int, n_features: int) -> Array:
     """10,000 points on a roll with noise, in as many dimensions."""
     rng = np.random.default_rng(seed)
-    X, _ = make_swiss_roll(10_000, random_state=seed)
+    X, _ = make_swiss_roll(_N_POINTS, random_state=seed)
     basis = np.linalg.qr(rng.standard_normal((n_features, 3)))[0]
     return X @ basis.T + 0.05 * rng.standard_normal((len(X), n_features))
 
 
-def make_graying(seed: int, n_jobs: int, *, patch_size: int) -> Contest:
-    """The patches of 32 colour images of 224 x 224 pixels, as tokens."""
+def make_graying(seed: int, n_jobs: int, *, image_size: int, patch_size: int) -> Contest:
+    """The patches of 32 colour images, as tokens; one image a call."""
     rng = np.random.default_rng(seed)
     picture = astronaut() / 255
-    tops = rng.integers(0, len(picture) - _CROP, size=(_N_IMAGES, 2))
-    crops = np.stack([picture[y : y + _CROP, x : x + _CROP] for y, x in tops])
+    corners = rng.integers(len(picture) - image_size, size=(_N_IMAGES, 2))
+    crops = np.stack([picture[y : y + image_size, x : x + image_size] for y, x in corners])
     tokens = _patches(crops.astype(np.float32), patch_size)
 
-    def log_kappa(grayed: Array, first: Array) -> dict[str, float]:
-        return {"log_kappa": float(np.median(np.log(condition_number(grayed))))}
+    def run(transform: Callable[[Array], Array]) -> Array:
+        return np.stack([transform(X) for X in tokens])
 
-    methods = [
-        Method(f"gray_tokens, {transform}", OURS, partial(gray_tokens, tokens, transform=transform))
-        for transform in ("dct", "svd")
-    ]
-    return Contest([*methods, Method("nothing (a copy)", "numpy", tokens.copy)], log_kappa)
+    def log_kappa(grayed: Array, first: Array) -> dict[str, float]:
+        return _difference(grayed, first) | {
+            "log_kappa": float(np.median(np.log(condition_number(grayed))))
+        }
+
+    return Contest(
+        [
+            Method("gray_tokens, DCT", OURS, partial(run, partial(gray_tokens, transform="dct"))),
+            Method("gray_tokens, SVD", OURS, partial(run, partial(gray_tokens, transform="svd"))),
+            Method("NumPy SVD", "numpy", partial(run, _gray_by_svd)),
+            Method("SciPy DCT", "scipy", partial(run, _gray_by_dct)),
+            Method("nothing (a copy)", "numpy", partial(run, np.copy)),
+        ],
+        log_kappa,
+    )
+
+
+def _gray_by_svd(X: Array, eps: float = 0.95) -> Array:
+    U, s, Rt = np.linalg.svd(X, full_matrices=False)
+    return U * (s[0] * (s / s[0]) ** eps) @ Rt
+
+
+def _gray_by_dct(X: Array, eps: float = 0.95) -> Array:
+    spectrum = dctn(X, norm="ortho")
+    size = np.abs(spectrum)
+    return idctn(np.sign(spectrum) * size.max() * (size / size.max()) ** eps, norm="ortho")
 
 
 def _patches(images: Array, size: int) -> Array:
