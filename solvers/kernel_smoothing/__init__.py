@@ -1,12 +1,28 @@
 """Kernel regression on points: the classical side of softmax-type attention."""
 
-from .regression import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from .anisotropic import anisotropic_nonlocal_means, elliptical_metric, oriented_metric
+from .balancing import marginal_violation, sinkhorn
+from .local_linear import local_linear_regression, local_linear_residual
+from .regression import (
+    nadaraya_watson,
+    nadaraya_watson_residual,
+    smoother_matrix,
+    weighted_least_squares_residual,
+)
 from .simplex import entropic_gap, simplex_projection_residual, sparsemax
 
 __all__ = [
+    "anisotropic_nonlocal_means",
+    "elliptical_metric",
     "entropic_gap",
+    "local_linear_regression",
+    "local_linear_residual",
+    "marginal_violation",
     "nadaraya_watson",
+    "nadaraya_watson_residual",
+    "oriented_metric",
     "simplex_projection_residual",
+    "sinkhorn",
     "smoother_matrix",
     "sparsemax",
     "weighted_least_squares_residual",

@@ -1,21 +1,17 @@
 """Nadaraya-Watson regression: the classical side of softmax-type attention. Samples are rows."""
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
-from scipy.special import softmax
 
-from ..solution import Array, check_matrix, check_positive
-
-Kernel = Callable[[Array], Array]
-
-_BLOCK_ENTRIES = 2**22
-_LOG_KERNELS: dict[str, Kernel] = {
-    "gaussian": lambda r: -0.5 * r**2,
-    "laplace": lambda r: -r,
-}
+from ..solution import Array, check_matrix
+from .weights import (
+    Kernel,
+    Weights,
+    check_mass,
+    fill_rows,
+    prepare_weights,
+    rows_with_all_keys,
+)
 
 
 def nadaraya_watson(
@@ -26,6 +22,7 @@ def nadaraya_watson(
     bandwidth: float,
     kernel: str | Kernel = "gaussian",
     precision: ArrayLike | None = None,
+    n_jobs: int | None = None,
 ) -> Array:
     """Kernel regression of `values` at the keys, evaluated at the queries.
 
@@ -33,9 +30,16 @@ def nadaraya_watson(
 
         u_i = argmin_u sum_j K_ij |y_j - u|^2 = sum_j K_ij y_j / sum_j K_ij
 
-    with ``K_ij = k(r_ij)`` and ``r_ij = |q_i - k_j| / bandwidth``; the Gaussian kernel is
-    ``k(r) = exp(-r^2 / 2)``, i.e. ``exp(-|q - k|^2 / (2 bandwidth^2))``, and the Laplace kernel is
-    ``k(r) = exp(-r)``. Queries are taken in blocks: memory is O(block * n_keys).
+    with ``K_ij = k(r_ij)`` and ``r_ij = |q_i - k_j| / bandwidth``:
+
+    ============  ====================================================================
+    gaussian      ``k(r) = exp(-r^2 / 2)``, i.e. ``exp(-|q - k|^2 / (2 bandwidth^2))``
+    laplace       ``k(r) = exp(-r)``
+    epanechnikov  ``k(r) = max(1 - r^2, 0)``
+    ============  ====================================================================
+
+    Weights are made in tiles and summed at once: memory beyond the input and the result is a few
+    copies of the points and one small tile a thread. The answer does not depend on `n_jobs`.
 
     Parameters
     ----------
@@ -45,22 +49,31 @@ def nadaraya_watson(
     bandwidth : float
         Kernel width s > 0, in the units of the features. Scaled dot-product attention on keys of
         equal norm is ``s = n_features ** 0.25``.
-    kernel : {"gaussian", "laplace"} or callable
-        A callable maps an array of scaled distances r >= 0 to nonnegative weights.
-    precision : array-like of shape (n_features, n_features), optional
+    kernel : {"gaussian", "laplace", "epanechnikov"} or callable
+        A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry.
+    precision : array-like of shape (n_features, n_features) or (n_features,), optional
         Symmetric positive semidefinite S^-1 of the Mahalanobis distance
-        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``. None is the identity.
+        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal. None is the identity.
+    n_jobs : int, optional
+        Number of threads; None is 1.
 
     Returns
     -------
     ndarray of shape (n_queries, n_values)
-        float32 if all inputs are, else float64; computed in float64.
+        float32 if all inputs are, else float64.
 
     Raises
     ------
     ValueError
         On NaN, infinity, unequal numbers of features or of keys and values, ``bandwidth <= 0``, an
         unknown kernel, or a query whose weights are all zero (compactly supported kernels).
+
+    Notes
+    -----
+    Gaussian logits are products of the points about the mean key, in units of the bandwidth. Their
+    rounding errors are a few times ``eps * c``, ``c = max |q|^2 + max |k|^2``. Points in float32
+    are computed in float32 up to ``c = 64``, all others in float64 up to ``c = 512``; beyond, and
+    for other kernels, distances are sums of squared differences, which no common offset can spoil.
 
     References
     ----------
@@ -74,13 +87,12 @@ def nadaraya_watson(
     >>> nadaraya_watson([[0.5]], [[0.0], [1.0]], [[2.0], [4.0]], bandwidth=1.0)
     array([[3.]])
     """
-    values = check_matrix(values, "values")
-    queries, keys = _check_points(queries, keys)
-    if len(values) != len(keys):
-        raise ValueError(f"values: has {len(values)} rows, but there are {len(keys)} keys")
-    blocks = _weight_blocks(queries, keys, bandwidth, kernel, precision)
-    smoothed = np.concatenate([block @ values for block in blocks])
-    return smoothed.astype(np.result_type(queries, keys, values), copy=False)
+    queries, keys = check_points(queries, keys)
+    values = check_values(values, keys)
+    dtype = np.result_type(queries, keys, values)
+    weights = prepare_weights(queries, keys, bandwidth, kernel, precision, dtype)
+    out = np.empty((len(queries), values.shape[1]), dtype)
+    return smooth(weights, values, out, n_jobs)
 
 
 def smoother_matrix(
@@ -90,6 +102,7 @@ def smoother_matrix(
     bandwidth: float,
     kernel: str | Kernel = "gaussian",
     precision: ArrayLike | None = None,
+    n_jobs: int | None = None,
 ) -> Array:
     """Row-stochastic matrix A of the smoother: ``nadaraya_watson(...) = A @ values``.
 
@@ -114,9 +127,11 @@ def smoother_matrix(
     >>> smoother_matrix([[0.0]], [[-1.0], [1.0]], bandwidth=1.0)
     array([[0.5, 0.5]])
     """
-    queries, keys = _check_points(queries, keys)
-    weights = np.concatenate([*_weight_blocks(queries, keys, bandwidth, kernel, precision)])
-    return weights.astype(np.result_type(queries, keys), copy=False)
+    queries, keys = check_points(queries, keys)
+    dtype = np.result_type(queries, keys)
+    weights = prepare_weights(queries, keys, bandwidth, kernel, precision, dtype)
+    out = np.empty((len(queries), len(keys)), dtype)
+    return fill_rows(out, n_jobs, rows_with_all_keys(len(keys)), normalised_rows, weights)
 
 
 def weighted_least_squares_residual(
@@ -158,63 +173,125 @@ def weighted_least_squares_residual(
     """
     values = check_matrix(values, "values").astype(np.float64)
     weights = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
-    estimate = check_matrix(estimate, "estimate", n_features=values.shape[1]).astype(np.float64)
-    if len(estimate) != len(weights):
-        raise ValueError(f"estimate: has {len(estimate)} rows, but weights has {len(weights)}")
+    estimate = check_estimate(estimate, values, len(weights), "rows of weights")
     mass = weights.sum(axis=1)
     if (mass <= 0).any():
         raise ValueError("weights: every row must have a positive sum")
     gradient = mass[:, None] * estimate - weights @ values
-    scale = max(float(np.linalg.norm(values, axis=1).max()), np.finfo(np.float64).tiny)
-    return np.linalg.norm(gradient, axis=1) / (mass * scale)
+    return np.linalg.norm(gradient, axis=1) / (mass * largest_row(values))
 
 
-def _check_points(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:
+def nadaraya_watson_residual(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    estimate: ArrayLike,
+    *,
+    bandwidth: float,
+    kernel: str | Kernel = "gaussian",
+    precision: ArrayLike | None = None,
+    n_jobs: int | None = None,
+) -> Array:
+    """Certificate of `nadaraya_watson` at any size: `weighted_least_squares_residual`, in tiles.
+
+    ::
+
+        |sum_j K_ij (u_i - y_j)| / (sum_j K_ij * max_j |y_j|)
+
+    Weights are computed in float64 from the differences of coordinates, never from products. Other
+    parameters are those of `nadaraya_watson`.
+
+    Parameters
+    ----------
+    estimate : array-like of shape (n_queries, n_values)
+        The rows u_i.
+
+    Returns
+    -------
+    ndarray of shape (n_queries,)
+
+    Raises
+    ------
+    ValueError
+        As `nadaraya_watson` does, and if the estimate has another shape.
+
+    References
+    ----------
+    EQUATIONS SE-5, IF-9 to IF-12.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import nadaraya_watson_residual
+    >>> nadaraya_watson_residual([[0.5]], [[0.0], [1.0]], [[2.0], [4.0]], [[3.0]], bandwidth=1.0)
+    array([0.])
+    """
+    queries, keys = check_points(queries, keys)
+    values = check_values(values, keys).astype(np.float64)
+    estimate = check_estimate(estimate, values, len(queries), "queries")
+    weights = prepare_weights(queries, keys, bandwidth, kernel, precision, exact=True)
+    out = np.empty(len(queries))
+    fill_rows(out, n_jobs, None, _gradient_rows, weights, values, estimate)
+    return out / largest_row(values)
+
+
+def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> Array:
+    """Fill `out` with the weighted means of the values."""
+    # A power of two: dividing by it is exact, and sums neither overflow nor underflow.
+    unit = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 1)
+    scaled = (values / unit).astype(weights.keys.dtype)
+    fill_rows(out, n_jobs, None, _mean_rows, weights, scaled)
+    out *= out.dtype.type(unit)
+    return out
+
+
+def normalised_rows(weights: Weights, rows: slice) -> Array:
+    """Weights of all keys that sum to 1 in each of the rows."""
+    (tile,) = weights.tiles(rows, whole=True)
+    check_mass(tile.mass, rows)
+    return tile.weights / tile.mass[:, None].astype(tile.weights.dtype)
+
+
+def _mean_rows(weights: Weights, values: Array, rows: slice) -> Array:
+    total, mass = _sums(weights, values, rows)
+    return total / mass[:, None]
+
+
+def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice) -> Array:
+    total, mass = _sums(weights, values, rows)
+    return np.linalg.norm(mass[:, None] * estimate[rows] - total, axis=1) / mass
+
+
+def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
+    n_rows = rows.stop - rows.start
+    total, mass = np.zeros((n_rows, values.shape[1])), np.zeros(n_rows)
+    for tile in weights.tiles(rows):
+        if tile.factor is not None:
+            total *= tile.factor[:, None]
+            mass *= tile.factor
+        total += tile.weights @ values[tile.columns]
+        mass += tile.mass
+    check_mass(mass, rows)
+    return total, mass
+
+
+def largest_row(values: Array) -> float:
+    return max(float(np.linalg.norm(values, axis=1).max()), np.finfo(np.float64).tiny)
+
+
+def check_points(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:
     keys = check_matrix(keys, "keys")
     return check_matrix(queries, "queries", n_features=keys.shape[1]), keys
 
 
-def _weight_blocks(
-    queries: Array,
-    keys: Array,
-    bandwidth: float,
-    kernel: str | Kernel,
-    precision: ArrayLike | None,
-) -> Iterator[Array]:
-    bandwidth = check_positive(bandwidth, "bandwidth")
-    if not callable(kernel) and not (isinstance(kernel, str) and kernel in _LOG_KERNELS):
-        raise ValueError(
-            f"kernel: must be a callable or one of {sorted(_LOG_KERNELS)}, got {kernel!r}"
-        )
-    if precision is not None:
-        root = _square_root(precision, keys.shape[1])
-        queries, keys = queries @ root, keys @ root
-    size = max(1, _BLOCK_ENTRIES // len(keys))
-    for start in range(0, len(queries), size):
-        distances = cdist(queries[start : start + size], keys) / bandwidth
-        yield _normalised_weights(distances, kernel, start)
+def check_values(values: ArrayLike, keys: Array) -> Array:
+    checked = check_matrix(values, "values")
+    if len(checked) != len(keys):
+        raise ValueError(f"values: has {len(checked)} rows, but there are {len(keys)} keys")
+    return checked
 
 
-def _normalised_weights(distances: Array, kernel: str | Kernel, start: int) -> Array:
-    if not callable(kernel):
-        return softmax(_LOG_KERNELS[kernel](distances), axis=1)
-    weights = np.asarray(kernel(distances), dtype=np.float64)
-    if weights.shape != distances.shape or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError("kernel: must return one finite nonnegative weight for each distance")
-    mass = weights.sum(axis=1, keepdims=True)
-    if (mass == 0).any():
-        row = start + int(np.flatnonzero(mass == 0)[0])
-        raise ValueError(f"bandwidth: query {row} has no key with a positive weight; widen it")
-    return weights / mass
-
-
-def _square_root(precision: ArrayLike, n_features: int) -> Array:
-    P = check_matrix(precision, "precision", n_features=n_features).astype(np.float64)
-    if P.shape[0] != n_features or not np.allclose(P, P.T, rtol=1e-10, atol=0):
-        raise ValueError(f"precision: must be a symmetric {n_features} x {n_features} matrix")
-    eigenvalues, vectors = np.linalg.eigh(P)
-    if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
-        raise ValueError(
-            f"precision: must be positive semidefinite, smallest eigenvalue {eigenvalues[0]:.3g}"
-        )
-    return vectors * np.sqrt(eigenvalues.clip(min=0))
+def check_estimate(estimate: ArrayLike, values: Array, n_rows: int, what: str) -> Array:
+    checked = check_matrix(estimate, "estimate", n_features=values.shape[1])
+    if len(checked) != n_rows:
+        raise ValueError(f"estimate: has {len(checked)} rows, but there are {n_rows} {what}")
+    return checked.astype(np.float64)

@@ -1,4 +1,4 @@
-"""cvxpy statement of the weighted least-squares problem behind kernel smoothers."""
+"""cvxpy statements of the problems behind kernel smoothers."""
 
 import cvxpy as cp
 import numpy as np
@@ -43,6 +43,102 @@ def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:
     ]
     cp.Problem(cp.Minimize(cp.sum(cp.hstack(errors)))).solve(solver=cp.CLARABEL)
     return np.asarray(u.value)
+
+
+def local_linear_regression(
+    weights: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    *,
+    reg: float = 0.0,
+) -> Array:
+    """Solve ``min_{a, B} sum_j K_ij |y_j - a - (k_j - q_i) B|^2 + reg tr(S_i) |B|_F^2``.
+
+    ``S_i`` is the weighted covariance of the keys; rows of K sum to 1. Returns a.
+
+    Parameters
+    ----------
+    weights : array-like of shape (n_queries, n_keys)
+    queries : array-like of shape (n_queries, n_features)
+    keys : array-like of shape (n_keys, n_features)
+    values : array-like of shape (n_keys, n_values)
+    reg : float, default=0.0
+
+    Returns
+    -------
+    ndarray of shape (n_queries, n_values)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS IF-9 to IF-12, with a slope.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.kernel_smoothing import local_linear_regression
+    >>> keys = [[0.0], [1.0]]
+    >>> local_linear_regression([[0.5, 0.5]], [[2.0]], keys, keys).round(5)
+    array([[2.]])
+    """
+    K, Q, X, Y = (np.asarray(x, dtype=float) for x in (weights, queries, keys, values))
+    found = []
+    for w, q in zip(K, Q, strict=True):
+        spread = w @ ((X - w @ X) ** 2).sum(axis=1)
+        a, B = cp.Variable((1, Y.shape[1])), cp.Variable((X.shape[1], Y.shape[1]))
+        errors = Y - np.ones((len(Y), 1)) @ a - (X - q) @ B
+        objective = cp.sum_squares(cp.multiply(np.sqrt(w)[:, None], errors))
+        objective += reg * spread * cp.sum_squares(B)
+        cp.Problem(cp.Minimize(objective)).solve(
+            solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+        )
+        found.append(np.asarray(a.value)[0])
+    return np.array(found)
+
+
+def sinkhorn(logits: ArrayLike) -> Array:
+    """Solve ``min_P sum_ij P_ij log(P_ij / exp(logits_ij))`` over doubly stochastic P.
+
+    Parameters
+    ----------
+    logits : array-like of shape (n_samples, n_samples)
+        Minus infinity is a zero of P.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_samples)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS section 9.5 (Sinkhorn balancing).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.kernel_smoothing import sinkhorn
+    >>> sinkhorn([[0.0, 0.0], [0.0, 0.0]]).round(5)
+    array([[0.5, 0.5],
+           [0.5, 0.5]])
+    """
+    L = np.asarray(logits, dtype=float)
+    rows, columns = np.nonzero(np.isfinite(L))
+    p = cp.Variable(len(rows), nonneg=True)
+    divergence = -cp.sum(cp.entr(p)) - L[rows, columns] @ p
+    sums = [np.eye(len(L))[index].T @ p == 1 for index in (rows, columns)]
+    cp.Problem(cp.Minimize(divergence), sums).solve(
+        solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10
+    )
+    P = np.zeros(L.shape)
+    P[rows, columns] = p.value
+    return P
 
 
 def simplex_projection(logits: ArrayLike) -> Array:

@@ -1,11 +1,17 @@
+import joblib
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
-from twinsolve.solvers import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from twinsolve.solvers import (
+    nadaraya_watson,
+    nadaraya_watson_residual,
+    smoother_matrix,
+    weighted_least_squares_residual,
+)
 from twinsolve.solvers.oracles.kernel_smoothing import weighted_least_squares
 
 
@@ -49,13 +55,41 @@ def test_residual_vanishes_at_the_estimate_alone(points):
     assert weighted_least_squares_residual(A, v, A @ v + 0.1).min() > 1e-2
 
 
-def test_laplace_and_user_kernels_equal_the_double_loop(points):
-    def cauchy(r):
-        return 1 / (1 + r**2)
+def cauchy(r):
+    return 1 / (1 + r**2)
 
-    for kernel, profile in (("laplace", lambda r: np.exp(-r)), (cauchy, cauchy)):
-        found = nadaraya_watson(*points, bandwidth=0.7, kernel=kernel)
-        assert_allclose(found, literal(*points, 0.7, profile), rtol=1e-12)
+
+KERNELS = [
+    ("gaussian", lambda r: np.exp(-(r**2) / 2)),
+    ("laplace", lambda r: np.exp(-r)),
+    ("epanechnikov", lambda r: np.maximum(1 - r**2, 0)),
+    (cauchy, cauchy),
+]
+
+
+@pytest.mark.parametrize(("kernel", "profile"), KERNELS)
+def test_every_kernel_equals_the_double_loop(points, kernel, profile):
+    found = nadaraya_watson(*points, bandwidth=2.5, kernel=kernel)
+    assert_allclose(found, literal(*points, 2.5, profile), rtol=1e-12)
+    q, k, v = points
+    A = smoother_matrix(q, k, bandwidth=2.5, kernel=kernel)
+    assert_allclose(A @ v, found, rtol=1e-12)
+    assert_allclose(A.sum(axis=1), 1, rtol=1e-14)
+
+
+def test_a_query_out_of_reach_of_all_keys_is_named(points, monkeypatch):
+    q, k, v = points
+    q[4] += 9
+    reach = np.linalg.norm(q[:, None] - k, axis=-1).min(axis=1)[:4].max()
+    options = {"bandwidth": 1.01 * reach, "kernel": "epanechnikov"}
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._ROWS", 3)
+    for compute in (
+        lambda: nadaraya_watson(q, k, v, **options),
+        lambda: smoother_matrix(q, k, **options),
+    ):
+        with pytest.raises(ValueError, match="bandwidth: query 4 has no key with a positive"):
+            compute()
+    assert np.isfinite(nadaraya_watson(q[:4], k, v, **options)).all()
 
 
 def test_bandwidth_limits_are_nearest_neighbour_and_mean(points):
@@ -104,10 +138,38 @@ def test_semidefinite_precision_ignores_directions(points):
     assert_allclose(found, literal(q[:, :1], k[:, :1], v, 1.0), rtol=1e-12)
 
 
-def test_blocks_of_queries_change_nothing(points, monkeypatch):
-    whole = nadaraya_watson(*points, bandwidth=0.5)
-    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.regression._BLOCK_ENTRIES", 18)
-    assert_allclose(nadaraya_watson(*points, bandwidth=0.5), whole, rtol=1e-15)
+@pytest.mark.parametrize(
+    ("kernel", "bandwidth"),
+    [*((name, 2.5) for name, _ in KERNELS), ("gaussian", 0.1), ("laplace", 0.1)],
+)
+def test_tiles_change_nothing(points, monkeypatch, kernel, bandwidth):
+    q, k, v = points
+    options = {"bandwidth": bandwidth, "kernel": kernel}
+    whole, A = nadaraya_watson(q, k, v, **options), smoother_matrix(q, k, **options)
+    weights = "twinsolve.solvers.kernel_smoothing.weights"
+    monkeypatch.setattr(f"{weights}._ROWS", 4)
+    monkeypatch.setattr(f"{weights}._WHOLE_ENTRIES", 18)
+    for n_bytes in (1, 16, 40):
+        monkeypatch.setattr(f"{weights}._ROW_BYTES", n_bytes)
+        # The nine terms of a sum are added in another order, once rescaled tile by tile.
+        assert_allclose(nadaraya_watson(q, k, v, **options), whole, rtol=1e-14, atol=1e-15)
+    assert_allclose(smoother_matrix(q, k, **options), A, rtol=1e-15)
+
+
+@pytest.mark.parametrize("kernel", [name for name, _ in KERNELS])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_change_no_bit(kernel, dtype):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.random((900, 3)).astype(dtype) for _ in range(3))
+    options = {"bandwidth": 1.0, "kernel": kernel}
+    one, two = ({**options, "n_jobs": n_jobs} for n_jobs in (None, 2))
+    smooth = nadaraya_watson(q, k, v, **one)
+    assert_array_equal(smooth, nadaraya_watson(q, k, v, **two))
+    assert_array_equal(smoother_matrix(q, k, **one), smoother_matrix(q, k, **two))
+    assert_array_equal(
+        nadaraya_watson_residual(q, k, v, smooth, **one),
+        nadaraya_watson_residual(q, k, v, smooth, **two),
+    )
 
 
 @given(shift=st.floats(-50, 50), seed=st.integers(0, 100))
@@ -127,6 +189,95 @@ def test_float32_is_kept_and_computed_in_float64(points):
     assert_allclose(found, exact, atol=np.finfo(np.float32).eps * np.abs(exact).max())
 
 
+def test_processes_give_the_answer_of_threads(points):
+    for kernel in ("gaussian", lambda r: 1 / (1 + r**2)):
+        serial = nadaraya_watson(*points, bandwidth=2.5, kernel=kernel)
+        with joblib.parallel_config("loky", n_jobs=2):
+            assert_array_equal(nadaraya_watson(*points, bandwidth=2.5, kernel=kernel), serial)
+
+
+def test_streamed_residual_is_that_of_the_explicit_weights_if9_to_if12(points):
+    q, k, v = points
+    u = np.random.default_rng(1).standard_normal((6, 2))
+    for kernel, profile in KERNELS:
+        options = {"bandwidth": 2.5, "kernel": kernel, "precision": [1.0, 0.5, 0.2]}
+        metric = np.sqrt(options["precision"])
+        K = profile(np.linalg.norm((q[:, None] - k) * metric, axis=-1) / 2.5)
+        expected = weighted_least_squares_residual(K, v, u)
+        assert_allclose(nadaraya_watson_residual(q, k, v, u, **options), expected, rtol=1e-11)
+        estimate = nadaraya_watson(q, k, v, **options)
+        assert nadaraya_watson_residual(q, k, v, estimate, **options).max() < 1e-14
+
+
+def test_estimate_is_the_zero_of_half_the_gradient_if12(points):
+    """By central differences, which are exact for a quadratic function."""
+    q, k, v = points
+    A, u = smoother_matrix(q, k, bandwidth=1.0), np.zeros((6, 2))
+
+    def objective(u):
+        return (A * ((v - u[:, None]) ** 2).sum(axis=-1)).sum(axis=1)
+
+    for e in np.eye(2):
+        slope = (objective(u + e) - objective(u - e)) / 4
+        assert_allclose(slope, (A * ((u[:, None] - v) @ e)).sum(axis=1), atol=1e-14)
+    gradient = np.abs(u - A @ v)
+    scale = np.linalg.norm(v, axis=1).max()
+    found = nadaraya_watson_residual(q, k, v, u, bandwidth=1.0)
+    assert_allclose(found, np.linalg.norm(gradient, axis=1) / scale, rtol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-200, 1.0, 1e150]))
+def test_invariant_to_units(seed, scale):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal((n, 2)) for n in (3, 5, 5))
+    for kernel in ("gaussian", "laplace"):
+        found = nadaraya_watson(scale * q, scale * k, scale * v, bandwidth=scale, kernel=kernel)
+        expected = scale * nadaraya_watson(q, k, v, bandwidth=1.0, kernel=kernel)
+        assert_allclose(found, expected, rtol=1e-11, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
+@pytest.mark.parametrize("bandwidth", [1e-300, 1e-30, 1e30, 1e300])
+def test_extreme_bandwidths_average_ties_and_all(kernel, bandwidth):
+    keys, values = [[0.0], [2.0], [2.0], [4.0]], [[1.0], [2.0], [4.0], [9.0]]
+    found = nadaraya_watson(
+        [[1.5], [3.0], [-9.0]], keys, values, bandwidth=bandwidth, kernel=kernel
+    )
+    nearest = [[3.0], [5.0], [1.0]]  # of 3.0: the keys 2, 2 and 4
+    assert_allclose(found, nearest if bandwidth < 1 else [[4.0]] * 3, rtol=1e-14)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), kernel=st.sampled_from([name for name, _ in KERNELS]))
+def test_stays_between_the_values_and_keeps_constants(seed, kernel):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.random((n, 2)) for n in (4, 6, 6))
+    found = nadaraya_watson(q, k, v, bandwidth=1.5, kernel=kernel)
+    assert (found >= v.min(axis=0) - 1e-15).all()
+    assert (found <= v.max(axis=0) + 1e-15).all()
+    constant = nadaraya_watson(q, k, np.full((6, 1), 7.3), bandwidth=1.5, kernel=kernel)
+    assert_allclose(constant, 7.3, rtol=1e-14)
+
+
+def test_diagonal_precision_is_the_diagonal_matrix(points):
+    diagonal = [2.0, 0.0, 0.3]
+    for kernel, _ in KERNELS:
+        options = {"bandwidth": 3.0, "kernel": kernel}
+        found = nadaraya_watson(*points, precision=diagonal, **options)
+        full = nadaraya_watson(*points, precision=np.diag(diagonal), **options)
+        assert_allclose(found, full, rtol=1e-12)
+
+
+def test_elliptical_attention_is_a_diagonal_precision_if31(points):
+    q, k, v = points
+    M = np.array([1.0, 0.2, 0.5])
+    k = k / np.sqrt((M * k**2).sum(axis=1, keepdims=True))  # equal key norms in the metric
+    attention = softmax((q * M) @ k.T / np.sqrt(3), axis=1) @ v
+    found = nadaraya_watson(q, k, v, bandwidth=3**0.25, precision=M)
+    assert_allclose(found, attention, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -139,6 +290,9 @@ def test_float32_is_kept_and_computed_in_float64(points):
         ({"precision": np.eye(2)}, "precision: has 2 columns"),
         ({"precision": np.triu(np.ones((3, 3)))}, "precision: must be a symmetric"),
         ({"precision": -np.eye(3)}, "precision: must be positive semidefinite"),
+        ({"precision": np.ones(2)}, "precision: has 2 columns"),
+        ({"precision": [1.0, -1.0, 0.0]}, "precision: a diagonal must be >= 0"),
+        ({"precision": [1.0, np.nan, 0.0]}, "precision: .*NaN"),
     ],
 )
 def test_bad_settings_are_named(points, change, words):
@@ -152,5 +306,9 @@ def test_bad_shapes_are_named(points):
         nadaraya_watson(q[:, :2], k, v, bandwidth=1.0)
     with pytest.raises(ValueError, match="values: has 8 rows, but there are 9 keys"):
         nadaraya_watson(q, k, v[:8], bandwidth=1.0)
+    with pytest.raises(ValueError, match="estimate: has 5 rows, but there are 6 queries"):
+        nadaraya_watson_residual(q, k, v, np.zeros((5, 2)), bandwidth=1.0)
+    with pytest.raises(ValueError, match="estimate: has 5 rows, but there are 6 rows of weights"):
+        weighted_least_squares_residual(np.ones((6, 9)), v, np.zeros((5, 2)))
     with pytest.raises(ValueError, match="weights: every row"):
         weighted_least_squares_residual(np.zeros((6, 9)), v, np.zeros((6, 2)))

@@ -1,0 +1,90 @@
+"""Images as planes: validation, padding, and the way back."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..solution import Array, check_integer, check_positive
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """An image as `values` of shape (channels, height, width), in multiples of `unit`.
+
+    The unit is a power of two about the range of the grey levels: squares of differences neither
+    overflow nor vanish, whatever the grey levels are measured in, and no digit is lost.
+    """
+
+    values: Array
+    unit: float
+    channel_axis: int | None
+
+    def restore(self, values: Array) -> Array:
+        """Give planes the grey levels and the layout of the image."""
+        image = values * values.dtype.type(self.unit)
+        return image[0] if self.channel_axis is None else np.moveaxis(image, 0, self.channel_axis)
+
+    def reflect(self, radius: int) -> Array:
+        """Add `radius` pixels on each side by reflection without repeating the edge."""
+        return np.pad(self.values, ((0, 0), (radius, radius), (radius, radius)), mode="reflect")
+
+    def inverse_square(self, width: float) -> float:
+        """Return ``1 / width^2`` for a width in grey levels: finite, and 0 for an infinite one."""
+        ratio = self.unit / width
+        return min(ratio * ratio, float(np.finfo(self.values.dtype).max))
+
+
+def check_image(image: ArrayLike, channel_axis: int | None) -> Planes:
+    """Return a finite real image as planes; float32 is kept, all else becomes float64.
+
+    Raises
+    ------
+    ValueError
+        On a wrong number of dimensions, no pixels, NaN, infinity or a dtype that is not real.
+    """
+    pixels = np.asarray(image)
+    if pixels.dtype.kind not in "bifu":
+        raise ValueError(f"image: must hold real numbers, got dtype {pixels.dtype}")
+    if channel_axis is not None:
+        check_integer(channel_axis, "channel_axis", minimum=-3, maximum=2)
+    expected = 2 if channel_axis is None else 3
+    if pixels.ndim != expected or pixels.size == 0:
+        raise ValueError(
+            f"image: must have {expected} dimensions with channel_axis={channel_axis} "
+            f"and at least one pixel, got shape {pixels.shape}"
+        )
+    if pixels.dtype != np.float32:
+        pixels = pixels.astype(np.float64)
+    low, high = float(pixels.min()), float(pixels.max())
+    if not np.isfinite([low, high]).all():
+        raise ValueError("image: must not hold NaN or infinity")
+    limits = np.finfo(pixels.dtype)
+    exponent = np.frexp(high / 2 - low / 2)[1] + 1
+    unit = float(2.0 ** np.clip(exponent, limits.minexp, limits.maxexp - 1))
+    planes = pixels[None] if channel_axis is None else np.moveaxis(pixels, channel_axis, 0)
+    return Planes(np.ascontiguousarray(planes / pixels.dtype.type(unit)), unit, channel_axis)
+
+
+def check_side(side: int, name: str) -> int:
+    """Return an odd whole number of pixels.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    if check_integer(side, name, minimum=1) % 2 == 0:
+        raise ValueError(f"{name}: must be odd, got {side}")
+    return int(side)
+
+
+def check_width(sigma: float, name: str) -> float:
+    """Return a width as a float, infinity included.
+
+    Raises
+    ------
+    ValueError
+        If it is not a number > 0; the message starts with `name`.
+    """
+    return sigma if sigma == float("inf") else check_positive(sigma, name)

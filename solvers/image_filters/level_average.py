@@ -1,0 +1,96 @@
+"""The average over all pixels by grey level alone, wherever they are."""
+
+from typing import Any
+
+import joblib
+import numpy as np
+from numba import njit
+
+from ..exponential import exp
+from ..solution import Array
+
+_QUERIES = 2**10
+_KEYS = 2**11
+
+_ANY_ORDER = {"contract", "reassoc", "nsz"}
+
+jit = njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
+inlined = njit(nogil=True, fastmath=_ANY_ORDER, forceinline=True)
+
+
+def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
+    """Average with the weights ``exp(-scale |y_i - y_j|^2)``, once for each distinct grey level.
+
+    Parameters
+    ----------
+    planes : ndarray of shape (channels, height, width)
+    scale : float
+
+    Returns
+    -------
+    ndarray of the shape of `planes`
+        Blocks of pairs are summed in the precision of `planes`, and their sums in float64.
+    """
+    if len(planes) == 1:
+        levels, counts = np.unique(planes, return_counts=True)
+        counts = counts.astype(planes.dtype)
+        averages = _average(levels[None], counts, scale, n_jobs)
+        return averages[0, np.searchsorted(levels, planes)]
+    levels = planes.reshape(len(planes), -1)
+    counts = np.ones(levels.shape[1], planes.dtype)
+    return _average(levels, counts, scale, n_jobs).reshape(planes.shape)
+
+
+def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> Array:
+    """Averages at the columns of `levels`, of which there are `counts` each."""
+    n = levels.shape[1]
+    values = np.concatenate([levels * counts, counts[None]])
+    scale = levels.dtype.type(scale)
+    blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
+        joblib.delayed(_average_block)(levels, values, scale, start, min(start + _QUERIES, n))
+        for start in range(0, n, _QUERIES)
+    )
+    return np.concatenate(blocks, axis=1)
+
+
+def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: int) -> Array:
+    totals = np.zeros((len(values), stop - start))
+    _add_pairs(levels, values, scale, start, totals, np.empty(_KEYS, levels.dtype))
+    return (totals[:-1] / totals[-1]).astype(levels.dtype)
+
+
+@jit
+def _add_pairs(levels: Any, values: Any, scale: Any, start: int, totals: Any, row: Any) -> None:
+    for first in range(0, levels.shape[1], row.size):
+        n = min(row.size, levels.shape[1] - first)
+        weights = row[:n]
+        for i in range(totals.shape[1]):
+            weights[:] = 0
+            for channel in range(levels.shape[0]):
+                _add_squares(
+                    levels[channel, first : first + n], levels[channel, start + i], weights
+                )
+            _decay(weights, scale)
+            for channel in range(values.shape[0]):
+                totals[channel, i] += _dot(weights, values[channel, first : first + n])
+
+
+@inlined
+def _add_squares(row: Any, level: Any, out: Any) -> None:
+    for x in range(out.size):
+        difference = row[x] - level
+        out[x] += difference * difference
+
+
+@inlined
+def _decay(row: Any, scale: Any) -> None:
+    for x in range(row.size):
+        row[x] = exp(-scale * row[x])
+
+
+@inlined
+def _dot(a: Any, b: Any) -> Any:
+    total = a[0] * b[0]
+    for x in range(1, a.size):
+        total += a[x] * b[x]
+    return total

@@ -1,0 +1,203 @@
+"""Non-local means on points whose queries have metrics of their own. Samples are rows."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.ndimage import gaussian_filter
+
+from ..solution import Array, check_integer, check_matrix, check_positive
+from .regression import check_values, smooth
+from .weights import exact_weights
+
+
+def anisotropic_nonlocal_means(
+    X: ArrayLike,
+    values: ArrayLike,
+    *,
+    metric: ArrayLike,
+    h: float,
+    n_jobs: int | None = None,
+) -> Array:
+    """Average values over points that are alike in the metric of each point.
+
+    ::
+
+        u_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = exp(-sum_d m_id (x_id - x_jd)^2 / h^2)
+
+    With ``m_i = 1`` these are plain non-local means, `nadaraya_watson` at the bandwidth
+    ``h / sqrt(2)``. On patches of an image, `oriented_metric` weighs the pixels of each patch along
+    the local edge. Weights are not symmetric: each point measures by its own metric.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Points, as tokens or patches.
+    values : array-like of shape (n_samples, n_values)
+    metric : array-like of shape (n_samples, n_features) or (n_features,)
+        Diagonals of the metrics, >= 0: one for each point, or one for all, as that of
+        `elliptical_metric`.
+    h : float
+        Decay of the weights, in the units of the features.
+    n_jobs : int, optional
+        Number of threads; None is 1.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_values)
+        float32 if all inputs are, else float64; computed in float64.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, shapes that do not fit, negative entries of the metric, or ``h <= 0``.
+
+    References
+    ----------
+    Maleki, Narayan and Baraniuk, "Anisotropic nonlocal means denoising" (2013); Buades, Coll and
+    Morel (2005); EQUATIONS SE-7m, IF-14, IF-31.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers import anisotropic_nonlocal_means
+    >>> X = [[0.0, 0.0], [0.0, 9.0], [9.0, 0.0]]
+    >>> u = anisotropic_nonlocal_means(X, [[1.0], [3.0], [8.0]], metric=[1.0, 0.0], h=1.0)
+    >>> u.round(6).ravel()
+    array([2., 2., 8.])
+    """
+    X = check_matrix(X, "X")
+    values = check_values(values, X)
+    h = check_positive(h, "h")
+    per_sample = np.ndim(metric) != 1
+    rows = metric if per_sample else np.reshape(np.asarray(metric), (1, -1))
+    M = check_matrix(rows, "metric", n_features=X.shape[1])
+    if per_sample and len(M) != len(X):
+        raise ValueError(f"metric: has {len(M)} rows, but there are {len(X)} points")
+    if (M < 0).any():
+        raise ValueError("metric: must be >= 0")
+    weights = exact_weights(X, X, h / np.sqrt(2), "gaussian", metric=M.astype(np.float64))
+    out = np.empty((len(X), values.shape[1]), np.result_type(X, values, M))
+    return smooth(weights, values, out, n_jobs)
+
+
+def elliptical_metric(values: ArrayLike, previous: ArrayLike) -> Array:
+    """Metric that weighs features by how much they change from one layer to the next.
+
+    ::
+
+        m_d = mean_n |v_nd - v'_nd|,   divided by its maximum
+
+    The step between the layers, by which the differences are divided in the paper, cancels. Values
+    that do not change at all give ones, as the first layer has.
+
+    Parameters
+    ----------
+    values, previous : array-like of shape (n_samples, n_features)
+        Values v of this layer and v' of the one before.
+
+    Returns
+    -------
+    ndarray of shape (n_features,)
+        In [0, 1]; as `metric` of `anisotropic_nonlocal_means` or diagonal `precision` of
+        `nadaraya_watson`. float32 if all inputs are, else float64.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or unequal shapes.
+
+    References
+    ----------
+    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31, section 9.5.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import elliptical_metric
+    >>> elliptical_metric([[1.0, 2.0]], [[0.0, 4.0]])
+    array([0.5, 1. ])
+    """
+    values = check_matrix(values, "values")
+    previous = check_matrix(previous, "previous", n_features=values.shape[1])
+    if len(previous) != len(values):
+        raise ValueError(f"previous: has {len(previous)} rows, but values has {len(values)}")
+    changes = np.abs(values.astype(np.float64) - previous).mean(axis=0)
+    largest = changes.max()
+    metric = changes / largest if largest > 0 else np.ones_like(changes)
+    return metric.astype(np.result_type(values, previous), copy=False)
+
+
+def oriented_metric(
+    image: ArrayLike,
+    *,
+    patch_size: int = 7,
+    along: float = 3.0,
+    across: float = 1.0,
+    sigma: float = 1.5,
+) -> Array:
+    """Metric of each patch of an image: an elliptical Gaussian window along the local edge.
+
+    ::
+
+        m_i(o) ~ exp(-o^T A_i o / 2),   A_i = p I + q (2 J_i / tr J_i - I),   sum_o m_i(o) = 1
+        p, q = (across^-2 +- along^-2) / 2
+
+    for offsets o from the centre of the patch, with J_i the structure tensor. On an ideal edge the
+    window has the standard deviations `along` and `across` it; where no direction prevails
+    (``J = I tr J / 2``, or no gradient at all) it is round.
+
+    Parameters
+    ----------
+    image : array-like of shape (height, width)
+    patch_size : int, default=7
+        Side of the square patches in pixels, odd.
+    along, across : float, default=3.0 and 1.0
+        Standard deviations of the window, in pixels.
+    sigma : float, default=1.5
+        Scale of the Gaussian derivatives, in pixels; their products are averaged at twice the
+        scale. Both reflect at the border without repeating the edge, as patches do.
+
+    Returns
+    -------
+    ndarray of shape (height * width, patch_size ** 2)
+        Pixels and the offsets inside a patch in row-major order: `metric` of
+        `anisotropic_nonlocal_means` on flattened patches. float32 if the image is, else float64.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, an image that is not two-dimensional, an even patch, or a width or scale
+        that is not positive.
+
+    References
+    ----------
+    Maleki, Narayan and Baraniuk, "Anisotropic nonlocal means denoising" (2013), which orients the
+    windows; the structure tensor and the soft transition to round windows are choices made here.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers import oriented_metric
+    >>> edge = np.repeat([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0]], 6, axis=0)
+    >>> window = oriented_metric(edge, patch_size=3)[14].reshape(3, 3)
+    >>> bool(window[0, 1] > window[1, 0])
+    True
+    """
+    pixels = check_matrix(image, "image")
+    if check_integer(patch_size, "patch_size", minimum=1) % 2 == 0:
+        raise ValueError(f"patch_size: must be odd, got {patch_size}")
+    widths = check_positive(across, "across"), check_positive(along, "along")
+    p, q = (widths[0] ** -2 + widths[1] ** -2) / 2, (widths[0] ** -2 - widths[1] ** -2) / 2
+    cosine, sine = _edge_direction(pixels.astype(np.float64), check_positive(sigma, "sigma"))
+    y, x = np.indices((patch_size, patch_size)).reshape(2, -1) - patch_size // 2
+    form = p * (x**2 + y**2) + q * (np.outer(cosine, x**2 - y**2) + np.outer(sine, 2 * x * y))
+    window = np.exp(-form / 2)
+    window /= window.sum(axis=1, keepdims=True)
+    return window.astype(pixels.dtype, copy=False)
+
+
+def _edge_direction(pixels: Array, sigma: float) -> tuple[Array, Array]:
+    """Coherence times cosine and sine of twice the angle of the gradient, for each pixel."""
+    dy, dx = (gaussian_filter(pixels, sigma, order, mode="mirror") for order in ((1, 0), (0, 1)))
+    xx, yy, xy = (gaussian_filter(a, 2 * sigma, mode="mirror") for a in (dx * dx, dy * dy, dx * dy))
+    trace = xx + yy
+    found = [np.divide(a, trace, out=np.zeros_like(a), where=trace > 0) for a in (xx - yy, 2 * xy)]
+    return found[0].ravel(), found[1].ravel()

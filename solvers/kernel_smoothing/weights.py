@@ -1,0 +1,284 @@
+"""Kernel weights in tiles of queries by keys that stay in cache: never all of them at once.
+
+Gaussian weights come from one matrix product a tile where rounding allows it, all others from the
+differences of the coordinates.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike
+from threadpoolctl import ThreadpoolController
+
+from ..exponential import exp
+from ..solution import Array, check_matrix, check_positive
+
+Kernel = Callable[[Array], Array]
+jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+
+_threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
+_ROWS = 512
+_ROW_BYTES = 2048
+_WHOLE_ENTRIES = 2**20
+# Largest (|q|^2 + |k|^2) / s^2 of centred points for which a product of matrices will do: errors of
+# a logit are a few times eps * limit at most, and no weight, being >= exp(-limit), underflows.
+_LIMITS = {np.float32: 64.0, np.float64: 512.0}
+_DECAYS = ("gaussian", "laplace")
+_PROFILES: dict[str, Kernel] = {"epanechnikov": lambda r: np.maximum(1 - r * r, 0)}
+
+
+class Tile(NamedTuple):
+    """Weights of some keys, up to a factor for each row."""
+
+    columns: slice
+    weights: Array
+    mass: Array  # sums of the rows of `weights`
+    factor: Array | None = None  # what the sums over earlier tiles are to be multiplied by
+
+
+@dataclass(frozen=True)
+class Products:
+    """``exp(q.k - |k|^2/2 - |q|^2/2)``, of points in units of the bandwidth."""
+
+    queries: Array
+    keys: Array  # one column a key, as in Distances
+    query_bias: Array
+    key_bias: Array
+
+    def tiles(self, rows: slice, *, whole: bool = False) -> Iterator[Tile]:
+        """Weights of the queries in `rows`, all keys at once if `whole`."""
+        queries, bias = self.queries[rows], self.query_bias[rows]
+        mass = np.empty(len(queries))
+        for columns, tile in _tiles(len(queries), self.keys, whole):
+            np.matmul(queries, self.keys[:, columns], out=tile)
+            _exponentiate_products(tile, bias, self.key_bias[columns], mass)
+            yield Tile(columns, tile, mass)
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Any kernel of ``d(q, k) / bandwidth``, ``d^2 = sum_d m_d (q_d - k_d)^2``, in float64."""
+
+    queries: Array
+    keys: Array
+    metric: Array  # of shape (n_queries, n_features)
+    bandwidth: float
+    kernel: str | Kernel
+
+    def tiles(self, rows: slice, *, whole: bool = False) -> Iterator[Tile]:
+        """Weights of the queries in `rows`, all keys at once if `whole`."""
+        queries, metric = self.queries[rows], np.ascontiguousarray(self.metric[rows])
+        nearest = np.full(len(queries), np.inf)
+        factor, mass = np.empty(len(queries)), np.empty(len(queries))
+        for columns, tile in _tiles(len(queries), self.keys, whole):
+            _squared_distances(queries, self.keys, columns.start, metric, tile)
+            if self.kernel in _DECAYS:
+                scale = self._decay(tile)
+                _exponentiate_distances(tile, scale, tile.min(axis=1), nearest, factor, mass)
+                yield Tile(columns, tile, mass, factor)
+            else:
+                found = self._profile(tile)
+                yield Tile(columns, found, found.sum(axis=1))
+
+    def _decay(self, tile: Array) -> float:
+        largest = np.finfo(np.float64).max  # zero times infinity would be no number
+        if self.kernel == "gaussian":
+            return min(0.5 / self.bandwidth / self.bandwidth, largest)
+        np.sqrt(tile, out=tile)
+        return min(1 / self.bandwidth, largest)
+
+    def _profile(self, tile: Array) -> Array:
+        with np.errstate(over="ignore"):  # a tiny bandwidth: far is infinitely far
+            np.divide(np.sqrt(tile, out=tile), self.bandwidth, out=tile)
+            kernel = self.kernel if callable(self.kernel) else _PROFILES[self.kernel]
+            found = np.asarray(kernel(tile), dtype=np.float64)
+        if found.shape != tile.shape or not np.isfinite(found).all() or (found < 0).any():
+            raise ValueError("kernel: must return one finite nonnegative weight for each distance")
+        return found
+
+
+Weights = Products | Distances
+
+
+def prepare_weights(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    kernel: str | Kernel,
+    precision: ArrayLike | None,
+    dtype: Any = np.float64,
+    *,
+    exact: bool = False,
+) -> Weights:
+    """Check what defines the weights, and choose how to compute them for a result of `dtype`.
+
+    Those that are `exact` come from differences of coordinates.
+    """
+    bandwidth = check_positive(bandwidth, "bandwidth")
+    known = sorted((*_DECAYS, *_PROFILES))
+    if not callable(kernel) and not (isinstance(kernel, str) and kernel in known):
+        raise ValueError(f"kernel: must be a callable or one of {known}, got {kernel!r}")
+    root = None if precision is None else _square_root(precision, keys.shape[1])
+    if not exact and isinstance(kernel, str) and kernel == "gaussian":
+        products = _products(queries, keys, bandwidth, root, dtype)
+        if products is not None:
+            return products
+    return exact_weights(queries, keys, bandwidth, kernel, root)
+
+
+def exact_weights(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    kernel: str | Kernel,
+    root: Array | None = None,
+    metric: Array | None = None,
+) -> Distances:
+    """Weights from differences of coordinates, each scaled by a diagonal `root`."""
+    if root is not None and root.ndim == 2:
+        queries, keys = _transform(queries, keys, root)
+    elif root is not None:
+        metric = root**2
+    # A power of two: dividing by it is exact, and squares neither overflow nor underflow.
+    exponent = np.frexp(max(np.abs(queries).max(), np.abs(keys).max()))[1]
+    unit = np.ldexp(1.0, exponent - 1)
+    return Distances(
+        np.ascontiguousarray(queries / unit, dtype=np.float64),
+        np.ascontiguousarray((keys / unit).T, dtype=np.float64),
+        np.broadcast_to(np.ones(keys.shape[1]) if metric is None else metric, queries.shape),
+        float(max(bandwidth / unit, np.finfo(np.float64).tiny)),
+        kernel,
+    )
+
+
+def fill_rows(
+    out: Array, n_jobs: int | None, n_rows: int | None, function: Any, *arguments: Any
+) -> Array:
+    """Fill `out` with ``function(*arguments, rows)``, blocks of `n_rows` rows spread over threads.
+
+    Blocks do not depend on `n_jobs`, and neither does the answer.
+    """
+    size = n_rows or _ROWS
+    blocks = [slice(start, min(start + size, len(out))) for start in range(0, len(out), size)]
+    parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
+    tasks = (joblib.delayed(function)(*arguments, rows) for rows in blocks)
+    with _threads.limit(limits=1, user_api="blas"):
+        for rows, found in zip(blocks, parallel(tasks), strict=True):
+            out[rows] = found
+    return out
+
+
+def rows_with_all_keys(n_keys: int) -> int:
+    """Rows in a block that holds the weights of all keys at once."""
+    return max(1, min(_ROWS, _WHOLE_ENTRIES // n_keys))
+
+
+def check_mass(mass: Array, rows: slice) -> None:
+    """Name the first query without weight."""
+    if not mass.all():
+        row = rows.start + int(np.flatnonzero(mass == 0)[0])
+        raise ValueError(f"bandwidth: query {row} has no key with a positive weight; widen it")
+
+
+def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array]]:
+    n_keys = keys.shape[1]
+    width = n_keys if whole else min(n_keys, max(1, _ROW_BYTES // keys.itemsize))
+    buffer = np.empty(n_rows * width, keys.dtype)
+    for start in range(0, n_keys, width):
+        stop = min(start + width, n_keys)
+        tile = buffer[: n_rows * (stop - start)].reshape(n_rows, stop - start)
+        yield slice(start, stop), tile
+
+
+def _products(
+    queries: Array, keys: Array, bandwidth: float, root: Array | None, dtype: Any
+) -> Products | None:
+    """None where rounding in a product of matrices would spoil the weights."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        q, k = _transform(queries, keys, root)
+        q, k = q / bandwidth, k / bandwidth
+        largest = _squares(q).max() + _squares(k).max()
+    for real, limit in _LIMITS.items():
+        if largest <= limit and np.dtype(real).itemsize >= np.dtype(dtype).itemsize:
+            q, k = q.astype(real), k.astype(real)
+            biases = [(-0.5 * _squares(x)).astype(real) for x in (q, k)]
+            return Products(q, np.ascontiguousarray(k.T), *biases)
+    return None
+
+
+def _squares(x: Array) -> Array:
+    return np.einsum("ij,ij->i", x, x, dtype=np.float64)
+
+
+def _transform(queries: Array, keys: Array, root: Array | None) -> tuple[Array, Array]:
+    """Points about the mean key, in float64, times the root of the precision."""
+    centre = keys.mean(axis=0, dtype=np.float64)
+    if root is None:
+        return queries - centre, keys - centre
+    if root.ndim == 1:
+        return (queries - centre) * root, (keys - centre) * root
+    return (queries - centre) @ root, (keys - centre) @ root
+
+
+def _square_root(precision: ArrayLike, n_features: int) -> Array:
+    """A root R of the precision, ``P = R R^T``, or of its diagonal where that alone is given."""
+    if np.ndim(precision) == 1:
+        diagonal = check_matrix(np.reshape(precision, (1, -1)), "precision", n_features=n_features)
+        if (diagonal < 0).any():
+            raise ValueError("precision: a diagonal must be >= 0")
+        return np.sqrt(diagonal[0].astype(np.float64))
+    P = check_matrix(precision, "precision", n_features=n_features).astype(np.float64)
+    if P.shape[0] != n_features or not np.allclose(P, P.T, rtol=1e-10, atol=0):
+        raise ValueError(f"precision: must be a symmetric {n_features} x {n_features} matrix")
+    eigenvalues, vectors = np.linalg.eigh(P)
+    if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
+        raise ValueError(
+            f"precision: must be positive semidefinite, smallest eigenvalue {eigenvalues[0]:.3g}"
+        )
+    return vectors * np.sqrt(eigenvalues.clip(min=0))
+
+
+@jit
+def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass: Array) -> None:
+    zero = tile.dtype.type(0)
+    for i in range(len(tile)):
+        products, bias, total = tile[i], query_bias[i], zero
+        for j in range(len(products)):
+            weight = exp(min(products[j] + key_bias[j] + bias, zero))
+            products[j] = weight
+            total += weight
+        mass[i] = total
+
+
+@jit
+def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, out: Array) -> None:
+    n_rows, n_columns = out.shape
+    for i in range(n_rows):
+        squares = out[i]
+        squares[:] = 0
+        for d in range(len(keys)):
+            q, m, k = queries[i, d], metric[i, d], keys[d, start : start + n_columns]
+            for j in range(n_columns):
+                difference = q - k[j]
+                squares[j] += m * (difference * difference)
+
+
+@jit
+def _exponentiate_distances(
+    tile: Array, scale: float, closest: Array, nearest: Array, factor: Array, mass: Array
+) -> None:
+    """``exp(-scale (d - nearest))`` in place, nearest the least of this tile and earlier."""
+    for i in range(len(tile)):
+        least = min(nearest[i], closest[i])
+        factor[i] = exp((least - nearest[i]) * scale)
+        nearest[i] = least
+        distances, total = tile[i], 0.0
+        for j in range(len(distances)):
+            weight = exp((least - distances[j]) * scale)
+            distances[j] = weight
+            total += weight
+        mass[i] = total

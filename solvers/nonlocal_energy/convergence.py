@@ -1,0 +1,112 @@
+"""Which weights let the NeuTRENO iteration converge."""
+
+import warnings
+from typing import Any
+
+from numpy.typing import ArrayLike
+from scipy.sparse.linalg import ArpackNoConvergence
+from sklearn.exceptions import ConvergenceWarning
+
+from ..solution import Array, check_lam
+from .spectrum import largest_moduli, smallest_eigenvalue
+from .weights import Transitions, check_transitions, check_weights, not_callable
+
+
+def neutreno_spectral_radius(A: Any, lam: float | ArrayLike) -> float:
+    """Spectral radius of ``A - diag(lam)``: the NeuTRENO iteration converges iff it is below 1.
+
+    Sufficient for any A is ``lam < 2 min_i a_ii``; ``lam >= 2`` never suffices, as the constant
+    tokens have the factor ``1 - lam``. Above 1,000 tokens the radius comes from an Arnoldi
+    iteration.
+
+    Parameters
+    ----------
+    A : array-like or sparse array of shape (n_tokens, n_tokens)
+        Nonnegative with row sums 1.
+    lam : float or array-like of shape (n_tokens,)
+        Weight > 0.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        As `neutreno_iteration`, and if A is a function.
+    scipy.sparse.linalg.ArpackNoConvergence
+        If the Arnoldi iteration fails.
+
+    References
+    ----------
+    EQUATIONS NT-CONV; errata E2-d, E2-e.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import neutreno_spectral_radius
+    >>> round(neutreno_spectral_radius([[0.1, 0.9], [0.9, 0.1]], lam=0.6), 6)
+    1.4
+    """
+    transitions = check_transitions(not_callable(A, "A"))
+    return _spectral_radius(transitions, check_lam(lam, transitions.matrix.shape[0])[:, None])
+
+
+def neutreno_lam_limit(K: Any) -> float:
+    """Largest lam below which the NeuTRENO iteration converges, for symmetric weights K.
+
+    ``1 + mu_min`` with the smallest eigenvalue of ``A = diag(d)^-1 K``: the iteration converges iff
+    ``0 < lam < 1 + mu_min``. It is at least 1 for positive semidefinite K, such as
+    ``exp(k_i . k_j)``, and 0 on a bipartite graph.
+
+    Parameters
+    ----------
+    K : array-like or sparse array of shape (n_tokens, n_tokens)
+        Symmetric and nonnegative, without zero rows.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, K not symmetric or not nonnegative, or a zero row.
+    scipy.sparse.linalg.ArpackNoConvergence
+        If K is sparse, of more than 1,000 tokens, and the Lanczos iteration fails.
+
+    References
+    ----------
+    EQUATIONS NT-CONV.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import neutreno_lam_limit
+    >>> round(neutreno_lam_limit([[3.0, 1.0], [1.0, 3.0]]), 6)
+    1.5
+    """
+    weights = check_weights(not_callable(K, "K"))
+    if not (sums := weights.degrees + weights.loops).all():
+        raise ValueError(f"K: row {int(sums.argmin())} is zero, so A = diag(d)^-1 K is undefined")
+    return 1 + smallest_eigenvalue(weights)
+
+
+def warn_if_diverging(transitions: Transitions, lam: Array) -> None:
+    """Warn the caller of the public function that calls this one."""
+    A = transitions.matrix
+    if A is not None and (lam[:, 0] < 2 * A.diagonal()).all():
+        return
+    try:
+        if (radius := _spectral_radius(transitions, lam)) < 1 - 1e-12:
+            return
+        finding = f"diverges: A - diag(lam) has spectral radius {radius:.6g}"
+    except ArpackNoConvergence:
+        finding = "may diverge: the spectral radius of A - diag(lam) was not found"
+    warnings.warn(
+        f"the iteration {finding}; decrease lam or set relaxed=True",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+
+
+def _spectral_radius(transitions: Transitions, lam: Array) -> float:
+    return float(largest_moduli(lambda u: transitions.product(u) - lam * u, len(lam), 1)[0])

@@ -1,0 +1,146 @@
+"""The exact minimiser of the regularised energy: conjugate gradients, or a Cholesky factor."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from ..solution import Array, Solution, check_integer, check_positive
+from .problem import TOL, Problem, check_problem, reciprocal, warn_unless_converged
+
+
+def minimize_energy(
+    f: ArrayLike,
+    K: Any,
+    *,
+    lam: float,
+    fidelity: str = "constant",
+    tol: float = TOL,
+    max_iter: int = 1000,
+) -> Solution:
+    """Minimise the regularised energy: denoise the tokens f along the weights K.
+
+    ::
+
+        min_u  J(u) + lam/2 sum_i      |u_i - f_i|^2        fidelity="constant"
+        min_u  J(u) + lam/2 sum_i d_i  |u_i - f_i|^2        fidelity="degree"
+
+    with ``J(u) = 1/4 sum_ij K_ij |u_i - u_j|^2`` and ``d_i = sum_j K_ij`` (see `smoothness`). The
+    minimisers are ``u = lam (diag(d) - K + lam I)^-1 f`` and, with ``A = diag(d)^-1 K``,
+    ``u = lam ((1 + lam) I - A)^-1 f``: the fixed point of NeuTRENO attention with shared queries
+    and keys. Each column of f is a problem of its own.
+
+    Conjugate gradients, preconditioned by the diagonal, work on all columns at once and stop by
+    the certificate. A dense K that is small, or of many columns, is factored (Cholesky).
+
+    Parameters
+    ----------
+    f : array-like of shape (n_tokens, n_features)
+        Observed tokens.
+    K : array-like or sparse array of shape (n_tokens, n_tokens), or callable
+        Symmetric and nonnegative, ``k + k.T`` for directed weights k; or the function
+        ``u -> K @ u`` for weights too large to store, whose symmetry is taken on trust.
+    lam : float
+        Weight > 0 of the fidelity.
+    fidelity : {"constant", "degree"}, default="constant"
+        A token without neighbours has ``u_i = f_i``; with "degree" the energy does not depend on
+        it, and this is a choice.
+    tol : float, default=1e-8
+        Largest certified relative error `gap` of any token.
+    max_iter : int, default=1000
+        Largest number of conjugate-gradient iterations.
+
+    Returns
+    -------
+    Solution
+        `coef` is u, of the shape of f, float32 if f and K are. A column has `objective`, its
+        energy, and `gap`, certified in float64 before `coef` is rounded::
+
+            |u - u*|_inf / |f|_inf  <=  gap = max_i |grad E(u)_i / w_i| / |f|_inf
+
+        with the fidelity's weights w. As E is quadratic this proves the energy too: with `dual`
+        ``y = grad J(u)`` the duality gap is ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most
+        ``gap^2 |f|_inf^2 sum_i w_i / 2``. `n_iter` counts conjugate-gradient iterations.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, shapes that do not fit, K not symmetric or not nonnegative, ``lam <= 0``,
+        ``tol <= 0`` or an unknown fidelity.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a column misses `tol`.
+
+    References
+    ----------
+    EQUATIONS NT-5, NT-21, NT-FP, NT-P1. The limit of attention with a constant skip weight
+    minimises the degree-weighted energy and not the one printed with it (erratum E2-c).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import minimize_energy
+    >>> K = [[0.0, 1.0], [1.0, 0.0]]
+    >>> minimize_energy([[0.0], [4.0]], K, lam=2.0).coef
+    array([[1.],
+           [3.]])
+    """
+    problem, dtype = check_problem(f, K, lam, fidelity)
+    tol = check_positive(tol, "tol")
+    max_iter = check_integer(max_iter, "max_iter", minimum=1)
+    dense = isinstance(problem.weights.matrix, np.ndarray)
+    if dense:
+        max_iter = min(max_iter, _worthwhile(*problem.f.shape))
+    u, residual, n_iter = _conjugate_gradients(problem, tol, max_iter)
+    if dense and (problem.gap(residual) > tol).any():
+        u += _factored_step(problem, residual)
+    solution = problem.solution(u, dtype, n_iter, tol)
+    warn_unless_converged(solution.gap, tol, "increase max_iter, lam or tol")
+    return solution
+
+
+def _worthwhile(n_tokens: int, n_features: int) -> int:
+    """Iterations that cost about one Cholesky factor; none if they are too few to converge.
+
+    By counts of operations there are ``n_tokens / (6 n_features)``, fewer on few columns, where
+    products wait for memory.
+    """
+    n_iter = n_tokens // max(100, 6 * n_features)
+    return n_iter if n_iter >= 20 else 0
+
+
+def _conjugate_gradients(problem: Problem, tol: float, max_iter: int) -> tuple[Array, Array, Array]:
+    """Preconditioned conjugate gradients from u = f, a column apart from the others."""
+    weights = problem.weights
+    inverse = reciprocal(weights.degrees + problem.fidelity)
+    u = problem.f.copy()
+    residual = -problem.gradient(u)
+    direction, previous = np.zeros_like(u), np.zeros(u.shape[1])
+    n_iter = np.zeros(u.shape[1], dtype=np.intp)
+    for _ in range(max_iter):
+        active = problem.gap(residual) > tol
+        if not active.any():
+            break
+        step = inverse * residual
+        slope = (residual * step).sum(axis=0)
+        direction = step + slope * reciprocal(previous) * direction
+        curved = weights.laplacian(direction) + problem.fidelity * direction
+        length = active * slope * reciprocal((direction * curved).sum(axis=0))
+        u += length * direction
+        residual -= length * curved
+        previous = slope
+        n_iter += active
+    return u, residual, n_iter
+
+
+def _factored_step(problem: Problem, residual: Array) -> Array:
+    hessian = -problem.weights.matrix
+    pivots = problem.weights.degrees + problem.fidelity
+    np.fill_diagonal(hessian, np.where(pivots > 0, pivots, 1))
+    try:
+        factor = cho_factor(hessian.T, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:  # lam is below the rounding errors of the degrees; the gap says so
+        return np.zeros_like(residual)
+    return np.asarray(cho_solve(factor, residual, check_finite=False))

@@ -1,0 +1,314 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.ndimage import gaussian_filter
+from skimage.restoration import denoise_bilateral
+
+from twinsolve.datasets import load_photographs
+from twinsolve.solvers import (
+    bilateral_filter,
+    bilateral_matrix,
+    nadaraya_watson,
+    nonlocal_means,
+)
+
+EPS = np.finfo(np.float32).eps
+CROSS = np.array([[0, 1, 0, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 1, 0]], dtype=bool)
+
+
+def disk(radius):
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+    return y**2 + x**2 <= radius**2
+
+
+def literal(image, inside, sigma_color, sigma_spatial):
+    """Double loop over pixels, channels last; `inside` says which shifts are in the window."""
+    height, width, _ = image.shape
+    out = np.zeros_like(image)
+    for y in range(height):
+        for x in range(width):
+            total, mass = 0.0, 0.0
+            for yy in range(height):
+                for xx in range(width):
+                    if inside(yy - y, xx - x):
+                        place = ((yy - y) ** 2 + (xx - x) ** 2) / (2 * sigma_spatial**2)
+                        colour = ((image[yy, xx] - image[y, x]) ** 2).sum() / (2 * sigma_color**2)
+                        w = np.exp(-place - colour)
+                        total, mass = total + w * image[yy, xx], mass + w
+            out[y, x] = total / mass
+    return out
+
+
+def in_square(reach):
+    return lambda y, x: max(abs(y), abs(x)) <= reach
+
+
+def in_footprint(footprint):
+    middle = np.array(footprint.shape) // 2
+
+    def inside(y, x):
+        y, x = middle[0] + y, middle[1] + x
+        return 0 <= y < footprint.shape[0] and 0 <= x < footprint.shape[1] and footprint[y, x]
+
+    return inside
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("sigma_spatial", [0.7, 2.0, np.inf])
+@pytest.mark.parametrize("sigma_color", [0.1, 0.4, np.inf])
+@pytest.mark.parametrize(
+    ("window", "inside"),
+    [
+        ({}, None),
+        ({"win_size": 1}, in_square(0)),
+        ({"win_size": 5}, in_square(2)),
+        ({"win_size": 41}, in_square(20)),
+        ({"footprint": disk(2)}, in_footprint(disk(2))),
+        ({"footprint": CROSS}, in_footprint(CROSS)),
+        ({"footprint": disk(20)}, in_footprint(disk(20))),
+    ],
+)
+def test_equals_the_double_loop_if13(window, inside, sigma_color, sigma_spatial, channels):
+    image = np.random.default_rng(0).random((7, 6, channels))
+    if inside is None:
+        inside = in_square({0.7: 3, 2.0: 6, np.inf: 7}[sigma_spatial])
+    expected = literal(image, inside, sigma_color, sigma_spatial)
+    arguments = window | {"sigma_color": sigma_color, "sigma_spatial": sigma_spatial}
+    found = bilateral_filter(image, channel_axis=-1, **arguments)
+    assert_allclose(found, expected, atol=1e-14)
+    A = bilateral_matrix(image, channel_axis=-1, **arguments)
+    assert_allclose(A @ image.reshape(42, -1), expected.reshape(42, -1), atol=1e-14)
+    single = bilateral_filter(
+        np.moveaxis(image, -1, 0).astype(np.float32), channel_axis=0, **arguments
+    )
+    assert single.dtype == np.float32
+    # The exponents that matter are below 20, right to a few units in the last place.
+    assert_allclose(np.moveaxis(single, 0, -1), expected, atol=30 * EPS)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
+@pytest.mark.parametrize("sigma_spatial", [1.0, np.inf])
+@pytest.mark.parametrize("sigma_color", [0.3, np.inf])
+def test_images_of_few_pixels(shape, sigma_color, sigma_spatial):
+    image = np.random.default_rng(0).random((*shape, 1))
+    window = {"win_size": 7} if sigma_spatial == 1 else {"win_size": 11}
+    expected = literal(image, in_square(window["win_size"] // 2), sigma_color, sigma_spatial)
+    found = bilateral_filter(
+        image[..., 0], sigma_color=sigma_color, sigma_spatial=sigma_spatial, **window
+    )
+    assert_allclose(found, expected[..., 0], atol=1e-14)
+
+
+def test_bandwidths_of_if13_erratum_e0b():
+    """IF-13 divides by h^2: h^2 = 2 sigma^2, and h = sigma is another filter."""
+    image = np.random.default_rng(0).random((6, 7))
+    found = bilateral_filter(image, win_size=21, sigma_color=0.3, sigma_spatial=2.0).ravel()
+    y, p = image.ravel(), np.indices(image.shape).reshape(2, -1).T
+    places = ((p[:, None] - p) ** 2).sum(axis=-1)
+    levels = (y[:, None] - y) ** 2
+
+    def printed(h_p, h_y):
+        weights = np.exp(-places / h_p**2 - levels / h_y**2)
+        return weights @ y / weights.sum(axis=1)
+
+    assert_allclose(found, printed(2 * np.sqrt(2), 0.3 * np.sqrt(2)), atol=1e-14)
+    assert np.abs(found - printed(2.0, 0.3)).max() > 1e-2
+
+
+def test_vectors_take_the_norm_erratum_e0b():
+    """IF-13 is written for scalars; a sum of absolute differences is another filter."""
+    image = np.random.default_rng(0).random((6, 7, 3))
+    found = bilateral_filter(image, win_size=21, sigma_color=0.3, channel_axis=2).reshape(42, 3)
+    p, y = np.indices((6, 7)).reshape(2, 42).T, image.reshape(42, 3)
+    places = ((p[:, None] - p) ** 2).sum(axis=-1)
+
+    def average(levels):
+        weights = np.exp(-places / 2 - levels / (2 * 0.3**2))
+        return weights @ y / weights.sum(axis=1, keepdims=True)
+
+    assert_allclose(found, average(((y[:, None] - y) ** 2).sum(axis=-1)), atol=1e-14)
+    assert np.abs(found - average(np.abs(y[:, None] - y).sum(axis=-1) ** 2)).max() > 1e-2
+
+
+def test_is_kernel_regression_on_positions_and_levels_together():
+    image = np.random.default_rng(0).random((6, 7))
+    tokens = np.column_stack([*np.indices((6, 7)).reshape(2, 42) / 1.5, image.ravel() / 0.3])
+    expected = nadaraya_watson(tokens, tokens, image.reshape(42, 1), bandwidth=1.0)
+    found = bilateral_filter(image, win_size=21, sigma_color=0.3, sigma_spatial=1.5)
+    assert_allclose(found.ravel(), expected.ravel(), atol=1e-14)
+
+
+def test_without_position_it_is_pixelwise_nonlocal_means_if14():
+    """IF-14 is IF-13 with h_p = inf: nearly so at 1e8, exactly so at infinity."""
+    image = np.random.default_rng(0).random((9, 8))
+    expected = nonlocal_means(image, patch_size=1, patch_distance=None, h=0.2 * np.sqrt(2))
+    for sigma_spatial in (1e8, np.inf):
+        found = bilateral_filter(image, sigma_color=0.2, sigma_spatial=sigma_spatial)
+        assert_allclose(found, expected, atol=1e-13)
+    near = bilateral_filter(image, sigma_color=0.2, sigma_spatial=3.0)
+    assert np.abs(near - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize("levels", [3, 2**30])
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_range_filter_depends_on_grey_levels_alone(real, levels):
+    """More pixels than one block holds, few or all of them distinct."""
+    rng = np.random.default_rng(0)
+    image = (rng.integers(levels, size=(50, 50)) / levels).astype(real)
+    found = bilateral_filter(image, sigma_color=0.2, sigma_spatial=np.inf)
+    y = image.ravel().astype(float)
+    weights = np.exp(-((y[:, None] - y) ** 2) / (2 * 0.2**2))
+    expected = (weights @ y / weights.sum(axis=1)).reshape(50, 50)
+    assert_allclose(found, expected, atol=1e-14 if real is np.float64 else 10 * EPS)
+    order = rng.permutation(2500)
+    shuffled = bilateral_filter(
+        image.ravel()[order].reshape(50, 50), sigma_color=0.2, sigma_spatial=np.inf
+    )
+    assert_array_equal(shuffled.ravel(), found.ravel()[order])
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_without_colour_it_is_the_local_gaussian_filter(real):
+    """Nearly so at a large width too; inside, it is the usual truncated Gaussian filter."""
+    image = np.random.default_rng(0).random((40, 30)).astype(real)
+    found = bilateral_filter(image, win_size=9, sigma_color=np.inf, sigma_spatial=1.5)
+    tol = 1e-14 if real is np.float64 else 4 * EPS
+    inside = (slice(4, -4), slice(4, -4))
+    expected = gaussian_filter(image.astype(float), 1.5, radius=4)
+    assert_allclose(found[inside], expected[inside], atol=tol)
+    assert np.abs(found - expected)[:4].max() > 1e-3
+    by_shifts = bilateral_filter(
+        image, footprint=np.ones((9, 9), bool), sigma_color=np.inf, sigma_spatial=1.5
+    )
+    assert_allclose(found, by_shifts, atol=tol)
+    nearly = bilateral_filter(image, win_size=9, sigma_color=1e8, sigma_spatial=1.5)
+    assert_allclose(found, nearly, atol=tol)
+    assert found.dtype == real
+
+
+def test_tiny_widths_leave_the_image():
+    image = np.random.default_rng(0).random((8, 8))
+    for width in (1e-3, 1e-200):
+        assert_allclose(bilateral_filter(image, sigma_spatial=width), image, rtol=1e-15)
+    assert_allclose(bilateral_filter(image, sigma_color=1e-200), image, rtol=1e-15)
+    inf = bilateral_filter(image, sigma_color=1e-200, sigma_spatial=np.inf)
+    assert_allclose(inf, image, rtol=1e-15)
+
+
+def test_constant_image_and_all_equal_weights():
+    assert_allclose(bilateral_filter(np.full((8, 8), 0.3)), 0.3, rtol=1e-14)
+    image = np.random.default_rng(0).random((8, 8))
+    mean = bilateral_filter(image, sigma_color=np.inf, sigma_spatial=np.inf)
+    assert_allclose(mean, image.mean(), rtol=1e-14)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    win_size=st.one_of(st.none(), st.integers(0, 10).map(lambda k: 2 * k + 1)),
+    sigma_color=st.one_of(st.floats(1e-3, 1e3), st.just(np.inf)),
+    sigma_spatial=st.one_of(st.floats(1e-3, 1e3), st.just(np.inf)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_matrix_is_row_stochastic_and_gives_the_image(
+    shape, win_size, sigma_color, sigma_spatial, seed
+):
+    image = np.random.default_rng(seed).random(shape)
+    arguments = {
+        "win_size": win_size, "sigma_color": sigma_color, "sigma_spatial": sigma_spatial,
+    }  # fmt: skip
+    A = bilateral_matrix(image, **arguments)
+    assert (A >= 0).all()
+    assert_allclose(A.sum(axis=1), 1, rtol=1e-13)
+    assert_array_equal(A > 0, A.T > 0)
+    found = bilateral_filter(image, **arguments)
+    assert_allclose(A @ image.ravel(), found.ravel(), atol=1e-13)
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("sigma_color", [0.2, np.inf])
+@pytest.mark.parametrize("sigma_spatial", [2.0, 80.0, np.inf])
+def test_bands_of_rows_join_and_threads_change_nothing(sigma_spatial, sigma_color, real):
+    image = np.random.default_rng(0).random((150, 8)).astype(real)
+    arguments = {"sigma_color": sigma_color, "sigma_spatial": sigma_spatial}
+    found = bilateral_filter(image, **arguments)
+    expected = bilateral_matrix(image.astype(float), **arguments) @ image.ravel()
+    assert_allclose(found.ravel(), expected, atol=1e-13 if real is np.float64 else 20 * EPS)
+    for n_jobs in (1, 2, 3):
+        assert_array_equal(bilateral_filter(image, n_jobs=n_jobs, **arguments), found)
+
+
+@pytest.mark.parametrize("sigma_color", [0.05, 0.1, 0.5])
+def test_equals_opencv_inside(sigma_color):
+    """At a disk, away from its reflected border: it interpolates the range kernel at 4096 knots.
+
+    Linear interpolation errs by (range / 4096 / sigma_color)^2 / 8, below 5e-6, of a weight.
+    """
+    cv2 = pytest.importorskip("cv2")
+    image = load_photographs().images[0][200:320, 300:390].astype(np.float32)
+    found = bilateral_filter(image, footprint=disk(5), sigma_color=sigma_color, sigma_spatial=3.0)
+    expected = cv2.bilateralFilter(image, 11, sigma_color, 3.0)
+    assert_allclose(found[5:-5, 5:-5], expected[5:-5, 5:-5], atol=5e-6)
+    square = bilateral_filter(image, win_size=11, sigma_color=sigma_color, sigma_spatial=3.0)
+    assert np.abs(square - expected)[5:-5, 5:-5].max() > 1e-3
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_equals_scikit_image_inside(channels):
+    """It divides distances by the number of channels, and reads zeros beyond the border.
+
+    Its table of positions has one row and column too many for odd windows, and is read as if it had
+    not: only windows of equal weights compare.
+    """
+    shape, axis = ((24, 25), None) if channels == 1 else ((24, 25, 3), -1)
+    image = np.random.default_rng(0).random(shape)
+    arguments = {"win_size": 7, "sigma_spatial": 1e6, "channel_axis": axis}
+    expected = denoise_bilateral(image, sigma_color=0.2, **arguments)
+    found = bilateral_filter(image, sigma_color=0.2 * channels, **arguments)
+    # A weight's slope is below 0.61 / sigma_color, and distances are rounded down to 1e-4.
+    assert_allclose(found[3:-3, 3:-3], expected[3:-3, 3:-3], atol=0.61 / 0.2 * 1e-4)
+    assert np.abs(found - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"sigma_color": np.inf}, {"sigma_spatial": np.inf}, {"sigma_spatial": 30.0}],
+)
+def test_memory_is_at_most_twelve_images(arguments):
+    image = np.random.default_rng(0).random((150, 150)).astype(np.float32)
+    bilateral_filter(image[:20, :20], **arguments)
+    tracemalloc.start()
+    bilateral_filter(image, n_jobs=2, **arguments)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * image.nbytes
+
+
+@pytest.mark.parametrize(
+    ("image", "arguments", "words"),
+    [
+        (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
+        (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
+        (np.full((8, 8), np.nan), {}, "image: must not hold NaN"),
+        (np.ones((8, 8), complex), {}, "image: must hold real"),
+        (np.ones((8, 8)), {"win_size": 4}, "win_size: must be odd"),
+        (np.ones((8, 8)), {"win_size": 0}, "win_size: must be a whole"),
+        (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be > 0"),
+        (np.ones((8, 8)), {"sigma_color": np.nan}, "sigma_color: must be a finite"),
+        (np.ones((8, 8)), {"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
+        (np.ones((8, 8)), {"sigma_spatial": "wide"}, "sigma_spatial: must be a finite"),
+        (np.ones((8, 8)), {"footprint": np.ones((3, 3))}, "footprint: must be a boolean"),
+        (np.ones((8, 8)), {"footprint": np.ones((3, 2), bool)}, "footprint: must be a boolean"),
+        (np.ones((8, 8)), {"footprint": [[True, True, False]]}, "footprint: must hold"),
+        (np.ones((8, 8)), {"footprint": [[True, False, True]]}, "footprint: must hold"),
+        (np.ones((8, 8)), {"footprint": disk(1), "win_size": 3}, "win_size: must be None"),
+    ],
+)
+def test_bad_input_is_named(image, arguments, words):
+    for function in (bilateral_filter, bilateral_matrix):
+        with pytest.raises(ValueError, match=words):
+            function(image, **arguments)

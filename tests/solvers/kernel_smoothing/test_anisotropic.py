@@ -1,0 +1,195 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.testing import assert_allclose, assert_array_equal
+
+from twinsolve.solvers import (
+    anisotropic_nonlocal_means,
+    elliptical_metric,
+    nadaraya_watson,
+    nonlocal_means,
+    oriented_metric,
+)
+
+seeds = st.integers(0, 10**6)
+
+
+def draw(seed, n=9, n_features=4):
+    rng = np.random.default_rng(seed)
+    return (
+        rng.standard_normal((n, n_features)),
+        rng.standard_normal((n, 2)),
+        rng.random((n, n_features)),
+    )
+
+
+def literal(X, V, M, h):
+    out = np.zeros_like(V)
+    for i in range(len(X)):
+        weights = [np.exp(-(M[i] * (X[i] - x) ** 2).sum() / h**2) for x in X]
+        out[i] = sum(w * v for w, v in zip(weights, V, strict=True)) / sum(weights)
+    return out
+
+
+@pytest.mark.parametrize("h", [0.2, 1.0, 10.0])
+def test_equals_the_double_loop(h):
+    X, V, M = draw(0)
+    found = anisotropic_nonlocal_means(X, V, metric=M, h=h)
+    assert_allclose(found, literal(X, V, M, h), rtol=1e-12)
+
+
+def test_one_metric_for_all_is_a_diagonal_precision():
+    X, V, M = draw(1)
+    found = anisotropic_nonlocal_means(X, V, metric=M[0], h=1.3)
+    kernel = nadaraya_watson(X, X, V, bandwidth=1.3 / np.sqrt(2), precision=M[0])
+    assert_allclose(found, kernel, rtol=1e-12)
+    full = nadaraya_watson(X, X, V, bandwidth=1.3 / np.sqrt(2), precision=np.diag(M[0]))
+    assert_allclose(found, full, rtol=1e-12)
+    one_row_each = anisotropic_nonlocal_means(X, V, metric=np.tile(M[0], (9, 1)), h=1.3)
+    assert_array_equal(one_row_each, found)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, shift=st.sampled_from([0.0, 1e4]), scale=st.sampled_from([1e-150, 1e150]))
+def test_invariances(seed, shift, scale):
+    X, V, M = draw(seed)
+    found = anisotropic_nonlocal_means(X, V, metric=M, h=1.0)
+    # A shift of 1e4 rounds coordinates to 1e-12.
+    moved = anisotropic_nonlocal_means(X + shift, V, metric=M, h=1.0)
+    assert_allclose(moved, found, atol=1e-10)
+    scaled = anisotropic_nonlocal_means(scale * X, V, metric=M, h=scale)
+    assert_allclose(scaled, found, atol=1e-12)
+    order = np.random.default_rng(seed).permutation(9)
+    permuted = anisotropic_nonlocal_means(X[order], V[order], metric=M[order], h=1.0)
+    assert_allclose(permuted, found[order], atol=1e-13)
+
+
+def test_no_metric_at_all_is_the_mean():
+    X, V, M = draw(2)
+    M[4] = 0
+    found = anisotropic_nonlocal_means(X, V, metric=M, h=1e-3)
+    assert_allclose(found[4], V.mean(axis=0), atol=1e-15)
+    assert_allclose(found[5], V[5], atol=1e-15)
+
+
+def test_blocks_and_threads_change_nothing(monkeypatch):
+    X, V, M = draw(3, n=23)
+    whole = anisotropic_nonlocal_means(X, V, metric=M, h=1.0)
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._ROWS", 5)
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._ROW_BYTES", 32)
+    blocks = anisotropic_nonlocal_means(X, V, metric=M, h=1.0)
+    assert_allclose(blocks, whole, atol=1e-14)
+    assert_array_equal(anisotropic_nonlocal_means(X, V, metric=M, h=1.0, n_jobs=2), blocks)
+
+
+def test_float32_is_kept():
+    single = [x.astype(np.float32) for x in draw(4)]
+    found = anisotropic_nonlocal_means(*single[:2], metric=single[2], h=1.0)
+    exact = literal(*(x.astype(float) for x in single), 1.0)
+    assert found.dtype == np.float32
+    assert_allclose(found, exact, atol=np.finfo(np.float32).eps * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metric": np.ones((8, 4))}, "metric: has 8 rows, but there are 9 points"),
+        ({"metric": np.ones(3)}, "metric: has 3 columns"),
+        ({"metric": -np.ones(4)}, "metric: must be >= 0"),
+        ({"metric": np.full(4, np.nan)}, "metric: .*NaN"),
+        ({"h": 0.0}, "h: must be > 0"),
+        ({"values": np.ones((8, 1))}, "values: has 8 rows"),
+    ],
+)
+def test_bad_input_is_named(change, words):
+    X, V, M = draw(5)
+    with pytest.raises(ValueError, match=words):
+        anisotropic_nonlocal_means(**({"X": X, "values": V, "metric": M, "h": 1.0} | change))
+
+
+def test_elliptical_metric_is_the_mean_change_over_its_maximum():
+    V, U = np.random.default_rng(6).standard_normal((2, 7, 3))
+    changes = [sum(abs(V[n, d] - U[n, d]) for n in range(7)) / 7 for d in range(3)]
+    assert_allclose(elliptical_metric(V, U), np.array(changes) / max(changes), rtol=1e-14)
+    assert_allclose(elliptical_metric(9 * V, 9 * U), elliptical_metric(V, U), rtol=1e-14)
+    assert elliptical_metric(V.astype(np.float32), U.astype(np.float32)).dtype == np.float32
+
+
+def test_elliptical_metric_of_what_does_not_change_is_the_identity():
+    V = np.random.default_rng(7).standard_normal((5, 3))
+    assert_array_equal(elliptical_metric(V, V), np.ones(3))
+    with pytest.raises(ValueError, match="previous: has 4 rows"):
+        elliptical_metric(V, V[1:])
+
+
+def patches(image, size):
+    padded = np.pad(image, size // 2, mode="reflect")
+    return sliding_window_view(padded, (size, size)).reshape(-1, size**2)
+
+
+def edge_at(angle, n=21):
+    """A step smoothed over a few pixels; `angle` is that of its gradient, y downwards."""
+    y, x = np.indices((n, n)) - n // 2
+    return np.tanh((np.cos(angle) * x + np.sin(angle) * y) / 2)
+
+
+def test_windows_lie_along_the_edge():
+    size, n = 7, 21
+    y, x = np.indices((size, size)).reshape(2, -1) - size // 2
+    for angle in np.linspace(0, np.pi, 7):
+        window = oriented_metric(edge_at(angle), patch_size=size, along=2.0, across=0.7)
+        window = window[n * (n // 2) + n // 2]
+        across = (window * (np.cos(angle) * x + np.sin(angle) * y) ** 2).sum()
+        along = (window * (np.cos(angle) * y - np.sin(angle) * x) ** 2).sum()
+        # On the pixel grid, cut off at the patch, the widths are not quite those of the Gaussian.
+        assert across < 0.7
+        assert along > 2.0
+
+
+def test_a_straight_edge_has_the_stated_gaussian():
+    """All gradients point along x: J = diag(tr J, 0)."""
+    image = np.tile(np.tanh(np.arange(-10, 11) / 2), (21, 1))
+    window = oriented_metric(image, patch_size=5, along=2.0, across=0.7)[220].reshape(5, 5)
+    offset = np.arange(-2, 3)
+    expected = np.exp(-(offset[:, None] ** 2) / 8 - offset**2 / (2 * 0.49))
+    assert_allclose(window, expected / expected.sum(), rtol=1e-12)
+
+
+def test_windows_turn_with_the_image():
+    image = np.random.default_rng(8).standard_normal((12, 12))
+    windows = oriented_metric(image, patch_size=5).reshape(12, 12, 5, 5)
+    turned = oriented_metric(np.rot90(image), patch_size=5).reshape(12, 12, 5, 5)
+    assert_allclose(turned, np.rot90(np.rot90(windows), axes=(2, 3)), atol=1e-14)
+
+
+def test_flat_images_have_round_windows():
+    windows = oriented_metric(np.full((6, 6), 3.0), patch_size=3, along=2.0, across=1.0)
+    y, x = np.indices((3, 3)) - 1
+    expected = np.exp(-(1 + 1 / 4) / 2 * (x**2 + y**2) / 2)
+    assert_allclose(windows, np.tile((expected / expected.sum()).ravel(), (36, 1)), rtol=1e-14)
+
+
+def test_equal_flat_windows_are_plain_nonlocal_means():
+    image = np.random.default_rng(9).standard_normal((9, 9))
+    found = anisotropic_nonlocal_means(
+        patches(image, 3), image.reshape(-1, 1), metric=np.full(9, 1 / 9), h=0.8
+    )
+    plain = nonlocal_means(image, patch_size=3, patch_distance=None, h=0.8)
+    assert_allclose(found.reshape(9, 9), plain, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"patch_size": 4}, "patch_size: must be odd"),
+        ({"along": 0.0}, "along: must be > 0"),
+        ({"across": -1.0}, "across: must be > 0"),
+        ({"sigma": 0.0}, "sigma: must be > 0"),
+        ({"image": np.zeros((3, 3, 3))}, "image: .*dim 3"),
+    ],
+)
+def test_bad_images_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        oriented_metric(**({"image": np.zeros((5, 5))} | change))

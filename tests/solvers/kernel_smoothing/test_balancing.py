@@ -1,0 +1,173 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
+from sklearn.exceptions import ConvergenceWarning
+
+from twinsolve.solvers import marginal_violation, sinkhorn
+from twinsolve.solvers.oracles import kernel_smoothing as oracle
+
+# Pinsker: entries are off by sqrt(2 gap), and the oracle's gap is 1e-10 of objectives up to 10.
+ORACLE = {"rtol": 0, "atol": 5e-5}
+seeds = st.integers(0, 10**6)
+
+
+def draw(seed, n=6, scale=2.0):
+    return scale * np.random.default_rng(seed).standard_normal((n, n))
+
+
+def balance_literally(K, n_iter):
+    P = K.copy()
+    for _ in range(n_iter):
+        P /= P.sum(axis=1, keepdims=True)
+        P /= P.sum(axis=0, keepdims=True)
+    return P
+
+
+def test_equals_the_literal_loop():
+    L = draw(0)
+    assert_allclose(sinkhorn(L, tol=1e-14), balance_literally(np.exp(L), 2000), rtol=1e-12)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_is_the_nearest_doubly_stochastic_matrix_of_the_oracle(symmetric):
+    L = draw(1)
+    L = L + L.T if symmetric else L
+    P = sinkhorn(L, tol=1e-13)
+    assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
+    assert marginal_violation(P) < 1e-12
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, n=st.integers(1, 7), scale=st.sampled_from([0.0, 0.1, 1.0]))
+def test_invariances(seed, n, scale):
+    L = draw(seed, n, scale)
+    rng = np.random.default_rng(seed)
+    P = sinkhorn(L, tol=1e-12)
+    assert marginal_violation(P) <= 1.1e-12
+    shifted = sinkhorn(L + rng.standard_normal(n) + rng.standard_normal((n, 1)), tol=1e-12)
+    rows, columns = rng.permutation(n), rng.permutation(n)
+    permuted = sinkhorn(L[np.ix_(rows, columns)], tol=1e-12)
+    # Marginals to 1e-12 leave the entries uncertain by that over one minus the squared second
+    # singular value of P, which these draws keep above 1e-3.
+    assert_allclose(shifted, P, atol=1e-9)
+    assert_allclose(permuted, P[np.ix_(rows, columns)], atol=1e-9)
+    assert_allclose(sinkhorn(L.T, tol=1e-12), P.T, atol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, n=st.integers(1, 7))
+def test_symmetric_logits_give_a_symmetric_result(seed, n):
+    L = draw(seed, n, 0.5)
+    P = sinkhorn(L + L.T)
+    assert_array_equal(P, P.T)
+    assert marginal_violation(P) <= 1.1e-9
+
+
+def test_kernel_matrices_take_few_symmetric_updates():
+    """The error shrinks by (1 - mu) / 2 an update for every eigenvalue mu of the result."""
+    X = np.random.default_rng(0).standard_normal((40, 3))
+    L = -((X[:, None] - X) ** 2).sum(axis=-1)
+    P = sinkhorn(L, tol=1e-12, max_iter=45)  # 2 ** -45 < 1e-13
+    assert np.linalg.eigvalsh(P).min() > -1e-12
+    assert marginal_violation(P) <= 1.1e-12
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e5])
+def test_large_logits_neither_overflow_nor_lose_mass(scale):
+    L = draw(2, 4, 1.0)
+    assert_allclose(sinkhorn(L + scale * np.eye(4)), np.eye(4), atol=1e-9)
+    offsets = scale * np.random.default_rng(3).standard_normal((2, 4))
+    # Logits of this size are rounded to 1e-16 of it.
+    expected = sinkhorn(L, tol=1e-13)
+    assert_allclose(sinkhorn(L + offsets[0] + offsets[1][:, None]), expected, atol=1e-8)
+
+
+def test_high_pass_filters_commute_with_doubly_stochastic_matrices_alone():
+    """Section 9.5: AttnScale, (I + w H) A, and FeatScale, A (I + w H), coincide after balancing."""
+    L, n, w = draw(3), 6, 0.7
+    scale = np.eye(n) + w * (np.eye(n) - np.ones((n, n)) / n)
+    A = sinkhorn(L, tol=1e-14)
+    assert_allclose(scale @ A, A @ scale, atol=1e-13)
+    plain = softmax(L, axis=1)
+    assert np.abs(scale @ plain - plain @ scale).max() > 1e-2
+
+
+def test_zeros_are_kept():
+    L = draw(4)
+    zeros = [0, 1, 2], [3, 3, 5]
+    L[zeros] = -np.inf
+    P = sinkhorn(L, tol=1e-13)
+    assert not P[zeros].any()
+    assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # a problem without interior
+def test_entries_on_no_permutation_vanish():
+    """Support without total support: no scaling exists, but the nearest matrix does."""
+    L = np.where(np.tri(3, dtype=bool), draw(5, 3), -np.inf)
+    assert_allclose(sinkhorn(L, max_iter=2), np.eye(3), atol=1e-15)
+    L = np.array([[0.0, 1.0, -np.inf], [2.0, 0.5, -np.inf], [1.0, 1.0, 3.0]])
+    P = sinkhorn(L, tol=1e-13)
+    assert not P[2, :2].any()
+    assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
+
+
+def test_a_permutation_pattern_gives_the_permutation():
+    L = np.full((4, 4), -np.inf)
+    L[[0, 1, 2, 3], [2, 0, 3, 1]] = [5.0, -9.0, 0.0, 1e3]
+    assert_array_equal(sinkhorn(L), np.isfinite(L))
+    swap = np.array([[-np.inf, 3.0], [3.0, -np.inf]])
+    assert_array_equal(sinkhorn(swap), [[0, 1], [1, 0]])
+
+
+def test_zeros_without_any_permutation_are_refused():
+    L = np.zeros((3, 3))
+    L[:2, :2] = -np.inf
+    with pytest.raises(ValueError, match=r"^logits: no doubly stochastic matrix has these zeros"):
+        sinkhorn(L)
+    with pytest.raises(ValueError, match=r"^logits: no doubly"):
+        sinkhorn(np.full((2, 2), -np.inf))
+
+
+def test_too_few_updates_warn_and_certify():
+    L = draw(6)
+    with pytest.warns(ConvergenceWarning, match="row sums are off by"):
+        P = sinkhorn(L, max_iter=1, tol=1e-12)
+    assert marginal_violation(P) > 1e-12
+
+
+def test_float32_is_kept():
+    L = draw(7).astype(np.float32)
+    P = sinkhorn(L)
+    assert P.dtype == np.float32
+    # Each of 6 entries of a sum is rounded once.
+    assert marginal_violation(P) < 6 * np.finfo(np.float32).eps
+    assert_allclose(P, sinkhorn(L.astype(float)), rtol=np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize(
+    ("logits", "change", "words"),
+    [
+        (np.zeros((2, 3)), {}, "logits: must be square"),
+        ([[np.nan]], {}, "logits: .*NaN"),
+        ([[np.inf]], {}, "logits: .*infinity"),
+        ([[1j]], {}, "logits: .*Complex"),
+        ([0.0], {}, "logits: .*2D array"),
+        ([[0.0]], {"tol": 0.0}, "tol: must be > 0"),
+        ([[0.0]], {"max_iter": 0}, "max_iter: must be a whole number >= 1"),
+    ],
+)
+def test_bad_input_is_named(logits, change, words):
+    with pytest.raises(ValueError, match=words):
+        sinkhorn(logits, **change)
+
+
+def test_marginal_violation_is_the_largest_deviation():
+    assert marginal_violation(np.eye(3)) == 0
+    assert_allclose(marginal_violation([[0.5, 0.5], [0.9, 0.1]]), 0.4)
+    assert_allclose(marginal_violation([[0.5, 0.9], [0.5, 0.1]]), 0.4)
+    with pytest.raises(ValueError, match="matrix: must be square"):
+        marginal_violation(np.ones((1, 2)))

@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from twinsolve.solvers import (
+    local_linear_regression,
+    local_linear_residual,
+    nadaraya_watson,
+    smoother_matrix,
+)
+from twinsolve.solvers.oracles import kernel_smoothing as oracle
+
+seeds = st.integers(0, 10**6)
+
+
+def draw(seed, n_queries=5, n_keys=20, n_features=3, n_values=2):
+    rng = np.random.default_rng(seed)
+    shapes = (n_queries, n_features), (n_keys, n_features), (n_keys, n_values)
+    return tuple(rng.standard_normal(shape) for shape in shapes)
+
+
+def literal(q, k, v, A, reg=0.0):
+    """Least squares of [1, k - q] by singular values, which finds the least [a, B] of all."""
+    found = []
+    for query, w in zip(q, A, strict=True):
+        ridge = np.sqrt(reg * (w @ ((k - w @ k) ** 2).sum(axis=1)))
+        design = np.sqrt(w)[:, None] * np.c_[np.ones(len(k)), k - query]
+        penalty = ridge * np.eye(k.shape[1] + 1)[1:]
+        right = np.r_[np.sqrt(w)[:, None] * v, np.zeros((k.shape[1], v.shape[1]))]
+        found.append(np.linalg.lstsq(np.r_[design, penalty], right)[0][0])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("reg", [0.0, 0.1])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace", lambda r: 1 / (1 + r**2)])
+def test_equals_literal_least_squares(kernel, reg):
+    q, k, v = draw(0)
+    options = {"bandwidth": 1.2, "kernel": kernel}
+    expected = literal(q, k, v, smoother_matrix(q, k, **options), reg)
+    found = local_linear_regression(q, k, v, **options, reg=reg)
+    # Condition numbers of the designs are below 1e2, of their squares below 1e4.
+    assert_allclose(found, expected, atol=1e-11)
+    assert local_linear_residual(q, k, v, found, **options, reg=reg).max() < 1e-13
+
+
+@pytest.mark.parametrize("reg", [0.0, 0.05])
+def test_is_the_minimiser_of_the_oracle(reg):
+    q, k, v = draw(1)
+    A = smoother_matrix(q, k, bandwidth=1.0)
+    found = local_linear_regression(q, k, v, bandwidth=1.0, reg=reg)
+    assert_allclose(found, oracle.local_linear_regression(A, q, k, v, reg=reg), atol=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, shift=st.sampled_from([0.0, -7.0, 1e3]), scale=st.sampled_from([1e-6, 1.0, 1e6]))
+def test_affine_functions_are_reproduced_wherever_the_data_lie(seed, shift, scale):
+    q, k, _ = draw(seed)
+    B, a = np.random.default_rng(seed + 1).standard_normal((2, 3, 2))
+    found = local_linear_regression(
+        scale * (q + shift), scale * (k + shift), a[0] + k @ B, bandwidth=2.0 * scale
+    )
+    # Twenty keys in three dimensions: conditioned below 1e3; a shift costs its digits.
+    assert_allclose(found, a[0] + q @ B, atol=1e-12 * max(1, abs(shift)))
+
+
+def test_extrapolates_where_the_constant_fit_is_biased():
+    line = np.linspace(0, 1, 11)[:, None]
+    ends = np.array([[0.0], [1.0], [1.5]])
+    options = {"bandwidth": 0.3}
+    assert_allclose(local_linear_regression(ends, line, line, **options), ends, atol=1e-13)
+    assert np.abs(nadaraya_watson(ends, line, line, **options) - ends).max() > 0.1
+
+
+def test_one_key_gives_its_value_and_two_their_line():
+    query, options = [[1.0, 5.0]], {"bandwidth": 1.0}
+    assert_array_equal(local_linear_regression(query, [[0.0, 0.0]], [[3.0]], **options), [[3.0]])
+    # The slope along (2, 0) is determined, the one across is zero.
+    keys, values = [[0.0, 0.0], [2.0, 0.0]], [[1.0], [5.0]]
+    assert_allclose(local_linear_regression(query, keys, values, **options), [[3.0]], atol=1e-14)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, n_keys=st.integers(1, 9), offset=st.sampled_from([0.0, 1e5]))
+def test_repeated_keys_determine_no_slope(seed, n_keys, offset):
+    """Rounding errors of their mean must not pass for a spread."""
+    rng = np.random.default_rng(seed)
+    keys = np.tile(offset + rng.standard_normal(2), (n_keys, 1))
+    query, values = keys[:1] + rng.standard_normal((1, 2)), rng.standard_normal((n_keys, 2))
+    found = local_linear_regression(query, keys, values, bandwidth=1.0)
+    assert_allclose(found[0], values.mean(axis=0), atol=1e-13)
+
+
+def test_collinear_keys_take_the_smallest_slope():
+    rng = np.random.default_rng(2)
+    t = rng.standard_normal(12)
+    keys, values = np.outer(t, [3.0, 4.0]), t[:, None]
+    queries = np.array([[3.0, 4.0], [-4.0, 3.0]])  # one along the line, one across
+    found = local_linear_regression(queries, keys, values, bandwidth=5.0)
+    assert_allclose(found, [[1.0], [0.0]], atol=1e-13)
+    assert local_linear_residual(queries, keys, values, found, bandwidth=5.0).max() < 1e-14
+
+
+def test_compact_support_may_hold_fewer_keys_than_features():
+    keys = np.array([[0.0, 0.0], [0.5, 0.0], [9.0, 9.0]])
+    values = np.array([[1.0], [2.0], [7.0]])
+    options = {"bandwidth": 1.0, "kernel": "epanechnikov"}
+    found = local_linear_regression([[0.25, 0.3], [9.0, 9.5]], keys, values, **options)
+    assert_allclose(found, [[1.5], [7.0]], atol=1e-14)
+    with pytest.raises(ValueError, match="bandwidth: query 1 has no key"):
+        local_linear_regression([[0.0, 0.0], [5.0, 5.0]], keys, values, **options)
+
+
+def test_a_strong_ridge_is_nadaraya_watson():
+    q, k, v = draw(3)
+    found = local_linear_regression(q, k, v, bandwidth=1.0, reg=1e12)
+    # The slope is 1e-12 of what it was.
+    assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=1.0), atol=1e-10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds)
+def test_residual_vanishes_at_the_estimate_alone(seed):
+    q, k, v = draw(seed)
+    options = {"bandwidth": 1.5, "precision": [1.0, 0.5, 2.0]}
+    found = local_linear_regression(q, k, v, **options)
+    assert local_linear_residual(q, k, v, found, **options).max() < 1e-12
+    assert local_linear_residual(q, k, v, found + 0.5, **options).min() > 1e-3
+    assert local_linear_residual(q, k, v, nadaraya_watson(q, k, v, **options), **options).max() > 0
+
+
+def test_blocks_and_threads_change_nothing(monkeypatch):
+    q, k, v = draw(4, n_queries=11)
+    whole = local_linear_regression(q, k, v, bandwidth=1.0)
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._WHOLE_ENTRIES", 200)
+    blocks = local_linear_regression(q, k, v, bandwidth=1.0)
+    assert_allclose(blocks, whole, rtol=1e-12)
+    assert_array_equal(local_linear_regression(q, k, v, bandwidth=1.0, n_jobs=2), blocks)
+
+
+def test_float32_is_kept_and_computed_in_float64():
+    single = [x.astype(np.float32) for x in draw(5)]
+    found = local_linear_regression(*single, bandwidth=1.0)
+    exact = local_linear_regression(*(x.astype(float) for x in single), bandwidth=1.0)
+    assert found.dtype == np.float32
+    assert_array_equal(found, exact.astype(np.float32))
+
+
+def test_bad_input_is_named():
+    q, k, v = draw(6)
+    with pytest.raises(ValueError, match="reg: must be >= 0"):
+        local_linear_regression(q, k, v, bandwidth=1.0, reg=-1.0)
+    with pytest.raises(ValueError, match="bandwidth: must be > 0"):
+        local_linear_regression(q, k, v, bandwidth=0.0)
+    with pytest.raises(ValueError, match="values: has 19 rows"):
+        local_linear_regression(q, k, v[1:], bandwidth=1.0)
+    with pytest.raises(ValueError, match="estimate: has 4 rows, but there are 5 queries"):
+        local_linear_residual(q, k, v, v[:4], bandwidth=1.0)

@@ -1,0 +1,157 @@
+"""Every argument of this family is checked: the error names it, whichever function it was."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from twinsolve import solvers
+
+rng = np.random.default_rng(0)
+TOKENS, OTHER = rng.standard_normal((2, 5, 2))
+WEIGHTS = np.ones((5, 5))
+WALK = np.full((5, 5), 0.2)
+ENERGY = {"f": TOKENS, "K": WEIGHTS, "lam": 1.0, "fidelity": "degree"}
+ALLOWED = {
+    "energy_gradient": {"u": OTHER} | ENERGY,
+    "exact_gradient_flow": ENERGY | {"time": 1.0},
+    "gradient_flow": ENERGY | {"n_iter": 3, "step": 0.1},
+    "minimize_energy": ENERGY | {"tol": 1e-6, "max_iter": 100},
+    "neutreno_fixed_point": {"f": TOKENS, "A": WALK, "lam": 0.5, "tol": 1e-6, "max_iter": 100},
+    "neutreno_iteration": {"f": TOKENS, "A": WALK, "lam": 0.3, "n_iter": 3},
+    "neutreno_lam_limit": {"K": WEIGHTS},
+    "neutreno_spectral_radius": {"A": WALK, "lam": 0.5},
+    "random_walk_limit": {"values": TOKENS, "A": WALK},
+    "random_walk_rate": {"A": WALK},
+    "random_walk_values": {"values": TOKENS, "A": WALK, "n_steps": 3},
+    "regularized_energy": {"u": OTHER} | ENERGY,
+    "smoothness": {"u": OTHER, "K": WEIGHTS},
+    "smoothness_gradient": {"u": OTHER, "K": WEIGHTS},
+    "stationary_distribution": {"A": WALK},
+}
+TAKE_FUNCTIONS = {
+    "gradient_flow", "minimize_energy", "neutreno_fixed_point", "neutreno_iteration",
+    "random_walk_values",
+}  # fmt: skip
+
+
+def call(name, **changed):
+    return getattr(solvers, name)(**ALLOWED[name] | changed)
+
+
+def having(*arguments):
+    return [(name, a) for name, allowed in ALLOWED.items() for a in arguments if a in allowed]
+
+
+def test_no_function_is_missing_here():
+    family = "twinsolve.solvers.nonlocal_energy"
+    names = {n for n in solvers.__all__ if getattr(solvers, n).__module__.startswith(family)}
+    assert names == set(ALLOWED)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_the_allowed_arguments_are(name):
+    call(name)
+
+
+@pytest.mark.parametrize(("name", "argument"), having("u", "f", "values"))
+def test_tokens_are_checked(name, argument):
+    marked = TOKENS.copy()
+    marked[1, 1] = np.nan
+    for bad, words in [
+        (marked, "NaN"),
+        (TOKENS * np.inf, "infinity"),
+        (TOKENS[0], "2D"),
+        (TOKENS * 1j, "Complex"),
+        (TOKENS[:0], "0 sample"),
+        ("a", "."),
+    ]:
+        with pytest.raises(ValueError, match=f"^{argument}: .*{words}"), np.errstate(all="ignore"):
+            call(name, **{argument: bad})
+    with pytest.raises(ValueError, match=r"^(u|K|A): (has|must be) .*4"):
+        call(name, **{argument: TOKENS[:4]})
+
+
+@pytest.mark.parametrize(("name", "argument"), having("K", "A"))
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_matrices_are_checked(name, argument, form):
+    good = ALLOWED[name][argument]
+    negative, marked, uneven = good.copy(), good.copy(), good.copy()
+    negative[1, 2] = negative[2, 1] = -0.2
+    marked[0, 0] = np.nan
+    uneven[0, 1] += 1e-3
+    for bad, words in [
+        (negative, "must be nonnegative, smallest entry -0.2"),
+        (marked, "NaN"),
+        (uneven, "must be symmetric|must sum to 1"),
+        (good[:, :4], "must be 5 x 5"),
+        (good * 1j, "Complex"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{argument}: .*({words})"):
+            call(name, **{argument: form(bad)})
+
+
+@pytest.mark.parametrize(("name", "argument"), having("K", "A"))
+def test_functions_are_taken_or_refused(name, argument):
+    good = ALLOWED[name][argument]
+    if name not in TAKE_FUNCTIONS:
+        with pytest.raises(ValueError, match=f"^{argument}: must be a matrix here"):
+            call(name, **{argument: lambda u: good @ u})
+        return
+    call(name, **{argument: lambda u: good @ u})
+    for bad, words in [
+        (lambda u: u[:2], r"returned shape \(2, 1\)"),
+        (lambda u: np.nan * u, "NaN"),
+        (lambda u: -2 * u, "must be nonnegative|must sum to 1"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{argument}: .*({words})"):
+            call(name, **{argument: bad})
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), having("lam", "tol", "max_iter", "n_iter", "n_steps", "step", "time")
+)
+@pytest.mark.parametrize("bad", [-1, np.nan, np.inf, "a"])
+def test_numbers_are_checked(name, argument, bad):
+    with pytest.raises(ValueError, match=f"^{argument}: must be"):
+        call(name, **{argument: bad})
+
+
+@pytest.mark.parametrize(("name", "argument"), having("lam", "tol", "max_iter", "step"))
+def test_zero_is_refused_where_it_means_nothing(name, argument):
+    with pytest.raises(ValueError, match=f"^{argument}: must be"):
+        call(name, **{argument: 0})
+
+
+@pytest.mark.parametrize(("name", "argument"), having("max_iter", "n_iter", "n_steps"))
+def test_fractions_are_refused_where_whole_numbers_are_needed(name, argument):
+    with pytest.raises(ValueError, match=f"^{argument}: must be a whole number"):
+        call(name, **{argument: 1.5})
+
+
+@pytest.mark.parametrize(("name", "argument"), having("fidelity"))
+@pytest.mark.parametrize("bad", ["none", None, 3, ["degree"]])
+def test_unknown_fidelities_are_refused(name, argument, bad):
+    with pytest.raises(ValueError, match=r"^fidelity: must be one of \('constant', 'degree'\)"):
+        call(name, fidelity=bad)
+
+
+def test_directed_weights_are_told_what_to_pass():
+    with pytest.raises(ValueError, match=r"of directed weights k pass k \+ k\.T"):
+        call("smoothness", K=np.triu(WEIGHTS))
+
+
+def test_rounding_errors_of_the_symmetry_are_averaged_out():
+    uneven = WEIGHTS + 1e-14 * rng.standard_normal((5, 5))
+    assert call("smoothness", K=uneven) == pytest.approx(call("smoothness"), rel=1e-13)
+    even = WEIGHTS + 1e-14 * np.eye(5)
+    single = (even + 1e-6 * rng.standard_normal((5, 5))).astype(np.float32)
+    assert call("smoothness", K=single) == pytest.approx(call("smoothness"), rel=1e-5)
+
+
+def test_weights_a_token_must_fit():
+    with pytest.raises(ValueError, match=r"^lam: must be a number or hold one entry for each"):
+        call("neutreno_fixed_point", lam=np.ones(4))
+    with pytest.raises(ValueError, match=r"^K: row 1 is zero"):
+        call("neutreno_lam_limit", K=np.diag([1.0, 0.0]))
+    with pytest.raises(ValueError, match=r"^u: (has|Found)|columns"):
+        call("regularized_energy", u=OTHER[:, :1])

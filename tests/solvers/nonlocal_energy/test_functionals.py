@@ -1,0 +1,264 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from scipy.special import softmax
+
+from twinsolve.solvers import (
+    energy_gradient,
+    regularized_energy,
+    smoothness,
+    smoothness_gradient,
+)
+
+FIDELITIES = ("constant", "degree")
+
+
+def directed(n=6, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.random((n, n)), rng.standard_normal((n, 3)), rng.standard_normal((n, 3))
+
+
+def literal_smoothness(u, k):
+    """``1/2 sum_ij k_ij |u_i - u_j|^2``, a double loop over directed weights."""
+    n = len(u)
+    return sum(k[i, j] * ((u[i] - u[j]) ** 2).sum() for i in range(n) for j in range(n)) / 2
+
+
+def literal_energy(u, f, k, lam, fidelity):
+    total = literal_smoothness(u, k)
+    for i in range(len(u)):
+        weight = 1 if fidelity == "constant" else k[i].sum() + k[:, i].sum()
+        total += lam / 2 * weight * ((u[i] - f[i]) ** 2).sum()
+    return total
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_functionals_are_the_double_loop_nt_5(fidelity):
+    k, u, f = directed()
+    assert_allclose(smoothness(u, k + k.T), literal_smoothness(u, k), rtol=1e-13)
+    found = regularized_energy(u, f, k + k.T, 0.7, fidelity=fidelity)
+    assert_allclose(found, literal_energy(u, f, k, 0.7, fidelity), rtol=1e-13)
+
+
+def test_smoothness_is_the_quadratic_form_nt_5():
+    k, u, _ = directed()
+    K = k + k.T
+    laplacian = np.diag(K.sum(axis=1)) - K
+    assert_allclose(smoothness(u, K), np.trace(u.T @ laplacian @ u) / 2, rtol=1e-13)
+
+
+def test_symmetric_weights_count_twice():
+    """For symmetric k the matrix to pass is 2 k; passing k itself halves J."""
+    k, u, _ = directed()
+    k = (k + k.T) / 2
+    assert_allclose(smoothness(u, 2 * k), literal_smoothness(u, k), rtol=1e-13)
+    assert_allclose(smoothness(u, k), literal_smoothness(u, k) / 2, rtol=1e-13)
+
+
+def test_smoothness_keeps_its_relative_accuracy_on_flat_tokens():
+    """Two far-off groups of equal tokens: only one tiny edge counts, and no rounding error."""
+    K = np.ones((6, 6))
+    K[:3, 3:] = K[3:, :3] = 0
+    K[0, 5] = K[5, 0] = 1e-12
+    u = np.repeat([[1e6], [1e6 + 0.5]], 3, axis=0)
+    for matrix in (K, csr_array(K)):
+        assert_allclose(smoothness(u, matrix), 0.5 * 1e-12 * 0.25, rtol=1e-14)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_gradient_is_autograd_and_finite_differences_nt_8_nt_21(fidelity):
+    k, u, f = directed()
+    K = k + k.T
+    v = torch.tensor(u, requires_grad=True)
+    differences = ((v[:, None] - v[None]) ** 2).sum(-1)
+    J = (torch.tensor(k) * differences).sum() / 2
+    w = torch.tensor(np.ones(6) if fidelity == "constant" else K.sum(axis=1))
+    E = J + 0.35 * (w[:, None] * (v - torch.tensor(f)) ** 2).sum()
+    (expected,) = torch.autograd.grad(J, v, retain_graph=True)
+    assert_allclose(smoothness_gradient(u, K), expected, atol=1e-12)
+    (expected,) = torch.autograd.grad(E, v)
+    found = energy_gradient(u, f, K, 0.7, fidelity=fidelity)
+    assert_allclose(found, expected, atol=1e-12)
+    # Central differences of a quadratic are exact: only rounding, eps * E / h, is left.
+    for i, c in np.ndindex(u.shape):
+        h = np.zeros_like(u)
+        h[i, c] = 1e-3
+        ends = [regularized_energy(u + s * h, f, K, 0.7, fidelity=fidelity) for s in (1, -1)]
+        assert_allclose(found[i, c], (ends[0] - ends[1]) / 2e-3, atol=1e-9)
+
+
+def test_attention_with_shared_keys_is_a_gradient_step_nt_10_to_nt_14_theorem_1():
+    rng = np.random.default_rng(0)
+    keys, v = rng.standard_normal((8, 4)), rng.standard_normal((8, 5))
+    logits = keys @ keys.T / np.sqrt(4)
+    K = np.exp(logits)  # k = K / 2
+    step = 1 / K.sum(axis=1, keepdims=True)
+    attention = softmax(logits, axis=1) @ v
+    assert_allclose(v - step * smoothness_gradient(v, K), attention, atol=1e-12)
+    halved = v - step * smoothness_gradient(v, K / 2)
+    assert np.abs(halved - attention).max() > 1e-2
+
+
+def fitted_asymmetry(logits):
+    """How far A is from ``diag(d)^-1 K`` with K symmetric, d fitted on the first row and column.
+
+    A step ``v - P grad J(v)`` with P diagonal is ``(I - P L) v`` with L symmetric: it needs
+    ``A_ij / p_i = A_ji / p_j``, and the first row and column leave one candidate for p.
+    """
+    A = softmax(logits, axis=1)
+    p = np.append(1, A[1:, 0] / A[0, 1:])
+    scaled = A / p[:, None]
+    return np.abs(scaled / scaled.T - 1).max()
+
+
+@given(seed=st.integers(0, 10**6))
+def test_attention_is_a_gradient_step_iff_logits_are_symmetric_plus_offsets_nt_14(seed):
+    rng = np.random.default_rng(seed)
+    S, rows, columns = rng.standard_normal((6, 6)), rng.standard_normal((6, 1)), rng.random(6)
+    S = S + S.T
+    logits = S + rows + columns
+    assert fitted_asymmetry(logits) < 1e-12
+    K = np.exp(S + columns[:, None] + columns)
+    v = rng.standard_normal((6, 2))
+    found = v - smoothness_gradient(v, K) / K.sum(axis=1, keepdims=True)
+    assert_allclose(found, softmax(logits, axis=1) @ v, atol=1e-12)
+    q, k = rng.standard_normal((2, 6, 6))
+    assert fitted_asymmetry(q @ k.T) > 1e-3
+
+
+def test_l2_attention_with_one_projection_is_a_gradient_step_nt_14():
+    X = np.random.default_rng(0).standard_normal((7, 3))
+    logits = -((X[:, None] - X) ** 2).sum(axis=-1)
+    assert fitted_asymmetry(logits) < 1e-12
+    assert fitted_asymmetry(2 * X @ X.T) < 1e-12
+    assert fitted_asymmetry(2 * X @ X.T - (X**2).sum(axis=1)) < 1e-12  # the row offset cancels
+
+
+def test_asymmetric_gradient_is_no_gradient_erratum_e2b():
+    """With k_ij = exp(q_i.k_j) the gradient of J sums k_ij + k_ji; the one-sided sum is a field
+    whose Jacobian is not symmetric, so it is the gradient of nothing."""
+    rng = np.random.default_rng(0)
+    q, keys = rng.standard_normal((2, 6, 3))
+    k, v = np.exp(q @ keys.T), rng.standard_normal((6, 1))
+
+    def one_sided(u):
+        return np.stack([sum(k[i, j] * (u[i] - u[j]) for j in range(6)) for i in range(6)])
+
+    jacobian = np.hstack([one_sided(column[:, None]) for column in np.eye(6)])
+    assert np.abs(jacobian - jacobian.T).max() > 0.1
+    hessian = np.hstack([smoothness_gradient(e[:, None], k + k.T) for e in np.eye(6)])
+    assert_allclose(hessian, hessian.T, atol=1e-13)
+    assert np.abs(one_sided(v) - smoothness_gradient(v, k + k.T)).max() > 0.1
+    # What attention does is the one-sided step (NT-14).
+    attention = softmax(q @ keys.T, axis=1) @ v
+    assert_allclose(attention - v, -one_sided(v) / k.sum(axis=1, keepdims=True), atol=1e-13)
+
+
+def test_symmetric_attention_never_increases_j_nt_j(K, tokens_of):
+    A = K / K.sum(axis=1, keepdims=True)
+    for s in range(5):
+        for u in tokens_of(seed=s).T[:, :, None]:
+            for _ in range(5):
+                smoothed = A @ u
+                # Averages round by n eps of the tokens, which J sees through the degrees.
+                slack = (K.sum(axis=1, keepdims=True) * (1e-15 * u) ** 2).sum()
+                assert smoothness(smoothed, K) <= smoothness(u, K) * (1 + 1e-12) + slack
+                u = smoothed
+
+
+def test_symmetric_attention_keeps_j_where_it_only_swaps_sides_nt_j():
+    """On a bipartite graph the alternating tokens are flipped: the bound is attained."""
+    K = np.eye(8, k=1) + np.eye(8, k=-1)
+    K[0, 7] = K[7, 0] = 1
+    u = (-1.0) ** np.arange(8)[:, None]
+    assert_allclose(smoothness(K @ u / 2, K), smoothness(u, K), rtol=1e-14)
+
+
+def test_attention_with_other_queries_can_increase_j_erratum_e2a():
+    """Token 2 attends strongly to token 3, which alone attends, weakly, to the odd token 1."""
+    logits = np.array([[0.0, -20.0, -20.0], [-20.0, -20.0, 0.0], [-10.0, -20.0, -20.0]])
+    k, v = np.exp(logits), np.array([[1.0], [0.0], [0.0]])  # queries: logits, keys: identity
+    attended = softmax(logits, axis=1) @ v
+    assert smoothness(attended, k + k.T) > 1e4 * smoothness(v, k + k.T)
+    K = np.exp((logits + logits.T) / 2)
+    symmetric = softmax((logits + logits.T) / 2, axis=1) @ v
+    assert smoothness(symmetric, K) < smoothness(v, K)
+
+
+def test_dense_and_sparse_agree_and_the_diagonal_is_without_effect(K):
+    rng = np.random.default_rng(0)
+    u, f = rng.standard_normal((2, 9, 2))
+    for function in (smoothness, smoothness_gradient):
+        assert_allclose(function(u, csr_array(K)), function(u, K), rtol=1e-9, atol=1e-9)
+        loops = K + np.diag(rng.random(9))
+        assert_allclose(function(u, loops), function(u, K), rtol=1e-9, atol=1e-9)
+    for function in (regularized_energy, energy_gradient):
+        for fidelity in FIDELITIES:
+            found = [function(u, f, M, 2.0, fidelity=fidelity) for M in (K, csr_array(K))]
+            assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+def test_constants_have_no_smoothness_and_no_gradient():
+    K = np.random.default_rng(0).random((5, 5))
+    K, u = K + K.T, np.full((5, 2), 1e6 / 3)
+    assert smoothness(u, K) == 0
+    assert_allclose(smoothness_gradient(u, K), 0, atol=1e-9)  # eps * 1e6
+    assert smoothness([[3.0]], [[2.0]]) == 0
+
+
+def test_stored_duplicates_are_summed():
+    doubled = csr_array(
+        (np.array([1.0, 2.0, 3.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2)
+    )
+    assert_allclose(smoothness([[0.0], [1.0]], doubled), 1.5)
+
+
+def test_float32_is_kept():
+    k, u, f = (a.astype(np.float32) for a in directed())
+    K = k + k.T
+    assert smoothness_gradient(u, K).dtype == np.float32
+    assert energy_gradient(u, f, K, 0.5).dtype == np.float32
+    assert energy_gradient(u, f, K.astype(np.float64), 0.5).dtype == np.float64
+    assert energy_gradient(u.astype(np.float64), f, K, 0.5).dtype == np.float64
+    exact = smoothness_gradient(u.astype(np.float64), K.astype(np.float64))
+    assert_allclose(smoothness_gradient(u, K), exact, atol=1e-5)
+
+
+# Metrics of a later part, as mathematics.
+
+
+def test_gradient_cosine_in_matrix_form_nt_t4_and_one_for_shared_keys_erratum_e2f():
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 7, 4))
+
+    def cosine(q):
+        total = 0.0
+        for i in range(7):
+            sym = sum((v[i] - v[j]) * np.exp(k[i] @ k[j] / 2) for j in range(7))
+            asym = sum((v[i] - v[j]) * np.exp(q[i] @ k[j] / 2) for j in range(7))
+            total += sym @ asym / np.linalg.norm(sym) / np.linalg.norm(asym) / 7
+        return total
+
+    def matrix_form(q):
+        kernels = np.exp(k @ k.T / 2), np.exp(q @ k.T / 2)
+        sym, asym = (K.sum(axis=1, keepdims=True) * v - K @ v for K in kernels)
+        dots, norms = (sym * asym).sum(1), np.linalg.norm(sym, axis=1)
+        return (dots / norms / np.linalg.norm(asym, axis=1)).mean()
+
+    assert_allclose(matrix_form(q), cosine(q), atol=1e-10)
+    assert matrix_form(q) < 0.98
+    assert_allclose(cosine(k), 1, atol=1e-14)
+    sym = np.exp(k @ k.T / 2)
+    assert_allclose(sym.sum(1, keepdims=True) * v - sym @ v, smoothness_gradient(v, sym), atol=1e-9)
+
+
+def test_token_similarity_in_matrix_form_nt_e3():
+    X = np.random.default_rng(0).standard_normal((6, 3))
+    pairs = [(i, j) for i in range(6) for j in range(6) if i != j]
+    loop = sum(X[i] @ X[j] / np.linalg.norm(X[i]) / np.linalg.norm(X[j]) for i, j in pairs) / 30
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    assert_allclose(((unit.sum(axis=0) ** 2).sum() - 6) / 30, loop, atol=1e-10)

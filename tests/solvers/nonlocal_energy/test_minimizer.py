@@ -1,0 +1,222 @@
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.linalg import spsolve
+from skimage.metrics import peak_signal_noise_ratio
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neighbors import kneighbors_graph
+
+from twinsolve.datasets import load_photographs, make_noisy_crop
+from twinsolve.solvers import energy_gradient, minimize_energy, regularized_energy, smoothness
+from twinsolve.solvers.nonlocal_energy import minimizer
+from twinsolve.solvers.oracles import nonlocal_energy as oracle
+
+FIDELITIES = ("constant", "degree")
+
+
+def exact(f, K, lam, fidelity):
+    """Dense normal equations; the answer is in the first factor's units."""
+    d = np.asarray(K.sum(axis=1)).ravel()
+    w = lam * (d if fidelity == "degree" else np.ones_like(d))
+    return np.linalg.solve(np.diag(d + w) - K, w[:, None] * f)
+
+
+def graph(n=3000, seed=0):
+    rng = np.random.default_rng(seed)
+    G = csr_array(kneighbors_graph(rng.standard_normal((n, 3)), 10, mode="distance"))
+    G.data = np.exp(-(G.data**2) / np.median(G.data) ** 2)
+    return G + G.T, rng.standard_normal((n, 2))
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("lam", [0.05, 0.6, 20.0])
+def test_equals_the_oracle_nt_5_nt_fp(lam, fidelity, seed, answer):
+    rng = np.random.default_rng(seed)
+    k = rng.random((7, 7)) * (rng.random((7, 7)) < 0.5) + np.eye(7, k=1)
+    f = rng.standard_normal((7, 2))
+    expected = answer(oracle.minimize_energy, f, k, lam=lam, fidelity=fidelity)
+    for K in (k + k.T, csr_array(k + k.T)):
+        found = minimize_energy(f, K, lam=lam, fidelity=fidelity)
+        assert_allclose(found.coef, expected, atol=1e-5)
+        value = regularized_energy(expected, f, K, lam, fidelity=fidelity)
+        assert found.objective.sum() <= value * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_every_kind_of_weights_every_form(K, fidelity, tokens_of):
+    f = tokens_of()
+    expected = exact(f, K, 0.3, fidelity)
+    for form in (K, csr_array(K), lambda u: K @ u):
+        found = minimize_energy(f, form, lam=0.3, fidelity=fidelity, tol=1e-10)
+        # Loops of 2e6 cost the reference, and a function, as many digits.
+        assert_allclose(found.coef, expected, atol=1e-9)
+        assert found.converged.all()
+        assert found.objective.shape == found.gap.shape == found.n_iter.shape == (3,)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_certificate_bounds_the_error_and_the_energy(K, fidelity, tokens_of):
+    """From the definitions, on an answer that two iterations leave rough."""
+    f, lam = tokens_of(), 0.3
+    d = K.sum(axis=1, keepdims=True)
+    w = lam * (d if fidelity == "degree" else np.ones_like(d))
+    best = exact(f, K, lam, fidelity)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        rough = minimize_energy(f, csr_array(K), lam=lam, fidelity=fidelity, max_iter=2)
+    largest = np.abs(f).max(axis=0)
+    gradient = energy_gradient(rough.coef, f, K, lam, fidelity=fidelity)
+    expected = np.abs(gradient / w).max(axis=0) / largest
+    assert_allclose(rough.gap, expected, rtol=1e-6, atol=1e-12)
+    assert (np.abs(rough.coef - best).max(axis=0) <= rough.gap * largest + 1e-9).all()
+    for c in range(3):
+        values = [
+            regularized_energy(u[:, [c]], f[:, [c]], K, lam, fidelity=fidelity)
+            for u in (rough.coef, best)
+        ]
+        assert rough.objective[c] == pytest.approx(values[0], rel=1e-9)
+        # The gap of Fenchel duality at y = L u, and weak duality, up to rounding errors of E.
+        u, y = rough.coef[:, c], rough.dual[:, c]
+        dual = -u @ y / 2 + y @ f[:, c] - (y**2 / w[:, 0]).sum() / 2
+        duality_gap = (gradient[:, c] ** 2 / w[:, 0]).sum() / 2
+        rounding = 1e-14 * ((d + w)[:, 0] * (u**2 + f[:, c] ** 2) + y**2 / w[:, 0]).sum()
+        assert_allclose(values[0] - dual, duality_gap, atol=rounding)
+        assert values[0] - values[1] <= duality_gap + rounding
+        assert duality_gap <= (rough.gap[c] * largest[c]) ** 2 * w.sum() / 2 * (1 + 1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), fidelity=st.sampled_from(FIDELITIES), power=st.integers(-3, 3))
+def test_minimiser_invariants(kinds, weights_of, seed, fidelity, power):
+    rng = np.random.default_rng(seed)
+    K, f = weights_of(kinds[seed % len(kinds)], 7, seed), rng.standard_normal((7, 2))
+    lam = 10.0**power
+    u = minimize_energy(f, K, lam=lam, fidelity=fidelity, tol=1e-9).coef
+    # Each u_i is an average of f: the maximum principle.
+    assert (u <= f.max(axis=0) + 1e-9).all()
+    assert (u >= f.min(axis=0) - 1e-9).all()
+    shifted = minimize_energy(f + 5, K, lam=lam, fidelity=fidelity, tol=1e-9).coef
+    assert_allclose(shifted, u + 5, atol=1e-6)
+    scale = 1 if fidelity == "degree" else 3
+    scaled = minimize_energy(f, 3 * K, lam=scale * lam, fidelity=fidelity, tol=1e-9).coef
+    assert_allclose(scaled, u, atol=1e-6)
+    assert smoothness(u, K) <= smoothness(f, K) * (1 + 1e-12)
+
+
+def test_minimiser_is_constant_iff_the_input_is_nt_p1_proposition_1(K):
+    rng = np.random.default_rng(0)
+    for fidelity in FIDELITIES:
+        for form in (K, csr_array(K)):
+            flat = minimize_energy(np.full((9, 2), 0.3), form, lam=0.5, fidelity=fidelity)
+            assert_allclose(flat.coef, 0.3, rtol=1e-14)
+            for scale in (1.0, 1e-3):
+                f = 1 + scale * rng.standard_normal((9, 2))
+                u = minimize_energy(f, form, lam=0.5, fidelity=fidelity).coef
+                assert (np.ptp(u, axis=0) > 1e-4 * scale * np.ptp(f, axis=0)).all()
+
+
+def test_proposition_1_needs_tokens_that_differ_nt_p1():
+    """Without that condition the claim "u is not constant" is false, whatever lam."""
+    K = np.ones((4, 4))
+    for lam in (1e-3, 1.0, 1e3):
+        u = minimize_energy(np.full((4, 1), 2.0), K, lam=lam).coef
+        assert np.ptp(u) <= 1e-14
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_tokens_without_neighbours_stay(fidelity):
+    K = np.zeros((5, 5))
+    K[0, 1] = K[1, 0] = 2
+    K[4, 4] = 3  # only itself
+    f = np.arange(5.0)[:, None] + 1
+    for form in (K, csr_array(K), lambda u: K @ u):
+        found = minimize_energy(f, form, lam=0.5, fidelity=fidelity)
+        assert_allclose(found.coef[2:], f[2:], rtol=1e-14)
+        weight = 0.5 * (2 if fidelity == "degree" else 1)
+        assert_allclose(found.coef[1] - found.coef[0], weight / (weight + 4), rtol=1e-7)
+    for nothing in (np.zeros((5, 5)), csr_array((5, 5))):
+        found = minimize_energy(f, nothing, lam=0.5, fidelity=fidelity)
+        assert_allclose(found.coef, f)
+        assert found.converged.all()
+
+
+def test_zero_columns_one_token_and_extreme_scales():
+    K = np.ones((4, 4))
+    f = np.zeros((4, 2))
+    f[0, 1] = 1
+    found = minimize_energy(f, K, lam=1.0)
+    assert_allclose(found.coef[:, 0], 0)
+    assert found.gap[0] == 0
+    assert_allclose(minimize_energy([[7.0]], [[2.0]], lam=1.0).coef, [[7.0]])
+    expected = minimize_energy(f, K, lam=0.5, fidelity="degree").coef
+    for scale in (1e-200, 1e200):
+        for form in (scale * K, csr_array(scale * K)):
+            tiny = minimize_energy(f, form, lam=0.5, fidelity="degree")
+            assert_allclose(tiny.coef, expected, atol=1e-7)
+            assert tiny.converged.all()
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_sparse_graph_against_a_sparse_factor(fidelity):
+    K, f = graph()
+    d = K.sum(axis=1)
+    w = 0.6 * (d if fidelity == "degree" else np.ones_like(d))
+    expected = spsolve((diags_array(d + w) - K).tocsc(), w[:, None] * f)
+    found = minimize_energy(f, K, lam=0.6, fidelity=fidelity, tol=1e-12)
+    assert_allclose(found.coef, expected, atol=1e-10)
+    assert found.n_iter.max() < 100
+    dense = minimize_energy(f, K.toarray(), lam=0.6, fidelity=fidelity, tol=1e-12)
+    assert_allclose(dense.coef, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [60, 2500])
+@pytest.mark.parametrize("lam", [1e-4, 1.0])
+def test_dense_weights_take_either_way_to_one_answer(n, lam, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, f = rng.standard_normal((n, 2)), rng.standard_normal((n, 1))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=-1))
+    answers = []
+    for budget in (0, 10, 5000):
+        monkeypatch.setattr(minimizer, "_worthwhile", lambda *_, budget=budget: budget)
+        found = minimize_energy(f, K, lam=lam, max_iter=5000)
+        assert found.converged.all()
+        answers.append(found.coef)
+    assert_allclose(answers[1], answers[0], atol=1e-7)
+    assert_allclose(answers[2], answers[0], atol=1e-7)
+
+
+def test_missing_the_tolerance_warns():
+    K, f = graph(500)
+    with pytest.warns(ConvergenceWarning, match="2 of 2 columns .* increase max_iter"):
+        rough = minimize_energy(f, K, lam=1e-3, max_iter=2)
+    assert not rough.converged.any()
+    assert (rough.n_iter == 2).all()
+    with pytest.warns(ConvergenceWarning, match="certified relative error"):
+        minimize_energy(f[:100], np.ones((100, 100)), lam=1e-40)
+
+
+def test_float32_is_kept():
+    K, f = graph(200)
+    found = minimize_energy(f.astype(np.float32), K.astype(np.float32), lam=0.5)
+    assert found.coef.dtype == np.float32
+    assert found.gap.dtype == np.float64
+    assert_allclose(found.coef, minimize_energy(f, K, lam=0.5).coef, atol=1e-5)
+    assert minimize_energy(f, K.astype(np.float32), lam=0.5).coef.dtype == np.float64
+
+
+def test_denoises_a_photograph_along_similar_patches():
+    noisy, clean = make_noisy_crop(load_photographs().images[1], size=64, sigma=0.1, random_state=0)
+    patches = np.lib.stride_tricks.sliding_window_view(np.pad(noisy, 2, mode="reflect"), (5, 5))
+    G = csr_array(kneighbors_graph(patches.reshape(-1, 25), 15, mode="distance"))
+    G.data = np.exp(-(G.data**2) / (25 * 0.1**2))
+    f = noisy.reshape(-1, 1)
+    for fidelity, lam in (("degree", 0.1), ("constant", 0.3)):
+        found = minimize_energy(f, G + G.T, lam=lam, fidelity=fidelity)
+        denoised = found.coef.reshape(clean.shape)
+        psnr = [peak_signal_noise_ratio(clean, u, data_range=1.0) for u in (noisy, denoised)]
+        assert psnr[1] > psnr[0] + 3

@@ -1,0 +1,403 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import ArpackNoConvergence
+from scipy.special import softmax
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neighbors import kneighbors_graph
+
+from twinsolve.solvers import (
+    energy_gradient,
+    minimize_energy,
+    nadaraya_watson,
+    neutreno_fixed_point,
+    neutreno_iteration,
+    neutreno_lam_limit,
+    neutreno_spectral_radius,
+    regularized_energy,
+    smoothness_gradient,
+    twicing,
+)
+from twinsolve.solvers.nonlocal_energy import spectrum
+
+
+def attention(n=8, std=1.0, seed=0):
+    """Attention matrix with q != k; logits have the given standard deviation."""
+    rng = np.random.default_rng(seed)
+    q, k = rng.standard_normal((2, n, 16))
+    return softmax(std * q @ k.T / 4, axis=1), rng.standard_normal((n, 3))
+
+
+def kernel(n=8, seed=0, scale=1.0):
+    """``exp(k_i . k_j / sqrt(d))``: symmetric, positive definite."""
+    X = scale * np.random.default_rng(seed).standard_normal((n, 3))
+    return np.exp(X @ X.T / np.sqrt(3))
+
+
+def transition(K):
+    return K / K.sum(axis=1, keepdims=True)
+
+
+def eigenbasis(K):
+    """Eigenvalues of A in rising order, and its eigenvectors as columns."""
+    root = np.sqrt(K.sum(axis=1))
+    mu, vectors = np.linalg.eigh(K / np.outer(root, root))
+    return mu, vectors / root[:, None]
+
+
+def quietly(*args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return neutreno_iteration(*args, **kwargs)
+
+
+def test_iteration_is_the_layer_nt_22_to_nt_26():
+    A, f = attention(std=0.5)
+    u = f
+    run = neutreno_iteration(f, A, lam=0.6, n_iter=6, history=True)
+    for k in range(7):
+        assert_allclose(run.history["coef"][k], u, atol=1e-13)
+        u = A @ u + 0.6 * (f - u)
+    assert_allclose(run.history["coef"][1], A @ f, atol=1e-14)  # the term is 0 in layer 1
+    assert_allclose(run.coef, run.history["coef"][-1])
+    assert_allclose(run.history["gap"][-1], run.gap)
+
+
+def test_step_is_a_preconditioned_gradient_step_on_the_weighted_energy_nt_22_to_nt_26():
+    K, lam = kernel(), 0.6
+    rng = np.random.default_rng(1)
+    u, f = rng.standard_normal((2, 8, 3))
+    d = K.sum(axis=1, keepdims=True)
+    expected = u - energy_gradient(u, f, K, lam, fidelity="degree") / d
+    A = transition(K)
+    assert_allclose(A @ u + lam * (f - u), expected, atol=1e-12)
+    first = neutreno_iteration(f, A, lam=lam, n_iter=2, history=True).history["coef"]
+    found = first[1] - energy_gradient(first[1], f, K, lam, fidelity="degree") / d
+    assert_allclose(first[2], found, atol=1e-12)
+
+
+def test_difference_form_has_the_coefficient_lam_minus_one_eq_29_b3():
+    """``u' = sum_j A_ij (u_j - u_i) + lam f_i - (lam - 1) u_i``; lam in its place is wrong."""
+    A, f = attention()
+    u, lam = np.random.default_rng(1).standard_normal(f.shape), 0.6
+    pulled = np.stack([sum(A[i, j] * (u[j] - u[i]) for j in range(8)) for i in range(8)])
+    step = A @ u + lam * (f - u)
+    assert_allclose(pulled + lam * f - (lam - 1) * u, step, atol=1e-14)
+    assert np.abs(pulled + lam * f - lam * u - step).max() > 0.1
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "function"])
+@pytest.mark.parametrize("lam", [0.05, 0.6, 3.0])
+@pytest.mark.parametrize("std", [1.0, 8.0])
+def test_fixed_point_is_the_linear_solve_nt_fp(std, lam, form):
+    A, f = attention(std=std)
+    expected = lam * np.linalg.inv((1 + lam) * np.eye(8) - A) @ f
+    forms = {"dense": A, "sparse": csr_array(A), "function": lambda u: A @ u}
+    found = neutreno_fixed_point(f, forms[form], lam=lam, tol=1e-12)
+    assert_allclose(found.coef, expected, atol=1e-10)
+    assert found.converged.all()
+    assert_allclose(A @ found.coef + lam * (f - found.coef), found.coef, atol=1e-10)
+
+
+def test_large_dense_matrices_take_the_iteration_to_the_same_answer():
+    A, f = attention(2000)
+    found = neutreno_fixed_point(f, A, lam=5.0)
+    assert (found.n_iter > 0).all()
+    assert_allclose(found.coef, np.linalg.solve(6 * np.eye(2000) - A, 5 * f), atol=1e-7)
+
+
+def test_fixed_point_minimises_the_degree_weighted_energy_nt_fp(K, tokens_of):
+    f = tokens_of()
+    found = neutreno_fixed_point(f, transition(K), lam=0.6, tol=1e-12).coef
+    best = minimize_energy(f, K, lam=0.6, fidelity="degree", tol=1e-12).coef
+    assert_allclose(found, best, atol=1e-10)
+
+
+def test_constant_weight_is_not_the_energy_with_a_constant_weight_erratum_e2c():
+    K = kernel(scale=1.2)
+    d = K.sum(axis=1)
+    f = np.random.default_rng(1).standard_normal((8, 2))
+    best = minimize_energy(f, K, lam=0.6, fidelity="constant", tol=1e-12)
+    A = transition(K)
+    for lam in (0.6, 0.6 / d.mean(), 0.6 / d.min(), 0.6 / d.max()):
+        other = neutreno_fixed_point(f, A, lam=lam).coef
+        assert np.abs(other - best.coef).max() > 0.1
+        assert regularized_energy(other, f, K, 0.6) > 1.01 * best.objective.sum()
+    found = neutreno_fixed_point(f, A, lam=0.6 / d, tol=1e-12).coef
+    assert_allclose(found, best.coef, atol=1e-10)
+
+
+def test_token_wise_weight_converges_for_lam_up_to_the_least_degree_nt_fp():
+    K = kernel()
+    d = K.sum(axis=1)
+    f = np.random.default_rng(1).standard_normal((8, 2))
+    A, lam = transition(K), d.min()
+    assert neutreno_spectral_radius(A, lam / d) < 1
+    run = neutreno_iteration(f, A, lam=lam / d, n_iter=3000)
+    assert_allclose(run.coef, minimize_energy(f, K, lam=lam, tol=1e-12).coef, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_range_of_lam_for_symmetric_weights_nt_conv(weights_of, kinds, seed):
+    for kind in kinds:
+        K = weights_of(kind, 9, seed)
+        A, limit = transition(K), neutreno_lam_limit(K)
+        mu = eigenbasis(K)[0]
+        assert limit == pytest.approx(1 + mu[0], abs=1e-12)
+        assert neutreno_lam_limit(csr_array(K)) == pytest.approx(limit, abs=1e-12)
+        if kind in ("bipartite", "star", "path"):
+            assert limit == pytest.approx(0, abs=1e-12)
+            continue
+        assert neutreno_spectral_radius(A, 0.98 * limit) < 1 - 1e-10
+        assert neutreno_spectral_radius(A, 1.02 * limit) > 1 + 1e-10
+
+
+def test_iterates_converge_below_the_limit_and_grow_above_nt_conv():
+    K = np.ones((6, 6)) + 3 * np.eye(6)[::-1]
+    A, limit = transition(K), neutreno_lam_limit(K)
+    f = np.random.default_rng(0).standard_normal((6, 1))
+    below = neutreno_iteration(f, A, lam=0.98 * limit, n_iter=4000)
+    assert below.converged.all()
+    with pytest.warns(ConvergenceWarning, match=r"diverges.* spectral radius 1\.0"):
+        above = neutreno_iteration(f, A, lam=1.02 * limit, n_iter=4000)
+    assert above.gap > 1e3
+
+
+@given(seed=st.integers(0, 10**6), lam=st.floats(0.01, 0.99))
+def test_positive_kernels_are_safe_below_one_and_the_energy_falls_nt_conv(seed, lam):
+    K = kernel(6, seed)
+    assert neutreno_lam_limit(K) >= 1 - 1e-12
+    assert neutreno_spectral_radius(transition(K), lam) < 1
+    f = np.random.default_rng(seed).standard_normal((6, 2))
+    run = neutreno_iteration(f, transition(K), lam=lam, n_iter=20, history=True)
+    energies = [regularized_energy(u, f, K, lam, fidelity="degree") for u in run.history["coef"]]
+    assert (np.diff(energies) <= 1e-13 * energies[0]).all()
+
+
+@given(seed=st.integers(0, 10**6), share=st.floats(0.01, 0.99), std=st.floats(0.1, 6.0))
+def test_twice_the_least_self_weight_is_safe_for_any_a_nt_conv(seed, share, std):
+    A, f = attention(6, std, seed)
+    A = (A + 0.2 * np.eye(6)) / 1.2
+    lam = share * 2 * A.diagonal().min()
+    assert neutreno_spectral_radius(A, lam) < 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neutreno_iteration(f, A, lam=lam, n_iter=3)
+
+
+def test_twice_the_self_weight_is_the_limit_of_tokens_that_swap_nt_conv():
+    A = np.array([[0.2, 0.8], [0.8, 0.2]])
+    assert neutreno_lam_limit(A) == pytest.approx(0.4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neutreno_iteration(np.eye(2), A, lam=0.399, n_iter=1)
+    with pytest.warns(ConvergenceWarning, match="diverges"):
+        neutreno_iteration(np.eye(2), A, lam=0.401, n_iter=1)
+
+
+def test_other_queries_diverge_the_more_the_larger_their_logits_erratum_e2d():
+    """At lam = 0.6; the safe form never does."""
+    shares = []
+    for std in (0.25, 1.0, 2.0, 4.0):
+        matrices = [attention(12, std, seed)[0] for seed in range(40)]
+        shares.append(np.mean([neutreno_spectral_radius(A, 0.6) >= 1 for A in matrices]))
+    assert shares[0] == 0
+    assert (np.diff(shares) >= 0).all()
+    assert shares[-1] > shares[1]
+    for seed in range(40):
+        A, f = attention(12, 4.0, seed)
+        run = neutreno_iteration(f, A, lam=0.6, n_iter=60, relaxed=True)
+        assert run.converged.all()
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 500])
+def test_divergence_is_never_silent_erratum_e2d(n_iter):
+    A = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    f = np.array([[1.0], [0.0], [0.0]])
+    for form in (A, csr_array(A), lambda u: A @ u):
+        with pytest.warns(ConvergenceWarning, match=r"decrease lam or set relaxed=True"):
+            found = neutreno_iteration(f, form, lam=0.6, n_iter=n_iter)
+        assert not found.converged.any()
+        safe = neutreno_iteration(f, form, lam=0.6, n_iter=60, relaxed=True)
+        assert safe.converged.all()
+
+
+def test_two_or_more_always_fails_erratum_e2e(K):
+    """The constant tokens have the factor 1 - lam."""
+    A, f = transition(K), np.full((9, 1), 2.0)
+    f[0] = 1
+    for lam in (2.0, 2.5):
+        assert neutreno_spectral_radius(A, lam) >= lam - 1 - 1e-9
+        with pytest.warns(ConvergenceWarning, match="diverges"):
+            neutreno_iteration(f, A, lam=lam, n_iter=1)
+    run = quietly(np.ones((9, 1)), A, lam=2.5, n_iter=1)
+    assert_allclose(run.coef, 1)  # already its own fixed point
+    error = quietly(f, A, lam=2.5, n_iter=80).coef - neutreno_fixed_point(f, A, lam=2.5).coef
+    assert np.abs(error).max() > 1e3
+
+
+@given(seed=st.integers(0, 10**6), lam=st.floats(0.05, 5.0), std=st.floats(0.0, 8.0))
+def test_safe_form_contracts_for_any_a_nt_rel(seed, lam, std):
+    A, f = attention(6, std, seed)
+    best = neutreno_fixed_point(f, A, lam=lam, tol=1e-12).coef
+    run = neutreno_iteration(f, A, lam=lam, n_iter=8, relaxed=True, history=True)
+    errors = np.abs(run.history["coef"] - best).max(axis=(1, 2))
+    assert (errors[1:] <= errors[:-1] / (1 + lam) + 1e-11).all()
+    step = (A @ f + lam * f) / (1 + lam)
+    assert_allclose(run.history["coef"][1], step, atol=1e-14)
+
+
+def test_safe_rate_is_attained_by_tokens_that_swap_nt_rel():
+    f, lam = np.array([[1.0], [-1.0]]), 0.5
+    run = neutreno_iteration(f, np.eye(2)[::-1], lam=lam, n_iter=5, relaxed=True, history=True)
+    errors = run.history["coef"] - neutreno_fixed_point(f, np.eye(2)[::-1], lam=lam).coef
+    assert_allclose(errors[1:], -errors[:-1] / (1 + lam), atol=1e-14)
+
+
+def test_certificate_bounds_the_error(seed):
+    A, f = attention(seed=seed, std=3.0)
+    best = 0.3 * np.linalg.solve(1.3 * np.eye(8) - A, f)
+    run = neutreno_iteration(f, A, lam=0.3, n_iter=15, relaxed=True, history=True)
+    errors = np.abs(run.history["coef"] - best).max(axis=1) / np.abs(f).max(axis=0)
+    assert (errors <= run.history["gap"] * (1 + 1e-12)).all()
+    residual = A @ run.coef + 0.3 * (f - run.coef) - run.coef
+    assert_allclose(run.dual, residual, atol=1e-15)
+    assert_allclose(run.objective, np.abs(residual).max(axis=0), atol=1e-15)
+    assert_allclose(run.gap, run.objective / 0.3 / np.abs(f).max(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("std", [0.5, 4.0])
+def test_fixed_point_is_constant_iff_the_tokens_are_nt_p1(std, seed):
+    A, f = attention(std=std, seed=seed)
+    u = neutreno_fixed_point(f, A, lam=0.6).coef
+    H = np.eye(8) - 1 / 8
+    assert (np.linalg.norm(H @ u, axis=0) > 0.05 * np.linalg.norm(H @ f, axis=0)).all()
+    flat = neutreno_fixed_point(np.full((8, 2), 3.0), A, lam=0.6).coef
+    assert_allclose(H @ flat, 0, atol=1e-14)
+
+
+def test_fused_fixed_point_needs_no_matrix_ff_3b():
+    """Iterates of scaled dot-product attention, and of kernel regression, as functions."""
+    rng = np.random.default_rng(0)
+    q, k, f = (torch.tensor(rng.standard_normal((10, 4))) for _ in range(3))
+
+    def attend(u):
+        values = torch.as_tensor(u)[None, None]
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            q[None, None], k[None, None], values
+        )
+        return attended[0, 0].numpy()
+
+    A = softmax(q.numpy() @ k.numpy().T / 2, axis=1)
+    exact = neutreno_fixed_point(f.numpy(), A, lam=0.6, tol=1e-12).coef
+    found = neutreno_fixed_point(f.numpy(), attend, lam=0.6, tol=1e-12)
+    assert_allclose(found.coef, exact, atol=1e-10)
+    X = rng.standard_normal((10, 2))
+    smoothed = neutreno_fixed_point(
+        f.numpy(), lambda u: nadaraya_watson(X, X, u, bandwidth=0.7), lam=0.6
+    )
+    assert smoothed.converged.all()
+
+
+def test_filter_responses_in_the_eigenbasis():
+    """Symmetric kernel, eigenvalue mu: every filter multiplies the eigenvector by its response."""
+    K = kernel(7, scale=0.8)
+    A, lam = transition(K), 0.6
+    mu, V = eigenbasis(K)
+    assert_allclose(V - smoothness_gradient(V, K) / K.sum(1, keepdims=True), mu * V, atol=1e-10)
+    assert_allclose(np.linalg.matrix_power(A, 5) @ V, mu**5 * V, atol=1e-10)
+    assert_allclose(twicing(A, V), (2 * mu - mu**2) * V, atol=1e-10)
+    assert_allclose(twicing(A, V), (1 - (1 - mu) ** 2) * V, atol=1e-10)
+    for n_iter in range(6):
+        response = (mu - lam) ** n_iter + lam * sum((mu - lam) ** j for j in range(n_iter))
+        found = neutreno_iteration(V, A, lam=lam, n_iter=n_iter).coef
+        assert_allclose(found, response * V, atol=1e-10)
+    limit = lam / (1 + lam - mu)
+    found = neutreno_fixed_point(V, A, lam=lam, tol=1e-12).coef
+    assert_allclose(found, limit * V, atol=1e-10)
+
+
+def test_attention_scale_response_in_the_eigenbasis():
+    """``(1 + w) A - w 11^T/N`` has the eigenvalues (1 + w) mu, but 1 for the constant tokens.
+
+    In A's eigenbasis it is diagonal but for the row of the constants, into which the other vectors'
+    means go; without that row wherever A is doubly stochastic.
+    """
+    K, omega = kernel(7, scale=0.8), 0.4
+    mu, V = eigenbasis(K)
+    scaled = (1 + omega) * transition(K) - omega / 7
+    inside = np.linalg.solve(V, scaled @ V)
+    response = np.append((1 + omega) * mu[:-1], 1)
+    assert_allclose(inside.diagonal(), response, atol=1e-10)
+    assert_allclose(inside[:-1], np.diag(response)[:-1], atol=1e-10)
+    assert np.abs(inside[-1, :-1]).max() > 1e-3
+    eigenvalues = np.sort(np.linalg.eigvals(scaled).real)
+    assert_allclose(eigenvalues, np.sort(response), atol=1e-10)
+    ring = np.exp(-np.minimum(np.arange(7), 7 - np.arange(7)))
+    S = transition(np.stack([np.roll(ring, i) for i in range(7)]))
+    mu, V = eigenbasis(S)
+    response = np.append((1 + omega) * mu[:-1], 1)
+    assert_allclose(((1 + omega) * S - omega / 7) @ V, response * V, atol=1e-10)
+
+
+def test_spectral_radius_from_products_agrees_with_the_dense_one():
+    rng = np.random.default_rng(0)
+    G = csr_array(kneighbors_graph(rng.standard_normal((1200, 3)), 8, include_self=True))
+    A = csr_array(G / G.sum(axis=1)[:, None])
+    for lam in (0.1, 1.5):
+        exact = np.abs(np.linalg.eigvals(A.toarray() - lam * np.eye(1200))).max()
+        assert_allclose(neutreno_spectral_radius(A, lam), exact, rtol=1e-8)
+    K = G + G.T
+    mu = eigenbasis(K.toarray())[0]
+    assert_allclose(neutreno_lam_limit(K), 1 + mu[0], atol=1e-8)
+    assert_allclose(neutreno_lam_limit(K.toarray()), 1 + mu[0], atol=1e-10)
+
+
+def test_divergence_of_large_walks_is_found_from_products_erratum_e2d(monkeypatch):
+    n = 1200
+    A = csr_array(0.1 * np.eye(n)[::-1] + 0.9 / n)
+    f = np.random.default_rng(0).standard_normal((n, 1))
+    for form in (A, lambda u: A @ u):
+        with pytest.warns(ConvergenceWarning, match="diverges"):
+            neutreno_iteration(f, form, lam=1.1, n_iter=1)
+    lazy = csr_array(0.7 * np.eye(n) + 0.3 / n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neutreno_iteration(f, lambda u: lazy @ u, lam=0.6, n_iter=1)
+
+    def fail(*_, **__):
+        raise ArpackNoConvergence("no", [], [])
+
+    monkeypatch.setattr(spectrum, "eigs", fail)
+    with pytest.warns(ConvergenceWarning, match="may diverge: .* was not found"):
+        neutreno_iteration(f, lambda u: lazy @ u, lam=0.6, n_iter=1)
+
+
+def test_degenerate_tokens():
+    assert_allclose(neutreno_fixed_point([[3.0]], [[1.0]], lam=0.5).coef, [[3.0]])
+    assert neutreno_fixed_point(np.zeros((2, 1)), np.eye(2), lam=0.5).gap == 0
+    run = neutreno_iteration([[3.0], [1.0]], np.eye(2), lam=0.5, n_iter=0)
+    assert_allclose(run.coef, [[3.0], [1.0]])
+    assert run.converged.all()
+
+
+def test_missing_the_tolerance_warns():
+    A, f = attention()
+    with pytest.warns(ConvergenceWarning, match="3 of 3 columns .* increase max_iter"):
+        found = neutreno_fixed_point(f, csr_array(A), lam=0.1, max_iter=3)
+    assert not found.converged.any()
+
+
+def test_float32_is_kept():
+    A, f = attention(std=0.5)
+    A, f = A.astype(np.float32), f.astype(np.float32)
+    for found in (neutreno_fixed_point(f, A, lam=0.6), neutreno_iteration(f, A, lam=0.6, n_iter=3)):
+        assert found.coef.dtype == np.float32
+    assert neutreno_fixed_point(f, lambda u: A @ u, lam=0.6).coef.dtype == np.float32
+    assert neutreno_fixed_point(f, attention(std=0.5)[0].tolist(), lam=0.6).coef.dtype == np.float64

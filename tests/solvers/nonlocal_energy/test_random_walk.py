@@ -1,0 +1,195 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array, eye_array, random_array
+from scipy.special import softmax
+
+from twinsolve.solvers import (
+    random_walk_limit,
+    random_walk_rate,
+    random_walk_values,
+    stationary_distribution,
+)
+
+
+def attention(n=7, std=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return softmax(std * rng.standard_normal((n, n)), axis=1), rng.standard_normal((n, 2))
+
+
+def causal(n=7, seed=0):
+    logits = np.random.default_rng(seed).standard_normal((n, n))
+    return softmax(np.where(np.tri(n) > 0, logits, -np.inf), axis=1)
+
+
+def eliminated(A):
+    """Stationary distribution by state reduction, which never subtracts (Grassmann et al.)."""
+    P = A.copy()
+    n = len(P)
+    for k in range(n - 1, 0, -1):
+        P[:k, k] /= P[k, :k].sum()
+        P[:k, :k] += np.outer(P[:k, k], P[k, :k])
+    pi = np.ones(n)
+    for k in range(1, n):
+        pi[k] = pi[:k] @ P[:k, k]
+    return pi / pi.sum()
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 5, 40])
+def test_expectation_is_the_matrix_power_nt_l1(n_steps):
+    A, v = attention()
+    expected = np.linalg.matrix_power(A, n_steps) @ v
+    for form in (A, csr_array(A), lambda u: A @ u):
+        assert_allclose(random_walk_values(v, form, n_steps=n_steps), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_expectation_is_the_mean_over_walks_nt_l1(n_steps):
+    """Within 5 standard errors; tokens 0 and 1 share a value, but not a row (erratum of eq 17)."""
+    A, v = attention(5, 2.0, seed=1)
+    v = v[:, 0]
+    v[1] = v[0]
+    rng = np.random.default_rng(1)
+    n_walks = 20_000
+    expected = random_walk_values(v[:, None], A, n_steps=n_steps)[:, 0]
+    assert abs(expected[0] - expected[1]) > 0.1
+    cumulative = A.cumsum(axis=1)
+    for start in range(5):
+        token = np.full(n_walks, start)
+        for _ in range(n_steps):
+            token = (rng.random((n_walks, 1)) > cumulative[token]).sum(axis=1).clip(max=4)
+        ends = v[token]
+        assert abs(ends.mean() - expected[start]) < 5 * ends.std() / np.sqrt(n_walks)
+
+
+@given(seed=st.integers(0, 10**6), std=st.floats(0.0, 6.0))
+def test_softmax_has_one_positive_stationary_distribution_nt_l2(seed, std):
+    A, _ = attention(6, std, seed)
+    pi = stationary_distribution(A)
+    assert (pi > 0).all()
+    assert_allclose(pi.sum(), 1, rtol=1e-14)
+    assert_allclose(pi @ A, pi, atol=1e-12)
+    assert_allclose(pi, eliminated(A), rtol=1e-9)
+    # Unique: 1 is a simple eigenvalue.
+    assert (np.abs(np.linalg.eigvals(A) - 1) < 1e-12).sum() == 1
+
+
+def test_reversible_kernels_have_degrees_nt_l2(K, kinds):
+    d = K.sum(axis=1)
+    A = K / d[:, None]
+    expected = d / d.sum()
+    for form in (A, csr_array(A)):
+        # An edge of 1e-9 between halves costs as many digits of the linear solve.
+        assert_allclose(stationary_distribution(form), expected, atol=1e-7)
+
+
+def test_limit_and_rate_nt_20():
+    A, v = attention()
+    limit = random_walk_limit(v, A)
+    assert_allclose(limit, stationary_distribution(A) @ v, atol=1e-14)
+    assert_allclose(random_walk_values(v, A, n_steps=200), np.tile(limit, (7, 1)), atol=1e-8)
+    rate = random_walk_rate(A)
+    assert_allclose(rate, np.sort(np.abs(np.linalg.eigvals(A)))[-2], rtol=1e-12)
+
+
+def test_error_falls_at_the_rate_nt_20():
+    """Symmetric kernel: eigenvalues are real, and the ratio of errors tends to |mu_2|."""
+    X = np.random.default_rng(0).standard_normal((6, 2))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=-1))
+    A, v = K / K.sum(axis=1, keepdims=True), X[:, :1]
+    errors = [
+        np.abs(random_walk_values(v, A, n_steps=k) - random_walk_limit(v, A)).max()
+        for k in (60, 61)
+    ]
+    assert_allclose(errors[1] / errors[0], random_walk_rate(A), rtol=1e-3)
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_causal_mask_ends_at_the_first_token_nt_20(form):
+    A = causal()
+    v = np.random.default_rng(0).standard_normal((7, 2))
+    assert_allclose(stationary_distribution(form(A)), np.eye(7)[0], atol=0)
+    assert_allclose(random_walk_limit(v, form(A)), v[0], rtol=1e-15)
+    assert_allclose(random_walk_rate(form(A)), np.sort(A.diagonal())[-2], rtol=1e-9)
+    found = random_walk_values(v, form(A), n_steps=3000)
+    assert_allclose(found, np.tile(v[0], (7, 1)), atol=1e-8)
+
+
+def test_nearly_apart_halves_against_state_reduction():
+    A = np.zeros((6, 6))
+    A[:3, :3], A[3:, 3:] = attention(3)[0], attention(3, seed=1)[0]
+    A[0, 5], A[5, 0] = 3e-6, 1e-6
+    A = A / A.sum(axis=1, keepdims=True)
+    found = stationary_distribution(A)
+    assert_allclose(found, eliminated(A), rtol=1e-8)
+    assert_allclose(stationary_distribution(csr_array(A)), found, rtol=1e-8)
+
+
+def test_chains_with_two_ends_are_refused():
+    two_ends = [[1.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]]
+    for form in (np.array(two_ends), csr_array(two_ends), np.eye(3)):
+        with pytest.raises(ValueError, match=r"^A: \d classes of tokens are closed"):
+            stationary_distribution(form)
+        with pytest.raises(ValueError, match=r"^A: \d classes"):
+            random_walk_limit(np.ones((3, 1)), form)
+        assert random_walk_rate(form) == pytest.approx(1)
+
+
+def test_stored_zeros_are_no_moves():
+    stored = csr_array(
+        (np.array([1.0, 0.0, 0.5, 0.5]), np.array([0, 1, 0, 1]), np.array([0, 2, 4])), shape=(2, 2)
+    )
+    assert_allclose(stationary_distribution(stored), [1, 0])
+    assert_allclose(random_walk_limit([[2.0], [3.0]], stored), [2])
+    apart = stored.copy()
+    apart.data[:] = [1, 0, 0, 1]
+    with pytest.raises(ValueError, match=r"^A: 2 classes"):
+        stationary_distribution(apart)
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_periodic_walks_have_a_distribution_but_no_limit(period):
+    A = np.roll(np.eye(period), 1, axis=1)
+    assert_allclose(stationary_distribution(A), 1 / period)
+    with pytest.raises(ValueError, match=f"A: the walk has period {period}, so A"):
+        random_walk_limit(np.ones((period, 1)), A)
+    assert random_walk_rate(A) == pytest.approx(1)
+    lazy = 0.9 * A + 0.1 * np.eye(period)
+    assert_allclose(random_walk_limit(np.eye(period), lazy), 1 / period)
+
+
+def test_two_cycles_of_coprime_lengths_have_a_limit():
+    A = np.zeros((4, 4))
+    A[0, 1] = A[2, 3] = A[3, 0] = 1  # cycles 0-1-0... of length 3 and 4
+    A[1, 2], A[1, 0] = 0.5, 0.0
+    A[1, 3] = 0.5
+    assert_allclose(random_walk_limit(np.eye(4), A), stationary_distribution(A))
+    assert_allclose(
+        random_walk_values(np.eye(4), A, n_steps=2000)[0], random_walk_limit(np.eye(4), A)
+    )
+
+
+def test_one_token():
+    assert_allclose(stationary_distribution([[1.0]]), [1])
+    assert_allclose(random_walk_limit([[4.0]], [[1.0]]), [4])
+    assert random_walk_rate([[1.0]]) == 0
+
+
+def test_large_sparse_walk():
+    n = 1100
+    K = random_array((n, n), density=4 / n, rng=np.random.default_rng(0)) + eye_array(n, k=1)
+    K = csr_array(K + K.T)
+    d = K.sum(axis=1)
+    A = csr_array(K / d[:, None])
+    assert_allclose(stationary_distribution(A), d / d.sum(), rtol=1e-8)
+    exact = np.sort(np.abs(np.linalg.eigvals(A.toarray())))[-2]
+    assert_allclose(random_walk_rate(A), exact, rtol=1e-8)
+
+
+def test_float32_is_kept():
+    A, v = (a.astype(np.float32) for a in attention())
+    assert random_walk_values(v, A, n_steps=3).dtype == np.float32
+    assert random_walk_limit(v, A).dtype == np.float32
+    assert stationary_distribution(A).dtype == np.float64
