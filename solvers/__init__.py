@@ -65,6 +65,15 @@ from .kernel_smoothing import (
     weighted_least_squares_residual,
 )
 from .locally_linear import locally_linear_residual, locally_linear_weights
+from .image_filters import nonlocal_means, nonlocal_means_matrix
+from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from .locally_linear import (
+    Embedding,
+    LocallyLinearEmbedding,
+    locally_linear_embedding,
+    locally_linear_residual,
+    locally_linear_weights,
+)
 from .metrics import (
     clustering_accuracy,
     coefficient_distance,
@@ -135,8 +144,10 @@ from .spectral_filtering import (
 
 __all__ = [
     "ElasticNetSubspaceClustering",
+    "Embedding",
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
+    "LocallyLinearEmbedding",
     "LowRankSubspaceClustering",
     "OMPSubspaceClustering",
     "Solution",
@@ -187,6 +198,7 @@ __all__ = [
     "least_squares_self_expression",
     "local_linear_regression",
     "local_linear_residual",
+    "locally_linear_embedding",
     "locally_linear_residual",
     "locally_linear_weights",
     "low_pass_ratio",

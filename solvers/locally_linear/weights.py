@@ -4,21 +4,25 @@ Samples are rows: row i of the weights represents point i.
 """
 
 import numpy as np
+from joblib import Parallel, delayed
+from numba import njit
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
-from scipy.spatial.distance import cdist
 
 from ..solution import Array, check_integer, check_matrix, check_positive
+from .neighbors import nearest
 
-_BLOCK_ENTRIES = 2**22
+_ROWS = 2048
 
 
 def locally_linear_weights(
     X: ArrayLike,
     *,
-    n_neighbors: int,
+    n_neighbors: int | None = None,
     reg: float = 1e-3,
     queries: ArrayLike | None = None,
+    graph: csr_array | None = None,
+    n_jobs: int | None = None,
 ) -> csr_array:
     """Weights that reconstruct each point from its nearest neighbours and sum to one.
 
@@ -26,34 +30,43 @@ def locally_linear_weights(
 
         minimise |x_i - sum_{j in N_i} c_ij x_j|^2 + reg tr(g) sum_j c_ij^2,   sum_j c_ij = 1
 
-    with ``g_ab = (x_a - x_i) . (x_b - x_i)`` over the `n_neighbors` nearest points N_i, i itself
-    excluded; the solution is ``c = h / sum(h)`` with ``(g + reg tr(g) I) h = 1``. The weights are
-    signed and invariant to rotation, scaling and translation.
+    with ``g_ab = (x_a - x_i) . (x_b - x_i)`` over the neighbours N_i, i itself excluded; the
+    solution is ``c = h / sum(h)`` with ``(g + reg tr(g) I) h = 1``. The weights are signed and
+    invariant to rotation, scaling and translation.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         The points, and the neighbours to choose from.
-    n_neighbors : int
-        K >= 1, smaller than n_samples (or at most n_samples if `queries` are given). Among points
-        at equal distance the first are chosen.
+    n_neighbors : int, optional
+        Take the nearest K >= 1, smaller than n_samples (or at most n_samples if `queries` are
+        given). Among points at equal distance the first are chosen.
     reg : float, default=1e-3
         Regularisation relative to the trace of g, as in scikit-learn; the papers give none. Needed
         wherever ``n_neighbors > n_features``.
     queries : array-like of shape (n_queries, n_features), optional
         Points to reconstruct from the rows of X (out of sample, nothing is excluded). None
         reconstructs the rows of X themselves.
+    graph : sparse array of shape (n_samples, n_samples) or (n_queries, n_samples), optional
+        Neighbours in place of `n_neighbors`: the stored entries of row i name those of point i,
+        whatever their values, zeros included. Rows may differ in number. Without `queries` the
+        diagonal is ignored. scikit-learn's `kneighbors_graph` returns such a graph.
+    n_jobs : int, optional
+        Threads; None means 1. The weights do not depend on it. scikit-learn's exhaustive search
+        (more than 15 features) takes its threads from OpenMP instead.
 
     Returns
     -------
     csr_array of shape (n_samples, n_samples) or (n_queries, n_samples)
-        Rows with `n_neighbors` stored entries that sum to 1; indices are sorted. A point whose
+        Rows with an entry for each neighbour that sum to 1; indices are sorted. A point whose
         neighbours all coincide with it gets equal weights.
 
     Raises
     ------
     ValueError
-        On NaN, infinity, wrong shapes, ``reg < 0`` or fewer points than neighbours.
+        On NaN, infinity, wrong shapes, ``reg < 0``, fewer points than neighbours, none or both of
+        `n_neighbors` and `graph`, a row of the graph without neighbours, or a local system that is
+        singular in floating point.
 
     References
     ----------
@@ -70,23 +83,20 @@ def locally_linear_weights(
     """
     X = check_matrix(X, "X", min_rows=2 if queries is None else 1)
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
-    most = len(X) - (queries is None)
-    n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1, maximum=most)
     reg = check_positive(reg, "reg", allow_zero=True)
-
-    size = max(1, _BLOCK_ENTRIES // max(len(X), n_neighbors * X.shape[1]))
-    indices = np.empty((len(points), n_neighbors), dtype=np.intp)
-    weights = np.empty((len(points), n_neighbors))
-    for start in range(0, len(points), size):
-        rows = slice(start, min(start + size, len(points)))
-        exclude = np.arange(rows.start, rows.stop) if queries is None else None
-        indices[rows] = _nearest(points[rows], X, n_neighbors, exclude)
-        weights[rows] = _barycentre_weights(points[rows], X, indices[rows], reg)
-
-    indptr = np.arange(0, len(points) * n_neighbors + 1, n_neighbors)
-    dtype = np.result_type(X, points)
+    if graph is not None and n_neighbors is None:
+        indptr, indices = _stored(graph, (len(points), len(X)), exclude_self=queries is None)
+    elif graph is None and n_neighbors is not None:
+        most = len(X) - (queries is None)
+        n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1, maximum=most)
+        chosen = nearest(points, X, n_neighbors, exclude_self=queries is None, n_jobs=n_jobs)
+        indptr, indices = np.arange(0, chosen.size + 1, n_neighbors), chosen.ravel()
+    else:
+        raise ValueError("n_neighbors: give either n_neighbors or graph")
+    data = _barycentre_weights(points, X, indptr, indices, reg, n_jobs)
     return csr_array(
-        (weights.ravel().astype(dtype), indices.ravel(), indptr), shape=(len(points), len(X))
+        (data.astype(np.result_type(X, points), copy=False), indices, indptr),
+        shape=(len(points), len(X)),
     )
 
 
@@ -145,6 +155,7 @@ def locally_linear_residual(
         stored = slice(weights.indptr[i], weights.indptr[i + 1])
         c = weights.data[stored].astype(np.float64)
         local = X[weights.indices[stored]] - x
+        local /= max(np.abs(local).max(), np.finfo(np.float64).tiny)
         gram = local @ local.T
         trace = max(np.trace(gram), np.finfo(np.float64).tiny)
         m = gram @ c + reg * trace * c
@@ -153,28 +164,112 @@ def locally_linear_residual(
     return residual
 
 
-def _nearest(points: Array, X: Array, n_neighbors: int, exclude: Array | None) -> Array:
-    distances = cdist(points, X)
-    if exclude is not None:
-        distances[np.arange(len(points)), exclude] = np.inf
-    kth = np.partition(distances, n_neighbors - 1, axis=1)[:, n_neighbors - 1, None]
-    closer, tied = distances < kth, distances == kth
-    room = n_neighbors - closer.sum(axis=1, keepdims=True)
-    chosen = closer | (tied & (tied.cumsum(axis=1) <= room))
-    return np.nonzero(chosen)[1].reshape(len(points), n_neighbors)
+def _stored(graph: csr_array, shape: tuple[int, int], exclude_self: bool) -> tuple[Array, Array]:
+    """Row pointers and sorted column indices of the stored entries."""
+    if not issparse(graph) or graph.shape != shape:
+        raise ValueError(f"graph: must be a sparse array of shape {shape}")
+    pattern = csr_array(graph, copy=True)
+    pattern.sum_duplicates()
+    rows, columns = np.repeat(np.arange(shape[0]), np.diff(pattern.indptr)), pattern.indices
+    if exclude_self:
+        rows, columns = rows[rows != columns], columns[rows != columns]
+    counts = np.bincount(rows, minlength=shape[0])
+    if (counts == 0).any():
+        raise ValueError(f"graph: row {counts.argmin()} has no neighbours")
+    return np.concatenate([[0], counts.cumsum()]), columns.astype(np.intp)
 
 
-def _barycentre_weights(points: Array, X: Array, indices: Array, reg: float) -> Array:
-    local = X[indices].astype(np.float64) - points[:, None, :]
-    gram = local @ local.transpose(0, 2, 1)
-    trace = np.trace(gram, axis1=1, axis2=2)
-    ridge = np.where(trace > 0, reg * trace, 1.0)
-    gram += ridge[:, None, None] * np.eye(indices.shape[1])
-    try:
-        h = np.linalg.solve(gram, np.ones((*indices.shape, 1)))[..., 0]
-    except np.linalg.LinAlgError as error:
+def _barycentre_weights(
+    points: Array, X: Array, indptr: Array, indices: Array, reg: float, n_jobs: int | None
+) -> Array:
+    X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
+    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
+        delayed(_solve_rows)(
+            points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg
+        )
+        for start in range(0, len(points), _ROWS)
+    )
+    weights: Array = np.concatenate(blocks)
+    if np.isnan(weights).any():
         raise ValueError(
             "reg: a local Gram matrix is singular (neighbours coincide, or outnumber the "
-            "features); use reg > 0"
-        ) from error
-    return h / h.sum(axis=1, keepdims=True)
+            "features); use a larger reg > 0"
+        )
+    return weights
+
+
+@njit(nogil=True, cache=True)
+def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
+    """Weights of each point after the other; NaN where a local system is singular."""
+    most, first = np.diff(indptr).max(), indptr[0]
+    local, gram = np.empty((most, X.shape[1])), np.empty((most, most))
+    weights = np.ones(indptr[-1] - first)
+    for i in range(len(points)):
+        start, stop = indptr[i], indptr[i + 1]
+        own, h = indices[start:stop], weights[start - first : stop - first]
+        largest = _subtract(points[i], X, own, local)
+        if largest > 0.0:
+            _fill_gram(local, gram, largest, reg, len(own))
+            _solve(gram, h)
+        h /= h.sum()
+    return weights
+
+
+@njit(nogil=True, cache=True)
+def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
+    """Neighbours relative to the point, and the largest magnitude of an entry."""
+    largest = 0.0
+    for a in range(len(indices)):
+        for d in range(len(point)):
+            local[a, d] = X[indices[a], d] - point[d]
+            largest = max(largest, abs(local[a, d]))
+    return largest
+
+
+@njit(nogil=True, cache=True)
+def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> None:
+    """Lower half of ``g + reg tr(g) I``, in a unit of length that keeps squares in range."""
+    trace = 0.0
+    for a in range(n):
+        for d in range(local.shape[1]):
+            local[a, d] /= unit
+        for b in range(a + 1):
+            gram[a, b] = _dot(local[a], local[b])
+        trace += gram[a, a]
+    for a in range(n):
+        gram[a, a] += reg * trace
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _dot(x: Array, y: Array) -> float:
+    total = 0.0
+    for d in range(len(x)):
+        total += x[d] * y[d]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _solve(gram: Array, h: Array) -> None:
+    """Overwrite h by ``gram^-1 h`` by the factors L D L^T, which replace the lower half of gram.
+
+    NaN if a pivot is no more than rounding of what it was.
+    """
+    n = len(h)
+    column, least = np.empty(n), np.empty(n)
+    for j in range(n):
+        least[j] = n * 2.0**-52 * gram[j, j]
+    for j in range(n):
+        if gram[j, j] <= least[j]:
+            h[:] = np.nan
+            return
+        inverse = 1 / gram[j, j]
+        for a in range(j + 1, n):
+            column[a] = gram[a, j]
+            gram[a, j] *= inverse
+            h[a] -= gram[a, j] * h[j]
+            for b in range(j + 1, a + 1):
+                gram[a, b] -= gram[a, j] * column[b]
+        h[j] *= inverse
+    for j in range(n - 1, -1, -1):
+        for b in range(j):
+            h[b] -= gram[j, b] * h[j]

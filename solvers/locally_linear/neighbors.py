@@ -1,0 +1,95 @@
+"""Nearest neighbours by scikit-learn's search, of equally distant points the first."""
+
+import numpy as np
+from joblib import Parallel, delayed
+from numba import njit
+from sklearn.neighbors import NearestNeighbors
+
+from ..solution import Array
+
+_ROWS = 2048
+
+
+def nearest(
+    points: Array, X: Array, n_neighbors: int, *, exclude_self: bool, n_jobs: int | None = None
+) -> Array:
+    """Indices of the nearest rows of X to each of `points`, ascending, shape (n, n_neighbors).
+
+    The search takes one neighbour more than needed. Where it cannot rule out, within its rounding,
+    that a point left out is as near as one taken in, all of X is compared again.
+    """
+    scale = -np.frexp(max(np.abs(X).max(), np.abs(points).max()))[1]
+    X, points = (np.ldexp(Z.astype(np.float64), scale) for Z in (X, points))
+    centre = X.mean(axis=0)
+    count = min(n_neighbors + exclude_self + 1, len(X))
+    search = NearestNeighbors(n_neighbors=count, n_jobs=n_jobs).fit(X - centre)
+    centred = points - centre
+    far, candidates = search.kneighbors(centred)
+    # The search adds squares and products of rows of length |x| and |x| + d at most.
+    slack = (X.shape[1] + 8) * np.finfo(np.float64).eps
+    rounding = slack * 3 * (centred**2).sum(axis=1)
+    limit = np.full(len(points), np.inf)
+    if count < len(X):
+        limit = (1 - 2 * slack) * far[:, -1] ** 2 - rounding
+    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
+        delayed(_choose)(
+            points[start : start + _ROWS],
+            X,
+            start if exclude_self else -len(points),
+            candidates[start : start + _ROWS],
+            limit[start : start + _ROWS],
+            n_neighbors,
+        )
+        for start in range(0, len(points), _ROWS)
+    )
+    return np.sort(np.concatenate(blocks), axis=1)
+
+
+@njit(nogil=True, cache=True)
+def _choose(
+    points: Array, X: Array, first: int, candidates: Array, limit: Array, n_neighbors: int
+) -> Array:
+    """The nearest candidates, or rows of X if they reach to the limit of the squared distance.
+
+    Point i is row ``first + i`` of X, which is not chosen.
+    """
+    nearest, chosen = np.empty(n_neighbors), np.empty((len(points), n_neighbors), dtype=np.intp)
+    for i in range(len(points)):
+        nearest[:] = np.inf
+        chosen[i] = len(X)
+        for j in candidates[i]:
+            if j != first + i:
+                _insert(_distance(points[i], X[j], np.inf), j, nearest, chosen[i])
+        if nearest[-1] ** 2 < limit[i]:
+            continue
+        nearest[:] = np.inf
+        chosen[i] = len(X)
+        for j in range(len(X)):
+            if j != first + i:
+                _insert(_distance(points[i], X[j], nearest[-1]), j, nearest, chosen[i])
+    return chosen
+
+
+@njit(nogil=True, cache=True)
+def _distance(x: Array, y: Array, most: float) -> float:
+    """The distance, or infinity if it is surely above `most`."""
+    square, stop = 0.0, (1 + 1e-15) * most * most
+    for d in range(len(x)):
+        square += (x[d] - y[d]) ** 2
+        if square > stop:
+            return np.inf
+    return np.sqrt(square)
+
+
+@njit(nogil=True, cache=True)
+def _insert(distance: float, index: int, nearest: Array, chosen: Array) -> None:
+    """Put the pair in its place among the sorted ones, if it has one; drop the last."""
+    a = len(nearest) - 1
+    if distance > nearest[a] or (distance == nearest[a] and index > chosen[a]):
+        return
+    while a > 0 and (
+        distance < nearest[a - 1] or (distance == nearest[a - 1] and index < chosen[a - 1])
+    ):
+        nearest[a], chosen[a] = nearest[a - 1], chosen[a - 1]
+        a -= 1
+    nearest[a], chosen[a] = distance, index

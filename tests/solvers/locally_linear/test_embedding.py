@@ -1,0 +1,208 @@
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.sparse import block_diag, csr_array
+from sklearn.datasets import make_swiss_roll
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.manifold import LocallyLinearEmbedding as Peer
+
+from twinsolve.solvers import locally_linear_embedding, locally_linear_weights
+
+
+def weights(seed, n_samples, n_features=3, n_neighbors=8, **settings):
+    X = np.random.default_rng(seed).standard_normal((n_samples, n_features))
+    return locally_linear_weights(X, n_neighbors=n_neighbors, **settings)
+
+
+def cost(C, Y):
+    return ((Y - C @ Y) ** 2).sum()
+
+
+def optimum(C, n_components):
+    """Sum of the smallest squared singular values of ``I - C`` on centred vectors."""
+    A = np.eye(C.shape[0]) - C.toarray()
+    singular = np.linalg.svd(A - A.mean(axis=1, keepdims=True), compute_uv=False)
+    return (singular[::-1][1 : n_components + 1] ** 2).sum()
+
+
+@pytest.mark.parametrize("n_samples", [40, 300])
+def test_the_embedding_of_the_weights_se10_and_erratum_e3c(n_samples):
+    """Eigenvectors 2 to d + 1 of ``(I - C)^T (I - C)``; unit covariance takes a factor sqrt(N)."""
+    rng, N, d = np.random.default_rng(0), n_samples, 2
+    X = rng.standard_normal((N, 3))
+    C = locally_linear_weights(X, n_neighbors=8)
+    M = (np.eye(N) - C).T @ (np.eye(N) - C)
+    values, vectors = np.linalg.eigh(M)
+    found = locally_linear_embedding(C, d, random_state=0)
+    Y = found.coordinates
+    assert_allclose(Y @ Y.T, vectors[:, 1 : d + 1] @ vectors[:, 1 : d + 1].T, atol=1e-9)
+    assert_allclose(Y.sum(axis=0), 0, atol=1e-9)
+    assert_allclose(Y.T @ Y, np.eye(d), atol=1e-12)
+    # The reference diagonalises M, whose entries of about 1 leave its eigenvalues 1e-15.
+    assert_allclose(found.eigenvalues, values[1 : d + 1], rtol=1e-9, atol=1e-14)
+    assert_allclose(cost(C, Y), values[1 : d + 1].sum(), rtol=1e-10, atol=1e-14)
+    for _ in range(20):  # no other centred orthonormal coordinates do better
+        other = rng.standard_normal((N, d))
+        other = np.linalg.qr(other - other.mean(axis=0))[0]
+        assert cost(C, other) > values[1 : d + 1].sum()
+    theirs = Peer(n_neighbors=8, n_components=d, eigen_solver="dense").fit(X)
+    assert_allclose(found.eigenvalues.sum(), theirs.reconstruction_error_, rtol=1e-9, atol=1e-14)
+    assert_allclose(Y @ Y.T, theirs.embedding_ @ theirs.embedding_.T, atol=1e-4)
+    # The constraint as printed, Y^T Y = I, is not the unit covariance of the words.
+    assert_allclose(Y.T @ Y / N, np.eye(d) / N, atol=1e-12)
+    scaled = np.sqrt(N) * Y
+    assert_allclose(scaled.T @ scaled / N, np.eye(d), atol=1e-10)
+    assert_allclose(cost(C, scaled), N * found.eigenvalues.sum(), rtol=1e-10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    n_samples=st.integers(14, 400),
+    n_neighbors=st.integers(6, 12),
+    n_components=st.integers(1, 6),
+    n_features=st.integers(1, 8),
+)
+def test_no_coordinates_cost_less(seed, n_samples, n_neighbors, n_components, n_features):
+    """SE-10: the objective is the sum of eigenvalues 2 to d + 1, and the certificate is right."""
+    C = weights(seed, n_samples, n_features, n_neighbors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # chance may leave a closed part
+        warnings.simplefilter("error", ConvergenceWarning)
+        found = locally_linear_embedding(C, n_components, random_state=seed)
+    Y, N = found.coordinates, n_samples
+    # Rounding of (I - C)^T (I - C), whose norm is below 100, moves its eigenvalues by 1e-14.
+    assert_allclose(cost(C, Y), optimum(C, n_components), rtol=1e-9, atol=1e-13)
+    assert_allclose(cost(C, Y), found.eigenvalues.sum(), rtol=1e-9, atol=1e-20)
+    image = Y - C @ Y
+    residual = np.linalg.norm(image - C.T @ image - Y * found.eigenvalues, axis=0)
+    assert_allclose(found.residual, residual, rtol=1e-6, atol=1e-13)
+    assert (residual <= np.maximum(1e-6 * found.eigenvalues, 1e-11)).all()
+    basis = np.c_[np.full(N, N**-0.5), Y]
+    assert np.abs(basis.T @ basis - np.eye(n_components + 1)).max() < 1e-13
+    assert_allclose(np.abs(basis.T @ basis - np.eye(n_components + 1)).max(), found.orthogonality)
+    assert found.converged
+    assert (np.diff(found.eigenvalues) >= 0).all()
+
+
+def test_both_ways_to_the_eigenvectors_agree(monkeypatch):
+    C = weights(0, 150)
+    dense = locally_linear_embedding(C, 3)
+    assert dense.n_iter == 1
+    monkeypatch.setattr("twinsolve.solvers.locally_linear.embedding._MOST_DENSE", 0)
+    sparse = locally_linear_embedding(C, 3, random_state=0)
+    assert 1 < sparse.n_iter < 20
+    assert_allclose(sparse.coordinates, dense.coordinates, atol=1e-8)
+    assert_allclose(sparse.eigenvalues, dense.eigenvalues, rtol=1e-10)
+
+
+def test_costs_no_more_than_scikit_learn_on_a_swiss_roll():
+    X, t = make_swiss_roll(1500, noise=0.05, random_state=0)
+    C = locally_linear_weights(X, n_neighbors=12)
+    found = locally_linear_embedding(C, 2, random_state=0)
+    theirs = Peer(n_neighbors=12, random_state=0).fit(X).embedding_
+    ratio = cost(C, found.coordinates) / cost(C, theirs)
+    assert abs(ratio - 1) < 1e-9
+    assert np.abs(np.corrcoef(t, found.coordinates.T)[0, 1:]).max() > 0.9
+
+
+def test_multiple_eigenvalues():
+    """Points on a circle: coordinates come in pairs of equal cost, whichever start."""
+    t = np.linspace(0, 2 * np.pi, 400, endpoint=False)
+    C = locally_linear_weights(np.c_[np.cos(t), np.sin(t)], n_neighbors=4)
+    for seed in range(3):
+        found = locally_linear_embedding(C, 4, random_state=seed)
+        assert_allclose(found.eigenvalues[::2], found.eigenvalues[1::2], rtol=1e-3)
+        assert_allclose(found.eigenvalues.sum(), optimum(C, 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("reg", [1e-12, 1e-9, 1e-6])
+def test_eigenvalues_at_the_level_of_rounding_hide_no_others(reg):
+    """More neighbours than features reproduce linear functions: two eigenvalues are nearly 0."""
+    C = weights(0, 500, n_features=2, n_neighbors=8, reg=reg)
+    found = locally_linear_embedding(C, 6, random_state=0)
+    assert found.converged
+    assert found.eigenvalues[1] < 1e-3 * found.eigenvalues[-1]
+    assert_allclose(found.eigenvalues.sum(), optimum(C, 6), rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_samples", [20, 150])
+def test_parts_of_a_disconnected_graph_are_told_apart(n_samples):
+    C = block_diag([weights(seed, n_samples) for seed in range(3)], format="csr")
+    with pytest.warns(UserWarning, match="the neighbour graph falls into 3 parts"):
+        found = locally_linear_embedding(C, 4, random_state=0)
+    assert_allclose(found.eigenvalues[:2], 0, atol=1e-20)
+    assert_allclose(found.eigenvalues.sum(), optimum(C, 4), rtol=1e-9)
+    parts = found.coordinates[:, :2].reshape(3, n_samples, 2)
+    assert_allclose(parts, np.broadcast_to(parts[:, :1], parts.shape), atol=1e-8)
+    assert np.linalg.norm(np.diff(parts[:, 0], axis=0), axis=1).min() > 0.05
+    assert found.orthogonality < 1e-13
+
+
+def test_a_part_may_be_closed_though_others_point_into_it():
+    """Connected in both directions is what counts: the last point hangs between two parts."""
+    C = block_diag([weights(0, 20), weights(1, 20), csr_array((1, 1))], format="lil")
+    C[40, 0], C[40, 20] = 0.5, 0.5
+    with pytest.warns(UserWarning, match="falls into 2 parts"):
+        found = locally_linear_embedding(C.tocsr(), 1)
+    y = found.coordinates[:, 0]
+    assert_allclose(y[40], (y[0] + y[20]) / 2, atol=1e-10)
+    assert found.eigenvalues[0] < 1e-20
+
+
+def test_every_coordinate_of_few_points():
+    C = weights(0, 12, n_features=2, n_neighbors=5)
+    found = locally_linear_embedding(C, 11)
+    assert_allclose(found.eigenvalues.sum(), optimum(C, 11), rtol=1e-9)
+    assert_allclose(found.coordinates.T @ found.coordinates, np.eye(11), atol=1e-12)
+
+
+def test_starts_change_nothing_but_rounding_and_signs_are_fixed():
+    C = weights(0, 300)
+    first = locally_linear_embedding(C, 2, random_state=0)
+    again = locally_linear_embedding(C, 2, random_state=0)
+    other = locally_linear_embedding(C, 2, random_state=1)
+    assert (first.coordinates == again.coordinates).all()
+    assert_allclose(other.coordinates, first.coordinates, atol=1e-7)
+    largest = np.abs(first.coordinates).argmax(axis=0)
+    assert (first.coordinates[largest, [0, 1]] > 0).all()
+
+
+def test_float32_is_kept_and_dense_weights_are_taken():
+    C = weights(0, 300)
+    exact = locally_linear_embedding(C, 2, random_state=0)
+    dense = locally_linear_embedding(C.toarray(), 2, random_state=0)
+    assert_allclose(dense.coordinates, exact.coordinates, atol=1e-9)
+    single = locally_linear_embedding(C.astype(np.float32), 2, random_state=0)
+    assert single.coordinates.dtype == np.float32
+    # Weights rounded by 6e-8 against singular values near 1e-2.
+    assert_allclose(single.coordinates, exact.coordinates, atol=1e-4)
+
+
+def test_stopping_early_is_said():
+    C = weights(0, 400)
+    with pytest.warns(ConvergenceWarning, match="after 1 steps exceed tol=1e-12"):
+        found = locally_linear_embedding(C, 3, tol=1e-12, max_iter=1, random_state=0)
+    assert not found.converged
+    assert found.n_iter == 1
+
+
+@pytest.mark.parametrize(
+    ("C", "settings", "words"),
+    [
+        (np.eye(4)[:3], {}, "weights: must be square"),
+        (np.ones((1, 1)), {}, "weights: must be square, of 2 rows"),
+        (np.ones((4, 4)), {}, "weights: every row must sum to 1"),
+        (np.full((4, 4), np.nan), {}, "weights: .*NaN"),
+        (np.full((4, 4), 0.25), {"n_components": 4}, r"n_components: .* in \[1, 3\], got 4"),
+        (np.full((4, 4), 0.25), {"tol": -1}, "tol: must be >= 0"),
+        (np.full((4, 4), 0.25), {"max_iter": 0}, "max_iter: must be"),
+    ],
+)
+def test_bad_input_is_named(C, settings, words):
+    with pytest.raises(ValueError, match=words):
+        locally_linear_embedding(C, **settings)

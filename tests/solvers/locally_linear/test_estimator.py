@@ -1,0 +1,139 @@
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.datasets import make_swiss_roll
+from sklearn.manifold import LocallyLinearEmbedding as Peer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from twinsolve.solvers import (
+    LocallyLinearEmbedding,
+    locally_linear_embedding,
+    locally_linear_weights,
+)
+
+
+@parametrize_with_checks([LocallyLinearEmbedding()])
+@pytest.mark.filterwarnings("default", "ignore:the neighbour graph falls")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def roll(n_samples=1000):
+    return make_swiss_roll(n_samples, noise=0.02, random_state=0)
+
+
+def test_a_swiss_roll_is_unrolled():
+    X, t = roll()
+    model = LocallyLinearEmbedding(n_neighbors=12, random_state=0).fit(X)
+    assert np.abs(np.corrcoef(t, model.embedding_.T)[0, 1:]).max() > 0.95
+    assert np.abs(np.corrcoef(t, X.T)[0, 1:]).max() < 0.5
+    theirs = Peer(n_neighbors=12, random_state=0).fit(X)
+    assert_allclose(model.reconstruction_error_, theirs.reconstruction_error_, rtol=1e-5)
+    assert_allclose(
+        model.embedding_ @ model.embedding_.T, theirs.embedding_ @ theirs.embedding_.T, atol=1e-5
+    )
+
+
+def test_fit_is_weights_and_their_embedding():
+    X, _ = roll(300)
+    model = LocallyLinearEmbedding(
+        n_neighbors=9, n_components=3, reg=1e-2, tol=1e-8, random_state=3
+    ).fit(X)
+    C = locally_linear_weights(X, n_neighbors=9, reg=1e-2)
+    found = locally_linear_embedding(C, 3, tol=1e-8, random_state=3)
+    assert (model.weights_ != C).nnz == 0
+    assert (model.embedding_ == found.coordinates).all()
+    assert model.reconstruction_error_ == found.eigenvalues.sum()
+    assert (model.residual_ == found.residual).all()
+    assert model.n_iter_ == found.n_iter
+    assert model.n_features_in_ == 3
+    assert [*model.get_feature_names_out()] == [f"locallylinearembedding{i}" for i in range(3)]
+
+
+def test_new_points_join_their_neighbours():
+    X, t = roll(1100)
+    train, new = X[:1000], X[1000:]
+    model = LocallyLinearEmbedding(n_neighbors=12, random_state=0).fit(train)
+    Y = model.transform(new)
+    weights = locally_linear_weights(train, n_neighbors=12, queries=new)
+    assert_allclose(Y, weights @ model.embedding_, rtol=1e-12, atol=1e-15)
+    assert np.abs(np.corrcoef(t[1000:], Y.T)[0, 1:]).max() > 0.95
+    theirs = Peer(n_neighbors=12, random_state=0).fit(train)
+    theirs.embedding_ = model.embedding_
+    assert_allclose(Y, theirs.transform(new), atol=1e-9)
+
+
+def test_training_points_return_to_their_coordinates():
+    X, _ = roll(300)
+    model = LocallyLinearEmbedding(n_neighbors=8, random_state=0).fit(X)
+    assert np.corrcoef(model.transform(X).T, model.embedding_.T)[[0, 1], [2, 3]].min() > 0.999
+
+
+def test_float32_is_kept():
+    X, _ = roll(300)
+    single = X.astype(np.float32)
+    model = LocallyLinearEmbedding(n_neighbors=8, random_state=0).fit(single)
+    exact = clone(model).fit(single.astype(np.float64))
+    assert model.embedding_.dtype == model.transform(single[:5]).dtype == np.float32
+    assert_allclose(model.embedding_, exact.embedding_, rtol=1e-6)
+
+
+def test_threads_change_nothing():
+    X, _ = roll(300)
+    serial, threads = (
+        LocallyLinearEmbedding(n_neighbors=8, random_state=0, n_jobs=n).fit(X) for n in (None, 2)
+    )
+    assert (serial.embedding_ == threads.embedding_).all()
+    assert (serial.transform(X[:50] + 0.1) == threads.transform(X[:50] + 0.1)).all()
+
+
+def test_pickles_keep_the_fit():
+    X, _ = roll(300)
+    model = LocallyLinearEmbedding(n_neighbors=8, random_state=0).fit(X)
+    revived = pickle.loads(pickle.dumps(model))
+    assert (revived.transform(X[:5]) == model.transform(X[:5])).all()
+
+
+def test_clusters_far_apart_are_said():
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    X[30:] += 1000
+    with pytest.warns(UserWarning, match="falls into 2 parts"):
+        y = LocallyLinearEmbedding(n_neighbors=6, n_components=1).fit(X).embedding_[:, 0]
+    assert_allclose(np.abs(y), 60**-0.5, rtol=1e-6)
+    assert (np.sign(y[:30]) == -np.sign(y[30:])).all()
+
+
+@pytest.mark.parametrize("n_samples", [6, 300])
+def test_constant_data_and_as_many_neighbours_as_there_are(n_samples):
+    """All points look alike: coordinates are arbitrary, but their cost is the least."""
+    n_neighbors = min(n_samples - 1, 20)
+    model = LocallyLinearEmbedding(n_neighbors=n_neighbors, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Y = model.fit_transform(np.ones((n_samples, 2)))
+    assert_allclose(Y.T @ Y, np.eye(2), atol=1e-12)
+    A = np.eye(n_samples) - model.weights_.toarray()
+    least = np.linalg.eigvalsh(A.T @ A)[1:3].sum()
+    assert_allclose(model.reconstruction_error_, least, rtol=1e-9)
+    assert_allclose(((A @ Y) ** 2).sum(), least, rtol=1e-9)
+
+
+def test_bad_input_is_named():
+    X, _ = roll(20)
+    with pytest.raises(ValueError, match="NaN"):
+        LocallyLinearEmbedding().fit(np.where(X > 0, np.nan, X))
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        LocallyLinearEmbedding().fit(csr_array(X))
+    with pytest.raises(ValueError, match=r"n_neighbors: must be a whole number in \[1, 19\]"):
+        LocallyLinearEmbedding(n_neighbors=20).fit(X)
+    with pytest.raises(ValueError, match=r"n_components: must be a whole number in \[1, 19\]"):
+        LocallyLinearEmbedding(n_components=20).fit(X)
+    with pytest.raises(ValueError, match="reg: must be >= 0"):
+        LocallyLinearEmbedding(reg=-1.0).fit(X)
+    with pytest.raises(ValueError, match="3 features"):
+        LocallyLinearEmbedding().fit(X).transform(X[:, :2])

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+
+from twinsolve.solvers import locally_linear_weights
+
+
+def chosen(X, n_neighbors, queries=None, **settings):
+    C = locally_linear_weights(X, n_neighbors=n_neighbors, queries=queries, **settings)
+    return C.indices.reshape(C.shape[0], n_neighbors)
+
+
+def by_a_loop(X, n_neighbors, queries=None):
+    """Sort by distance, then by index."""
+    rows = []
+    for i, distances in enumerate(cdist(X if queries is None else queries, X)):
+        others = [j for j in range(len(X)) if queries is not None or j != i]
+        rows.append(sorted(sorted(others, key=lambda j: (distances[j], j))[:n_neighbors]))
+    return np.array(rows)
+
+
+def lattice(seed, n_features):
+    return np.random.default_rng(seed).integers(0, 3, (60, n_features)).astype(float)
+
+
+def offset(seed, n_features):
+    return 1e6 + np.random.default_rng(seed).standard_normal((60, n_features))
+
+
+def outliers(seed, n_features):
+    X = np.random.default_rng(seed).standard_normal((60, n_features))
+    X[::10] *= 1e8
+    return X
+
+
+def tight_clusters(seed, n_features):
+    rng = np.random.default_rng(seed)
+    return 1e7 * rng.integers(0, 3, (60, 1)) + 1e-3 * rng.standard_normal((60, n_features))
+
+
+def collinear(seed, n_features):
+    return np.outer(np.random.default_rng(seed).integers(0, 40, 60), np.ones(n_features))
+
+
+@pytest.mark.parametrize("make", [lattice, offset, outliers, tight_clusters, collinear])
+@pytest.mark.parametrize("n_features", [1, 3, 20])
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1000), n_neighbors=st.integers(1, 59))
+def test_neighbours_are_those_of_a_loop(make, n_features, seed, n_neighbors):
+    X = make(seed, n_features)
+    # 20 features are searched exhaustively, with rounding of squares and products; 1 and 3 by tree.
+    assert (chosen(X, n_neighbors) == by_a_loop(X, n_neighbors)).all()
+    queries = np.vstack([X[:5], X[:5] + 1])
+    found = chosen(X, n_neighbors, queries, reg=1.0)
+    assert (found == by_a_loop(X, n_neighbors, queries)).all()
+
+
+@pytest.mark.parametrize("exponent", [-140, 0, 140])
+def test_scale_does_not_matter(exponent):
+    X = np.random.default_rng(0).standard_normal((50, 4))
+    assert (chosen(X * 2.0**exponent, 6) == by_a_loop(X, 6)).all()
+    assert (chosen(X * 1e300, 6) == by_a_loop(X, 6)).all()
+
+
+def test_every_point_may_be_a_neighbour():
+    X = lattice(0, 2)
+    assert (chosen(X, 60, queries=X) == np.arange(60)).all()
+    assert (chosen(X, 59)[3] == np.delete(np.arange(60), 3)).all()
+
+
+def test_rows_of_another_block_are_excluded_too(monkeypatch):
+    monkeypatch.setattr("twinsolve.solvers.locally_linear.neighbors._ROWS", 7)
+    X = lattice(1, 2)
+    assert (chosen(X, 5) == by_a_loop(X, 5)).all()
+    assert (chosen(X, 5, n_jobs=2) == by_a_loop(X, 5)).all()
