@@ -64,9 +64,6 @@ from .kernel_smoothing import (
     sparsemax,
     weighted_least_squares_residual,
 )
-from .locally_linear import locally_linear_residual, locally_linear_weights
-from .image_filters import nonlocal_means, nonlocal_means_matrix
-from .kernel_smoothing import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
 from .locally_linear import (
     Embedding,
     LocallyLinearEmbedding,

@@ -16,7 +16,8 @@ from ...solvers.solution import Array
 from .contest import OURS, Contest, Method, on_threads
 
 _SIGMA = 25 / 255
-_H, _OPENCV_H = 0.8 * _SIGMA, 0.9 * _SIGMA
+_OPENCV_H = 0.9 * _SIGMA  # it knows no sigma
+_STRENGTH = {"h": 0.8 * _SIGMA, "sigma": _SIGMA}
 _BANDWIDTHS = {"sigma_color": 0.25, "sigma_spatial": 2.0}
 
 Images = list[Array]
@@ -25,7 +26,7 @@ Images = list[Array]
 def make_nonlocal_means(seed: int, n_jobs: int, *, patch_size: int, patch_distance: int) -> Contest:
     size = {"patch_size": patch_size, "patch_distance": patch_distance}
     clean, noisy = _noisy([camera() / 255], seed)
-    ours = partial(_each, nonlocal_means, noisy, h=_H, **size)
+    ours = partial(_each, nonlocal_means, noisy, **_STRENGTH, **size)
     return Contest(
         [*on_threads(ours, n_jobs), *_nonlocal_means_of_others(noisy, n_jobs, **size)],
         partial(_quality, clean),
@@ -35,7 +36,7 @@ def make_nonlocal_means(seed: int, n_jobs: int, *, patch_size: int, patch_distan
 def make_gaussian_patches(seed: int, n_jobs: int) -> Contest:
     size = {"patch_size": 7, "patch_distance": 10}
     clean, noisy = _noisy([camera() / 255], seed)
-    ours = partial(_each, nonlocal_means, noisy, h=_H, patch_weights="gaussian", **size)
+    ours = partial(_each, nonlocal_means, noisy, patch_weights="gaussian", **_STRENGTH, **size)
     return Contest(
         [*on_threads(ours, n_jobs), _skimage_slow_mode(noisy, **size)], partial(_quality, clean)
     )
@@ -64,6 +65,7 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
     """Our defaults, what others have, and our defaults boosted."""
     clean, noisy = _noisy(fetch_set12().images, seed)
     default = partial(nonlocal_means, sigma=_SIGMA, n_jobs=n_jobs)
+    gaussian = partial(default, patch_weights="gaussian")
     boosted: dict[str, Callable[[Array], Array]] = {
         "twicing": partial(twicing, default),
         "L2 boosting, 5 steps": partial(l2_boosting, default, n_iter=5),
@@ -73,6 +75,7 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
     return Contest(
         [
             Method("nonlocal_means, defaults", OURS, partial(_each, default, noisy), n_jobs),
+            Method("nonlocal_means, Gaussian", OURS, partial(_each, gaussian, noisy), n_jobs),
             *_nonlocal_means_of_others(noisy, n_jobs, **small),
             *_nonlocal_means_of_others(noisy, n_jobs, **large),
             _skimage_slow_mode(noisy, **small),
@@ -111,7 +114,7 @@ def _nonlocal_means_of_others(
 ) -> list[Method]:
     window = 2 * patch_distance + 1
     size = {"patch_size": patch_size, "patch_distance": patch_distance}
-    fast = partial(_each, denoise_nl_means, noisy, h=_H, fast_mode=True, **size)
+    fast = partial(_each, denoise_nl_means, noisy, fast_mode=True, **_STRENGTH, **size)
     bytes_ = partial(_opencv_nonlocal_means, patch_size=patch_size, window=window)
     return [
         Method(f"scikit-image fast mode, {patch_size} / {window}", "scikit-image", fast),
@@ -126,7 +129,7 @@ def _nonlocal_means_of_others(
 
 def _skimage_slow_mode(noisy: Images, *, patch_size: int, patch_distance: int) -> Method:
     size = {"patch_size": patch_size, "patch_distance": patch_distance}
-    slow = partial(_each, denoise_nl_means, noisy, h=_H, fast_mode=False, **size)
+    slow = partial(_each, denoise_nl_means, noisy, fast_mode=False, **_STRENGTH, **size)
     name = f"scikit-image slow mode, {patch_size} / {2 * patch_distance + 1}"
     return Method(name, "scikit-image", slow)
 
