@@ -124,7 +124,8 @@ def time_filters(
         A row for each case and method. ``ms`` and ``ratio``, to the first method of the case in the
         same round, are medians over the rounds with the lowest and highest. ``psnr`` (dB) and
         ``ssim`` are those of scikit-image, means over the images; ``difference`` is the largest
-        from the first method's result, for points relative to its largest entry; ``cost`` is
+        from the first method's result, away from the border of images, for points relative to its
+        largest entry; ``cost`` is
         ``|Y - C Y|_F^2`` of the embedding's orthonormal coordinates; ``log_kappa`` the median
         natural logarithm of the condition numbers; ``memory_mib`` the peak resident memory of ours
         beyond its input, in a process of its own. ``note`` says why a method or case was left out.

@@ -75,9 +75,10 @@ METHODS = Report(
     explanation=(
         "Milliseconds, and multiples of the first method's time in the same round: median over the",
         "rounds, with the lowest and highest. Difference: the largest from the first method's",
-        "result, in grey levels of [0, 1] or, for points, relative to the largest entry. Cost:",
-        "`|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log kappa: median natural",
-        "logarithm of the condition numbers. MiB: our peak memory beyond the input.",
+        "result, in grey levels of [0, 1] away from the border or, for points, relative to the",
+        "largest entry. Cost: `|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log",
+        "kappa: median natural logarithm of the condition numbers. MiB: our peak memory beyond the",
+        "input.",
     ),
     headings=("case", "method", "threads", "ms", "x ours", "result", "difference", "MiB"),
     lines=_method_lines,

@@ -19,11 +19,11 @@ from twinsolve.bench.speed.quality_figure import draw_quality
 
 # How far another package's result may lie from ours, and why it differs at all.
 NEAR = {
-    "nlm-7-21": 0.1,  # 8 bits; another box and exponential
-    "nlm-5-13": 0.2,  # the same; the box is off by a pixel
-    "nlm-gaussian-7-21": 1e-4,
-    "bilateral-disk-11": 5e-3,  # a table of the range weights
-    "bilateral-square-11": 2e-2,  # bins of the range weights
+    "nlm-7-21": 0.25,  # 8 bits; another box and exponential
+    "nlm-5-13": 0.25,  # the same
+    "nlm-gaussian-7-21": 0.05,  # another exponential
+    "bilateral-disk-11": 1e-5,
+    "bilateral-square-11": 0.3,  # position weights that are skewed
     "regression-float64": 1e-10,
     "regression-float32": 1e-4,
     "lle-weights": 1e-6,
@@ -80,8 +80,10 @@ def test_quality_is_that_of_scikit_image():
     expected = peak_signal_noise_ratio(clean[0], noisy[0], data_range=1.0)
     assert_allclose(found["psnr"], expected)
     assert_allclose(expected, 20.17, atol=0.3)  # noise of 25 grey levels
-    assert_allclose(found["difference"], np.abs(noisy[0] - clean[0]).max())
-    assert image_cases._quality(clean, clean, clean)["ssim"] == 1
+    inside = (slice(10, -10), slice(10, -10))
+    assert_allclose(found["difference"], np.abs(noisy[0] - clean[0])[inside].max())
+    half = [image / 2 for image in clean]
+    assert 0 < image_cases._quality(clean, half, clean)["ssim"] < 1
 
 
 def test_blocks_of_numpy_are_the_attention_of_torch():
@@ -135,8 +137,8 @@ def test_peers_that_are_not_installed_are_said(small, monkeypatch):
 def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
     out = tmp_path / "out"
-    arguments = ("--output", str(out), "--case", "nlm-5-13", "--case", "set12", "--rounds", "1")
-    result = run(*arguments)
+    arguments = ("--output", str(out), "--case", "nlm-5-13", "--rounds", "1")
+    result = run(*arguments, "--case", "set12")
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     for words in (
@@ -152,7 +154,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert not (out / "quality.png").exists()
 
     monkeypatch.setattr(filters, "hold", None)  # nothing is left to compute
-    assert run(*arguments, "--case", "nlm-5-13").exit_code == 0
+    assert run(*arguments).exit_code == 0
     assert isinstance(run(*arguments, "--seed", "1").exception, TypeError)
 
 
