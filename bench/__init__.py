@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checks import check_twins
     from .hopkins import segment_motion, summarize_motion
+    from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
 
 __all__ = [
     "check_twins",
     "segment_motion",
     "summarize_motion",
+    "time_filters",
     "time_self_expression",
     "time_sparse_coding",
 ]
@@ -19,6 +21,7 @@ _MODULES = {
     "check_twins": "checks",
     "segment_motion": "hopkins",
     "summarize_motion": "hopkins",
+    "time_filters": "speed.filters",
     "time_self_expression": "speed.sparse",
     "time_sparse_coding": "speed.sparse",
 }

@@ -1,7 +1,6 @@
 """Ours on a problem in a process of its own: wall time and peak memory beyond the input."""
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from ...solvers import Solution
+from .memory import reset_peak, resident
 from .problems import SparseProblem
 
 _WARM_UP = 64
@@ -47,34 +47,16 @@ def _read(path: Path) -> SparseProblem:
         return SparseProblem(Y, stored.get("D", Y), stored["lam"])
 
 
-def _resident(field: str) -> float:
-    """A field of Linux's process status in MiB; NaN elsewhere."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return np.nan
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else np.nan
-
-
-def _reset_peak() -> bool:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
 def _main(path: str, tol: str, n_jobs: str) -> None:
     problem = _read(Path(path))
     with threadpool_limits(int(n_jobs)), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         problem.first(_WARM_UP).solve(tol=float(tol), n_jobs=int(n_jobs))
-        before = _resident("VmRSS") if _reset_peak() else np.nan
+        before = resident("VmRSS") if reset_peak() else np.nan
         start = time.perf_counter()
         solution = problem.solve(tol=float(tol), n_jobs=int(n_jobs))
         seconds = time.perf_counter() - start
-        memory = _resident("VmHWM") - before
+        memory = resident("VmHWM") - before
         facts = {"seconds": seconds, "memory_mib": memory} | describe(problem, solution)
     print(json.dumps(facts))
 

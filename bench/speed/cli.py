@@ -1,15 +1,14 @@
 """The commands below `twinsolve speed`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from ..terminal import console, markdown, progress
+from .report import METHODS, SOLVERS, Report, pretty, remarks
 
 app = typer.Typer(
     no_args_is_help=True, help="Time a solver beside those that a user would pick instead."
@@ -69,7 +68,7 @@ def self_expression(
     from .sparse import time_self_expression
 
     settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed}
-    table = _run("self-expression", time_self_expression, case, peer, settings, output)
+    table = _run("self-expression", time_self_expression, SOLVERS, case, peer, settings, output)
     draw_scaling(table, output / "scaling.png")
 
 
@@ -96,12 +95,46 @@ def sparse_coding(
     from .sparse import time_sparse_coding
 
     settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed}
-    _run("sparse-coding", time_sparse_coding, case, peer, settings, output)
+    _run("sparse-coding", time_sparse_coding, SOLVERS, case, peer, settings, output)
+
+
+@app.command()
+def filters(
+    case: Cases = None,
+    peer: Peers = None,
+    rounds: Rounds = 3,
+    n_jobs: Jobs = 1,
+    seed: Seed = 0,
+    output: Output = Path("results/speed-filters"),
+) -> None:
+    """Filters on images, smoothers and embeddings of points, token graying.
+
+    In each round all methods of a case run once, one after another, on the same input, and a ratio
+    compares times of the same round. Denoising has its PSNR and SSIM beside the time. Memory is the
+    peak of ours beyond the input, measured on Linux in a process of its own.
+
+    Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: patch and window),
+    bilateral-disk-11, bilateral-square-11; set12, with its files in the folder that the environment
+    variable TWINSOLVE_DATA names; regression-float64 and regression-float32 (Nadaraya-Watson),
+    lle-weights, lle-3 and lle-50 (locally linear embedding: features), graying-224 and graying-64
+    (token graying: width of the images). Peers: numpy, opencv, scikit-image, scikit-learn, scipy,
+    torch.
+
+    Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
+    is kept in DIR/runs and not run again while settings and source are the same.
+    """
+    from .filters import time_filters
+    from .quality_figure import draw_quality
+
+    settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed}
+    table = _run("filters", time_filters, METHODS, case, peer, settings, output)
+    draw_quality(table, output / "quality.png")
 
 
 def _run(
     command: str,
     timing: Callable[..., pd.DataFrame],
+    report: Report,
     cases: list[str] | None,
     peers: list[str] | None,
     settings: dict[str, Any],
@@ -114,84 +147,14 @@ def _run(
         table = timing(**settings, directory=output / "runs", progress=progress("Timing"))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    lines, remarks = _lines(table), _remarks(table)
+    lines, noted = report.lines(table), remarks(table)
     screen = console()
-    screen.print(_pretty(lines))
-    for remark in remarks:
+    screen.print(pretty(report.headings, lines))
+    for remark in noted:
         screen.print(remark)
     screen.print(f"Written to {output}/")
     write_table(table, output)
-    text = [*_EXPLANATION, "", *markdown(_HEADINGS, lines), *(f"\n{line}" for line in remarks)]
+    body = [*markdown(report.headings, lines), *(f"\n{line}" for line in noted)]
+    text = [*report.explanation, "", *body]
     write_summary(f"twinsolve speed {command}", text, provenance(settings), output)
     return table
-
-
-_EXPLANATION = (
-    "Milliseconds a row, and multiples of our time in the same round: median over the rounds, with",
-    "the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros and passes",
-    "(products with all atoms) are means over rows. MiB: our peak memory beyond the input.",
-)
-_HEADINGS = (
-    "case", "solver", "rows", "tol.", "ms a row", "x ours", "gap", "non-zeros", "passes", "MiB",
-)  # fmt: skip
-
-
-def _lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            row.case,
-            row.solver,
-            str(int(row.rows_timed)),
-            _number(row.tol, ".0e"),
-            _range(row.ms_per_row, row.ms_lowest, row.ms_highest),
-            _range(row.ratio, row.ratio_lowest, row.ratio_highest),
-            _number(row.gap, ".0e"),
-            _number(row.nonzeros, ".1f"),
-            _number(row.passes, ".1f"),
-            _number(row.memory_mib, ".0f"),
-        )
-        for row in table[table.ms_per_row.notna()].itertuples()
-    ]
-
-
-def _remarks(table: pd.DataFrame) -> list[str]:
-    """Why solvers and cases are not in the table, or not at the gap: a line for each reason."""
-    noted = table[table.note != ""]
-    cases = [f"{row.case}: {row.note}" for row in noted[noted.solver.isna()].itertuples()]
-    solvers = [
-        f"{', '.join(rows.solver.unique())}: {note} ({', '.join(rows.case.unique())})"
-        for note, rows in noted[noted.solver.notna()].groupby("note", sort=False)
-    ]
-    return cases + solvers
-
-
-def _number(value: float, form: str) -> str:
-    return "" if pd.isna(value) else format(value, form)
-
-
-def _range(median: float, lowest: float, highest: float) -> str:
-    if pd.isna(median):
-        return ""
-    if pd.isna(lowest) or lowest == highest:
-        return _short(median)
-    return f"{_short(median)} ({_short(lowest)} - {_short(highest)})"
-
-
-def _short(value: float) -> str:
-    return format(value, ".3g" if value < 1000 else ".0f")
-
-
-def _pretty(lines: Iterable[tuple[str, ...]]) -> Table:
-    pretty = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in _HEADINGS[1:]:
-        justify: Any = "left" if heading == "solver" else "right"
-        pretty.add_column(heading, justify=justify, no_wrap=True)
-    previous = ""
-    for case, *cells in lines:
-        if case != previous:
-            pretty.add_section()
-            pretty.add_row(case, style="italic")
-        ours = cells[0].startswith("twinsolve")
-        pretty.add_row("  " + cells[0], *cells[1:], style="bold" if ours else None)
-        previous = case
-    return pretty

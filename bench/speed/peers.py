@@ -53,10 +53,14 @@ class Peer:
 
     @property
     def version(self) -> str | None:
-        """None if it is not installed."""
-        if find_spec(self.module) is None:
-            return None
-        return version(_distributions()[self.module][0])
+        return installed(self.module)
+
+
+def installed(module: str) -> str | None:
+    """Version of the distribution that holds a module; None if it is not installed."""
+    if find_spec(module) is None:
+        return None
+    return version(_distributions()[module][0])
 
 
 @cache

@@ -17,6 +17,7 @@ from ...solvers.solution import Array
 from .alone import describe, solve_alone
 from .peers import Peer
 from .problems import Case, SparseProblem
+from .rounds import in_turns, timing
 
 Progress = Callable[[Iterable, int], Iterable]
 
@@ -86,11 +87,7 @@ def _rounds(
     steps: list[Callable[[], None]] = [
         lambda: facts.update(solve_alone(problem, tol=tol, n_jobs=n_jobs)),
         *(racer.prepare for racer in racers),
-        *(
-            partial(racer.run, last=i == rounds - 1)
-            for i in range(rounds)
-            for racer in racers[i % len(racers) :] + racers[: i % len(racers)]
-        ),
+        *(partial(racer.run, last=last) for racer, last in in_turns(racers, rounds)),
     ]
     for step in progress(steps, len(steps)) if progress else steps:
         step()
@@ -140,16 +137,8 @@ class _Racer:
 
     def _timing(self, ours: "_Racer") -> dict[str, Any]:
         ms = 1000 * np.array(self.seconds) / len(self.rows)
-        ratio = ms / (1000 * np.array(ours.seconds) / len(ours.rows))
-        return {
-            "ms_per_row": np.median(ms),
-            "ms_lowest": ms.min(),
-            "ms_highest": ms.max(),
-            "ratio": np.median(ratio),
-            "ratio_lowest": ratio.min(),
-            "ratio_highest": ratio.max(),
-            "seconds": np.median(self.seconds),
-        }
+        facts = timing(ms, 1000 * np.array(ours.seconds) / len(ours.rows))
+        return facts | {"ms_per_row": facts.pop("ms"), "seconds": np.median(self.seconds)}
 
 
 class _Ours(_Racer):

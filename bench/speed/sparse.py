@@ -2,16 +2,13 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 
-from ..results import processor, resume_table, source_hash
+from .cases import chosen, run_cases
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
 from .problems import SELF_EXPRESSION, SPARSE_CODING, Case
 from .race import Progress, race
-
-_T = TypeVar("_T", Case, Peer)
 
 
 def time_self_expression(
@@ -76,8 +73,8 @@ def time_self_expression(
     """
     return _time(
         "self-expression",
-        _chosen(cases, SELF_EXPRESSION, "cases"),
-        _chosen(peers, SELF_EXPRESSION_PEERS, "peers"),
+        chosen(cases, SELF_EXPRESSION, "cases"),
+        chosen(peers, SELF_EXPRESSION_PEERS, "peers"),
         rounds=rounds,
         n_jobs=n_jobs,
         seed=seed,
@@ -129,23 +126,14 @@ def time_sparse_coding(
     """
     return _time(
         "sparse-coding",
-        _chosen(cases, SPARSE_CODING, "cases"),
-        _chosen(peers, SPARSE_CODING_PEERS, "peers"),
+        chosen(cases, SPARSE_CODING, "cases"),
+        chosen(peers, SPARSE_CODING_PEERS, "peers"),
         rounds=rounds,
         n_jobs=n_jobs,
         seed=seed,
         directory=directory,
         progress=progress,
     )
-
-
-def _chosen(names: Iterable[str] | None, known: dict[str, _T], argument: str) -> list[_T]:
-    if names is None:
-        return [thing for thing in known.values() if not getattr(thing, "alone", False)]
-    names = list(names)
-    if unknown := set(names) - set(known):
-        raise ValueError(f"{argument}: must be among {list(known)}, got {sorted(unknown)}")
-    return [known[name] for name in names]
 
 
 def _time(
@@ -159,27 +147,16 @@ def _time(
     directory: Path | None,
     progress: Progress | None,
 ) -> pd.DataFrame:
-    if min(rounds, n_jobs) < 1 or seed < 0:
-        raise ValueError(
-            f"rounds, n_jobs: must be >= 1 and seed >= 0, got {rounds}, {n_jobs} and {seed}"
-        )
-    settings = {
-        "command": command,
-        "peers": {peer.name: peer.version for peer in peers},
-        "rounds": rounds,
-        "n_jobs": n_jobs,
-        "seed": seed,
-    }
-    tables = []
-    for case in cases:
+    def run(case: Case) -> pd.DataFrame:
+        return race(case, peers, rounds=rounds, n_jobs=n_jobs, seed=seed, progress=progress)
 
-        def run(case: Case = case) -> pd.DataFrame:
-            return race(case, peers, rounds=rounds, n_jobs=n_jobs, seed=seed, progress=progress)
-
-        key = settings | {"case": case.name, "source": source_hash(), "machine": processor()}
-        try:
-            tables.append(resume_table(run, key, directory))
-        except FileNotFoundError as error:
-            left_out = {"case": case.name, "lam": case.lam, "note": str(error)}
-            tables.append(pd.DataFrame([left_out]))
-    return pd.concat(tables, ignore_index=True)
+    return run_cases(
+        command,
+        cases,
+        run,
+        peers={peer.name: peer.version for peer in peers},
+        rounds=rounds,
+        n_jobs=n_jobs,
+        seed=seed,
+        directory=directory,
+    )

@@ -46,7 +46,7 @@ def bilateral_filter(
         Standard deviation of grey levels, in their own unit. Infinity is allowed.
     sigma_spatial : float, default=1.0
         Standard deviation of positions, in pixels. Infinity is allowed.
-    footprint : array-like of bool, optional
+    footprint : array-like of bool, or of zeros and ones, optional
         Shape of the window, in place of `win_size`: sides are odd, the centre belongs to it, and
         with every shift its opposite (which keeps ``w_ij = w_ji``). A disk, for instance.
     channel_axis : int, optional
@@ -177,11 +177,11 @@ def _half_square(win_size: int | None, sigma_spatial: float, height: int, width:
 
 def _half_footprint(footprint: ArrayLike, height: int, width: int) -> Array:
     window = np.asarray(footprint)
-    if window.dtype != bool or window.ndim != 2 or window.shape[0] % 2 + window.shape[1] % 2 < 2:
-        raise ValueError(
-            "footprint: must be a boolean matrix with odd sides, "
-            f"got shape {window.shape} and dtype {window.dtype}"
-        )
+    if window.ndim != 2 or window.shape[0] % 2 + window.shape[1] % 2 < 2:
+        raise ValueError(f"footprint: must be a matrix with odd sides, got shape {window.shape}")
+    if window.dtype.kind not in "biu" or not np.isin(window, (0, 1)).all():
+        raise ValueError("footprint: must be boolean, or hold zeros and ones alone")
+    window = window.astype(bool)
     y, x = window.shape[0] // 2, window.shape[1] // 2
     if not window[y, x] or (window != window[::-1, ::-1]).any():
         raise ValueError("footprint: must hold its centre, and with every shift its opposite")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from twinsolve.bench import time_self_expression, time_sparse_coding
 from twinsolve.bench.cli import app
-from twinsolve.bench.speed import alone, peers, race, sparse
+from twinsolve.bench.speed import alone, memory, peers, race, sparse
 from twinsolve.bench.speed.figure import draw_scaling
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.speed.problems import SELF_EXPRESSION, Case, SparseProblem, _subspaces
@@ -229,7 +229,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert json.loads((out / "table.json").read_text()) == rows
     for changed in (("--seed", "1"), ("--rounds", "1"), ("--n-jobs", "2"), ("--peer", "celer")):
         assert isinstance(run(*arguments, *changed).exception, TypeError)
-    monkeypatch.setattr(sparse, "source_hash", lambda: "another source")
+    monkeypatch.setattr("twinsolve.bench.speed.cases.source_hash", lambda: "another source")
     assert isinstance(run(*arguments).exception, TypeError)
 
 
@@ -279,12 +279,12 @@ def test_ratio_by_hand():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the status that Linux keeps")
 def test_peak_memory_sees_what_is_freed_again():
     code = (
-        "import numpy as np; from twinsolve.bench.speed import alone\n"
+        "import numpy as np; from twinsolve.bench.speed import memory\n"
         "big = np.ones(4 * 2**20); del big\n"
-        "assert alone._reset_peak(); before = alone._resident('VmRSS')\n"
-        "print(alone._resident('VmHWM') - before)\n"
+        "assert memory.reset_peak(); before = memory.resident('VmRSS')\n"
+        "print(memory.resident('VmHWM') - before)\n"
         "big = np.ones(8 * 2**20); del big\n"
-        "print(alone._resident('VmHWM') - before)\n"
+        "print(memory.resident('VmHWM') - before)\n"
     )
     run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     none, peak = map(float, run.stdout.split())
@@ -296,10 +296,10 @@ def test_without_linux_the_memory_is_unknown(monkeypatch):
     def refuse(*args):
         raise FileNotFoundError
 
-    monkeypatch.setattr(alone.Path, "read_text", refuse)
-    monkeypatch.setattr(alone.Path, "write_text", refuse)
-    assert np.isnan(alone._resident("VmHWM"))
-    assert not alone._reset_peak()
+    monkeypatch.setattr(memory.Path, "read_text", refuse)
+    monkeypatch.setattr(memory.Path, "write_text", refuse)
+    assert np.isnan(memory.resident("VmHWM"))
+    assert not memory.reset_peak()
 
 
 def test_figure_without_peers_and_without_memory(tmp_path):

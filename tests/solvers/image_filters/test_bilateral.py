@@ -69,7 +69,7 @@ def in_footprint(footprint):
         ({"win_size": 41}, in_square(20)),
         ({"footprint": disk(2)}, in_footprint(disk(2))),
         ({"footprint": CROSS}, in_footprint(CROSS)),
-        ({"footprint": disk(20)}, in_footprint(disk(20))),
+        ({"footprint": disk(20).astype(int)}, in_footprint(disk(20))),
     ],
 )
 def test_equals_the_double_loop_if13(window, inside, sigma_color, sigma_spatial, channels):
@@ -301,8 +301,13 @@ def test_memory_is_at_most_twelve_images(arguments):
         (np.ones((8, 8)), {"sigma_color": np.nan}, "sigma_color: must be a finite"),
         (np.ones((8, 8)), {"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
         (np.ones((8, 8)), {"sigma_spatial": "wide"}, "sigma_spatial: must be a finite"),
-        (np.ones((8, 8)), {"footprint": np.ones((3, 3))}, "footprint: must be a boolean"),
-        (np.ones((8, 8)), {"footprint": np.ones((3, 2), bool)}, "footprint: must be a boolean"),
+        (np.ones((8, 8)), {"footprint": np.ones((3, 3))}, "footprint: must be boolean"),
+        (np.ones((8, 8)), {"footprint": np.full((3, 3), 2)}, "footprint: must be boolean"),
+        (
+            np.ones((8, 8)),
+            {"footprint": np.ones((3, 2), bool)},
+            "footprint: must be a matrix with odd",
+        ),
         (np.ones((8, 8)), {"footprint": [[True, True, False]]}, "footprint: must hold"),
         (np.ones((8, 8)), {"footprint": [[True, False, True]]}, "footprint: must hold"),
         (np.ones((8, 8)), {"footprint": disk(1), "win_size": 3}, "win_size: must be None"),

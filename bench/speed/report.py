@@ -1,0 +1,130 @@
+"""How the tables of `twinsolve speed` are read, on the screen and in Markdown."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+
+class Report(NamedTuple):
+    """How a command's table is read: what is said above it, its headings and its lines."""
+
+    explanation: tuple[str, ...]
+    headings: tuple[str, ...]
+    lines: Callable[[pd.DataFrame], list[tuple[str, ...]]]
+
+
+def _solver_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [
+        (
+            row.case,
+            row.solver,
+            str(int(row.rows_timed)),
+            _number(row.tol, ".0e"),
+            _range(row.ms_per_row, row.ms_lowest, row.ms_highest),
+            _range(row.ratio, row.ratio_lowest, row.ratio_highest),
+            _number(row.gap, ".0e"),
+            _number(row.nonzeros, ".1f"),
+            _number(row.passes, ".1f"),
+            _number(row.memory_mib, ".0f"),
+        )
+        for row in table[table.ms_per_row.notna()].itertuples()
+    ]
+
+
+def _method_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [
+        (
+            row.case,
+            row.method,
+            str(int(row.n_jobs)),
+            _range(row.ms, row.ms_lowest, row.ms_highest),
+            _range(row.ratio, row.ratio_lowest, row.ratio_highest),
+            _worth(row),
+            _number(row.difference, ".0e"),
+            _number(row.memory_mib, ".1f"),
+        )
+        for row in table[table.ms.notna()].itertuples()
+    ]
+
+
+def _worth(row: Any) -> str:
+    if pd.notna(row.psnr):
+        return f"{row.psnr:.2f} dB, SSIM {row.ssim:.3f}"
+    if pd.notna(row.cost):
+        return f"cost {row.cost:.9e}"
+    return "" if pd.isna(row.log_kappa) else f"log kappa {row.log_kappa:.2f}"
+
+
+SOLVERS = Report(
+    explanation=(
+        "Milliseconds a row, and multiples of our time in the same round: median over the rounds,",
+        "with the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros",
+        "and passes (products with all atoms) are means over rows. MiB: our peak memory beyond the",
+        "input.",
+    ),
+    headings=(
+        *("case", "solver", "rows", "tol.", "ms a row", "x ours"),
+        *("gap", "non-zeros", "passes", "MiB"),
+    ),
+    lines=_solver_lines,
+)
+METHODS = Report(
+    explanation=(
+        "Milliseconds, and multiples of the first method's time in the same round: median over the",
+        "rounds, with the lowest and highest. Difference: the largest from the first method's",
+        "result, in grey levels of [0, 1] away from the border or, for points, relative to the",
+        "largest entry. Cost: `|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log",
+        "kappa: median natural logarithm of the condition numbers. MiB: our peak memory beyond the",
+        "input.",
+    ),
+    headings=("case", "method", "threads", "ms", "x ours", "result", "difference", "MiB"),
+    lines=_method_lines,
+)
+
+
+def remarks(table: pd.DataFrame) -> list[str]:
+    """Why solvers and cases are not in the table, or not at the gap: a line for each reason."""
+    noted = table[table.note != ""]
+    name = noted["solver" if "solver" in noted else "method"]
+    cases = [f"{row.case}: {row.note}" for row in noted[name.isna()].itertuples()]
+    named = noted[name.notna()].assign(name=name)
+    solvers = [
+        f"{', '.join(rows.name.unique())}: {note} ({', '.join(rows.case.unique())})"
+        for note, rows in named.groupby("note", sort=False)
+    ]
+    return cases + solvers
+
+
+def _number(value: float, form: str) -> str:
+    return "" if pd.isna(value) else format(value, form)
+
+
+def _range(median: float, lowest: float, highest: float) -> str:
+    if pd.isna(median):
+        return ""
+    if pd.isna(lowest) or lowest == highest:
+        return _short(median)
+    return f"{_short(median)} ({_short(lowest)} - {_short(highest)})"
+
+
+def _short(value: float) -> str:
+    return format(value, ".3g" if value < 1000 else ".0f")
+
+
+def pretty(headings: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Table:
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in headings[1:]:
+        justify: Any = "left" if heading in ("solver", "method") else "right"
+        shown.add_column(heading, justify=justify, no_wrap=True)
+    previous = ""
+    for case, *cells in lines:
+        if case != previous:
+            shown.add_section()
+            shown.add_row(case, style="italic")
+        ours = cells[0].startswith("twinsolve")
+        shown.add_row("  " + cells[0], *cells[1:], style="bold" if ours else None)
+        previous = case
+    return shown

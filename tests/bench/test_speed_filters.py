@@ -1,0 +1,186 @@
+"""The command `twinsolve speed filters` on small inputs, with the peers that are installed."""
+
+import json
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from PIL import Image
+from skimage.metrics import peak_signal_noise_ratio
+from typer.testing import CliRunner
+
+from twinsolve.bench import time_filters
+from twinsolve.bench.cli import app
+from twinsolve.bench.speed import contest, filters, image_cases, point_cases
+from twinsolve.bench.speed.contest import Case, Contest, Method
+from twinsolve.bench.speed.quality_figure import draw_quality
+
+# How far another package's result may lie from ours, and why it differs at all.
+NEAR = {
+    "nlm-7-21": 0.25,  # 8 bits; another box and exponential
+    "nlm-5-13": 0.25,  # the same
+    "nlm-gaussian-7-21": 0.05,  # another exponential
+    "bilateral-disk-11": 1e-5,
+    "bilateral-square-11": 0.3,  # position weights that are skewed
+    "regression-float64": 1e-10,
+    "regression-float32": 1e-4,
+    "lle-weights": 1e-6,
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Few points and pixels; memory is measured only where the test asks for it."""
+    monkeypatch.setattr(image_cases, "camera", lambda: CAMERA)
+    monkeypatch.setattr(point_cases, "_N_POINTS", 300)
+    monkeypatch.setattr(point_cases, "_N_IMAGES", 2)
+    monkeypatch.setattr(contest, "memory_alone", lambda *args: 1.0)
+    for name in ("regression-float64", "regression-float32"):
+        case = filters.CASES[name]
+        make = partial(case.make.func, **case.make.keywords | {"n_points": 1100})
+        monkeypatch.setitem(filters.CASES, name, Case(name, case.about, make))
+
+
+CAMERA = image_cases.camera()[100:164, 200:280]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["speed", "filters", *arguments])
+
+
+@pytest.mark.parametrize("name", [name for name in filters.CASES if name != "set12"])
+def test_table_of_every_case(small, name):
+    table = time_filters(cases=[name], rounds=2)
+    assert table.package[0] == "twinsolve"
+    assert len(table) > 1
+    for row in table.itertuples():
+        if row.note:
+            assert row.note.endswith("is not installed")
+            continue
+        assert row.ms_lowest <= row.ms <= row.ms_highest
+        assert row.ratio_lowest <= row.ratio <= row.ratio_highest
+        assert row.n_jobs == 1
+        if name in NEAR:
+            assert row.difference <= NEAR[name]
+    assert table.ratio[0] == 1
+    if name.startswith("lle") and name != "lle-weights":
+        assert_allclose(table.cost, table.cost[0], rtol=1e-6, atol=1e-9)
+    if name.startswith("graying"):
+        kappa = table.set_index("method").log_kappa
+        assert_allclose(kappa["gray_tokens, SVD"], 0.95 * kappa["nothing (a copy)"], rtol=1e-4)
+        assert_allclose(kappa["gray_tokens, DCT"], kappa["SciPy DCT"], rtol=1e-3)
+
+
+def test_quality_is_that_of_scikit_image():
+    clean, noisy = image_cases._noisy([CAMERA / 255], 0)
+    assert noisy[0].dtype == np.float32
+    found = image_cases._quality(clean, noisy, clean)
+    expected = peak_signal_noise_ratio(clean[0], noisy[0], data_range=1.0)
+    assert_allclose(found["psnr"], expected)
+    assert_allclose(expected, 20.17, atol=0.3)  # noise of 25 grey levels
+    inside = (slice(10, -10), slice(10, -10))
+    assert_allclose(found["difference"], np.abs(noisy[0] - clean[0])[inside].max())
+    half = [image / 2 for image in clean]
+    assert 0 < image_cases._quality(clean, half, clean)["ssim"] < 1
+
+
+def test_blocks_of_numpy_are_the_attention_of_torch():
+    q, k, v = np.random.default_rng(0).standard_normal((3, 50, 4))
+    found = point_cases._in_blocks(q, k, v, 0.7, 8)
+    assert_allclose(found, point_cases._attention(q, k, v, 0.7), atol=1e-12)
+    weights = np.exp(-((q[:, None] - k) ** 2).sum(axis=-1) / (2 * 0.7**2))
+    assert_allclose(found, weights @ v / weights.sum(axis=1, keepdims=True), atol=1e-12)
+
+
+def test_patches_hold_every_pixel_once():
+    images = np.arange(2 * 4 * 6 * 3).reshape(2, 4, 6, 3)
+    tokens = point_cases._patches(images, 2)
+    assert tokens.shape == (2, 6, 12)
+    assert_allclose(tokens[1, 4].reshape(2, 2, 3), images[1, 2:4, 2:4])
+
+
+def test_two_threads_join_one(small):
+    table = time_filters(cases=["nlm-5-13"], n_jobs=2, rounds=1)
+    assert table.method[:2].tolist() == ["twinsolve", "twinsolve, one thread"]
+    assert table.n_jobs[:3].tolist() == [2, 1, 1]  # scikit-image offers none
+    assert table.difference[1] == 0
+
+
+def test_memory_is_of_a_fresh_process():
+    make = partial(point_cases.make_regression, n_points=1100, dtype="float32")
+    memory = contest.memory_alone(Case("tiny", "-", make), 0, 1)
+    if sys.platform == "linux":
+        assert 0 <= memory < 60
+
+
+def test_set12_runs_every_method_once(small, monkeypatch):
+    monkeypatch.setattr(
+        image_cases, "fetch_set12", lambda: type("Set12", (), {"images": [CAMERA / 255] * 2})
+    )
+    table = time_filters(cases=["set12"], peers=["scikit-image"], rounds=3)
+    assert table.method[0] == "nonlocal_means, defaults"
+    assert (table.ms_lowest == table.ms_highest).all()
+    assert set(table.package) == {"twinsolve", "scikit-image"}
+    assert (table.psnr > 22).all()
+    assert table.method.str.startswith("twicing").any()
+
+
+def test_peers_that_are_not_installed_are_said(small, monkeypatch):
+    monkeypatch.setattr(contest, "installed", lambda module: None if module == "cv2" else "1")
+    table = time_filters(cases=["bilateral-disk-11"], rounds=1)
+    assert table.note.tolist() == ["", "cv2 is not installed"]
+    assert np.isnan(table.ms[1])
+
+
+def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
+    out = tmp_path / "out"
+    arguments = ("--output", str(out), "--case", "nlm-5-13", "--rounds", "1")
+    result = run(*arguments, "--case", "set12")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    for words in (
+        "nlm-5-13",
+        "scikit-image fast mode",
+        "dB, SSIM",
+        "set12: set12/01.png is not in",
+    ):
+        assert words in text
+    rows = json.loads((out / "table.json").read_text())
+    assert rows[0]["memory_mib"] == 1
+    assert "| nlm-5-13 | twinsolve | 1 |" in (out / "summary.md").read_text()
+    assert not (out / "quality.png").exists()
+
+    monkeypatch.setattr(filters, "hold", None)  # nothing is left to compute
+    assert run(*arguments).exit_code == 0
+    assert isinstance(run(*arguments, "--seed", "1").exception, TypeError)
+
+
+def test_figure_of_set12(tmp_path):
+    quick = Method("quick", "twinsolve", lambda: 1.0)
+    slow = Method("slow", "scikit-image", lambda: 2.0)
+    made = Contest([quick, slow], lambda result, first: {"psnr": 27 + result, "ssim": 0.5})
+    case = Case("set12", "-", lambda seed, n_jobs: made, once=True, memory=False)
+    table = contest.hold(case, ["scikit-image"], rounds=1, n_jobs=1, seed=0, progress=None)
+    assert table.psnr.tolist() == [28, 29]
+    draw_quality(table, tmp_path / "quality.png")
+    assert Image.open(tmp_path / "quality.png").size[0] > 800
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(ValueError, match=r"cases: must be among .*'no such'"):
+        time_filters(cases=["no such"])
+    with pytest.raises(ValueError, match=r"peers: must be among .*'scikit-image'.*'no such'"):
+        time_filters(peers=["no such"])
+    for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):
+        with pytest.raises(ValueError, match="rounds, n_jobs: must be >= 1 and seed >= 0"):
+            time_filters(cases=[], **wrong)
+
+
+def test_help_explains_itself():
+    result = run("--help")
+    assert result.exit_code == 0
+    for word in ("--case", "--peer", "--rounds", "--n-jobs", "--seed", "--output", "scikit-image"):
+        assert word in result.output
