@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from os import environ
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from .race import Progress
 from .rounds import in_turns, timing
 
 OURS = "twinsolve"
+# Have the C library give freed arrays back at once, else a second run takes none anew.
+_RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 MODULES = {
     OURS: "twinsolve",
     "numpy": "numpy",
@@ -156,7 +160,8 @@ def memory_alone(case: Case, seed: int, n_jobs: int) -> float:
     arguments = [maker.__module__, maker.__name__, json.dumps(given), str(seed), str(n_jobs)]
     # -P: the present folder must not shadow what the child imports.
     command = [sys.executable, "-P", "-m", __name__, *arguments]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    run = subprocess.run(command, env=environ | _RETURNED, stdout=PIPE, text=True, check=True)
+    return float(run.stdout)
 
 
 def _main(module: str, maker: str, given: str, seed: str, n_jobs: str) -> None:

@@ -66,7 +66,9 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
     """Our defaults, what others have, and our defaults boosted."""
     clean, noisy = _noisy(fetch_set12().images, seed)
     default = partial(nonlocal_means, sigma=_SIGMA, n_jobs=n_jobs)
-    gaussian = partial(default, patch_weights="gaussian")
+    gaussian = partial(
+        default, patch_size=7, patch_distance=5, h=0.95 * _SIGMA, patch_weights="gaussian"
+    )
     boosted: dict[str, Callable[[Array], Array]] = {
         "twicing": partial(twicing, default),
         "L2 boosting, 5 steps": partial(l2_boosting, default, n_iter=5),
@@ -76,7 +78,9 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
     return Contest(
         [
             Method("nonlocal_means, defaults", OURS, partial(_each, default, noisy), n_jobs),
-            Method("nonlocal_means, Gaussian", OURS, partial(_each, gaussian, noisy), n_jobs),
+            Method(
+                "nonlocal_means, Gaussian, 7 / 11", OURS, partial(_each, gaussian, noisy), n_jobs
+            ),
             *_nonlocal_means_of_others(noisy, n_jobs, **small),
             *_nonlocal_means_of_others(noisy, n_jobs, **large),
             _skimage_slow_mode(noisy, **small),

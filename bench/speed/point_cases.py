@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.fft import dctn, idctn
 from scipy.sparse import eye_array
-from skimage.data import astronaut
+from skimage.data import chelsea
 from sklearn.datasets import make_swiss_roll
 from sklearn.manifold import LocallyLinearEmbedding as TheirEmbedding
 from sklearn.manifold._locally_linear import barycenter_weights
@@ -129,7 +129,7 @@ def _swiss_roll(seed: int, n_features: int) -> Array:
 def make_graying(seed: int, n_jobs: int, *, image_size: int, patch_size: int) -> Contest:
     """The patches of 32 colour images, as tokens; one image a call."""
     rng = np.random.default_rng(seed)
-    picture = astronaut() / 255
+    picture = chelsea() / 255
     corners = rng.integers(len(picture) - image_size, size=(_N_IMAGES, 2))
     crops = np.stack([picture[y : y + image_size, x : x + image_size] for y, x in corners])
     tokens = _patches(crops.astype(np.float32), patch_size)
