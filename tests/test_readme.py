@@ -54,3 +54,14 @@ def test_errors_quoted_stand_in_the_committed_results():
     for recipe, numbers in quoted:
         cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
         assert re.search(rf"\| {re.escape(recipe)} \| .* \| all \| {cells} \|", summary), recipe
+
+
+def test_filters_quoted_stand_in_the_committed_results():
+    summary = (ROOT / "docs/results/speed-filters/summary.md").read_text()
+    cases = "nlm|bilateral|regression|lle"
+    quoted = re.findall(rf"^\| ((?:{cases})-[\w-]+) \| ([^|]+) \| ([^|]+) \| (.*) \|$", README, re.M)
+    assert len(quoted) == 24
+    for case, method, ratio, result in quoted:
+        row = rf"| {case} | {method} | 1 | "
+        (line,) = [line for line in summary.splitlines() if line.startswith(row)]
+        assert line[len(row) :].split(" | ")[1:3] == [ratio, result], (case, method)
