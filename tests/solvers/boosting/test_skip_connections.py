@@ -155,12 +155,16 @@ def test_images_no_layers_and_overflow(shape):
     [
         ({"n_iter": -1}, "n_iter: must be a whole number >= 0"),
         ({"t": np.nan}, "t: must be finite"),
-        ({"t": [0.1, 0.2]}, "t: must be finite, one number or one for each of the 3 layers"),
-        ({"t": "a"}, "t: must be a number or one a layer"),
+        (
+            {"t": [0.1, 0.2]},
+            "t: must be a number or hold one entry for each of the 3 layers, got shape",
+        ),
+        ({"t": "a"}, "t: must be a number or one for each layer"),
         ({"filter": [np.eye(2)] * 2}, "filter: holds 2 filters for 3 layers"),
         ({"filter": [np.eye(2), np.eye(2), np.eye(3)]}, r"filter\[2\]: must be 2 x 2"),
         ({"filter": [np.tanh, np.sum, np.tanh]}, r"filter\[1\]: must return a real array"),
-        ({"filter": np.ones((3, 2, 2))}, "filter: Found array with dim 3"),
+        ({"filter": np.ones((2, 2, 2))}, "filter: holds 2 filters for 3 layers"),
+        ({"filter": np.ones((1, 3, 2, 2))}, "filter: Found array with dim 4"),
         ({"y": [[np.inf]]}, "y: Input y contains infinity"),
     ],
 )
@@ -176,7 +180,7 @@ def test_bad_input_of_boost_is_named(settings, words):
         ({"sources": [-1]}, r"sources\[0\]: must be a whole number"),
         ({"sources": [0, 0.5]}, r"sources\[1\]: must be a whole number"),
         ({"sources": 3}, "sources: must be a sequence"),
-        ({"sources": [0, 0], "weights": [1.0]}, "weights: must be finite"),
+        ({"sources": [0, 0], "weights": [1.0]}, "weights: must be a number or hold one entry"),
         ({"sources": [0], "weights": np.inf}, "weights: must be finite"),
     ],
 )

@@ -217,7 +217,7 @@ def test_assumptions_are_checked_and_named():
     for call, words in [
         (lambda: attention_condition_bound(flat, eye, eye, eye), "X: must have full rank"),
         (lambda: attention_condition_bound(X, eye, flat, eye), "key_weight: must have full rank"),
-        (lambda: attention_condition_bound(X, eye, eye, np.eye(3)), "value_weight: has 3 columns"),
+        (lambda: attention_condition_bound(X, eye, eye, np.eye(3)), "value_weight: must be 2 x 2"),
         (lambda: attention_condition_bound(X, eye[:1], eye, eye), "query_weight: must be 2 x 2"),
         (
             lambda: attention_condition_bound(np.diag([1.0, 1e-7]), eye, eye, eye),

@@ -367,11 +367,11 @@ def test_a_float32_softmax_is_accepted_and_what_is_no_smoother_refused():
     rng = np.random.default_rng(0)
     A = softmax(rng.standard_normal((300, 300)).astype(np.float32), axis=1)
     assert 0 < ergodicity_coefficient(A) < 1
-    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row 1 sums to 2"):
+    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row 1 is off by 1"):
         ergodicity_coefficient([[1.0, 0.0], [1.0, 1.0]])
     with pytest.raises(ValueError, match=r"^A: every row"):
         high_frequency_gain(2 * np.eye(3))
-    with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the values"):
+    with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the other input"):
         low_pass_ratio(np.eye(2), np.ones((3, 1)), n_steps=1)
     with pytest.raises(ValueError, match=r"^values: .*NaN"):
         low_pass_ratio([[1.0]], [[np.nan]], n_steps=1)
