@@ -143,8 +143,14 @@ def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
     return checked / sums, checked.dtype
 
 
+def unit_size(X: Array) -> Array:
+    """X in float64 over the power of two above its largest entry, without rounding."""
+    unit: Array = np.ldexp(X.astype(np.float64), -np.frexp(np.abs(X).max())[1])
+    return unit
+
+
 def frobenius_norm(X: Array) -> float:
-    """Norm of all entries, from entries of unit size so that no square overflows or vanishes."""
+    """Norm of all entries, from entries of unit size, so that no square overflows or vanishes."""
     size = float(np.abs(X).max())
     return size * float(np.linalg.norm(X / size)) if size > 0 else 0.0
 

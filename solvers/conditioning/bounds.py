@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_square, rounding_error
+from ..solution import Array, check_matrix, check_square, rounding_error, unit_size
 from .spectrum import condition_number
 
 
@@ -111,10 +111,10 @@ def feed_forward_condition_bound(
     (6.0, 6.0)
     """
     X = _check_tall(X)
-    up = _unit(check_matrix(up_weight, "up_weight"))
+    up = unit_size(check_matrix(up_weight, "up_weight"))
     if len(up) != X.shape[1]:
         raise ValueError(f"up_weight: has {len(up)} rows, but X has {X.shape[1]} columns")
-    down = _unit(check_matrix(down_weight, "down_weight"))
+    down = unit_size(check_matrix(down_weight, "down_weight"))
     if len(down) != up.shape[1] or down.shape[1] > X.shape[1]:
         raise ValueError(
             f"down_weight: must have {up.shape[1]} rows and at most {X.shape[1]} columns, "
@@ -177,7 +177,7 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
     if mu[0] < -rounding * mu[-1] or mu[0] <= -1:
         raise ValueError(f"M: must be positive semidefinite, smallest eigenvalue {mu[0]:.3g}")
     bound = condition_number(X) * (mu[-1] + 1) / (mu[0] + 1)
-    return _both_sides(X @ _unit(symmetric + np.eye(len(mu))), bound)
+    return _both_sides(X @ unit_size(symmetric + np.eye(len(mu))), bound)
 
 
 def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
@@ -188,7 +188,7 @@ def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
 
 
 def _check_tall(X: ArrayLike) -> Array:
-    X = _unit(check_matrix(X, "X"))
+    X = unit_size(check_matrix(X, "X"))
     if len(X) < X.shape[1]:
         raise ValueError(
             f"X: needs at least as many tokens as features for the bound, got {X.shape}"
@@ -197,10 +197,4 @@ def _check_tall(X: ArrayLike) -> Array:
 
 
 def _check_weight(W: ArrayLike, name: str, n_features: int) -> Array:
-    return _unit(check_square(check_matrix(W, name), name, n_features))
-
-
-def _unit(M: Array) -> Array:
-    """M in float64 over the power of two above its largest entry, which is exact."""
-    unit: Array = np.ldexp(M.astype(np.float64), -np.frexp(np.abs(M).max())[1])
-    return unit
+    return unit_size(check_square(check_matrix(W, name), name, n_features))

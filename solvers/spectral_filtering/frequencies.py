@@ -4,7 +4,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_square, frobenius_norm
+from ..solution import Array, check_matrix, check_square, frobenius_norm, unit_size
 
 
 def split_frequencies(X: ArrayLike) -> tuple[Array, Array]:
@@ -80,8 +80,7 @@ def high_frequency_share(X: ArrayLike) -> float:
     >>> high_frequency_share([[7.0], [-1.0]])
     0.8
     """
-    X = check_matrix(X, "X").astype(np.float64)
-    X /= np.abs(X).max() or 1.0
+    X = unit_size(check_matrix(X, "X"))
     norm = frobenius_norm(X)
     return min(frobenius_norm(centre(X)[1]) / norm, 1.0) if norm > 0 else 0.0
 

@@ -15,6 +15,7 @@ from ..solution import (
     check_row_stochastic,
     check_square,
     frobenius_norm,
+    unit_size,
 )
 from .frequencies import centre
 
@@ -63,10 +64,10 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
     >>> low_pass_ratio([[0.75, 0.25], [0.25, 0.75]], [[3.0], [1.0]], n_steps=2)
     array([0.5  , 0.25 , 0.125])
     """
-    values = check_matrix(values, "values").astype(np.float64)
+    values = unit_size(check_matrix(values, "values"))
     smoother = check_square(check_row_stochastic(A, "A")[0], "A", len(values))
     ratios = np.empty(check_integer(n_steps, "n_steps", minimum=0) + 1)
-    mean, high = centre(values / (np.abs(values).max() or 1.0))
+    mean, high = centre(values)
     for t in range(len(ratios)):
         dc, hc = math.sqrt(len(values)) * frobenius_norm(mean), frobenius_norm(high)
         ratios[t] = hc / dc if dc > 0 else math.inf if hc > 0 else 0.0

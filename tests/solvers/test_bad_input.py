@@ -13,6 +13,12 @@ rng = np.random.default_rng(0)
 POINTS, SQUARE = rng.standard_normal((6, 4)), rng.standard_normal((6, 6))
 AFFINITY = np.abs(SQUARE + SQUARE.T)
 LABELS = [0, 0, 0, 1, 1, 1]
+STOCHASTIC = AFFINITY / AFFINITY.sum(axis=1, keepdims=True)
+# A number that may have any sign is a np.float32 here, one that must be >= 0 a float.
+ANY = np.float32(0.5)
+ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
+KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
+LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
 SPARSE_CODING = {"Y": POINTS, "dictionary": POINTS, "lam": 1.0}
 ALLOWED = {
     "admm_low_rank_self_expression": {
@@ -70,6 +76,62 @@ ALLOWED = {
     "svd_power_affinity": {"coef": SQUARE, "n_clusters": 2, "dimension": 1, "power": 2.0},
     "symmetric_affinity": {"coef": SQUARE},
     "unit_rows": {"coef": SQUARE},
+    "anisotropic_nonlocal_means": {"X": POINTS, "values": POINTS, "metric": POINTS**2, "h": 1.0},
+    "attention_condition_bound": {"X": SQUARE} | LINEAR,
+    "attention_spectrum": {"A": SQUARE},
+    "boost": {"filter": SQUARE, "y": POINTS, "t": ANY, "n_iter": 2},
+    "boosting_lipschitz_bound": {"lipschitz": 1.0, "n_layers": 2, "t": 0.5},
+    "condition_number": {"X": POINTS},
+    "elliptical_metric": {"values": POINTS, "previous": SQUARE[:, :4]},
+    "energy_gradient": {"u": POINTS} | ENERGY,
+    "ergodicity_coefficient": {"A": STOCHASTIC},
+    "exact_gradient_flow": ENERGY | {"time": 1.0},
+    "feed_forward_condition_bound": {"X": POINTS, "up_weight": SQUARE[:4], "down_weight": POINTS},
+    "generalized_residual": {"filter": SQUARE, "y": POINTS, "sources": (0, 0), "weights": ANY},
+    "gradient_flow": ENERGY | {"n_iter": 2, "step": 0.01},
+    "gray_tokens": {"X": POINTS, "eps": 0.9},
+    "high_frequency_gain": {"A": STOCHASTIC},
+    "high_frequency_gain_bound": {"n_tokens": 4, "alpha": 1.0, "n_layers": 2},
+    "high_frequency_share": {"X": POINTS},
+    "high_pass_scale": {"A": STOCHASTIC, "omega": ANY},
+    "high_pass_values": {"smoothed": POINTS, "values": POINTS, "omega": ANY},
+    "l2_boosting": {"smoother": SQUARE, "values": POINTS, "n_iter": 2, "shrinkage": 0.5},
+    "local_linear_regression": KERNEL | {"values": POINTS, "reg": 0.1},
+    "local_linear_residual": KERNEL | {"values": POINTS, "estimate": POINTS, "reg": 0.1},
+    "low_pass_ratio": {"A": STOCHASTIC, "values": POINTS, "n_steps": 2},
+    "method_noise": {"filter": SQUARE, "y": POINTS},
+    "minimize_energy": ENERGY | {"tol": 1e-6, "max_iter": 1000},
+    "nadaraya_watson": KERNEL | {"values": POINTS},
+    "nadaraya_watson_residual": KERNEL | {"values": POINTS, "estimate": POINTS},
+    "neutreno_fixed_point": {
+        "f": POINTS, "A": STOCHASTIC, "lam": 0.5, "tol": 1e-6, "max_iter": 1000,
+    },
+    "neutreno_iteration": {"f": POINTS, "A": STOCHASTIC, "lam": 0.1, "n_iter": 2},
+    "neutreno_lam_limit": {"K": AFFINITY},
+    "neutreno_spectral_radius": {"A": STOCHASTIC, "lam": 0.5},
+    "random_walk_limit": {"values": POINTS, "A": STOCHASTIC},
+    "random_walk_rate": {"A": STOCHASTIC},
+    "random_walk_values": {"values": POINTS, "A": STOCHASTIC, "n_steps": 2},
+    "regularized_energy": {"u": POINTS} | ENERGY,
+    "residual_noise_share": {"filter": SQUARE, "signal": POINTS, "noise": POINTS},
+    "scale_frequencies": {"Y": POINTS, "s": ANY, "t": ANY},
+    "signal_to_noise_ratio": {"signal": POINTS, "noise": POINTS},
+    "skip_condition_bound": {"X": SQUARE, "M": SQUARE @ SQUARE.T},
+    "smoother_matrix": KERNEL,
+    "smoothness": {"u": POINTS, "K": AFFINITY},
+    "smoothness_gradient": {"u": POINTS, "K": AFFINITY},
+    "snr_gain_bound": {"signal_share": 1.0, "cosine": ANY, "noise_share": 0.5},
+    "sos_boosting": {"filter": STOCHASTIC, "y": POINTS, "n_iter": 2, "rho": 0.5, "tau": 0.5},
+    "sos_tau_max": {"eigenvalues": (0.5, 1.0), "rho": 0.5},
+    "split_frequencies": {"X": POINTS},
+    "stationary_distribution": {"A": STOCHASTIC},
+    "twicing": {"smoother": SQUARE, "values": POINTS},
+    "entropic_gap": {"logits": SQUARE, "matrix": STOCHASTIC},
+    "marginal_violation": {"matrix": SQUARE},
+    "simplex_projection_residual": {"logits": SQUARE, "projection": STOCHASTIC},
+    "sinkhorn": {"logits": SQUARE, "tol": 1e-6, "max_iter": 1000},
+    "sparsemax": {"logits": SQUARE},
+    "weighted_least_squares_residual": {"weights": AFFINITY, "values": POINTS, "estimate": POINTS},
 }  # fmt: skip
 
 
@@ -87,7 +149,10 @@ def call(name, **changed):
 
 
 def test_no_function_is_missing_here():
-    families = ("self_expression", "sparse_coding", "clustering", "metrics")
+    families = (
+        "self_expression", "sparse_coding", "clustering", "metrics", "boosting", "conditioning",
+        "kernel_smoothing", "nonlocal_energy", "spectral_filtering",
+    )  # fmt: skip
     public = [getattr(solvers, name) for name in solvers.__all__]
     names = {f.__name__ for f in public if isfunction(f) and f.__module__.split(".")[2] in families}
     assert names == set(ALLOWED)
