@@ -74,15 +74,19 @@ def test_check_lam_gives_one_entry_a_row():
 def test_check_square_names_the_shape():
     for matrix in (np.eye(2), csr_array(np.eye(2))):
         assert check_square(matrix, "A") is check_square(matrix, "A", 2) is matrix
-        with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the other input, got shape"):
+        with pytest.raises(
+            ValueError, match=r"^A: must be 3 x 3 to fit the other input, got shape"
+        ):
             check_square(matrix, "A", 3)
     with pytest.raises(ValueError, match=r"^A: must be square, got shape \(2, 3\)"):
         check_square(np.ones((2, 3)), "A")
 
 
-@pytest.mark.parametrize("bad", [np.nan, [1.0, np.inf], [1.0], [[1.0, 2.0]], "a", None, [[1], [1, 2]]])
+@pytest.mark.parametrize(
+    "bad", [np.nan, [1.0, np.inf], [1.0], [[1.0, 2.0]], "a", None, [[1], [1, 2]]]
+)
 def test_check_one_or_each_refuses(bad):
-    with pytest.raises(ValueError, match="^s: must be"):
+    with pytest.raises(ValueError, match=r"^s: must be"):
         check_one_or_each(bad, "s", 2, "feature")
 
 
@@ -92,7 +96,9 @@ def test_check_one_or_each_gives_one_for_each_and_takes_any_sign():
     assert check_one_or_each(1.0, "s", 0, "layer").shape == (0,)
 
 
-@pytest.mark.parametrize(("dtype", "small", "large"), [(np.float32, 1e-4, 2e-4), (float, 2e-13, 4e-13)])
+@pytest.mark.parametrize(
+    ("dtype", "small", "large"), [(np.float32, 1e-4, 2e-4), (float, 2e-13, 4e-13)]
+)
 def test_check_row_stochastic_takes_out_rounding_and_refuses_more(dtype, small, large):
     A = np.array([[0.25, 0.75], [1.5, -0.5]])
     checked, own = check_row_stochastic(((1 + small) * A).astype(dtype), "A")
