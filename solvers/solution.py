@@ -89,6 +89,72 @@ def _checked(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
         raise ValueError(f"{name}: {error}") from error
 
 
+def check_square(matrix: Any, name: str, size: int | None = None) -> Any:
+    """Return `matrix`, dense or sparse, if it is square, and of the given size if there is one.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    rows, columns = matrix.shape
+    if size is None and rows != columns:
+        raise ValueError(f"{name}: must be square, got shape {matrix.shape}")
+    if size is not None and (rows, columns) != (size, size):
+        raise ValueError(
+            f"{name}: must be {size} x {size} to fit the other input, got shape {matrix.shape}"
+        )
+    return matrix
+
+
+def rounding_error(dtype: Any) -> float:
+    """Relative error that is taken for rounding: of exponentials of logits up to 1,000 in size."""
+    return 1e3 * float(np.finfo(dtype).eps)
+
+
+def check_row_sums(sums: Array, dtype: Any, name: str) -> None:
+    """Accept row sums of a matrix in `dtype` if they are 1, up to rounding in that dtype.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    off = np.abs(sums - 1).ravel()
+    if off.max() > rounding_error(dtype):
+        row = int(off.argmax())
+        raise ValueError(
+            f"{name}: every row must sum to 1, but row {row} is off by {off[row]:.3g}, more than "
+            f"rounding in {np.dtype(dtype)}"
+        )
+
+
+def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
+    """Return A in float64 with row sums of exactly 1, up to float64, and its own dtype.
+
+    Raises
+    ------
+    ValueError
+        If `check_matrix` or `check_row_sums` refuses it.
+    """
+    checked = check_matrix(A, name)
+    sums = checked.sum(axis=1, keepdims=True, dtype=np.float64)
+    check_row_sums(sums, checked.dtype, name)
+    return checked / sums, checked.dtype
+
+
+def unit_size(X: Array) -> Array:
+    """X in float64 over the power of two above its largest entry, without rounding."""
+    unit: Array = np.ldexp(X.astype(np.float64), -np.frexp(np.abs(X).max())[1])
+    return unit
+
+
+def frobenius_norm(X: Array) -> float:
+    """Norm of all entries, from entries of unit size, so that no square overflows or vanishes."""
+    size = float(np.abs(X).max())
+    return size * float(np.linalg.norm(X / size)) if size > 0 else 0.0
+
+
 def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
     """Return `value` as a float if it is finite and positive (or zero, where allowed).
 
@@ -120,6 +186,30 @@ def check_integer(value: int, name: str, *, minimum: int, maximum: int | None = 
     return int(value)
 
 
+def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: str) -> Array:
+    """Return a finite number, or one for each layer, feature or row, as an array of shape (count,).
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    try:
+        checked = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: must be a number or one for each {what}, got {values!r}"
+        ) from error
+    if checked.shape not in ((), (count,)):
+        raise ValueError(
+            f"{name}: must be a number or hold one entry for each of the {count} {what}s, "
+            f"got shape {checked.shape}"
+        )
+    if not np.isfinite(checked).all():
+        raise ValueError(f"{name}: must be finite, got {values!r}")
+    return np.broadcast_to(checked, (count,)).copy()
+
+
 def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     """Return the penalty weight as an array of shape (n_rows,), one positive entry a row.
 
@@ -128,18 +218,10 @@ def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     ValueError
         If an entry is not finite and positive, or there is neither one nor one for each row.
     """
-    try:
-        values = np.asarray(lam, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"lam: must be a number or one for each row, got {lam!r}") from error
-    if values.ndim > 1 or (values.ndim == 1 and len(values) != n_rows):
-        raise ValueError(
-            f"lam: must be a number or hold one entry for each of the {n_rows} rows, "
-            f"got shape {values.shape}"
-        )
-    if not (np.isfinite(values).all() and (values > 0).all()):
+    values = check_one_or_each(lam, "lam", n_rows, "row")
+    if not (values > 0).all():
         raise ValueError(f"lam: must be finite and > 0, got {lam!r}")
-    return np.broadcast_to(values, (n_rows,)).copy()
+    return values
 
 
 def warn_unless_converged(

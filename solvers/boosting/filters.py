@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import sparray
 
-from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix
+from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_square
 
 Function = Callable[[Array], Array]
 Filter: TypeAlias = ArrayLike | sparray | Function
@@ -52,10 +52,7 @@ def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
             f"{name}: a matrix acts on values of two dimensions, one row a sample or pixel, but "
             f"these have shape {values.shape}"
         )
-    A: Any = check_dense_or_sparse(filter, name)
-    n = len(values)
-    if A.shape != (n, n):
-        raise ValueError(f"{name}: must be {n} x {n} to fit the values, got {A.shape}")
+    A = check_square(check_dense_or_sparse(filter, name), name, len(values))
     dtype = np.result_type(A.dtype, values.dtype)
     return _checked(lambda x: A @ x, name), values.astype(dtype, copy=False)
 
@@ -63,7 +60,9 @@ def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
 def bind_layers(
     filter: Filter | Sequence[Filter], values: Array, n_layers: int, name: str
 ) -> tuple[list[Function], Array]:
-    """As `bind`, for one filter that serves all layers or a list or tuple of one for each."""
+    """As `bind`, for one filter that serves all layers or a sequence of one for each."""
+    if isinstance(filter, np.ndarray) and filter.ndim == 3:
+        filter = list(filter)
     if not _is_sequence_of_filters(filter):
         function, values = bind(filter, values, name)  # type: ignore[arg-type]
         return [function] * n_layers, values

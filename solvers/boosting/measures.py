@@ -6,7 +6,7 @@ import numbers
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive
+from ..solution import Array, check_positive, frobenius_norm
 from .filters import Filter, bind, check_values
 
 
@@ -41,9 +41,10 @@ def signal_to_noise_ratio(signal: ArrayLike, noise: ArrayLike) -> float:
     2.5
     """
     u, n = _check_parts(signal, noise)
-    above, below = float(np.linalg.norm(u)), float(np.linalg.norm(n))
-    if above == below == 0:
+    size = max(np.abs(u).max(), np.abs(n).max())
+    if size == 0:
         raise ValueError("signal: is zero and so is the noise, so that the ratio is not defined")
+    above, below = frobenius_norm(u / size), frobenius_norm(n / size)
     return above / below if below > 0 else math.inf
 
 
@@ -89,7 +90,9 @@ def method_noise(filter: Filter, y: ArrayLike) -> Array:
 def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) -> float:
     """Share of the noise that a filter lets through: ``g = |f(u + n) - f(u)| / |n|``.
 
-    For a linear filter this is ``|A n| / |n|``, whatever the signal.
+    For a linear filter this is ``|A n| / |n|``, whatever the signal, and a matrix is applied to the
+    noise alone. A callable is applied to ``u + n`` and u, and the difference cancels: its error is
+    rounding of the size of ``f(u)``, relative to ``|n|``.
 
     Parameters
     ----------
@@ -120,11 +123,13 @@ def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) ->
     0.0
     """
     u, n = _check_parts(signal, noise)
-    below = float(np.linalg.norm(n))
-    if below == 0:
+    if not n.any():
         raise ValueError("noise: must not be zero, as its share is then not defined")
     f, u = bind(filter, u, "filter")
-    return float(np.linalg.norm(_finite(f(u + n)) - _finite(f(u)))) / below
+    if callable(filter):
+        return frobenius_norm(_finite(f(u + n)) - _finite(f(u))) / frobenius_norm(n)
+    n = n / np.abs(n).max()
+    return frobenius_norm(_finite(f(n))) / frobenius_norm(n)
 
 
 def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> float:

@@ -15,8 +15,8 @@ def twicing(smoother: Filter, values: ArrayLike) -> Array:
         A V + A (V - A V) = (2 A - A^2) V
 
     For a symmetric smoother the response to an eigenvalue mu is ``2 mu - mu^2 = 1 - (1 - mu)^2``:
-    twicing keeps more of the high frequencies than A. If A is row stochastic, so is the sum of the
-    rows of ``2 A - A^2``; entries may be negative. It is `l2_boosting` with two steps.
+    twicing keeps more of the high frequencies than A. If the rows of A sum to 1, so do those of
+    ``2 A - A^2``; entries may be negative. It is `l2_boosting` with two steps.
 
     Parameters
     ----------
@@ -69,8 +69,9 @@ def l2_boosting(
     For a linear smoother ``S = A``, ``u_m = (I - (I - nu A)^m) y``: the response to an eigenvalue
     mu is ``1 - (1 - nu mu)^m``. For a diagonalisable A the iterates diverge for some y if and only
     if some ``|1 - nu mu| > 1``, as for every negative mu. Where the eigenvalues are in
-    ``[0, 1]``, as for a symmetric positive semidefinite smoother, they tend to the projection of y
-    on the range of A: the noise comes back, and `n_iter` is what regularises.
+    ``[0, 1]``, as for a symmetric positive semidefinite smoother with ``|A|_2 <= 1``, they tend to
+    the projection of y on the range of A along its null space: the noise comes back, and `n_iter`
+    is what regularises.
 
     Parameters
     ----------

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_integer, check_positive
+from ..solution import Array, check_integer, check_one_or_each, check_positive
 from .filters import Callback, Filter, bind_layers, check_values, iterate
 
 
@@ -13,7 +12,7 @@ def boost(
     filter: Filter | Sequence[Filter],
     y: ArrayLike,
     *,
-    t: float | ArrayLike,
+    t: float | ArrayLike = 0.0,
     n_iter: int,
     callback: Callback | None = None,
 ) -> Array:
@@ -32,12 +31,14 @@ def boost(
     ----------
     filter : matrix or callable, or a list or tuple of them, one a layer
         An array-like or sparse array of shape (n_samples, n_samples), or a function of Y_l, which
-        need not be linear.
+        need not be linear. One matrix a layer may also be an ndarray of shape (n_iter, n_samples,
+        n_samples).
     y : array-like of shape (n_samples, n_values), or an image for callables
         A callable is given, and returns, arrays of its shape, (height, width) and three dimensions
         included. A matrix needs an image as one row a pixel.
-    t : float or array-like of shape (n_iter,)
+    t : float or array-like of shape (n_iter,), default=0.0
         Weight of the first layer, in ``[0, 1]`` for the bounds; one for all layers or one each.
+        The default is the plain residual.
     n_iter : int
         Number of layers >= 0.
     callback : callable, optional
@@ -67,7 +68,7 @@ def boost(
            [2.25]])
     """
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
-    weights = _check_weights(t, n_iter, "t")
+    weights = check_one_or_each(t, "t", n_iter, "layer").tolist()
     functions, y = bind_layers(filter, check_values(y, "y"), n_iter, "filter")
 
     def step(layer: int, Y: Array) -> Array:
@@ -134,7 +135,7 @@ def generalized_residual(
         check_integer(source, f"sources[{layer}]", minimum=0, maximum=layer)
         for layer, source in enumerate(sources)
     ]
-    t = _check_weights(weights, len(indices), "weights")
+    t = check_one_or_each(weights, "weights", len(indices), "layer").tolist()
     functions, y = bind_layers(filter, check_values(y, "y"), len(indices), "filter")
     layers = [y]
 
@@ -169,6 +170,7 @@ def boosting_lipschitz_bound(lipschitz: float, n_layers: int, *, t: float = 0.0)
     Returns
     -------
     float
+        Infinite where it exceeds the range of float64.
 
     Raises
     ------
@@ -194,16 +196,3 @@ def boosting_lipschitz_bound(lipschitz: float, n_layers: int, *, t: float = 0.0)
     for _ in range(check_integer(n_layers, "n_layers", minimum=0)):
         K = (L + 1 - t) * K + t
     return K
-
-
-def _check_weights(weights: float | ArrayLike, n_layers: int, name: str) -> list[float]:
-    try:
-        values = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: must be a number or one a layer, got {weights!r}") from error
-    if values.shape not in ((), (n_layers,)) or not np.isfinite(values).all():
-        raise ValueError(
-            f"{name}: must be finite, one number or one for each of the {n_layers} layers, got "
-            f"{weights!r}"
-        )
-    return [float(value) for value in np.broadcast_to(values, (n_layers,))]

@@ -1,7 +1,8 @@
 """What bounds the condition number of the output of linear layers: both sides, to compare.
 
 Rounding moves a condition number by a share of about ``kappa`` times machine precision, and where
-it hides that a matrix has full rank, no comparison is made.
+it hides that a matrix has full rank, no comparison is made. Condition numbers have no scale, so
+that factors are taken to unit size first.
 """
 
 import math
@@ -9,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix
+from ..solution import Array, check_matrix, check_square, rounding_error, unit_size
 from .spectrum import condition_number
 
 
@@ -23,7 +24,7 @@ def attention_condition_bound(
         kappa(X Wq Wk^T X^T X Wv) <= kappa(Wq) kappa(Wk) kappa(Wv) kappa(X)^3
 
     It needs at least as many tokens as features, and full rank throughout; with identity weights
-    the sides are equal.
+    the sides are equal. Near a kappa of 1 / eps rounding may take kappa above the bound.
 
     Parameters
     ----------
@@ -76,6 +77,8 @@ def feed_forward_condition_bound(
 
         kappa(X Wup Wdown) <= kappa(X) kappa(Wup Wdown)
 
+    Near a kappa of 1 / eps rounding may take kappa above the bound.
+
     Parameters
     ----------
     X : array-like of shape (n_tokens, n_features)
@@ -108,10 +111,10 @@ def feed_forward_condition_bound(
     (6.0, 6.0)
     """
     X = _check_tall(X)
-    up = check_matrix(up_weight, "up_weight").astype(np.float64)
+    up = unit_size(check_matrix(up_weight, "up_weight"))
     if len(up) != X.shape[1]:
         raise ValueError(f"up_weight: has {len(up)} rows, but X has {X.shape[1]} columns")
-    down = check_matrix(down_weight, "down_weight").astype(np.float64)
+    down = unit_size(check_matrix(down_weight, "down_weight"))
     if len(down) != up.shape[1] or down.shape[1] > X.shape[1]:
         raise ValueError(
             f"down_weight: must have {up.shape[1]} rows and at most {X.shape[1]} columns, "
@@ -130,13 +133,15 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
 
     for M symmetric positive semidefinite with extreme eigenvalues mu, so that
     ``kappa(M + I) <= kappa(M)``: the bound is below the ``kappa(X) kappa(M)`` of the layer without
-    the skip connection.
+    the skip connection. Near a kappa of 1 / eps rounding may take kappa above the bound.
 
     Parameters
     ----------
     X : array-like of shape (n_tokens, n_features)
         At least as many tokens as features.
     M : array-like of shape (n_features, n_features)
+        Symmetric positive semidefinite up to rounding: 1,000 times machine precision, of float32 if
+        M is float32, relative to the largest entry and eigenvalue. Its symmetric part is used.
 
     Returns
     -------
@@ -162,14 +167,17 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
     (8.0, 8.0)
     """
     X = _check_tall(X)
-    M = _check_weight(M, "M", X.shape[1])
-    if not np.allclose(M, M.T, rtol=1e-10, atol=1e-12 * np.abs(M).max()):
+    given = check_square(check_matrix(M, "M"), "M", X.shape[1])
+    rounding = rounding_error(given.dtype)
+    halves = given.astype(np.float64) / 2
+    if np.abs(halves - halves.T).max() > rounding * np.abs(halves).max():
         raise ValueError("M: must be symmetric")
-    mu = np.linalg.eigvalsh(M)
-    if mu[0] < -1e-10 * abs(mu[-1]):
+    symmetric = halves + halves.T
+    mu = np.linalg.eigvalsh(symmetric)
+    if mu[0] < -rounding * mu[-1] or mu[0] <= -1:
         raise ValueError(f"M: must be positive semidefinite, smallest eigenvalue {mu[0]:.3g}")
-    bound = condition_number(X) * (mu[-1] + 1) / (max(mu[0], 0) + 1)
-    return _both_sides(X @ M + X, bound)
+    bound = condition_number(X) * (mu[-1] + 1) / (mu[0] + 1)
+    return _both_sides(X @ unit_size(symmetric + np.eye(len(mu))), bound)
 
 
 def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
@@ -180,7 +188,7 @@ def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
 
 
 def _check_tall(X: ArrayLike) -> Array:
-    X = check_matrix(X, "X").astype(np.float64)
+    X = unit_size(check_matrix(X, "X"))
     if len(X) < X.shape[1]:
         raise ValueError(
             f"X: needs at least as many tokens as features for the bound, got {X.shape}"
@@ -189,7 +197,4 @@ def _check_tall(X: ArrayLike) -> Array:
 
 
 def _check_weight(W: ArrayLike, name: str, n_features: int) -> Array:
-    W = check_matrix(W, name, n_features=n_features).astype(np.float64)
-    if len(W) != n_features:
-        raise ValueError(f"{name}: must be {n_features} x {n_features}, got {W.shape}")
-    return W
+    return unit_size(check_square(check_matrix(W, name), name, n_features))

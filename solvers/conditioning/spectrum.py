@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 
 from ..solution import Array, check_matrix
 
@@ -56,10 +57,10 @@ def condition_number(X: ArrayLike) -> Array:
 
 def check_tokens(X: ArrayLike, name: str) -> Array:
     try:
-        tokens = np.asarray(X)
+        shape = np.shape(X)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    if tokens.ndim < 2:
-        raise ValueError(f"{name}: needs at least two dimensions, got {tokens.ndim}")
-    rows = tokens.reshape(math.prod(tokens.shape[:-1]), tokens.shape[-1])
-    return check_matrix(rows, name).reshape(tokens.shape)
+    if len(shape) < 2:
+        raise ValueError(f"{name}: needs at least two dimensions, got {len(shape)}")
+    rows = X if issparse(X) else np.reshape(np.asarray(X), (math.prod(shape[:-1]), shape[-1]))
+    return check_matrix(rows, name).reshape(shape)

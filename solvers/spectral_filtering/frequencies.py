@@ -4,7 +4,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix
+from ..solution import Array, check_matrix, check_square, frobenius_norm, unit_size
 
 
 def split_frequencies(X: ArrayLike) -> tuple[Array, Array]:
@@ -45,8 +45,8 @@ def split_frequencies(X: ArrayLike) -> tuple[Array, Array]:
     (array([3., 3.]), array([-2.,  2.]))
     """
     X = check_matrix(X, "X")
-    mean = X.mean(axis=0, dtype=np.float64)
-    return np.tile(mean.astype(X.dtype), (len(X), 1)), (X - mean).astype(X.dtype, copy=False)
+    mean, high = centre(X)
+    return np.tile(mean.astype(X.dtype), (len(X), 1)), high.astype(X.dtype, copy=False)
 
 
 def high_frequency_share(X: ArrayLike) -> float:
@@ -80,9 +80,9 @@ def high_frequency_share(X: ArrayLike) -> float:
     >>> high_frequency_share([[7.0], [-1.0]])
     0.8
     """
-    X = check_matrix(X, "X").astype(np.float64)
-    norm = np.linalg.norm(X)
-    return float(np.linalg.norm(X - X.mean(axis=0)) / norm) if norm > 0 else 0.0
+    X = unit_size(check_matrix(X, "X"))
+    norm = frobenius_norm(X)
+    return min(frobenius_norm(centre(X)[1]) / norm, 1.0) if norm > 0 else 0.0
 
 
 def attention_spectrum(A: ArrayLike) -> tuple[Array, Array]:
@@ -126,9 +126,15 @@ def attention_spectrum(A: ArrayLike) -> tuple[Array, Array]:
     (array([[1. , 0. ],
            [0. , 0.5]]), array([1. , 0.5]))
     """
-    A = check_matrix(A, "A")
-    if A.shape[0] != A.shape[1]:
-        raise ValueError(f"A: must be square, got shape {A.shape}")
+    A = check_square(check_matrix(A, "A"), "A")
     bands = scipy.fft.fft(A, axis=0, norm="ortho")
     spectrum: Array = scipy.fft.ifft(bands, axis=1, norm="ortho", overwrite_x=True)
     return spectrum, np.linalg.norm(spectrum, axis=1)
+
+
+def centre(X: Array) -> tuple[Array, Array]:
+    """Mean of the rows and the rest, in float64; from the first row, so that equal rows leave 0."""
+    high = X - X[0].astype(np.float64)
+    shift = high.mean(axis=0)
+    high -= shift
+    return X[0] + shift, high

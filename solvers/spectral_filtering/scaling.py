@@ -6,9 +6,8 @@ import numbers
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix
+from ..solution import Array, check_matrix, check_one_or_each, check_row_stochastic
 from .frequencies import split_frequencies
-from .smoothing import check_smoother
 
 
 def high_pass_scale(A: ArrayLike, omega: float, *, visible: ArrayLike | None = None) -> Array:
@@ -18,20 +17,21 @@ def high_pass_scale(A: ArrayLike, omega: float, *, visible: ArrayLike | None = N
 
         A^ = 1 1^T / N + (1 + omega) (A - 1 1^T / N) = (1 + omega) A - omega 1 1^T / N
 
-    ``1 1^T / N`` is the best pure DC filter inside A. A^ equals ``A (I + omega H)``: it scales the
-    high frequencies of the values before A smooths them. Its rows sum to 1, entries may be
-    negative, and its eigenvalues are 1 and ``(1 + omega) mu`` for every other eigenvalue mu of A.
+    ``1 1^T / N`` is the best pure DC filter inside A. The rows of A^ sum to 1 and entries may be
+    negative. Without `visible`, A^ equals ``A (I + omega H)``: it scales the high frequencies of
+    the values before A smooths them; and the eigenvalues of a square A^ are 1 and
+    ``(1 + omega) mu`` for every other eigenvalue mu of A.
 
     Parameters
     ----------
     A : array-like of shape (n_queries, n_keys)
-        Rows sum to 1.
+        Rows sum to 1, up to rounding in its dtype, which is taken out.
     omega : float
         0 is A itself, -1 the uniform filter.
     visible : array-like of bool, optional
         True where a query may attend to a key, broadcast to the shape of A: a causal mask, or one
-        row for padded keys. Row i of ``1 1^T / N`` is then uniform over the keys visible to i, and
-        hidden keys stay hidden.
+        row for padded keys. Row i of ``1 1^T / N`` is then uniform over the keys visible to i: rows
+        still sum to 1, and hidden keys stay hidden.
 
     Returns
     -------
@@ -56,8 +56,7 @@ def high_pass_scale(A: ArrayLike, omega: float, *, visible: ArrayLike | None = N
     array([[0.875, 0.125],
            [0.5  , 0.5  ]])
     """
-    dtype = check_matrix(A, "A").dtype
-    A = check_smoother(A)
+    A, dtype = check_row_stochastic(A, "A")
     omega = _check_finite(omega, "omega")
     uniform = _uniform_rows(visible, A.shape)
     if visible is not None and A[uniform == 0].any():
@@ -159,7 +158,9 @@ def scale_frequencies(Y: ArrayLike, s: float | ArrayLike, t: float | ArrayLike) 
     """
     Y = check_matrix(Y, "Y")
     dc, hc = split_frequencies(Y)
-    scaled = (1 + _check_weights(s, "s", Y)) * dc + (1 + _check_weights(t, "t", Y)) * hc
+    s = check_one_or_each(s, "s", Y.shape[1], "feature")
+    t = check_one_or_each(t, "t", Y.shape[1], "feature")
+    scaled = (1 + s) * dc + (1 + t) * hc
     return scaled.astype(Y.dtype, copy=False)
 
 
@@ -167,7 +168,10 @@ def _uniform_rows(visible: ArrayLike | None, shape: tuple[int, ...]) -> Array:
     """Rows that are uniform over the visible keys."""
     if visible is None:
         return np.full(shape, 1 / shape[1])
-    mask = np.asarray(visible)
+    try:
+        mask = np.asarray(visible)
+    except ValueError as error:
+        raise ValueError("visible: must be an array, got rows of unequal length") from error
     if mask.dtype != bool:
         raise ValueError(f"visible: must be boolean, got {mask.dtype}")
     try:
@@ -184,15 +188,3 @@ def _check_finite(value: float, name: str) -> float:
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{name}: must be a finite number, got {value!r}")
     return float(value)
-
-
-def _check_weights(weights: float | ArrayLike, name: str, Y: Array) -> Array:
-    try:
-        checked = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: must be a number or one a feature, got {weights!r}") from error
-    if checked.shape not in {(), (Y.shape[1],)} or not np.isfinite(checked).all():
-        raise ValueError(
-            f"{name}: must be finite, one number or one for each of the {Y.shape[1]} features"
-        )
-    return checked

@@ -7,10 +7,19 @@ from numba import njit
 from numpy.typing import ArrayLike
 from scipy.linalg import eigvalsh
 
-from ..solution import Array, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    check_integer,
+    check_matrix,
+    check_positive,
+    check_row_stochastic,
+    check_square,
+    frobenius_norm,
+    unit_size,
+)
+from .frequencies import centre
 
 _BLOCK_ROWS = 16
-_ROW_SUM_TOLERANCE = 1e-4
 
 
 def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
@@ -55,17 +64,15 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
     >>> low_pass_ratio([[0.75, 0.25], [0.25, 0.75]], [[3.0], [1.0]], n_steps=2)
     array([0.5  , 0.25 , 0.125])
     """
-    values = check_matrix(values, "values").astype(np.float64)
-    A = check_square_smoother(A, len(values))
+    values = unit_size(check_matrix(values, "values"))
+    smoother = check_square(check_row_stochastic(A, "A")[0], "A", len(values))
     ratios = np.empty(check_integer(n_steps, "n_steps", minimum=0) + 1)
-    mean = values.mean(axis=0)
-    high = values - mean
+    mean, high = centre(values)
     for t in range(len(ratios)):
-        dc, hc = math.sqrt(len(A)) * np.linalg.norm(mean), np.linalg.norm(high)
+        dc, hc = math.sqrt(len(values)) * frobenius_norm(mean), frobenius_norm(high)
         ratios[t] = hc / dc if dc > 0 else math.inf if hc > 0 else 0.0
-        high = A @ high
-        shift = high.mean(axis=0)
-        mean, high = mean + shift, high - shift
+        shift, high = centre(smoother @ high)
+        mean = mean + shift
     return ratios
 
 
@@ -76,12 +83,12 @@ def ergodicity_coefficient(A: ArrayLike) -> float:
 
         tau(A) = 1/2 max_ij |a_i - a_j|_1,     max Az - min Az <= tau(A) (max z - min z)  for all z
 
-    It is the smallest such factor, and submultiplicative, so for L layers and any N ::
+    It is the smallest such factor, and submultiplicative, so for L layers of N tokens, whatever N::
 
         |HC[A_L ... A_1 z]| <= sqrt(N / 2) tau(A_L) ... tau(A_1) |HC z|
 
     For the softmax of unmasked logits ``tau <= tanh(alpha)``, where alpha is half the largest range
-    of a row of the logits. Takes O(N^3) operations and no memory beside A.
+    of a row of the logits. Takes O(N^3) operations and the memory of one copy of A in float64.
 
     Parameters
     ----------
@@ -110,7 +117,8 @@ def ergodicity_coefficient(A: ArrayLike) -> float:
     >>> ergodicity_coefficient([[0.75, 0.25], [0.25, 0.75]])
     0.5
     """
-    return float(_largest_l1_distance(np.ascontiguousarray(check_smoother(A)))) / 2
+    A, _ = check_row_stochastic(A, "A")
+    return float(_largest_l1_distance(np.ascontiguousarray(A))) / 2
 
 
 def high_frequency_gain(A: ArrayLike) -> float:
@@ -120,8 +128,9 @@ def high_frequency_gain(A: ArrayLike) -> float:
 
         |H A H|_2 = max_Z |HC[A Z]|_F / |HC Z|_F,     H = I - 1 1^T / N
 
-    With weights, ``|HC[A X W]|_F <= |H A H|_2 |W|_2 |HC X|_F``. A doubly stochastic A never
-    amplifies; another may, up to sqrt(N / 2).
+    The left H is of size n_queries and the right one of size n_keys. With weights,
+    ``|HC[A X W]|_F <= |H A H|_2 |W|_2 |HC X|_F``. A nonnegative A never amplifies if it is doubly
+    stochastic; another may, up to ``sqrt(n_queries / 2)``. With negative entries it may by more.
 
     Parameters
     ----------
@@ -152,9 +161,8 @@ def high_frequency_gain(A: ArrayLike) -> float:
     >>> round(high_frequency_gain(A), 12)
     2.0
     """
-    high = check_smoother(A)
-    high -= high.mean(axis=0)
-    high -= high.mean(axis=1, keepdims=True)
+    # H A is H A H, as the rows sum to 1.
+    high = centre(check_row_stochastic(A, "A")[0])[1]
     last = len(high) - 1
     square = eigvalsh(high @ high.T, subset_by_index=[last, last])[0]
     return math.sqrt(max(square, 0.0))
@@ -228,26 +236,3 @@ def _largest_l1_distance(A):  # type: ignore[no-untyped-def]
                     distance += abs(A[i, k] - A[j, k])
                 largest = max(largest, distance)
     return largest
-
-
-def check_smoother(A: ArrayLike) -> Array:
-    """Return A in float64 if its rows sum to 1, up to the rounding of a float32 softmax.
-
-    Raises
-    ------
-    ValueError
-        Otherwise, or if `check_matrix` refuses it.
-    """
-    A = check_matrix(A, "A").astype(np.float64)
-    off = np.abs(A.sum(axis=1) - 1)
-    if off.max() > _ROW_SUM_TOLERANCE:
-        row = int(off.argmax())
-        raise ValueError(f"A: every row must sum to 1, but row {row} sums to {A[row].sum():.6g}")
-    return A
-
-
-def check_square_smoother(A: ArrayLike, n_tokens: int) -> Array:
-    A = check_smoother(A)
-    if A.shape != (n_tokens, n_tokens):
-        raise ValueError(f"A: must be {n_tokens} x {n_tokens} to fit the values, got {A.shape}")
-    return A

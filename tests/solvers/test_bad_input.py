@@ -1,4 +1,7 @@
-"""Every argument of the solvers is checked: the error names it, whichever function it was."""
+"""Every argument of the solvers is checked: the error names it, whichever function it was.
+
+Image filters take other arrays, and are checked in their own tests.
+"""
 
 from inspect import isfunction
 
@@ -13,6 +16,14 @@ rng = np.random.default_rng(0)
 POINTS, SQUARE = rng.standard_normal((6, 4)), rng.standard_normal((6, 6))
 AFFINITY = np.abs(SQUARE + SQUARE.T)
 LABELS = [0, 0, 0, 1, 1, 1]
+STOCHASTIC = AFFINITY / AFFINITY.sum(axis=1, keepdims=True)
+# A number that may have any sign is a np.float32 here, one that must be >= 0 a float.
+ANY = np.float32(0.5)
+# Arrays in tuples are not walked: logits may be -inf, others may have one or three dimensions.
+MASKABLE = tuple(SQUARE)
+ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
+KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
+LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
 SPARSE_CODING = {"Y": POINTS, "dictionary": POINTS, "lam": 1.0}
 ALLOWED = {
     "admm_low_rank_self_expression": {
@@ -22,30 +33,74 @@ ALLOWED = {
         "X": POINTS, "lam": 1.0, "lam_outlier": 1.0, "penalty": 1.0, "tol": 0.1, "max_iter": 9,
     },
     "admm_self_expression": {"X": POINTS, "lam": 1.0, "penalty": 1.0, "tol": 0.1, "max_iter": 9},
+    "anisotropic_nonlocal_means": {
+        "X": POINTS, "values": POINTS, "metric": tuple(POINTS**2), "h": 1.0,
+    },
+    "attention_condition_bound": {"X": SQUARE} | LINEAR,
+    "attention_spectrum": {"A": SQUARE},
     "basis_pursuit_self_expression": {"X": POINTS, "tol": 1e-6, "max_iter": 100},
+    "boost": {"filter": SQUARE, "y": POINTS, "t": ANY, "n_iter": 2},
+    "boosting_lipschitz_bound": {"lipschitz": 1.0, "n_layers": 2, "t": 0.5},
     "clustering_accuracy": {"labels_true": LABELS, "labels_pred": LABELS},
     "coefficient_distance": {"coef": SQUARE, "reference": SQUARE},
+    "condition_number": {"X": POINTS},
     "connectivity": {"affinity": AFFINITY, "labels_true": LABELS},
     "coordinate_descent": SPARSE_CODING | {"n_iter": 2},
     "duality_gap": SPARSE_CODING | {"coef": SQUARE, "l1_ratio": 0.5},
     "eigengap_n_clusters": {"affinity": AFFINITY, "max_clusters": 3},
+    "elliptical_metric": {"values": POINTS, "previous": SQUARE[:, :4]},
+    "energy_gradient": {"u": POINTS} | ENERGY,
+    "entropic_gap": {"logits": MASKABLE, "probabilities": tuple(STOCHASTIC)},
+    "ergodicity_coefficient": {"A": STOCHASTIC},
+    "exact_gradient_flow": ENERGY | {"time": 1.0},
+    "feed_forward_condition_bound": {"X": POINTS, "up_weight": SQUARE[:4], "down_weight": POINTS},
     "fista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
+    "generalized_residual": {"filter": SQUARE, "y": POINTS, "sources": (0, 0), "weights": ANY},
+    "gradient_flow": ENERGY | {"n_iter": 2, "step": 0.01},
+    "gray_tokens": {"X": POINTS, "eps": 0.9},
+    "high_frequency_gain": {"A": STOCHASTIC},
+    "high_frequency_gain_bound": {"n_tokens": 4, "alpha": 1.0, "n_layers": 2},
+    "high_frequency_share": {"X": POINTS},
+    "high_pass_scale": {"A": STOCHASTIC, "omega": ANY},
+    "high_pass_values": {"smoothed": POINTS, "values": POINTS, "omega": ANY},
     "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
     "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},
     "ksvd": {"Y": POINTS, "n_atoms": 3, "n_nonzero": 1, "n_iter": 2},
+    "l2_boosting": {"smoother": SQUARE, "values": POINTS, "n_iter": 2, "shrinkage": 0.5},
     "lam_from_alpha": {"X": POINTS, "alpha": 2.0},
     "lam_from_gamma": {"X": POINTS, "gamma": 2.0},
     "lam_max": {"Y": POINTS, "dictionary": POINTS},
     "lasso_objective": SPARSE_CODING | {"coef": SQUARE, "l1_ratio": 0.5},
     "least_squares_residual": {"X": POINTS, "coef": SQUARE, "lam": 1.0},
     "least_squares_self_expression": {"X": POINTS, "lam": 1.0},
+    "local_linear_regression": KERNEL | {"values": POINTS, "reg": 0.1},
+    "local_linear_residual": KERNEL | {"values": POINTS, "estimate": POINTS, "reg": 0.1},
+    "locally_linear_residual": {
+        "X": POINTS, "weights": csr_array(np.roll(np.eye(6), 1, axis=1)), "reg": 0.1,
+    },
+    "locally_linear_weights": {"X": POINTS, "n_neighbors": 2, "reg": 0.1},
+    "low_pass_ratio": {"A": STOCHASTIC, "values": POINTS, "n_steps": 2},
     "low_rank_affinity": {"coef": SQUARE, "power": 4.0},
     "low_rank_gap": {"X": POINTS, "coef": SQUARE, "lam": 1.0},
     "low_rank_self_expression": {"X": POINTS, "lam": 1.0},
     "low_rank_sparse_self_expression": {
         "X": POINTS, "lam": 1.0, "beta": 1.0, "tol": 1e-3, "max_iter": 500,
     },
+    "marginal_violation": {"matrix": SQUARE},
+    "method_noise": {"filter": SQUARE, "y": POINTS},
+    "minimize_energy": ENERGY | {"tol": 1e-6, "max_iter": 1000},
+    "nadaraya_watson": KERNEL | {"values": POINTS},
+    "nadaraya_watson_residual": KERNEL | {"values": POINTS, "estimate": POINTS},
+    "neutreno_fixed_point": {
+        "f": POINTS, "A": STOCHASTIC, "lam": 0.5, "tol": 1e-6, "max_iter": 1000,
+    },
+    "neutreno_iteration": {"f": POINTS, "A": STOCHASTIC, "lam": 0.1, "n_iter": 2},
+    "neutreno_lam_limit": {"K": AFFINITY},
+    "neutreno_spectral_radius": {"A": STOCHASTIC, "lam": 0.5},
     "omp_self_expression": {"X": POINTS, "n_nonzero": 2, "tol": 0.1},
+    "oriented_metric": {
+        "image": tuple(SQUARE), "patch_size": 3, "along": 3.0, "across": 1.0, "sigma": 1.5,
+    },
     "outlier_lams_from_alpha": {"X": POINTS, "alpha": 2.0},
     "outlier_self_expression": {
         "X": POINTS, "lam": 1.0, "lam_outlier": 1.0, "tol": 1e-6, "max_iter": 100,
@@ -53,10 +108,26 @@ ALLOWED = {
     "proximal_self_expression": {
         "X": POINTS, "prox": lambda Z, t: Z / (1 + 2 * t), "lam": 1.0, "tol": 1e-3, "max_iter": 500,
     },
+    "random_walk_limit": {"values": POINTS, "A": STOCHASTIC},
+    "random_walk_rate": {"A": STOCHASTIC},
+    "random_walk_values": {"values": POINTS, "A": STOCHASTIC, "n_steps": 2},
+    "regularized_energy": {"u": POINTS} | ENERGY,
     "relative_residual": {"coef": SQUARE, "X": POINTS, "targets": POINTS},
+    "residual_noise_share": {"filter": SQUARE, "signal": POINTS, "noise": POINTS},
     "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},
     "scale_by_row_maximum": {"coef": SQUARE},
+    "scale_frequencies": {"Y": POINTS, "s": ANY, "t": ANY},
+    "signal_to_noise_ratio": {"signal": POINTS, "noise": POINTS},
+    "simplex_projection_residual": {"logits": MASKABLE, "probabilities": tuple(STOCHASTIC)},
+    "sinkhorn": {"logits": MASKABLE, "tol": 1e-6, "max_iter": 1000},
+    "skip_condition_bound": {"X": SQUARE, "M": SQUARE @ SQUARE.T},
+    "smoother_matrix": KERNEL,
+    "smoothness": {"u": POINTS, "K": AFFINITY},
+    "smoothness_gradient": {"u": POINTS, "K": AFFINITY},
+    "snr_gain_bound": {"signal_share": 1.0, "cosine": ANY, "noise_share": 0.5},
     "softmax_rows": {"coef": SQUARE},
+    "sos_boosting": {"filter": STOCHASTIC, "y": POINTS, "n_iter": 2, "rho": 0.5, "tau": 0.5},
+    "sos_tau_max": {"eigenvalues": (0.5, 1.0), "rho": 0.5},
     "sparse_code": SPARSE_CODING | {"tol": 1e-6, "l1_ratio": 0.5, "max_iter": 100},
     "sparse_code_path": {
         "Y": POINTS, "dictionary": POINTS, "lams": (1.0,), "tol": 1e-6, "l1_ratio": 0.5,
@@ -65,11 +136,16 @@ ALLOWED = {
     "sparse_self_expression": {
         "X": POINTS, "lam": 1.0, "tol": 1e-6, "l1_ratio": 0.5, "max_iter": 100,
     },
+    "sparsemax": {"logits": MASKABLE},
     "spectral_labels": {"affinity": AFFINITY, "n_clusters": 2},
+    "split_frequencies": {"X": POINTS},
+    "stationary_distribution": {"A": STOCHASTIC},
     "subspace_preserving_error": {"coef": SQUARE, "labels_true": LABELS},
     "svd_power_affinity": {"coef": SQUARE, "n_clusters": 2, "dimension": 1, "power": 2.0},
     "symmetric_affinity": {"coef": SQUARE},
+    "twicing": {"smoother": SQUARE, "values": POINTS},
     "unit_rows": {"coef": SQUARE},
+    "weighted_least_squares_residual": {"weights": AFFINITY, "values": POINTS, "estimate": POINTS},
 }  # fmt: skip
 
 
@@ -87,7 +163,10 @@ def call(name, **changed):
 
 
 def test_no_function_is_missing_here():
-    families = ("self_expression", "sparse_coding", "clustering", "metrics")
+    families = (
+        "self_expression", "sparse_coding", "clustering", "metrics", "boosting", "conditioning",
+        "kernel_smoothing", "locally_linear", "nonlocal_energy", "spectral_filtering",
+    )  # fmt: skip
     public = [getattr(solvers, name) for name in solvers.__all__]
     names = {f.__name__ for f in public if isfunction(f) and f.__module__.split(".")[2] in families}
     assert names == set(ALLOWED)
@@ -98,6 +177,15 @@ def test_what_is_allowed_is_allowed(name):
     call(name)
 
 
+STACKS = {
+    (name, argument)
+    for name, allowed in ALLOWED.items()
+    for argument in {"y", "signal", "noise", "X", "values"} & allowed.keys()
+    if "filter" in allowed or "smoother" in allowed
+    or name in {"condition_number", "gray_tokens", "signal_to_noise_ratio"}
+}  # fmt: skip
+
+
 def marked(matrix, value):
     matrix = matrix.astype(type(value))
     matrix[1, 2] = matrix[2, 1] = value
@@ -106,22 +194,31 @@ def marked(matrix, value):
 
 @pytest.mark.parametrize(("name", "argument"), arguments(np.ndarray))
 def test_what_is_no_finite_real_matrix_is_refused(name, argument):
-    good = ALLOWED[name][argument]
+    good, stacks = ALLOWED[name][argument], (name, argument) in STACKS
     for bad, words in [
         (marked(good, np.nan), "NaN"),
         (marked(good, -np.inf), "infinity"),
         (marked(good, 1j), "Complex"),
         (marked(good, None), ""),
         (good.astype(str).astype(object) + "x", "could not convert"),
-        (good[0], "2D array"),
-        (good[None], "dim 3"),
+        (good[0], "dimensions" if stacks else "2D array"),
+        (good[None, None] if argument == "filter" else good[None], "dim [34]"),
         (good[:0], "0 sample"),
         (good[:, :0], "0 feature"),
         (csr_array(marked(good, np.nan)), "NaN|[Ss]parse"),
         (csr_array(marked(good, 1j)), "Complex"),
     ]:
+        if stacks and words == "dim [34]":
+            continue  # which is allowed
         with pytest.raises(ValueError, match=f"^{argument}: .*({words})"):
             call(name, **{argument: bad})
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments(np.float32))
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, "a", None])
+def test_what_is_no_finite_number_is_refused_where_any_sign_will_do(name, argument, bad):
+    with pytest.raises(ValueError, match=f"^{argument}: must"):
+        call(name, **{argument: bad})
 
 
 @pytest.mark.parametrize(("name", "argument"), arguments(int, float))
@@ -138,12 +235,32 @@ def test_fractions_are_refused_where_whole_numbers_are_needed(name, argument):
 
 
 ZERO_ALLOWED = {
+    ("boost", "n_iter"),
+    ("boosting_lipschitz_bound", "lipschitz"),
+    ("boosting_lipschitz_bound", "n_layers"),
+    ("boosting_lipschitz_bound", "t"),
     ("coordinate_descent", "n_iter"),
+    ("exact_gradient_flow", "time"),
     ("fista", "n_iter"),
+    ("gradient_flow", "n_iter"),
+    ("high_frequency_gain_bound", "alpha"),
     ("ista", "n_iter"),
+    ("l2_boosting", "n_iter"),
+    ("local_linear_regression", "reg"),
+    ("local_linear_residual", "reg"),
+    ("locally_linear_residual", "reg"),
+    ("locally_linear_weights", "reg"),
+    ("low_pass_ratio", "n_steps"),
     ("low_rank_gap", "lam"),
     ("low_rank_self_expression", "lam"),
+    ("neutreno_iteration", "n_iter"),
     ("omp_self_expression", "tol"),
+    ("random_walk_values", "n_steps"),
+    ("snr_gain_bound", "noise_share"),
+    ("snr_gain_bound", "signal_share"),
+    ("sos_boosting", "n_iter"),
+    ("sos_boosting", "rho"),
+    ("sos_tau_max", "rho"),
 }
 
 

@@ -1,7 +1,18 @@
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from twinsolve.solvers.solution import check_integer, check_lam, check_matrix, check_positive
+from twinsolve.solvers.solution import (
+    check_integer,
+    check_lam,
+    check_matrix,
+    check_one_or_each,
+    check_positive,
+    check_row_stochastic,
+    check_square,
+    frobenius_norm,
+    unit_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +69,52 @@ def test_check_lam_refuses(bad):
 def test_check_lam_gives_one_entry_a_row():
     assert check_lam(2.0, 3).tolist() == [2.0, 2.0, 2.0]
     assert check_lam([1.0, 2.0, 3.0], 3).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_check_square_names_the_shape():
+    for matrix in (np.eye(2), csr_array(np.eye(2))):
+        assert check_square(matrix, "A") is check_square(matrix, "A", 2) is matrix
+        with pytest.raises(
+            ValueError, match=r"^A: must be 3 x 3 to fit the other input, got shape"
+        ):
+            check_square(matrix, "A", 3)
+    with pytest.raises(ValueError, match=r"^A: must be square, got shape \(2, 3\)"):
+        check_square(np.ones((2, 3)), "A")
+
+
+@pytest.mark.parametrize(
+    "bad", [np.nan, [1.0, np.inf], [1.0], [[1.0, 2.0]], "a", None, [[1], [1, 2]]]
+)
+def test_check_one_or_each_refuses(bad):
+    with pytest.raises(ValueError, match=r"^s: must be"):
+        check_one_or_each(bad, "s", 2, "feature")
+
+
+def test_check_one_or_each_gives_one_for_each_and_takes_any_sign():
+    assert check_one_or_each(-2, "s", 3, "layer").tolist() == [-2.0, -2.0, -2.0]
+    assert check_one_or_each([0, 1, -2], "s", 3, "layer").tolist() == [0.0, 1.0, -2.0]
+    assert check_one_or_each(1.0, "s", 0, "layer").shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "small", "large"), [(np.float32, 1e-4, 2e-4), (float, 2e-13, 4e-13)]
+)
+def test_check_row_stochastic_takes_out_rounding_and_refuses_more(dtype, small, large):
+    A = np.array([[0.25, 0.75], [1.5, -0.5]])
+    checked, own = check_row_stochastic(((1 + small) * A).astype(dtype), "A")
+    assert checked.dtype == np.float64
+    assert own == dtype
+    np.testing.assert_allclose(checked.sum(axis=1), 1, rtol=4e-16)
+    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row [01] is off by"):
+        check_row_stochastic(((1 - large) * A).astype(dtype), "A")
+
+
+@pytest.mark.parametrize("exponent", [-1060, -600, 0, 600, 1020])
+def test_norms_and_unit_sizes_of_any_scale(exponent):
+    X = np.array([[3.0, 0.0], [0.0, -4.0]])
+    scaled = np.ldexp(X, exponent)
+    assert frobenius_norm(scaled) == np.ldexp(5.0, exponent)
+    # Over 8, the power of two above 4.
+    np.testing.assert_array_equal(unit_size(scaled), X / 8)
+    assert frobenius_norm(0 * X) == 0
+    assert not unit_size(0 * X).any()

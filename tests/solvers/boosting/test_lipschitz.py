@@ -31,6 +31,12 @@ def test_equal_constants_grow_linearly_if29(L, n):
     assert_allclose(near, 1 + n * L, rtol=1e-9)
 
 
+def test_bound_out_of_range_is_infinite():
+    assert boosting_lipschitz_bound(9.0, 308) < np.inf
+    assert boosting_lipschitz_bound(9.0, 309) == np.inf
+    assert boosting_lipschitz_bound(0.0, 5000, t=0.5) == 1
+
+
 @given(L=CONSTANT, t=T, n=st.integers(0, 8), seed=st.integers(0, 100))
 def test_bound_is_attained_by_a_multiple_of_the_identity(L, t, n, seed):
     x, y = np.random.default_rng(seed).standard_normal((2, 3, 2))

@@ -65,11 +65,14 @@ def test_number_of_nonzeros_is_attained():
 
 @pytest.mark.parametrize("k", [1, 2, M - 1])
 def test_printed_width_of_the_dictionary_does_not_fit_e0o(k):
-    """d x (M k) is printed, with k experts active; the code has M k' entries."""
+    """d x (M k) is printed, with k experts active: the first M k atoms do not give the mixture."""
     X, P, Q, scores = experts(0)
-    Z = code(X, Q, gates(scores, k))
-    assert Z.shape[1] == M * HIDDEN == np.concatenate(list(P), axis=1).shape[1]
-    assert (Z.shape[1] == M * k) == (k == HIDDEN)
+    g = gates(scores, k)
+    Z, dictionary = code(X, Q, g), np.concatenate(list(P), axis=1)
+    width = M * k
+    printed = Z[:, :width] @ dictionary[:, :width].T
+    fits = np.allclose(printed, mixture(X, P, Q, g), atol=1e-12)
+    assert fits == (k >= HIDDEN)
 
 
 @given(seed=SEED, k=st.integers(1, M - 1))

@@ -38,6 +38,20 @@ def test_twicing_is_two_a_minus_a_squared(seed):
     assert_allclose(twicing(A, V), (2 * A - A @ A) @ V, atol=1e-13)
 
 
+@given(seed=st.integers(0, 200))
+def test_rows_of_two_a_minus_a_squared_sum_to_one(seed):
+    A, _ = smoother_and_values(seed)
+    kernel = twicing(A, np.eye(5))
+    assert_allclose(kernel.sum(axis=1), 1, rtol=1e-13)
+    assert twicing([[0.0, 1.0], [1.0, 0.0]], np.eye(2)).min() == -1
+
+
+def test_a_positive_semidefinite_smoother_may_be_too_large():
+    """Eigenvalue 3: the factor is -2 a step, and nothing tends to a projection."""
+    u = l2_boosting(np.diag([1.0, 3.0]), np.ones((2, 1)), n_iter=10)
+    assert_allclose(u, [[1.0], [1 - 2.0**10]])
+
+
 def test_printed_sign_smooths_twice_instead_e0n():
     A, V = smoother_and_values()
     Y = A @ V

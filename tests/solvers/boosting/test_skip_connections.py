@@ -81,6 +81,35 @@ def test_weights_and_filters_may_change_with_the_layer():
         assert_allclose(boost(given_as, y, t=t, n_iter=4), Y, atol=1e-13)
 
 
+def test_one_array_may_hold_a_matrix_for_each_layer():
+    filters, y = smoothers_and_values(0)
+    stacked = np.stack(filters)
+    assert_array_equal(boost(stacked, y, t=0.3, n_iter=4), boost(filters, y, t=0.3, n_iter=4))
+    assert_array_equal(
+        generalized_residual(stacked, y, sources=[0, 0, 1, 3]),
+        generalized_residual(filters, y, sources=[0, 0, 1, 3]),
+    )
+    found = boost(stacked.astype(np.float32), y.astype(np.float32), t=0.3, n_iter=4)
+    assert found.dtype == np.float32
+
+
+def test_one_float64_matrix_among_others_makes_all_layers_float64():
+    filters, y = smoothers_and_values(0)
+    y = y.astype(np.float32)
+    for wide in range(4):
+        mixed = [A.astype(np.float32) for A in filters]
+        mixed[wide] = mixed[wide].astype(np.float64)
+        found = boost(mixed, y, t=0.3, n_iter=4)
+        assert found.dtype == np.float64
+        exact = boost([A.astype(np.float64) for A in mixed], y.astype(np.float64), t=0.3, n_iter=4)
+        assert_allclose(found, exact, rtol=1e-14)
+
+
+def test_the_default_is_the_plain_residual():
+    _, y = smoothers_and_values(0)
+    assert_array_equal(boost(attention, y, n_iter=3), boost(attention, y, t=0.0, n_iter=3))
+
+
 def test_a_list_of_rows_is_one_matrix():
     A = np.random.default_rng(0).random((3, 3))
     y = np.ones((3, 1))
@@ -155,12 +184,16 @@ def test_images_no_layers_and_overflow(shape):
     [
         ({"n_iter": -1}, "n_iter: must be a whole number >= 0"),
         ({"t": np.nan}, "t: must be finite"),
-        ({"t": [0.1, 0.2]}, "t: must be finite, one number or one for each of the 3 layers"),
-        ({"t": "a"}, "t: must be a number or one a layer"),
+        (
+            {"t": [0.1, 0.2]},
+            "t: must be a number or hold one entry for each of the 3 layers, got shape",
+        ),
+        ({"t": "a"}, "t: must be a number or one for each layer"),
         ({"filter": [np.eye(2)] * 2}, "filter: holds 2 filters for 3 layers"),
         ({"filter": [np.eye(2), np.eye(2), np.eye(3)]}, r"filter\[2\]: must be 2 x 2"),
         ({"filter": [np.tanh, np.sum, np.tanh]}, r"filter\[1\]: must return a real array"),
-        ({"filter": np.ones((3, 2, 2))}, "filter: Found array with dim 3"),
+        ({"filter": np.ones((2, 2, 2))}, "filter: holds 2 filters for 3 layers"),
+        ({"filter": np.ones((1, 3, 2, 2))}, "filter: Found array with dim 4"),
         ({"y": [[np.inf]]}, "y: Input y contains infinity"),
     ],
 )
@@ -176,7 +209,7 @@ def test_bad_input_of_boost_is_named(settings, words):
         ({"sources": [-1]}, r"sources\[0\]: must be a whole number"),
         ({"sources": [0, 0.5]}, r"sources\[1\]: must be a whole number"),
         ({"sources": 3}, "sources: must be a sequence"),
-        ({"sources": [0, 0], "weights": [1.0]}, "weights: must be finite"),
+        ({"sources": [0, 0], "weights": [1.0]}, "weights: must be a number or hold one entry"),
         ({"sources": [0], "weights": np.inf}, "weights: must be finite"),
     ],
 )

@@ -100,6 +100,8 @@ def test_sk_6_feed_forward(seed, extra, hidden, out):
     up, down = rng.standard_normal((4, hidden)), rng.standard_normal((hidden, out))
     kappa, bound = feed_forward_condition_bound(X, up, down)
     assert_allclose(kappa, condition_number(X @ up @ down), rtol=1e-12 * kappa + 1e-10)
+    s = np.linalg.svd(up @ down, compute_uv=False)
+    assert_allclose(bound, 50 * s[0] / s[-1], rtol=1e-12 * s[0] / s[-1] + 1e-10)
     assert log_gap(kappa, bound) <= 1e-9
 
 
@@ -110,12 +112,16 @@ def test_sk_6_infinite_where_the_hidden_layer_is_too_narrow():
 
 
 def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
+    """Tokens are rows, X is n x d, Wup d x k and Wdown k x m: only X Wup Wdown has inner sizes."""
     rng = np.random.default_rng(0)
-    X, (up, down) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4, 4))
-    with pytest.raises(ValueError, match="matmul"):
-        down @ up @ X
-    with pytest.raises(ValueError, match=r"^down_weight: must have 4 rows and at most 4 columns"):
-        feed_forward_condition_bound(X, up, rng.standard_normal((4, 5)))
+    X, up, down = (rng.standard_normal(shape) for shape in [(6, 4), (4, 5), (5, 3)])
+    kappa, bound = feed_forward_condition_bound(X, up, down)
+    assert_allclose(kappa, condition_number(X @ up @ down), rtol=1e-10)
+    assert kappa <= bound
+    with pytest.raises(ValueError, match=r"^up_weight: has 5 rows, but X has 4 columns"):
+        feed_forward_condition_bound(X, down, up)
+    with pytest.raises(ValueError, match=r"^down_weight: must have 5 rows and at most 4 columns"):
+        feed_forward_condition_bound(X, up, rng.standard_normal((5, 5)))
     wide, tall = np.eye(3, 6), rotation()[:, :3]
     assert_allclose(condition_number(wide) * condition_number(tall), 1)
     assert_allclose(condition_number(wide @ tall), 1e4)
@@ -211,13 +217,74 @@ def test_sk_jac_jacobian_of_frozen_attention_by_automatic_differentiation():
     assert_allclose(condition_number(J), expected, rtol=1e-8)
 
 
+def test_sk_7_bound_holds_for_what_rounding_makes_slightly_indefinite():
+    """The bound is that of M + I as it is, and no eigenvalue is moved to 0."""
+    for large in (1e2, 1e6, 1e10):
+        M = np.diag([large, -0.5])
+        with pytest.raises(ValueError, match=r"^M: must be positive semidefinite"):
+            skip_condition_bound(np.eye(2), M)
+    # In float32 it is rounding, and the bound is that of M + I.
+    kappa, bound = skip_condition_bound(np.eye(2), np.diag([1e10, -0.5]).astype(np.float32))
+    assert_allclose([kappa, bound], (np.float32(1e10) + 1.0) / 0.5, rtol=1e-9)
+    for least in (-1.0, -2.0):
+        with pytest.raises(ValueError, match=r"^M: must be positive semidefinite"):
+            skip_condition_bound(np.eye(2), np.diag([1e10, least]).astype(np.float32))
+
+
+@given(seed=SEEDS, dtype=st.sampled_from([np.float32, np.float64]), log_size=st.floats(-3, 6))
+def test_sk_7_gram_matrices_of_low_rank_are_accepted(seed, dtype, log_size):
+    rng = np.random.default_rng(seed)
+    B = (10 ** (log_size / 2) * rng.standard_normal((8, 3))).astype(dtype)
+    M = B @ B.T
+    X = with_condition(rng, 9, 8, 5.0)
+    kappa, bound = skip_condition_bound(X, M)
+    mu = np.linalg.eigvalsh(M.astype(np.float64) / 2 + M.T.astype(np.float64) / 2)
+    assert_allclose(bound, 5 * (mu[-1] + 1) / (mu[0] + 1), rtol=1e-9)
+    assert log_gap(kappa, bound) <= 1e-9
+
+
+def test_sk_7_what_counts_as_rounding_follows_the_dtype():
+    X = np.eye(2)
+    for dtype, small, large in [(np.float64, 1e-14, 1e-11), (np.float32, 1e-6, 1e-3)]:
+        for sign, words in [(0, "symmetric"), (-1, "positive semidefinite")]:
+            off = np.array([[0.0, 1.0], [0.0, 0.0]]) if sign == 0 else np.diag([0.0, -1.0])
+            flat = np.diag([1.0, 0.0]) + small * off
+            kappa, bound = skip_condition_bound(X, flat.astype(dtype))
+            # The symmetric part is within the rounding of this dtype.
+            assert_allclose([kappa, bound], 2, rtol=2 * small)
+            with pytest.raises(ValueError, match=f"^M: must be {words}"):
+                skip_condition_bound(X, (np.diag([1.0, 0.0]) + large * off).astype(dtype))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1.0, 1e150, 1e300])
+def test_condition_numbers_have_no_scale(scale):
+    X, eye = np.diag([2.0, 1.0]), np.eye(2)
+    for factors in [(scale * X, eye, eye, eye), (X, scale * eye, eye, scale * eye)]:
+        assert attention_condition_bound(*factors) == (8, 8)
+    for factors in [(scale * X, eye, X), (X, scale * eye, scale * X)]:
+        assert feed_forward_condition_bound(*factors) == (4, 4)
+    assert_allclose(skip_condition_bound(scale * X, 3 * X), 3.5, rtol=1e-14)
+
+
+def test_e4_a_and_e4_g_the_scale_of_linear_attention_matters_only_with_the_skip():
+    """In the experiments it is (1 / 16) Q K^T V."""
+    X = with_condition(np.random.default_rng(0), 6, 4, 10.0, s1=4.0)
+    s, eye = np.linalg.svd(X, compute_uv=False), np.eye(4)
+    plain = attention_condition_bound(X, eye, eye, eye)
+    assert attention_condition_bound(X, eye / 16, eye, eye) == plain
+    found = [skip_condition_bound(X, c * X.T @ X)[0] for c in (1, 1 / 16)]
+    for kappa, c in zip(found, (1, 1 / 16), strict=True):
+        assert_allclose(kappa, (c * s[0] ** 3 + s[0]) / (c * s[-1] ** 3 + s[-1]), rtol=1e-9)
+    assert found[0] > 5 * found[1]
+
+
 def test_assumptions_are_checked_and_named():
     X, eye = np.diag([1.0, 2.0]), np.eye(2)
     flat = np.ones((2, 2))
     for call, words in [
         (lambda: attention_condition_bound(flat, eye, eye, eye), "X: must have full rank"),
         (lambda: attention_condition_bound(X, eye, flat, eye), "key_weight: must have full rank"),
-        (lambda: attention_condition_bound(X, eye, eye, np.eye(3)), "value_weight: has 3 columns"),
+        (lambda: attention_condition_bound(X, eye, eye, np.eye(3)), "value_weight: must be 2 x 2"),
         (lambda: attention_condition_bound(X, eye[:1], eye, eye), "query_weight: must be 2 x 2"),
         (
             lambda: attention_condition_bound(np.diag([1.0, 1e-7]), eye, eye, eye),

@@ -77,8 +77,8 @@ def test_erratum_e4_i_the_listing_loses_the_scale_but_not_the_condition():
 
 
 @pytest.mark.parametrize("shape", [(40, 9), (9, 40), (20, 20)])
-@pytest.mark.parametrize("kappa", [10.0, 1e3, 1e5, 1e7, np.inf])
-@pytest.mark.parametrize("eps", [0.3, 0.95])
+@pytest.mark.parametrize("kappa", [10.0, 1e3, 3e4, 1e5, 9e5, 1e7, np.inf])
+@pytest.mark.parametrize("eps", [0.05, 0.3, 0.95])
 def test_sk_a1_float32_is_as_good_as_its_rounding(shape, kappa, eps):
     """By way of the Gram matrix or, where that has too few digits, not."""
     X = tokens(*shape, kappa if np.isfinite(kappa) else 10.0)
@@ -97,6 +97,25 @@ def test_sk_a2_float32_is_as_good_as_its_rounding():
     expected = gray_tokens(X.astype(np.float64), eps=0.3, transform="dct")
     assert found.dtype == np.float32
     assert_allclose(found, expected, rtol=6e-8)
+
+
+@pytest.mark.parametrize("kappa", [1e8, 1e10, 1e12])
+@pytest.mark.parametrize("shape", [(40, 9), (9, 40)])
+def test_sk_a1_small_singular_values_are_not_cut(shape, kappa):
+    """Of float64 tokens, at eps = 0.05 where they are most of the result."""
+    X = tokens(*shape, kappa)
+    s = np.linalg.svd(gray_tokens(X, eps=0.05), compute_uv=False)
+    expected = 3 * np.geomspace(1, 1 / kappa, 9) ** 0.05
+    # The least singular value is known up to kappa times rounding, and eps of that is left.
+    assert_allclose(s, expected, rtol=1e-15 * kappa + 1e-12)
+
+
+@pytest.mark.parametrize("shape", [(40, 2), (2, 40), (2, 2)])
+def test_what_is_rounding_at_the_size_of_the_matrix_becomes_zero(shape):
+    X, eps = np.zeros(shape), np.finfo(np.float64).eps
+    for factor, kept in [(0.9, False), (1.1, True), (4, True)]:
+        X[0, 0], X[1, 1] = 1, factor * max(shape) * eps
+        assert_allclose(gray_tokens(X, eps=0.1)[1, 1], kept * X[1, 1] ** 0.1, rtol=1e-12)
 
 
 @given(seed=SEEDS, eps=EPS)
@@ -224,6 +243,7 @@ def test_errata_e4_l_and_e4_m_shares_of_draws_with_a_lower_condition(record_prop
         ({"eps": "a"}, "eps: must be a finite number"),
         ({"transform": "fft"}, 'transform: must be "svd" or "dct", got \'fft\''),
         ({"transform": None}, 'transform: must be "svd" or "dct"'),
+        ({"transform": np.array(["svd", "dct"])}, 'transform: must be "svd" or "dct"'),
     ],
 )
 def test_bad_input_is_named(change, words):

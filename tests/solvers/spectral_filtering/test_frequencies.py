@@ -83,6 +83,40 @@ def test_share_of_degenerate_tokens():
     assert high_frequency_share([[1.0], [-1.0]]) == 1
 
 
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 40), offset=st.sampled_from([0.0, 1e8]))
+def test_equal_tokens_have_no_high_frequencies_at_all(seed, n, offset):
+    X = np.tile(np.random.default_rng(seed).standard_normal(3) + offset, (n, 1))
+    for dtype in (np.float32, np.float64):
+        dc, hc = split_frequencies(X.astype(dtype))
+        assert not hc.any()
+        assert (dc == X.astype(dtype)).all()
+        assert high_frequency_share(X.astype(dtype)) == 0
+
+
+def test_high_frequencies_lose_no_digits_to_a_common_offset():
+    """Integers above 2^52: their sum is not exact, their differences are."""
+    X = np.random.default_rng(0).integers(0, 100, (64, 2)).astype(np.float64)
+    exact = X - X.sum(axis=0) / 64
+    far = X + 2.0**52
+    assert_allclose(split_frequencies(far)[1], exact, rtol=1e-15)
+    share = np.linalg.norm(exact) / np.linalg.norm(far)
+    assert_allclose(high_frequency_share(far), share, rtol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e308])
+def test_share_of_very_small_and_large_tokens(scale):
+    # 1e-320 has three digits.
+    assert_allclose(high_frequency_share([[0.7 * scale], [-0.1 * scale]]), 0.8, rtol=1e-3)
+    assert_allclose(high_frequency_share([[scale], [-scale]]), 1, rtol=1e-15)
+
+
+def test_share_of_float32_is_computed_in_float64():
+    X = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32) + np.float32(1e3)
+    exact = X.astype(np.float64)
+    share = np.linalg.norm(exact - exact.mean(axis=0)) / np.linalg.norm(exact)
+    assert_allclose(high_frequency_share(X), share, rtol=1e-10)
+
+
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
 def test_ao_spec_spectrum_is_the_product_of_three_matrices(seed, n):
     A, F = smoother(n, seed), fourier(n)
@@ -138,26 +172,31 @@ def mean_absolute_cosine(rows):
 
 
 @given(seed=st.integers(0, 10**6))
-def test_ao_75_and_ao_76_mean_cosines_are_those_of_the_loop(seed):
+def test_ao_75_and_ao_76_mean_cosines_see_directions_only(seed):
+    """Neither the sizes and signs of rows nor a rotation of the features nor their order."""
     rng = np.random.default_rng(seed)
-    heads = softmax(rng.standard_normal((2, 5, 5)), axis=-1)
+    X, turn = rng.standard_normal((5, 3)), np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    sizes = rng.uniform(0.1, 10, (5, 1)) * rng.choice([-1, 1], (5, 1))
+    found = mean_absolute_cosine(X)
+    assert 0 <= found <= 1
+    for same in (sizes * X, X @ turn, X[rng.permutation(5)]):
+        assert_allclose(mean_absolute_cosine(same), found, rtol=1e-12)
+    # The mean square, from the Gram matrix, is at most the mean, and that at most its root.
+    gram = X / np.linalg.norm(X, axis=1, keepdims=True)
+    squares = ((np.linalg.svd(gram, compute_uv=False) ** 4).sum() - 5) / 20
+    assert squares <= found * (1 + 1e-12)
+    assert found <= np.sqrt(squares) * (1 + 1e-12)
 
-    def loop(rows):
-        n = len(rows)
-        cosines = [
-            abs(rows[i] @ rows[j]) / np.sqrt((rows[i] @ rows[i]) * (rows[j] @ rows[j]))
-            for i in range(n)
-            for j in range(n)
-            if i != j
-        ]
-        return sum(cosines) / len(cosines)
 
-    X = rng.standard_normal((5, 3))
-    assert_allclose(mean_absolute_cosine(X), loop(X), rtol=1e-12)
-    by_columns = [mean_absolute_cosine(A.T) for A in heads]
-    assert_allclose(np.mean(by_columns), np.mean([loop(A.T) for A in heads]), rtol=1e-12)
-    # Tokens without high frequencies are parallel.
-    assert_allclose(mean_absolute_cosine(split_frequencies(X)[0]), 1, rtol=1e-12)
+@given(seed=st.integers(0, 10**6))
+def test_ao_75_and_ao_76_are_one_without_high_frequencies_and_zero_on_the_identity(seed):
+    rng = np.random.default_rng(seed)
+    assert_allclose(mean_absolute_cosine(split_frequencies(rng.standard_normal((5, 3)))[0]), 1)
+    # Rank one: all columns are parallel, and all rows are the same.
+    A = np.tile(softmax(rng.standard_normal(5)), (5, 1))
+    assert_allclose(mean_absolute_cosine(A.T), 1, rtol=1e-12)
+    assert high_frequency_share(A) == 0
+    assert mean_absolute_cosine(np.eye(5)) == 0
 
 
 def test_bad_input_is_named():

@@ -57,7 +57,8 @@ def test_ao_7_to_9_spectrum(seed, omega):
 
 def test_ao_7_to_9_special_weights_and_negative_entries():
     A, V = problem(1)
-    assert_allclose(high_pass_scale(A, 0.0), A, rtol=0)
+    # Rounding of the row sums is taken out.
+    assert_allclose(high_pass_scale(A, 0.0), A, rtol=1e-15)
     assert_allclose(high_pass_scale(A, -1.0), 1 / len(A), rtol=1e-14)
     assert high_pass_scale(A, 5.0).min() < 0
     assert_allclose(high_pass_values(A @ V, V, 0), A @ V, rtol=0)
@@ -143,6 +144,47 @@ def test_float32_is_kept():
     assert scale_frequencies(V, 0.1, [0.1, 0.2, 0.3]).dtype == np.float32
 
 
+@given(seed=SEEDS, omega=OMEGAS, masked=st.booleans())
+def test_rows_of_a_float32_softmax_sum_to_one(seed, omega, masked):
+    """As near as float32 entries can: the error of the sums of A, up to 1e-4, is taken out."""
+    rng = np.random.default_rng(seed)
+    A = softmax(rng.standard_normal((6, 300)).astype(np.float32), axis=1)
+    A *= (1 + 5e-5 * rng.uniform(-1, 1, (6, 1))).astype(np.float32)
+    scaled = high_pass_scale(A, omega, visible=np.ones(300, dtype=bool) if masked else None)
+    assert scaled.dtype == np.float32
+    # Half an ulp for each entry.
+    slack = 2.0**-24 * np.abs(scaled).sum(axis=1, dtype=np.float64).max() + 1e-15
+    assert_allclose(scaled.sum(axis=1, dtype=np.float64), 1, atol=slack)
+
+
+def test_weight_on_a_hidden_key_is_refused_however_small():
+    visible = np.array([[True, True, False]])
+    high_pass_scale([[0.5, 0.5, 0.0]], 0.1, visible=visible)
+    for hidden in (1e-300, 1e-14, 0.5, -0.5):
+        with pytest.raises(ValueError, match=r"^visible: A has weight on a key"):
+            high_pass_scale([[0.5, 0.5 - hidden, hidden]], 0.1, visible=visible)
+
+
+def test_mean_of_float32_values_is_taken_in_float64():
+    V = np.full((4096, 1), 0.1, dtype=np.float32)
+    V[::2] = 1000
+    exact = V.astype(np.float64).mean()
+    found = high_pass_values(np.zeros((1, 1), dtype=np.float32), V, 1.0)
+    assert_allclose(found, -exact, rtol=6e-8)
+
+
+def test_eigenvalues_of_a_causal_mask_are_those_of_the_diagonal():
+    """With a mask A^ is no A (I + omega H), and its eigenvalues are not (1 + omega) mu."""
+    A, _ = problem(0)
+    visible = np.tri(6, dtype=bool)
+    A = np.where(visible, A, 0)
+    A /= A.sum(axis=1, keepdims=True)
+    found = np.linalg.eigvals(high_pass_scale(A, 1.0, visible=visible))
+    diagonal = 2 * A.diagonal() - 1 / np.arange(1, 7)
+    assert_allclose(np.sort(found.real), np.sort(diagonal), atol=1e-12)
+    assert np.abs(np.sort(found.real)[:-1] - np.sort(2 * A.diagonal())[:-1]).max() > 0.05
+
+
 def test_bad_input_is_named():
     A, V = problem(0)
     visible = np.tri(6, dtype=bool)
@@ -155,12 +197,16 @@ def test_bad_input_is_named():
         (lambda: high_pass_scale(A, 0.1, visible=visible), "visible: A has weight on a key"),
         (lambda: high_pass_scale(A, 0.1, visible=visible * 1.0), "visible: must be boolean"),
         (lambda: high_pass_scale(A, 0.1, visible=[True, True]), "visible: must broadcast to"),
+        (lambda: high_pass_scale(A, 0.1, visible=[[True], [True, False]]), "visible: must be an"),
         (lambda: high_pass_values(V, V, 0.1, visible=blind), "visible: query 2 sees no key"),
         (lambda: high_pass_values(V, V[:, :2], 0.1), "smoothed: has 3 columns, but 2"),
         (lambda: high_pass_values(V, [[np.inf] * 3], 0.1), "values: .*infinity"),
         (lambda: high_pass_values(V, V, None), "omega: must be a finite number"),
         (lambda: scale_frequencies([[np.nan]], 0, 0), "Y: .*NaN"),
-        (lambda: scale_frequencies(V, [0.1, 0.2], 0), "s: must be finite, one number or one"),
+        (
+            lambda: scale_frequencies(V, [0.1, 0.2], 0),
+            "s: must be a number or hold one entry for each of the 3 features",
+        ),
         (lambda: scale_frequencies(V, 0, np.inf), "t: must be finite"),
         (lambda: scale_frequencies(V, 0, "a"), "t: must be a number"),
     ]:

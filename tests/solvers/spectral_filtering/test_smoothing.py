@@ -228,6 +228,7 @@ def test_erratum_e1_k_mixing_may_expand_in_l2():
 
 
 def theorem_3(n, alpha):
+    """The factor of one layer, which `high_frequency_gain_bound` takes where it is the smaller."""
     return np.sqrt(n * np.exp(2 * alpha) / (np.exp(2 * alpha) + n - 1))
 
 
@@ -274,7 +275,33 @@ def test_ao_6_logits_of_bounded_tokens(seed):
 @given(n=st.integers(1, 10**4), alpha=st.floats(0, 20))
 def test_erratum_e1_f_the_factor_of_theorem_3_is_at_least_one(n, alpha):
     """With |W|_2 = 1 it never shows smoothing; with log|W|_2 < -alpha it does."""
-    assert 1 - 1e-12 <= theorem_3(n, alpha) <= np.exp(alpha) * (1 + 1e-12)
+    factor = theorem_3(n, alpha)
+    assert 1 - 1e-12 <= factor <= np.exp(alpha) * (1 + 1e-12)
+    bound = high_frequency_gain_bound(n, alpha)
+    assert bound <= factor * (1 + 1e-12)
+    if factor < np.sqrt(n / 2) * np.tanh(alpha):
+        assert_allclose(bound, factor, rtol=1e-12)
+        assert bound >= 1 - 1e-12
+    else:
+        assert_allclose(bound, np.sqrt(n / 2) * np.tanh(alpha), rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(2, 10), kind=KINDS, alpha=st.floats(0.05, 3))
+def test_ao_6_layers_decay_if_the_weights_are_smaller_than_the_logits_allow(seed, n, kind, alpha):
+    """If ``alpha + log|W|_2 < 0``; the paper asks for less than ``log((N - 1) / N) / 2``."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 3))
+    # Between the two conditions.
+    size = np.exp(-alpha) * (1 - 0.5 * (1 - np.sqrt((n - 1) / n)))
+    assert np.log((n - 1) / n) / 2 < alpha + np.log(size) < 0
+    before, layers = np.linalg.norm(high(X)), 5
+    for layer in range(1, layers + 1):
+        A = softmax(logits_of(kind, n, alpha, seed + layer), axis=1)
+        X = A @ X @ (size * np.linalg.qr(rng.standard_normal((3, 3)))[0])
+        factor = (size * np.exp(alpha)) ** layer
+        assert factor < 1
+        assert np.linalg.norm(high(X)) <= factor * before + 1e-12
 
 
 def test_erratum_e1_g_one_layer_may_amplify_up_to_the_bound():
@@ -363,15 +390,72 @@ def test_erratum_e1_j_the_printed_bound_fails_for_a_negative_bias():
     assert_allclose(largest, corrected)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "small", "large"), [(np.float32, 5e-5, 3e-4), (float, 5e-14, 1e-12)]
+)
+def test_row_sums_are_checked_to_the_rounding_of_the_dtype(dtype, small, large):
+    """And what is accepted is taken out: rows that differ by a factor are the same rows."""
+    row = np.array([0.5, 0.25, 0.25])
+    for sign in (-1, 1):
+        A = np.array([row, (1 + sign * small) * row]).astype(dtype)
+        # Rounding of float32 entries.
+        assert ergodicity_coefficient(A) <= 2 * np.finfo(dtype).eps
+        assert high_frequency_gain(A) <= 2 * np.finfo(dtype).eps
+        for off in (large, 0.3):
+            with pytest.raises(
+                ValueError, match=r"^A: every row must sum to 1, but row 1 is off by"
+            ):
+                ergodicity_coefficient(np.array([row, (1 + sign * off) * row]).astype(dtype))
+
+
+def test_ratio_of_a_float32_softmax_does_not_drift():
+    """What row sums are off would compound with the steps: here to 2 per cent."""
+    A, Z = np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([[3.0], [1.0]])
+    off = ((1 + 5e-5) * A).astype(np.float32)
+    A32 = off / off.sum(axis=1, keepdims=True, dtype=np.float64)
+    found = low_pass_ratio(off, Z, n_steps=400)
+    assert_allclose(found, low_pass_ratio(A32, Z, n_steps=400), rtol=1e-10)
+    mu = A32[0, 0] - A32[0, 1]
+    assert_allclose(found, 0.5 * mu ** np.arange(401.0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e308])
+def test_ratio_of_very_small_and_large_values(scale):
+    A, Z = [[0.75, 0.25], [0.25, 0.75]], np.array([[1.0], [0.25]])
+    exact = 0.6 * 0.5 ** np.arange(1001.0)
+    # 1e-320 has three digits; the last ratios are below 1e-300, whose squares vanish.
+    found = low_pass_ratio(A, scale * Z, n_steps=1000)
+    assert_allclose(found, exact, rtol=1e-3 if scale < 1e-300 else 1e-12)
+
+
+@given(seed=SEEDS, n=st.integers(1, 40))
+def test_equal_rows_leave_no_high_frequencies_at_all(seed, n):
+    rng = np.random.default_rng(seed)
+    A = np.tile(softmax(rng.standard_normal(n)), (n, 1))
+    assert ergodicity_coefficient(A) == high_frequency_gain(A) == 0
+    Z = np.tile(rng.standard_normal(2), (n, 1))
+    assert not low_pass_ratio(np.eye(n), Z, n_steps=1).any()
+
+
+def test_gain_of_rectangular_and_of_signed_attention():
+    """Up to sqrt(n_queries / 2) if nonnegative; doubly stochastic is not enough with signs."""
+    A = np.repeat(np.eye(3)[:2], 5, axis=0)
+    Hq, Hk = np.eye(10) - 0.1, np.eye(3) - 1 / 3
+    assert_allclose(high_frequency_gain(A), np.linalg.norm(Hq @ A @ Hk, 2), rtol=1e-12)
+    assert_allclose(high_frequency_gain(A), np.sqrt(10 / 2), rtol=1e-12)
+    signed = np.array([[2.0, -1.0], [-1.0, 2.0]])
+    assert_allclose(high_frequency_gain(signed), 3, rtol=1e-12)
+
+
 def test_a_float32_softmax_is_accepted_and_what_is_no_smoother_refused():
     rng = np.random.default_rng(0)
     A = softmax(rng.standard_normal((300, 300)).astype(np.float32), axis=1)
     assert 0 < ergodicity_coefficient(A) < 1
-    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row 1 sums to 2"):
+    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row 1 is off by 1"):
         ergodicity_coefficient([[1.0, 0.0], [1.0, 1.0]])
     with pytest.raises(ValueError, match=r"^A: every row"):
         high_frequency_gain(2 * np.eye(3))
-    with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the values"):
+    with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the other input"):
         low_pass_ratio(np.eye(2), np.ones((3, 1)), n_steps=1)
     with pytest.raises(ValueError, match=r"^values: .*NaN"):
         low_pass_ratio([[1.0]], [[np.nan]], n_steps=1)
