@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 
-from ..results import processor, resume_table, source_hash
+from ..results import processor, provenance, resume_table, source_hash
 
 _T = TypeVar("_T")
 
@@ -39,11 +39,12 @@ def run_cases(
     n_jobs: int,
     seed: int,
     directory: Path | None,
+    columns: list[str],
 ) -> pd.DataFrame:
     """The rows of all cases; one whose data are missing has a row that says so.
 
-    A case is known by the command, its name, the versions of the peers, rounds, threads, seed,
-    source and processor.
+    A case is known by the command, its name, the versions of the peers and of what ours is built
+    on, rounds, threads, seed, source and processor.
     """
     if min(rounds, n_jobs) < 1 or seed < 0:
         raise ValueError(
@@ -56,6 +57,7 @@ def run_cases(
         "n_jobs": n_jobs,
         "seed": seed,
         "source": source_hash(),
+        "versions": provenance({})["versions"],
         "machine": processor(),
     }
     tables = []
@@ -65,4 +67,6 @@ def run_cases(
         except FileNotFoundError as error:
             table = pd.DataFrame([{"case": case.name, "note": str(error)}])
         tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    if not tables:
+        raise ValueError("cases: must name at least one")
+    return pd.concat(tables, ignore_index=True).reindex(columns=columns)

@@ -29,6 +29,9 @@ Jobs = Annotated[
         min=1, help="Threads. Peers on one thread only are left out if not 1; ours on one joins."
     ),
 ]
+JobsOfAll = Annotated[
+    int, typer.Option(min=1, help="Threads, where a package offers them; ours on one joins.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
 Output = Annotated[
     Path, typer.Option(metavar="DIR", help="Folder for the results and the finished cases.")
@@ -103,7 +106,7 @@ def filters(
     case: Cases = None,
     peer: Peers = None,
     rounds: Rounds = 3,
-    n_jobs: Jobs = 1,
+    n_jobs: JobsOfAll = 1,
     seed: Seed = 0,
     output: Output = Path("results/speed-filters"),
 ) -> None:
@@ -116,9 +119,9 @@ def filters(
     Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: patch and window),
     bilateral-disk-11, bilateral-square-11; set12, with its files in the folder that the environment
     variable TWINSOLVE_DATA names; regression-float64 and regression-float32 (Nadaraya-Watson),
-    lle-weights, lle-3 and lle-50 (locally linear embedding: features), graying-224 and graying-64
-    (token graying: width of the images). Peers: numpy, opencv, scikit-image, scikit-learn, scipy,
-    torch.
+    lle-weights, lle-3 and lle-50 (locally linear embedding: features), graying-svd-224,
+    graying-dct-224, graying-svd-64 and graying-dct-64 (token graying: width of the images). Peers:
+    numpy, opencv, scikit-image, scikit-learn, scipy, torch.
 
     Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
     is kept in DIR/runs and not run again while settings and source are the same.

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,20 +36,20 @@ MODULES = {
     "scipy": "scipy",
     "torch": "torch",
 }
-_COLUMNS = [
-    "case", "about", "method", "package", "version", "n_jobs", "ms", "ms_lowest", "ms_highest",
-    "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost", "log_kappa",
-    "memory_mib", "note",
+COLUMNS = [
+    "case", "about", "inputs", "method", "package", "version", "n_jobs", "ms", "ms_lowest",
+    "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost",
+    "log_kappa", "memory_mib", "note",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A way to do it: ``run()`` returns the result, with `n_jobs` threads, by a `package`."""
+    """A way to do it: ``run(*input)`` returns the result, on `n_jobs` threads, by a `package`."""
 
     name: str
     package: str
-    run: Callable[[], Any]
+    run: Callable[..., Any]
     n_jobs: int = 1
 
 
@@ -63,21 +63,22 @@ def on_threads(run: Callable[..., Any], n_jobs: int) -> list[Method]:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Methods, the first of them ours and the one to compare with.
+    """Inputs, each the arguments of a call, and methods: first ours, that the others stand beside.
 
-    ``measure(result, first)`` says what a result is worth and how far it is from the first one's,
-    under names among the columns.
+    ``measure(results, first)`` says what the results of all inputs are worth and how far they are
+    from the first method's, under names among the columns.
     """
 
+    inputs: Sequence[tuple[Any, ...]]
     methods: list[Method]
-    measure: Callable[[Any, Any], dict[str, float]]
+    measure: Callable[[list[Any], list[Any]], dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Case:
     """A contest by name; ``make(seed, n_jobs)`` prepares it.
 
-    Where it is to run `once`, its many images are the repetition; where its memory is of interest,
+    Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
     ours is run again in a process of its own.
     """
 
@@ -98,52 +99,60 @@ def hold(
     progress: Progress | None,
 ) -> pd.DataFrame:
     """A row for each method, in the order of the contest."""
-    contest = case.make(seed, n_jobs)
-    methods = [m for m in contest.methods if m.package in (OURS, *peers)]
-    versions = {m.package: installed(MODULES[m.package]) for m in methods}
-    present = [m for m in methods if versions[m.package]]
-    turns = list(in_turns(present, 1 if case.once else rounds))
-    seconds: dict[str, list[float]] = {m.name: [] for m in present}
-    results: dict[str, Any] = {}
+    versions = {package: installed(MODULES[package]) for package in (OURS, *peers)}
+    for package, number in versions.items():
+        if number:
+            import_module(MODULES[package])  # what is loaded can be told its threads
+    with _threads(n_jobs):
+        contest = case.make(seed, n_jobs)
+    methods = [m for m in contest.methods if m.package in versions]
+    racers = [_Racer(m, contest.inputs) for m in methods if versions[m.package]]
     facts: dict[str, float] = {}
+    steps: list[Callable[[], Any]] = [racer.warm_up for racer in racers]
+    if case.memory:
+        steps.append(lambda: facts.update(memory_mib=memory_alone(case, seed, n_jobs)))
+    turns = in_turns(racers, 1 if case.once else rounds)
+    steps += [racer.run for racer, _ in turns]
+    for step in progress(steps, len(steps)) if progress else steps:
+        step()
+    rows = {racer.method.name: racer.row(racers[0], contest) for racer in racers}
+    rows[racers[0].method.name] |= facts
+    about = {"case": case.name, "about": case.about, "inputs": len(contest.inputs)}
+    return pd.DataFrame(
+        about
+        | {"method": m.name, "package": m.package, "version": versions[m.package]}
+        | rows.get(m.name, {"note": f"{MODULES[m.package]} is not installed"})
+        for m in methods
+    ).reindex(columns=COLUMNS)
 
-    def run(method: Method, last: bool) -> None:
-        start = time.perf_counter()
-        result = method.run()
-        seconds[method.name].append(1000 * (time.perf_counter() - start))
-        if last:
-            results[method.name] = result
 
-    def measure_memory() -> None:
-        facts["memory_mib"] = memory_alone(case, seed, n_jobs)
+class _Racer:
+    """A method and its times, in milliseconds."""
 
-    steps: list[Callable[[], Any]] = [measure_memory] if case.memory else []
-    if not case.once:
-        steps += [method.run for method in present]  # compile
-    steps += [partial(run, *turn) for turn in turns]
-    with _quiet(n_jobs):
-        for step in progress(steps, len(steps)) if progress else steps:
-            step()
-        first = results[present[0].name]
-        measures = {name: contest.measure(result, first) for name, result in results.items()}
+    def __init__(self, method: Method, inputs: Sequence[tuple[Any, ...]]) -> None:
+        self.method, self.inputs = method, inputs
+        self.times: list[float] = []
+        self.results: list[Any] = []
 
-    rows = []
-    for method in methods:
-        row: dict[str, Any] = {"case": case.name, "about": case.about, "method": method.name}
-        row |= {"package": method.package, "version": versions[method.package], "note": ""}
-        if method in present:
-            row |= {"n_jobs": method.n_jobs} | measures[method.name]
-            row |= timing(seconds[method.name], seconds[present[0].name])
-        else:
-            row["note"] = f"{MODULES[method.package]} is not installed"
-        rows.append(row)
-    rows[0] |= facts
-    return pd.DataFrame(rows).reindex(columns=_COLUMNS)
+    def warm_up(self) -> None:
+        """Have everything compiled."""
+        with _threads(self.method.n_jobs):
+            self.method.run(*self.inputs[0])
+
+    def run(self) -> None:
+        with _threads(self.method.n_jobs):
+            start = time.perf_counter()
+            self.results = [self.method.run(*arguments) for arguments in self.inputs]
+            self.times.append(1000 * (time.perf_counter() - start))
+
+    def row(self, first: "_Racer", contest: Contest) -> dict[str, Any]:
+        worth = contest.measure(self.results, first.results)
+        return {"n_jobs": self.method.n_jobs, "note": ""} | timing(self.times, first.times) | worth
 
 
 @contextmanager
-def _quiet(n_jobs: int) -> Iterator[None]:
-    """Costs are reported, so that warnings add nothing; nobody gets more threads than asked for."""
+def _threads(n_jobs: int) -> Iterator[None]:
+    """Nobody gets more threads than asked for; costs are reported, so that warnings add nothing."""
     with threadpool_limits(n_jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         if "cv2" in sys.modules:
@@ -166,14 +175,12 @@ def memory_alone(case: Case, seed: int, n_jobs: int) -> float:
 
 def _main(module: str, maker: str, given: str, seed: str, n_jobs: str) -> None:
     make = getattr(import_module(module), maker)
-    ours = make(int(seed), int(n_jobs), **json.loads(given)).methods[0]
-    with _quiet(int(n_jobs)):
-        ours.run()
-        before = resident("VmRSS") if reset_peak() else np.nan
-        result = ours.run()
-        memory = resident("VmHWM") - before
-    del result
-    print(memory)
+    contest = make(int(seed), int(n_jobs), **json.loads(given))
+    ours = _Racer(contest.methods[0], contest.inputs)
+    ours.warm_up()
+    before = resident("VmRSS") if reset_peak() else np.nan
+    ours.run()
+    print(resident("VmHWM") - before)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pandas as pd
 
 from . import image_cases, point_cases
 from .cases import chosen, run_cases
-from .contest import MODULES, OURS, Case, hold
+from .contest import COLUMNS, MODULES, OURS, Case, hold
 from .peers import installed
 from .race import Progress
 
@@ -68,13 +68,19 @@ CASES = {
         ),
         *(
             Case(
-                f"graying-{image_size}",
+                f"graying-{transform}-{image_size}",
                 f"tokens of 32 colour images, {image_size} pixels wide, patches of {patch_size}, "
                 "float32",
-                partial(point_cases.make_graying, image_size=image_size, patch_size=patch_size),
+                partial(
+                    point_cases.make_graying,
+                    transform=transform,
+                    image_size=image_size,
+                    patch_size=patch_size,
+                ),
                 memory=False,
             )
             for image_size, patch_size in ((224, 16), (64, 4))
+            for transform in ("svd", "dct")
         ),
     )
 }
@@ -100,7 +106,7 @@ def time_filters(
         Among ``nlm-7-21``, ``nlm-5-13`` and ``nlm-gaussian-7-21`` (patch and window),
         ``bilateral-disk-11``, ``bilateral-square-11``, ``set12`` (every image once),
         ``regression-float64``, ``regression-float32``, ``lle-weights``, ``lle-3``, ``lle-50``,
-        ``graying-224`` and ``graying-64`` (token
+        ``graying-svd-224``, ``graying-dct-224``, ``graying-svd-64`` and ``graying-dct-64`` (token
         graying: width of the image). None is all of them.
     peers : iterable of str, optional
         Packages, among ``numpy``, ``opencv``, ``scikit-image``, ``scikit-learn``, ``scipy``
@@ -121,14 +127,14 @@ def time_filters(
     Returns
     -------
     DataFrame
-        A row for each case and method. ``ms`` and ``ratio``, to the first method of the case in the
-        same round, are medians over the rounds with the lowest and highest. ``psnr`` (dB) and
-        ``ssim`` are those of scikit-image, means over the images; ``difference`` is the largest
-        from the first method's result, away from the border of images, for points relative to its
-        largest entry; ``cost`` is
-        ``|Y - C Y|_F^2`` of the embedding's orthonormal coordinates; ``log_kappa`` the median
-        natural logarithm of the condition numbers; ``memory_mib`` the peak resident memory of ours
-        beyond its input, in a process of its own. ``note`` says why a method or case was left out.
+        A row for each case and method. ``ms``, of all `inputs`, and ``ratio``, to the first method
+        of the case in the same round, are medians over the rounds with the lowest and highest.
+        ``psnr`` (dB) and ``ssim`` are those of scikit-image, means over the images; ``difference``
+        is the largest from the first method's result, away from the border of images, for points
+        relative to its largest entry; ``cost`` is ``|Y - C Y|_F^2`` of the embedding's orthonormal
+        coordinates; ``log_kappa`` the median natural logarithm of the condition numbers;
+        ``memory_mib`` the peak resident memory of ours beyond its input, in a process of its own.
+        ``note`` says why a method or case was left out.
 
     Raises
     ------
@@ -156,4 +162,5 @@ def time_filters(
         n_jobs=n_jobs,
         seed=seed,
         directory=directory,
+        columns=COLUMNS,
     )

@@ -1,6 +1,6 @@
 """Denoising: filters on noisy images, with PSNR and SSIM beside the time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,131 +17,104 @@ from .contest import OURS, Contest, Method, on_threads
 
 _SIGMA = 25 / 255
 _OPENCV_H = 0.9 * _SIGMA  # it knows no sigma
-_STRENGTH = {"h": 0.8 * _SIGMA, "sigma": _SIGMA}
+_STRENGTH: dict[str, Any] = {"h": 0.8 * _SIGMA, "sigma": _SIGMA}
 _BORDER = 10
-_BANDWIDTHS = {"sigma_color": 0.25, "sigma_spatial": 2.0}
+_BANDWIDTHS: dict[str, Any] = {"sigma_color": 0.25, "sigma_spatial": 2.0}
 
 Images = list[Array]
 
 
 def make_nonlocal_means(seed: int, n_jobs: int, *, patch_size: int, patch_distance: int) -> Contest:
-    size = {"patch_size": patch_size, "patch_distance": patch_distance}
-    clean, noisy = _noisy([camera() / 255], seed)
-    ours = partial(_each, nonlocal_means, noisy, **_STRENGTH, **size)
-    return Contest(
-        [*on_threads(ours, n_jobs), *_nonlocal_means_of_others(noisy, n_jobs, **size)],
-        partial(_quality, clean),
-    )
+    size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
+    ours = partial(nonlocal_means, **_STRENGTH, **size)
+    methods = [*on_threads(ours, n_jobs), *_nonlocal_means_of_others(n_jobs, **size)]
+    return _contest([camera() / 255], methods, seed)
 
 
 def make_gaussian_patches(seed: int, n_jobs: int) -> Contest:
-    size = {"patch_size": 7, "patch_distance": 10}
-    clean, noisy = _noisy([camera() / 255], seed)
-    ours = partial(_each, nonlocal_means, noisy, patch_weights="gaussian", **_STRENGTH, **size)
-    return Contest(
-        [*on_threads(ours, n_jobs), _skimage_slow_mode(noisy, **size)], partial(_quality, clean)
-    )
+    size: dict[str, Any] = {"patch_size": 7, "patch_distance": 10}
+    ours = partial(nonlocal_means, patch_weights="gaussian", **_STRENGTH, **size)
+    return _contest([camera() / 255], [*on_threads(ours, n_jobs), _slow_mode(**size)], seed)
 
 
 def make_bilateral_disk(seed: int, n_jobs: int) -> Contest:
-    clean, noisy = _noisy([camera() / 255], seed)
-    ours = partial(_each, bilateral_filter, noisy, footprint=disk(5), **_BANDWIDTHS)
-    return Contest(
-        [*on_threads(ours, n_jobs), _opencv_bilateral(noisy, n_jobs)], partial(_quality, clean)
-    )
+    ours = partial(bilateral_filter, footprint=disk(5), **_BANDWIDTHS)
+    methods = [*on_threads(ours, n_jobs), _opencv_bilateral(n_jobs)]
+    return _contest([camera() / 255], methods, seed)
 
 
 def make_bilateral_square(seed: int, n_jobs: int) -> Contest:
-    clean, noisy = _noisy([camera() / 255], seed)
-    settings: dict[str, Any] = _BANDWIDTHS | {"win_size": 11}
-    ours = partial(_each, bilateral_filter, noisy, **settings)
-    theirs = partial(_each, denoise_bilateral, noisy, mode="reflect", **settings)
-    return Contest(
-        [*on_threads(ours, n_jobs), Method("scikit-image", "scikit-image", theirs)],
-        partial(_quality, clean),
-    )
+    settings = _BANDWIDTHS | {"win_size": 11}
+    ours = partial(bilateral_filter, **settings)
+    theirs = partial(denoise_bilateral, mode="reflect", **settings)
+    methods = [*on_threads(ours, n_jobs), Method("scikit-image", "scikit-image", theirs)]
+    return _contest([camera() / 255], methods, seed)
 
 
 def make_set12(seed: int, n_jobs: int) -> Contest:
     """Our defaults, what others have, and our defaults boosted."""
-    clean, noisy = _noisy(fetch_set12().images, seed)
     default = partial(nonlocal_means, sigma=_SIGMA, n_jobs=n_jobs)
     gaussian = partial(
         default, patch_size=7, patch_distance=5, h=0.95 * _SIGMA, patch_weights="gaussian"
     )
-    boosted: dict[str, Callable[[Array], Array]] = {
+    ours: dict[str, Callable[[Array], Array]] = {
+        "defaults": default,
+        "Gaussian 7 / 11": gaussian,
         "twicing": partial(twicing, default),
         "L2 boosting, 5 steps": partial(l2_boosting, default, n_iter=5),
         "SOS boosting, 2 steps": partial(sos_boosting, default, n_iter=2, rho=0.5),
     }
-    small, large = ({"patch_size": p, "patch_distance": d} for p, d in ((5, 6), (7, 10)))
-    return Contest(
-        [
-            Method("nonlocal_means, defaults", OURS, partial(_each, default, noisy), n_jobs),
-            Method(
-                "nonlocal_means, Gaussian, 7 / 11", OURS, partial(_each, gaussian, noisy), n_jobs
-            ),
-            *_nonlocal_means_of_others(noisy, n_jobs, **small),
-            *_nonlocal_means_of_others(noisy, n_jobs, **large),
-            _skimage_slow_mode(noisy, **small),
-            _opencv_bilateral(noisy, n_jobs),
-            *(
-                Method(f"{name} of the defaults", OURS, partial(_each, smooth, noisy), n_jobs)
-                for name, smooth in boosted.items()
-            ),
-        ],
-        partial(_quality, clean),
-    )
+    methods = [
+        *(Method(f"{OURS}, {name}", OURS, smooth, n_jobs) for name, smooth in ours.items()),
+        *_nonlocal_means_of_others(n_jobs, patch_size=5, patch_distance=6),
+        *_nonlocal_means_of_others(n_jobs, patch_size=7, patch_distance=10),
+        _slow_mode(patch_size=5, patch_distance=6),
+        _opencv_bilateral(n_jobs),
+    ]
+    return _contest(fetch_set12().images, methods, seed)
 
 
-def _noisy(images: Sequence[Array], seed: int) -> tuple[Images, Images]:
+def _contest(images: Images, methods: list[Method], seed: int) -> Contest:
+    clean, noisy = _noisy(images, seed)
+    return Contest([(image,) for image in noisy], methods, partial(_quality, clean))
+
+
+def _noisy(images: Images, seed: int) -> tuple[Images, Images]:
     rng = np.random.default_rng(seed)
     clean = [image.astype(np.float32) for image in images]
     return clean, [(u + _SIGMA * rng.standard_normal(u.shape)).astype(np.float32) for u in clean]
 
 
-def _each(smooth: Callable[..., Array], images: Images, **settings: Any) -> Images:
-    return [smooth(image, **settings) for image in images]
-
-
-def _quality(clean: Images, result: Images, first: Images) -> dict[str, float]:
-    """Means over the images of PSNR and SSIM; the largest difference from the first result.
+def _quality(clean: Images, results: Images, first: Images) -> dict[str, float]:
+    """Means over the images of PSNR and SSIM; the largest difference from the first results.
 
     Packages read other pixels beyond the border: the difference is taken away from it.
     """
-    pairs = list(zip(clean, result, strict=True))
+    pairs = list(zip(clean, results, strict=True))
     inside = (slice(_BORDER, -_BORDER), slice(_BORDER, -_BORDER))
+    differences = (np.abs(u[inside] - v[inside]) for u, v in zip(results, first, strict=True))
     return {
         "psnr": np.mean([peak_signal_noise_ratio(u, v, data_range=1.0) for u, v in pairs]),
         "ssim": np.mean([structural_similarity(u, v, data_range=1.0) for u, v in pairs]),
-        "difference": max(
-            np.abs(u[inside] - v[inside]).max() for u, v in zip(result, first, strict=True)
-        ),
+        "difference": max(difference.max() for difference in differences),
     }
 
 
-def _nonlocal_means_of_others(
-    noisy: Images, n_jobs: int, *, patch_size: int, patch_distance: int
-) -> list[Method]:
+def _nonlocal_means_of_others(n_jobs: int, *, patch_size: int, patch_distance: int) -> list[Method]:
     window = 2 * patch_distance + 1
-    size = {"patch_size": patch_size, "patch_distance": patch_distance}
-    fast = partial(_each, denoise_nl_means, noisy, fast_mode=True, **_STRENGTH, **size)
-    bytes_ = partial(_opencv_nonlocal_means, patch_size=patch_size, window=window)
+    size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
+    fast = partial(denoise_nl_means, fast_mode=True, **_STRENGTH, **size)
+    in_bytes = partial(_opencv_nonlocal_means, patch_size=patch_size, window=window)
     return [
         Method(f"scikit-image fast mode, {patch_size} / {window}", "scikit-image", fast),
-        Method(
-            f"OpenCV 8-bit, {patch_size} / {window}",
-            "opencv",
-            partial(_each, bytes_, noisy),
-            n_jobs,
-        ),
+        Method(f"OpenCV 8-bit, {patch_size} / {window}", "opencv", in_bytes, n_jobs),
     ]
 
 
-def _skimage_slow_mode(noisy: Images, *, patch_size: int, patch_distance: int) -> Method:
-    size = {"patch_size": patch_size, "patch_distance": patch_distance}
-    slow = partial(_each, denoise_nl_means, noisy, fast_mode=False, **_STRENGTH, **size)
+def _slow_mode(*, patch_size: int, patch_distance: int) -> Method:
+    size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
     name = f"scikit-image slow mode, {patch_size} / {2 * patch_distance + 1}"
+    slow = partial(denoise_nl_means, fast_mode=False, **_STRENGTH, **size)
     return Method(name, "scikit-image", slow)
 
 
@@ -153,11 +126,12 @@ def _opencv_nonlocal_means(image: Array, *, patch_size: int, window: int) -> Arr
     return denoised.astype(np.float32) / np.float32(255)
 
 
-def _opencv_bilateral(noisy: Images, n_jobs: int) -> Method:
+def _opencv_bilateral(n_jobs: int) -> Method:
     def smooth(image: Array) -> Any:
         import cv2
 
-        color, spatial = _BANDWIDTHS.values()
-        return cv2.bilateralFilter(image, 11, color, spatial)
+        return cv2.bilateralFilter(
+            image, 11, _BANDWIDTHS["sigma_color"], _BANDWIDTHS["sigma_spatial"]
+        )
 
-    return Method("OpenCV bilateral, float32", "opencv", partial(_each, smooth, noisy), n_jobs)
+    return Method("OpenCV bilateral, float32", "opencv", smooth, n_jobs)

@@ -1,14 +1,13 @@
 """Smoothers, embeddings and token graying: methods on points and tokens."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.fft import dctn, idctn
-from scipy.sparse import eye_array
+from scipy.sparse import csr_array, eye_array
 from skimage.data import chelsea
 from sklearn.datasets import make_swiss_roll
 from sklearn.manifold import LocallyLinearEmbedding as TheirEmbedding
@@ -31,8 +30,9 @@ _BLOCKS = (8, 16, 32, 64, 128, 256, 512)
 _N_IMAGES = 32
 
 
-def _difference(result: Array, first: Array) -> dict[str, float]:
-    return {"difference": float(np.abs(result - first).max() / np.abs(first).max())}
+def _difference(results: list[Any], first: list[Any]) -> dict[str, float]:
+    pairs = zip(results, first, strict=True)
+    return {"difference": max(float(abs(a - b).max() / abs(b).max()) for a, b in pairs)}
 
 
 def make_regression(seed: int, n_jobs: int, *, n_points: int, dtype: str) -> Contest:
@@ -40,19 +40,17 @@ def make_regression(seed: int, n_jobs: int, *, n_points: int, dtype: str) -> Con
     rng = np.random.default_rng(seed)
     q, k, v = (rng.standard_normal((n_points, 32)).astype(dtype) for _ in range(3))
     s = 32**0.25
-    ours = partial(nadaraya_watson, q, k, v, bandwidth=s)
     block = _best_block(q, k, v, s)
+    blocks = partial(_in_blocks, s=s, block=block)
     methods = [
-        *on_threads(ours, n_jobs),
-        Method(
-            f"NumPy, blocks of {block}", "numpy", partial(_in_blocks, q, k, v, s, block), n_jobs
-        ),
-        Method("torch attention", "torch", partial(_attention, q, k, v, s), n_jobs),
+        *on_threads(partial(nadaraya_watson, bandwidth=s), n_jobs),
+        Method(f"NumPy, blocks of {block}", "numpy", blocks, n_jobs),
+        Method("torch attention", "torch", partial(_attention, s=s), n_jobs),
     ]
-    return Contest(methods, _difference)
+    return Contest([(q, k, v)], methods, _difference)
 
 
-def _in_blocks(q: Array, k: Array, v: Array, s: float, block: int) -> Array:
+def _in_blocks(q: Array, k: Array, v: Array, *, s: float, block: int) -> Array:
     """Softmax of ``q.k / s^2 - |k|^2 / (2 s^2)``, a block of queries at a time."""
     kernel_bias = -(k**2).sum(axis=1) / (2 * s**2)
     smoothed = np.empty((len(q), v.shape[1]), q.dtype)
@@ -67,10 +65,17 @@ def _in_blocks(q: Array, k: Array, v: Array, s: float, block: int) -> Array:
 
 
 def _best_block(q: Array, k: Array, v: Array, s: float) -> int:
-    return min(_BLOCKS, key=lambda block: _seconds(partial(_in_blocks, q[:1024], k, v, s, block)))
+    """The fastest of three calls counts."""
+
+    def seconds(block: int) -> float:
+        start = time.perf_counter()
+        _in_blocks(q[:512], k, v, s=s, block=block)
+        return time.perf_counter() - start
+
+    return min(_BLOCKS, key=lambda block: min(seconds(block) for _ in range(3)))
 
 
-def _attention(q: Array, k: Array, v: Array, s: float) -> Array:
+def _attention(q: Array, k: Array, v: Array, *, s: float) -> Array:
     """The key's norm as one more feature, and as wide values: the fused kernel's condition."""
     ones, norms = np.ones((len(q), 1), q.dtype), -(k**2).sum(axis=1, keepdims=True) / 2
     queries, keys, values = (
@@ -87,35 +92,37 @@ def make_weights(seed: int, n_jobs: int) -> Contest:
     graph = NearestNeighbors(n_neighbors=_NEIGHBORS).fit(X).kneighbors_graph()
     neighbors = np.ascontiguousarray(graph.indices.reshape(len(X), _NEIGHBORS))
 
-    def theirs() -> Array:
-        C = graph.copy()
-        C.data = barycenter_weights(X, X, neighbors, reg=1e-3).ravel()
-        return C
+    def theirs(X: Array) -> csr_array:
+        data = barycenter_weights(X, X, neighbors, reg=1e-3).ravel()
+        return csr_array((data, graph.indices, graph.indptr), shape=graph.shape)
 
-    ours = partial(locally_linear_weights, X, graph=graph)
-    methods = [*on_threads(ours, n_jobs), Method("scikit-learn", "scikit-learn", theirs)]
-    return Contest(methods, lambda C, first: _difference(C.toarray(), first.toarray()))
+    methods = [
+        *on_threads(partial(locally_linear_weights, graph=graph), n_jobs),
+        Method("scikit-learn", "scikit-learn", theirs),
+    ]
+    return Contest([(X,)], methods, _difference)
 
 
 def make_embedding(seed: int, n_jobs: int, *, n_features: int) -> Contest:
     """Neighbours, weights and eigenvectors."""
     X = _swiss_roll(seed, n_features)
-    settings: dict[str, Any] = {"n_neighbors": _NEIGHBORS, "n_components": 2, "random_state": seed}
-    C = locally_linear_weights(X, n_neighbors=_NEIGHBORS)
-    residual = eye_array(len(X)) - C
+    residual = eye_array(len(X)) - locally_linear_weights(X, n_neighbors=_NEIGHBORS)
 
-    def fit(kind: Any, jobs: int) -> Array:
-        return kind(n_jobs=jobs, **settings).fit_transform(X)
+    def fit(X: Array, kind: Any, n_jobs: int) -> Array:
+        estimator = kind(n_neighbors=_NEIGHBORS, random_state=seed, n_jobs=n_jobs)
+        return estimator.fit_transform(X)
 
-    def cost(Y: Array, first: Array) -> dict[str, float]:
+    def cost(results: list[Array], first: list[Array]) -> dict[str, float]:
         """``|Y - C Y|_F^2`` of the orthonormal coordinates that span the same space."""
+        (Y,) = results
         return {"cost": float(((residual @ np.linalg.qr(Y - Y.mean(axis=0))[0]) ** 2).sum())}
 
+    theirs = partial(fit, kind=TheirEmbedding, n_jobs=n_jobs)
     methods = [
-        *on_threads(lambda n_jobs: fit(LocallyLinearEmbedding, n_jobs), n_jobs),
-        Method("scikit-learn", "scikit-learn", partial(fit, TheirEmbedding, n_jobs), n_jobs),
+        *on_threads(partial(fit, kind=LocallyLinearEmbedding), n_jobs),
+        Method("scikit-learn", "scikit-learn", theirs, n_jobs),
     ]
-    return Contest(methods, cost)
+    return Contest([(X,)], methods, cost)
 
 
 def _swiss_roll(seed: int, n_features: int) -> Array:
@@ -126,7 +133,9 @@ def _swiss_roll(seed: int, n_features: int) -> Array:
     return X @ basis.T + 0.05 * rng.standard_normal((len(X), n_features))
 
 
-def make_graying(seed: int, n_jobs: int, *, image_size: int, patch_size: int) -> Contest:
+def make_graying(
+    seed: int, n_jobs: int, *, transform: str, image_size: int, patch_size: int
+) -> Contest:
     """The patches of 32 colour images, as tokens; one image a call."""
     rng = np.random.default_rng(seed)
     picture = chelsea() / 255
@@ -134,24 +143,20 @@ def make_graying(seed: int, n_jobs: int, *, image_size: int, patch_size: int) ->
     crops = np.stack([picture[y : y + image_size, x : x + image_size] for y, x in corners])
     tokens = _patches(crops.astype(np.float32), patch_size)
 
-    def run(transform: Callable[[Array], Array]) -> Array:
-        return np.stack([transform(X) for X in tokens])
+    def log_kappa(results: list[Array], first: list[Array]) -> dict[str, float]:
+        kappa = condition_number(np.stack(results))
+        return _difference(results, first) | {"log_kappa": float(np.median(np.log(kappa)))}
 
-    def log_kappa(grayed: Array, first: Array) -> dict[str, float]:
-        return _difference(grayed, first) | {
-            "log_kappa": float(np.median(np.log(condition_number(grayed))))
-        }
-
-    return Contest(
-        [
-            Method("gray_tokens, DCT", OURS, partial(run, partial(gray_tokens, transform="dct"))),
-            Method("gray_tokens, SVD", OURS, partial(run, partial(gray_tokens, transform="svd"))),
-            Method("NumPy SVD", "numpy", partial(run, _gray_by_svd)),
-            Method("SciPy DCT", "scipy", partial(run, _gray_by_dct)),
-            Method("nothing (a copy)", "numpy", partial(run, np.copy)),
-        ],
-        log_kappa,
-    )
+    listing = {
+        "svd": Method("NumPy's SVD", "numpy", _gray_by_svd),
+        "dct": Method("SciPy's DCT", "scipy", _gray_by_dct),
+    }
+    methods = [
+        Method(OURS, OURS, partial(gray_tokens, transform=transform)),
+        listing[transform],
+        Method("nothing (a copy)", "numpy", np.copy),
+    ]
+    return Contest([(X,) for X in tokens], methods, log_kappa)
 
 
 def _gray_by_svd(X: Array, eps: float = 0.95) -> Array:
@@ -170,9 +175,3 @@ def _patches(images: Array, size: int) -> Array:
     n, height, width, channels = images.shape
     grid = images.reshape(n, height // size, size, width // size, size, channels)
     return grid.transpose(0, 1, 3, 2, 4, 5).reshape(n, -1, size * size * channels)
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start

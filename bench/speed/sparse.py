@@ -8,7 +8,7 @@ import pandas as pd
 from .cases import chosen, run_cases
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
 from .problems import SELF_EXPRESSION, SPARSE_CODING, Case
-from .race import Progress, race
+from .race import COLUMNS, Progress, race
 
 
 def time_self_expression(
@@ -159,4 +159,5 @@ def _time(
         n_jobs=n_jobs,
         seed=seed,
         directory=directory,
+        columns=COLUMNS,
     )

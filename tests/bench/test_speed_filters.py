@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from functools import partial
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from PIL import Image
 from skimage.metrics import peak_signal_noise_ratio
+from threadpoolctl import threadpool_info
 from typer.testing import CliRunner
 
 from twinsolve.bench import time_filters
@@ -67,10 +69,11 @@ def test_table_of_every_case(small, name):
     assert table.ratio[0] == 1
     if name.startswith("lle") and name != "lle-weights":
         assert_allclose(table.cost, table.cost[0], rtol=1e-6, atol=1e-9)
+    if name.startswith("graying-svd"):
+        assert_allclose(table.log_kappa[0], 0.95 * table.log_kappa[2], rtol=1e-4)  # SK-A1
     if name.startswith("graying"):
-        kappa = table.set_index("method").log_kappa
-        assert_allclose(kappa["gray_tokens, SVD"], 0.95 * kappa["nothing (a copy)"], rtol=1e-4)
-        assert_allclose(kappa["gray_tokens, DCT"], kappa["SciPy DCT"], rtol=1e-3)
+        assert_allclose(table.log_kappa[0], table.log_kappa[1], rtol=1e-3)
+        assert table.inputs[0] == 2
 
 
 def test_quality_is_that_of_scikit_image():
@@ -88,8 +91,8 @@ def test_quality_is_that_of_scikit_image():
 
 def test_blocks_of_numpy_are_the_attention_of_torch():
     q, k, v = np.random.default_rng(0).standard_normal((3, 50, 4))
-    found = point_cases._in_blocks(q, k, v, 0.7, 8)
-    assert_allclose(found, point_cases._attention(q, k, v, 0.7), atol=1e-12)
+    found = point_cases._in_blocks(q, k, v, s=0.7, block=8)
+    assert_allclose(found, point_cases._attention(q, k, v, s=0.7), atol=1e-12)
     weights = np.exp(-((q[:, None] - k) ** 2).sum(axis=-1) / (2 * 0.7**2))
     assert_allclose(found, weights @ v / weights.sum(axis=1, keepdims=True), atol=1e-12)
 
@@ -112,7 +115,7 @@ def test_memory_is_of_a_fresh_process():
     make = partial(point_cases.make_regression, n_points=1100, dtype="float32")
     memory = contest.memory_alone(Case("tiny", "-", make), 0, 1)
     if sys.platform == "linux":
-        assert 0 <= memory < 60
+        assert 1100 * 32 * 4 / 2**20 < memory < 60  # more than the result
 
 
 def test_set12_runs_every_method_once(small, monkeypatch):
@@ -120,11 +123,11 @@ def test_set12_runs_every_method_once(small, monkeypatch):
         image_cases, "fetch_set12", lambda: type("Set12", (), {"images": [CAMERA / 255] * 2})
     )
     table = time_filters(cases=["set12"], peers=["scikit-image"], rounds=3)
-    assert table.method[0] == "nonlocal_means, defaults"
+    assert table.method[0] == "twinsolve, defaults"
     assert (table.ms_lowest == table.ms_highest).all()
     assert set(table.package) == {"twinsolve", "scikit-image"}
     assert (table.psnr > 22).all()
-    assert table.method.str.startswith("twicing").any()
+    assert "twinsolve, twicing" in set(table.method)
 
 
 def test_peers_that_are_not_installed_are_said(small, monkeypatch):
@@ -158,15 +161,55 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert isinstance(run(*arguments, "--seed", "1").exception, TypeError)
 
 
+def made_of(*methods, measure=lambda results, first: {}, once=False):
+    made = Contest([(1.0,), (2.0,)], [*methods], measure)
+    return Case("set12", "-", lambda seed, n_jobs: made, once=once, memory=False)
+
+
 def test_figure_of_set12(tmp_path):
-    quick = Method("quick", "twinsolve", lambda: 1.0)
-    slow = Method("slow", "scikit-image", lambda: 2.0)
-    made = Contest([quick, slow], lambda result, first: {"psnr": 27 + result, "ssim": 0.5})
-    case = Case("set12", "-", lambda seed, n_jobs: made, once=True, memory=False)
+    quick = Method("quick", "twinsolve", lambda x: x)
+    slow = Method("slow", "scikit-image", lambda x: 2 * x)
+    case = made_of(quick, slow, measure=lambda found, first: {"psnr": 27 + found[1], "ssim": 0.5})
     table = contest.hold(case, ["scikit-image"], rounds=1, n_jobs=1, seed=0, progress=None)
-    assert table.psnr.tolist() == [28, 29]
+    assert table.psnr.tolist() == [29, 31]
     draw_quality(table, tmp_path / "quality.png")
     assert Image.open(tmp_path / "quality.png").size[0] > 800
+
+
+def test_every_method_has_its_own_number_of_threads():
+    """OpenCV and torch are told before their first call; libraries of linear algebra as well."""
+    cv2 = pytest.importorskip("cv2")
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    def look(x):
+        blas = {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+        seen.append((cv2.getNumThreads(), torch.get_num_threads(), blas))
+
+    cv2.setNumThreads(2)
+    torch.set_num_threads(2)
+    case = made_of(Method("a", "opencv", look, 1), Method("b", "torch", look, 2))
+    contest.hold(case, ["opencv", "torch"], rounds=2, n_jobs=2, seed=0, progress=None)
+    # Each warms up on one input; then two rounds, in turns the first, on both inputs.
+    assert [threads for threads, *_ in seen] == [1, 2, 1, 1, 2, 2, 2, 2, 1, 1]
+    assert all(
+        found == (threads, threads, {threads})
+        for threads in (1, 2)
+        for found in [f for f in seen if f[0] == threads]
+    )
+
+
+def test_first_calls_are_not_timed():
+    calls = []
+
+    def slow_at_first(x):
+        time.sleep(0.2 if not calls else 0)
+        calls.append(x)
+
+    case = made_of(Method("a", "twinsolve", slow_at_first), once=True)
+    table = contest.hold(case, [], rounds=3, n_jobs=1, seed=0, progress=None)
+    assert table.ms[0] < 100
+    assert calls == [1.0, 1.0, 2.0]
 
 
 def test_bad_settings_are_named():
@@ -174,6 +217,8 @@ def test_bad_settings_are_named():
         time_filters(cases=["no such"])
     with pytest.raises(ValueError, match=r"peers: must be among .*'scikit-image'.*'no such'"):
         time_filters(peers=["no such"])
+    with pytest.raises(ValueError, match="cases: must name at least one"):
+        time_filters(cases=[])
     for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="rounds, n_jobs: must be >= 1 and seed >= 0"):
             time_filters(cases=[], **wrong)
@@ -184,3 +229,15 @@ def test_help_explains_itself():
     assert result.exit_code == 0
     for word in ("--case", "--peer", "--rounds", "--n-jobs", "--seed", "--output", "scikit-image"):
         assert word in result.output
+
+
+def test_a_case_whose_data_are_missing_is_said_even_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
+    for command, case, file in (
+        ("filters", "set12", "set12/01.png"),
+        ("self-expression", "coil-20", "COIL20.mat"),
+    ):
+        arguments = ["speed", command, "--case", case, "--output", str(tmp_path / command)]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        assert f"{case}: {file} is not in" in " ".join(result.output.split())
