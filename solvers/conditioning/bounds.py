@@ -177,7 +177,7 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
     if mu[0] < -rounding * mu[-1] or mu[0] <= -1:
         raise ValueError(f"M: must be positive semidefinite, smallest eigenvalue {mu[0]:.3g}")
     bound = condition_number(X) * (mu[-1] + 1) / (mu[0] + 1)
-    return _both_sides(X @ unit_size(symmetric + np.eye(len(mu))), bound)
+    return _both_sides(X @ symmetric + X, bound)
 
 
 def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:

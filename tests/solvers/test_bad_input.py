@@ -4,6 +4,7 @@ Image filters take other arrays, and are checked in their own tests.
 """
 
 from inspect import isfunction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
 KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
 LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
 SPARSE_CODING = {"Y": POINTS, "dictionary": POINTS, "lam": 1.0}
-ALLOWED = {
+ALLOWED: dict[str, dict[str, Any]] = {
     "admm_low_rank_self_expression": {
         "X": POINTS, "lam": 1.0, "penalty": 1.0, "growth": 1.1, "tol": 1e-3, "max_iter": 500,
     },

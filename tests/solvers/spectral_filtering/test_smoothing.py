@@ -127,7 +127,8 @@ def test_ao_c2_coefficient_is_that_of_the_loop_and_contracts_ranges(seed, n, kin
     tau = ergodicity_coefficient(A)
     pairs = [(np.abs(A[i] - A[j]).sum() / 2, i, j) for i in range(n) for j in range(n)]
     worst, i, j = max(pairs)
-    assert_allclose(tau, worst, rtol=1e-12)
+    # Rows that sum to 1 are rounded once more: a few eps of their entries, whatever tau.
+    assert_allclose(tau, worst, rtol=1e-12, atol=2e-15)
     z = np.random.default_rng(seed).standard_normal(n)
     assert np.ptp(A @ z) <= tau * np.ptp(z) + 1e-12
     extreme = np.where(A[i] > A[j], 1.0, -1.0)
