@@ -12,6 +12,10 @@ from ..solution import Array
 _DENSE = 2000  # states up to which a sparse walk is reduced as a dense one
 _BLOCK = 64
 _IMBALANCE = 1e-8
+_LOST = (
+    "A: its probabilities differ by more than float64 resolves, so the stationary distribution was "
+    "not found"
+)
 
 
 @np.errstate(all="ignore")  # what overflows is refused
@@ -29,10 +33,7 @@ def irreducible_distribution(P: Any) -> Array:
     weights = _pinned_solve(P) if large else _reduced(P.toarray() if issparse(P) else P.copy())
     pi = weights / weights.sum()
     if not np.isfinite(pi).all() or (large and not _balanced(P, pi)):
-        raise ValueError(
-            "A: its probabilities differ by more than float64 resolves, so the stationary "
-            "distribution was not found"
-        )
+        raise ValueError(_LOST)
     return pi
 
 
@@ -63,6 +64,8 @@ def _take_out(P: Array, start: int, stop: int) -> None:
         leaving[k] = block[k, : k + 1].sum()
         block[:k, k + 1] /= leaving[k]
         block[:k, : k + 1] += np.outer(block[:k, k + 1], block[k, : k + 1])
+    if not leaving.all():
+        raise ValueError(_LOST)
     within = block[:, 1:]
     np.fill_diagonal(within, 0)
     upper = np.eye(size) - np.triu(within)
