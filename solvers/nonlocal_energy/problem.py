@@ -78,7 +78,10 @@ def check_size(f: Array, weight: float) -> None:
 
 def relative_error(error: Array, f: Array) -> Array:
     """Largest error over the largest entry of f, in each column; 0 where f is 0."""
-    return np.abs(error).max(axis=0) * reciprocal(np.abs(f).max(axis=0))
+    largest = np.abs(f).max(axis=0)
+    return np.divide(
+        np.abs(error).max(axis=0), largest, out=np.zeros_like(largest), where=largest > 0
+    )
 
 
 def reciprocal(x: Array) -> Array:

@@ -168,7 +168,8 @@ def random_walk_rate(A: Any) -> float:
     ValueError
         On NaN, infinity, A not square or not nonnegative, or a row sum that is not 1.
     scipy.sparse.linalg.ArpackNoConvergence
-        Above 1,000 tokens, if the Arnoldi iteration fails.
+        Above 1,000 tokens, if the Arnoldi iteration fails; never for a triangular A, whose
+        eigenvalues are its diagonal.
 
     References
     ----------
@@ -182,7 +183,7 @@ def random_walk_rate(A: Any) -> float:
     """
     transitions = check_transitions(not_callable(A, "A"))
     n = transitions.matrix.shape[0]
-    return float(largest_moduli(transitions.product, n, 2)[1]) if n > 1 else 0.0
+    return float(largest_moduli(transitions, np.zeros((n, 1)), 2)[1]) if n > 1 else 0.0
 
 
 def _closed_class(matrix: Any) -> Array:
