@@ -12,7 +12,8 @@ from ..solution import Array, check_lam
 from .spectrum import SMALL, largest_moduli, smallest_eigenvalue
 from .weights import Transitions, check_transitions, check_weights, not_callable
 
-_QUICK, _ROUGH = 200, 1e-3  # tokens, and tolerance, of the check before an iteration
+# Of the check before an iteration: tokens, tolerance, and its errors where A is far from normal.
+_QUICK, _ROUGH, _DOUBT = 200, 1e-3, 0.1
 
 
 def neutreno_spectral_radius(A: Any, lam: float | ArrayLike) -> float:
@@ -102,7 +103,7 @@ def warn_if_diverging(transitions: Transitions, lam: Array) -> None:
     try:
         if (radius := _rough_radius(transitions, lam)) < 1 - 1e-12:
             return
-        finding = f"diverges: A - diag(lam) has spectral radius {radius:.6g}"
+        finding = f"diverges: A - diag(lam) has spectral radius {radius:.3g}"
     except ArpackNoConvergence:
         finding = "may diverge: the spectral radius of A - diag(lam) was not found"
     warnings.warn(
@@ -118,7 +119,7 @@ def _rough_radius(transitions: Transitions, lam: Array) -> float:
         return float(lam[0, 0] - 1)  # no less: the constant tokens' factor
     try:
         radius = float(largest_moduli(transitions, lam, 1, small=_QUICK, tol=_ROUGH)[0])
-        if abs(radius - 1) > 10 * _ROUGH:
+        if abs(radius - 1) > _DOUBT:
             return radius
     except ArpackNoConvergence:
         if len(lam) > SMALL:

@@ -190,7 +190,8 @@ class _Problem(NamedTuple):
         return self.transitions.product(u) + self.lam * (self.f - u) - u
 
     def gap(self, residual: Array) -> Array:
-        return relative_error(residual / (self.lam - self.transitions.excess), self.f)
+        with np.errstate(over="ignore"):
+            return relative_error(residual / (self.lam - self.transitions.excess), self.f)
 
     def certificate(self, u: Array) -> tuple[Array, Array, Array]:
         """Residual, gap, and the part of the gap that covers rounding errors."""

@@ -99,7 +99,9 @@ def warn_unless_converged(gap: Array, tol: float, exhausted: Array) -> None:
     if not missed.any():
         return
     more = (missed & exhausted).any()
-    cure = "increase max_iter, lam or tol" if more else "rounding errors limit it: increase lam or tol"
+    cure = (
+        "increase max_iter, lam or tol" if more else "rounding errors limit it: increase lam or tol"
+    )
     warnings.warn(
         f"{missed.sum()} of {len(gap)} columns did not reach the certified relative error "
         f"tol={tol:.3g} (worst {gap.max():.3g}); {cure}",

@@ -196,7 +196,7 @@ def test_stored_zeros_are_no_moves():
 
 
 def test_stationary_law_is_that_of_no_finite_step_erratum_nt_eq_20():
-    """As printed, pi is the law after k steps; it is their limit, and A^k v that of k, not k - 1."""
+    """As printed, pi is the law after k steps; it is its limit. k steps are A^k, not A^(k-1)."""
     A, v = attention()
     pi = stationary_distribution(A)
     for k in (1, 2, 3):
