@@ -95,8 +95,8 @@ def gradient_flow(
     recorded = _record(problem, trajectory) if history else None
     counts = np.full(u.shape[1], n_iter)
     solution, _ = problem.solution(u, dtype, counts, TOL, recorded)
-    before, _ = problem.solution(problem.f, dtype, counts, TOL)
-    if not (solution.objective <= before.objective + _slack(problem)).all():
+    before = problem.objective(problem.f, weights.laplacian(problem.f))
+    if not (solution.objective <= before + _slack(problem)).all():
         warnings.warn(
             f"the energy increases with step={length:.3g}: the flow diverges; decrease it, to "
             f"at most {2 / curvature:.3g}",

@@ -44,7 +44,6 @@ def _reduced(P: Array) -> Array:
     direct ones (Grassmann, Taksar and Heyman 1985), a block at a time.
     """
     n = len(P)
-    np.fill_diagonal(P, 0)
     for stop in range(n, 1, -_BLOCK):
         _take_out(P, max(1, stop - _BLOCK), stop)
     weights = np.ones(n)

@@ -331,3 +331,15 @@ def test_sums_of_differences_are_as_accurate_as_they_say(seed, spread):
             terms = [Fraction(M[i, j]) * (Fraction(u[i, c]) - Fraction(u[j, c])) for j in range(5)]
             assert abs(Fraction(found[i, c]) - sum(terms)) <= Fraction(bound[i, c])
             assert bound[i, c] <= 1e-15 * float(sum(map(abs, terms)))
+
+
+def test_sums_of_many_differences_keep_the_bound():
+    """Plain summation would miss it by about the root of the number of terms."""
+    n = 20_000
+    u = np.random.default_rng(0).random((n, 1))
+    u[0] = 2
+    M = csr_array((np.full(n, 0.1), np.arange(n), np.append(0, np.full(n, n))), shape=(n, n))
+    found, bound = weighted_differences(M, u)
+    exact = sum(Fraction(0.1) * (2 - Fraction(x)) for x in u[:, 0])
+    assert abs(Fraction(found[0, 0]) - exact) <= Fraction(bound[0, 0])
+    assert bound[0, 0] <= 1e-15 * exact
