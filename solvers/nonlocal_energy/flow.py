@@ -1,15 +1,21 @@
 """Gradient flow of the regularised energy: Euler steps, and the exact flow."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import eigh
 from scipy.sparse import block_array, csr_array, diags_array
 from scipy.sparse.linalg import expm_multiply
+from scipy.special import exprel
+from sklearn.exceptions import ConvergenceWarning
 
 from ..solution import Array, Solution, check_integer, check_positive
 from .problem import TOL, Problem, check_problem
 from .weights import not_callable
+
+_SMALL = 500
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step too long diverges, and the gap says so
@@ -59,6 +65,11 @@ def gradient_flow(
     ValueError
         As `minimize_energy`, and on ``n_iter < 0`` or ``step <= 0``.
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the energy has increased: the step is too long.
+
     References
     ----------
     EQUATIONS NT-21.
@@ -83,7 +94,22 @@ def gradient_flow(
             trajectory.append(u)
     recorded = _record(problem, trajectory) if history else None
     counts = np.full(u.shape[1], n_iter)
-    return problem.solution(u, dtype, counts, TOL, recorded)
+    solution, _ = problem.solution(u, dtype, counts, TOL, recorded)
+    before = problem.objective(problem.f, weights.laplacian(problem.f))
+    if not (solution.objective <= before + _slack(problem)).all():
+        warnings.warn(
+            f"the energy increases with step={length:.3g}: the flow diverges; decrease it, to "
+            f"at most {2 / curvature:.3g}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return solution
+
+
+def _slack(problem: Problem) -> Array:
+    """Rounding errors of an energy, those of its gradient included."""
+    f = problem.f - problem.f.mean(axis=0)
+    return 1e-13 * ((problem.weights.degrees + problem.fidelity) * f**2).sum(axis=0)
 
 
 def exact_gradient_flow(
@@ -106,7 +132,8 @@ def exact_gradient_flow(
     lam : float
         Weight > 0 of the fidelity.
     time : float
-        At least 0; work grows with ``time * max_i d_i``.
+        At least 0. Above 500 tokens the work grows with ``time * max_i d_i``; up to there H is
+        diagonalised.
     fidelity : {"constant", "degree"}, default="constant"
 
     Returns
@@ -132,19 +159,35 @@ def exact_gradient_flow(
     """
     problem, dtype = check_problem(f, not_callable(K, "K"), lam, fidelity)
     time = check_positive(time, "time", allow_zero=True)
+    move = _move_by_eigenvectors if len(problem.f) <= _SMALL else _move_by_products
+    return (problem.f + move(problem, time)).astype(dtype, copy=False)
+
+
+def _hessian(problem: Problem) -> csr_array:
+    diagonal = diags_array((problem.weights.degrees + problem.fidelity)[:, 0])
+    return csr_array(diagonal - csr_array(problem.weights.matrix))
+
+
+# v = u - f obeys dv/dt = -H v - grad E(f).
+
+
+def _move_by_eigenvectors(problem: Problem, time: float) -> Array:
+    curvatures, vectors = eigh(_hessian(problem).toarray())
+    spans = -exprel(-time * curvatures.clip(min=0))[:, None] * time
+    return np.asarray(vectors @ (spans * (vectors.T @ problem.gradient(problem.f))))
+
+
+def _move_by_products(problem: Problem, time: float) -> Array:
     n_tokens, n_features = problem.f.shape
-    hessian = diags_array((problem.weights.degrees + problem.fidelity)[:, 0])
-    hessian = hessian - csr_array(problem.weights.matrix)
-    # v = u - f obeys dv/dt = -H v - grad E(f); one state more for each column drives it.
+    # One state more for each column drives it.
     drive = csr_array(problem.gradient(problem.f))
-    system = block_array([[hessian, drive], [None, csr_array((n_features, n_features))]])
+    blocks = [[_hessian(problem), drive], [None, csr_array((n_features, n_features))]]
     start = np.vstack([np.zeros((n_tokens, n_features)), np.eye(n_features)])
-    moved = expm_multiply(-time * system.tocsr(), start)[:n_tokens]
-    return (problem.f + moved).astype(dtype, copy=False)
+    return np.asarray(expm_multiply(-time * block_array(blocks).tocsr(), start)[:n_tokens])
 
 
 def _record(problem: Problem, trajectory: list[Array]) -> dict[str, Array]:
-    states = [problem.solution(u, u.dtype, np.zeros(0), TOL) for u in trajectory]
+    states = [problem.solution(u, u.dtype, np.zeros(0), TOL)[0] for u in trajectory]
     return {
         "coef": np.stack(trajectory),
         "objective": np.stack([state.objective for state in states]),

@@ -7,7 +7,8 @@ from numpy.typing import ArrayLike
 
 from ..solution import Array, Solution, check_integer, check_lam, check_matrix, check_positive
 from .convergence import warn_if_diverging
-from .problem import TOL, relative_error, warn_unless_converged
+from .differences import EPS
+from .problem import TOL, check_size, relative_error, warn_unless_converged
 from .weights import Transitions, check_transitions, common_dtype
 
 
@@ -38,7 +39,9 @@ def neutreno_iteration(
     f : array-like of shape (n_tokens, n_features)
         Values of the first layer.
     A : array-like or sparse array of shape (n_tokens, n_tokens), or callable
-        Nonnegative with row sums 1, not necessarily symmetric; or the function ``u -> A @ u``.
+        Nonnegative with row sums 1, not necessarily symmetric; or the function ``u -> A @ u``,
+        whose nonnegativity is taken on trust. Row sums may miss 1 by 1e-6, or by 1.2e-4 if A is
+        float32 or a function; those of a matrix are then made 1.
     lam : float or array-like of shape (n_tokens,)
         Weight > 0, one in all or one a token. Published models use 0.6 and 0.4.
     n_iter : int
@@ -58,7 +61,8 @@ def neutreno_iteration(
     ------
     ValueError
         On NaN, infinity, shapes that do not fit, A not nonnegative or a row sum that is not 1,
-        ``lam <= 0`` or ``n_iter < 0``.
+        ``lam <= 0``, ``lam`` not above what a function's row sums miss, tokens so large that they
+        overflow, or ``n_iter < 0``.
 
     Warns
     -----
@@ -93,7 +97,7 @@ def neutreno_iteration(
             if history:
                 trajectory.append(u)
         recorded = _record(problem, trajectory) if history else None
-        return _solution(problem, u, dtype, n_iter, TOL, recorded)
+        return problem.solution(u, dtype, n_iter, TOL, recorded)[0]
 
 
 def neutreno_fixed_point(
@@ -119,7 +123,7 @@ def neutreno_fixed_point(
     ----------
     f : array-like of shape (n_tokens, n_features)
     A : array-like or sparse array of shape (n_tokens, n_tokens), or callable
-        Nonnegative with row sums 1; or the function ``u -> A @ u``.
+        As in `neutreno_iteration`.
     lam : float or array-like of shape (n_tokens,)
         Weight > 0, one in all or one a token.
     tol : float, default=1e-8
@@ -135,13 +139,13 @@ def neutreno_fixed_point(
         ``r = A u + lam (f - u) - u`` in `dual`, a column has `objective` ``max_i |r_i|`` (without
         symmetry there is no energy) and `gap` ``max_i |r_i / lam_i| / max_i |f_i|``: the largest
         error of u over the largest entry of f is at most that, as the inverse has positive entries
-        and row sums ``1 / lam``.
+        and row sums ``1 / lam``. Of a function A the row sums may miss 1: ``lam_i`` is replaced by
+        ``1 + lam_i - sum_j A_ij`` in the gap. A bound on the rounding errors of r is added to it.
 
     Raises
     ------
     ValueError
-        On NaN, infinity, shapes that do not fit, A not nonnegative or a row sum that is not 1,
-        ``lam <= 0`` or ``tol <= 0``.
+        As `neutreno_iteration`, and on ``tol <= 0``.
 
     Warns
     -----
@@ -164,16 +168,16 @@ def neutreno_fixed_point(
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     u, n_iter = problem.f, 0
-    if problem.favours_factor(tol):
-        matrix = np.diag(1 + problem.lam[:, 0]) - problem.transitions.matrix
-        u = np.linalg.solve(matrix, problem.lam * problem.f)
+    if factored := problem.favours_factor(tol):
+        u = _factored(problem)
     else:
         residual = problem.residual(u)
-        while n_iter < max_iter and (problem.gap(residual) > tol).any():
+        while n_iter < max_iter and (problem.gap(residual) > tol / 2).any():
             u = u + residual / (1 + problem.lam)
             residual, n_iter = problem.residual(u), n_iter + 1
-    solution = _solution(problem, u, dtype, n_iter, tol)
-    warn_unless_converged(solution.gap, tol, "increase max_iter, lam or tol")
+    solution, floor = problem.solution(u, dtype, n_iter, tol)
+    exhausted = (floor <= tol) & (not factored) & (n_iter >= max_iter)
+    warn_unless_converged(solution.gap, tol, exhausted)
     return solution
 
 
@@ -186,37 +190,58 @@ class _Problem(NamedTuple):
         return self.transitions.product(u) + self.lam * (self.f - u) - u
 
     def gap(self, residual: Array) -> Array:
-        return relative_error(residual / self.lam, self.f)
+        with np.errstate(over="ignore"):
+            return relative_error(residual / (self.lam - self.transitions.excess), self.f)
+
+    def certificate(self, u: Array) -> tuple[Array, Array, Array]:
+        """Residual, gap, and the part of the gap that covers rounding errors."""
+        change, rounding = self.transitions.certified_change(u)
+        pull = self.lam * (self.f - u)
+        residual = change + pull
+        rounding += 2 * EPS * (np.abs(change) + np.abs(pull))
+        return residual, self.gap(np.abs(residual) + rounding), self.gap(rounding)
 
     def favours_factor(self, tol: float) -> bool:
         """Whether LU costs less than the safe iteration, whose products wait for memory."""
-        n_iter = np.log(2 / tol) / np.log1p(self.lam.min())
+        n_iter = float(np.log(2 / tol)) / float(np.log1p(self.lam.min()))
         dense = isinstance(self.transitions.matrix, np.ndarray)
         return dense and bool(len(self.f) < 3 * n_iter * max(16, self.f.shape[1]))
+
+    def solution(
+        self, u: Array, dtype: Any, n_iter: int, tol: float, history: dict | None = None
+    ) -> tuple[Solution, Array]:
+        """Return the solution at u, and the part of its gap that covers rounding errors."""
+        residual, gap, floor = self.certificate(u)
+        objective, counts = np.abs(residual).max(axis=0), np.full(u.shape[1], n_iter)
+        coef = u.astype(dtype, copy=False)
+        return Solution(coef, objective, gap, residual, counts, gap <= tol, history), floor
 
 
 def _check(f: ArrayLike, A: Any, lam: float | ArrayLike) -> tuple[_Problem, Any]:
     f = check_matrix(f, "f")
     transitions = check_transitions(A, len(f))
     lams = check_lam(lam, len(f))[:, None]
+    check_size(f, float(lams.max()))
+    if not (lams > (excess := np.abs(transitions.excess))).all():
+        raise ValueError(
+            f"lam: must exceed what the row sums of the function A miss of 1, up to "
+            f"{excess.max():.3g}"
+        )
     return _Problem(f.astype(np.float64), transitions, lams), common_dtype(f, A)
 
 
-def _solution(
-    problem: _Problem, u: Array, dtype: Any, n_iter: int, tol: float, history: dict | None = None
-) -> Solution:
-    residual = problem.residual(u)
-    objective, gap = np.abs(residual).max(axis=0), problem.gap(residual)
-    counts = np.full(u.shape[1], n_iter)
-    return Solution(
-        u.astype(dtype, copy=False), objective, gap, residual, counts, gap <= tol, history
-    )
+def _factored(problem: _Problem) -> Array:
+    matrix = np.diag(1 + problem.lam[:, 0]) - problem.transitions.matrix
+    try:
+        return np.linalg.solve(matrix, problem.lam * problem.f)
+    except np.linalg.LinAlgError:  # lam is below the rounding errors of 1; the gap says so
+        return problem.f
 
 
 def _record(problem: _Problem, trajectory: list[Array]) -> dict[str, Array]:
-    residuals = [problem.residual(u) for u in trajectory]
+    states = [problem.solution(u, u.dtype, 0, TOL)[0] for u in trajectory]
     return {
         "coef": np.stack(trajectory),
-        "objective": np.stack([np.abs(residual).max(axis=0) for residual in residuals]),
-        "gap": np.stack([problem.gap(residual) for residual in residuals]),
+        "objective": np.stack([state.objective for state in states]),
+        "gap": np.stack([state.gap for state in states]),
     }

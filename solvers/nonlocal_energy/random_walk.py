@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array, eye_array, issparse
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, shortest_path
-from scipy.sparse.linalg import spsolve
 
 from ..solution import Array, check_integer, check_matrix
 from .spectrum import largest_moduli
+from .state_reduction import irreducible_distribution
 from .weights import check_transitions, common_dtype, not_callable
 
 
@@ -65,8 +65,12 @@ def stationary_distribution(A: Any) -> Array:
 
     It is positive and unique where every token is reached from every other, as under softmax. For
     ``A = diag(d)^-1 K`` with K symmetric and connected it is ``d / sum(d)``. Tokens that the walk
-    leaves for good have 0: under a causal mask pi is 1 at the first token. The answer comes from a
-    linear system with one state pinned.
+    leaves for good have 0: under a causal mask pi is 1 at the first token.
+
+    State reduction never subtracts: however peaked the softmax, every entry is as accurate as the
+    probabilities of moving to another token; those of staying are not read. Only a sparse A with
+    more than 2,000 tokens in its closed class is solved as a linear system, with errors that grow
+    as parts of it are nearly apart.
 
     Parameters
     ----------
@@ -82,11 +86,13 @@ def stationary_distribution(A: Any) -> Array:
     ------
     ValueError
         On NaN, infinity, A not square or not nonnegative, a row sum that is not 1, or more than one
-        closed class of tokens: then there are many stationary distributions.
+        closed class of tokens: then there are many stationary distributions. Also if probabilities
+        are so small that they underflow, or that the linear system fails.
 
     References
     ----------
-    EQUATIONS NT-L2, NT-20.
+    Grassmann, Taksar and Heyman, "Regenerative analysis and steady state distributions for Markov
+    chains" (1985); EQUATIONS NT-L2, NT-20.
 
     Examples
     --------
@@ -97,7 +103,7 @@ def stationary_distribution(A: Any) -> Array:
     matrix = check_transitions(not_callable(A, "A")).matrix
     closed = _closed_class(matrix)
     pi = np.zeros(matrix.shape[0])
-    pi[closed] = _pinned_solve(matrix[closed][:, closed])
+    pi[closed] = irreducible_distribution(matrix[closed][:, closed])
     return pi
 
 
@@ -162,7 +168,8 @@ def random_walk_rate(A: Any) -> float:
     ValueError
         On NaN, infinity, A not square or not nonnegative, or a row sum that is not 1.
     scipy.sparse.linalg.ArpackNoConvergence
-        Above 1,000 tokens, if the Arnoldi iteration fails.
+        Above 1,000 tokens, if the Arnoldi iteration fails; never for a triangular A, whose
+        eigenvalues are its diagonal.
 
     References
     ----------
@@ -176,7 +183,7 @@ def random_walk_rate(A: Any) -> float:
     """
     transitions = check_transitions(not_callable(A, "A"))
     n = transitions.matrix.shape[0]
-    return float(largest_moduli(transitions.product, n, 2)[1]) if n > 1 else 0.0
+    return float(largest_moduli(transitions, np.zeros((n, 1)), 2)[1]) if n > 1 else 0.0
 
 
 def _closed_class(matrix: Any) -> Array:
@@ -192,22 +199,6 @@ def _closed_class(matrix: Any) -> Array:
             "distribution"
         )
     return np.flatnonzero(labels == closed[0])
-
-
-def _pinned_solve(P: Any) -> Array:
-    """Stationary distribution of an irreducible P: the state most moved to is set to 1."""
-    n = P.shape[0]
-    pinned = int(np.asarray(P.sum(axis=0)).argmax())
-    others = np.delete(np.arange(n), pinned)
-    pi = np.ones(n)
-    if n > 1 and issparse(P):
-        system = (eye_array(n - 1) - P[others][:, others]).T.tocsc()
-        pi[others] = spsolve(system, P[[pinned]][:, others].toarray()[0])
-    elif n > 1:
-        system = np.eye(n - 1) - P[np.ix_(others, others)].T
-        pi[others] = np.linalg.solve(system, P[pinned, others])
-    pi = pi.clip(min=0)
-    return pi / pi.sum()
 
 
 def _period(matrix: Any) -> int:

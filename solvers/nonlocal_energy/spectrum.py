@@ -1,33 +1,60 @@
 """Extreme eigenvalues: dense where that is cheap, from products where it is not."""
 
+from typing import Any
+
 import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse import issparse
 from scipy.sparse.linalg import LinearOperator, eigs, eigsh
 
 from ..solution import Array
-from .weights import Product, Weights
+from .weights import Transitions, Weights
 
-_SMALL = 1000
+SMALL = 1000
 _RESTARTS = 100
 
 
-def largest_moduli(product: Product, n: int, count: int) -> Array:
-    """Return the `count` largest absolute eigenvalues of a square matrix, in falling order.
+def largest_moduli(
+    transitions: Transitions, lam: Array, count: int, *, small: int = SMALL, tol: float = 0.0
+) -> Array:
+    """Return the `count` largest absolute eigenvalues of ``A - diag(lam)``, in falling order.
+
+    A triangular A, as under a causal mask, has its diagonal for eigenvalues. An Arnoldi iteration
+    hardly finds them, as its eigenvectors are close to each other.
 
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        Above 1,000 rows, if the Arnoldi iteration fails.
+        Above `small` rows, if the Arnoldi iteration fails at the relative tolerance `tol` (0: that
+        of float64).
     """
-    if n <= _SMALL:
+    n = len(lam)
+
+    def product(u: Array) -> Array:
+        return transitions.product(u) - lam * u
+
+    if _is_triangular(transitions.matrix):
+        values = transitions.matrix.diagonal() - lam[:, 0]
+    elif n <= small:
         values = np.linalg.eigvals(product(np.eye(n)))
     else:
         operator = LinearOperator((n, n), matvec=lambda x: product(x.reshape(-1, 1)).ravel())
         start = np.random.default_rng(0).standard_normal(n)
         settings = {"ncv": count + 40, "maxiter": _RESTARTS, "return_eigenvectors": False}
-        values = eigs(operator, k=count, v0=start, **settings)
+        values = eigs(operator, k=count, v0=start, tol=tol, **settings)
     return np.sort(np.abs(values))[::-1][:count]
+
+
+def _is_triangular(matrix: Any) -> bool:
+    if matrix is None:
+        return False
+    if issparse(matrix):
+        entries = matrix.tocoo()
+        side = (entries.row - entries.col)[entries.data != 0]
+        return bool((side >= 0).all() or (side <= 0).all())
+    if matrix[0, -1] and matrix[-1, 0]:
+        return False
+    return not np.triu(matrix, 1).any() or not np.tril(matrix, -1).any()
 
 
 def smallest_eigenvalue(weights: Weights) -> float:
@@ -35,7 +62,7 @@ def smallest_eigenvalue(weights: Weights) -> float:
     root = np.sqrt(weights.degrees + weights.loops)
     loops = (weights.loops / root**2)[:, 0]
     n = len(root)
-    if issparse(weights.matrix) and n > _SMALL:
+    if issparse(weights.matrix) and n > SMALL:
         operator = LinearOperator(
             (n, n),
             matvec=lambda x: (weights.product(x[:, None] / root) / root).ravel() + loops * x,

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from ..solution import Array, check_dense_or_sparse
+from .differences import EPS, weighted_differences
 
 Product = Callable[[Array], Array]
 
@@ -28,12 +29,32 @@ class Weights(NamedTuple):
         centred = u - u.mean(axis=0)
         return self.degrees * centred - self.product(centred)
 
+    def certified_laplacian(self, u: Array) -> tuple[Array, Array]:
+        """``(diag(d) - K) u`` with a bound on its rounding errors: sharp if K is stored."""
+        if self.matrix is not None:
+            return weighted_differences(self.matrix, u)
+        size = np.abs(u - u.mean(axis=0))
+        return self.laplacian(u), product_rounding(self.degrees * size + self.product(size))
+
 
 class Transitions(NamedTuple):
-    """Nonnegative A with row sums 1; `matrix` is None where only its product is known."""
+    """Nonnegative A with row sums 1; `matrix` is None where only its product is known.
+
+    What the row sums of a function miss is in `excess`; those of a matrix are made 1, and its
+    diagonal is taken to be what the other entries leave of 1.
+    """
 
     matrix: Any
     product: Product
+    excess: Array  # (n_tokens, 1)
+
+    def certified_change(self, u: Array) -> tuple[Array, Array]:
+        """``A u - u`` with a bound on its rounding errors: sharp if A is stored."""
+        if self.matrix is not None:
+            loss, rounding = weighted_differences(self.matrix, u)
+            return -loss, rounding
+        size = np.abs(u)
+        return self.product(u) - u, product_rounding(self.product(size) + size)
 
 
 def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
@@ -54,44 +75,72 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
     matrix, rounding = _check_square(K, "K", n_tokens)
     loops = matrix.diagonal().reshape(-1, 1).copy()
     matrix = _off_diagonal(matrix) if loops.any() else matrix
+    with np.errstate(over="ignore"):
+        matrix = _symmetrized(matrix, rounding)
+        degrees = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
+        if not np.isfinite(degrees + loops).all():
+            raise ValueError("K: a row sum overflows; scale K down")
+    return Weights(matrix, matrix.__matmul__, degrees, loops)
+
+
+def _symmetrized(matrix: Any, rounding: float) -> Any:
+    """Average K and K.T, which may differ by rounding errors of the smaller of two row sums.
+
+    The largest entry of K is no measure: beside it a token's only weight may look like rounding.
+    """
     difference = matrix - matrix.T
-    if (worst := abs(difference).max()) > rounding * matrix.max():
+    if not (worst := abs(difference).max()):
+        return matrix
+    degrees = np.asarray(matrix.sum(axis=1)).ravel()
+    if issparse(matrix):
+        entries = difference.tocoo()
+        size, smaller = abs(entries.data), np.minimum(degrees[entries.row], degrees[entries.col])
+    else:
+        size, smaller = abs(difference), np.minimum.outer(degrees, degrees)
+    if (size > rounding * smaller).any():
         raise ValueError(
             f"K: must be symmetric, but K - K.T reaches {worst:.3g}; of directed weights k pass "
             "k + k.T"
         )
-    if worst > 0:
-        matrix = matrix - difference / 2
-    matrix = csr_array(matrix) if issparse(matrix) else matrix
-    degrees = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
-    return Weights(matrix, matrix.__matmul__, degrees, loops)
+    matrix = matrix - difference / 2
+    return csr_array(matrix) if issparse(matrix) else matrix
 
 
 def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
-    """Return A as float64 `Transitions`; rows of float32 are made to sum to 1 in float64.
+    """Return A as float64 `Transitions`; rows are made to sum to 1 in float64.
 
     Raises
     ------
     ValueError
-        If A is not square, nonnegative, finite and of row sums 1, or does not fit the tokens.
+        If A is not square, nonnegative, finite and of row sums 1, or does not fit the tokens. Row
+        sums may miss 1 by 1e-6, so that a float32 softmax passes after a cast to float64; if A is
+        itself float32, or a function, by 1.2e-4.
     """
     if callable(A):
         assert n_tokens is not None
         product = _checked_product(A, "A")
-        _check_sums(product(np.ones((n_tokens, 1))), _rounding(np.float32))
-        return Transitions(None, product)
+        sums = product(np.ones((n_tokens, 1)))
+        _check_sums(sums, _rounding(np.float32))
+        return Transitions(None, product, sums - 1)
     matrix, rounding = _check_square(A, "A", n_tokens)
-    sums = np.asarray(matrix.sum(axis=1))
-    _check_sums(sums, rounding)
-    if rounding > _rounding(np.float64):
-        matrix = matrix / sums[:, None]
+    sums = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
+    _check_sums(sums, max(rounding, 1e-6))
+    if (sums != 1).any():
+        matrix = matrix / sums
         matrix = csr_array(matrix) if issparse(matrix) else matrix
-    return Transitions(matrix, matrix.__matmul__)
+    return Transitions(matrix, matrix.__matmul__, np.zeros_like(sums))
 
 
-def _check_sums(sums: Array, rounding: float) -> None:
-    if (worst := np.abs(sums - 1).max()) > rounding:
-        raise ValueError(f"A: every row must sum to 1, but one is off by {worst:.3g}")
+def product_rounding(size: Array) -> Array:
+    """Bound on the rounding errors of a product with n tokens, given that of absolute values."""
+    return (len(size) + 2) * EPS * size
+
+
+def _check_sums(sums: Array, allowed: float) -> None:
+    if (worst := np.abs(sums - 1).max()) > allowed:
+        raise ValueError(
+            f"A: every row must sum to 1 within {allowed:.2g}, but one is off by {worst:.3g}"
+        )
 
 
 def _off_diagonal(matrix: Any) -> Any:

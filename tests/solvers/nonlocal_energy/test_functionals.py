@@ -1,7 +1,9 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
@@ -13,6 +15,7 @@ from twinsolve.solvers import (
     smoothness,
     smoothness_gradient,
 )
+from twinsolve.solvers.nonlocal_energy.differences import weighted_differences
 
 FIDELITIES = ("constant", "degree")
 
@@ -262,3 +265,81 @@ def test_token_similarity_in_matrix_form_nt_e3():
     loop = sum(X[i] @ X[j] / np.linalg.norm(X[i]) / np.linalg.norm(X[j]) for i, j in pairs) / 30
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     assert_allclose(((unit.sum(axis=0) ** 2).sum() - 6) / 30, loop, atol=1e-10)
+
+
+def test_constants_have_exactly_no_gradient_whatever_the_degrees():
+    """Sums of equal tokens round; differences of them do not."""
+    K = np.random.default_rng(0).random((8, 8))
+    K = K + K.T
+    for matrix in (K, csr_array(K)):
+        assert (smoothness_gradient(np.full((8, 2), 2.0**20 + 1), matrix) == 0).all()
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_weights_that_round_are_averaged_nt_8(form):
+    """The gradient is that of the symmetric part of K, for it alone is the gradient of J."""
+    rng = np.random.default_rng(0)
+    K, u = rng.random((6, 6)), rng.standard_normal((6, 2))
+    K = K + K.T
+    uneven = K * (1 + 3e-14 * rng.standard_normal((6, 6)))
+    expected = smoothness_gradient(u, (uneven + uneven.T) / 2)
+    assert_allclose(smoothness_gradient(u, form(uneven)), expected, rtol=1e-14, atol=5e-15)
+    assert np.abs(smoothness_gradient(u, K) - expected).max() > 2e-14
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("scale", [1e-10, 1.0, 1e10])
+def test_symmetry_is_judged_beside_the_smaller_row_sum(form, scale):
+    for dtype, allowed in ((np.float64, 2.2e-13), (np.float32, 1.1e-4)):
+        even = scale * np.ones((2, 2))
+        for share, fits in ((0.5, True), (2, False)):
+            uneven = even + share * allowed * scale * np.eye(2, k=1)
+            if fits:
+                smoothness([[0.0], [1.0]], form(uneven.astype(dtype)))
+            else:
+                with pytest.raises(ValueError, match=r"^K: must be symmetric, but K - K\.T"):
+                    smoothness([[0.0], [1.0]], form(uneven.astype(dtype)))
+        for large in (1e6, 1e16, 1e26):
+            hidden = scale * np.array([[0, large, 0], [large, 0, 5], [0, 1, 0.0]])
+            with pytest.raises(ValueError, match=r"^K: must be symmetric"):
+                smoothness([[0.0], [0.0], [1.0]], form(hidden.astype(dtype)))
+
+
+def test_the_caller_keeps_its_weights():
+    stored = csr_array(
+        (np.array([1.0, 2.0, 3.0, 1.0]), np.array([1, 1, 0, 1]), np.array([0, 2, 4])), shape=(2, 2)
+    )
+    dense = stored.toarray()
+    before = stored.data.copy(), stored.indices.copy(), dense.copy()
+    for K in (stored, dense):
+        smoothness([[0.0], [1.0]], K)
+        regularized_energy([[0.0], [1.0]], [[1.0], [1.0]], K, 2.0, fidelity="degree")
+    for kept, now in zip(before, (stored.data, stored.indices, dense), strict=True):
+        assert_allclose(now, kept, atol=0)
+
+
+@settings(deadline=None)  # compiles
+@given(seed=st.integers(0, 10**6), spread=st.floats(0, 15))
+def test_sums_of_differences_are_as_accurate_as_they_say(seed, spread):
+    """Against exact fractions: the bound holds, and is a few eps of the sum of absolute terms."""
+    rng = np.random.default_rng(seed)
+    M = 10.0 ** rng.uniform(-spread, spread, (5, 5)) * (rng.random((5, 5)) < 0.8)
+    u = rng.standard_normal((5, 2))
+    for form in (M, csr_array(M), np.asfortranarray(M)):
+        found, bound = weighted_differences(form, u)
+        for i, c in np.ndindex(u.shape):
+            terms = [Fraction(M[i, j]) * (Fraction(u[i, c]) - Fraction(u[j, c])) for j in range(5)]
+            assert abs(Fraction(found[i, c]) - sum(terms)) <= Fraction(bound[i, c])
+            assert bound[i, c] <= 1e-15 * float(sum(map(abs, terms)))
+
+
+def test_sums_of_many_differences_keep_the_bound():
+    """Plain summation would miss it by about the root of the number of terms."""
+    n = 20_000
+    u = np.random.default_rng(0).random((n, 1))
+    u[0] = 2
+    M = csr_array((np.full(n, 0.1), np.arange(n), np.append(0, np.full(n, n))), shape=(n, n))
+    found, bound = weighted_differences(M, u)
+    exact = sum(Fraction(0.1) * (2 - Fraction(x)) for x in u[:, 0])
+    assert abs(Fraction(found[0, 0]) - exact) <= Fraction(bound[0, 0])
+    assert bound[0, 0] <= 1e-15 * exact

@@ -220,3 +220,78 @@ def test_denoises_a_photograph_along_similar_patches():
         denoised = found.coef.reshape(clean.shape)
         psnr = [peak_signal_noise_ratio(clean, u, data_range=1.0) for u in (noisy, denoised)]
         assert psnr[1] > psnr[0] + 3
+
+
+def swallowed(power, seed=0, n=6):
+    """Two tokens tied by a weight of 10^power, the rest of size 1; tied tokens start equal."""
+    rng = np.random.default_rng(seed)
+    K, f = np.triu(rng.random((n, n)), 1), rng.standard_normal((n, 1))
+    K[0, 1], f[1] = 10.0**power, f[0]
+    return K + K.T, f
+
+
+def tied(K, f, lam, fidelity):
+    """Minimiser with tokens 0 and 1 made one: an error of the order of 1 over their weight."""
+    merge = np.eye(len(K))[:, 1:]
+    merge[0, 0] = 1
+    off = K - np.diag(np.diag(K))
+    off[0, 1] = off[1, 0] = 0
+    w = lam * (K.sum(axis=1) if fidelity == "degree" else np.ones(len(K)))
+    hessian = merge.T @ (np.diag(off.sum(axis=1) + w) - off) @ merge
+    return merge @ np.linalg.solve(hessian, merge.T @ (w[:, None] * f))
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("power", [9, 12, 15, 16, 17, 20])
+def test_no_false_certificate_where_degrees_swallow_weights(power, fidelity, seed):
+    K, f = swallowed(power, seed)
+    expected = tied(K, f, 1.0, fidelity)
+    largest = np.abs(f).max()
+    for form in (K, csr_array(K), lambda u: K @ u):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found = minimize_energy(f, form, lam=1.0, fidelity=fidelity)
+        error = np.abs(found.coef - expected).max() / largest
+        assert error <= found.gap[0] + 100 * 10.0**-power + 1e-14
+
+
+def test_an_answer_that_only_rounding_errors_make_stationary_is_not_certified():
+    K = np.array([[0, 1e20, 1], [1e20, 0, 1], [1, 1, 0.0]])
+    for form in (K, csr_array(K), lambda u: K @ u):
+        with pytest.warns(ConvergenceWarning, match="rounding errors limit it: increase lam or"):
+            found = minimize_energy([[1.0], [1.0], [0.0]], form, lam=1.0)
+        assert found.gap[0] >= np.abs(found.coef[:, 0] - [0.75, 0.75, 0.5]).max()
+
+
+def test_advice_names_what_would_help():
+    K, f = graph(500)
+    cases = [
+        (K, {"lam": 1e-3, "max_iter": 2}, "increase max_iter, lam or tol$"),
+        (lambda u: K @ u, {"lam": 1e-3, "max_iter": 2}, "increase max_iter, lam or tol$"),
+        (K.toarray(), {"lam": 1e-3, "tol": 1e-17, "max_iter": 1}, "errors limit it: increase lam"),
+        (K, {"lam": 1e-3, "tol": 1e-17}, "rounding errors limit it: increase lam or tol$"),
+        (lambda u: K @ u, {"lam": 1e-3, "tol": 1e-14, "max_iter": 9}, "errors limit it: incr"),
+    ]
+    for form, settings_, words in cases:
+        with pytest.warns(ConvergenceWarning, match=words):
+            minimize_energy(f, form, **settings_)
+
+
+def test_columns_count_their_own_iterations():
+    K, f = graph(300)
+    f = np.column_stack([np.ones(300), f[:, 0], np.zeros(300)])
+    found = minimize_energy(f, K, lam=0.1)
+    assert found.n_iter[0] == found.n_iter[2] == 0 < found.n_iter[1]
+    alone = minimize_energy(f[:, 1:2], K, lam=0.1)
+    assert found.n_iter[1] == alone.n_iter[0]
+    assert_allclose(found.coef[:, 1:2], alone.coef, atol=1e-7)
+
+
+def test_energies_that_overflow_are_refused():
+    for f in ([[1e308], [-1e308]], [[1e154], [1.0]]):
+        with pytest.raises(ValueError, match=r"^f: entries up to .* overflow here"):
+            minimize_energy(f, np.ones((2, 2)), lam=1.0)
+    with pytest.raises(ValueError, match=r"^K: a row sum overflows"):
+        minimize_energy([[1.0], [0.0]], np.full((2, 2), 1e308), lam=1.0)
+    largest = minimize_energy([[1e150], [-1e150]], np.ones((2, 2)), lam=1.0)
+    assert_allclose(largest.coef, [[1e150 / 3], [-1e150 / 3]], rtol=1e-7)

@@ -269,7 +269,8 @@ def test_certificate_bounds_the_error(seed):
     residual = A @ run.coef + 0.3 * (f - run.coef) - run.coef
     assert_allclose(run.dual, residual, atol=1e-15)
     assert_allclose(run.objective, np.abs(residual).max(axis=0), atol=1e-15)
-    assert_allclose(run.gap, run.objective / 0.3 / np.abs(f).max(axis=0), rtol=1e-9)
+    # The gap covers rounding errors of a few eps.
+    assert_allclose(run.gap, run.objective / 0.3 / np.abs(f).max(axis=0), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("std", [0.5, 4.0])
@@ -401,3 +402,108 @@ def test_float32_is_kept():
         assert found.coef.dtype == np.float32
     assert neutreno_fixed_point(f, lambda u: A @ u, lam=0.6).coef.dtype == np.float32
     assert neutreno_fixed_point(f, attention(std=0.5)[0].tolist(), lam=0.6).coef.dtype == np.float64
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "function"])
+def test_no_false_certificate_at_tiny_weights(form):
+    """Row sums that round by eps, and residuals that round to 0, say nothing at lam near eps."""
+    A, f = np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([[0.0], [1.0]])
+    pi = np.array([1, 2]) / 3
+    forms = {"dense": A, "sparse": csr_array(A), "function": lambda u: A @ u}
+    for lam in (1e-6, 1e-9, 1e-12, 1e-15, 1e-16, 1e-17, 1e-18, 1e-100, 1e-320):
+        limit = 10 * pi[1] / (pi[0] + 10 * pi[1])  # as lam tends to 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found = neutreno_fixed_point(f, forms[form], lam=[lam, 10 * lam], max_iter=50)
+        error = np.abs(found.coef - limit).max()
+        assert error <= found.gap[0] + 10 * lam
+        assert not (found.converged[0] and lam < 1e-15)
+
+
+def test_a_singular_factor_misses_the_tolerance_with_a_warning():
+    A = np.array([[0.5, 0.5], [0.25, 0.75]])
+    with pytest.warns(ConvergenceWarning, match="rounding errors limit it: increase lam or tol$"):
+        found = neutreno_fixed_point([[0.0], [1.0]], A, lam=1e-18)
+    assert not found.converged.any()
+
+
+@pytest.mark.parametrize("share", [1.001, 1.5, 10.0])
+def test_certificate_covers_row_sums_of_functions(share):
+    slack = 1e-4
+    A, f = np.full((2, 2), 0.5) * (1 + slack), np.array([[0.0], [1.0]])
+    lam = share * slack
+    best = lam * np.linalg.solve((1 + lam) * np.eye(2) - A, f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for n_iter in (1, 30, 1000, 30_000):
+            found = neutreno_fixed_point(f, lambda u: A @ u, lam=lam, max_iter=n_iter)
+            assert (np.abs(found.coef - best) <= found.gap * (1 + 1e-6)).all()
+    for lam in (slack, 0.5 * slack):
+        with pytest.raises(ValueError, match=r"^lam: must exceed what the row sums .* 0\.0001"):
+            neutreno_fixed_point(f, lambda u: A @ u, lam=0.99 * lam)
+
+
+def test_row_sums_of_matrices_are_made_one():
+    """A float32 softmax cast to float64 passes, and the answer is that for rows of sum 1."""
+    A, f = attention()
+    cast = A.astype(np.float32).astype(np.float64)
+    exact = cast / cast.sum(axis=1, keepdims=True)
+    best = 1e-5 * np.linalg.solve((1 + 1e-5) * np.eye(8) - exact, f)
+    for form in (cast, csr_array(cast)):
+        found = neutreno_fixed_point(f, form, lam=1e-5, max_iter=10**7, tol=1e-6)
+        assert_allclose(found.coef, best, atol=1e-5)
+    assert_allclose(neutreno_fixed_point(f, cast, lam=1e-5).coef, best, atol=1e-8)
+    for dtype, allowed in ((np.float64, 1e-6), (np.float32, 1.2e-4)):
+        neutreno_iteration(f, ((1 + 0.8 * allowed) * A).astype(dtype), lam=0.1, n_iter=1)
+        with pytest.raises(ValueError, match=r"^A: every row must sum to 1 within .* off by"):
+            neutreno_iteration(f, ((1 + 1.3 * allowed) * A).astype(dtype), lam=0.1, n_iter=1)
+
+
+def test_one_safe_token_does_not_make_the_rest_safe():
+    A = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    with pytest.warns(ConvergenceWarning, match=r"spectral radius 1\.6;"):
+        neutreno_iteration(np.eye(3), A, lam=0.6, n_iter=3)
+    with pytest.warns(ConvergenceWarning, match=r"spectral radius 1;"):
+        neutreno_iteration(np.eye(2), np.eye(2), lam=2.0, n_iter=3)
+
+
+@pytest.mark.parametrize("n", [12, 1200])
+def test_causal_attention_has_its_diagonal_for_eigenvalues_nt_conv(n):
+    rng = np.random.default_rng(0)
+    A = softmax(np.where(np.tri(n) > 0, rng.standard_normal((n, n)), -np.inf), axis=1)
+    f = rng.standard_normal((n, 1))
+    lam = rng.uniform(0.1, 0.9, n)
+    for form in (A, A[::-1, ::-1], csr_array(A), np.asfortranarray(A)):
+        assert neutreno_spectral_radius(form, 0.6) == pytest.approx(
+            np.abs(A.diagonal() - 0.6).max(), rel=1e-14
+        )
+        neutreno_iteration(f, form, lam=0.6, n_iter=1)  # no warning
+        with pytest.warns(ConvergenceWarning, match="diverges"):
+            neutreno_iteration(f, form, lam=1.2, n_iter=1)
+    if n < 100:
+        exact = np.abs(np.linalg.eigvals(A - np.diag(lam))).max()
+        assert neutreno_spectral_radius(A, lam) == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_check_of_larger_walks_agrees_with_the_exact_radius():
+    """Around 1, where it decides; 300 tokens are beyond its dense eigenvalues."""
+    rng = np.random.default_rng(0)
+    A = softmax(rng.standard_normal((300, 300)), axis=1)
+    assert neutreno_spectral_radius(A, 0.6) < 1
+    low, high = 0.6, 2.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        radius = neutreno_spectral_radius(A, middle)
+        low, high = (middle, high) if radius < 1 else (low, middle)
+    f = rng.standard_normal((300, 1))
+    neutreno_iteration(f, A, lam=low - 1e-6, n_iter=1)
+    with pytest.warns(ConvergenceWarning, match=r"diverges: .* spectral radius 1;"):
+        neutreno_iteration(f, A, lam=high + 1e-6, n_iter=1)
+
+
+def test_tokens_that_overflow_are_refused():
+    for form in (np.full((2, 2), 0.5), lambda u: u):
+        for function in (neutreno_fixed_point, neutreno_iteration):
+            more = {"n_iter": 1} if function is neutreno_iteration else {}
+            with pytest.raises(ValueError, match=r"^f: entries up to 1e\+308 overflow"):
+                function([[1e308], [-1e308]], form, lam=0.6, **more)

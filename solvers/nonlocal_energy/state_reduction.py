@@ -1,0 +1,101 @@
+"""Stationary distributions by state reduction, which never subtracts and so never cancels."""
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.sparse import csr_array, diags_array, issparse
+from scipy.sparse.linalg import spsolve
+
+from ..solution import Array
+
+_DENSE = 2000  # states up to which a sparse walk is reduced as a dense one
+_BLOCK = 64
+_IMBALANCE = 1e-8
+_LOST = (
+    "A: its probabilities differ by more than float64 resolves, so the stationary distribution was "
+    "not found"
+)
+
+
+@np.errstate(all="ignore")  # what overflows is refused
+def irreducible_distribution(P: Any) -> Array:
+    """Return the stationary distribution of an irreducible walk, from its moves to other states.
+
+    The diagonal is not read: it is what the other entries leave of 1, and may round to 1.
+
+    Raises
+    ------
+    ValueError
+        If moves underflow, or the answer for a large sparse walk is not balanced.
+    """
+    large = issparse(P) and P.shape[0] > _DENSE
+    weights = _pinned_solve(P) if large else _reduced(P.toarray() if issparse(P) else P.copy())
+    pi = weights / weights.sum()
+    if not np.isfinite(pi).all() or (large and not _balanced(P, pi)):
+        raise ValueError(_LOST)
+    return pi
+
+
+def _reduced(P: Array) -> Array:
+    """Weights of the states, each of the relative accuracy of the moves; P is overwritten.
+
+    States are taken out of the walk from the last on, and its moves through them are added to the
+    direct ones (Grassmann, Taksar and Heyman 1985), a block at a time.
+    """
+    n = len(P)
+    for stop in range(n, 1, -_BLOCK):
+        _take_out(P, max(1, stop - _BLOCK), stop)
+    weights = np.ones(n)
+    for k in range(1, n):
+        weights[k] = weights[:k] @ P[:k, k]
+        weights[: k + 1] /= max(1, weights[k])
+    return weights
+
+
+def _take_out(P: Array, start: int, stop: int) -> None:
+    """Take out the states from start to stop; their columns become visits for each one before."""
+    size = stop - start
+    # First column: moves to all states before the block.
+    block = np.column_stack([P[start:stop, :start].sum(axis=1), P[start:stop, start:stop]])
+    leaving = np.empty(size)
+    for k in range(size - 1, -1, -1):
+        leaving[k] = block[k, : k + 1].sum()
+        block[:k, k + 1] /= leaving[k]
+        block[:k, : k + 1] += np.outer(block[:k, k + 1], block[k, : k + 1])
+    if not leaving.all():
+        raise ValueError(_LOST)
+    within = block[:, 1:]
+    np.fill_diagonal(within, 0)
+    upper = np.eye(size) - np.triu(within)
+    lower = np.diag(leaving) - np.tril(within)
+    moves = solve_triangular(upper, P[start:stop, :start], unit_diagonal=True, check_finite=False)
+    visits = solve_triangular(
+        lower, P[:start, start:stop].T, lower=True, trans="T", check_finite=False
+    ).T
+    P[:start, :start] += visits @ moves
+    P[:start, start:stop] = visits
+    P[start:stop, start:stop] = within
+
+
+def _pinned_solve(P: csr_array) -> Array:
+    """Weights by a sparse factor: the state most moved to has weight 1."""
+    moves = _moves(P)
+    pinned = int(moves.sum(axis=0).argmax())
+    others = np.delete(np.arange(P.shape[0]), pinned)
+    system = diags_array(moves.sum(axis=1)[others]) - moves[others][:, others]
+    weights = np.ones(P.shape[0])
+    weights[others] = spsolve(system.T.tocsc(), moves[[pinned]][:, others].toarray()[0])
+    return weights
+
+
+def _balanced(P: csr_array, pi: Array) -> bool:
+    """Whether each state is entered as often as it is left, and none has a negative share."""
+    moves = _moves(P)
+    left = pi * moves.sum(axis=1)
+    allowed = _IMBALANCE * left + np.finfo(np.float64).tiny
+    return bool((pi >= 0).all() and (np.abs(pi @ moves - left) <= allowed).all())
+
+
+def _moves(P: csr_array) -> csr_array:
+    return csr_array(P - diags_array(P.diagonal()))
