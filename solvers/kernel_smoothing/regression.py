@@ -11,6 +11,7 @@ from .weights import (
     fill_rows,
     prepare_weights,
     rows_with_all_keys,
+    unit_under,
 )
 
 
@@ -159,7 +160,8 @@ def weighted_least_squares_residual(
     Raises
     ------
     ValueError
-        If shapes do not fit, an entry is not finite, or a row of weights sums to zero or less.
+        If shapes do not fit, an entry is not finite, a weight is negative, or a row of weights is
+        zero.
 
     References
     ----------
@@ -174,11 +176,15 @@ def weighted_least_squares_residual(
     values = check_matrix(values, "values").astype(np.float64)
     weights = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
     estimate = check_estimate(estimate, values, len(weights), "rows of weights")
-    mass = weights.sum(axis=1)
-    if (mass <= 0).any():
+    if (weights < 0).any():
+        raise ValueError("weights: must be >= 0")
+    largest = weights.max(axis=1, keepdims=True)
+    if (largest == 0).any():
         raise ValueError("weights: every row must have a positive sum")
-    gradient = mass[:, None] * estimate - weights @ values
-    return np.linalg.norm(gradient, axis=1) / (mass * largest_row(values))
+    weights = weights / largest
+    values, estimate = in_one_unit(values, estimate)
+    mass = weights.sum(axis=1)
+    return relative(norms(mass[:, None] * estimate - weights @ values) / mass, values)
 
 
 def nadaraya_watson_residual(
@@ -229,9 +235,10 @@ def nadaraya_watson_residual(
     values = check_values(values, keys).astype(np.float64)
     estimate = check_estimate(estimate, values, len(queries), "queries")
     weights = prepare_weights(queries, keys, bandwidth, kernel, precision, exact=True)
+    values, estimate = in_one_unit(values, estimate)
     out = np.empty(len(queries))
     fill_rows(out, n_jobs, None, _gradient_rows, weights, values, estimate)
-    return out / largest_row(values)
+    return relative(out, values)
 
 
 def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> Array:
@@ -258,7 +265,7 @@ def _mean_rows(weights: Weights, values: Array, rows: slice) -> Array:
 
 def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice) -> Array:
     total, mass = _sums(weights, values, rows)
-    return np.linalg.norm(mass[:, None] * estimate[rows] - total, axis=1) / mass
+    return norms(estimate[rows] - total / mass[:, None])
 
 
 def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
@@ -274,8 +281,22 @@ def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
     return total, mass
 
 
-def largest_row(values: Array) -> float:
-    return max(float(np.linalg.norm(values, axis=1).max()), np.finfo(np.float64).tiny)
+def in_one_unit(values: Array, estimate: Array) -> tuple[Array, Array]:
+    """Both at most 2 in size, without rounding."""
+    unit = unit_under(values, estimate)
+    return values / unit, estimate / unit
+
+
+def relative(gradients: Array, values: Array) -> Array:
+    """Norms of gradients over that of the largest row; 0 / 0 is 0."""
+    with np.errstate(over="ignore"):
+        return gradients / max(float(norms(values).max()), np.finfo(np.float64).tiny)
+
+
+def norms(X: Array) -> Array:
+    """Norms of the rows, each in a unit of its own: no square vanishes."""
+    size = np.maximum(np.abs(X).max(axis=1), np.finfo(np.float64).tiny)
+    return size * np.linalg.norm(X / size[:, None], axis=1)
 
 
 def check_points(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:

@@ -143,9 +143,7 @@ def exact_weights(
         queries, keys = _transform(queries, keys, root)
     elif root is not None:
         metric = root**2
-    # A power of two: dividing by it is exact, and squares neither overflow nor underflow.
-    exponent = np.frexp(max(np.abs(queries).max(), np.abs(keys).max()))[1]
-    unit = np.ldexp(1.0, exponent - 1)
+    unit = unit_under(queries, keys)
     return Distances(
         np.ascontiguousarray(queries / unit, dtype=np.float64),
         np.ascontiguousarray((keys / unit).T, dtype=np.float64),
@@ -153,6 +151,12 @@ def exact_weights(
         float(max(bandwidth / unit, np.finfo(np.float64).tiny)),
         kernel,
     )
+
+
+def unit_under(*arrays: Array) -> float:
+    """The power of two at or under the largest entry: dividing by it is exact."""
+    exponent = np.frexp(max(np.abs(array).max() for array in arrays))[1]
+    return float(np.ldexp(1.0, exponent - 1))
 
 
 def fill_rows(

@@ -130,6 +130,20 @@ def test_residual_vanishes_at_the_estimate_alone(seed):
     assert local_linear_residual(q, k, v, nadaraya_watson(q, k, v, **options), **options).max() > 0
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e155, 1e306])
+def test_residual_has_no_unit(scale):
+    q, k, v = draw(7)
+    options = {"bandwidth": 1.5, "reg": 0.1}
+    wrong = local_linear_regression(q, k, v, **options) + 1
+    expected = local_linear_residual(q, k, v, wrong, **options)
+    assert expected.min() > 1e-3
+    found = local_linear_residual(q, k, scale * v, scale * wrong, **options)
+    assert_allclose(found, expected, rtol=1e-10)
+    options["bandwidth"] *= scale
+    found = local_linear_residual(scale * q, scale * k, v, wrong, **options)
+    assert_allclose(found, expected, rtol=1e-10)
+
+
 def test_blocks_and_threads_change_nothing(monkeypatch):
     q, k, v = draw(4, n_queries=11)
     whole = local_linear_regression(q, k, v, bandwidth=1.0)

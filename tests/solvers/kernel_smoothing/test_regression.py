@@ -55,6 +55,44 @@ def test_residual_vanishes_at_the_estimate_alone(points):
     assert weighted_least_squares_residual(A, v, A @ v + 0.1).min() > 1e-2
 
 
+def test_residual_sees_wrong_estimates_through_tiny_and_huge_weights():
+    k, y = np.linspace(0, 1, 5)[:, None], np.arange(5.0)[:, None]
+    K = np.exp(-((28.5 - k.T) ** 2) / 2)
+    assert K.max() < 1e-160  # squares of these are zero
+    mean = K @ y / K.sum()
+    for weights in (K, 1e300 * K, K / K.sum(), K / K.sum() * 1e300):
+        wrong = weighted_least_squares_residual(weights, y, [[100.0]])
+        assert_allclose(wrong, (100 - mean[0]) / 4, rtol=1e-14)
+    assert weighted_least_squares_residual(K, y, mean)[0] < 1e-15
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e155, 1e306])
+def test_residuals_have_no_unit(points, scale):
+    q, k, v = points
+    A = smoother_matrix(q, k, bandwidth=0.8)
+    for u in (A @ v, A @ v + 1, 1e170 * A @ v if scale < 1 else 1e-170 * A @ v):
+        expected = weighted_least_squares_residual(A, v, u)
+        found = weighted_least_squares_residual(A, scale * v, scale * u)
+        assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+        found = nadaraya_watson_residual(q, k, scale * v, scale * u, bandwidth=0.8)
+        assert_allclose(found, expected, rtol=1e-11, atol=1e-15)
+
+
+def test_residual_of_zero_values_is_zero_at_zero_alone(points):
+    q, k, v = points
+    for certificate in (
+        lambda u: weighted_least_squares_residual(np.ones((6, 9)), 0 * v, u),
+        lambda u: nadaraya_watson_residual(q, k, 0 * v, u, bandwidth=1.0),
+    ):
+        assert_array_equal(certificate(np.zeros((6, 2))), np.zeros(6))
+        assert certificate(np.full((6, 2), 1e-200)).min() > 1
+
+
+def test_residual_compares_with_the_largest_value_even_if_tiny():
+    found = weighted_least_squares_residual([[1.0, 1.0]], [[2e-200], [4e-200]], [[1.0]])
+    assert_allclose(found, 1 / 4e-200, rtol=1e-14)
+
+
 def cauchy(r):
     return 1 / (1 + r**2)
 
@@ -310,5 +348,7 @@ def test_bad_shapes_are_named(points):
         nadaraya_watson_residual(q, k, v, np.zeros((5, 2)), bandwidth=1.0)
     with pytest.raises(ValueError, match="estimate: has 5 rows, but there are 6 rows of weights"):
         weighted_least_squares_residual(np.ones((6, 9)), v, np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="weights: must be >= 0"):
+        weighted_least_squares_residual(1 - 1.5 * np.eye(6, 9), v, np.zeros((6, 2)))
     with pytest.raises(ValueError, match="weights: every row"):
         weighted_least_squares_residual(np.zeros((6, 9)), v, np.zeros((6, 2)))
