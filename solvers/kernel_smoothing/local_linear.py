@@ -60,7 +60,7 @@ def local_linear_regression(
     Returns
     -------
     ndarray of shape (n_queries, n_values)
-        float32 if all inputs are, else float64; computed in float64.
+        float32 if queries, keys and values are, else float64; computed in float64.
 
     Raises
     ------

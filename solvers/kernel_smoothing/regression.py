@@ -54,20 +54,22 @@ def nadaraya_watson(
         A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry.
     precision : array-like of shape (n_features, n_features) or (n_features,), optional
         Symmetric positive semidefinite S^-1 of the Mahalanobis distance
-        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal. None is the identity.
+        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal, up to rounding in its dtype. None
+        is the identity.
     n_jobs : int, optional
         Number of threads; None is 1.
 
     Returns
     -------
     ndarray of shape (n_queries, n_values)
-        float32 if all inputs are, else float64.
+        float32 if queries, keys and values are, else float64.
 
     Raises
     ------
     ValueError
         On NaN, infinity, unequal numbers of features or of keys and values, ``bandwidth <= 0``, an
-        unknown kernel, or a query whose weights are all zero (compactly supported kernels).
+        unknown kernel, or a query whose weights are all zero (compactly supported kernels) or sum
+        to more than 1e307.
 
     Notes
     -----
@@ -75,6 +77,7 @@ def nadaraya_watson(
     rounding errors are a few times ``eps * c``, ``c = max |q|^2 + max |k|^2``. Points in float32
     are computed in float32 up to ``c = 64``, all others in float64 up to ``c = 512``; beyond, and
     for other kernels, distances are sums of squared differences, which no common offset can spoil.
+    These squares vanish, and points coincide, at distances under 1e-162 of the largest coordinate.
 
     References
     ----------
@@ -112,6 +115,7 @@ def smoother_matrix(
     Returns
     -------
     ndarray of shape (n_queries, n_keys)
+        float32 if queries and keys are, else float64.
 
     Raises
     ------
@@ -243,11 +247,11 @@ def nadaraya_watson_residual(
 
 def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> Array:
     """Fill `out` with the weighted means of the values."""
-    # A power of two: dividing by it is exact, and sums neither overflow nor underflow.
-    unit = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 1)
-    scaled = (values / unit).astype(weights.keys.dtype)
+    # One of each column: none vanishes beside another, and sums neither overflow nor underflow.
+    units = np.ldexp(1.0, np.frexp(np.abs(values).max(axis=0))[1] - 1)
+    scaled = (values / units).astype(weights.keys.dtype)
     fill_rows(out, n_jobs, None, _mean_rows, weights, scaled)
-    out *= out.dtype.type(unit)
+    out *= units.astype(out.dtype)
     return out
 
 
@@ -271,12 +275,13 @@ def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice
 def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
     n_rows = rows.stop - rows.start
     total, mass = np.zeros((n_rows, values.shape[1])), np.zeros(n_rows)
-    for tile in weights.tiles(rows):
-        if tile.factor is not None:
-            total *= tile.factor[:, None]
-            mass *= tile.factor
-        total += tile.weights @ values[tile.columns]
-        mass += tile.mass
+    with np.errstate(over="ignore", invalid="ignore"):  # check_mass refuses it
+        for tile in weights.tiles(rows):
+            if tile.factor is not None:
+                total *= tile.factor[:, None]
+                mass *= tile.factor
+            total += tile.weights @ values[tile.columns]
+            mass += tile.mass
     check_mass(mass, rows)
     return total, mass
 

@@ -27,6 +27,7 @@ _WHOLE_ENTRIES = 2**20
 # Largest (|q|^2 + |k|^2) / s^2 of centred points for which a product of matrices will do: errors of
 # a logit are a few times eps * limit at most, and no weight, being >= exp(-limit), underflows.
 _LIMITS = {np.float32: 64.0, np.float64: 512.0}
+_HEAVIEST = 1e307  # sums of values below 2 in size, weighted by as much, are finite
 _DECAYS = ("gaussian", "laplace")
 _PROFILES: dict[str, Kernel] = {"epanechnikov": lambda r: np.maximum(1 - r * r, 0)}
 
@@ -82,7 +83,9 @@ class Distances:
                 yield Tile(columns, tile, mass, factor)
             else:
                 found = self._profile(tile)
-                yield Tile(columns, found, found.sum(axis=1))
+                with np.errstate(over="ignore"):  # check_mass refuses it
+                    mass = found.sum(axis=1)
+                yield Tile(columns, found, mass)
 
     def _decay(self, tile: Array) -> float:
         largest = np.finfo(np.float64).max  # zero times infinity would be no number
@@ -182,10 +185,13 @@ def rows_with_all_keys(n_keys: int) -> int:
 
 
 def check_mass(mass: Array, rows: slice) -> None:
-    """Name the first query without weight."""
+    """Name the first query without weight, or with more than its sums can hold."""
     if not mass.all():
         row = rows.start + int(np.flatnonzero(mass == 0)[0])
         raise ValueError(f"bandwidth: query {row} has no key with a positive weight; widen it")
+    if not (mass <= _HEAVIEST).all():
+        row = rows.start + int(np.flatnonzero(~(mass <= _HEAVIEST))[0])
+        raise ValueError(f"kernel: weights of query {row} sum to more than {_HEAVIEST:.0g}")
 
 
 def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array]]:
@@ -235,11 +241,13 @@ def _square_root(precision: ArrayLike, n_features: int) -> Array:
         if (diagonal < 0).any():
             raise ValueError("precision: a diagonal must be >= 0")
         return np.sqrt(diagonal[0].astype(np.float64))
-    P = check_matrix(precision, "precision", n_features=n_features).astype(np.float64)
-    if P.shape[0] != n_features or not np.allclose(P, P.T, rtol=1e-10, atol=0):
+    P = check_matrix(precision, "precision", n_features=n_features)
+    rounding = max(1e-10, n_features * float(np.finfo(P.dtype).eps))
+    P = P.astype(np.float64)
+    if P.shape[0] != n_features or np.abs(P - P.T).max() > rounding * np.abs(P).max():
         raise ValueError(f"precision: must be a symmetric {n_features} x {n_features} matrix")
     eigenvalues, vectors = np.linalg.eigh(P)
-    if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
+    if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
         raise ValueError(
             f"precision: must be positive semidefinite, smallest eigenvalue {eigenvalues[0]:.3g}"
         )
