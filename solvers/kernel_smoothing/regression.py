@@ -77,7 +77,8 @@ def nadaraya_watson(
     rounding errors are a few times ``eps * c``, ``c = max |q|^2 + max |k|^2``. Points in float32
     are computed in float32 up to ``c = 64``, all others in float64 up to ``c = 512``; beyond, and
     for other kernels, distances are sums of squared differences, which no common offset can spoil.
-    These squares vanish, and points coincide, at distances under 1e-162 of the largest coordinate.
+    Their squares lose digits at distances under 1e-154 of the largest coordinate; under 1e-162,
+    points coincide.
 
     References
     ----------
