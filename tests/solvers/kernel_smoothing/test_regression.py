@@ -88,6 +88,19 @@ def test_residual_of_zero_values_is_zero_at_zero_alone(points):
         assert certificate(np.full((6, 2), 1e-200)).min() > 1
 
 
+def test_streamed_residual_is_more_exact_than_products():
+    """Two clusters far apart: products of matrices lose digits that differences keep."""
+    rng = np.random.default_rng(0)
+    k, v = np.array([[14.3], [15.1], [-14.2], [-14.9]]), np.array([[0.0], [1.0], [0.0], [1.0]])
+    q = 14.6 * rng.choice([-1, 1], (200, 1)) + rng.uniform(-0.5, 0.5, (200, 1))
+    weights = np.exp(-((q.astype(np.longdouble) - k.T) ** 2) / 2)
+    best = (weights @ v / weights.sum(axis=1, keepdims=True)).astype(float)
+    found = nadaraya_watson(q, k, v, bandwidth=1.0)
+    assert np.abs(found - best).max() > 4e-15
+    assert nadaraya_watson_residual(q, k, v, best, bandwidth=1.0).max() < 1e-15
+    assert nadaraya_watson_residual(q, k, v, found, bandwidth=1.0).max() > 4e-15
+
+
 def test_residual_compares_with_the_largest_value_even_if_tiny():
     found = weighted_least_squares_residual([[1.0, 1.0]], [[2e-200], [4e-200]], [[1.0]])
     assert_allclose(found, 1 / 4e-200, rtol=1e-14)
