@@ -8,7 +8,6 @@ from ..solution import Array, check_integer, check_matrix, check_positive
 from .regression import check_values, smooth
 from .weights import exact_weights, unit_under
 
-
 _NARROWEST = 1e-100  # pixels: windows of this width hold one pixel, and its square is a number
 
 

@@ -51,7 +51,8 @@ def nadaraya_watson(
         Kernel width s > 0, in the units of the features. Scaled dot-product attention on keys of
         equal norm is ``s = n_features ** 0.25``.
     kernel : {"gaussian", "laplace", "epanechnikov"} or callable
-        A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry.
+        A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry,
+        of at most ``1e307 / n_keys``.
     precision : array-like of shape (n_features, n_features) or (n_features,), optional
         Symmetric positive semidefinite S^-1 of the Mahalanobis distance
         ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal, up to rounding in its dtype. None
@@ -68,8 +69,7 @@ def nadaraya_watson(
     ------
     ValueError
         On NaN, infinity, unequal numbers of features or of keys and values, ``bandwidth <= 0``, an
-        unknown kernel, or a query whose weights are all zero (compactly supported kernels) or sum
-        to more than 1e307.
+        unknown kernel, or a query whose weights are all zero (compactly supported kernels).
 
     Notes
     -----
@@ -179,17 +179,17 @@ def weighted_least_squares_residual(
     array([0.])
     """
     values = check_matrix(values, "values").astype(np.float64)
-    weights = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
-    estimate = check_estimate(estimate, values, len(weights), "rows of weights")
-    if (weights < 0).any():
+    K = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
+    estimate = check_estimate(estimate, values, len(K), "rows of weights")
+    if (K < 0).any():
         raise ValueError("weights: must be >= 0")
-    largest = weights.max(axis=1, keepdims=True)
+    largest = K.max(axis=1, keepdims=True)
     if (largest == 0).any():
         raise ValueError("weights: every row must have a positive sum")
-    weights = weights / largest
+    K /= largest
     values, estimate = in_one_unit(values, estimate)
-    mass = weights.sum(axis=1)
-    return relative(norms(mass[:, None] * estimate - weights @ values) / mass, values)
+    mass = K.sum(axis=1)
+    return relative(norms(mass[:, None] * estimate - K @ values) / mass, values)
 
 
 def nadaraya_watson_residual(
@@ -276,13 +276,12 @@ def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice
 def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
     n_rows = rows.stop - rows.start
     total, mass = np.zeros((n_rows, values.shape[1])), np.zeros(n_rows)
-    with np.errstate(over="ignore", invalid="ignore"):  # check_mass refuses it
-        for tile in weights.tiles(rows):
-            if tile.factor is not None:
-                total *= tile.factor[:, None]
-                mass *= tile.factor
-            total += tile.weights @ values[tile.columns]
-            mass += tile.mass
+    for tile in weights.tiles(rows):
+        if tile.factor is not None:
+            total *= tile.factor[:, None]
+            mass *= tile.factor
+        total += tile.weights @ values[tile.columns]
+        mass += tile.mass
     check_mass(mass, rows)
     return total, mass
 
