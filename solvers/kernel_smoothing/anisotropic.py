@@ -6,7 +6,9 @@ from scipy.ndimage import gaussian_filter
 
 from ..solution import Array, check_integer, check_matrix, check_positive
 from .regression import check_values, smooth
-from .weights import exact_weights
+from .weights import exact_weights, unit_under
+
+_NARROWEST = 1e-100  # pixels: windows of this width hold one pixel, and its square is a number
 
 
 def anisotropic_nonlocal_means(
@@ -119,7 +121,8 @@ def elliptical_metric(values: ArrayLike, previous: ArrayLike) -> Array:
     previous = check_matrix(previous, "previous", n_features=values.shape[1])
     if len(previous) != len(values):
         raise ValueError(f"previous: has {len(previous)} rows, but values has {len(values)}")
-    changes = np.abs(values.astype(np.float64) - previous).mean(axis=0)
+    unit = unit_under(values, previous)
+    changes = np.abs(values / unit - previous / unit).mean(axis=0)
     largest = changes.max()
     metric = changes / largest if largest > 0 else np.ones_like(changes)
     return metric.astype(np.result_type(values, previous), copy=False)
@@ -184,18 +187,25 @@ def oriented_metric(
     pixels = check_matrix(image, "image")
     if check_integer(patch_size, "patch_size", minimum=1) % 2 == 0:
         raise ValueError(f"patch_size: must be odd, got {patch_size}")
-    widths = check_positive(across, "across"), check_positive(along, "along")
-    p, q = (widths[0] ** -2 + widths[1] ** -2) / 2, (widths[0] ** -2 - widths[1] ** -2) / 2
+    narrow, wide = (
+        max(check_positive(width, name), _NARROWEST) ** -2 / 2
+        for width, name in ((across, "across"), (along, "along"))
+    )
     cosine, sine = _edge_direction(pixels.astype(np.float64), check_positive(sigma, "sigma"))
     y, x = np.indices((patch_size, patch_size)).reshape(2, -1) - patch_size // 2
-    form = p * (x**2 + y**2) + q * (np.outer(cosine, x**2 - y**2) + np.outer(sine, 2 * x * y))
-    window = np.exp(-form / 2)
+    square = x**2 + y**2
+    turned = np.outer(cosine, x**2 - y**2) + np.outer(sine, 2 * x * y)
+    turned = turned.clip(-square, square)
+    window = np.exp(-(narrow * (square + turned) + wide * (square - turned)) / 2)
     window /= window.sum(axis=1, keepdims=True)
     return window.astype(pixels.dtype, copy=False)
 
 
 def _edge_direction(pixels: Array, sigma: float) -> tuple[Array, Array]:
     """Coherence times cosine and sine of twice the angle of the gradient, for each pixel."""
+    pixels = pixels / unit_under(pixels)
+    pixels -= pixels.min()
+    pixels /= unit_under(pixels)
     dy, dx = (gaussian_filter(pixels, sigma, order, mode="mirror") for order in ((1, 0), (0, 1)))
     xx, yy, xy = (gaussian_filter(a, 2 * sigma, mode="mirror") for a in (dx * dx, dy * dy, dx * dy))
     trace = xx + yy

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components, maximum_bipartite_matchin
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, check_integer, check_matrix, check_positive
+from ..solution import Array, check_integer, check_matrix, check_positive, rounding_error
 
 
 def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) -> Array:
@@ -20,10 +20,10 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
         min_P sum_ij P_ij log(P_ij / K_ij)   subject to   P 1 = 1, P^T 1 = 1
 
     and has the form ``P_ij = exp(f_i + logits_ij + g_j)``. Potentials f and g are updated in turn,
-    in the log domain, so logits may be of any size. If the logits are symmetric, ``f = g`` takes
-    the mean of both updates, and the result is symmetric. Near the result, an update shrinks the
-    error by the square of the second singular value of P; if P is symmetric, by ``(1 - mu) / 2``
-    for its least eigenvalue mu.
+    in the log domain, after the maxima of rows and columns are taken off: common offsets cost no
+    digits. If the logits are symmetric, ``f = g`` takes the mean of both updates, and the result is
+    symmetric. Near the result, an update shrinks the error by the square of the second singular
+    value of P; if P is symmetric, by ``(1 - mu) / 2`` for its least eigenvalue mu.
 
     An entry of minus infinity is a zero of K. Entries of K through which no permutation matrix
     inside its pattern passes are zero in every doubly stochastic matrix of that pattern, and so in
@@ -37,7 +37,8 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     logits : array-like of shape (n_samples, n_samples)
         Finite, or minus infinity for a weight of zero.
     tol : float, default=1e-9
-        Largest deviation of a row or column sum from 1, see `marginal_violation`.
+        Largest deviation of a row or column sum from 1, see `marginal_violation`. Sums are no
+        better than rounding, 2e-13.
     max_iter : int, default=10000
         Most updates of all rows and columns.
 
@@ -55,7 +56,8 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     Warns
     -----
     ConvergenceWarning
-        If the sums miss `tol` after `max_iter` updates.
+        If sums of the result, before it is rounded to float32, miss both `tol` and 2e-13.
+        Logits that want potentials of thousands take thousands of updates.
 
     References
     ----------
@@ -74,25 +76,27 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     symmetric = np.array_equal(L, L.T)
-    f = -0.5 * L.max(axis=1)
-    g = f if symmetric else -logsumexp(L + f[:, None], axis=0)
+    L = _without_maxima(L, symmetric)
+    f = np.zeros(len(L))
+    g = f if symmetric else -logsumexp(L, axis=0)
     for _ in range(max_iter):
         rows = logsumexp(L + g, axis=1)
-        violation = np.abs(np.expm1(f + rows)).max()
-        if violation <= tol:
+        if np.abs(np.expm1(f + rows)).max() <= tol:
             break
         if symmetric:
             f = g = 0.5 * (f - rows)
         else:
             f, g = -rows, -logsumexp(L - rows[:, None], axis=0)
-    else:
+    P = np.exp(L + (f[:, None] + g))
+    violation = _violation(P)
+    if not violation <= max(tol, rounding_error(np.float64)):
         warnings.warn(
-            f"row sums are off by {violation:.3g} after {max_iter} updates, more than "
-            f"tol={tol:.3g}; increase max_iter or tol",
+            f"row or column sums are off by {violation:.3g} after at most {max_iter} updates, more "
+            f"than tol={tol:.3g}; increase max_iter or tol",
             ConvergenceWarning,
             stacklevel=2,
         )
-    return np.exp(L + (f[:, None] + g)).astype(dtype, copy=False)
+    return P.astype(dtype, copy=False)
 
 
 def marginal_violation(matrix: ArrayLike) -> float:
@@ -122,8 +126,24 @@ def marginal_violation(matrix: ArrayLike) -> float:
     >>> marginal_violation([[0.5, 0.5], [0.25, 0.75]])
     0.25
     """
-    P = _check_square(matrix, "matrix").astype(np.float64)
+    return _violation(_check_square(matrix, "matrix").astype(np.float64))
+
+
+def _violation(P: Array) -> float:
     return float(max(np.abs(P.sum(axis=axis) - 1).max() for axis in (0, 1)))
+
+
+def _without_maxima(L: Array, symmetric: bool) -> Array:
+    """Logits of the same result whose rows and columns have maxima of 0, or nearly if symmetric."""
+    if not symmetric:
+        L = L - L.max(axis=1, keepdims=True)
+        return L - L.max(axis=0)
+    L = L - L.max()  # without rounding, where means of two rows' maxima may round
+    half = 0.5 * L.max(axis=1)
+    while np.abs(half).max() > 1:  # maxima are halved at least
+        L = L - (half[:, None] + half)
+        half = 0.5 * L.max(axis=1)
+    return L
 
 
 def _check_logits(logits: ArrayLike) -> tuple[Array, np.dtype]:

@@ -6,8 +6,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_positive
-from .regression import check_estimate, check_points, check_values, largest_row, normalised_rows
-from .weights import Kernel, Weights, fill_rows, prepare_weights, rows_with_all_keys
+from .regression import (
+    check_estimate,
+    check_points,
+    check_values,
+    in_one_unit,
+    normalised_rows,
+    norms,
+    relative,
+)
+from .weights import Kernel, Weights, fill_rows, prepare_weights, rows_with_all_keys, unit_under
 
 
 def local_linear_regression(
@@ -52,7 +60,7 @@ def local_linear_regression(
     Returns
     -------
     ndarray of shape (n_queries, n_values)
-        float32 if all inputs are, else float64; computed in float64.
+        float32 if queries, keys and values are, else float64; computed in float64.
 
     Raises
     ------
@@ -123,8 +131,10 @@ def local_linear_residual(
     """
     problem, _ = _check(queries, keys, values, bandwidth, kernel, precision, reg)
     a = check_estimate(estimate, problem.values, len(problem.queries), "queries")
+    values, a = in_one_unit(problem.values, a)
+    problem = problem._replace(values=values)
     out = fill_rows(np.empty(len(a)), n_jobs, _n_rows(problem), _gradient_rows, problem, a)
-    return out / largest_row(problem.values)
+    return relative(out, values)
 
 
 class _Problem(NamedTuple):
@@ -188,13 +198,14 @@ def _solve(scatter: Array, right: Array, reg: float, n_keys: int, grain: Array) 
 
 
 def _gradient_rows(problem: _Problem, estimate: Array, rows: slice) -> Array:
-    found = np.empty(rows.stop - rows.start)
+    found = np.empty_like(estimate[rows])
     weights = normalised_rows(problem.weights, rows)
     for i, (w, q, a) in enumerate(zip(weights, problem.queries[rows], estimate[rows], strict=True)):
         x, errors, root = problem.keys - q, problem.values - a, np.sqrt(w)[:, None]
+        x /= unit_under(x)
         spread = (w[:, None] * (x - w @ x) ** 2).sum()
         ridge = np.sqrt(problem.reg * spread) * np.eye(x.shape[1])
         right = np.concatenate([root * errors, np.zeros((x.shape[1], errors.shape[1]))])
         slope = np.linalg.lstsq(np.concatenate([root * x, ridge]), right)[0]
-        found[i] = np.linalg.norm(w @ (errors - x @ slope))
-    return found
+        found[i] = w @ (errors - x @ slope)
+    return norms(found)

@@ -11,6 +11,7 @@ from .weights import (
     fill_rows,
     prepare_weights,
     rows_with_all_keys,
+    unit_under,
 )
 
 
@@ -50,17 +51,19 @@ def nadaraya_watson(
         Kernel width s > 0, in the units of the features. Scaled dot-product attention on keys of
         equal norm is ``s = n_features ** 0.25``.
     kernel : {"gaussian", "laplace", "epanechnikov"} or callable
-        A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry.
+        A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry,
+        of at most ``1e307 / n_keys``.
     precision : array-like of shape (n_features, n_features) or (n_features,), optional
         Symmetric positive semidefinite S^-1 of the Mahalanobis distance
-        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal. None is the identity.
+        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal, up to rounding in its dtype. None
+        is the identity.
     n_jobs : int, optional
         Number of threads; None is 1.
 
     Returns
     -------
     ndarray of shape (n_queries, n_values)
-        float32 if all inputs are, else float64.
+        float32 if queries, keys and values are, else float64.
 
     Raises
     ------
@@ -74,6 +77,8 @@ def nadaraya_watson(
     rounding errors are a few times ``eps * c``, ``c = max |q|^2 + max |k|^2``. Points in float32
     are computed in float32 up to ``c = 64``, all others in float64 up to ``c = 512``; beyond, and
     for other kernels, distances are sums of squared differences, which no common offset can spoil.
+    Their squares lose digits at distances under 1e-154 of the largest coordinate; under 1e-162,
+    points coincide.
 
     References
     ----------
@@ -111,6 +116,7 @@ def smoother_matrix(
     Returns
     -------
     ndarray of shape (n_queries, n_keys)
+        float32 if queries and keys are, else float64.
 
     Raises
     ------
@@ -159,7 +165,8 @@ def weighted_least_squares_residual(
     Raises
     ------
     ValueError
-        If shapes do not fit, an entry is not finite, or a row of weights sums to zero or less.
+        If shapes do not fit, an entry is not finite, a weight is negative, or a row of weights is
+        zero.
 
     References
     ----------
@@ -172,13 +179,17 @@ def weighted_least_squares_residual(
     array([0.])
     """
     values = check_matrix(values, "values").astype(np.float64)
-    weights = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
-    estimate = check_estimate(estimate, values, len(weights), "rows of weights")
-    mass = weights.sum(axis=1)
-    if (mass <= 0).any():
+    K = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
+    estimate = check_estimate(estimate, values, len(K), "rows of weights")
+    if (K < 0).any():
+        raise ValueError("weights: must be >= 0")
+    largest = K.max(axis=1, keepdims=True)
+    if (largest == 0).any():
         raise ValueError("weights: every row must have a positive sum")
-    gradient = mass[:, None] * estimate - weights @ values
-    return np.linalg.norm(gradient, axis=1) / (mass * largest_row(values))
+    K /= largest
+    values, estimate = in_one_unit(values, estimate)
+    mass = K.sum(axis=1)
+    return relative(norms(mass[:, None] * estimate - K @ values) / mass, values)
 
 
 def nadaraya_watson_residual(
@@ -229,18 +240,19 @@ def nadaraya_watson_residual(
     values = check_values(values, keys).astype(np.float64)
     estimate = check_estimate(estimate, values, len(queries), "queries")
     weights = prepare_weights(queries, keys, bandwidth, kernel, precision, exact=True)
+    values, estimate = in_one_unit(values, estimate)
     out = np.empty(len(queries))
     fill_rows(out, n_jobs, None, _gradient_rows, weights, values, estimate)
-    return out / largest_row(values)
+    return relative(out, values)
 
 
 def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> Array:
     """Fill `out` with the weighted means of the values."""
-    # A power of two: dividing by it is exact, and sums neither overflow nor underflow.
-    unit = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 1)
-    scaled = (values / unit).astype(weights.keys.dtype)
+    # One of each column: none vanishes beside another, and sums neither overflow nor underflow.
+    units = np.ldexp(1.0, np.frexp(np.abs(values).max(axis=0))[1] - 1)
+    scaled = (values / units).astype(weights.keys.dtype)
     fill_rows(out, n_jobs, None, _mean_rows, weights, scaled)
-    out *= out.dtype.type(unit)
+    out *= units.astype(out.dtype)
     return out
 
 
@@ -258,7 +270,7 @@ def _mean_rows(weights: Weights, values: Array, rows: slice) -> Array:
 
 def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice) -> Array:
     total, mass = _sums(weights, values, rows)
-    return np.linalg.norm(mass[:, None] * estimate[rows] - total, axis=1) / mass
+    return norms(estimate[rows] - total / mass[:, None])
 
 
 def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
@@ -274,8 +286,22 @@ def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
     return total, mass
 
 
-def largest_row(values: Array) -> float:
-    return max(float(np.linalg.norm(values, axis=1).max()), np.finfo(np.float64).tiny)
+def in_one_unit(values: Array, estimate: Array) -> tuple[Array, Array]:
+    """Both at most 2 in size, without rounding."""
+    unit = unit_under(values, estimate)
+    return values / unit, estimate / unit
+
+
+def relative(gradients: Array, values: Array) -> Array:
+    """Norms of gradients over that of the largest row; 0 / 0 is 0."""
+    with np.errstate(over="ignore"):
+        return gradients / max(float(norms(values).max()), np.finfo(np.float64).tiny)
+
+
+def norms(X: Array) -> Array:
+    """Norms of the rows, each in a unit of its own: no square vanishes."""
+    size = np.maximum(np.abs(X).max(axis=1), np.finfo(np.float64).tiny)
+    return size * np.linalg.norm(X / size[:, None], axis=1)
 
 
 def check_points(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:

@@ -27,6 +27,7 @@ _WHOLE_ENTRIES = 2**20
 # Largest (|q|^2 + |k|^2) / s^2 of centred points for which a product of matrices will do: errors of
 # a logit are a few times eps * limit at most, and no weight, being >= exp(-limit), underflows.
 _LIMITS = {np.float32: 64.0, np.float64: 512.0}
+_HEAVIEST = 1e307  # with this sum of weights, sums of weighted values below 2 in size are finite
 _DECAYS = ("gaussian", "laplace")
 _PROFILES: dict[str, Kernel] = {"epanechnikov": lambda r: np.maximum(1 - r * r, 0)}
 
@@ -96,8 +97,12 @@ class Distances:
             np.divide(np.sqrt(tile, out=tile), self.bandwidth, out=tile)
             kernel = self.kernel if callable(self.kernel) else _PROFILES[self.kernel]
             found = np.asarray(kernel(tile), dtype=np.float64)
-        if found.shape != tile.shape or not np.isfinite(found).all() or (found < 0).any():
-            raise ValueError("kernel: must return one finite nonnegative weight for each distance")
+        limit = _HEAVIEST / self.keys.shape[1]
+        if found.shape != tile.shape or not ((found >= 0) & (found <= limit)).all():
+            raise ValueError(
+                "kernel: must return one weight for each distance, nonnegative and at most "
+                f"{_HEAVIEST:.0g} / n_keys"
+            )
         return found
 
 
@@ -143,9 +148,7 @@ def exact_weights(
         queries, keys = _transform(queries, keys, root)
     elif root is not None:
         metric = root**2
-    # A power of two: dividing by it is exact, and squares neither overflow nor underflow.
-    exponent = np.frexp(max(np.abs(queries).max(), np.abs(keys).max()))[1]
-    unit = np.ldexp(1.0, exponent - 1)
+    unit = unit_under(queries, keys)
     return Distances(
         np.ascontiguousarray(queries / unit, dtype=np.float64),
         np.ascontiguousarray((keys / unit).T, dtype=np.float64),
@@ -153,6 +156,12 @@ def exact_weights(
         float(max(bandwidth / unit, np.finfo(np.float64).tiny)),
         kernel,
     )
+
+
+def unit_under(*arrays: Array) -> float:
+    """The power of two at or under the largest entry: dividing by it is exact."""
+    exponent = np.frexp(max(np.abs(array).max() for array in arrays))[1]
+    return float(np.ldexp(1.0, exponent - 1))
 
 
 def fill_rows(
@@ -231,11 +240,13 @@ def _square_root(precision: ArrayLike, n_features: int) -> Array:
         if (diagonal < 0).any():
             raise ValueError("precision: a diagonal must be >= 0")
         return np.sqrt(diagonal[0].astype(np.float64))
-    P = check_matrix(precision, "precision", n_features=n_features).astype(np.float64)
-    if P.shape[0] != n_features or not np.allclose(P, P.T, rtol=1e-10, atol=0):
+    P = check_matrix(precision, "precision", n_features=n_features)
+    rounding = max(1e-10, n_features * float(np.finfo(P.dtype).eps))
+    P = P.astype(np.float64)
+    if P.shape[0] != n_features or np.abs(P - P.T).max() > rounding * np.abs(P).max():
         raise ValueError(f"precision: must be a symmetric {n_features} x {n_features} matrix")
     eigenvalues, vectors = np.linalg.eigh(P)
-    if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
+    if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
         raise ValueError(
             f"precision: must be positive semidefinite, smallest eigenvalue {eigenvalues[0]:.3g}"
         )

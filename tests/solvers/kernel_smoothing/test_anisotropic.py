@@ -124,6 +124,14 @@ def test_elliptical_metric_of_what_does_not_change_is_the_identity():
         elliptical_metric(V, V[1:])
 
 
+@pytest.mark.parametrize("scale", [1e-308, 1e-170, 1e170, 1e308])
+def test_elliptical_metric_has_no_unit(scale):
+    V, U = np.random.default_rng(8).uniform(-1, 1, (2, 7, 3))
+    V[0], U[0] = 1, -1  # their difference is twice the scale
+    # Of 1e-308 one half is subnormal.
+    assert_allclose(elliptical_metric(scale * V, scale * U), elliptical_metric(V, U), rtol=1e-12)
+
+
 def patches(image, size):
     padded = np.pad(image, size // 2, mode="reflect")
     return sliding_window_view(padded, (size, size)).reshape(-1, size**2)
@@ -162,6 +170,36 @@ def test_windows_turn_with_the_image():
     windows = oriented_metric(image, patch_size=5).reshape(12, 12, 5, 5)
     turned = oriented_metric(np.rot90(image), patch_size=5).reshape(12, 12, 5, 5)
     assert_allclose(turned, np.rot90(np.rot90(windows), axes=(2, 3)), atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e170, 1e308])
+def test_windows_ignore_the_scale_of_the_image(scale):
+    image = np.random.default_rng(8).uniform(-1, 1, (9, 9))
+    expected = oriented_metric(image, patch_size=5)
+    assert_allclose(oriented_metric(scale * image, patch_size=5), expected, rtol=1e-12)
+
+
+def test_faint_edges_on_a_bright_ground_have_directions():
+    edge = 1 + np.tile(np.ldexp(np.round(8 * np.tanh(np.arange(-10, 11) / 2)), -50), (21, 1))
+    expected = oriented_metric(np.ldexp(edge - 1, 50), patch_size=5)
+    assert_allclose(oriented_metric(edge, patch_size=5), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("across", [1e-8, 1e-200, 1e-323])
+def test_windows_of_no_width_are_lines_along_the_edge(across):
+    image = np.tile(np.tanh(np.arange(-10, 11) / 2), (21, 1))
+    window = oriented_metric(image, patch_size=5, along=2.0, across=across)[220].reshape(5, 5)
+    line = np.exp(-(np.arange(-2, 3) ** 2) / 8)
+    assert_allclose(window, np.outer(line / line.sum(), [0, 0, 1, 0, 0]), rtol=1e-12)
+    noise = np.random.default_rng(8).standard_normal((9, 9))
+    points = oriented_metric(noise, patch_size=3, along=1e-200, across=across)
+    assert_array_equal(points, np.tile(np.eye(9)[4], (81, 1)))
+
+
+def test_windows_of_great_width_are_flat():
+    noise = np.random.default_rng(8).standard_normal((9, 9))
+    windows = oriented_metric(noise, patch_size=3, along=1e200, across=1e200)
+    assert_allclose(windows, 1 / 9, rtol=1e-14)
 
 
 def test_flat_images_have_round_windows():

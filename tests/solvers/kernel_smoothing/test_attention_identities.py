@@ -82,6 +82,22 @@ def test_any_kernel_is_attention_with_its_logarithm_as_logits_se5(tokens, name, 
     assert_allclose(found, expected, atol=rounding(v, (norms(k).max() / s) ** 2 / mass))
 
 
+def test_exp_of_minus_dist2_is_laplace_if_dist2_is_the_distance_minor_erratum_se():
+    q, k, v = draw(5, 3), draw(7, 3, seed=2), draw(7, 2, seed=3)
+    for kernel, bandwidth, dist2 in (
+        ("laplace", 1.0, cdist(q, k)),
+        ("gaussian", np.sqrt(0.5), cdist(q, k) ** 2),
+    ):
+        found = nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=kernel)
+        assert_allclose(found, attention(-dist2, v), rtol=1e-12)
+    # As printed, dist is a distance, and its square gives no Laplace kernel of any bandwidth:
+    # logits of the one are the squares of the other's, and no multiple.
+    printed = attention(-(cdist(q, k) ** 2), v)
+    for bandwidth in np.geomspace(0.1, 10, 21):
+        laplace = nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel="laplace")
+        assert np.abs(laplace - printed).max() > 1e-2
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_is_the_explicit_weighted_least_squares_fit_se5(tokens, name):
     v, s = draw(len(tokens), 2), 1 + np.abs(tokens).max() / 2

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,6 +87,64 @@ def test_large_logits_neither_overflow_nor_lose_mass(scale):
     assert_allclose(sinkhorn(L + offsets[0] + offsets[1][:, None]), expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("offset", [1e12, -1e12, 1e16, 1e300])
+def test_common_offsets_cost_no_digits(offset, symmetric):
+    L = np.random.default_rng(0).standard_normal((6, 6))
+    L = L + L.T if symmetric else L
+    moved = L + offset
+    P = sinkhorn(moved)
+    assert marginal_violation(P) <= 1.1e-9
+    # The sum is rounded, its difference from the offset is not.
+    assert_allclose(P, sinkhorn(moved - offset), atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e16, 1e200])
+def test_offsets_of_rows_and_columns_cost_no_digits(size):
+    """Powers of two: rank-one kernels without rounding, whose result is the mean."""
+    a, b = np.ldexp(1.0, [[3, 8, 1, 5], [7, 2, 9, 4]]) * np.exp2(np.floor(np.log2(size)))
+    for L in (a[:, None] + b, a[:, None] - b, b - a[:, None], a[:, None] + a, -a[:, None] - a):
+        assert_allclose(sinkhorn(L, tol=1e-13), np.full((4, 4), 0.25), rtol=1e-12)
+
+
+def test_what_float64_cannot_balance_warns():
+    L = 1e20 * np.random.default_rng(0).standard_normal((6, 6))
+    with pytest.warns(ConvergenceWarning, match="row or column sums are off by"):
+        P = sinkhorn(L, max_iter=100)
+    assert marginal_violation(P) > 1e-9
+
+
+@pytest.mark.parametrize("max_iter", [1, 2, 10_000])
+def test_warns_exactly_if_the_result_misses_the_tolerance(max_iter):
+    """The last update counts; rank-one kernels need one at most."""
+    a, b = np.random.default_rng(1).standard_normal((2, 5, 1))
+    assert_allclose(sinkhorn(a + b.T, max_iter=max_iter), np.full((5, 5), 0.2), rtol=1e-13)
+    for seed in range(5):
+        L = draw(seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            P = sinkhorn(L, max_iter=max_iter, tol=1e-3)
+        assert bool(caught) == (marginal_violation(P) > 1e-3)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_the_sums_after_the_last_update_are_judged(symmetric):
+    L = draw(9)
+    L = L + L.T if symmetric else L
+    with pytest.warns(ConvergenceWarning):
+        reached = marginal_violation(sinkhorn(L, max_iter=2, tol=1e-12))
+    sinkhorn(L, max_iter=2, tol=1.001 * reached)
+    with pytest.warns(ConvergenceWarning, match=f"{reached:.3g}"):
+        sinkhorn(L, max_iter=2, tol=0.999 * reached)
+
+
+def test_nearly_symmetric_logits_are_not_taken_for_symmetric():
+    L = draw(8)
+    L = L + L.T
+    L[0, 1] += 1e-5
+    assert_allclose(sinkhorn(L, tol=1e-13), balance_literally(np.exp(L), 5000), rtol=1e-11)
+
+
 def test_high_pass_filters_commute_with_doubly_stochastic_matrices_alone():
     """Section 9.5: AttnScale, (I + w H) A, and FeatScale, A (I + w H), coincide after balancing."""
     L, n, w = draw(3), 6, 0.7
@@ -134,7 +194,7 @@ def test_zeros_without_any_permutation_are_refused():
 
 def test_too_few_updates_warn_and_certify():
     L = draw(6)
-    with pytest.warns(ConvergenceWarning, match="row sums are off by"):
+    with pytest.warns(ConvergenceWarning, match="row or column sums are off by"):
         P = sinkhorn(L, max_iter=1, tol=1e-12)
     assert marginal_violation(P) > 1e-12
 

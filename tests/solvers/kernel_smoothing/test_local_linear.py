@@ -65,6 +65,36 @@ def test_affine_functions_are_reproduced_wherever_the_data_lie(seed, shift, scal
     assert_allclose(found, a[0] + q @ B, atol=1e-12 * max(1, abs(shift)))
 
 
+def test_offsets_that_leave_the_keys_unrounded_cost_no_digits():
+    """Multiples of 1/8 plus 2^40: only the mean key is rounded, by 1e-4."""
+    rng = np.random.default_rng(0)
+    q, k = (rng.integers(-16, 17, (n, 3)) / 8 for n in (5, 20))
+    B, a = rng.standard_normal((2, 3, 2))
+    expected = a[0] + q @ B
+    found = local_linear_regression(q + 2.0**40, k + 2.0**40, a[0] + k @ B, bandwidth=2.0)
+    assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e-9, 1e170, 1e300])
+def test_keys_may_have_any_scale(scale):
+    q, k, v = draw(8)
+    for reg in (0.0, 0.1):
+        expected = local_linear_regression(q, k, v, bandwidth=1.5, reg=reg)
+        found = local_linear_regression(scale * q, scale * k, v, bandwidth=1.5 * scale, reg=reg)
+        assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("variance", "determined"), [(0.25, False), (4.0, True)])
+def test_variances_below_n_keys_eps_of_the_largest_determine_nothing(variance, determined):
+    n_keys = 4000
+    side = np.sqrt(variance * n_keys * np.finfo(float).eps)
+    keys = np.tile([[1, side], [1, -side], [-1, side], [-1, -side]], (n_keys // 4, 1))
+    values = np.sign(keys[:, 1:])
+    found = local_linear_regression([[0, side], [1, 0]], keys, values, bandwidth=1e9)
+    # Where it is determined, rounding of relative 1e-15 counts against a variance of 4e-12.
+    assert_allclose(found, [[float(determined)], [0]], atol=1e-3)
+
+
 def test_extrapolates_where_the_constant_fit_is_biased():
     line = np.linspace(0, 1, 11)[:, None]
     ends = np.array([[0.0], [1.0], [1.5]])
@@ -128,6 +158,20 @@ def test_residual_vanishes_at_the_estimate_alone(seed):
     assert local_linear_residual(q, k, v, found, **options).max() < 1e-12
     assert local_linear_residual(q, k, v, found + 0.5, **options).min() > 1e-3
     assert local_linear_residual(q, k, v, nadaraya_watson(q, k, v, **options), **options).max() > 0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e155, 1e306])
+def test_residual_has_no_unit(scale):
+    q, k, v = draw(7)
+    options = {"bandwidth": 1.5, "reg": 0.1}
+    wrong = local_linear_regression(q, k, v, **options) + 1
+    expected = local_linear_residual(q, k, v, wrong, **options)
+    assert expected.min() > 1e-3
+    found = local_linear_residual(q, k, scale * v, scale * wrong, **options)
+    assert_allclose(found, expected, rtol=1e-10)
+    options["bandwidth"] *= scale
+    found = local_linear_residual(scale * q, scale * k, v, wrong, **options)
+    assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_blocks_and_threads_change_nothing(monkeypatch):

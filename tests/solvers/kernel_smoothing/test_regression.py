@@ -55,6 +55,57 @@ def test_residual_vanishes_at_the_estimate_alone(points):
     assert weighted_least_squares_residual(A, v, A @ v + 0.1).min() > 1e-2
 
 
+def test_residual_sees_wrong_estimates_through_tiny_and_huge_weights():
+    k, y = np.linspace(0, 1, 5)[:, None], np.arange(5.0)[:, None]
+    K = np.exp(-((28.5 - k.T) ** 2) / 2)
+    assert K.max() < 1e-160  # squares of these are zero
+    mean = K @ y / K.sum()
+    for weights in (K, 1e300 * K, K / K.sum(), K / K.sum() * 1e300):
+        wrong = weighted_least_squares_residual(weights, y, [[100.0]])
+        assert_allclose(wrong, (100 - mean[0]) / 4, rtol=1e-14)
+    assert weighted_least_squares_residual(K, y, mean)[0] < 1e-15
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e155, 1e306])
+def test_residuals_have_no_unit(points, scale):
+    q, k, v = points
+    A = smoother_matrix(q, k, bandwidth=0.8)
+    for u in (A @ v, A @ v + 1, 1e170 * A @ v if scale < 1 else 1e-170 * A @ v):
+        expected = weighted_least_squares_residual(A, v, u)
+        found = weighted_least_squares_residual(A, scale * v, scale * u)
+        assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+        found = nadaraya_watson_residual(q, k, scale * v, scale * u, bandwidth=0.8)
+        assert_allclose(found, expected, rtol=1e-11, atol=1e-15)
+
+
+def test_residual_of_zero_values_is_zero_at_zero_alone(points):
+    q, k, v = points
+    for certificate in (
+        lambda u: weighted_least_squares_residual(np.ones((6, 9)), 0 * v, u),
+        lambda u: nadaraya_watson_residual(q, k, 0 * v, u, bandwidth=1.0),
+    ):
+        assert_array_equal(certificate(np.zeros((6, 2))), np.zeros(6))
+        assert certificate(np.full((6, 2), 1e-200)).min() > 1
+
+
+def test_streamed_residual_is_more_exact_than_products():
+    """Two clusters far apart: products of matrices lose digits that differences keep."""
+    rng = np.random.default_rng(0)
+    k, v = np.array([[14.3], [15.1], [-14.2], [-14.9]]), np.array([[0.0], [1.0], [0.0], [1.0]])
+    q = 14.6 * rng.choice([-1, 1], (200, 1)) + rng.uniform(-0.5, 0.5, (200, 1))
+    weights = np.exp(-((q.astype(np.longdouble) - k.T) ** 2) / 2)
+    best = (weights @ v / weights.sum(axis=1, keepdims=True)).astype(float)
+    found = nadaraya_watson(q, k, v, bandwidth=1.0)
+    assert np.abs(found - best).max() > 4e-15
+    assert nadaraya_watson_residual(q, k, v, best, bandwidth=1.0).max() < 1e-15
+    assert nadaraya_watson_residual(q, k, v, found, bandwidth=1.0).max() > 4e-15
+
+
+def test_residual_compares_with_the_largest_value_even_if_tiny():
+    found = weighted_least_squares_residual([[1.0, 1.0]], [[2e-200], [4e-200]], [[1.0]])
+    assert_allclose(found, 1 / 4e-200, rtol=1e-14)
+
+
 def cauchy(r):
     return 1 / (1 + r**2)
 
@@ -269,6 +320,58 @@ def test_diagonal_precision_is_the_diagonal_matrix(points):
         assert_allclose(found, full, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_precision_may_be_semidefinite_up_to_rounding_in_its_dtype(dtype):
+    rng = np.random.default_rng(0)
+    q, k, v, W = (rng.standard_normal(shape) for shape in ((5, 16), (9, 16), (9, 2), (16, 4)))
+    W = W.astype(dtype)
+    P = W @ W.T
+    P[0, 1] *= 1 + np.finfo(dtype).eps  # no more symmetric than products of rounded matrices
+    found = nadaraya_watson(q, k, v, bandwidth=6.0, precision=P)
+    # Logits are up to 10 or so.
+    assert_allclose(found, literal(q @ W, k @ W, v, 6.0), atol=200 * np.finfo(dtype).eps)
+    size = dtype(1e-4) * np.abs(P).max()
+    indefinite = P - size * np.eye(16, dtype=dtype)
+    with pytest.raises(ValueError, match="precision: must be positive semidefinite"):
+        nadaraya_watson(q, k, v, bandwidth=6.0, precision=indefinite)
+    P[0, 1] += size
+    with pytest.raises(ValueError, match="precision: must be a symmetric"):
+        nadaraya_watson(q, k, v, bandwidth=6.0, precision=P)
+
+
+def test_the_dtype_is_that_of_the_points_and_values_alone(points):
+    single = [x.astype(np.float32) for x in points]
+    options = {"bandwidth": 2.0, "precision": np.array([1.0, 0.5, 2.0])}
+    assert nadaraya_watson(*single, **options).dtype == np.float32
+    assert smoother_matrix(*single[:2], **options).dtype == np.float32
+    for i in range(3):
+        mixed = [x if j == i else y for j, (x, y) in enumerate(zip(points, single, strict=True))]
+        assert nadaraya_watson(*mixed, **options).dtype == np.float64
+
+
+@pytest.mark.parametrize("bandwidth", [1.0, 1e-2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_column_of_values_vanishes_beside_another(dtype, bandwidth):
+    rng = np.random.default_rng(0)
+    X, v = rng.random((8, 2)).astype(dtype), rng.random((8, 4)).astype(dtype)
+    v[:, 3] = 0
+    info = np.finfo(dtype)
+    scales = np.array([info.max / 2, 1 / info.max, 1, 1], dtype)
+    expected = nadaraya_watson(X, X, v, bandwidth=bandwidth)
+    found = nadaraya_watson(X, X, v * scales, bandwidth=bandwidth)
+    # 1 / max is subnormal: two bits of its values are lost.
+    assert_allclose(found / scales, expected, rtol=8 * info.eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_means_of_the_largest_and_least_numbers_are_themselves(dtype):
+    X = np.random.default_rng(0).random((50, 2)).astype(dtype)
+    # The mean of 50 equal numbers may be rounded up: not quite the largest.
+    for value in (dtype(0.999) * np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal):
+        found = nadaraya_watson(X, X, np.full((50, 1), value), bandwidth=0.5)
+        assert_allclose(found.astype(np.longdouble) / value, 1, rtol=8 * np.finfo(dtype).eps)
+
+
 def test_elliptical_attention_is_a_diagonal_precision_if31(points):
     q, k, v = points
     M = np.array([1.0, 0.2, 0.5])
@@ -287,6 +390,7 @@ def test_elliptical_attention_is_a_diagonal_precision_if31(points):
         ({"kernel": ["gaussian"]}, "kernel: must be a callable or one of"),
         ({"kernel": lambda r: -r}, "kernel: must return"),
         ({"kernel": lambda r: 0.0 * r}, "bandwidth: query 0 has no key"),
+        ({"kernel": lambda r: np.full_like(r, 1e308)}, "kernel: must return .* at most 1e\\+307"),
         ({"precision": np.eye(2)}, "precision: has 2 columns"),
         ({"precision": np.triu(np.ones((3, 3)))}, "precision: must be a symmetric"),
         ({"precision": -np.eye(3)}, "precision: must be positive semidefinite"),
@@ -298,6 +402,14 @@ def test_elliptical_attention_is_a_diagonal_precision_if31(points):
 def test_bad_settings_are_named(points, change, words):
     with pytest.raises(ValueError, match=words):
         nadaraya_watson(*points, **({"bandwidth": 1.0} | change))
+    with pytest.raises(ValueError, match=words):
+        smoother_matrix(*points[:2], **({"bandwidth": 1.0} | change))
+
+
+def test_heavy_kernels_weigh_as_their_multiples(points):
+    q, k, v = points
+    found = nadaraya_watson(q, k, v, bandwidth=2.5, kernel=lambda r: 1e306 * cauchy(r))
+    assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=2.5, kernel=cauchy), rtol=1e-14)
 
 
 def test_bad_shapes_are_named(points):
@@ -310,5 +422,7 @@ def test_bad_shapes_are_named(points):
         nadaraya_watson_residual(q, k, v, np.zeros((5, 2)), bandwidth=1.0)
     with pytest.raises(ValueError, match="estimate: has 5 rows, but there are 6 rows of weights"):
         weighted_least_squares_residual(np.ones((6, 9)), v, np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="weights: must be >= 0"):
+        weighted_least_squares_residual(1 - 1.5 * np.eye(6, 9), v, np.zeros((6, 2)))
     with pytest.raises(ValueError, match="weights: every row"):
         weighted_least_squares_residual(np.zeros((6, 9)), v, np.zeros((6, 2)))
