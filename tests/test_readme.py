@@ -59,9 +59,7 @@ def test_errors_quoted_stand_in_the_committed_results():
 def test_filters_quoted_stand_in_the_committed_results():
     summary = (ROOT / "docs/results/speed-filters/summary.md").read_text()
     cases = "nlm|bilateral|regression|lle"
-    quoted = re.findall(
-        rf"^\| ((?:{cases})-[\w-]+) \| ([^|]+) \| ([^|]+) \| (.*) \|$", README, re.M
-    )
+    quoted = re.findall(rf"^\| ((?:{cases})-[\w-]+) \| ([^|]+) \| ([^|]+) \| (.*) \|$", README, re.M)
     assert len(quoted) == 24
     for case, method, ratio, result in quoted:
         row = rf"| {case} | {method} | 1 | "
