@@ -224,7 +224,7 @@ def test_matrix_is_row_stochastic_and_gives_the_image(
     A = bilateral_matrix(image, **arguments)
     assert (A >= 0).all()
     assert_allclose(A.sum(axis=1), 1, rtol=1e-13)
-    assert_array_equal(A > 0, A.T > 0)
+    assert (A.T[A > 1e-300] > 0).all()  # row sums lie in [1, 144]: below, division may give 0
     found = bilateral_filter(image, **arguments)
     assert_allclose(A @ image.ravel(), found.ravel(), atol=1e-13)
 

@@ -132,13 +132,20 @@ def test_is_an_average_and_turns_with_the_image(
     assert_allclose(turned, np.rot90(found), atol=1e-12)
 
 
-@pytest.mark.parametrize("power", [-100, 90])
-def test_grey_levels_may_have_any_unit(power):
-    """Squares of such differences have no float32; a power of two changes no digit."""
-    image = np.random.default_rng(0).random((12, 12)).astype(np.float32)
+@pytest.mark.parametrize("sigma", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize(
+    ("real", "power"),
+    [(np.float32, -100), (np.float32, 90), (np.float64, -900), (np.float64, 900)],
+)
+def test_grey_levels_may_have_any_unit(real, power, sigma):
+    """Squares of such differences are out of range; a power of two changes no digit."""
+    image = np.random.default_rng(0).random((12, 12)).astype(real)
     unit = 2.0**power
-    found = nonlocal_means(image * np.float32(unit), h=0.2 * unit, sigma=0.1 * unit)
-    assert_array_equal(found, nonlocal_means(image, h=0.2, sigma=0.1) * np.float32(unit))
+    scaled, widths = image * real(unit), {"h": 0.2 * unit, "sigma": sigma * unit}
+    found = nonlocal_means(scaled, **widths)
+    assert_array_equal(found, nonlocal_means(image, h=0.2, sigma=sigma) * real(unit))
+    A = nonlocal_means_matrix(scaled, **widths)
+    assert_array_equal(A, nonlocal_means_matrix(image, h=0.2, sigma=sigma))
 
 
 def test_float32_keeps_faint_texture_beside_a_bright_block():
@@ -325,7 +332,9 @@ def test_bad_input_is_named(image, arguments, words):
     ("real", "outlier"),
     [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)],
 )
-@pytest.mark.parametrize(("h", "sigma"), [(1e-3, 0.0), (0.3, 0.0), (0.3, 0.05), (0.01, 0.3)])
+@pytest.mark.parametrize(
+    ("h", "sigma"), [(1e-3, 0), (0.3, 0), (0.3, 0.05), (0.01, 0.3), (1e-30, 0.3)]
+)
 @pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
 def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, h, sigma, patch_weights):
     image = np.random.default_rng(0).random((8, 7)).astype(real)
@@ -334,7 +343,7 @@ def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, h, sigma
         expected = literal(image.astype(float)[..., None], 3, None, h, sigma, patch_weights)
     arguments = {"patch_size": 3, "patch_distance": None, "h": h, "sigma": sigma}
     arguments["patch_weights"] = patch_weights
-    # Exponents that matter are below 40, of differences of (sigma / h)^2 = 900 at most.
+    # Exponents that matter are below 40, of differences of (sigma / h)^2 = 900 at most, or are 0.
     tol = (100 if h > sigma else 4000) * np.finfo(real).eps
     assert_allclose(nonlocal_means(image, **arguments), expected[..., 0], rtol=tol)
     A = nonlocal_means_matrix(image, **arguments)
