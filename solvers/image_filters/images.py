@@ -26,8 +26,10 @@ class Planes:
 
     def restore(self, values: Array) -> Array:
         """Give planes the grey levels and the layout of the image."""
-        most = float(np.finfo(values.dtype).max) / max(self.unit, 1.0)  # rounding may exceed it
-        image = np.clip(values, -most, most) * values.dtype.type(self.unit)
+        if self.unit > 1:  # rounding may exceed the largest number
+            most = float(np.finfo(values.dtype).max) / self.unit
+            values = np.clip(values, -most, most)
+        image = values * values.dtype.type(self.unit)
         return image[0] if self.channel_axis is None else np.moveaxis(image, 0, self.channel_axis)
 
     def reflect(self, radius: int) -> Array:

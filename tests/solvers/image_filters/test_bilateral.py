@@ -195,6 +195,8 @@ def test_tiny_widths_leave_the_image():
     for width in (1e-3, 1e-200):
         assert_allclose(bilateral_filter(image, sigma_spatial=width), image, rtol=1e-15)
     assert_allclose(bilateral_filter(image, sigma_color=1e-200), image, rtol=1e-15)
+    small = image.astype(np.float32) * np.float32(1e-30)
+    assert_allclose(bilateral_filter(small, sigma_color=1e-200), small, rtol=4 * EPS)
     inf = bilateral_filter(image, sigma_color=1e-200, sigma_spatial=np.inf)
     assert_allclose(inf, image, rtol=1e-15)
 
