@@ -369,3 +369,11 @@ def test_float32_totals_are_added_in_float64():
 def test_ragged_images_are_named():
     with pytest.raises(ValueError, match="image: "):
         nonlocal_means([[1.0, 2.0], [3.0]])
+
+
+def test_noise_far_above_h_selects_the_patches_within_it():
+    image = np.random.default_rng(0).random((8, 7)).astype(np.float32)
+    expected = literal(image.astype(float)[..., None], 3, None, 1e-30, 0.2)[..., 0]
+    found = nonlocal_means(image, patch_size=3, patch_distance=None, h=1e-30, sigma=0.2)
+    assert_allclose(found, expected, rtol=100 * EPS)
+    assert np.abs(expected - image).max() > 0.1
