@@ -78,7 +78,8 @@ def _exp_64(x: Any) -> Any:
 def exp(x: Any) -> Any:
     """``e^x`` for x <= 0 in float32 or float64, inside a numba kernel only.
 
-    Right to two units in the last place; 0 where the result would be subnormal, and for NaN.
+    Right to two units in the last place; 0 for NaN, and for x <= -87 in float32 or x <= -708 in
+    float64, where e^x is at or near the smallest normal number.
     """
     raise NotImplementedError("exp: runs inside numba kernels only")
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.ndimage import correlate1d
 
 from ..solution import Array
-from .images import Planes, check_image, check_side, check_width
+from .images import Planes, as_array, check_image, check_side, check_width
 from .level_average import average_levels
 from .window_average import WindowAverage
 
@@ -82,7 +82,8 @@ def bilateral_filter(
     >>> bilateral_filter([[0.0, 3.0, 0.0]], sigma_color=np.inf, sigma_spatial=np.inf)
     array([[1., 1., 1.]])
     """
-    planes = check_image(image, channel_axis)
+    sigma_color = check_width(sigma_color, "sigma_color")
+    planes = check_image(image, channel_axis, sigma_color)
     average = _average(planes, win_size, sigma_color, sigma_spatial, footprint)
     if average.scale == 0 and footprint is None:
         smoothed = _gaussian_filter(planes.values, average.position)
@@ -128,7 +129,8 @@ def bilateral_matrix(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
-    planes = check_image(image, channel_axis)
+    sigma_color = check_width(sigma_color, "sigma_color")
+    planes = check_image(image, channel_axis, sigma_color)
     return _average(planes, win_size, sigma_color, sigma_spatial, footprint).matrix()
 
 
@@ -139,7 +141,6 @@ def _average(
     sigma_spatial: float,
     footprint: ArrayLike | None,
 ) -> WindowAverage:
-    sigma_color = check_width(sigma_color, "sigma_color")
     sigma_spatial = check_width(sigma_spatial, "sigma_spatial")
     _, height, width = planes.values.shape
     if footprint is None:
@@ -176,7 +177,7 @@ def _half_square(win_size: int | None, sigma_spatial: float, height: int, width:
 
 
 def _half_footprint(footprint: ArrayLike, height: int, width: int) -> Array:
-    window = np.asarray(footprint)
+    window = as_array(footprint, "footprint")
     if window.ndim != 2 or window.shape[0] % 2 + window.shape[1] % 2 < 2:
         raise ValueError(f"footprint: must be a matrix with odd sides, got shape {window.shape}")
     if window.dtype.kind not in "biu" or not np.isin(window, (0, 1)).all():

@@ -1,5 +1,7 @@
 """Images as planes: validation, padding, and the way back."""
 
+import math
+import numbers
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +14,10 @@ from ..solution import Array, check_integer, check_positive
 class Planes:
     """An image as `values` of shape (channels, height, width), in multiples of `unit`.
 
-    The unit is a power of two about the range of the grey levels: squares of differences neither
-    overflow nor vanish, whatever the grey levels are measured in, and no digit is lost.
+    The unit is a power of two about the width of the filter: squares of differences overflow or
+    vanish where weights are 0 or 1 anyway, whatever the grey levels are measured in, and no digit
+    is lost. Where the largest level is beyond ``2^(maxexp - 40)`` widths or below one, the unit
+    follows it: values stay finite, and so does the sum of 2^38 of them.
     """
 
     values: Array
@@ -22,6 +26,9 @@ class Planes:
 
     def restore(self, values: Array) -> Array:
         """Give planes the grey levels and the layout of the image."""
+        if self.unit > 1:  # rounding may exceed the largest number
+            most = float(np.finfo(values.dtype).max) / self.unit
+            values = np.clip(values, -most, most)
         image = values * values.dtype.type(self.unit)
         return image[0] if self.channel_axis is None else np.moveaxis(image, 0, self.channel_axis)
 
@@ -35,15 +42,17 @@ class Planes:
         return min(ratio * ratio, float(np.finfo(self.values.dtype).max))
 
 
-def check_image(image: ArrayLike, channel_axis: int | None) -> Planes:
+def check_image(image: ArrayLike, channel_axis: int | None, width: float) -> Planes:
     """Return a finite real image as planes; float32 is kept, all else becomes float64.
+
+    Differences about `width` > 0 are those that the filter must tell from 0 and from infinity.
 
     Raises
     ------
     ValueError
         On a wrong number of dimensions, no pixels, NaN, infinity or a dtype that is not real.
     """
-    pixels = np.asarray(image)
+    pixels = as_array(image, "image")
     if pixels.dtype.kind not in "bifu":
         raise ValueError(f"image: must hold real numbers, got dtype {pixels.dtype}")
     if channel_axis is not None:
@@ -59,11 +68,30 @@ def check_image(image: ArrayLike, channel_axis: int | None) -> Planes:
     low, high = float(pixels.min()), float(pixels.max())
     if not np.isfinite([low, high]).all():
         raise ValueError("image: must not hold NaN or infinity")
-    limits = np.finfo(pixels.dtype)
-    exponent = np.frexp(high / 2 - low / 2)[1] + 1
-    unit = float(2.0 ** np.clip(exponent, limits.minexp, limits.maxexp - 1))
+    unit = _unit(max(high, -low), width, np.finfo(pixels.dtype))
     planes = pixels[None] if channel_axis is None else np.moveaxis(pixels, channel_axis, 0)
     return Planes(np.ascontiguousarray(planes / pixels.dtype.type(unit)), unit, channel_axis)
+
+
+def _unit(largest: float, width: float, limits: np.finfo) -> float:
+    exponent = math.frexp(largest)[1] - 1
+    if width < largest:
+        exponent = max(math.frexp(width)[1] - 1, exponent - limits.maxexp + 40)
+    return 2.0 ** max(exponent, limits.minexp)
+
+
+def as_array(values: ArrayLike, name: str) -> Array:
+    """Return `values` as an array.
+
+    Raises
+    ------
+    ValueError
+        If they are ragged; the message starts with `name`.
+    """
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def check_side(side: int, name: str) -> int:
@@ -87,4 +115,5 @@ def check_width(sigma: float, name: str) -> float:
     ValueError
         If it is not a number > 0; the message starts with `name`.
     """
-    return sigma if sigma == float("inf") else check_positive(sigma, name)
+    infinite = isinstance(sigma, numbers.Real) and sigma == math.inf
+    return math.inf if infinite else check_positive(sigma, name)

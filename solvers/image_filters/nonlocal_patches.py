@@ -28,7 +28,8 @@ def nonlocal_means(
     with ``d_ij^2`` the weighted mean of the squared differences of the patches around i and j (over
     pixels and channels) and j in the search window of i, clipped to the image. Patches that reach
     over the border are filled by reflection without repeating the edge. Time grows with the number
-    of pixels times that of pixels in a window; memory is a few images, whatever the window.
+    of pixels times that of pixels in a window, and with `patch_size` (patches are summed along one
+    axis, then along the other); memory is a few images, whatever the window.
 
     Parameters
     ----------
@@ -81,7 +82,8 @@ def nonlocal_means(
     >>> np.abs(nonlocal_means(image, patch_size=3, patch_distance=2, h=0.1) - image).max() < 1e-12
     np.True_
     """
-    planes = check_image(image, channel_axis)
+    h, sigma = _check_widths(h, sigma)
+    planes = check_image(image, channel_axis, max(h, sigma))
     average = _average(planes, patch_size, patch_distance, h, sigma, patch_weights)
     return planes.restore(average.apply(n_jobs))
 
@@ -123,15 +125,21 @@ def nonlocal_means_matrix(
     >>> A.shape, bool(np.allclose(A.sum(axis=1), 1))
     ((16, 16), True)
     """
-    planes = check_image(image, channel_axis)
+    h, sigma = _check_widths(h, sigma)
+    planes = check_image(image, channel_axis, max(h, sigma))
     return _average(planes, patch_size, patch_distance, h, sigma, patch_weights).matrix()
+
+
+def _check_widths(h: float | None, sigma: float) -> tuple[float, float]:
+    sigma = check_positive(sigma, "sigma", allow_zero=True)
+    return (0.8 * sigma or 0.1) if h is None else check_positive(h, "h"), sigma
 
 
 def _average(
     planes: Planes,
     patch_size: int,
     patch_distance: int | None,
-    h: float | None,
+    h: float,
     sigma: float,
     patch_weights: str,
 ) -> WindowAverage:
@@ -145,8 +153,6 @@ def _average(
     distance = max(height, width)
     if patch_distance is not None:
         distance = check_integer(patch_distance, "patch_distance", minimum=0)
-    sigma = check_positive(sigma, "sigma", allow_zero=True)
-    h = (0.8 * sigma or 0.1) if h is None else check_positive(h, "h")
     real, noise = planes.values.dtype, sigma / planes.unit
     return WindowAverage(
         padded=planes.reflect(radius),

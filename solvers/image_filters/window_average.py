@@ -101,7 +101,8 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     totals[:-1] = padded[:, start + radius : stop + radius, radius : radius + width]
     sums = np.zeros(totals.shape, dtype=real)
     rows = np.empty((2 * radius + 3, width + 2 * radius), dtype=real)
-    scale, offset = real.type(average.scale), real.type(min(average.offset, np.finfo(real).max))
+    most = float(np.finfo(real).max)
+    scale, offset = real.type(average.scale), real.type(min(average.offset, most))
     _add_shifts(padded, taps, average.position, scale, offset, start, totals, sums, rows)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)

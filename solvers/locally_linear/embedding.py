@@ -73,7 +73,8 @@ def locally_linear_embedding(
     Parameters
     ----------
     weights : sparse array or array-like of shape (n_samples, n_samples)
-        C, as `locally_linear_weights` returns it. Rows sum to 1.
+        C, as `locally_linear_weights` returns it. Rows sum to 1: within 1e-4, they are divided by
+        their sums.
     n_components : int, default=2
         Smaller than n_samples.
     tol : float, default=1e-6
@@ -93,8 +94,8 @@ def locally_linear_embedding(
     Raises
     ------
     ValueError
-        On NaN, infinity, wrong shapes, rows that do not sum to 1 (within 1e-4), or too many
-        components.
+        On NaN, infinity, wrong shapes, rows that do not sum to 1 (within 1e-4), too many
+        components, or a `random_state` that is none.
 
     Warns
     -----
@@ -112,7 +113,8 @@ def locally_linear_embedding(
     -----
     M is singular but for a shift at the level of rounding; its factors are sparse for data on a
     manifold of low dimension. Each step of block Lanczos on its inverse, orthogonal to the
-    constant, is followed by a Rayleigh-Ritz step. Up to 200 points, M is diagonalised whole.
+    constant, is followed by a Rayleigh-Ritz step. M is diagonalised whole for up to 200 points,
+    and for up to 10 a component, where the basis of the iteration would fill the space.
 
     Examples
     --------
@@ -131,7 +133,9 @@ def locally_linear_embedding(
     n_components = check_integer(n_components, "n_components", minimum=1, maximum=n_samples - 1)
     tol = check_positive(tol, "tol", allow_zero=True)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    C = csr_array(C, dtype=np.float64)
+    rng = check_random_state(random_state)
+    C = csr_array(C, dtype=np.float64, copy=True)
+    C.eliminate_zeros()  # a stored zero links no points
     sums = C.sum(axis=1)
     if np.abs(sums - 1).max() > 1e-4:
         raise ValueError("weights: every row must sum to 1")
@@ -147,10 +151,9 @@ def locally_linear_embedding(
         )
     A = csr_array(eye_array(n_samples) - C)
     problem = _Eigenproblem(A, tol)
-    if n_samples <= _MOST_DENSE or n_samples < 4 * (n_components + 1):
+    if n_samples <= max(_MOST_DENSE, _CYCLE * (n_components + 1)):
         Y, n_iter = problem.improve(_dense_eigenvectors(A, n_components)), 1
     else:
-        rng = check_random_state(random_state)
         Y, n_iter = _lanczos(problem, n_components, max_iter, rng)
     return _certified(problem, Y, n_iter, dtype)
 
@@ -247,7 +250,7 @@ def _lanczos(
 
 def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
     M = csc_array(problem.transposed @ problem.A)
-    shift = 100 * np.finfo(np.float64).eps * M.diagonal().max()
+    shift = 100 * np.finfo(np.float64).eps * M.diagonal().max() or 1.0
     shifted = csc_array(M + shift * eye_array(M.shape[0]))
     factors = splu(
         shifted,

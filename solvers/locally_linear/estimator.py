@@ -35,7 +35,7 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     random_state : int, RandomState or None
         For the start of the iteration.
     n_jobs : int, optional
-        Threads for neighbours and weights; None means 1.
+        Threads for neighbours and weights; None is 1, unless in a `joblib.parallel_config`.
 
     Attributes
     ----------
@@ -90,8 +90,10 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Raises
         ------
         ValueError
-            On NaN, infinity, sparse input, fewer than two samples, or numbers of neighbours or
-            components that are not smaller than the number of samples.
+            On NaN, infinity, fewer than two samples, or numbers of neighbours or components that
+            are not smaller than the number of samples.
+        TypeError
+            On sparse input.
         """
         points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
         self.weights_ = locally_linear_weights(

@@ -8,6 +8,7 @@ from sklearn.neighbors import NearestNeighbors
 from ..solution import Array
 
 _ROWS = 2048
+_LEAST = 1e-290  # squares below it lose digits
 
 
 def nearest(
@@ -16,7 +17,8 @@ def nearest(
     """Indices of the nearest rows of X to each of `points`, ascending, shape (n, n_neighbors).
 
     The search takes one neighbour more than needed. Where it cannot rule out, within its rounding,
-    that a point left out is as near as one taken in, all of X is compared again.
+    that a point left out is as near as one taken in, all of X is compared again. Coordinates below
+    1e-308 of the largest are 0.
     """
     scale = -np.frexp(max(np.abs(X).max(), np.abs(points).max()))[1]
     X, points = (np.ldexp(Z.astype(np.float64), scale) for Z in (X, points))
@@ -27,7 +29,7 @@ def nearest(
     far, candidates = search.kneighbors(centred)
     # The search adds squares and products of rows of length |x| and |x| + d at most.
     slack = (X.shape[1] + 8) * np.finfo(np.float64).eps
-    rounding = slack * 3 * (centred**2).sum(axis=1)
+    rounding = slack * 3 * (centred**2).sum(axis=1) + _LEAST
     limit = np.full(len(points), np.inf)
     if count < len(X):
         limit = (1 - 2 * slack) * far[:, -1] ** 2 - rounding
@@ -73,12 +75,24 @@ def _choose(
 @njit(nogil=True, cache=True)
 def _distance(x: Array, y: Array, most: float) -> float:
     """The distance, or infinity if it is surely above `most`."""
-    square, stop = 0.0, (1 + 1e-15) * most * most
+    square, stop = 0.0, max((1 + 1e-15) * most * most, _LEAST)
     for d in range(len(x)):
         square += (x[d] - y[d]) ** 2
         if square > stop:
             return np.inf
-    return np.sqrt(square)
+    return np.sqrt(square) if square >= _LEAST else _tiny_distance(x, y)
+
+
+@njit(nogil=True, cache=True)
+def _tiny_distance(x: Array, y: Array) -> float:
+    largest, square = 0.0, 0.0
+    for d in range(len(x)):
+        largest = max(largest, abs(x[d] - y[d]))
+    if largest == 0.0:
+        return 0.0
+    for d in range(len(x)):
+        square += ((x[d] - y[d]) / largest) ** 2
+    return largest * np.sqrt(square)
 
 
 @njit(nogil=True, cache=True)

@@ -9,10 +9,11 @@ from numba import njit
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
-from ..solution import Array, check_integer, check_matrix, check_positive
+from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
 from .neighbors import nearest
 
 _ROWS = 2048
+_EQUAL_WEIGHTS = 1e100  # a regularisation that leaves nothing else, and does not overflow
 
 
 def locally_linear_weights(
@@ -52,8 +53,9 @@ def locally_linear_weights(
         whatever their values, zeros included. Rows may differ in number. Without `queries` the
         diagonal is ignored. scikit-learn's `kneighbors_graph` returns such a graph.
     n_jobs : int, optional
-        Threads; None means 1. The weights do not depend on it. scikit-learn's exhaustive search
-        (more than 15 features) takes its threads from OpenMP instead.
+        Threads; None is 1, unless in a `joblib.parallel_config`. The weights do not depend on it.
+        scikit-learn's exhaustive search (more than 15 features) takes its threads from OpenMP
+        instead.
 
     Returns
     -------
@@ -112,7 +114,9 @@ def locally_linear_residual(
     With ``m = (g + reg tr(g) I) c`` on the stored neighbours of row i, the weights are optimal iff
     m is constant and c sums to one; the residual is ::
 
-        max( max_a |m_a - mean(m)| / (tr(g) max_a |c_a|),  |sum_a c_a - 1| )
+        max( max_a |m_a - mean(m)| / ((1 + reg) tr(g) max_a |c_a|),  |sum_a c_a - 1| )
+
+    where the first term is 0 if all c_a are.
 
     Parameters
     ----------
@@ -128,7 +132,8 @@ def locally_linear_residual(
     Raises
     ------
     ValueError
-        If shapes do not fit, `weights` is not sparse or has an empty row, or ``reg < 0``.
+        If shapes do not fit, `weights` is not sparse, not finite or has an empty row, or
+        ``reg < 0``.
 
     References
     ----------
@@ -147,7 +152,7 @@ def locally_linear_residual(
     reg = check_positive(reg, "reg", allow_zero=True)
     if not issparse(weights) or weights.shape != (len(points), len(X)):
         raise ValueError(f"weights: must be a sparse array of shape {(len(points), len(X))}")
-    weights = csr_array(weights)
+    weights = check_dense_or_sparse(weights, "weights")
     if (np.diff(weights.indptr) == 0).any():
         raise ValueError("weights: every row must have a stored entry")
     residual = np.empty(len(points))
@@ -158,9 +163,9 @@ def locally_linear_residual(
         local /= max(np.abs(local).max(), np.finfo(np.float64).tiny)
         gram = local @ local.T
         trace = max(np.trace(gram), np.finfo(np.float64).tiny)
-        m = gram @ c + reg * trace * c
-        spread = np.abs(m - m.mean()).max() / (trace * np.abs(c).max())
-        residual[i] = max(spread, abs(c.sum() - 1))
+        relative = c / max(np.abs(c).max(), np.finfo(np.float64).tiny)
+        m = (gram @ relative / trace + reg * relative) / (1 + reg)
+        residual[i] = max(np.abs(m - m.mean()).max(), abs(c.sum() - 1))
     return residual
 
 
@@ -183,6 +188,7 @@ def _barycentre_weights(
     points: Array, X: Array, indptr: Array, indices: Array, reg: float, n_jobs: int | None
 ) -> Array:
     X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
+    reg = min(reg, _EQUAL_WEIGHTS)
     blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(_solve_rows)(
             points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg
@@ -192,8 +198,8 @@ def _barycentre_weights(
     weights: Array = np.concatenate(blocks)
     if np.isnan(weights).any():
         raise ValueError(
-            "reg: a local Gram matrix is singular (neighbours coincide, or outnumber the "
-            "features); use a larger reg > 0"
+            "reg: a local Gram matrix is singular (neighbours coincide or outnumber the features, "
+            "or a query equals a neighbour); use a larger reg > 0"
         )
     return weights
 

@@ -33,6 +33,15 @@ def test_limits(real):
     assert_array_equal(found, [1, 1, 0, 0, 0])
 
 
+@pytest.mark.parametrize(("real", "least"), [(np.float32, -87), (np.float64, -708)])
+def test_is_zero_from_the_stated_argument_on(real, least):
+    x = np.array([least, np.nextafter(real(least), real(0))], dtype=real)
+    found = np.empty_like(x)
+    exponentials(x, found)
+    assert found[0] == 0
+    assert np.finfo(real).tiny <= found[1] < 4 * np.finfo(real).tiny
+
+
 def test_outside_of_kernels_it_says_so():
     with pytest.raises(NotImplementedError, match="numba kernels"):
         exp(-1.0)

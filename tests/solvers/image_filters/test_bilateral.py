@@ -195,6 +195,8 @@ def test_tiny_widths_leave_the_image():
     for width in (1e-3, 1e-200):
         assert_allclose(bilateral_filter(image, sigma_spatial=width), image, rtol=1e-15)
     assert_allclose(bilateral_filter(image, sigma_color=1e-200), image, rtol=1e-15)
+    small = image.astype(np.float32) * np.float32(1e-30)
+    assert_allclose(bilateral_filter(small, sigma_color=1e-200), small, rtol=4 * EPS)
     inf = bilateral_filter(image, sigma_color=1e-200, sigma_spatial=np.inf)
     assert_allclose(inf, image, rtol=1e-15)
 
@@ -224,7 +226,7 @@ def test_matrix_is_row_stochastic_and_gives_the_image(
     A = bilateral_matrix(image, **arguments)
     assert (A >= 0).all()
     assert_allclose(A.sum(axis=1), 1, rtol=1e-13)
-    assert_array_equal(A > 0, A.T > 0)
+    assert (A.T[A > 1e-300] > 0).all()  # row sums lie in [1, 144]: below, division may give 0
     found = bilateral_filter(image, **arguments)
     assert_allclose(A @ image.ravel(), found.ravel(), atol=1e-13)
 
@@ -295,6 +297,10 @@ def test_memory_is_at_most_twelve_images(arguments):
         (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
         (np.full((8, 8), np.nan), {}, "image: must not hold NaN"),
         (np.ones((8, 8), complex), {}, "image: must hold real"),
+        ([[1.0, 2.0], [3.0]], {}, "image: "),
+        (np.ones((8, 8)), {"footprint": [[1, 1, 1], [1]]}, "footprint: "),
+        (np.ones((8, 8)), {"sigma_color": np.array([np.inf, np.inf])}, "sigma_color: must be a"),
+        (np.ones((8, 8)), {"sigma_spatial": np.array([np.inf])}, "sigma_spatial: must be a"),
         (np.ones((8, 8)), {"win_size": 4}, "win_size: must be odd"),
         (np.ones((8, 8)), {"win_size": 0}, "win_size: must be a whole"),
         (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be > 0"),
@@ -317,3 +323,77 @@ def test_bad_input_is_named(image, arguments, words):
     for function in (bilateral_filter, bilateral_matrix):
         with pytest.raises(ValueError, match=words):
             function(image, **arguments)
+
+
+OUTLIERS = [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)]
+
+
+@pytest.mark.parametrize(("real", "outlier"), OUTLIERS)
+@pytest.mark.parametrize("sigma_color", [1e-3, 0.1, 10.0, 1e15])
+@pytest.mark.parametrize("sigma_spatial", [1.0, np.inf])
+def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, sigma_color, sigma_spatial):
+    image = np.random.default_rng(0).random((6, 6)).astype(real)
+    image[0, 0] = outlier
+    arguments = {"sigma_color": sigma_color, "sigma_spatial": sigma_spatial}
+    with np.errstate(over="ignore"):
+        expected = literal(
+            image.astype(float)[..., None], in_square(3 if sigma_spatial == 1 else 6), **arguments
+        )[..., 0]
+    # The exponents that matter are below 40, and grey levels but the outlier are positive.
+    tol = 100 * np.finfo(real).eps
+    by_shifts = {"footprint": np.ones((7, 7), bool)} if sigma_spatial == 1 else {}
+    for found in (bilateral_filter(image, **arguments), bilateral_filter(
+        image, **arguments, **by_shifts
+    )):  # fmt: skip
+        assert_allclose(found, expected, rtol=tol)
+    A = bilateral_matrix(image, **arguments)
+    assert_allclose(A.sum(axis=1), 1, rtol=tol)
+    assert_allclose((A @ image.ravel()).reshape(6, 6), expected, rtol=tol)
+
+
+@pytest.mark.parametrize("factor", [0.1, 1.0, 1.5])
+@pytest.mark.parametrize(("real", "outlier"), OUTLIERS)
+def test_widths_as_large_as_an_outlier_count_it_in(real, outlier, factor):
+    """The double loop in units of the outlier."""
+    image = np.random.default_rng(0).random((6, 6)).astype(real)
+    image[2, 2] = outlier
+    found = bilateral_filter(image, sigma_color=factor * abs(outlier))
+    expected = literal(image.astype(float)[..., None] / abs(outlier), in_square(3), factor, 1.0)[
+        ..., 0
+    ]
+    assert_allclose(
+        found.astype(float) / abs(outlier), expected, rtol=100 * np.finfo(real).eps, atol=1e-300
+    )
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("sigma_color", [1e-30, 0.1, 1e30, np.inf])
+@pytest.mark.parametrize("sigma_spatial", [0.7, 1.0, np.inf])
+def test_constant_images_of_any_level_stay(sigma_spatial, sigma_color, real):
+    limits = np.finfo(real)
+    for level in (limits.max, -0.7 * limits.max, limits.tiny, limits.smallest_subnormal, 0):
+        image = np.full((9, 8), level, dtype=real)
+        found = bilateral_filter(image, sigma_color=sigma_color, sigma_spatial=sigma_spatial)
+        assert_allclose(found, image, rtol=8 * limits.eps)
+
+
+def test_the_default_window_has_5_pixels_at_least():
+    image = np.random.default_rng(0).random((12, 12))
+    found = bilateral_filter(image, sigma_color=np.inf, sigma_spatial=0.3)
+    same = bilateral_filter(image, win_size=5, sigma_color=np.inf, sigma_spatial=0.3)
+    assert_array_equal(found, same)
+    other = bilateral_filter(image, win_size=3, sigma_color=np.inf, sigma_spatial=0.3)
+    assert np.abs(found - other).max() > 1e-11
+
+
+@pytest.mark.parametrize("sigma_spatial", [1e5, np.inf])
+def test_float32_totals_are_added_in_float64(monkeypatch, sigma_spatial):
+    """Thousands of like terms, added one by one in float32, would err by many units."""
+    monkeypatch.setattr("twinsolve.solvers.image_filters.level_average._KEYS", 1)
+    image = (1 + np.random.default_rng(0).random((3000, 1))).astype(np.float32)
+    found = bilateral_filter(image, sigma_color=10.0, sigma_spatial=sigma_spatial)
+    y = image.astype(float)
+    places = np.arange(3000) / sigma_spatial
+    weights = np.exp(-((y - y.T) ** 2) / 200 - (places[:, None] - places) ** 2 / 2)
+    expected = weights @ y / weights.sum(axis=1, keepdims=True)
+    assert_allclose(found, expected, rtol=2 * EPS)

@@ -132,13 +132,20 @@ def test_is_an_average_and_turns_with_the_image(
     assert_allclose(turned, np.rot90(found), atol=1e-12)
 
 
-@pytest.mark.parametrize("power", [-100, 90])
-def test_grey_levels_may_have_any_unit(power):
-    """Squares of such differences have no float32; a power of two changes no digit."""
-    image = np.random.default_rng(0).random((12, 12)).astype(np.float32)
+@pytest.mark.parametrize("sigma", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize(
+    ("real", "power"),
+    [(np.float32, -100), (np.float32, 90), (np.float64, -900), (np.float64, 900)],
+)
+def test_grey_levels_may_have_any_unit(real, power, sigma):
+    """Squares of such differences are out of range; a power of two changes no digit."""
+    image = np.random.default_rng(0).random((12, 12)).astype(real)
     unit = 2.0**power
-    found = nonlocal_means(image * np.float32(unit), h=0.2 * unit, sigma=0.1 * unit)
-    assert_array_equal(found, nonlocal_means(image, h=0.2, sigma=0.1) * np.float32(unit))
+    scaled, widths = image * real(unit), {"h": 0.2 * unit, "sigma": sigma * unit}
+    found = nonlocal_means(scaled, **widths)
+    assert_array_equal(found, nonlocal_means(image, h=0.2, sigma=sigma) * real(unit))
+    A = nonlocal_means_matrix(scaled, **widths)
+    assert_array_equal(A, nonlocal_means_matrix(image, h=0.2, sigma=sigma))
 
 
 def test_float32_keeps_faint_texture_beside_a_bright_block():
@@ -319,3 +326,54 @@ def test_bad_input_is_named(image, arguments, words):
     for function in (nonlocal_means, nonlocal_means_matrix):
         with pytest.raises(ValueError, match=words):
             function(image, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("real", "outlier"),
+    [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)],
+)
+@pytest.mark.parametrize(
+    ("h", "sigma"), [(1e-3, 0), (0.3, 0), (0.3, 0.05), (0.01, 0.3), (1e-30, 0.3)]
+)
+@pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
+def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, h, sigma, patch_weights):
+    image = np.random.default_rng(0).random((8, 7)).astype(real)
+    image[0, 1] = outlier
+    with np.errstate(over="ignore"):
+        expected = literal(image.astype(float)[..., None], 3, None, h, sigma, patch_weights)
+    arguments = {"patch_size": 3, "patch_distance": None, "h": h, "sigma": sigma}
+    arguments["patch_weights"] = patch_weights
+    # Exponents that matter are below 40, of differences of (sigma / h)^2 = 900 at most, or are 0.
+    tol = (100 if h > sigma else 4000) * np.finfo(real).eps
+    assert_allclose(nonlocal_means(image, **arguments), expected[..., 0], rtol=tol)
+    A = nonlocal_means_matrix(image, **arguments)
+    assert_allclose((A @ image.ravel()).reshape(8, 7), expected[..., 0], rtol=tol)
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize(("h", "sigma"), [(1e-30, 0), (0.1, 0), (0.1, 1e30), (1e30, 0.1)])
+def test_constant_images_of_any_level_stay(real, h, sigma):
+    limits = np.finfo(real)
+    for level in (limits.max, -0.7 * limits.max, limits.tiny, limits.smallest_subnormal, 0):
+        image = np.full((9, 8), level, dtype=real)
+        assert_allclose(nonlocal_means(image, h=h, sigma=sigma), image, rtol=8 * limits.eps)
+
+
+def test_float32_totals_are_added_in_float64():
+    """Thousands of like terms, added one by one in float32, would err by many units."""
+    image = (1 + np.random.default_rng(0).random((3000, 1))).astype(np.float32)
+    found = nonlocal_means(image, patch_size=1, patch_distance=None, h=1e4)
+    assert_allclose(found, image.astype(float).mean(), rtol=2 * EPS)
+
+
+def test_ragged_images_are_named():
+    with pytest.raises(ValueError, match="image: "):
+        nonlocal_means([[1.0, 2.0], [3.0]])
+
+
+def test_noise_far_above_h_selects_the_patches_within_it():
+    image = np.random.default_rng(0).random((8, 7)).astype(np.float32)
+    expected = literal(image.astype(float)[..., None], 3, None, 1e-30, 0.2)[..., 0]
+    found = nonlocal_means(image, patch_size=3, patch_distance=None, h=1e-30, sigma=0.2)
+    assert_allclose(found, expected, rtol=100 * EPS)
+    assert np.abs(expected - image).max() > 0.1

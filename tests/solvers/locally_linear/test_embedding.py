@@ -214,8 +214,51 @@ def test_stopping_early_is_said():
         (np.full((4, 4), 0.25), {"n_components": 4}, r"n_components: .* in \[1, 3\], got 4"),
         (np.full((4, 4), 0.25), {"tol": -1}, "tol: must be >= 0"),
         (np.full((4, 4), 0.25), {"max_iter": 0}, "max_iter: must be"),
+        (np.full((4, 4), 0.25), {"random_state": "a"}, "'a' cannot be used to seed"),
+        (np.full((4, 4), 0.2501), {}, "weights: every row must sum to 1"),
     ],
 )
 def test_bad_input_is_named(C, settings, words):
     with pytest.raises(ValueError, match=words):
         locally_linear_embedding(C, **settings)
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "n_components"),
+    [(201, 19), (201, 35), (201, 44), (201, 49), (250, 60), (400, 99), (1000, 120)],
+)
+def test_many_components_are_the_optimum_too(n_samples, n_components):
+    """Ten blocks of the iteration fill the space, or would."""
+    C = weights(0, n_samples)
+    found = locally_linear_embedding(C, n_components, random_state=0)
+    assert found.converged
+    assert_allclose(cost(C, found.coordinates), optimum(C, n_components), rtol=1e-9)
+    assert found.orthogonality < 1e-13
+
+
+def test_zeros_stored_in_the_weights_link_no_parts():
+    C = block_diag([weights(0, 20), weights(1, 20)], format="lil").tocoo()
+    rows, columns = np.append(C.coords[0], [0, 20]), np.append(C.coords[1], [20, 0])
+    linked = csr_array((np.append(C.data, [0.0, 0.0]), (rows, columns)), shape=C.shape)
+    assert linked.nnz == C.nnz + 2
+    with pytest.warns(UserWarning, match="falls into 2 parts"):
+        locally_linear_embedding(linked, 1)
+    assert linked.nnz == C.nnz + 2
+
+
+@pytest.mark.parametrize("n_samples", [5, 300])
+def test_isolated_points_may_lie_anywhere(n_samples):
+    with pytest.warns(UserWarning, match=f"falls into {n_samples} parts"):
+        found = locally_linear_embedding(csr_array(np.eye(n_samples)), 3, random_state=0)
+    Y = found.coordinates
+    assert_allclose(Y.T @ Y, np.eye(3), atol=1e-13)
+    assert_allclose(Y.sum(axis=0), 0, atol=1e-13)
+    assert (found.eigenvalues == 0).all()
+    assert found.converged
+
+
+def test_rows_are_divided_by_their_sums():
+    C = weights(0, 50)
+    factor = 1 + 5e-5 * np.random.default_rng(0).uniform(-1, 1, (50, 1))
+    found = locally_linear_embedding(C.toarray() * factor, 2)
+    assert_allclose(found.coordinates, locally_linear_embedding(C, 2).coordinates, atol=1e-10)

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import make_swiss_roll
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import LocallyLinearEmbedding as Peer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -137,3 +138,16 @@ def test_bad_input_is_named():
         LocallyLinearEmbedding(reg=-1.0).fit(X)
     with pytest.raises(ValueError, match="3 features"):
         LocallyLinearEmbedding().fit(X).transform(X[:, :2])
+
+
+def test_settings_reach_every_step():
+    X, _ = roll(300)
+    model = LocallyLinearEmbedding(n_neighbors=8, reg=1.0, tol=1e-12, max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+        model.fit(X)
+    assert model.n_iter_ == 1
+    queries = X[:20] + 0.3
+    C = locally_linear_weights(X, n_neighbors=8, reg=1.0, queries=queries)
+    assert_allclose(model.transform(queries), C @ model.embedding_, rtol=1e-12, atol=1e-15)
+    other = locally_linear_weights(X, n_neighbors=8, queries=queries)
+    assert np.abs((C - other) @ model.embedding_).max() > 1e-4

@@ -75,3 +75,29 @@ def test_rows_of_another_block_are_excluded_too(monkeypatch):
     X = lattice(1, 2)
     assert (chosen(X, 5) == by_a_loop(X, 5)).all()
     assert (chosen(X, 5, n_jobs=2) == by_a_loop(X, 5)).all()
+
+
+@pytest.mark.parametrize("n_features", [1, 20])
+def test_distances_whose_squares_vanish_are_told_apart(n_features):
+    near = np.array([0, 3e-170, 1e-170, 1])
+    X = np.zeros((4, n_features))
+    X[:, -1] = near
+    assert chosen(X, 1)[:, 0].tolist() == [2, 2, 0, 0]
+    # Here the search has enough candidates, and no centre is large: 1.0001 of a subnormal square.
+    X = np.zeros((6, n_features))
+    X[:, 0] = [-1, 0, 1.0001e-160, 1e-160, 1, 0]
+    assert chosen(X, 2)[1].tolist() == [3, 5]
+    assert chosen(X, 3)[1].tolist() == [2, 3, 5]
+
+
+def test_rounding_of_subnormal_squares_misleads_no_search():
+    """In units of the least square, (a, 0 ..) has 2.49, computed as 2; (b, b, b, b) 2.04 and 4."""
+    unit = 2.0**-537
+    a, b, c = np.sqrt([2.49, 0.51, 2.6])
+    near = np.array([[0, 0, 0, 0], [a, 0, 0, 0], [c, 0, 0, 0], [b, b, b, b]])
+    balance = -near.sum(axis=0)  # the query is the mean, where the search is most exact
+    far = np.zeros((8, 4))
+    far[:, 0] = [0.75, -0.75, 0.625, -0.625, 0.5, -0.5, 0.25, -0.25]
+    X = np.vstack([unit * near, [unit * balance], far])
+    assert chosen(X, 1)[0].tolist() == [3]
+    assert chosen(X, 2)[0].tolist() == [1, 3]

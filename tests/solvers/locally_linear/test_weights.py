@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -261,3 +263,42 @@ def test_a_neighbour_that_coincides_takes_most_of_the_weight():
     X = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     C = locally_linear_weights(X, n_neighbors=3, reg=1e-6).toarray()
     assert_allclose(C[0], [0, 1, 0, 0], atol=1e-5)
+
+
+def test_a_reg_beyond_all_bounds_leaves_equal_weights():
+    X = np.random.default_rng(0).standard_normal((10, 2))
+    C = locally_linear_weights(X, n_neighbors=5, reg=1.7e308)
+    assert_allclose(C.data, 1 / 5, rtol=1e-14)
+    assert locally_linear_residual(X, C, reg=1.7e308).max() < 1e-14
+
+
+def test_singular_systems_name_a_query_that_equals_its_neighbour():
+    X = np.random.default_rng(0).standard_normal((10, 2))
+    with pytest.raises(ValueError, match="or a query equals a neighbour"):
+        locally_linear_weights(X, n_neighbors=2, reg=0.0, queries=X[:1])
+
+
+def test_residual_of_weights_of_another_sum_or_size():
+    X = np.random.default_rng(0).standard_normal((12, 3))
+    C = locally_linear_weights(X, n_neighbors=4)
+    assert_allclose(locally_linear_residual(X, 2 * C), 1, rtol=1e-11)
+    zero = C.copy()
+    zero.data[:4] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert locally_linear_residual(X, zero)[0] == 1
+        assert (locally_linear_residual(X, 1e300 * C) > 1e299).all()
+    for bad in (np.nan, np.inf):
+        zero.data[0] = bad
+        with pytest.raises(ValueError, match="weights: "):
+            locally_linear_residual(X, zero)
+
+
+def test_entries_repeated_in_a_csr_graph_are_one():
+    X = np.array([[0.0], [1.0], [3.0]])
+    graph = csr_array((np.ones(8), [2, 1, 2, 2, 0, 1, 0, 1], [0, 3, 5, 8]), shape=(3, 3))
+    C = locally_linear_weights(X, graph=graph)
+    expected = locally_linear_weights(X, n_neighbors=2)
+    assert (C.indices == expected.indices).all()
+    assert (C.data == expected.data).all()
+    assert graph.nnz == 8
