@@ -76,6 +76,10 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "least_squares_self_expression": {"X": POINTS, "lam": 1.0},
     "local_linear_regression": KERNEL | {"values": POINTS, "reg": 0.1},
     "local_linear_residual": KERNEL | {"values": POINTS, "estimate": POINTS, "reg": 0.1},
+    "locally_linear_embedding": {
+        "weights": csr_array(np.roll(np.eye(6), 1, axis=1)), "n_components": 2, "tol": 1e-3,
+        "max_iter": 20,
+    },
     "locally_linear_residual": {
         "X": POINTS, "weights": csr_array(np.roll(np.eye(6), 1, axis=1)), "reg": 0.1,
     },
@@ -249,6 +253,7 @@ ZERO_ALLOWED = {
     ("l2_boosting", "n_iter"),
     ("local_linear_regression", "reg"),
     ("local_linear_residual", "reg"),
+    ("locally_linear_embedding", "tol"),
     ("locally_linear_residual", "reg"),
     ("locally_linear_weights", "reg"),
     ("low_pass_ratio", "n_steps"),
