@@ -192,11 +192,8 @@ def test_every_method_has_its_own_number_of_threads():
     contest.hold(case, ["opencv", "torch"], rounds=2, n_jobs=2, seed=0, progress=None)
     # Each warms up on one input; then two rounds, in turns the first, on both inputs.
     assert [threads for threads, *_ in seen] == [1, 2, 1, 1, 2, 2, 2, 2, 1, 1]
-    assert all(
-        found == (threads, threads, {threads})
-        for threads in (1, 2)
-        for found in [f for f in seen if f[0] == threads]
-    )
+    assert all(in_torch == threads for threads, in_torch, _ in seen)
+    assert all(max(blas) <= threads for threads, _, blas in seen)
 
 
 def test_first_calls_are_not_timed():
