@@ -40,7 +40,7 @@ def _method_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
             row.case,
             row.method,
             str(int(row.n_jobs)),
-            _range(row.ms, row.ms_lowest, row.ms_highest),
+            _short(row.ms),
             _range(row.ratio, row.ratio_lowest, row.ratio_highest),
             _worth(row),
             _number(row.difference, ".0e"),
@@ -52,7 +52,7 @@ def _method_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def _worth(row: Any) -> str:
     if pd.notna(row.psnr):
-        return f"{row.psnr:.2f} dB, SSIM {row.ssim:.3f}"
+        return f"{row.psnr:.2f} dB, {row.ssim:.3f}"
     if pd.notna(row.cost):
         return f"cost {row.cost:.9e}"
     return "" if pd.isna(row.log_kappa) else f"log kappa {row.log_kappa:.2f}"
@@ -73,12 +73,12 @@ SOLVERS = Report(
 )
 METHODS = Report(
     explanation=(
-        "Milliseconds, and multiples of the first method's time in the same round: median over the",
-        "rounds, with the lowest and highest. Difference: the largest from the first method's",
-        "result, in grey levels of [0, 1] away from the border or, for points, relative to the",
-        "largest entry. Cost: `|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log",
-        "kappa: median natural logarithm of the condition numbers. MiB: our peak memory beyond the",
-        "input.",
+        "Milliseconds, and multiples of the first method's time in the same round: medians over",
+        "the rounds, the latter with the lowest and highest. Images: PSNR in dB and SSIM, means",
+        "over the images. Difference: the largest from the first method's result, in grey levels",
+        "of [0, 1] away from the border or, for points, relative to the largest entry. Cost:",
+        "`|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log kappa: median natural",
+        "logarithm of the condition numbers. MiB: our peak memory beyond the input.",
     ),
     headings=("case", "method", "threads", "ms", "x ours", "result", "difference", "MiB"),
     lines=_method_lines,
@@ -117,8 +117,8 @@ def _short(value: float) -> str:
 def pretty(headings: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Table:
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in headings[1:]:
-        justify: Any = "left" if heading in ("solver", "method") else "right"
-        shown.add_column(heading, justify=justify, no_wrap=True)
+        name = heading in ("solver", "method")  # wraps where the screen is narrow
+        shown.add_column(heading, justify="left" if name else "right", no_wrap=not name)
     previous = ""
     for case, *cells in lines:
         if case != previous:
