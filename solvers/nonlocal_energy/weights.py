@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from ..solution import Array, check_dense_or_sparse
+from ..solution import (
+    Array,
+    check_dense_or_sparse,
+    check_row_sums,
+    check_square,
+    rounding_error,
+)
 from .differences import EPS, weighted_differences
 
 Product = Callable[[Array], Array]
@@ -72,11 +78,11 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
         if (degrees < 0).any():
             raise ValueError("K: must be nonnegative, but a row sum is negative")
         return Weights(None, product, degrees, np.zeros_like(degrees))
-    matrix, rounding = _check_square(K, "K", n_tokens)
+    matrix, dtype = _check_square(K, "K", n_tokens)
     loops = matrix.diagonal().reshape(-1, 1).copy()
     matrix = _off_diagonal(matrix) if loops.any() else matrix
     with np.errstate(over="ignore"):
-        matrix = _symmetrized(matrix, rounding)
+        matrix = _symmetrized(matrix, rounding_error(dtype))
         degrees = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
         if not np.isfinite(degrees + loops).all():
             raise ValueError("K: a row sum overflows; scale K down")
@@ -120,11 +126,11 @@ def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
         assert n_tokens is not None
         product = _checked_product(A, "A")
         sums = product(np.ones((n_tokens, 1)))
-        _check_sums(sums, _rounding(np.float32))
+        check_row_sums(sums, np.float32, "A")
         return Transitions(None, product, sums - 1)
-    matrix, rounding = _check_square(A, "A", n_tokens)
+    matrix, dtype = _check_square(A, "A", n_tokens)
     sums = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
-    _check_sums(sums, max(rounding, 1e-6))
+    check_row_sums(sums, dtype, "A")
     if (sums != 1).any():
         matrix = matrix / sums
         matrix = csr_array(matrix) if issparse(matrix) else matrix
@@ -134,13 +140,6 @@ def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
 def product_rounding(size: Array) -> Array:
     """Bound on the rounding errors of a product with n tokens, given that of absolute values."""
     return (len(size) + 2) * EPS * size
-
-
-def _check_sums(sums: Array, allowed: float) -> None:
-    if (worst := np.abs(sums - 1).max()) > allowed:
-        raise ValueError(
-            f"A: every row must sum to 1 within {allowed:.2g}, but one is off by {worst:.3g}"
-        )
 
 
 def _off_diagonal(matrix: Any) -> Any:
@@ -167,23 +166,15 @@ def common_dtype(f: Array, M: Any) -> Any:
     return np.float32 if kept else np.float64
 
 
-def _check_square(M: Any, name: str, n_tokens: int | None) -> tuple[Any, float]:
-    checked = check_dense_or_sparse(M, name)
-    n = checked.shape[0] if n_tokens is None else n_tokens
-    if checked.shape != (n, n):
-        raise ValueError(f"{name}: must be {n} x {n} to fit the tokens, got {checked.shape}")
+def _check_square(M: Any, name: str, n_tokens: int | None) -> tuple[Any, Any]:
+    checked = check_square(check_dense_or_sparse(M, name), name, n_tokens)
     matrix: Any = checked.astype(np.float64, copy=False)
     if issparse(matrix) and not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     if matrix.min() < 0:
         raise ValueError(f"{name}: must be nonnegative, smallest entry {matrix.min():.3g}")
-    return matrix, _rounding(checked.dtype)
-
-
-def _rounding(dtype: Any) -> float:
-    """Relative error that is taken for rounding: of exponentials of logits up to 1,000 in size."""
-    return 1e3 * float(np.finfo(dtype).eps)
+    return matrix, checked.dtype
 
 
 def _checked_product(function: Product, name: str) -> Product:

@@ -83,7 +83,7 @@ def test_matrices_are_checked(name, argument, form):
         (negative, "must be nonnegative, smallest entry -0.2"),
         (marked, "NaN"),
         (uneven, "must be symmetric|must sum to 1"),
-        (good[:, :4], "must be 5 x 5"),
+        (good[:, :4], "must be 5 x 5|must be square"),
         (good * 1j, "Complex"),
     ]:
         with pytest.raises(ValueError, match=f"^{argument}: .*({words})"):
