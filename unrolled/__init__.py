@@ -4,22 +4,50 @@ Operators work on (q, k, v) and go into the shell `Attention`; corrections wrap 
 bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
 """
 
-from .attention import Attention, Context, Operator, Positive
-from .boosting import Twicing
-from .image_filters import NonLocalMeansAttention
-from .kernel_smoothing import Gaussian, Softmax
-from .locally_linear import LocallyLinear
-from .sparse_coding import SparseCoding
+from .attention import (
+    Attention,
+    Context,
+    Correction,
+    Operator,
+    Positive,
+    SoftmaxSmoother,
+)
+from .boosting import (
+    Twicing,
+)
+from .image_filters import (
+    NonLocalMeansAttention,
+)
+from .kernel_smoothing import (
+    Gaussian,
+    Softmax,
+)
+from .locally_linear import (
+    LocallyLinear,
+)
+from .named_operators import (
+    make_operator,
+    operator_names,
+    register_operator,
+)
+from .sparse_coding import (
+    SparseCoding,
+)
 
 __all__ = [
     "Attention",
     "Context",
+    "Correction",
     "Gaussian",
     "LocallyLinear",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
     "Softmax",
+    "SoftmaxSmoother",
     "SparseCoding",
     "Twicing",
+    "make_operator",
+    "operator_names",
+    "register_operator",
 ]

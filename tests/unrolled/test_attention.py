@@ -125,9 +125,9 @@ def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
 class Recorder(Softmax):
     needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
 
-    def forward(self, q, k, v, *, mask=None, is_causal=False, context=None):
+    def attend(self, q, k, v, mask, is_causal, context):
         self.seen = context
-        return super().forward(q, k, v, mask=mask, is_causal=is_causal)
+        return super().attend(q, k, v, mask, is_causal, context)
 
 
 def test_shell_fills_the_context_along_the_layers():
@@ -150,7 +150,7 @@ def test_shell_fills_the_context_along_the_layers():
 
 def test_missing_context_is_named():
     layer = Attention(12, 3, operator=Recorder(), dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"Recorder needs projected_positions.*positions="):
+    with pytest.raises(ValueError, match=r"Recorder needs positions, .*positions="):
         layer(X, X, X)
 
 

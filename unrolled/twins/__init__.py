@@ -12,10 +12,21 @@ from .registry import (
     twins_of,
     unregister,
 )
-from .relations import Identity, Iterate, Limit, Measurement, Rate, Relation
+from .relations import (
+    Bound,
+    FixedPointLimit,
+    Identity,
+    Iterate,
+    Limit,
+    Measurement,
+    Rate,
+    Relation,
+)
 from .report import Report, check, compare
 
 __all__ = [
+    "Bound",
+    "FixedPointLimit",
     "Identity",
     "Iterate",
     "Limit",

@@ -1,5 +1,7 @@
 """Twins: locally linear weights and masked affine attention."""
 
+from typing import Any
+
 from ...solvers import locally_linear_weights
 from ..locally_linear import LocallyLinear
 from .registry import Array, Twin, register
@@ -8,7 +10,9 @@ from .relations import Identity
 _N_NEIGHBORS = 10
 
 
-def _solve(layer: LocallyLinear, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+def _solve(
+    layer: LocallyLinear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
     queries = None if layer.zero_diagonal else q
     weights = locally_linear_weights(
         k, n_neighbors=layer.n_neighbors, reg=layer.reg, queries=queries

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from ..attention import Context
 from .relations import Relation
 
 Array = np.ndarray
@@ -62,8 +63,9 @@ class Twin:
     build : callable
         ``build(*arrays)`` makes the layer with parameters that suit the data, at its origin.
     solve : callable
-        ``solve(layer, *arrays, head=0)`` gives the solver's output in float64 at the layer's
-        present parameters; it alone translates the one into the other's arguments.
+        ``solve(layer, *arrays)`` gives the solver's output in float64 at the layer's present
+        parameters; it alone translates the one into the other's arguments. For tokens it is called
+        for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)``.
     inputs : {"tokens", "features", "image"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
@@ -72,11 +74,17 @@ class Twin:
         Whether keys are the queries themselves, other points, or either.
     covers : callable
         Which layers of the class the twin is about; all by default.
+    context : callable, optional
+        ``context(q, k, v)``, of arrays with heads, gives the `Context` of tensors that the layer
+        needs beside them; the solver gets it as arrays of one head.
     apply : callable
-        ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default.
+        ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default, with
+        ``context=`` where there is one.
     problem : callable, optional
         ``problem(layer, q, k, head=0)`` solves the optimisation problem behind the layer, where
         there is one.
+    bound : callable, optional
+        ``bound(layer, *tensors)`` measures both sides of the proved inequality of a `Bound`.
     logit_range : callable
         ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
     passes : callable
@@ -95,8 +103,10 @@ class Twin:
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     covers: Callable[[Any], bool] = lambda layer: True
-    apply: Callable[..., Tensor] = lambda layer, *tensors: layer(*tensors)
+    context: Callable[[Array, Array, Array], Context] | None = None
+    apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
     problem: Callable[..., Problem] | None = None
+    bound: Callable[..., tuple[Array, Array]] | None = None
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1
 
@@ -120,7 +130,7 @@ def register(twin: Twin) -> Twin:
     >>> twin = Twin(
     ...     name="narrow-attention", family="mine", relation=Identity(), equation="SE-6",
     ...     source="my notes", layer=Narrow, build=lambda q, k, v: Narrow(),
-    ...     solve=lambda layer, q, k, v, head=0: smoother_matrix(
+    ...     solve=lambda layer, q, k, v, head=0, context=None: smoother_matrix(
     ...         q, k, bandwidth=float(layer.bandwidth())) @ v,
     ... )
     >>> register(twin).name in {twin.name for twin in catalogue()}
@@ -147,9 +157,10 @@ def unregister(name: str) -> None:
 def catalogue() -> list[Twin]:
     """All twins: those of every family file beside this one, then the users' own."""
     package = importlib.import_module(__package__)
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        if module not in _MACHINERY:
-            importlib.import_module(f"{__package__}.{module}")
+    modules = pkgutil.walk_packages(package.__path__, f"{__package__}.")
+    for module in sorted(info.name for info in modules):
+        if module.removeprefix(f"{__package__}.") not in _MACHINERY:
+            importlib.import_module(module)
     return list(_registered.values())
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from scipy.linalg import qr
 from torch import Tensor, nn
+
+from ..attention import Context
 
 if TYPE_CHECKING:
     from .registry import Problem, Twin
@@ -56,8 +58,10 @@ class TaskOutputs(NamedTuple):
 
 def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
     """What the layer gives in its own dtype, as float64."""
+    context = twin_context(twin, inputs)
     with torch.no_grad():
-        return _array(twin.apply(layer, *inputs))
+        given = {} if context is None else {"context": context}
+        return _array(twin.apply(layer, *inputs, **given))
 
 
 def layer_matrix(twin: Twin, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
@@ -74,7 +78,38 @@ def solver_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
     """What the solver gives in float64 on the layer's own, possibly rounded, inputs."""
     if twin.inputs != "tokens":
         return twin.solve(layer, *(_array(x) for x in inputs))
-    return np.stack([twin.solve(layer, *arrays, head=h) for h, arrays in heads(inputs)])
+    context = twin_context(twin, inputs)
+    return np.stack(
+        [
+            twin.solve(layer, *arrays, head=head, context=_of_head(context, head))
+            for head, arrays in heads(inputs)
+        ]
+    )
+
+
+def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
+    """What the layer needs beside its inputs, in their dtype."""
+    if twin.context is None:
+        return None
+    context = twin.context(*(_array(x) for x in inputs))
+    return _map_fields(context, lambda name, x: x.to(inputs[0].dtype))
+
+
+def _of_head(context: Context | None, head: int) -> Any:
+    """The context as float64 arrays of one head."""
+    if context is None:
+        return None
+    shared = ("positions", "first_tokens")
+    return _map_fields(context, lambda name, x: _array(x if name in shared else x[head]))
+
+
+def _map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> Any:
+    def mapped(name: str, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(function(name, x) for x in value)
+        return None if value is None else function(name, value)
+
+    return Context(**{f.name: mapped(f.name, getattr(context, f.name)) for f in fields(context)})
 
 
 def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
@@ -111,6 +146,30 @@ class Identity:
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
         return compare_outputs(twin, layer, inputs, tolerance=self.tolerance)
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        return _both_outputs(twin, layer, inputs)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A proved inequality ``lhs <= rhs``: ``max(0, lhs / rhs - 1)``, the worst of all entries.
+
+    The twin measures both sides with the layer in `Twin.bound`, the right one by the solvers. The
+    task numbers are those of the twin's `solve` and of the layer.
+    """
+
+    name: ClassVar[str] = "bound"
+    tolerance: float = 1e-10
+
+    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
+        if twin.bound is None:
+            raise ValueError(f"{twin.name}: the relation needs Twin.bound")
+        with torch.no_grad():
+            lhs, rhs = (np.asarray(side, dtype=np.float64) for side in twin.bound(layer, *inputs))
+        excess = float(np.max(np.where(lhs <= rhs, 0.0, lhs / rhs - 1)))
+        tolerance = _tolerance(twin, layer, inputs, self.tolerance, twin.passes(layer))
+        return Measurement(excess, tolerance)
 
     def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
         return _both_outputs(twin, layer, inputs)
@@ -200,6 +259,25 @@ class Limit:
     def _few(self, inputs: Tensors) -> tuple[Tensors, Array]:
         tokens = np.sort(qr(_array(inputs[1][0]).T, mode="r", pivoting=True)[1][: self.n_tokens])
         return tuple(x[:, tokens] for x in inputs), tokens
+
+
+@dataclass(frozen=True)
+class FixedPointLimit:
+    """Many iterations of the layer reach what the solver finds at once, as `Identity` measures.
+
+    The layer must have an attribute `n_iter`; `solve` gives the limit, whatever that is.
+    """
+
+    name: ClassVar[str] = "limit"
+    tolerance: float = 1e-7
+    n_iter: int = 1000
+
+    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
+        iterated = _with_n_iter(layer, self.n_iter)
+        return compare_outputs(twin, iterated, inputs, tolerance=self.tolerance)
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        return _both_outputs(twin, _with_n_iter(layer, self.n_iter), inputs)
 
 
 def _problems(twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from scipy.sparse import issparse
 from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
-from ..attention import Attention, Operator, Positive
-from .registry import Array, Twin, exact_twin
+from ..attention import Attention, Context, Operator, Positive
+from .registry import Array, Problem, Twin, exact_twin
 from .relations import (
     Measurement,
     Tensors,
@@ -76,7 +76,7 @@ class Report:
         return "\n".join(lines)
 
 
-def check(layer: nn.Module, X: ArrayLike | Tensor) -> Report:
+def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = None) -> Report:
     """Hold a layer, trained or not, against its solver on given data.
 
     Answers two questions apart. *Correct?* The layer against the solver at the layer's present
@@ -99,6 +99,10 @@ def check(layer: nn.Module, X: ArrayLike | Tensor) -> Report:
         Tokens; for an image layer an image of shape (height, width), (channels, height, width) or
         (batch, channels, height, width). Taken in the dtype of the layer's parameters, or in its
         own (float32 or float64) if the layer has none.
+    context : Context, optional
+        What the layer needs beside its tokens, in the shape of its own queries and keys (for a
+        shell: positions and first tokens of shape (n_tokens, dim), values of shape (heads,
+        n_tokens, head_dim)). By default what the twin takes in `twinsolve check`.
 
     Returns
     -------
@@ -126,6 +130,9 @@ def check(layer: nn.Module, X: ArrayLike | Tensor) -> Report:
     layer = copy.deepcopy(layer).eval()
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
+    if context is not None:
+        filled = layer.fill(context, data, inputs[-1]) if isinstance(layer, Attention) else context
+        twin = replace(twin, context=lambda *tokens: filled)
     measured = _measure(twin, subject, inputs)
     if inputs[0].dtype != torch.float64 and not measured.tolerance <= _COARSEST:
         subject, inputs = subject.double(), tuple(x.double() for x in inputs)
@@ -277,22 +284,28 @@ def _distance_from_origin(
         difference = layer_output(twin, layer, inputs) - expected
         return {"distance": float(np.linalg.norm(difference) / np.linalg.norm(expected))}
     present = layer_matrix(twin, layer, *inputs[:2])
+    if twin.problem is None:
+        q, k = inputs[:2]
+        solved = list(solver_output(twin, origin, (q, k, identity_values(k))))
+        problems: list[Problem | None] = [None] * len(solved)
+    else:
+        found = [twin.problem(origin, q, k, head=head) for head, (q, k) in heads(inputs[:2])]
+        problems = list(found)
+        solved = [problem.coef for problem in found]
     rows = [
-        _head_from_origin(twin, origin, q, k, C, head)
-        for (head, (q, k)), C in zip(heads(inputs[:2]), present, strict=True)
+        _head_from_origin(q, k, *coefficients)
+        for (_, (q, k)), *coefficients in zip(
+            heads(inputs[:2]), present, solved, problems, strict=True
+        )
     ]
     return {key: float(np.mean([row.get(key, np.nan) for row in rows])) for key in rows[0]}
 
 
 def _head_from_origin(
-    twin: Twin, origin: nn.Module, q: Array, k: Array, present: Array, head: int
+    q: Array, k: Array, present: Array, solved: Array, problem: Problem | None
 ) -> dict[str, float]:
     if not np.isfinite(present).all():
         return {"distance": float("nan")}
-    problem = None if twin.problem is None else twin.problem(origin, q, k, head=head)
-    solved = (
-        twin.solve(origin, q, k, np.eye(len(k)), head=head) if problem is None else problem.coef
-    )
     row = coefficient_distance(present, solved)
     row["residual"] = relative_residual(present, k, q)
     row["residual_solved"] = relative_residual(solved, k, q)

@@ -72,7 +72,7 @@ LIMITS = ["sparse-coding-limit", "self-expression-limit"]
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ISTA + LIMITS)
 def test_finds_a_threshold_scaled_by_two(patch, name, dtype):
-    patch("sparse_coding.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
+    patch("sparse_coding.sparse_attention.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
     assert not measured(name, dtype).passed
 
 
@@ -80,20 +80,20 @@ def test_finds_a_threshold_scaled_by_two(patch, name, dtype):
 @pytest.mark.parametrize("name", ISTA)
 @pytest.mark.parametrize("factor", [1.001, 1.5, 4.0])
 def test_finds_a_step_that_is_too_long(patch, name, factor, dtype):
-    patch("sparse_coding.safe_step", lambda *a: factor * safe_step(*a))
+    patch("sparse_coding.sparse_attention.safe_step", lambda *a: factor * safe_step(*a))
     assert not measured(name, dtype).passed
 
 
 @pytest.mark.parametrize("name", ["sparse-coding-rate", "self-expression-rate"])
 def test_a_diverging_step_breaks_the_proved_rate(patch, name):
-    patch("sparse_coding.safe_step", lambda *a: 6 * safe_step(*a))
+    patch("sparse_coding.sparse_attention.safe_step", lambda *a: 6 * safe_step(*a))
     assert not measured(name).passed
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ["self-expression-iterates", "self-expression-limit"])
 def test_finds_a_diagonal_left_in(patch, name, dtype):
-    patch("sparse_coding.SparseCoding._allowed", lambda self, visible, *a: visible)
+    patch("sparse_coding.sparse_attention.SparseCoding._allowed", lambda self, visible, *a: visible)
     assert not measured(name, dtype).passed
 
 
@@ -103,13 +103,13 @@ def test_finds_a_diagonal_left_in(patch, name, dtype):
 )
 def test_finds_a_bandwidth_squared_wrongly(patch, name, dtype):
     right = Gaussian.bandwidth_for
-    patch("kernel_smoothing.Gaussian.bandwidth_for", lambda self, q: right(self, q) ** 2)
+    patch("kernel_smoothing.gaussian.Gaussian.bandwidth_for", lambda self, q: right(self, q) ** 2)
     assert not measured(name, dtype).passed
 
 
 @pytest.mark.parametrize("name", ["gaussian-attention", "nonlocal-means", "twicing-attention"])
 def test_finds_missing_key_norms(patch, name):
-    patch("kernel_smoothing._key_norms", lambda k: torch.zeros_like(k[..., :1]))
+    patch("kernel_smoothing.gaussian._key_norms", lambda k: torch.zeros_like(k[..., :1]))
     assert not measured(name).passed
 
 
@@ -118,7 +118,7 @@ def test_finds_a_wrong_sign_of_the_residual(patch):
         once = self.base(q, k, v)
         return once + self.base(q, k, once - v)
 
-    patch("boosting.Twicing.forward", smooth_twice)
+    patch("boosting.twicing_attention.Twicing.forward", smooth_twice)
     assert not measured("twicing-attention").passed
 
 

@@ -1,18 +1,9 @@
-"""Attention as kernel regression of the values: softmax and Gaussian operators."""
+"""Gaussian-kernel attention."""
 
 import torch
 from torch import Tensor
 
-from .attention import (
-    Context,
-    Operator,
-    Positive,
-    causal_mask,
-    check_positive,
-    combine_masks,
-    fused_attention,
-    hidden_by,
-)
+from ..attention import Context, Positive, SoftmaxSmoother, fused_attention, hidden_by
 
 _CENTRE_SAMPLE = 128
 
@@ -92,79 +83,7 @@ def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
     return visible.nanmedian(dim=-2, keepdim=True).values.nan_to_num()
 
 
-def _masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is not None and mask.dtype == torch.bool:
-        logits = logits.masked_fill(~mask, -torch.inf)
-    elif mask is not None:
-        logits = logits + mask
-    return torch.softmax(logits, dim=-1).masked_fill(
-        (logits == -torch.inf).all(dim=-1, keepdim=True), 0
-    )
-
-
-class Softmax(Operator):
-    """Scaled dot-product attention ``softmax(scale q k^T) v``.
-
-    It is the Nadaraya-Watson regression of the values with the Gaussian kernel of bandwidth
-    ``scale ** -0.5`` if all keys have equal norm, and not otherwise.
-
-    Parameters
-    ----------
-    scale : float, optional
-        None is ``head_dim ** -0.5``.
-
-    References
-    ----------
-    EQUATIONS SE-4, SE-7 (erratum E3-a: the scale is 1 / s^2).
-
-    Examples
-    --------
-    >>> import torch
-    >>> from twinsolve.unrolled import Softmax
-    >>> q = torch.randn(1, 2, 5, 8)
-    >>> Softmax()(q, q, q).shape
-    torch.Size([1, 2, 5, 8])
-    """
-
-    row_stochastic = True
-    nonnegative = True
-
-    def __init__(self, scale: float | None = None) -> None:
-        super().__init__()
-        self.scale = None if scale is None else check_positive(scale, "scale")
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
-    ) -> Tensor:
-        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
-        return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
-
-    def matrix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
-    ) -> Tensor:
-        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
-        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
-        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
-        return _masked_softmax(scale * q @ k.mT, mask)
-
-    def extra_repr(self) -> str:
-        return "scale=head_dim ** -0.5" if self.scale is None else f"scale={self.scale:.4g}"
-
-
-class Gaussian(Operator):
+class Gaussian(SoftmaxSmoother):
     """Gaussian-kernel (L2, non-local means) attention: Nadaraya-Watson regression of the values.
 
     ``A_ij = exp(-|q_i - k_j|^2 / (2 s^2)) / sum_l exp(-|q_i - k_l|^2 / (2 s^2))``, with no
@@ -200,9 +119,6 @@ class Gaussian(Operator):
     True
     """
 
-    row_stochastic = True
-    nonnegative = True
-
     def __init__(
         self,
         bandwidth: float | None = None,
@@ -234,36 +150,23 @@ class Gaussian(Operator):
             return q.shape[-1] ** 0.25
         return self.bandwidth().to(q.dtype)
 
-    def forward(
+    def attend(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
     ) -> Tensor:
-        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         bandwidth = self.bandwidth_for(q)
         return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
 
-    def matrix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
-    ) -> Tensor:
-        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
-        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
-        bandwidth = self.bandwidth_for(q)
+    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         exact = "donot_use_mm_for_euclid_dist"
         distances = torch.cdist(q.to(wide), k.to(wide), compute_mode=exact).to(q.dtype)
-        return _masked_softmax(-((distances / bandwidth) ** 2) / 2, mask)
+        return -((distances / self.bandwidth_for(q)) ** 2) / 2
 
     def extra_repr(self) -> str:
         return "bandwidth=head_dim ** 0.25" if self.bandwidth is None else ""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .attention import (
+from ..attention import (
     Context,
     Operator,
     Positive,
@@ -176,29 +176,25 @@ class SparseCoding(Operator):
         self.nonnegative = nonnegative
         self.square_only = zero_diagonal
 
-    def forward(
+    def attend(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
     ) -> Tensor:
-        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         return self._attend(q, k, v, mask, is_causal)
 
-    def matrix(
+    def coefficients(
         self,
         q: Tensor,
         k: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
     ) -> Tensor:
-        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         return self._attend(q, k, None, mask, is_causal)
 
     def _attend(

@@ -1,15 +1,21 @@
 """Twins: twicing and twicing attention."""
 
-from ...solvers import twicing
-from ..boosting import Twicing
-from .kernel_smoothing import build_gaussian
-from .registry import Array, Twin, exact_twin, register
-from .relations import Identity
+from typing import Any
+
+from ....solvers import twicing
+from ...boosting import Twicing
+from ..kernel_smoothing.regression import build_gaussian
+from ..registry import Array, Twin, exact_twin, register
+from ..relations import Identity
 
 
-def _solve(layer: Twicing, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+def _solve(
+    layer: Twicing, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
     base = exact_twin(layer.base)
-    return twicing(lambda values: base.solve(layer.base, q, k, values, head=head), v)
+    return twicing(
+        lambda values: base.solve(layer.base, q, k, values, head=head, context=context), v
+    )
 
 
 def _logit_range(layer: Twicing, q: Array, k: Array, v: Array) -> float:

@@ -1,13 +1,15 @@
 """Twins: ISTA for sparse coding and sparse attention."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
-from ...solvers import ista, lam_max, lasso_objective, sparse_code
-from ..sparse_coding import SparseCoding
-from .parameters import head_value
-from .registry import Array, Problem, Twin, register
-from .relations import Iterate, Limit, Rate
+from ....solvers import ista, lam_max, lasso_objective, sparse_code
+from ...sparse_coding import SparseCoding
+from ..parameters import head_value
+from ..registry import Array, Problem, Twin, register
+from ..relations import Iterate, Limit, Rate
 
 _TOL = 1e-11
 
@@ -24,7 +26,9 @@ def step_length(layer: SparseCoding, k: Array, head: int) -> float:
     return head_value(layer.relative_step, head) / norm if norm > 0 else 1.0
 
 
-def solve_ista(layer: SparseCoding, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+def solve_ista(
+    layer: SparseCoding, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
     codes = ista(
         q,
         k,

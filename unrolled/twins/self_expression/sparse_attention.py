@@ -1,9 +1,14 @@
 """Twins: ISTA for sparse self-expression and sparse attention without the diagonal."""
 
-from ..sparse_coding import SparseCoding
-from .registry import Twin, register
-from .relations import Iterate, Limit, Rate
-from .sparse_coding import build_sparse_coding, ista_logit_range, lasso_problem, solve_ista
+from ...sparse_coding import SparseCoding
+from ..registry import Twin, register
+from ..relations import Iterate, Limit, Rate
+from ..sparse_coding.sparse_attention import (
+    build_sparse_coding,
+    ista_logit_range,
+    lasso_problem,
+    solve_ista,
+)
 
 for name, relation, equation in (
     ("self-expression-iterates", Iterate(), "SE-15"),

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 
-from ...solvers import nadaraya_watson
-from ..attention import Attention
-from ..kernel_smoothing import Gaussian, Softmax
-from .parameters import head_value
-from .registry import Array, Twin, register
-from .relations import Identity
+from ....solvers import nadaraya_watson
+from ...attention import Attention
+from ...kernel_smoothing import Gaussian, Softmax
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Identity
 
 
 def local_bandwidth(q: Array, k: Array) -> float:
@@ -24,7 +24,9 @@ def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:
     return Gaussian(local_bandwidth(q, k), dtype=torch.float64)
 
 
-def solve_gaussian(layer: Gaussian, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+def solve_gaussian(
+    layer: Gaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
     return nadaraya_watson(q, k, v, bandwidth=_bandwidth(layer, q, head))
 
 
@@ -41,7 +43,9 @@ def _bandwidth(layer: Any, q: Array, head: int) -> float:
     return head_value(layer.bandwidth, head)
 
 
-def _solve_softmax(layer: Softmax, q: Array, k: Array, v: Array, head: int = 0) -> Array:
+def _solve_softmax(
+    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
     # One more coordinate gives all keys the same norm and changes no dot product with a query.
     squares = (k**2).sum(axis=1)
     lifted = np.c_[k, np.sqrt(squares.max() - squares)]

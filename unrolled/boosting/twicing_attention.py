@@ -1,13 +1,13 @@
-"""Boosting of attention: corrections that wrap an operator."""
+"""Twicing: attend, and attend to what was left over."""
 
 import warnings
 
 from torch import Tensor
 
-from .attention import Context, Operator
+from ..attention import Context, Correction, Operator
 
 
-class Twicing(Operator):
+class Twicing(Correction):
     """Twicing attention: attend, attend to what was left over, and add the two.
 
     ::
@@ -46,17 +46,10 @@ class Twicing(Operator):
     True
     """
 
-    square_only = True
-
     def __init__(self, base: Operator) -> None:
-        super().__init__()
-        if not isinstance(base, Operator):
-            raise ValueError(f"base: must be an Operator, such as Gaussian(), got {base!r}")
-        self.base = base
-        self.row_stochastic = base.row_stochastic
-        self.linear_in_values = base.linear_in_values
-        self.causal = base.causal
-        self.needs = base.needs
+        super().__init__(base)
+        self.nonnegative = False
+        self.square_only = True
         lacking = []
         if not base.row_stochastic:
             lacking.append("not row stochastic: 2A - A^2 holds, but constants are not preserved")
@@ -65,29 +58,25 @@ class Twicing(Operator):
         for lack in lacking:
             warnings.warn(f"Twicing: {type(base).__name__} is {lack}", stacklevel=2)
 
-    def forward(
+    def attend(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
     ) -> Tensor:
-        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal)
         once = self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)
         return once + self.base(q, k, v - once, mask=mask, is_causal=is_causal, context=context)
 
-    def matrix(
+    def coefficients(
         self,
         q: Tensor,
         k: Tensor,
-        *,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
-        context: Context | None = None,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
     ) -> Tensor:
-        self.check_inputs(q, k, mask=mask, is_causal=is_causal)
         A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
         return 2 * A - A @ A

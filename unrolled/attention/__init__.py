@@ -1,0 +1,38 @@
+"""What every attention layer shares: the operator protocol, its context, masks and the shell.
+
+Tokens are rows. Operators take ``(..., heads, tokens, head_dim)`` and masks as in
+``scaled_dot_product_attention``: True (or 0) may attend, False (or -inf) may not.
+"""
+
+from .context import Context
+from .fused import fused_attention, map_query_blocks
+from .masks import (
+    boolean_mask,
+    causal_mask,
+    combine_masks,
+    hidden_by,
+    masked_softmax,
+    padding_mask,
+)
+from .operator import Correction, Operator, SoftmaxSmoother
+from .parameters import Positive, check_count, check_positive
+from .shell import Attention
+
+__all__ = [
+    "Attention",
+    "Context",
+    "Correction",
+    "Operator",
+    "Positive",
+    "SoftmaxSmoother",
+    "boolean_mask",
+    "causal_mask",
+    "check_count",
+    "check_positive",
+    "combine_masks",
+    "fused_attention",
+    "hidden_by",
+    "map_query_blocks",
+    "masked_softmax",
+    "padding_mask",
+]

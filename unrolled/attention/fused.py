@@ -1,0 +1,74 @@
+"""Attention without the N x N matrix: the fused kernel, and blocks of queries."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from .masks import causal_mask, combine_masks
+
+_QUERY_BLOCK = 256
+
+
+def fused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """``scaled_dot_product_attention`` in a form that reaches its fused kernel.
+
+    Unequal widths of queries and values, and inputs or masks of three dimensions, silently send it
+    to an implementation that builds the N x N matrix; widths are padded with zeros here, and
+    dimensions added. Zeros change no dot product.
+
+    Parameters
+    ----------
+    q, k : Tensor of shape (..., n_queries, d), (..., n_keys, d)
+    v : Tensor of shape (..., n_keys, e)
+    mask : Tensor broadcastable to (..., n_queries, n_keys), optional
+    is_causal : bool, default=False
+        With a mask, both apply.
+    scale : float, optional
+        None is ``d ** -0.5``.
+
+    Returns
+    -------
+    Tensor of shape (..., n_queries, e)
+    """
+    if is_causal and mask is not None:
+        mask, is_causal = combine_masks(mask, causal_mask(q, k)), False
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    width, n_values = max(q.shape[-1], v.shape[-1]), v.shape[-1]
+    missing = max(0, 4 - max(q.ndim, v.ndim))
+    if mask is not None and mask.ndim > 2:
+        mask = mask[(None,) * (4 - mask.ndim)]
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    q, k, v = (x[(None,) * missing] for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
+    return out[(0,) * missing][..., :n_values]
+
+
+def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Tensor:
+    """Apply ``function(q_block, start)`` to blocks of queries and concatenate the results.
+
+    Where gradients are needed and there is more than one block, each is recomputed in the backward
+    pass, so that memory stays O(block * n_keys).
+    """
+    starts = range(0, q.shape[-2], _QUERY_BLOCK)
+    if len(starts) <= 1:
+        return function(q, 0)
+    outputs: list[Any] = []
+    for start in starts:
+        rows = q[..., start : start + _QUERY_BLOCK, :]
+        if torch.is_grad_enabled():
+            outputs.append(checkpoint(function, rows, start, use_reentrant=False))
+        else:
+            outputs.append(function(rows, start))
+    return torch.cat(outputs, dim=-2)

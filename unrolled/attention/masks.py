@@ -1,0 +1,73 @@
+"""Masks of the polarity of ``scaled_dot_product_attention``: True may attend."""
+
+import torch
+from torch import Tensor
+
+
+def causal_mask(q: Tensor, k: Tensor) -> Tensor:
+    """Boolean mask of shape (n_queries, n_keys): query i sees the keys 0 to i."""
+    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+
+
+def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:
+    """The mask with all but the `allowed` pairs hidden as well; boolean or additive as it was."""
+    if mask is None:
+        return allowed
+    if mask.dtype == torch.bool:
+        return mask & allowed
+    return mask.masked_fill(~allowed, float("-inf"))
+
+
+def hidden_by(mask: Tensor) -> Tensor:
+    """Where a mask hides: False, -inf, or (as some libraries write -inf) the lowest number."""
+    return ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+
+
+def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
+    """The mask as booleans over all keys, for operators in which a bias has no meaning.
+
+    Raises
+    ------
+    ValueError
+        If an additive mask holds anything but 0 and -inf (or the lowest finite number). Compiled
+        code cannot look at the values: there a finite bias is ignored.
+    """
+    hidden = hidden_by(mask)
+    checkable = mask.dtype != torch.bool and not torch.compiler.is_compiling()
+    if checkable and not bool((hidden | (mask == 0)).all()):
+        raise ValueError(
+            f"{name}: masks may only hide keys; an additive bias (finite and not 0) has no meaning "
+            "in it"
+        )
+    return ~hidden.expand(*mask.shape[:-1], n_keys)
+
+
+def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
+    """The mask as booleans of shape (..., 1, n_keys), for operators that couple all queries.
+
+    Raises
+    ------
+    ValueError
+        If it does not hide the same keys from all queries, or is additive with a finite bias.
+        Compiled code cannot compare the rows and takes masks with a single one only.
+    """
+    visible = boolean_mask(mask, n_keys, name)
+    if visible.shape[-2] == 1:
+        return visible
+    if torch.compiler.is_compiling() or bool((visible != visible[..., :1, :]).any()):
+        raise ValueError(
+            f"mask: {name} couples all queries, so that a mask may only hide whole keys, in the "
+            f"shape (..., 1, {n_keys})"
+        )
+    return visible[..., :1, :]
+
+
+def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax of each row over its visible keys; zeros where there are none."""
+    if mask is not None and mask.dtype == torch.bool:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    elif mask is not None:
+        logits = logits + mask
+    return torch.softmax(logits, dim=-1).masked_fill(
+        (logits == -torch.inf).all(dim=-1, keepdim=True), 0
+    )

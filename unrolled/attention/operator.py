@@ -1,0 +1,223 @@
+"""The protocol of operators on (q, k, v), and of corrections that wrap them."""
+
+from torch import Tensor, nn
+
+from .context import Context
+from .masks import causal_mask, combine_masks, masked_softmax
+from .parameters import Positive
+
+
+class Operator(nn.Module):
+    """Base of the operators on (q, k, v): what a layer does between its projections.
+
+    A subclass implements `attend` and `coefficients` and declares its laws, which tests and
+    corrections read. Calls go through `forward` and `matrix`, which refuse what the laws exclude.
+
+    Attributes
+    ----------
+    row_stochastic : bool
+        Rows of the matrix sum to one (where at least one key is visible).
+    nonnegative : bool
+        Entries of the matrix are nonnegative.
+    linear_in_values : bool
+        The output is ``matrix(q, k) @ v``.
+    square_only : bool
+        Needs as many queries as keys.
+    causal : bool
+        ``is_causal=True`` is supported; otherwise it is refused.
+    pair_masks : bool
+        Masks may differ from query to query; otherwise they may only hide whole keys.
+    additive_masks : bool
+        A finite bias in the mask adds to the logits; otherwise it is refused.
+    needs : tuple of str
+        Fields of `Context` that are read.
+    """
+
+    row_stochastic: bool = False
+    nonnegative: bool = False
+    linear_in_values: bool = True
+    square_only: bool = False
+    causal: bool = True
+    pair_masks: bool = True
+    additive_masks: bool = False
+    needs: tuple[str, ...] = ()
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        """Attend with every query.
+
+        Parameters
+        ----------
+        q : Tensor of shape (..., n_queries, d)
+        k : Tensor of shape (..., n_keys, d)
+        v : Tensor of shape (..., n_keys, e)
+        mask : Tensor broadcastable to (..., n_queries, n_keys), optional
+            As in ``scaled_dot_product_attention``; a row without visible keys gives zeros.
+        is_causal : bool, default=False
+            Query i sees the keys 0 to i; with a mask, both apply.
+        context : Context, optional
+            Holds what `needs` names.
+
+        Returns
+        -------
+        Tensor of shape (..., n_queries, e)
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or the declared laws exclude the inputs.
+        """
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context)
+        if 0 in (q.shape[-2], k.shape[-2]):
+            return q @ k.mT @ v
+        return self.attend(q, k, v, mask, is_causal, context)
+
+    def matrix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> Tensor:
+        """Return the explicit matrix of shape (..., n_queries, n_keys), for checks and pictures."""
+        self.check_inputs(q, k, mask=mask, is_causal=is_causal, context=context)
+        if 0 in (q.shape[-2], k.shape[-2]):
+            return q @ k.mT
+        return self.coefficients(q, k, mask, is_causal, context)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        """What `forward` gives, of checked inputs with at least one query and key."""
+        raise NotImplementedError
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        """What `matrix` gives, of checked inputs with at least one query and key."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Return all parameters to their values at construction."""
+        for child in self.children():
+            if isinstance(child, Operator | Positive):
+                child.reset_parameters()
+
+    def check_inputs(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor | None = None,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None = None,
+    ) -> None:
+        """Refuse inputs whose shapes do not fit, or that the declared laws exclude.
+
+        Raises
+        ------
+        ValueError
+        """
+        name = type(self).__name__
+        if min(q.ndim, k.ndim) < 2 or q.shape[-1] != k.shape[-1]:
+            raise ValueError(f"{name}: q {tuple(q.shape)} and k {tuple(k.shape)} differ in width")
+        if v is not None and v.shape[-2] != k.shape[-2]:
+            raise ValueError(f"{name}: {k.shape[-2]} keys but {v.shape[-2]} values")
+        if self.square_only and q.shape[-2] != k.shape[-2]:
+            raise ValueError(
+                f"{name}: needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}"
+            )
+        if mask is not None:
+            last, counts = mask.shape[-2:], (q.shape[-2], k.shape[-2])
+            if len(last) < 2 or any(m not in (1, n) for m, n in zip(last, counts, strict=True)):
+                raise ValueError(
+                    f"mask: must broadcast to (..., {counts[0]}, {counts[1]}), "
+                    f"got {tuple(mask.shape)}"
+                )
+        if is_causal and not self.causal:
+            raise ValueError(f"{name}: does not support is_causal=True")
+        for field in self.needs:
+            if field != "previous_values" and getattr(context, field, None) is None:
+                raise ValueError(
+                    f"context: {name} needs {field}; pass context=Context({field}=...)"
+                )
+        heads = q.shape[-3] if q.ndim > 2 else 1
+        for parameter in self.children():
+            if isinstance(parameter, Positive) and parameter.num_heads not in (None, heads):
+                raise ValueError(f"num_heads: {name} has {parameter.num_heads}, but q has {heads}")
+
+
+class SoftmaxSmoother(Operator):
+    """Base of the operators whose matrix is a softmax of logits.
+
+    A subclass implements `logits`, and `attend` in a form that does not build them.
+    """
+
+    row_stochastic = True
+    nonnegative = True
+    additive_masks = True
+
+    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+        """Logits of shape (..., n_queries, n_keys), before any mask."""
+        raise NotImplementedError
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
+        return masked_softmax(self.logits(q, k, context), mask)
+
+
+class Correction(Operator):
+    """Base of the operators that wrap another one, `base`, and by default share its laws.
+
+    Parameters
+    ----------
+    base : Operator
+
+    Raises
+    ------
+    ValueError
+        If `base` is no `Operator`.
+    """
+
+    def __init__(self, base: Operator) -> None:
+        super().__init__()
+        if not isinstance(base, Operator):
+            raise ValueError(f"base: must be an Operator, such as Gaussian(), got {base!r}")
+        self.base = base
+        self.row_stochastic = base.row_stochastic
+        self.nonnegative = base.nonnegative
+        self.linear_in_values = base.linear_in_values
+        self.square_only = base.square_only
+        self.causal = base.causal
+        self.pair_masks = base.pair_masks
+        self.additive_masks = base.additive_masks
+        self.needs = base.needs

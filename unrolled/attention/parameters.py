@@ -1,0 +1,98 @@
+"""Checked numbers, and positive parameters that may be learned."""
+
+import math
+import numbers
+
+import torch
+from torch import Tensor, nn
+
+
+class Positive(nn.Module):
+    """A positive constant, or a learnable one stored as its logarithm; calling returns its value.
+
+    Parameters
+    ----------
+    initial : float
+        Value > 0; if learnable, at construction and after `reset_parameters`.
+    name : str, default="value"
+        Used in error messages.
+    num_heads : int, optional
+        Learn one value a head, of shape (num_heads, 1, 1). None learns a single one of shape ().
+    learnable : bool, default=False
+        If False the value is exact in every dtype and no part of the state dict; if True its
+        logarithm is a parameter, in which rounding changes the value by about the dtype's eps.
+
+    Raises
+    ------
+    ValueError
+        If `initial` is not positive and finite, or `num_heads` is not a whole number >= 1.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled import Positive
+    >>> Positive(2.0)()
+    tensor(2., dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        initial: float,
+        *,
+        name: str = "value",
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.initial = check_positive(initial, name)
+        self.num_heads = None if num_heads is None else check_count(num_heads, "num_heads", 1)
+        shape = () if num_heads is None else (num_heads, 1, 1)
+        self.log = (
+            nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if learnable else None
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Return to the initial value."""
+        if self.log is not None:
+            with torch.no_grad():
+                self.log.fill_(math.log(self.initial))
+
+    def forward(self) -> Tensor:
+        if self.log is None:
+            return torch.tensor(self.initial, dtype=torch.float64)
+        return self.log.exp()
+
+    def extra_repr(self) -> str:
+        if self.log is None or self.log.is_meta:
+            return f"{self.initial:.4g}"
+        return ", ".join(f"{x:.4g}" for x in self().flatten()) + ", learnable"
+
+
+def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
+    """Return `value` as a float if it is finite and positive (or zero, where allowed).
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    real = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not real or value < 0 or (value == 0 and not allow_zero):
+        bound = ">= 0" if allow_zero else "> 0"
+        raise ValueError(f"{name}: must be finite and {bound}, got {value!r}")
+    return float(value)
+
+
+def check_count(value: int, name: str, minimum: int) -> int:
+    """Return `value` as an int if it is a whole number of at least `minimum`.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name}: must be a whole number >= {minimum}, got {value!r}")
+    return int(value)

@@ -1,0 +1,1 @@
+"""What layers do to tokens: measures, and hooks that take them."""

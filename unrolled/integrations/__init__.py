@@ -1,0 +1,1 @@
+"""Operators in models that others have written."""

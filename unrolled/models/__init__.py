@@ -1,0 +1,1 @@
+"""Backbones whose attention is any operator."""

@@ -1,0 +1,91 @@
+"""Operators by name, for models, plugging in and benchmarks."""
+
+from collections.abc import Callable
+
+from .attention import Operator
+from .boosting import Twicing
+from .kernel_smoothing import Gaussian, Softmax
+from .locally_linear import LocallyLinear
+from .sparse_coding import SparseCoding
+
+Factory = Callable[[int, int], Operator]
+
+# Each takes (num_heads, head_dim); parameters are at their origin, learnable where papers learn.
+_FACTORIES: dict[str, Factory] = {
+    "gaussian": lambda heads, dim: Gaussian(),
+    "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "softmax": lambda heads, dim: Softmax(),
+    "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
+    "twicing": lambda heads, dim: Twicing(Softmax()),
+}
+
+
+def operator_names() -> list[str]:
+    """Names that `make_operator` knows, sorted.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled import operator_names
+    >>> "twicing" in operator_names()
+    True
+    """
+    return sorted(_FACTORIES)
+
+
+def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
+    """Make the operator of a name for a layer of given size, at its initial parameters.
+
+    Parameters
+    ----------
+    name : str
+        One of `operator_names`. Corrections stand on softmax attention.
+    num_heads, head_dim : int
+        Of the layer, for operators with parameters of these sizes.
+
+    Returns
+    -------
+    Operator
+
+    Raises
+    ------
+    ValueError
+        If there is no operator of that name; the message lists those that there are.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled import make_operator
+    >>> make_operator("twicing", num_heads=4, head_dim=16)
+    Twicing(
+      (base): Softmax(scale=head_dim ** -0.5)
+    )
+    """
+    if name not in _FACTORIES:
+        raise ValueError(f"operator: must be one of {', '.join(operator_names())}, got {name!r}")
+    return _FACTORIES[name](num_heads, head_dim)
+
+
+def register_operator(name: str, factory: Factory) -> None:
+    """Add an operator of one's own under a name.
+
+    Parameters
+    ----------
+    name : str
+        New.
+    factory : callable
+        ``factory(num_heads, head_dim)`` makes the operator.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled import Softmax, make_operator, register_operator
+    >>> register_operator("sharp", lambda num_heads, head_dim: Softmax(scale=1.0))
+    >>> make_operator("sharp", num_heads=2, head_dim=8)
+    Softmax(scale=1)
+    """
+    if name in _FACTORIES:
+        raise ValueError(f"name: an operator {name!r} is registered already")
+    _FACTORIES[name] = factory

@@ -1,0 +1,1 @@
+"""Self-expression as layers: ridge and low-rank attention, learned self-expression."""

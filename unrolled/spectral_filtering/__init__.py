@@ -1,0 +1,1 @@
+"""Attention and features as filters with a response to frequencies."""
