@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checks import check_twins
     from .hopkins import segment_motion, summarize_motion
+    from .speed.attention import time_attention
     from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
 
@@ -13,6 +14,7 @@ __all__ = [
     "check_twins",
     "segment_motion",
     "summarize_motion",
+    "time_attention",
     "time_filters",
     "time_self_expression",
     "time_sparse_coding",
@@ -21,6 +23,7 @@ _MODULES = {
     "check_twins": "checks",
     "segment_motion": "hopkins",
     "summarize_motion": "hopkins",
+    "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_self_expression": "speed.sparse",
     "time_sparse_coding": "speed.sparse",

@@ -8,7 +8,7 @@ import pandas as pd
 import typer
 
 from ..terminal import console, markdown, progress
-from .report import METHODS, SOLVERS, Report, pretty, remarks
+from .report import METHODS, OPERATORS, SOLVERS, Report, pretty, remarks
 
 app = typer.Typer(
     no_args_is_help=True, help="Time a solver beside those that a user would pick instead."
@@ -134,6 +134,41 @@ def filters(
     draw_quality(table, output / "quality.png")
 
 
+@app.command()
+def attention(
+    case: Cases = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option("--operator", metavar="NAME", help="This operator only; may be given again."),
+    ] = None,
+    rounds: Rounds = 5,
+    n_jobs: JobsOfAll = 1,
+    seed: Seed = 0,
+    dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    output: Output = Path("results/speed-attention"),
+) -> None:
+    """Every operator beside scaled dot-product attention, and beside its own N x N matrix.
+
+    In each round an operator and scaled_dot_product_attention run in turns on the same tokens, in
+    inference and in training, and a ratio compares times of the same round. Peak memory, its growth
+    with the number of tokens, operations, parameters and the kernel reached stand beside them.
+
+    Cases, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
+    (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); and memory, from 256 to 4096 tokens.
+
+    Writes table.json, settings.json, summary.md and times.png to DIR. What is finished is kept in
+    DIR/runs and not run again while settings and source are the same.
+    """
+    from .attention import time_attention
+    from .attention_figure import draw_attention
+
+    settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed, "dtype": dtype, "device": device}
+    chosen = {"cases": case, "operators": operator}
+    table = _report("attention", time_attention, OPERATORS, chosen | settings, output)
+    draw_attention(table, output / "times.png")
+
+
 def _run(
     command: str,
     timing: Callable[..., pd.DataFrame],
@@ -143,9 +178,19 @@ def _run(
     settings: dict[str, Any],
     output: Path,
 ) -> pd.DataFrame:
+    chosen = {"cases": cases, "peers": peers}
+    return _report(command, timing, report, chosen | settings, output)
+
+
+def _report(
+    command: str,
+    timing: Callable[..., pd.DataFrame],
+    report: Report,
+    settings: dict[str, Any],
+    output: Path,
+) -> pd.DataFrame:
     from ..results import provenance, write_summary, write_table
 
-    settings = {"cases": cases, "peers": peers} | settings
     try:
         table = timing(**settings, directory=output / "runs", progress=progress("Timing"))
     except ValueError as error:

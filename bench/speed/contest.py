@@ -103,7 +103,7 @@ def hold(
     for package, number in versions.items():
         if number:
             import_module(MODULES[package])  # what is loaded can be told its threads
-    with _threads(n_jobs):
+    with threads(n_jobs):
         contest = case.make(seed, n_jobs)
     methods = [m for m in contest.methods if m.package in versions]
     racers = [_Racer(m, contest.inputs) for m in methods if versions[m.package]]
@@ -136,11 +136,11 @@ class _Racer:
 
     def warm_up(self) -> None:
         """Have everything compiled."""
-        with _threads(self.method.n_jobs):
+        with threads(self.method.n_jobs):
             self.method.run(*self.inputs[0])
 
     def run(self) -> None:
-        with _threads(self.method.n_jobs):
+        with threads(self.method.n_jobs):
             start = time.perf_counter()
             self.results = [self.method.run(*arguments) for arguments in self.inputs]
             self.times.append(1000 * (time.perf_counter() - start))
@@ -151,7 +151,7 @@ class _Racer:
 
 
 @contextmanager
-def _threads(n_jobs: int) -> Iterator[None]:
+def threads(n_jobs: int) -> Iterator[None]:
     """Nobody gets more threads than asked for; costs are reported, so that warnings add nothing."""
     with threadpool_limits(n_jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

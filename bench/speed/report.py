@@ -7,6 +7,8 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+_NAMES = ("solver", "method", "operator", "kernel")
+
 
 class Report(NamedTuple):
     """How a command's table is read: what is said above it, its headings and its lines."""
@@ -85,10 +87,46 @@ METHODS = Report(
 )
 
 
+def _operator_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [
+        (
+            row.case,
+            row.operator,
+            row.form,
+            _range(row.inference_ratio, row.inference_ratio_lowest, row.inference_ratio_highest),
+            _range(row.training_ratio, row.training_ratio_lowest, row.training_ratio_highest),
+            _number(row.training_ms, ".3g"),
+            _number(row.memory_mib, ".1f"),
+            _number(row.memory_exponent, ".2f"),
+            _number(row.gflop_training, ".3g"),
+            _number(row.parameters, ".0f"),
+            row.kernel if isinstance(row.kernel, str) else "",
+        )
+        for row in table[table.memory_mib.notna()].itertuples()
+    ]
+
+
+OPERATORS = Report(
+    explanation=(
+        "Multiples of the time of scaled_dot_product_attention in the same round: medians over the",
+        "rounds, with the lowest and highest. Inference: forward without gradients; training:",
+        "forward and backward. Explicit: the N x N matrix times the values. MiB: peak memory of",
+        "forward and backward, gradients included, inputs not; it grows as N to the power of the",
+        "exponent from 256 to 4096 tokens. Gflop: of matrix products and fused attention in",
+        "training. Kernel: implementations of fused attention that were reached.",
+    ),
+    headings=(
+        *("case", "operator", "form", "inference", "training", "ms"),
+        *("MiB", "exponent", "Gflop", "parameters", "kernel"),
+    ),
+    lines=_operator_lines,
+)
+
+
 def remarks(table: pd.DataFrame) -> list[str]:
     """Why solvers and cases are not in the table, or not at the gap: a line for each reason."""
     noted = table[table.note != ""]
-    name = noted["solver" if "solver" in noted else "method"]
+    name = noted[next(c for c in ("solver", "method", "operator") if c in noted)]
     cases = [f"{row.case}: {row.note}" for row in noted[name.isna()].itertuples()]
     named = noted[name.notna()].assign(name=name)
     solvers = [
@@ -117,7 +155,12 @@ def _short(value: float) -> str:
 def pretty(headings: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Table:
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in headings[1:]:
-        name = heading in ("solver", "method")  # wraps where the screen is narrow
+        name = heading in (
+            "solver",
+            "method",
+            "operator",
+            "kernel",
+        )  # wraps where the screen is narrow
         shown.add_column(heading, justify="left" if name else "right", no_wrap=not name)
     previous = ""
     for case, *cells in lines:
