@@ -15,6 +15,21 @@ from .attention import (
 from .boosting import (
     Twicing,
 )
+from .diagnostics import (
+    attention_spectrum,
+    condition_number,
+    gradient_cosine,
+    high_frequency_share,
+    jacobian_spectrum,
+    lipschitz_constant,
+    logit_parts,
+    map_similarity,
+    method_noise_share,
+    record,
+    regularized_energy,
+    smoothness,
+    token_similarity,
+)
 from .image_filters import (
     NonLocalMeansAttention,
 )
@@ -47,7 +62,20 @@ __all__ = [
     "SoftmaxSmoother",
     "SparseCoding",
     "Twicing",
+    "attention_spectrum",
+    "condition_number",
+    "gradient_cosine",
+    "high_frequency_share",
+    "jacobian_spectrum",
+    "lipschitz_constant",
+    "logit_parts",
     "make_operator",
+    "map_similarity",
+    "method_noise_share",
     "operator_names",
+    "record",
     "register_operator",
+    "regularized_energy",
+    "smoothness",
+    "token_similarity",
 ]

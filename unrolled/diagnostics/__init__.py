@@ -1,1 +1,31 @@
 """What layers do to tokens: measures, and hooks that take them."""
+
+from .attention_maps import LogitParts, attention_spectrum, logit_parts, map_similarity
+from .energies import gradient_cosine, regularized_energy, smoothness
+from .hooks import MEASURES, Observation, record
+from .jacobians import jacobian_spectrum, lipschitz_constant
+from .tokens import (
+    condition_number,
+    high_frequency_share,
+    method_noise_share,
+    token_similarity,
+)
+
+__all__ = [
+    "MEASURES",
+    "LogitParts",
+    "Observation",
+    "attention_spectrum",
+    "condition_number",
+    "gradient_cosine",
+    "high_frequency_share",
+    "jacobian_spectrum",
+    "lipschitz_constant",
+    "logit_parts",
+    "map_similarity",
+    "method_noise_share",
+    "record",
+    "regularized_energy",
+    "smoothness",
+    "token_similarity",
+]

@@ -1,0 +1,113 @@
+"""Measures taken from models while they run."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.unrolled import Attention, Gaussian, Softmax, Twicing
+from twinsolve.unrolled import diagnostics as d
+from twinsolve.unrolled.diagnostics import MEASURES, record
+
+
+class Block(nn.Module):
+    def __init__(self, operator):
+        super().__init__()
+        self.attention = Attention(8, 2, operator=operator, dtype=torch.float64)
+
+    def forward(self, x):
+        return x + self.attention(x, x, x, need_weights=False)[0]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(Block(Softmax()), Block(Twicing(Gaussian(1.5))), Block(Softmax()))
+
+
+X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def value(rows, layer, measure):
+    found = [r["value"] for r in rows if r["layer"] == layer and r["measure"] == measure]
+    assert len(found) == 1
+    return torch.tensor(found[0], dtype=torch.float64)
+
+
+def test_every_measure_of_every_layer_is_recorded_once(model):
+    with record(model) as rows:
+        out = model(X)
+    names = [f"{i}.attention" for i in range(3)]
+    for layer, name in enumerate(names):
+        measured = [row["measure"] for row in rows if row["name"] == name]
+        missing = {"map_similarity_to_previous"} if layer == 0 else set()
+        assert sorted(measured) == sorted(set(MEASURES) - missing)
+        assert {row["layer"] for row in rows if row["name"] == name} == {layer}
+    assert_close(value(rows, 2, "token_similarity"), d.token_similarity(out).mean())
+
+
+def test_values_are_those_of_the_functions(model):
+    with record(model) as rows:
+        model(X)
+    first = model[0](X)
+    layer = model[1].attention
+    q, k, v = layer.project(first, first, first)
+    A = layer.operator.matrix(q, k)
+    q0, k0, v0 = model[0].attention.project(X, X, X)
+    before = Softmax().matrix(q0, k0)
+    expected = {
+        "map_similarity": d.map_similarity(A),
+        "map_similarity_to_previous": d.map_similarity(A, before),
+        "smoothness": d.smoothness(A @ v, A),
+        "regularized_energy": d.regularized_energy(A @ v, v0, A, lam=0.6),
+        "gradient_cosine": d.gradient_cosine(q, k, v),
+        "method_noise_share": d.method_noise_share(v, A @ v),
+        "log_condition_number": d.condition_number(model[1](first)).log(),
+    }
+    for name, tensor in expected.items():
+        assert_close(value(rows, 1, name), tensor.mean(), atol=1e-10, rtol=1e-10)
+
+
+def test_passes_are_numbered_and_hooks_go_away(model):
+    with record(model, {"share": lambda seen: d.high_frequency_share(seen.tokens)}) as rows:
+        model(X)
+        model(X[:1])
+    assert [(r["call"], r["layer"]) for r in rows] == [(c, i) for c in range(2) for i in range(3)]
+    model(X)
+    assert len(rows) == 6
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_output_and_gradients_are_untouched(model):
+    expected = model(X)
+    with record(model):
+        x = X.clone().requires_grad_()
+        found = model(x)
+        found.sum().backward()
+    assert_close(found, expected, atol=0, rtol=0)
+    assert x.grad is not None
+
+
+def test_masks_reach_the_measures(model):
+    layer = model[0].attention
+    padding = torch.arange(6).expand(2, 6) >= 4
+    with record(layer) as rows:
+        layer(X, X, X, padding, need_weights=False)
+    q, k, v = layer.project(X, X, X)
+    A = Softmax().matrix(q, k, mask=~padding[:, None, None, :])
+    assert_close(value(rows, 0, "smoothness"), d.smoothness(A @ v, A).mean())
+
+
+def test_class_attention_has_no_square_measures(model):
+    layer = model[0].attention
+    with record(layer) as rows:
+        layer(X[:, :1], X, X, need_weights=False)
+    assert "gradient_cosine" not in {row["measure"] for row in rows}
+
+
+def test_a_model_without_operators_is_refused():
+    with (
+        pytest.raises(ValueError, match="model: holds no Operator, got Linear"),
+        record(nn.Linear(2, 2)),
+    ):
+        pass

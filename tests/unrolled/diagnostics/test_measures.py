@@ -1,0 +1,198 @@
+"""Each measure against a literal loop or the solver of the same name, in float64."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve import solvers
+from twinsolve.unrolled import Gaussian, Softmax
+from twinsolve.unrolled import diagnostics as d
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+X = randn(2, 3, 7, 4)
+Q, K, V = (randn(2, 3, 7, 4, seed=seed) for seed in (1, 2, 3))
+A = torch.softmax(2 * randn(2, 3, 7, 7, seed=4), dim=-1)
+ZERO = {"atol": 1e-12, "rtol": 0}
+
+
+def cosine(x, y):
+    size = x.norm() * y.norm()
+    return float(x @ y / size) if size > 0 else 0.0
+
+
+def each(function, *tensors):
+    """The function on every matrix of batches of shape (2, 3, ...)."""
+    values = [[float(function(*(t[b, h] for t in tensors))) for h in range(3)] for b in range(2)]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_token_similarity_is_the_mean_over_pairs_nt_e3_ao_76(absolute):
+    def loop(x):
+        pairs = [cosine(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j]
+        return np.mean(np.abs(pairs) if absolute else pairs)
+
+    x = X.clone()
+    x[0, 0, 2] = 0
+    assert_close(d.token_similarity(x, absolute=absolute), each(loop, x), **ZERO)
+    assert d.token_similarity(x[..., :1].abs() + 1, absolute=absolute).min() > 1 - 1e-12
+
+
+def test_a_single_token_has_no_similarity():
+    with pytest.raises(ValueError, match="x: needs at least two tokens, got 1"):
+        d.token_similarity(X[..., :1, :])
+    with pytest.raises(ValueError, match="A: needs at least two keys, got 1"):
+        d.map_similarity(A[..., :1])
+
+
+@pytest.mark.parametrize("name", ["high_frequency_share", "condition_number"])
+def test_token_measures_are_those_of_the_solvers(name):
+    solved = getattr(solvers, name)
+    assert_close(getattr(d, name)(X), each(lambda x: solved(x.numpy()), X), atol=0, rtol=1e-12)
+
+
+def test_condition_number_is_infinite_without_full_rank():
+    x = torch.ones(5, 3)
+    assert torch.isinf(d.condition_number(x))
+    assert d.high_frequency_share(x) == 0
+    assert d.high_frequency_share(0 * x) == 0
+    assert d.token_similarity(0 * x) == 0
+
+
+def test_spectrum_is_that_of_the_solver_ao_spec():
+    spectrum, intensity = d.attention_spectrum(A)
+    for b in range(2):
+        for h in range(3):
+            expected, bands = solvers.attention_spectrum(A[b, h].numpy())
+            assert_close(spectrum[b, h].numpy(), expected, **ZERO)
+            assert_close(intensity[b, h].numpy(), bands, **ZERO)
+    first = torch.zeros(7, dtype=spectrum.dtype)
+    first[0] = 1
+    assert_close(spectrum[..., 0], first.expand(2, 3, 7), **ZERO)
+
+
+def test_spectrum_as_printed_has_equal_entries_e1_a():
+    """Without 1/n in the exponent every entry of the transform has the same phase, a full turn."""
+    n = 7
+    turns = np.outer(np.arange(n), np.arange(n))
+    printed = np.exp(2j * np.pi * turns) / math.sqrt(n)
+    assert np.allclose(printed, 1 / math.sqrt(n))
+    assert not np.allclose(printed @ A[0, 0].numpy() @ printed, d.attention_spectrum(A[0, 0])[0])
+
+
+def test_map_similarity_is_over_columns_ao_75():
+    def inside(a):
+        columns = a.T
+        return np.mean(
+            [
+                abs(cosine(x, y))
+                for i, x in enumerate(columns)
+                for j, y in enumerate(columns)
+                if i != j
+            ]
+        )
+
+    def between(a, b):
+        return np.mean([abs(cosine(x, y)) for x, y in zip(a.T, b.T, strict=True)])
+
+    B = torch.softmax(randn(2, 3, 7, 7, seed=5), dim=-1)
+    assert_close(d.map_similarity(A), each(inside, A), **ZERO)
+    assert_close(d.map_similarity(A, B), each(between, A, B), **ZERO)
+    assert_close(d.map_similarity(A, A), torch.ones(2, 3, dtype=torch.float64), **ZERO)
+    with pytest.raises(ValueError, match="B: must have the shape"):
+        d.map_similarity(A, B[..., :6])
+
+
+def test_logits_are_the_sum_of_four_parts_if_21():
+    x, p = randn(7, 6), randn(7, 6, seed=1)
+    w_q, w_k = randn(6, 4, seed=2), randn(6, 4, seed=3)
+    parts = d.logit_parts(x, p, w_q, w_k)
+    assert_close(sum(parts), ((x + p) @ w_q) @ ((x + p) @ w_k).T / 2, **ZERO)
+    assert_close(parts.token_position, x @ w_q @ w_k.T @ p.T / 2, **ZERO)
+    assert_close(parts.position_token, p @ w_q @ w_k.T @ x.T / 2, **ZERO)
+    scaled = d.logit_parts(x, p, w_q, w_k, scale=1.0)
+    assert_close(scaled.position_position, 2 * parts.position_position, **ZERO)
+    with pytest.raises(ValueError, match="positions: must have"):
+        d.logit_parts(x, p[:5], w_q, w_k)
+
+
+def test_energies_are_those_of_the_solvers_nt_5():
+    def J(u, k):
+        return solvers.smoothness(u.numpy(), (k + k.T).numpy())
+
+    def E(u, f, k):
+        return solvers.regularized_energy(u.numpy(), f.numpy(), (k + k.T).numpy(), 0.7)
+
+    assert_close(d.smoothness(V, A), each(J, V, A), atol=0, rtol=1e-12)
+    found = d.regularized_energy(V, Q, A, lam=0.7)
+    assert_close(found, each(E, V, Q, A), atol=0, rtol=1e-12)
+
+
+def test_gradient_cosine_against_the_loop_nt_t4():
+    def loop(q, k, v):
+        def step(rows):
+            weights = torch.exp(rows @ k.T / math.sqrt(q.shape[-1]))
+            return torch.stack(
+                [sum(w * (v[i] - v[j]) for j, w in enumerate(row)) for i, row in enumerate(weights)]
+            )
+
+        return np.mean([cosine(a, b) for a, b in zip(step(k), step(q), strict=True)])
+
+    assert_close(d.gradient_cosine(Q, K, V), each(loop, Q, K, V), atol=1e-10, rtol=0)
+
+
+def test_gradient_cosine_is_one_for_shared_queries_and_keys_e2_f():
+    """With q = k the two steps are one, so that the printed 0.982 cannot be this quantity."""
+    assert_close(d.gradient_cosine(K, K, V), torch.ones(2, 3, dtype=torch.float64), **ZERO)
+    causal = d.gradient_cosine(K, K, V, is_causal=True)
+    assert_close(causal, torch.full_like(causal, 6 / 7), **ZERO)  # the first token has no step
+    assert (d.gradient_cosine(Q, K, torch.ones_like(V)).abs() < 1).all()
+    with pytest.raises(ValueError, match="as many queries as keys, got 6 and 7"):
+        d.gradient_cosine(Q[..., :6, :], K, V)
+
+
+def test_method_noise_is_that_of_the_solver():
+    def loop(a, v):
+        noise = solvers.method_noise(a.numpy(), v.numpy())
+        return np.linalg.norm(noise) / np.linalg.norm(v.numpy())
+
+    assert_close(d.method_noise_share(V, A @ V), each(loop, A, V), **ZERO)
+    assert (d.method_noise_share(0 * V, V * 0) == 0).all()
+
+
+def test_jacobian_with_frozen_attention_is_a_kronecker_product_sk_jac():
+    a, w = A[0, 0], randn(4, 3, seed=6)
+    found = d.jacobian_spectrum(lambda x: a @ x @ w, X[0, 0])
+    expected = torch.linalg.svdvals(torch.kron(a, w.T.contiguous()))
+    assert_close(found, expected, atol=1e-12, rtol=0)
+    kappa = found[0] / found[-1]
+    assert_close(kappa, d.condition_number(a) * d.condition_number(w), atol=0, rtol=1e-8)
+
+
+@pytest.mark.parametrize("operator", [Softmax(), Gaussian(1.3)])
+def test_lipschitz_constant_is_the_largest_singular_value(operator):
+    def function(x):
+        return operator(x, x, x)
+
+    x = X[0, 0]
+    largest = d.jacobian_spectrum(function, x)[0]
+    assert_close(d.lipschitz_constant(function, x, n_iter=2000), largest, atol=0, rtol=1e-6)
+    assert d.lipschitz_constant(function, x, n_iter=2) <= largest * (1 + 1e-12)
+    assert d.lipschitz_constant(lambda x: 0 * x, x) == 0
+    with pytest.raises(ValueError, match="n_iter: must be a whole number >= 1"):
+        d.lipschitz_constant(function, x, n_iter=0)
+
+
+def test_lipschitz_constant_of_a_linear_layer():
+    layer = nn.Linear(4, 5, dtype=torch.float64)
+    expected = torch.linalg.matrix_norm(layer.weight.detach(), 2)
+    assert_close(d.lipschitz_constant(layer, X[0, 0], n_iter=300), expected, atol=0, rtol=1e-6)

@@ -1,0 +1,257 @@
+"""Measures of every attention layer of a model while it runs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Operator
+from .attention_maps import attention_spectrum, map_similarity
+from .energies import gradient_cosine, regularized_energy, smoothness
+from .tokens import (
+    condition_number,
+    high_frequency_share,
+    method_noise_share,
+    token_similarity,
+)
+
+
+@dataclass
+class Observation:
+    """What passed through one attention layer, without gradients.
+
+    Attributes
+    ----------
+    operator : Operator
+    q, k, v, output : Tensor of shape (..., heads, tokens, head_dim)
+        What the operator got and gave.
+    arguments : dict
+        Mask, ``is_causal`` and context that it got.
+    tokens : Tensor of shape (..., tokens, dim)
+        What the block around the layer gave.
+    previous_matrix : Tensor of the shape of `matrix`, or None
+        That of the layer before, if their shapes agree.
+    first_values : Tensor
+        Values of the first layer that was observed in this pass.
+    """
+
+    operator: Operator
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    output: Tensor
+    arguments: dict[str, Any]
+    tokens: Tensor
+    previous_matrix: Tensor | None
+    first_values: Tensor
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The operator's matrix, of shape (..., heads, n_queries, n_keys)."""
+        with torch.no_grad():
+            return self.operator.matrix(self.q, self.k, **self.arguments)
+
+
+Measure = Callable[[Observation], Tensor | None]
+
+
+def _between(seen: Observation) -> Tensor | None:
+    if seen.previous_matrix is None or seen.previous_matrix.shape != seen.matrix.shape:
+        return None
+    return map_similarity(seen.matrix, seen.previous_matrix)
+
+
+def _similarity(seen: Observation, *, absolute: bool) -> Tensor | None:
+    if seen.tokens.shape[-2] < 2:
+        return None
+    return token_similarity(seen.tokens, absolute=absolute)
+
+
+def _square(seen: Observation) -> bool:
+    return seen.q.shape[-2] == seen.k.shape[-2]
+
+
+def _gradient_cosine(seen: Observation) -> Tensor | None:
+    if not _square(seen):
+        return None
+    masks = {key: seen.arguments[key] for key in ("mask", "is_causal") if key in seen.arguments}
+    return gradient_cosine(seen.q, seen.k, seen.v, **masks)
+
+
+def _high_band(seen: Observation) -> Tensor | None:
+    """Mean intensity of the bands but the first, as a multiple of the first's."""
+    if not _square(seen) or seen.k.shape[-2] < 2:
+        return None
+    intensity = attention_spectrum(seen.matrix)[1]
+    return intensity[..., 1:].mean(dim=-1) / intensity[..., 0]
+
+
+def _energy(seen: Observation) -> Tensor | None:
+    if not _square(seen) or seen.first_values.shape != seen.output.shape:
+        return None
+    return regularized_energy(seen.output, seen.first_values, seen.matrix, lam=0.6)
+
+
+MEASURES: dict[str, Measure] = {
+    "token_similarity": lambda seen: _similarity(seen, absolute=False),
+    "absolute_token_similarity": lambda seen: _similarity(seen, absolute=True),
+    "high_frequency_share": lambda seen: high_frequency_share(seen.tokens),
+    "log_condition_number": lambda seen: condition_number(seen.tokens).log(),
+    "map_similarity": lambda seen: map_similarity(seen.matrix),
+    "map_similarity_to_previous": _between,
+    "high_band_intensity": _high_band,
+    "smoothness": lambda seen: smoothness(seen.output, seen.matrix) if _square(seen) else None,
+    "regularized_energy": _energy,
+    "gradient_cosine": _gradient_cosine,
+    "method_noise_share": lambda seen: (
+        method_noise_share(seen.v, seen.output) if _square(seen) else None
+    ),
+}
+
+
+@contextmanager
+def record(
+    model: nn.Module, measures: Mapping[str, Measure] | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """Measure every attention layer of a model in the forward passes inside the ``with`` block.
+
+    Layers are the modules whose `Operator` lies in an attention shell; the block around a layer is
+    the module that holds the shell (the shell itself where it is the model). Explicit matrices are
+    built for the measures that need them: on short sequences.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Holds shells such as `Attention`, its own or by `replace_attention`.
+    measures : mapping of str to callable, optional
+        Each takes an `Observation` to a Tensor, whose mean over batch and heads is recorded, or to
+        None where it has no meaning. By default `MEASURES`: signed and absolute cosines of tokens
+        (NT-E3, AO-76), share of high frequencies (AO-HF) and natural logarithm of the condition
+        number (SK-4) of the block's output; similarity of maps inside the layer (AO-75) and to the
+        layer before, mean intensity of their higher bands over the first's (AO-SPEC), smoothness J
+        and, with lam 0.6 towards the first values, energy E of the operator's output under its
+        matrix (NT-5), cosine of gradients (NT-T4), and method noise ``|v - A v| / |v|``.
+
+    Yields
+    ------
+    list of dict
+        Rows ``{"call", "layer", "name", "measure", "value"}`` as they come: number of the forward
+        pass and of the layer in it, name of the layer in the model. A `pandas.DataFrame` takes it.
+
+    Raises
+    ------
+    ValueError
+        If the model holds no operator.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Attention, Softmax
+    >>> from twinsolve.unrolled.diagnostics import record
+    >>> layer = Attention(8, 2, operator=Softmax())
+    >>> x = torch.randn(1, 6, 8)
+    >>> with record(layer) as rows:
+    ...     _ = layer(x, x, x, need_weights=False)
+    >>> sorted({row["measure"] for row in rows})[:2]
+    ['absolute_token_similarity', 'gradient_cosine']
+    """
+    recorder = _Recorder(MEASURES if measures is None else measures)
+    layers = list(_layers(model))
+    if not layers:
+        raise ValueError(f"model: holds no Operator, got {type(model).__name__}")
+    with ExitStack() as stack:
+        for handle in recorder.attach(model, layers):
+            stack.callback(handle.remove)
+        yield recorder.rows
+
+
+@dataclass(frozen=True)
+class _Layer:
+    name: str
+    operator: Operator
+    block: nn.Module
+
+
+def _layers(model: nn.Module) -> Iterator[_Layer]:
+    """Operators that no other operator holds, with the module around their shell."""
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        parent = modules[name.rpartition(".")[0]] if name else model
+        if not isinstance(module, Operator) or (name and isinstance(parent, Operator)):
+            continue
+        shell = name.rpartition(".")[0]
+        block = modules[shell.rpartition(".")[0]]
+        yield _Layer(shell, module, block)
+
+
+class _Recorder:
+    """Collects what operators see, and measures it when the block around them is done."""
+
+    def __init__(self, measures: Mapping[str, Measure]) -> None:
+        self.measures = measures
+        self.rows: list[dict[str, Any]] = []
+        self.call = -1
+        self._start()
+
+    def _start(self, *_: Any) -> None:
+        self.call += 1
+        self.seen: dict[str, dict[str, Any]] = {}
+        self.n_layers = 0
+        self.previous: Tensor | None = None
+        self.first_values: Tensor | None = None
+
+    def attach(self, model: nn.Module, layers: list[_Layer]) -> Iterator[Any]:
+        self.call = -1
+        yield model.register_forward_pre_hook(self._start)
+        for layer in layers:
+            yield layer.operator.register_forward_hook(self._operator_hook(layer), with_kwargs=True)
+            yield layer.block.register_forward_hook(self._block_hook(layer))
+
+    def _operator_hook(self, layer: _Layer) -> Callable[..., None]:
+        def hook(module: Any, inputs: Any, arguments: dict[str, Any], output: Tensor) -> None:
+            q, k, v = (x.detach() for x in inputs)
+            self.seen[layer.name] = {
+                "q": q, "k": k, "v": v, "output": output.detach(), "arguments": arguments
+            }  # fmt: skip
+
+        return hook
+
+    def _block_hook(self, layer: _Layer) -> Callable[..., None]:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            seen = self.seen.pop(layer.name, None)
+            if seen is None:
+                return
+            tokens = output[0] if isinstance(output, tuple) else output
+            if self.first_values is None:
+                self.first_values = seen["v"]
+            observation = Observation(
+                operator=layer.operator,
+                tokens=tokens.detach(),
+                previous_matrix=self.previous,
+                first_values=self.first_values,
+                **seen,
+            )
+            with torch.no_grad():
+                self._measure(layer.name, observation)
+
+        return hook
+
+    def _measure(self, name: str, observation: Observation) -> None:
+        for measure, function in self.measures.items():
+            value = function(observation)
+            if value is not None:
+                self.rows.append(
+                    {
+                        "call": self.call,
+                        "layer": self.n_layers,
+                        "name": name,
+                        "measure": measure,
+                        "value": float(value.double().mean()),
+                    }
+                )
+        self.n_layers += 1
+        self.previous = observation.__dict__.get("matrix")
