@@ -1,0 +1,36 @@
+"""What operators cost: memory that grows with the tokens, and the kernel that they reach."""
+
+import math
+
+import pytest
+
+from twinsolve.bench.speed.attention_cost import profile_run
+from twinsolve.bench.speed.attention_race import Attending, Setting
+from twinsolve.unrolled import operator_names
+
+# Their own definition takes the whole matrix, on both sides of the twin.
+QUADRATIC: set[str] = set()
+FUSED = {"gaussian", "softmax", "twicing"}
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_peak_memory_grows_linearly_with_the_tokens(name):
+    few, many = 256, 4096
+    peaks = []
+    for tokens in (few, many):
+        way = Attending(name, "fused", Setting((1, 1, tokens, 32)))
+        way.infer()
+        peaks.append(profile_run(way.train, "cpu").peak_memory)
+    exponent = math.log(peaks[1] / peaks[0]) / math.log(many / few)
+    if name in QUADRATIC:
+        assert exponent > 1.05, f"{name} has become linear: take it off the list"
+    else:
+        assert exponent <= 1.05
+
+
+@pytest.mark.parametrize("name", sorted(FUSED))
+def test_reaches_the_fused_kernel_and_no_other(name):
+    """Unequal widths, masks with gradients or dropout would silently leave it."""
+    way = Attending(name, "fused", Setting((2, 3, 300, 16)))
+    way.train()
+    assert profile_run(way.train, "cpu").kernels == {"flash_attention_for_cpu"}
