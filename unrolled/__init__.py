@@ -25,6 +25,17 @@ from .kernel_smoothing import (
 from .locally_linear import (
     LocallyLinear,
 )
+from .models import (
+    Block,
+    ClassAttentionTransformer,
+    ConvMixer,
+    LanguageModel,
+    VisionTransformer,
+    WindowedTransformer,
+    load_huggingface_state_dict,
+    load_timm_state_dict,
+    sinusoidal_positions,
+)
 from .named_operators import (
     make_operator,
     operator_names,
@@ -36,9 +47,13 @@ from .sparse_coding import (
 
 __all__ = [
     "Attention",
+    "Block",
+    "ClassAttentionTransformer",
     "Context",
+    "ConvMixer",
     "Correction",
     "Gaussian",
+    "LanguageModel",
     "LocallyLinear",
     "NonLocalMeansAttention",
     "Operator",
@@ -47,7 +62,12 @@ __all__ = [
     "SoftmaxSmoother",
     "SparseCoding",
     "Twicing",
+    "VisionTransformer",
+    "WindowedTransformer",
+    "load_huggingface_state_dict",
+    "load_timm_state_dict",
     "make_operator",
     "operator_names",
     "register_operator",
+    "sinusoidal_positions",
 ]
