@@ -1,8 +1,8 @@
-"""The transformer block with a slot for each part that the papers exchange, and stacks of it."""
+"""The transformer block with a slot for each part that the papers exchange."""
 
 import copy
+import inspect
 from collections.abc import Callable
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,8 @@ class Block(nn.Module):
         False leaves the part out; ``feed_forward(dim)`` makes a module of one's own, tokens to
         tokens.
     scale : callable, optional
-        ``scale(dim)`` makes a module y -> y on the branch outputs, such as ``LayerScale``.
+        ``scale(dim)`` makes a module y -> y on the branch outputs, such as ``LayerScale``. If its
+        `forward` takes a `key_padding_mask`, it is given the block's.
     scale_feed_forward : bool, default=True
         False scales the attention branch alone, as FeatScale is defined.
     residual : callable, optional
@@ -145,6 +146,9 @@ class Block(nn.Module):
             )
             self.feed_forward_scale = make_scale(dim) if scale_feed_forward else nn.Identity()
             self.feed_forward_residual = make_residual() if feed_forward_skip else NoSkip()
+        self._padded_scales = {
+            n for n, m in self.named_children() if n.endswith("_scale") and _takes_padding(m)
+        }
         self.to(device=device, dtype=dtype)
         self.reset_parameters()
 
@@ -195,83 +199,26 @@ class Block(nn.Module):
             queries, keys, keys, key_padding_mask,
             need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
         )  # fmt: skip
-        x = self.attention_residual(x, self.attention_scale(self.dropout(y)), context)
+        hidden = None if key_padding_mask is None else key_padding_mask[:, : x.shape[1]]
+        x = self.attention_residual(x, self._scaled("attention_scale", y, hidden), context)
         if self.feed_forward is None:
             return x
         y = self.feed_forward(self.feed_forward_norm(x))
-        return self.feed_forward_residual(x, self.feed_forward_scale(self.dropout(y)), context)
+        return self.feed_forward_residual(x, self._scaled("feed_forward_scale", y, hidden), context)
 
-
-def layer_settings(depth: int, **options: Any) -> list[dict[str, Any]]:
-    """Each layer's options: a list or tuple holds one value a layer, anything else is for all.
-
-    Raises
-    ------
-    ValueError
-        If a list has not `depth` entries.
-    """
-    for name, value in options.items():
-        if isinstance(value, list | tuple) and len(value) != depth:
-            raise ValueError(
-                f"{name}: must be one value or a list of {depth}, one a layer, got {len(value)}"
-            )
-    return [
-        {n: v[i] if isinstance(v, list | tuple) else v for n, v in options.items()}
-        for i in range(depth)
-    ]
-
-
-def make_blocks(depth: int, dim: int, num_heads: int, **options: Any) -> nn.ModuleList:
-    """`depth` blocks with options as in `layer_settings`."""
-    settings = layer_settings(check_count(depth, "depth", 0), **options)
-    return nn.ModuleList(Block(dim, num_heads, **setting) for setting in settings)
-
-
-def run_blocks(
-    blocks: nn.ModuleList,
-    x: Tensor,
-    context: Context,
-    *,
-    states: list[Tensor] | None = None,
-    **arguments: Any,
-) -> Tensor:
-    """Pass tokens and one context through all blocks; `states` collects what leaves each."""
-    context.first_tokens = x
-    keeps_history = any(block.needs_history for block in blocks)
-    for block in blocks:
-        if keeps_history:
-            context.history.append(x)
-        x = block(x, context, **arguments)
-        if states is not None:
-            states.append(x)
-    return x
-
-
-def operators(blocks: nn.ModuleList) -> list[Operator]:
-    """The operator of each block."""
-    return [cast(Block, block).attention.operator for block in blocks]
-
-
-def check_positions(blocks: nn.ModuleList, positions: str | None) -> None:
-    """Refuse operators that read positions in a model without any.
-
-    Raises
-    ------
-    ValueError
-    """
-    for operator in operators(blocks):
-        if positions is None and {"positions", "projected_positions"} & set(operator.needs):
-            raise ValueError(
-                f"positions: {type(operator).__name__} reads positions; must be 'learned' or "
-                "'sinusoidal', got None"
-            )
+    def _scaled(self, name: str, y: Tensor, hidden: Tensor | None) -> Tensor:
+        scale, y = getattr(self, name), self.dropout(y)
+        if hidden is None or name not in self._padded_scales:
+            return scale(y)
+        return scale(y, key_padding_mask=hidden)
 
 
 def reset_children(module: nn.Module) -> None:
     """Call `reset_parameters` of the outermost modules inside that have it."""
     for child in module.children():
-        if hasattr(child, "reset_parameters"):
-            child.reset_parameters()
+        reset = getattr(child, "reset_parameters", None)
+        if callable(reset):
+            reset()
         else:
             reset_children(child)
 
@@ -281,6 +228,10 @@ def xavier_(linear: nn.Linear) -> None:
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
+
+
+def _takes_padding(scale: nn.Module) -> bool:
+    return "key_padding_mask" in inspect.signature(scale.forward).parameters
 
 
 def _make(operator: OperatorLike, num_heads: int, head_dim: int) -> Operator:

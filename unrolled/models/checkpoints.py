@@ -18,6 +18,8 @@ _TIMM = (
     (r"^(blocks\.\d+)\.attn\.qkv\.", r"\1.attention.in_proj_"),
     (r"^(blocks\.\d+)\.attn\.proj\.", r"\1.attention.out_proj."),
     (r"^(blocks\.\d+)\.mlp\.", r"\1.feed_forward."),
+    (r"^(blocks\.\d+)\.ls1\.", r"\1.attention_scale."),
+    (r"^(blocks\.\d+)\.ls2\.", r"\1.feed_forward_scale."),
 )
 # Saved files have the longer names, models in memory since transformers 5 the shorter ones.
 _HUGGINGFACE = (

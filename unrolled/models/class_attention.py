@@ -6,15 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
-from .blocks import (
-    OperatorLike,
-    check_positions,
-    make_blocks,
-    operators,
-    reset_children,
-    run_blocks,
-    xavier_,
-)
+from .blocks import OperatorLike, reset_children, xavier_
+from .stacks import check_positions, make_blocks, operators, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
 
 

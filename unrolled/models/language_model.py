@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Context, check_count
-from .blocks import OperatorLike, make_blocks, operators, reset_children, run_blocks, xavier_
+from .blocks import OperatorLike, reset_children, xavier_
+from .stacks import make_blocks, operators, run_blocks
 from .tokens import SINUSOIDAL_SCALE, Positions
 
 

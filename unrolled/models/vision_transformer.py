@@ -6,14 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
-from .blocks import (
-    OperatorLike,
-    check_positions,
-    make_blocks,
-    reset_children,
-    run_blocks,
-    xavier_,
-)
+from .blocks import OperatorLike, reset_children, xavier_
+from .stacks import check_positions, make_blocks, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
 
 

@@ -6,15 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, check_count
-from .blocks import (
-    Block,
-    OperatorLike,
-    check_positions,
-    layer_settings,
-    operators,
-    reset_children,
-    xavier_,
-)
+from .blocks import Block, OperatorLike, reset_children, xavier_
+from .stacks import check_positions, layer_settings, operators
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, size_pair
 from .windows import Windows
 
