@@ -45,7 +45,6 @@ class Recorder(Operator):
 def test_every_operator_runs_and_all_parameters_learn(name, pool):
     vit = model(operator=name, pool=pool, scale=lambda dim: nn.Linear(dim, dim)).train()
     F.cross_entropy(vit(IMAGES), torch.tensor([0, 1, 2])).backward()
-    # One ISTA layer may have its threshold over all products, where nothing depends on it.
     idle = {n for n, p in vit.named_parameters() if p.grad is None or not p.grad.isfinite().all()}
     assert not idle
 
@@ -130,10 +129,7 @@ def test_hidden_patches_are_as_if_absent(pool, name):
     hidden[:, 20:] = True
     changed = images.clone()
     changed[:, :, 10:] = 50.0
-    try:
-        found, expected = (vit(x, hidden) for x in (changed, images))
-    except ValueError as error:
-        pytest.skip(str(error))
+    found, expected = (vit(x, hidden) for x in (changed, images))
     # Values of size 50 at most move the rounding of blocked sums.
     assert_close(found, expected, atol=2e-4, rtol=1e-4)
     assert not torch.allclose(vit(changed), vit(images), atol=1e-2)
