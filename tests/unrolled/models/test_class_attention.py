@@ -57,6 +57,7 @@ def test_every_operator_runs_among_patches_and_in_class_attention_or_is_refused(
     vit(IMAGES).square().sum().backward()
     grads = {n: p.grad for n, p in vit.named_parameters() if ".operator." not in n}
     assert all(g is not None and g.isfinite().all() for g in grads.values())
+    assert grads["patch_embedding.projection.weight"].any()
 
 
 class NeedsFirst(Softmax):
