@@ -40,6 +40,17 @@ from .kernel_smoothing import (
 from .locally_linear import (
     LocallyLinear,
 )
+from .models import (
+    Block,
+    ClassAttentionTransformer,
+    ConvMixer,
+    LanguageModel,
+    VisionTransformer,
+    WindowedTransformer,
+    load_huggingface_state_dict,
+    load_timm_state_dict,
+    sinusoidal_positions,
+)
 from .named_operators import (
     make_operator,
     operator_names,
@@ -51,9 +62,13 @@ from .sparse_coding import (
 
 __all__ = [
     "Attention",
+    "Block",
+    "ClassAttentionTransformer",
     "Context",
+    "ConvMixer",
     "Correction",
     "Gaussian",
+    "LanguageModel",
     "LocallyLinear",
     "NonLocalMeansAttention",
     "Operator",
@@ -62,12 +77,16 @@ __all__ = [
     "SoftmaxSmoother",
     "SparseCoding",
     "Twicing",
+    "VisionTransformer",
+    "WindowedTransformer",
     "attention_spectrum",
     "condition_number",
     "gradient_cosine",
     "high_frequency_share",
     "jacobian_spectrum",
     "lipschitz_constant",
+    "load_huggingface_state_dict",
+    "load_timm_state_dict",
     "logit_parts",
     "make_operator",
     "map_similarity",
@@ -76,6 +95,7 @@ __all__ = [
     "record",
     "register_operator",
     "regularized_energy",
+    "sinusoidal_positions",
     "smoothness",
     "token_similarity",
 ]

@@ -1,1 +1,39 @@
 """Backbones whose attention is any operator."""
+
+from .blocks import (
+    Block,
+)
+from .checkpoints import (
+    load_huggingface_state_dict,
+    load_timm_state_dict,
+)
+from .class_attention import (
+    ClassAttentionTransformer,
+)
+from .conv_mixer import (
+    ConvMixer,
+)
+from .language_model import (
+    LanguageModel,
+)
+from .tokens import (
+    sinusoidal_positions,
+)
+from .vision_transformer import (
+    VisionTransformer,
+)
+from .windowed_transformer import (
+    WindowedTransformer,
+)
+
+__all__ = [
+    "Block",
+    "ClassAttentionTransformer",
+    "ConvMixer",
+    "LanguageModel",
+    "VisionTransformer",
+    "WindowedTransformer",
+    "load_huggingface_state_dict",
+    "load_timm_state_dict",
+    "sinusoidal_positions",
+]

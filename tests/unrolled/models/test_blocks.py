@@ -1,0 +1,202 @@
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.unrolled import Block, Context, Gaussian, Softmax, SparseCoding, Twicing
+from twinsolve.unrolled.models.stacks import make_blocks, run_blocks
+
+X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+HIDDEN = torch.zeros(2, 7, dtype=torch.bool)
+HIDDEN[1, 4:] = True
+
+
+def block(**options):
+    torch.manual_seed(0)
+    return Block(12, 3, dtype=torch.float64, **options).eval()
+
+
+def attention(layer, x):
+    u = layer.attention_norm(x)
+    return layer.attention(u, u, u)[0]
+
+
+def feed_forward(layer, x):
+    return layer.feed_forward(layer.feed_forward_norm(x))
+
+
+class Times(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((dim,), 0.25))
+
+    def forward(self, y):
+        return self.factor * y
+
+
+class MeanOfShown(nn.Module):
+    """Like FeatScale: reads all tokens, so that it must know which are padding."""
+
+    def forward(self, y, key_padding_mask=None):
+        shown = torch.ones_like(y[..., :1]) if key_padding_mask is None else ~key_padding_mask
+        shown = shown.reshape(*y.shape[:2], 1).to(y.dtype)
+        return y + (shown * y).sum(1, keepdim=True) / shown.sum(1, keepdim=True)
+
+
+class FromFirst(nn.Module):
+    needs_history = True
+
+    def forward(self, x, y, context):
+        self.seen = len(context.history), context.history[-1], context.first_tokens
+        return x + y + 0.5 * context.first_tokens
+
+
+def test_equals_pytorchs_pre_norm_encoder_layer():
+    layer = block(mlp_ratio=2)
+    theirs = nn.TransformerEncoderLayer(
+        12, 3, 24, activation="gelu", norm_first=True, batch_first=True, layer_norm_eps=1e-6,
+        dtype=torch.float64,
+    ).eval()  # fmt: skip
+    for module in (layer, theirs):
+        for p in module.parameters():
+            nn.init.normal_(p, std=0.3)
+    names = {
+        "self_attn": "attention", "norm1": "attention_norm", "norm2": "feed_forward_norm",
+        "linear1": "feed_forward.fc1", "linear2": "feed_forward.fc2",
+    }  # fmt: skip
+    theirs.load_state_dict(
+        {
+            name: layer.state_dict()[name.replace(name.split(".")[0], names[name.split(".")[0]])]
+            for name in theirs.state_dict()
+        }
+    )
+    assert_close(layer(X), theirs(X), atol=1e-12, rtol=0)
+    masked, expected = layer(X, key_padding_mask=HIDDEN), theirs(X, src_key_padding_mask=HIDDEN)
+    assert_close(masked[~HIDDEN], expected[~HIDDEN], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("attention_skip", [True, False])
+@pytest.mark.parametrize("feed_forward_skip", [True, False])
+def test_skips_and_feed_forward_switch_off(attention_skip, feed_forward_skip):
+    layer = block(attention_skip=attention_skip, feed_forward_skip=feed_forward_skip)
+    x = attention(layer, X) + (X if attention_skip else 0)
+    expected = feed_forward(layer, x) + (x if feed_forward_skip else 0)
+    assert_close(layer(X), expected, atol=1e-13, rtol=0)
+    alone = block(attention_skip=attention_skip, feed_forward=False)
+    alone.load_state_dict(layer.state_dict(), strict=False)
+    assert_close(alone(X), x, atol=1e-13, rtol=0)
+    assert not any("feed_forward" in name for name in alone.state_dict())
+
+
+def test_a_feed_forward_module_of_ones_own():
+    layer = block(feed_forward=lambda dim: nn.Linear(dim, dim))
+    assert layer.feed_forward.weight.dtype == torch.float64
+    x = X + attention(layer, X)
+    assert_close(layer(X), x + feed_forward(layer, x))
+
+
+@pytest.mark.parametrize("scale_feed_forward", [True, False])
+def test_scales_act_on_the_branch_outputs(scale_feed_forward):
+    layer = block(scale=Times, scale_feed_forward=scale_feed_forward)
+    x = X + 0.25 * attention(layer, X)
+    expected = x + (0.25 if scale_feed_forward else 1) * feed_forward(layer, x)
+    assert_close(layer(X), expected, atol=1e-13, rtol=0)
+    assert layer.attention_scale is not layer.feed_forward_scale
+
+
+def test_scales_that_read_all_tokens_are_told_of_padding():
+    layer = block(scale=lambda dim: MeanOfShown())
+    changed = X.clone()
+    changed[HIDDEN] = 100.0
+    found, expected = (layer(x, key_padding_mask=HIDDEN)[~HIDDEN] for x in (changed, X))
+    assert_close(found, expected, atol=1e-12, rtol=0)
+    memory = layer(X[:, :3], memory=X[:, 3:], key_padding_mask=HIDDEN)
+    assert memory.shape == (2, 3, 12)
+
+
+def test_residual_objects_are_given_the_tokens_and_the_context():
+    torch.manual_seed(0)
+    blocks = make_blocks(3, 12, 3, residual=FromFirst, dtype=torch.float64)
+    states = [X]
+    run_blocks(blocks, X, Context(), states=states)
+    for index, layer in enumerate(blocks):
+        entered = states[index]
+        x = entered + attention(layer, entered) + 0.5 * X
+        assert_close(states[index + 1], x + feed_forward(layer, x) + 0.5 * X, atol=1e-12, rtol=0)
+        count, last, first = layer.attention_residual.seen
+        assert count == index + 1
+        assert last is entered
+        assert first is X
+
+
+def test_no_history_is_kept_unless_a_residual_reads_it():
+    context = Context()
+    run_blocks(make_blocks(2, 12, 3, dtype=torch.float64), X, context)
+    assert context.history == []
+    assert context.first_tokens is X
+
+
+def test_memory_is_attended_to_and_stays():
+    layer = block()
+    found = layer(X[:, :2], memory=X[:, 2:], key_padding_mask=HIDDEN)
+    assert_close(found, layer(X, key_padding_mask=HIDDEN)[:, :2], atol=1e-13, rtol=0)
+
+
+def test_operators_by_name_object_and_factory():
+    assert isinstance(block(operator="twicing").attention.operator, Twicing)
+    operator = SparseCoding(0.3, num_heads=3, learnable=True)
+    first, second = make_blocks(2, 12, 3, operator=operator)
+    assert first.attention.operator is not second.attention.operator
+    assert first.attention.operator.lam.initial == 0.3
+    seen = []
+
+    def factory(num_heads, head_dim):
+        seen.append((num_heads, head_dim))
+        return Gaussian()
+
+    assert isinstance(block(operator=factory).attention.operator, Gaussian)
+    assert seen == [(3, 4)]
+    mixed = make_blocks(2, 12, 3, operator=["softmax", Gaussian()], mlp_ratio=(1, 2))
+    assert isinstance(mixed[0].attention.operator, Softmax)
+    assert isinstance(mixed[1].attention.operator, Gaussian)
+    assert [b.feed_forward.fc1.out_features for b in mixed] == [12, 24]
+
+
+def test_initial_weights_are_xavier_for_each_projection():
+    torch.manual_seed(0)
+    layer = Block(96, 3, mlp_ratio=2)
+    for weight in (*layer.attention.in_proj_weight.chunk(3), layer.attention.out_proj.weight):
+        assert_close(weight.abs().max().item(), (6 / 192) ** 0.5, atol=0, rtol=0.01)
+    for linear in (layer.feed_forward.fc1, layer.feed_forward.fc2):
+        assert_close(linear.weight.abs().max().item(), (6 / 288) ** 0.5, atol=0, rtol=0.01)
+        assert not linear.bias.any()
+    assert not layer.attention.in_proj_bias.any()
+
+
+def test_dropout_acts_in_training_alone():
+    layer = block(dropout=0.5)
+    assert_close(layer(X), block()(X))
+    assert not torch.allclose(layer.train()(X), block()(X))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"operator": 3}, "operator: must be a name"),
+        ({"operator": "soft"}, "operator: must be one of"),
+        ({"operator": lambda heads, dim: nn.Identity()}, "operator: must be an Operator"),
+        ({"mlp_ratio": 0}, "mlp_ratio: must be finite and > 0"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Block(12, 3, **options)
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(ValueError, match="dim: must be a multiple of num_heads=5"):
+        Block(12, 5)
+    with pytest.raises(ValueError, match="operator: must be one value or a list of 3"):
+        make_blocks(3, 12, 3, operator=["softmax", "softmax"])
+    with pytest.raises(ValueError, match="depth: must be a whole number >= 0"):
+        make_blocks(-1, 12, 3)

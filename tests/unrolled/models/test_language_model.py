@@ -1,0 +1,151 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from twinsolve.unrolled import LanguageModel, Softmax, make_operator, operator_names
+
+IDS = torch.randint(11, (2, 18), generator=torch.Generator().manual_seed(0))
+CAUSAL = [n for n in operator_names() if make_operator(n, num_heads=3, head_dim=4).causal]
+
+
+def model(**options):
+    torch.manual_seed(0)
+    return LanguageModel(11, 12, 3, 3, 20, **options).eval()
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_no_token_sees_the_future(name):
+    lm = model(operator=name, dtype=torch.float64)
+    expected = lm(IDS)
+    for t in (1, 8, 17):
+        changed = IDS.clone()
+        changed[:, t:] = (changed[:, t:] + 5) % 11
+        found = lm(changed)
+        assert_close(found[:, :t], expected[:, :t], atol=1e-11, rtol=0)
+        assert not torch.allclose(found[:, t], expected[:, t], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_hidden_tokens_are_seen_by_none(name):
+    lm = model(operator=name, dtype=torch.float64)
+    hidden = torch.zeros(2, 18, dtype=torch.bool)
+    hidden[0, 6:] = hidden[1, :2] = True
+    changed = torch.where(hidden, (IDS + 3) % 11, IDS)
+    found, expected = (lm(ids, hidden) for ids in (changed, IDS))
+    assert_close(found[~hidden], expected[~hidden], atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_all_parameters_learn(name):
+    lm = model(operator=name, tie_weights=False).train()
+    lm.loss(IDS).backward()
+    grads = {n: p.grad for n, p in lm.named_parameters() if ".operator." not in n}
+    assert all(g is not None and g.isfinite().all() for g in grads.values())
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_scores_are_those_of_the_formula(tie_weights):
+    lm = model(tie_weights=tie_weights)
+    x = lm.embedding.weight[IDS] * 12**0.5 + lm.positions.weight[:18]
+    for block in lm.blocks:
+        u = block.attention_norm(x)
+        later = torch.ones(18, 18, dtype=torch.bool).triu(1)
+        x = x + block.attention(u, u, u, attn_mask=later)[0]
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    weight = lm.embedding.weight if tie_weights else lm.head.weight
+    assert_close(lm(IDS), lm.norm(x) @ weight.T, atol=1e-5, rtol=0)
+    assert ("head.weight" in lm.state_dict()) != tie_weights
+
+
+def test_the_loss_is_that_of_the_next_tokens():
+    lm = model()
+    log_p = lm(IDS).log_softmax(dim=-1)
+    each = torch.stack([-log_p[b, t, IDS[b, t + 1]] for b in range(2) for t in range(17)])
+    assert_close(lm.loss(IDS), each.mean())
+    hidden = torch.zeros(2, 18, dtype=torch.bool)
+    hidden[1, 5:] = True
+    log_p = lm(IDS, hidden).log_softmax(dim=-1)
+    kept = [(0, t) for t in range(17)] + [(1, t) for t in range(4)]
+    each = torch.stack([-log_p[b, t, IDS[b, t + 1]] for b, t in kept])
+    assert_close(lm.loss(IDS, hidden), each.mean())
+
+
+def test_nothing_to_predict_costs_nothing():
+    assert model().loss(IDS[:, :1]) == 0
+    assert model().loss(IDS, torch.ones(2, 18, dtype=torch.bool)) == 0
+
+
+def test_it_learns_a_sequence_by_heart():
+    lm = model().train()
+    optimizer = torch.optim.Adam(lm.parameters(), lr=1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        lm.loss(IDS[:1]).backward()
+        optimizer.step()
+    assert lm.loss(IDS[:1]) < 0.1
+    assert_close(lm(IDS[:1])[0, :-1].argmax(dim=-1), IDS[0, 1:])
+
+
+def test_residual_objects_reach_the_blocks():
+    class FromFirst(nn.Module):
+        def forward(self, x, y, context):
+            return x + y + 0.3 * context.first_tokens
+
+    assert not torch.allclose(model(residual=FromFirst)(IDS), model()(IDS))
+
+
+def test_constructs_on_the_meta_device():
+    empty = model(device="meta")
+    assert all(p.is_meta for p in empty.parameters())
+    empty, lm = empty.to_empty(device="cpu"), model()
+    for m in (empty, lm):
+        torch.manual_seed(1)
+        m.reset_parameters()
+    assert_close(empty(IDS), lm(IDS), atol=0, rtol=0)
+    assert len(list(empty.parameters())) == len(list(lm.parameters()))
+
+
+def test_exports_and_autocast():
+    """bfloat16 has 8 bits: errors of 2^-8 in scores of size 3 or so, over three layers."""
+    lm = model()
+    exported = torch.export.export(lm, (IDS,)).module()
+    assert_close(exported(IDS), lm(IDS), atol=1e-6, rtol=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = lm(IDS)
+    assert (mixed.float() - lm(IDS)).abs().max() < 0.1
+
+
+class NotCausal(Softmax):
+    causal = False
+
+
+def test_operators_that_cannot_be_causal_are_refused():
+    with pytest.raises(ValueError, match="operator: NotCausal does not support causal masks"):
+        model(operator=["softmax", NotCausal(), "softmax"])
+    for name in set(operator_names()) - set(CAUSAL):
+        with pytest.raises(ValueError, match="does not support causal masks"):
+            model(operator=name)
+
+
+def test_bad_inputs_are_named():
+    lm = model()
+    with pytest.raises(ValueError, match="ids: must have at most 20 tokens, got 21"):
+        lm(torch.zeros(1, 21, dtype=torch.long))
+    for ids in (torch.zeros(3, dtype=torch.long), torch.zeros(1, 3)):
+        with pytest.raises(ValueError, match="ids: must be integers of shape"):
+            lm(ids)
+    with pytest.raises(ValueError, match=r"key_padding_mask: must have shape \(2, 18\)"):
+        lm(IDS, torch.zeros(2, 17, dtype=torch.bool))
+    for name in ("vocab_size", "max_length"):
+        settings = {"vocab_size": 11, "dim": 12, "depth": 1, "num_heads": 3, "max_length": 20}
+        with pytest.raises(ValueError, match=f"{name}: must be a whole number >= 1"):
+            LanguageModel(**settings | {name: 0})
+
+
+def test_embeddings_start_with_tokens_of_unit_size():
+    torch.manual_seed(0)
+    lm = LanguageModel(500, 64, 1, 2, 8)
+    tokens = F.embedding(torch.arange(500), lm.embedding.weight) * 8
+    assert_close(tokens.std().item(), 1.0, atol=0, rtol=0.03)

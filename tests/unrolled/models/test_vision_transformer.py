@@ -1,0 +1,267 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    Operator,
+    SparseCoding,
+    VisionTransformer,
+    operator_names,
+    sinusoidal_positions,
+)
+
+IMAGES = torch.randn(3, 2, 8, 12, generator=torch.Generator().manual_seed(0))
+
+
+def model(seed=0, **options):
+    torch.manual_seed(seed)
+    settings = {"image_size": (8, 12), "patch_size": (2, 3), "in_channels": 2, "num_classes": 5}
+    return VisionTransformer(
+        **settings | {"dim": 12, "depth": 2, "num_heads": 3} | options
+    ).eval()  # fmt: skip
+
+
+class Recorder(Operator):
+    """Softmax attention that keeps the contexts it was given."""
+
+    needs = ("positions", "first_values", "previous_values", "first_tokens")
+
+    def __init__(self):
+        super().__init__()
+        self.contexts = []
+
+    def attend(self, q, k, v, mask, is_causal, context):
+        fields = {name: getattr(context, name) for name in self.needs}
+        self.contexts.append((context, fields, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+@pytest.mark.parametrize("name", operator_names())
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_every_operator_runs_and_all_parameters_learn(name, pool):
+    vit = model(operator=name, pool=pool, scale=lambda dim: nn.Linear(dim, dim)).train()
+    F.cross_entropy(vit(IMAGES), torch.tensor([0, 1, 2])).backward()
+    for n, p in vit.named_parameters():
+        # Some operators do not depend on a parameter of theirs, such as a shift of whole rows.
+        if ".operator." not in n:
+            assert p.grad is not None, n
+        assert p.grad is None or p.grad.isfinite().all(), n
+
+
+def test_one_fresh_context_goes_through_all_layers():
+    vit = model(operator=Recorder())
+    for _ in range(2):
+        vit(IMAGES)
+    records = [block.attention.operator.contexts for block in vit.blocks]
+    first, last = (records[i][1] for i in (0, 1))
+    assert first[0] is last[0]
+    assert records[0][0][0] is not first[0]
+    v = first[2]
+    for _, fields, _ in (first, last):
+        assert_close(fields["positions"], vit.positions.weight)
+        assert_close(fields["first_tokens"], vit.tokens(IMAGES))
+        assert fields["first_values"] is v
+    assert first[1]["previous_values"] is None
+    assert last[1]["previous_values"] is v
+
+
+def test_gradcheck():
+    vit = model(dim=6, depth=1, num_heads=2, num_classes=2, dtype=torch.float64)
+    images = IMAGES[:1].double().requires_grad_()
+    assert torch.autograd.gradcheck(vit, images)
+
+
+def test_tokens_are_embedded_patches_behind_a_class_token_plus_positions():
+    vit = model()
+    weight = vit.patch_embedding.projection.weight.view(12, 2, 2, 3)
+    convolved = F.conv2d(IMAGES, weight, vit.patch_embedding.projection.bias, stride=(2, 3))
+    patches = convolved.flatten(2).mT + vit.positions.weight[1:]
+    first = (vit.class_token + vit.positions.weight[0]).expand(3, 1, 12)
+    assert_close(vit.tokens(IMAGES), torch.cat([first, patches], dim=1), atol=1e-5, rtol=0)
+    bare = model(pool="mean", positions=None)
+    assert bare.tokens(IMAGES).shape == (3, 16, 12)
+    assert not any("positions" in name or "class" in name for name in bare.state_dict())
+
+
+def test_pools_read_the_class_token_or_the_mean():
+    for pool in ("class", "mean"):
+        vit = model(pool=pool)
+        features = vit.forward_features(IMAGES)
+        pooled = features[:, 0] if pool == "class" else features.mean(dim=1)
+        assert_close(vit(IMAGES), vit.head(pooled))
+        headless = model(pool=pool, num_classes=0)
+        assert headless(IMAGES).shape == (3, 12)
+
+
+def test_intermediates_are_the_tokens_and_what_leaves_each_block():
+    vit = model(depth=3)
+    states = vit.intermediates(IMAGES)
+    assert len(states) == 4
+    assert_close(states[0], vit.tokens(IMAGES))
+    for block, entered, left in zip(vit.blocks, states, states[1:], strict=False):
+        assert_close(left, block(entered))
+    assert_close(vit.norm(states[-1]), vit.forward_features(IMAGES))
+
+
+def test_token_graying_sees_raw_patches_in_pixel_order():
+    seen = []
+
+    class Gray(nn.Module):
+        def forward(self, patches):
+            seen.append(patches)
+            return 2 * patches
+
+    vit = model(token_graying=Gray())
+    tokens = vit.tokens(IMAGES)
+    assert seen[0].shape == (3, 16, 12)
+    assert_close(seen[0][1, 5], IMAGES[1, :, 2:4, 3:6].flatten())
+    plain = model()
+    assert_close(tokens, plain.tokens(2 * IMAGES))
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+@pytest.mark.parametrize("name", operator_names())
+def test_hidden_patches_are_as_if_absent(pool, name):
+    vit = model(operator=name, pool=pool, image_size=(12, 12))
+    images = torch.randn(2, 2, 12, 12, generator=torch.Generator().manual_seed(1))
+    hidden = torch.zeros(2, 24, dtype=torch.bool)
+    hidden[:, 20:] = True
+    changed = images.clone()
+    changed[:, :, 10:] = 50.0
+    found, expected = (vit(x, hidden) for x in (changed, images))
+    # Values of size 50 at most move the rounding of blocked sums.
+    assert_close(found, expected, atol=2e-4, rtol=1e-4)
+    found, expected = (vit.forward_features(x)[:, :-4] for x in (changed, images))
+    assert not torch.allclose(found, expected, atol=1e-2)
+
+
+def test_the_mean_leaves_hidden_patches_out():
+    vit = model(pool="mean", depth=0)
+    hidden = torch.zeros(3, 16, dtype=torch.bool)
+    hidden[0, 3:] = True
+    hidden[2] = True
+    features = vit.forward_features(IMAGES)
+    expected = torch.stack([features[0, :3].mean(0), features[1].mean(0), torch.zeros(12)])
+    assert_close(vit(IMAGES, hidden), vit.head(expected))
+
+
+def test_sinusoidal_positions_are_those_of_the_formula():
+    """IF-5, entry by entry; |p|^2 = dim / 2 is the scale at which learned ones start."""
+    p = sinusoidal_positions(5, 6)
+    for i in range(5):
+        for t in range(3):
+            angle = i / 10000 ** (2 * t / 6)
+            assert math.isclose(p[i, 2 * t], math.sin(angle), abs_tol=1e-14)
+            assert math.isclose(p[i, 2 * t + 1], math.cos(angle), abs_tol=1e-14)
+    assert_close(p.square().sum(dim=1), torch.full((5,), 3.0, dtype=torch.float64))
+    vit = model(positions="sinusoidal")
+    assert_close(vit.positions.weight, sinusoidal_positions(17, 12).float())
+    assert "positions.weight" not in vit.state_dict()
+
+
+def test_learned_positions_start_at_the_scale_asked_for():
+    for scale in (2**-0.5, 0.02):
+        options = {} if scale > 0.5 else {"position_scale": scale}
+        weight = model(dim=192, **options).positions.weight
+        assert weight.requires_grad
+        # Standard error of the deviation of 3264 numbers is 1.2 %.
+        assert_close(weight.std().item(), scale, atol=0, rtol=0.06)
+
+
+@pytest.mark.parametrize(("size", "dim"), [("tiny", 192), ("small", 384), ("base", 768)])
+def test_presets_have_the_parameters_of_the_papers(size, dim):
+    vit = getattr(VisionTransformer, size)(device="meta")
+    block = 4 * dim * dim + 4 * dim + 8 * dim * dim + 5 * dim + 4 * dim
+    expected = 12 * block + 768 * dim + dim + 198 * dim + 2 * dim + 1000 * dim + 1000
+    assert sum(p.numel() for p in vit.parameters()) == expected
+    assert all(p.is_meta for p in vit.parameters())
+    assert {block.attention.head_dim for block in vit.blocks} == {64}
+
+
+def test_preset_options_pass_through():
+    vit = VisionTransformer.tiny(16, 8, 1, 10, operator="twicing", pool="mean")
+    assert vit(torch.randn(2, 1, 16, 16)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", None])
+def test_constructs_on_the_meta_device(positions):
+    operator = SparseCoding(0.2, num_heads=3, learnable=True)
+    empty = model(operator=operator, positions=positions, device="meta")
+    assert all(t.is_meta for t in (*empty.parameters(), *empty.buffers()))
+    empty = empty.to_empty(device="cpu")
+    vit = model(operator=operator, positions=positions)
+    for m in (empty, vit):
+        torch.manual_seed(1)
+        m.reset_parameters()
+    assert_close(empty(IMAGES), vit(IMAGES), atol=0, rtol=0)
+
+
+def test_state_dict_round_trips():
+    vit, other = model(positions="sinusoidal"), model(seed=1, positions="sinusoidal")
+    other.load_state_dict(vit.state_dict())
+    assert_close(other(IMAGES), vit(IMAGES), atol=0, rtol=0)
+
+
+def test_dtypes_and_autocast():
+    """bfloat16 has 8 bits: errors of 2^-8 in scores of size 1 to 3, over a few layers."""
+    vit = model()
+    expected = vit(IMAGES)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = vit(IMAGES)
+    assert mixed.dtype == torch.bfloat16
+    assert (mixed.float() - expected).abs().max() < 0.05
+    assert_close(vit.double()(IMAGES.double()).float(), expected, atol=1e-5, rtol=0)
+    assert (vit.bfloat16()(IMAGES.bfloat16()).float() - expected).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_operators_run_under_autocast(name):
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(operator=name)(IMAGES)
+    assert out.isfinite().all()
+
+
+def test_exports_with_a_free_batch():
+    vit = model()
+    batch = {0: torch.export.Dim("batch")}
+    exported = torch.export.export(vit, (IMAGES,), dynamic_shapes=(batch,)).module()
+    images = torch.randn(5, 2, 8, 12)
+    assert_close(exported(images), vit(images), atol=1e-6, rtol=0)
+
+
+class NeedsPositions(Operator):
+    needs = ("projected_positions",)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 9, "patch_size": 2}, r"image_size: must be a multiple of patch_size"),
+        ({"image_size": (8, 12, 3)}, "image_size: must be one number or"),
+        ({"patch_size": 0}, "patch_size: must be a whole number >= 1"),
+        ({"dim": 13}, "dim: must be a multiple of num_heads=3"),
+        ({"dim": 9, "positions": "sinusoidal"}, "dim: must be even"),
+        ({"positions": "rotary"}, "positions: must be 'learned', 'sinusoidal' or None"),
+        ({"position_scale": 0.0}, "position_scale: must be finite and > 0"),
+        ({"pool": "max"}, "pool: must be 'class' or 'mean'"),
+        ({"num_classes": -1}, "num_classes: must be a whole number >= 0"),
+        ({"operator": ["softmax"]}, "operator: must be one value or a list of 2"),
+        ({"operator": NeedsPositions(), "positions": None}, "positions: NeedsPositions reads"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        model(**options)
+
+
+def test_bad_inputs_are_named():
+    vit = model()
+    for shape in ((3, 2, 8, 8), (3, 1, 8, 12), (2, 8, 12)):
+        with pytest.raises(ValueError, match=r"images: must be \(batch, 2, 8, 12\), got"):
+            vit(torch.randn(shape))
+    with pytest.raises(ValueError, match=r"patch_padding_mask: must be bool of shape \(3, 16\)"):
+        vit(IMAGES, torch.zeros(3, 17, dtype=torch.bool))

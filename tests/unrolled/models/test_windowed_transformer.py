@@ -1,0 +1,175 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from twinsolve.unrolled import Context, Operator, Softmax, WindowedTransformer, operator_names
+from twinsolve.unrolled.models.stacks import run_blocks
+from twinsolve.unrolled.models.windows import Windows
+
+IMAGES = torch.randn(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
+
+
+class CrossLayer(Operator):
+    """Reads everything that layers may share, token by token."""
+
+    needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
+
+    def attend(self, q, k, v, mask, is_causal, context):
+        (pq, pk), first = context.projected_positions, context.first_tokens
+        before = v if context.previous_values is None else context.previous_values
+        out = F.scaled_dot_product_attention(q + pq, k + pk, v, attn_mask=mask)
+        first = first[..., : v.shape[-1]].unsqueeze(-3)
+        return out + 0.5 * (context.first_values - v) + 0.3 * before + 0.1 * first
+
+
+class NoPairs(Softmax):
+    pair_masks = False
+
+
+class FromHistory(nn.Module):
+    needs_history = True
+
+    def forward(self, x, y, context):
+        return x + y + 0.2 * context.first_tokens - 0.1 * context.history[-1]
+
+
+def model(**options):
+    torch.manual_seed(0)
+    settings = {"image_size": (12, 16), "patch_size": 1, "in_channels": 1, "num_classes": 5}
+    settings |= {"dim": 8, "depths": (4,), "num_heads": (2,), "window_size": 4}
+    return WindowedTransformer(**settings | options).eval()
+
+
+def hidden_pairs(grid, window, shift):
+    """Literally: a pair is seen if both lie in one window of the shifted tiling, unwrapped."""
+    cells = [(i, j) for i in range(grid[0]) for j in range(grid[1])]
+
+    def tile(cell):
+        return tuple((x - s) // w for x, s, w in zip(cell, shift, window, strict=True))
+
+    return torch.tensor([[tile(a) != tile(b) for b in cells] for a in cells])
+
+
+def as_one_sequence(stage, x):
+    """The stage's blocks on all tokens of the grid at once, with masks of all pairs."""
+    positions = stage.positions()
+    x = x.flatten(1, 2) + positions
+    context = Context(positions=positions, first_tokens=x)
+    heads = stage.blocks[0].attention.num_heads
+    for index, block in enumerate(stage.blocks):
+        w = stage.windows[index % 2]
+        mask = hidden_pairs(w.grid, w.window, w.shift).expand(x.shape[0] * heads, -1, -1)
+        context.history.append(x)
+        x = block(x, context, attn_mask=mask)
+    return x
+
+
+@pytest.mark.parametrize(
+    "operator", ["softmax", "gaussian", "twicing", "sparse_coding", CrossLayer()], ids=str
+)
+@pytest.mark.parametrize("residual", [None, FromHistory])
+def test_windows_equal_attention_with_masks_of_pairs(operator, residual):
+    stage = model(operator=operator, residual=residual, dtype=torch.float64).stages[0]
+    assert stage.windows[1].shift == (2, 2)
+    x = torch.randn(2, 12, 16, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert_close(stage(x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+
+
+def test_a_window_that_covers_one_side_shifts_along_the_other():
+    stage = model(image_size=(4, 16), dtype=torch.float64).stages[0]
+    assert stage.windows[1].shift == (0, 2)
+    x = torch.randn(1, 4, 16, 8, dtype=torch.float64)
+    assert_close(stage(x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+
+
+def test_one_window_over_the_whole_grid_is_plain_attention():
+    stage = model(window_size=99, dtype=torch.float64, operator=NoPairs()).stages[0]
+    x = torch.randn(2, 12, 16, 8, dtype=torch.float64)
+    tokens = x.flatten(1, 2) + stage.positions()
+    expected = run_blocks(stage.blocks, tokens, Context())
+    assert_close(stage(x).flatten(1, 2), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2), (0, 1)])
+def test_windows_split_and_join(shift):
+    windows = Windows((4, 9), (2, 3), shift)
+    x = torch.arange(2 * 4 * 9 * 5.0).reshape(2, 4, 9, 5)
+    parts = windows.split(x)
+    assert parts.shape == (2 * 2 * 3, 6, 5)
+    assert_close(windows.join(parts), x)
+    # The second window of the first image: rows 0 and 1, columns 3 to 5, moved by the shift.
+    rows = (torch.arange(2) + shift[0]) % 4
+    columns = (torch.arange(3, 6) + shift[1]) % 9
+    assert_close(parts[1], x[0][rows][:, columns].flatten(0, 1))
+
+
+def test_merging_takes_four_neighbours():
+    vit = model(image_size=(8, 16), depths=(1, 1), num_heads=(2, 4))
+    merge = vit.merges[0]
+    x = torch.randn(2, 8, 16, 8)
+    expected = torch.cat([x[:, 2, 6], x[:, 2, 7], x[:, 3, 6], x[:, 3, 7]], dim=-1)
+    assert_close(merge(x)[:, 1, 3], merge.reduction(merge.norm(expected)))
+    assert vit.forward_features(torch.randn(2, 1, 8, 16)).shape == (2, 4 * 8, 16)
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_runs_or_is_refused_with_shifted_windows(name):
+    settings = {"image_size": 16, "depths": (2, 1), "num_heads": (2, 4), "window_size": 8}
+    images = torch.randn(2, 1, 16, 16)
+    try:
+        vit = model(operator=name, **settings)
+    except ValueError as error:
+        assert "takes no masks of pairs" in str(error)  # noqa: PT017 -- declared by the operator
+        vit = model(operator=name, shift=False, **settings)
+    out = vit.train()(images)
+    assert out.shape == (2, 5)
+    out.square().sum().backward()
+    grads = {n: p.grad for n, p in vit.named_parameters() if ".operator." not in n}
+    assert all(g is not None and g.isfinite().all() for g in grads.values())
+
+
+def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
+    with pytest.raises(ValueError, match=r"operator: NoPairs couples all .* pass shift=False"):
+        model(operator=NoPairs())
+    assert model(operator=NoPairs(), shift=False)(IMAGES).isfinite().all()
+    mixed = [NoPairs(), "softmax", NoPairs(), "softmax"]
+    assert model(operator=mixed)(IMAGES).isfinite().all()
+
+
+def test_constructs_on_the_meta_device():
+    empty = model(device="meta", depths=(2, 2), num_heads=(2, 4), window_size=2)
+    assert all(p.is_meta for p in empty.parameters())
+    empty, other = empty.to_empty(device="cpu"), model(
+        depths=(2, 2), num_heads=(2, 4), window_size=2
+    )  # fmt: skip
+    for m in (empty, other):
+        torch.manual_seed(1)
+        m.reset_parameters()
+    assert_close(empty(IMAGES), other(IMAGES), atol=0, rtol=0)
+
+
+def test_exports():
+    vit = model(depths=(2,))
+    exported = torch.export.export(vit, (IMAGES,)).module()
+    assert_close(exported(IMAGES), vit(IMAGES), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window_size": 5}, r"window_size: must divide the grid \(12, 16\)"),
+        ({"window_size": 0}, "window_size: must be a whole number >= 1"),
+        ({"depths": (1, 1)}, "num_heads: must have one entry for each of 2 stages"),
+        (
+            {"image_size": (6, 4), "depths": (1, 1, 1), "num_heads": (1, 1, 1), "window_size": 9},
+            r"image_size: the grid \(3, 2\) after 2 stages",
+        ),
+        ({"operator": ["softmax"]}, "operator: must be one value or a list of 4"),
+        ({"operator": CrossLayer(), "positions": None}, "positions: CrossLayer reads positions"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        model(**options)

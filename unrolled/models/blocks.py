@@ -1,0 +1,247 @@
+"""The transformer block with a slot for each part that the papers exchange."""
+
+import copy
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Attention, Context, Operator, check_count, check_positive
+from ..named_operators import make_operator
+
+OperatorLike = str | Operator | Callable[[int, int], Operator]
+
+
+class FeedForward(nn.Module):
+    """``fc2(gelu(fc1(x)))`` with Xavier weights and zero biases."""
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden_dim, device=device, dtype=dtype)
+        self.activation = nn.GELU()
+        self.fc2 = nn.Linear(hidden_dim, dim, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        xavier_(self.fc1)
+        xavier_(self.fc2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.activation(self.fc1(x)))
+
+
+class Skip(nn.Module):
+    """The plain residual connection, ``x + y``."""
+
+    needs_history = False
+
+    def forward(self, x: Tensor, y: Tensor, context: Context) -> Tensor:
+        return x + y
+
+
+class NoSkip(Skip):
+    """No residual connection: ``y``."""
+
+    def forward(self, x: Tensor, y: Tensor, context: Context) -> Tensor:
+        return y
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block ::
+
+        x <- residual(x, scale(attention(norm(x))))
+        x <- residual(x, scale(feed_forward(norm(x))))
+
+    Parameters
+    ----------
+    dim, num_heads : int
+    operator : str, Operator or callable, default="softmax"
+        A name of `operator_names`, an operator (copied), or ``operator(num_heads, head_dim)``.
+    mlp_ratio : float, default=4.0
+        Hidden width of the feed-forward part over `dim`.
+    attention_skip, feed_forward_skip : bool, default=True
+        False leaves the branch without residual connection.
+    feed_forward : bool or callable, default=True
+        False leaves the part out; ``feed_forward(dim)`` makes a module of one's own, tokens to
+        tokens.
+    scale : callable, optional
+        ``scale(dim)`` makes a module y -> y on the branch outputs, such as ``LayerScale``. If its
+        `forward` takes a `key_padding_mask`, it is given the block's.
+    scale_feed_forward : bool, default=True
+        False scales the attention branch alone, as FeatScale is defined.
+    residual : callable, optional
+        ``residual()`` makes a module that is called as ``residual(x, y, context)``, with x the
+        tokens before the branch and y its output. The attribute `needs_history`, if it is there and
+        true, makes models fill `Context.history`. None is ``x + y``.
+    dropout : float, default=0.0
+        On the branch outputs, in training.
+    norm_eps : float, default=1e-6
+        Of the layer norms.
+
+    Raises
+    ------
+    ValueError
+        If a size is out of range or there is no such operator.
+
+    References
+    ----------
+    Vaswani et al. (2017), Dosovitskiy et al. (2021); EQUATIONS IF-GRC, IF-26, AO-10 to AO-12.
+    Weights are Xavier uniform, for query, key and value each, and biases zero.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Block
+    >>> block = Block(16, 4, operator="twicing", attention_skip=False)
+    >>> block(torch.randn(2, 10, 16)).shape
+    torch.Size([2, 10, 16])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        operator: OperatorLike = "softmax",
+        mlp_ratio: float = 4.0,
+        attention_skip: bool = True,
+        feed_forward_skip: bool = True,
+        feed_forward: bool | Callable[[int], nn.Module] = True,
+        scale: Callable[[int], nn.Module] | None = None,
+        scale_feed_forward: bool = True,
+        residual: Callable[[], nn.Module] | None = None,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_count(num_heads, "num_heads", 1)
+        check_count(dim, "dim", 1)
+        check_positive(mlp_ratio, "mlp_ratio")
+        make_scale = scale or (lambda dim: nn.Identity())
+        make_residual = residual or Skip
+        operator = _make(operator, num_heads, dim // num_heads)
+        self.attention_norm = nn.LayerNorm(dim, norm_eps)
+        self.attention = Attention(dim, num_heads, operator=operator, device=device, dtype=dtype)
+        self.attention_scale = make_scale(dim)
+        self.attention_residual = make_residual() if attention_skip else NoSkip()
+        self.dropout = nn.Dropout(dropout)
+        self.feed_forward: nn.Module | None = None
+        if feed_forward:
+            self.feed_forward_norm = nn.LayerNorm(dim, norm_eps)
+            self.feed_forward = (
+                feed_forward(dim)
+                if callable(feed_forward)
+                else FeedForward(dim, round(mlp_ratio * dim), device=device, dtype=dtype)
+            )
+            self.feed_forward_scale = make_scale(dim) if scale_feed_forward else nn.Identity()
+            self.feed_forward_residual = make_residual() if feed_forward_skip else NoSkip()
+        self._padded_scales = {
+            n for n, m in self.named_children() if n.endswith("_scale") and _takes_padding(m)
+        }
+        self.to(device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new projections and return everything else to its initial value."""
+        reset_children(self)
+        with torch.no_grad():
+            for weight in self.attention.in_proj_weight.chunk(3):
+                nn.init.xavier_uniform_(weight)
+        xavier_(self.attention.out_proj)
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a residual connection reads `Context.history`."""
+        return any(getattr(module, "needs_history", False) for module in self.children())
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Context | None = None,
+        *,
+        memory: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Pass tokens through the block.
+
+        Parameters
+        ----------
+        x : Tensor of shape (batch, tokens, dim)
+        context : Context, optional
+            One for all blocks of a model; None makes one for this block alone.
+        memory : Tensor of shape (batch, further, dim), optional
+            Further tokens that x attends to, after its own, and that stay as they are.
+        key_padding_mask, attn_mask, is_causal
+            As in `Attention`; masks count `memory` too.
+
+        Returns
+        -------
+        Tensor of shape (batch, tokens, dim)
+        """
+        context = Context(first_tokens=x) if context is None else context
+        keys = queries = self.attention_norm(x)
+        if memory is not None:
+            keys = torch.cat([queries, self.attention_norm(memory)], dim=1)
+        y, _ = self.attention(
+            queries, keys, keys, key_padding_mask,
+            need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
+        )  # fmt: skip
+        hidden = None if key_padding_mask is None else key_padding_mask[:, : x.shape[1]]
+        x = self.attention_residual(x, self._scaled("attention_scale", y, hidden), context)
+        if self.feed_forward is None:
+            return x
+        y = self.feed_forward(self.feed_forward_norm(x))
+        return self.feed_forward_residual(x, self._scaled("feed_forward_scale", y, hidden), context)
+
+    def _scaled(self, name: str, y: Tensor, hidden: Tensor | None) -> Tensor:
+        scale, y = getattr(self, name), self.dropout(y)
+        if hidden is None or name not in self._padded_scales:
+            return scale(y)
+        return scale(y, key_padding_mask=hidden)
+
+
+def reset_children(module: nn.Module) -> None:
+    """Call `reset_parameters` of the outermost modules inside that have it."""
+    for child in module.children():
+        reset = getattr(child, "reset_parameters", None)
+        if callable(reset):
+            reset()
+        else:
+            reset_children(child)
+
+
+def xavier_(linear: nn.Linear) -> None:
+    """Draw Xavier weights; biases are zero."""
+    nn.init.xavier_uniform_(linear.weight)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+def _takes_padding(scale: nn.Module) -> bool:
+    return "key_padding_mask" in inspect.signature(scale.forward).parameters
+
+
+def _make(operator: OperatorLike, num_heads: int, head_dim: int) -> Operator:
+    if isinstance(operator, str):
+        return make_operator(operator, num_heads=num_heads, head_dim=head_dim)
+    if isinstance(operator, Operator):
+        return copy.deepcopy(operator)
+    if callable(operator):
+        return operator(num_heads, head_dim)
+    raise ValueError(
+        "operator: must be a name, an Operator or a callable (num_heads, head_dim) -> Operator, "
+        f"got {operator!r}"
+    )

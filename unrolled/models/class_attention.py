@@ -1,0 +1,126 @@
+"""A transformer whose class token comes in late and alone asks (after CaiT)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Context
+from .blocks import OperatorLike, reset_children, xavier_
+from .stacks import check_positions, make_blocks, operators, run_blocks
+from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
+
+
+class ClassAttentionTransformer(nn.Module):
+    """Self-attention among patches, then class attention: only a class token queries (after CaiT).
+
+    In the class-attention layers the class token attends to itself and all patches, and the patches
+    stay as they are.
+
+    Parameters
+    ----------
+    image_size, patch_size : int or pair of int
+    in_channels : int
+    num_classes : int
+        0 leaves the head out.
+    dim, depth, num_heads : int
+        `depth` counts the self-attention layers.
+    class_depth : int, default=2
+        Class-attention layers.
+    operator : str, Operator, callable, or list of these, default="softmax"
+        Of the self-attention layers, as in `Block`.
+    class_operator : str, Operator, callable, or list of these, default="softmax"
+        Of the class-attention layers: one query meets all tokens, so that it may not need as many
+        queries as keys, nor values or positions of other layers' tokens.
+    positions, position_scale, norm_eps, token_graying
+        As in `VisionTransformer`; positions are added to patches only.
+    **block
+        Further options of `Block` for all layers. CaiT has ``scale=LayerScale``.
+
+    Raises
+    ------
+    ValueError
+        If sizes do not fit, or `class_operator` cannot serve.
+
+    References
+    ----------
+    Touvron et al., *Going deeper with Image Transformers* (2021).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import ClassAttentionTransformer
+    >>> model = ClassAttentionTransformer(8, 2, 1, 10, 32, 2, 4, operator="twicing")
+    >>> model(torch.randn(3, 1, 8, 8)).shape
+    torch.Size([3, 10])
+    """
+
+    def __init__(
+        self,
+        image_size: int | tuple[int, int],
+        patch_size: int | tuple[int, int],
+        in_channels: int,
+        num_classes: int,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        *,
+        class_depth: int = 2,
+        operator: OperatorLike | list[OperatorLike] = "softmax",
+        class_operator: OperatorLike | list[OperatorLike] = "softmax",
+        positions: str | None = "learned",
+        position_scale: float = SINUSOIDAL_SCALE,
+        token_graying: nn.Module | None = None,
+        norm_eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **block: Any,
+    ) -> None:
+        super().__init__()
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.patch_embedding = PatchEmbedding(
+            image_size, patch_size, in_channels, dim, token_graying=token_graying, **place
+        )
+        n_patches = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
+        self.positions = Positions(n_patches, dim, positions, scale=position_scale, **place)
+        block = {"norm_eps": norm_eps, **place, **block}
+        self.blocks = make_blocks(depth, dim, num_heads, operator=operator, **block)
+        check_positions(self.blocks, positions)
+        self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
+        self.class_blocks = make_blocks(
+            class_depth, dim, num_heads, operator=class_operator, **block
+        )
+        self._check_class_operators()
+        self.norm = nn.LayerNorm(dim, norm_eps, **place)
+        self.head = class_head(dim, num_classes, **place)
+        self.reset_parameters()
+
+    def _check_class_operators(self) -> None:
+        for operator in operators(self.class_blocks):
+            reason = "needs as many queries as keys" if operator.square_only else ""
+            reason = reason or ("needs " + " and ".join(operator.needs) if operator.needs else "")
+            if reason:
+                raise ValueError(
+                    f"class_operator: {type(operator).__name__} {reason}; in class attention one "
+                    "query meets all tokens"
+                )
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        reset_children(self)
+        nn.init.normal_(self.class_token, std=0.02)
+        if isinstance(self.head, nn.Linear):
+            xavier_(self.head)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Class token and patches after the final norm, (batch, 1 + n_patches, dim)."""
+        x, positions = self.patch_embedding(images), self.positions()
+        x = x if positions is None else x + positions
+        x = run_blocks(self.blocks, x, Context(positions=positions))
+        token = self.class_token.expand(x.shape[0], -1, -1)
+        token = run_blocks(self.class_blocks, token, Context(), memory=x)
+        return self.norm(torch.cat([token, x], dim=1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
+        return self.head(self.forward_features(images)[:, 0])

@@ -1,0 +1,151 @@
+"""A small causal language model, with any operator that can be causal."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import Context, check_count
+from .blocks import OperatorLike, reset_children, xavier_
+from .stacks import make_blocks, operators, run_blocks
+from .tokens import SINUSOIDAL_SCALE, Positions
+
+
+class LanguageModel(nn.Module):
+    """Causal language model: token t sees tokens 0 to t, and its scores are for token t + 1.
+
+    Tokens are embedded times ``sqrt(dim)``, learned positions are added, and pre-norm `Block` s, a
+    final norm and the head follow. `Block`'s branch scales are not offered here, because some
+    of them mix tokens of past and future.
+
+    Parameters
+    ----------
+    vocab_size, dim, depth, num_heads : int
+    max_length : int
+        Of the sequences.
+    operator : str, Operator, callable, or list of these, default="softmax"
+        As in `Block`; a list has one entry a layer. Every one must support causal masks.
+    tie_weights : bool, default=True
+        Score with the weight of the embedding; False makes a head of its own, without bias.
+    position_scale : float, default=2**-0.5
+        Standard deviation at which positions start.
+    mlp_ratio, residual, dropout
+        As in `Block`. A residual connection may only combine tokens of the same place.
+    norm_eps : float, default=1e-6
+
+    Raises
+    ------
+    ValueError
+        If sizes do not fit, or an operator does not support causal masks.
+
+    References
+    ----------
+    Vaswani et al., *Attention Is All You Need* (2017), section 3.4; Press and Wolf (2017) for tied
+    weights.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import LanguageModel
+    >>> model = LanguageModel(50, 32, 2, 4, 16, operator="twicing")
+    >>> ids = torch.randint(50, (3, 12))
+    >>> model(ids).shape, model.loss(ids).shape
+    (torch.Size([3, 12, 50]), torch.Size([]))
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        max_length: int,
+        *,
+        operator: OperatorLike | list[OperatorLike] = "softmax",
+        tie_weights: bool = True,
+        position_scale: float = SINUSOIDAL_SCALE,
+        mlp_ratio: float = 4.0,
+        residual: Callable[[], nn.Module] | list[Callable[[], nn.Module]] | None = None,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.max_length = check_count(max_length, "max_length", 1)
+        self.embedding = nn.Embedding(
+            check_count(vocab_size, "vocab_size", 1), check_count(dim, "dim", 1), **place
+        )
+        self.positions = Positions(max_length, dim, scale=position_scale, **place)
+        self.blocks = make_blocks(
+            depth, dim, num_heads, operator=operator, mlp_ratio=mlp_ratio, residual=residual,
+            dropout=dropout, norm_eps=norm_eps, **place,
+        )  # fmt: skip
+        for made in operators(self.blocks):
+            if not made.causal:
+                raise ValueError(
+                    f"operator: {type(made).__name__} does not support causal masks, which a "
+                    "language model needs"
+                )
+        self.norm = nn.LayerNorm(dim, norm_eps, **place)
+        self.head = None if tie_weights else nn.Linear(dim, vocab_size, bias=False, **place)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew; embeddings have variance ``1 / dim``."""
+        reset_children(self)
+        if self.head is not None:
+            xavier_(self.head)
+        nn.init.normal_(self.embedding.weight, std=self.embedding.embedding_dim**-0.5)
+
+    def forward(self, ids: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Scores of the next token at every place.
+
+        Parameters
+        ----------
+        ids : int Tensor of shape (batch, length)
+            Positions count from the left, so shorter sequences are padded on the right.
+        key_padding_mask : bool Tensor of shape (batch, length), optional
+            True hides a token.
+
+        Returns
+        -------
+        Tensor of shape (batch, length, vocab_size)
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit.
+        """
+        if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
+            raise ValueError(
+                f"ids: must be integers of shape (batch, length), got {ids.dtype} of "
+                f"{tuple(ids.shape)}"
+            )
+        if ids.shape[1] > self.max_length:
+            raise ValueError(f"ids: must have at most {self.max_length} tokens, got {ids.shape[1]}")
+        positions = self.positions()
+        assert positions is not None
+        positions = positions[: ids.shape[1]]
+        x = self.embedding(ids) * self.embedding.embedding_dim**0.5 + positions
+        x = run_blocks(
+            self.blocks, x, Context(positions=positions),
+            key_padding_mask=key_padding_mask, is_causal=True,
+        )  # fmt: skip
+        x = self.norm(x)
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+
+    def loss(self, ids: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Mean cross entropy of each token given those before it, padding left out.
+
+        Zero if there is no token to predict. Arguments as in `forward`.
+        """
+        scores, targets = self(ids, key_padding_mask)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+        losses = F.cross_entropy(scores, targets.long(), reduction="none")
+        if key_padding_mask is None:
+            return losses.sum() / max(1, losses.numel())
+        shown = ~key_padding_mask[:, 1:].flatten()
+        return losses.where(shown, 0).sum() / shown.sum().clamp(min=1)

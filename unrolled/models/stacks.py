@@ -1,0 +1,75 @@
+"""Stacks of blocks: options for each layer, and one context through all of them."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from ..attention import Context, Operator, check_count
+from .blocks import Block
+
+
+def layer_settings(depth: int, **options: Any) -> list[dict[str, Any]]:
+    """Each layer's options: a list or tuple holds one value a layer, anything else is for all.
+
+    Raises
+    ------
+    ValueError
+        If a list has not `depth` entries.
+    """
+    for name, value in options.items():
+        if isinstance(value, list | tuple) and len(value) != depth:
+            raise ValueError(
+                f"{name}: must be one value or a list of {depth}, one a layer, got {len(value)}"
+            )
+    return [
+        {n: v[i] if isinstance(v, list | tuple) else v for n, v in options.items()}
+        for i in range(depth)
+    ]
+
+
+def make_blocks(depth: int, dim: int, num_heads: int, **options: Any) -> nn.ModuleList:
+    """`depth` blocks with options as in `layer_settings`."""
+    settings = layer_settings(check_count(depth, "depth", 0), **options)
+    return nn.ModuleList(Block(dim, num_heads, **setting) for setting in settings)
+
+
+def run_blocks(
+    blocks: nn.ModuleList,
+    x: Tensor,
+    context: Context,
+    *,
+    states: list[Tensor] | None = None,
+    **arguments: Any,
+) -> Tensor:
+    """Pass tokens and one context through all blocks; `states` collects what leaves each."""
+    layers = cast(Iterable[Block], blocks)
+    context.first_tokens = x
+    keeps_history = any(block.needs_history for block in layers)
+    for block in layers:
+        if keeps_history:
+            context.history.append(x)
+        x = block(x, context, **arguments)
+        if states is not None:
+            states.append(x)
+    return x
+
+
+def operators(blocks: nn.ModuleList) -> list[Operator]:
+    """The operator of each block."""
+    return [block.attention.operator for block in cast(Iterable[Block], blocks)]
+
+
+def check_positions(blocks: nn.ModuleList, positions: str | None) -> None:
+    """Refuse operators that read positions in a model without any.
+
+    Raises
+    ------
+    ValueError
+    """
+    for operator in operators(blocks):
+        if positions is None and {"positions", "projected_positions"} & set(operator.needs):
+            raise ValueError(
+                f"positions: {type(operator).__name__} reads positions; must be 'learned' or "
+                "'sinusoidal', got None"
+            )

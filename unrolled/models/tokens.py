@@ -1,0 +1,204 @@
+"""From images to tokens: patches, their embedding, and positions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import check_count, check_positive
+from .blocks import xavier_
+
+# Root mean square of sinusoidal positions: |p|^2 = dim / 2.
+SINUSOIDAL_SCALE = 2**-0.5
+
+
+def sinusoidal_positions(n_tokens: int, dim: int) -> Tensor:
+    """Positions ``p[i, 2t] = sin(i / 10000^(2t/dim))``, ``p[i, 2t+1] = cos(i / 10000^(2t/dim))``.
+
+    Parameters
+    ----------
+    n_tokens : int
+    dim : int
+        Even.
+
+    Returns
+    -------
+    Tensor of shape (n_tokens, dim), float64
+        Rows have ``|p|^2 = dim / 2``.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd.
+
+    References
+    ----------
+    Vaswani et al. (2017); EQUATIONS IF-5.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled.models import sinusoidal_positions
+    >>> sinusoidal_positions(2, 4)[0]
+    tensor([0., 1., 0., 1.], dtype=torch.float64)
+    """
+    if check_count(dim, "dim", 2) % 2:
+        raise ValueError(f"dim: must be even for sinusoidal positions, got {dim}")
+    rates = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.arange(n_tokens, dtype=torch.float64)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+class Positions(nn.Module):
+    """Position features of a fixed number of tokens, learned or sinusoidal, or none.
+
+    Parameters
+    ----------
+    n_tokens, dim : int
+    kind : {"learned", "sinusoidal"} or None, default="learned"
+    scale : float, default=2**-0.5
+        Standard deviation at which learned positions start. The default is the scale of sinusoidal
+        ones; small networks train far better from there than from the customary 0.02.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, or `dim` is odd for sinusoidal ones.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        n_tokens: int,
+        dim: int,
+        kind: str | None = "learned",
+        *,
+        scale: float = SINUSOIDAL_SCALE,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.kind, self.scale = kind, check_positive(scale, "position_scale")
+        if kind not in ("learned", "sinusoidal", None):
+            raise ValueError(f"positions: must be 'learned', 'sinusoidal' or None, got {kind!r}")
+        empty = torch.empty(n_tokens, dim, device=device, dtype=dtype)
+        if kind == "learned":
+            self.weight = nn.Parameter(empty)
+        else:
+            self.register_buffer("weight", None if kind is None else empty, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw learned positions anew, or compute the sinusoids."""
+        if self.weight is None:
+            return
+        if self.kind == "learned":
+            nn.init.normal_(self.weight, std=self.scale)
+        else:
+            with torch.no_grad():
+                self.weight.copy_(sinusoidal_positions(*self.weight.shape))
+
+    def forward(self) -> Tensor | None:
+        """Positions of shape (n_tokens, dim), or None."""
+        return self.weight
+
+    def extra_repr(self) -> str:
+        if self.weight is None:
+            return "None"
+        return f"{', '.join(map(str, self.weight.shape))}, {self.kind!r}, scale={self.scale:.4g}"
+
+
+class PatchEmbedding(nn.Module):
+    """Cut images into patches and project each to a token.
+
+    Parameters
+    ----------
+    image_size, patch_size : int or pair of int
+        Height and width in pixels; patches tile the image.
+    in_channels, dim : int
+    token_graying : nn.Module, optional
+        Applied to the raw patches of each image, (batch, n_patches, channels * pixels), with pixels
+        in row order inside each channel.
+
+    Attributes
+    ----------
+    grid : pair of int
+        Patches along the height and the width.
+
+    Raises
+    ------
+    ValueError
+        If patches do not tile the image.
+    """
+
+    def __init__(
+        self,
+        image_size: int | tuple[int, int],
+        patch_size: int | tuple[int, int],
+        in_channels: int,
+        dim: int,
+        *,
+        token_graying: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        height, width = size_pair(image_size, "image_size")
+        self.patch_size = size_pair(patch_size, "patch_size")
+        if height % self.patch_size[0] or width % self.patch_size[1]:
+            raise ValueError(
+                f"image_size: must be a multiple of patch_size {self.patch_size}, "
+                f"got {(height, width)}"
+            )
+        self.image_shape = (check_count(in_channels, "in_channels", 1), height, width)
+        self.grid = (height // self.patch_size[0], width // self.patch_size[1])
+        self.token_graying = token_graying
+        n_pixels = in_channels * self.patch_size[0] * self.patch_size[1]
+        self.projection = nn.Linear(
+            n_pixels, check_count(dim, "dim", 1), device=device, dtype=dtype
+        )
+        xavier_(self.projection)
+
+    def reset_parameters(self) -> None:
+        """Draw a new projection."""
+        xavier_(self.projection)
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Raw patches of shape (batch, n_patches, channels * pixels) of (batch, channels, h, w)."""
+        if images.ndim != 4 or images.shape[1:] != self.image_shape:
+            raise ValueError(
+                f"images: must be (batch, {', '.join(map(str, self.image_shape))}), "
+                f"got {tuple(images.shape)}"
+            )
+        x = images.unflatten(3, (self.grid[1], -1)).unflatten(2, (self.grid[0], -1))
+        return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Tokens of shape (batch, n_patches, dim)."""
+        patches = self.patches(images)
+        if self.token_graying is not None:
+            patches = self.token_graying(patches)
+        return self.projection(patches)
+
+
+def class_head(
+    dim: int, num_classes: int, device: torch.device | str | None, dtype: torch.dtype | None
+) -> nn.Module:
+    """A Xavier linear layer to class scores; nothing for zero classes."""
+    if check_count(num_classes, "num_classes", 0) == 0:
+        return nn.Identity()
+    return nn.Linear(dim, num_classes, device=device, dtype=dtype)
+
+
+def size_pair(size: Any, name: str) -> tuple[int, int]:
+    """Height and width, from one number or two.
+
+    Raises
+    ------
+    ValueError
+        If they are not positive whole numbers; the message starts with `name`.
+    """
+    pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    if len(pair) != 2:
+        raise ValueError(f"{name}: must be one number or (height, width), got {size!r}")
+    return check_count(pair[0], name, 1), check_count(pair[1], name, 1)

@@ -1,0 +1,225 @@
+"""The vision transformer, with any operator in its attention."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Context
+from .blocks import OperatorLike, reset_children, xavier_
+from .stacks import check_positions, make_blocks, run_blocks
+from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
+
+
+class VisionTransformer(nn.Module):
+    """Vision transformer (ViT) whose attention is any operator, the same or another in each layer.
+
+    Patches are embedded, a class token goes in front (`pool` "class"), positions are added, and
+    pre-norm `Block` s, a final norm and a linear head follow. One `Context` goes through all
+    layers, so that operators may read positions, first and previous values.
+
+    Parameters
+    ----------
+    image_size, patch_size : int or pair of int
+    in_channels : int
+    num_classes : int
+        0 leaves the head out.
+    dim, depth, num_heads : int
+    operator : str, Operator, callable, or list of these, default="softmax"
+        As in `Block`; a list has one entry a layer.
+    pool : {"class", "mean"}, default="class"
+        What the head reads: a class token, or the mean over patches (no class token).
+    positions : {"learned", "sinusoidal"} or None, default="learned"
+        Sinusoids count tokens in row order, the class token first.
+    position_scale : float, default=2**-0.5
+        Standard deviation at which learned positions start, by default the scale of sinusoids. The
+        customary 0.02 makes a weak baseline for small models.
+    token_graying : nn.Module, optional
+        Applied to the raw patches (batch, n_patches, pixels) before the embedding.
+    norm_eps : float, default=1e-6
+        Of the layer norms.
+    **block
+        Further options of `Block`, such as `mlp_ratio`, `attention_skip`, `feed_forward`, `scale`,
+        `residual` or `dropout`; a list or tuple has one entry a layer.
+
+    Raises
+    ------
+    ValueError
+        If sizes do not fit, or an operator reads positions and there are none.
+
+    References
+    ----------
+    Dosovitskiy et al., *An Image is Worth 16x16 Words* (2021); Touvron et al., *Training
+    data-efficient image transformers* (2021) for the presets; EQUATIONS IF-5, SK-A1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import VisionTransformer
+    >>> model = VisionTransformer(8, 2, 1, 10, 32, 2, 4, operator=["softmax", "twicing"])
+    >>> model(torch.randn(5, 1, 8, 8)).shape
+    torch.Size([5, 10])
+    >>> [tuple(x.shape) for x in model.intermediates(torch.randn(5, 1, 8, 8))]
+    [(5, 17, 32), (5, 17, 32), (5, 17, 32)]
+    """
+
+    def __init__(
+        self,
+        image_size: int | tuple[int, int],
+        patch_size: int | tuple[int, int],
+        in_channels: int,
+        num_classes: int,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        *,
+        operator: OperatorLike | list[OperatorLike] = "softmax",
+        pool: str = "class",
+        positions: str | None = "learned",
+        position_scale: float = SINUSOIDAL_SCALE,
+        token_graying: nn.Module | None = None,
+        norm_eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **block: Any,
+    ) -> None:
+        super().__init__()
+        if pool not in ("class", "mean"):
+            raise ValueError(f"pool: must be 'class' or 'mean', got {pool!r}")
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.pool = pool
+        self.patch_embedding = PatchEmbedding(
+            image_size, patch_size, in_channels, dim, token_graying=token_graying, **place
+        )
+        n_tokens = self.grid[0] * self.grid[1]
+        self.class_token: nn.Parameter | None = None
+        if pool == "class":
+            self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
+            n_tokens += 1
+        self.positions = Positions(n_tokens, dim, positions, scale=position_scale, **place)
+        self.blocks = make_blocks(
+            depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **place, **block
+        )
+        check_positions(self.blocks, positions)
+        self.norm = nn.LayerNorm(dim, norm_eps, **place)
+        self.head = class_head(dim, num_classes, **place)
+        self.reset_parameters()
+
+    @classmethod
+    def tiny(
+        cls,
+        image_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        **options: Any,
+    ) -> "VisionTransformer":
+        """ViT-Ti / DeiT-Ti: width 192, 12 layers, 3 heads."""
+        return cls(image_size, patch_size, in_channels, num_classes, 192, 12, 3, **options)
+
+    @classmethod
+    def small(
+        cls,
+        image_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        **options: Any,
+    ) -> "VisionTransformer":
+        """ViT-S / DeiT-S: width 384, 12 layers, 6 heads."""
+        return cls(image_size, patch_size, in_channels, num_classes, 384, 12, 6, **options)
+
+    @classmethod
+    def base(
+        cls,
+        image_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        **options: Any,
+    ) -> "VisionTransformer":
+        """ViT-B / DeiT-B: width 768, 12 layers, 12 heads."""
+        return cls(image_size, patch_size, in_channels, num_classes, 768, 12, 12, **options)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches along the height and the width."""
+        return self.patch_embedding.grid
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        reset_children(self)
+        if self.class_token is not None:
+            nn.init.normal_(self.class_token, std=0.02)
+        if isinstance(self.head, nn.Linear):
+            xavier_(self.head)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Embedded tokens with positions, (batch, tokens, dim): what enters the first block.
+
+        Parameters
+        ----------
+        images : Tensor of shape (batch, in_channels, height, width)
+        """
+        x = self.patch_embedding(images)
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)
+        positions = self.positions()
+        return x if positions is None else x + positions
+
+    def forward_features(self, images: Tensor, patch_padding_mask: Tensor | None = None) -> Tensor:
+        """Tokens after the final norm, (batch, tokens, dim); arguments as in `forward`."""
+        return self.norm(self._run(images, patch_padding_mask))
+
+    def intermediates(
+        self, images: Tensor, patch_padding_mask: Tensor | None = None
+    ) -> list[Tensor]:
+        """`tokens`, and what leaves each block: depth + 1 tensors (batch, tokens, dim)."""
+        states: list[Tensor] = []
+        self._run(images, patch_padding_mask, states)
+        return states
+
+    def forward(self, images: Tensor, patch_padding_mask: Tensor | None = None) -> Tensor:
+        """Class scores.
+
+        Parameters
+        ----------
+        images : Tensor of shape (batch, in_channels, height, width)
+        patch_padding_mask : bool Tensor of shape (batch, n_patches), optional
+            True hides a patch from all tokens and from the mean.
+
+        Returns
+        -------
+        Tensor of shape (batch, num_classes), or (batch, dim) without a head
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit.
+        """
+        x = self.forward_features(images, patch_padding_mask)
+        if self.class_token is not None:
+            return self.head(x[:, 0])
+        if patch_padding_mask is None:
+            return self.head(x.mean(dim=1))
+        shown = ~patch_padding_mask[..., None]
+        mean = x.masked_fill(~shown, 0).sum(dim=1) / shown.sum(dim=1).clamp(min=1)
+        return self.head(mean)
+
+    def _run(
+        self, images: Tensor, hidden: Tensor | None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        x = self.tokens(images)
+        if states is not None:
+            states.append(x)
+        if hidden is not None:
+            n_patches = self.grid[0] * self.grid[1]
+            if hidden.dtype != torch.bool or hidden.shape != (x.shape[0], n_patches):
+                raise ValueError(
+                    f"patch_padding_mask: must be bool of shape {(x.shape[0], n_patches)}, "
+                    f"got {hidden.dtype} of {tuple(hidden.shape)}"
+                )
+            if self.class_token is not None:
+                hidden = nn.functional.pad(hidden, (1, 0), value=False)
+        context = Context(positions=self.positions())
+        return run_blocks(self.blocks, x, context, states=states, key_padding_mask=hidden)
