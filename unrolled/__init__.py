@@ -13,7 +13,12 @@ from .attention import (
     SoftmaxSmoother,
 )
 from .boosting import (
+    GeneralizedResidual,
+    Residual,
     Twicing,
+)
+from .conditioning import (
+    TokenGraying,
 )
 from .image_filters import (
     NonLocalMeansAttention,
@@ -33,19 +38,32 @@ from .named_operators import (
 from .sparse_coding import (
     SparseCoding,
 )
+from .spectral_filtering import (
+    AttnScale,
+    FeatScale,
+    LayerScale,
+    ReAttention,
+)
 
 __all__ = [
     "Attention",
+    "AttnScale",
     "Context",
     "Correction",
+    "FeatScale",
     "Gaussian",
+    "GeneralizedResidual",
+    "LayerScale",
     "LocallyLinear",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
+    "ReAttention",
+    "Residual",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",
+    "TokenGraying",
     "Twicing",
     "make_operator",
     "operator_names",
