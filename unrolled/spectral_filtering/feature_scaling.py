@@ -147,7 +147,8 @@ class LayerScale(nn.Module):
     ) -> None:
         super().__init__()
         self.dim = check_count(dim, "dim", 1)
-        if not isinstance(initial, numbers.Real) or not math.isfinite(initial):
+        real = isinstance(initial, numbers.Real) and math.isfinite(initial)
+        if not real:
             raise ValueError(f"initial: must be a finite number, got {initial!r}")
         self.initial = float(initial)
         self.gamma = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
