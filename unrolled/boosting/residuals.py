@@ -145,5 +145,5 @@ class GeneralizedResidual(nn.Module):
         return history[self.source]
 
     def extra_repr(self) -> str:
-        t = "" if self.t.is_meta else f", t={float(self.t):.4g}"
+        t = "" if self.t.is_meta else f", t={self.t.item():.4g}"
         return f"source={self.source}{t}"
