@@ -13,7 +13,12 @@ from .attention import (
     SoftmaxSmoother,
 )
 from .boosting import (
+    GeneralizedResidual,
+    Residual,
     Twicing,
+)
+from .conditioning import (
+    TokenGraying,
 )
 from .diagnostics import (
     attention_spectrum,
@@ -59,23 +64,36 @@ from .named_operators import (
 from .sparse_coding import (
     SparseCoding,
 )
+from .spectral_filtering import (
+    AttnScale,
+    FeatScale,
+    LayerScale,
+    ReAttention,
+)
 
 __all__ = [
     "Attention",
+    "AttnScale",
     "Block",
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",
     "Correction",
+    "FeatScale",
     "Gaussian",
+    "GeneralizedResidual",
     "LanguageModel",
+    "LayerScale",
     "LocallyLinear",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
+    "ReAttention",
+    "Residual",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",
+    "TokenGraying",
     "Twicing",
     "VisionTransformer",
     "WindowedTransformer",

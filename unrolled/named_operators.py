@@ -7,13 +7,16 @@ from .boosting import Twicing
 from .kernel_smoothing import Gaussian, Softmax
 from .locally_linear import LocallyLinear
 from .sparse_coding import SparseCoding
+from .spectral_filtering import AttnScale, ReAttention
 
 Factory = Callable[[int, int], Operator]
 
 # Each takes (num_heads, head_dim); parameters are at their origin, learnable where papers learn.
 _FACTORIES: dict[str, Factory] = {
+    "attn_scale": lambda heads, dim: AttnScale(Softmax(), num_heads=heads),
     "gaussian": lambda heads, dim: Gaussian(),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
     "twicing": lambda heads, dim: Twicing(Softmax()),

@@ -1,6 +1,18 @@
 """Every operator that the contract of test_operators.py runs over; a line for each."""
 
+import torch
+
 import twinsolve.unrolled as layers
+
+
+def off_zero(operator):
+    """The operator with parameters that start at 0 or 1 moved off it."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in operator.parameters():
+            parameter += 0.2 + 0.5 * torch.rand(parameter.shape, generator=generator)
+    return operator
+
 
 OPERATORS = {
     "softmax": lambda: layers.Softmax(),
@@ -15,4 +27,9 @@ OPERATORS = {
     "sparse coding per head": lambda: layers.SparseCoding(0.5, num_heads=3, learnable=True),
     "locally linear": lambda: layers.LocallyLinear(4),
     "locally linear self": lambda: layers.LocallyLinear(4, zero_diagonal=True),
+    "attn scale": lambda: off_zero(layers.AttnScale(layers.Softmax())),
+    "attn scale per head": lambda: off_zero(layers.AttnScale(layers.Gaussian(), num_heads=3)),
+    "attn scale of twicing": lambda: off_zero(layers.AttnScale(layers.Twicing(layers.Softmax()))),
+    "twicing of attn scale": lambda: layers.Twicing(off_zero(layers.AttnScale(layers.Softmax()))),
+    "re-attention": lambda: off_zero(layers.ReAttention(layers.Softmax(), 3)),
 }

@@ -1,7 +1,15 @@
 """Boosting of attention: corrections that wrap an operator, and residual connections."""
 
-from .twicing_attention import Twicing
+from .residuals import (
+    GeneralizedResidual,
+    Residual,
+)
+from .twicing_attention import (
+    Twicing,
+)
 
 __all__ = [
+    "GeneralizedResidual",
+    "Residual",
     "Twicing",
 ]

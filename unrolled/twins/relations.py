@@ -152,6 +152,13 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Init(Identity):
+    """As `Identity`, of the layer at its initial parameters, where it is its origin."""
+
+    name: ClassVar[str] = "init"
+
+
+@dataclass(frozen=True)
 class Bound:
     """A proved inequality ``lhs <= rhs``: ``max(0, lhs / rhs - 1)``, the worst of all entries.
 

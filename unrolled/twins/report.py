@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
-from ..attention import Attention, Context, Operator, Positive
+from ..attention import Attention, Context, Operator
 from .registry import Array, Problem, Twin, exact_twin
 from .relations import (
     Measurement,
@@ -273,7 +273,7 @@ def _check_tokens(data: Tensor, layer: nn.Module) -> None:
 
 
 def _n_heads(layer: nn.Module) -> int:
-    return max((m.num_heads or 1 for m in layer.modules() if isinstance(m, Positive)), default=1)
+    return max((getattr(m, "num_heads", None) or 1 for m in layer.modules()), default=1)
 
 
 def _distance_from_origin(

@@ -1,0 +1,199 @@
+"""Twins of frequency scales, residual connections and token graying: faults that they find."""
+
+import copy
+
+import pytest
+import torch
+
+import twinsolve
+from twinsolve.unrolled import (
+    AttnScale,
+    FeatScale,
+    Gaussian,
+    GeneralizedResidual,
+    LayerScale,
+    ReAttention,
+    Softmax,
+    TokenGraying,
+)
+from twinsolve.unrolled.conditioning import cosine_transform
+from twinsolve.unrolled.spectral_filtering import visible_mean
+
+from .conftest import TWINS, built, small_inputs
+
+DTYPES = [torch.float64, torch.float32]
+
+
+def measured(name, dtype=torch.float64):
+    twin = TWINS[name]
+    inputs = small_inputs(twin, dtype)
+    return twin.relation.measure(twin, built(twin, inputs), inputs)
+
+
+@pytest.fixture
+def patch(monkeypatch):
+    def replace(target, value):
+        monkeypatch.setattr(f"twinsolve.unrolled.{target}", value)
+
+    return replace
+
+
+SCALED = ["attn-scale", "attn-scale-causal", "attn-scale-padded"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SCALED)
+def test_finds_a_correction_that_is_added_twice(patch, name, dtype):
+    right = AttnScale._omega_for
+    patch("spectral_filtering.attention_scaling.AttnScale._omega_for",
+          lambda self, q: 2 * right(self, q))  # fmt: skip
+    assert not measured(name, dtype).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SCALED[1:])
+def test_finds_a_mean_over_hidden_keys(patch, name, dtype):
+    patch("spectral_filtering.attention_scaling.visible_mean", lambda v, **_: visible_mean(v))
+    assert not measured(name, dtype).passed
+    assert measured("attn-scale", dtype).passed
+
+
+def test_finds_a_start_that_is_not_the_base(patch):
+    patch(
+        "spectral_filtering.attention_scaling.AttnScale._omega_for",
+        lambda self, q: self.omega + 1e-6,
+    )
+    assert not measured("attn-scale-init").passed
+
+
+def test_finds_high_frequencies_beyond_the_bound(patch):
+    right = Gaussian.attend
+    patch(
+        "kernel_smoothing.gaussian.Gaussian.attend",
+        lambda self, q, k, v, *rest: v + right(self, q, k, v, *rest),
+    )
+    assert not measured("attn-scale-gain").passed
+
+
+@pytest.mark.parametrize("name", ["feat-scale", "feat-scale-gain"])
+def test_finds_features_scaled_twice(patch, name):
+    right = FeatScale.forward
+    patch("spectral_filtering.feature_scaling.FeatScale.forward",
+          lambda self, y: right(self, right(self, right(self, y))))  # fmt: skip
+    assert not measured(name).passed
+
+
+def test_finds_a_factor_that_is_added(patch):
+    right = LayerScale.forward
+    patch("spectral_filtering.feature_scaling.LayerScale.forward",
+          lambda self, y: y + right(self, y))  # fmt: skip
+    assert not measured("layer-scale").passed
+
+
+def test_finds_heads_mixed_the_wrong_way_round(patch):
+    right = ReAttention._maps
+
+    def transposed(self, *inputs):
+        layer = copy.deepcopy(self)
+        layer.theta.data = self.theta.data.mT
+        return right(layer, *inputs)
+
+    patch("spectral_filtering.reattention.ReAttention._maps", transposed)
+    assert not measured("re-attention").passed
+
+
+BOOSTED = ["boosted-residual", "boosted-residual-limit", "boosted-residual-lipschitz"]
+REINJECTED = ["generalized-residual", "generalized-residual-limit"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", BOOSTED + REINJECTED)
+def test_finds_another_weight_of_the_earlier_tokens(patch, name, dtype):
+    right = GeneralizedResidual._earlier
+    patch("boosting.residuals.GeneralizedResidual._earlier",
+          lambda self, context: 1.01 * right(self, context))  # fmt: skip
+    assert not measured(name, dtype).passed
+
+
+@pytest.mark.parametrize("name", BOOSTED)
+def test_finds_a_second_branch_that_is_not_weighted(patch, name):
+    def definition(self, x, y, context):
+        return x + y + self.t * context.first_tokens
+
+    patch("boosting.residuals.GeneralizedResidual.forward", definition)
+    assert not measured(name).passed
+    assert measured("boosted-residual-init").passed
+
+
+def test_finds_a_residual_that_starts_elsewhere(patch):
+    patch("boosting.residuals.GeneralizedResidual.reset_parameters",
+          lambda self: torch.nn.init.constant_(self.t, 1e-3))  # fmt: skip
+    assert not measured("boosted-residual-init").passed
+
+
+def test_finds_the_latest_block_in_place_of_the_named_one(patch):
+    patch("boosting.residuals.GeneralizedResidual._earlier",
+          lambda self, context: context.history[-1])  # fmt: skip
+    assert not measured("generalized-residual").passed
+
+
+def test_finds_a_residual_that_takes_the_size_away(patch):
+    patch(
+        "boosting.residuals.Residual.forward",
+        lambda self, x, y, context=None: (x + y) / (x + y).norm(),
+    )
+    assert not measured("residual-snr").passed
+
+
+GRAYINGS = ["token-graying-svd", "token-graying-dct"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*GRAYINGS, "token-graying-condition"])
+def test_finds_another_power(patch, name, dtype):
+    right = TokenGraying.forward
+
+    def stronger(self, X):
+        layer = TokenGraying(self.transform, eps=0.9 * self.eps)
+        return right(layer, X)
+
+    patch("conditioning.TokenGraying.forward", stronger)
+    assert not measured(name, dtype).passed
+
+
+@pytest.mark.parametrize("name", ["token-graying-svd", "token-graying-condition"])
+def test_finds_the_printed_listing(patch, name):
+    """Erratum E4-i: the largest singular value becomes 1."""
+    right = TokenGraying.forward
+    patch("conditioning.TokenGraying.forward",
+          lambda self, X: right(self, X) / torch.linalg.matrix_norm(X, 2))  # fmt: skip
+    assert not measured(name).passed
+
+
+def test_finds_the_printed_transform(patch):
+    """Erratum E4-j: the matrix of the inverse."""
+    patch("conditioning.cosine_transform", lambda n, like: cosine_transform(n, like).mT)
+    assert not measured("token-graying-dct").passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_finds_a_softmax_that_is_too_sharp(patch, dtype):
+    right = Softmax.attend
+    patch(
+        "kernel_smoothing.softmax.Softmax.attend",
+        lambda self, q, *rest: right(self, 40 * q, *rest),
+    )
+    assert not measured("softmax-stability", dtype).passed
+
+
+def test_a_users_layer_with_heads_is_checked():
+    X = small_inputs(TWINS["feat-scale"], torch.float64)[0]
+    layer = AttnScale(Gaussian(1.0), num_heads=3).double()
+    layer.omega.data += 0.3
+    report = twinsolve.check(layer, X)
+    assert report.twin == "attn-scale"
+    assert report.correct
+    assert report.origin["distance"] > 0.01
+    for module in (FeatScale(6), TokenGraying("svd"), TokenGraying("dct"), LayerScale(6)):
+        assert twinsolve.check(module.double(), X).correct
+    assert twinsolve.check(GeneralizedResidual().double(), X).correct

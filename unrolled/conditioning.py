@@ -1,0 +1,177 @@
+"""Token graying: a power law on the spectrum of raw tokens, as a layer."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .attention import check_positive
+
+_TRANSFORMS = ("dct", "svd")
+
+
+class TokenGraying(nn.Module):
+    """Lower the contrast of the spectrum of raw tokens by a power law.
+
+    With the orthonormal discrete cosine transform ``F = Dn X Dd^T`` of both sides of a matrix X of
+    n tokens of d features and ``m = max|F|``, or its thin SVD ``X = U diag(sigma) R^T``::
+
+        dct:  X~ = Dn^T (sign(F) m (|F| / m)^eps) Dd
+        svd:  X~ = U diag(sigma_1 (sigma / sigma_1)^eps) R^T
+
+    It stands before the patch embedding, in training and in use; every matrix of a batch is grayed
+    by itself. The SVD gives ``kappa(X~) = kappa(X)^eps``, keeps sigma_1 and does not depend on the
+    order of tokens or features. The DCT keeps m and all signs; it lowers the condition number of
+    most images, without a guarantee, and depends on both orders.
+
+    Computed in float64 whatever the input, since the power law raises what is small, rounding
+    included. Values up to ``max(n, d)`` times machine precision, relative to the largest, are
+    rounding and become 0, as ``0^eps = 0``; there the slope, which is infinite, counts as 0. Else
+    gradients are exact, those of the SVD also where singular values are equal.
+
+    Parameters
+    ----------
+    transform : {"dct", "svd"}, default="dct"
+    eps : float, default=0.95
+        Power in (0, 1]; 1 changes nothing. 0.95 is the default of the paper.
+
+    Raises
+    ------
+    ValueError
+        If `transform` is unknown, eps is not in (0, 1], or tokens have fewer than two dimensions.
+
+    References
+    ----------
+    Ji et al., "Always skip attention" (2025); EQUATIONS SK-A1, SK-8, SK-9, SK-A2. The listing of
+    the SVD form does not multiply sigma_1 back (erratum E4-i), the DCT matrix is printed transposed
+    (E4-j), and nothing is guaranteed for the DCT form (E4-k to E4-m).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import TokenGraying
+    >>> TokenGraying("svd", eps=0.5)(torch.diag(torch.tensor([4.0, 1.0])))
+    tensor([[4., 0.],
+            [0., 2.]])
+    """
+
+    def __init__(self, transform: Literal["dct", "svd"] = "dct", *, eps: float = 0.95) -> None:
+        super().__init__()
+        if transform not in _TRANSFORMS:
+            raise ValueError(f'transform: must be "dct" or "svd", got {transform!r}')
+        if check_positive(eps, "eps") > 1:
+            raise ValueError(f"eps: must be in (0, 1], got {eps!r}")
+        self.transform, self.eps = transform, float(eps)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Gray token matrices of shape (..., n_tokens, n_features); the output has that shape."""
+        if X.ndim < 2:
+            raise ValueError(f"X: must be (..., n_tokens, n_features), got {tuple(X.shape)}")
+        if X.numel() == 0:
+            return X
+        gray = _gray_dct if self.transform == "dct" else _gray_svd
+        return gray(X.double(), self.eps).to(X.dtype)
+
+    def extra_repr(self) -> str:
+        return f'transform="{self.transform}", eps={self.eps:.4g}'
+
+
+def _gray_dct(X: Tensor, eps: float) -> Tensor:
+    """Power law on the coefficients of the cosine transform of both sides."""
+    rows, columns = (cosine_transform(n, X) for n in X.shape[-2:])
+    F = rows @ X @ columns.mT
+    size = F.abs()
+    largest = size.amax(dim=(-2, -1), keepdim=True)
+    kept = size > _cutoff(X) * largest
+    # Where nothing is kept, 1 stands in for sizes, so that no slope is infinite.
+    ratio = torch.where(kept, size, 1) / torch.where(kept, largest, 1)
+    grayed = torch.where(kept, F.sign() * largest * ratio**eps, 0)
+    return rows.mT @ grayed @ columns
+
+
+def _gray_svd(X: Tensor, eps: float) -> Tensor:
+    """Power law on the singular values."""
+    grayed: Tensor = _GraySpectrum.apply(X, eps)
+    return grayed
+
+
+def cosine_transform(n: int, like: Tensor) -> Tensor:
+    """Matrix of the orthonormal discrete cosine transform (DCT-II) of n values.
+
+    ``D_ki = a_k cos(pi (2 i + 1) k / (2 n))`` with ``a_0 = sqrt(1 / n)``, else ``sqrt(2 / n)``;
+    the inverse is the transpose, which the paper prints in its place (erratum E4-j).
+
+    Parameters
+    ----------
+    n : int
+    like : Tensor
+        Gives dtype and device.
+
+    Returns
+    -------
+    Tensor of shape (n, n)
+
+    References
+    ----------
+    EQUATIONS SK-8, SK-9.
+    """
+    index = torch.arange(n, device=like.device)
+    # Whole periods are taken off while the angle is an integer.
+    angle = (index[:, None] * (2 * index + 1)) % (4 * n)
+    D = torch.cos(angle.to(like.dtype) * (math.pi / (2 * n))) * math.sqrt(2 / n)
+    return torch.cat([D[:1] / math.sqrt(2), D[1:]])
+
+
+def _cutoff(X: Tensor) -> float:
+    return max(X.shape[-2:]) * torch.finfo(X.dtype).eps
+
+
+class _GraySpectrum(torch.autograd.Function):
+    """Power law h on the singular values, with derivatives by divided differences.
+
+    That of the SVD itself is infinite where singular values are equal; that of the power law is
+    not. In the bases of U and R the derivative multiplies the symmetric part of a perturbation by
+    ``(h_i - h_j) / (s_i - s_j)``, the antisymmetric one by ``(h_i + h_j) / (s_i + s_j)``, and what
+    lies outside by ``h_i / s_i``; s_1 counts once more, as the scale of the law.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, eps: float) -> Tensor:
+        U, s, Rt = torch.linalg.svd(X, full_matrices=False)
+        s = torch.where(s > _cutoff(X) * s[..., :1], s, 0)
+        largest = torch.where(s[..., :1] > 0, s[..., :1], 1)
+        ratio = s / largest
+        h = largest * torch.where(ratio > 0, ratio**eps, 0)
+        ctx.save_for_backward(U, ratio, h / largest, Rt)
+        ctx.eps = eps
+        return (U * h[..., None, :]) @ Rt
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        U, s, h, Rt = ctx.saved_tensors
+        (G,) = grads
+        inside = U.mT @ G @ Rt.mT
+        outer = torch.where(s > 0, h / torch.where(s > 0, s, 1), 0)
+        symmetric, antisymmetric = (inside + inside.mT) / 2, (inside - inside.mT) / 2
+        total = s[..., :, None] + s[..., None, :]
+        sums = (h[..., :, None] + h[..., None, :]) / torch.where(total > 0, total, 1)
+        core = symmetric * _divided_differences(s, ctx.eps) + antisymmetric * sums
+        scale = (h * inside.diagonal(dim1=-2, dim2=-1)).sum(dim=-1) * (1 - ctx.eps)
+        core[..., 0, 0] += scale
+        left = U.mT @ G - inside @ Rt
+        right = G @ Rt.mT - U @ inside
+        grad = U @ (core @ Rt + outer[..., :, None] * left) + (right * outer[..., None, :]) @ Rt
+        return grad, None
+
+
+def _divided_differences(s: Tensor, eps: float) -> Tensor:
+    """``(s_i^eps - s_j^eps) / (s_i - s_j)``, exact for close values; 0 where both are 0."""
+    a, b = s[..., :, None], s[..., None, :]
+    high, low = torch.maximum(a, b), torch.minimum(a, b)
+    high = torch.where(high > 0, high, 1)
+    log_ratio = torch.log1p((low - high) / high)
+    close = log_ratio == 0
+    quotient = torch.expm1(eps * log_ratio) / torch.expm1(torch.where(close, -1, log_ratio))
+    slope = torch.where(close, eps, quotient) * high ** (eps - 1)
+    return torch.where(torch.maximum(a, b) > 0, slope, 0)

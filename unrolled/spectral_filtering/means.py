@@ -1,0 +1,78 @@
+"""The mean of the values that a query sees."""
+
+import torch
+from torch import Tensor
+
+from ..attention import hidden_by, map_query_blocks
+
+
+def visible_mean(
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    n_queries: int | None = None,
+) -> Tensor:
+    """Mean of the values visible to each query, without a matrix larger than the mask.
+
+    Parameters
+    ----------
+    v : Tensor of shape (..., n_keys, e)
+    mask : Tensor broadcastable to (..., n_queries, n_keys), optional
+        As in ``scaled_dot_product_attention``; a finite bias hides nothing.
+    is_causal : bool, default=False
+        Query i sees the keys 0 to i; with a mask, both apply.
+    n_queries : int, optional
+        None is as many as keys; only a causal mask needs it.
+
+    Returns
+    -------
+    Tensor of shape (..., 1 or n_queries, e)
+        Zeros where no value is visible. Sums are taken in float32 at least.
+
+    References
+    ----------
+    EQUATIONS FF-1, FF-1c.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.spectral_filtering import visible_mean
+    >>> visible_mean(torch.tensor([[1.0], [3.0], [8.0]]), is_causal=True).mT
+    tensor([[1., 2., 4.]])
+    """
+    n_keys = v.shape[-2]
+    n_queries = n_keys if n_queries is None else n_queries
+    if mask is None:
+        return _running_mean(v, None, n_queries) if is_causal else _mean(v)
+    visible = ~hidden_by(mask)
+    visible = visible.expand(*visible.shape[:-1], n_keys)
+    if visible.shape[-2] > 1:
+        visible = visible.tril() if is_causal else visible
+        return map_query_blocks(lambda seen, start: _mean(v, seen), visible)
+    return _running_mean(v, visible, n_queries) if is_causal else _mean(v, visible)
+
+
+def _mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
+    wide = torch.promote_types(v.dtype, torch.float32)
+    if visible is None:
+        mean = v.sum(dim=-2, keepdim=True, dtype=wide) / max(v.shape[-2], 1)
+    else:
+        mean = visible.to(wide) @ v.to(wide) / visible.sum(dim=-1, keepdim=True).clamp(min=1)
+    return mean.to(v.dtype)
+
+
+def _running_mean(v: Tensor, visible: Tensor | None, n_queries: int) -> Tensor:
+    """Row i is the mean of the visible values 0 to i; those of further rows are of all values."""
+    wide = torch.promote_types(v.dtype, torch.float32)
+    n_keys = v.shape[-2]
+    if visible is None:
+        counts = torch.arange(1, n_keys + 1, device=v.device, dtype=wide)[:, None]
+    else:
+        v = v * visible.mT
+        counts = visible.mT.cumsum(dim=-2).clamp(min=1)
+    means = (v.cumsum(dim=-2, dtype=wide) / counts).to(v.dtype)
+    if n_queries > n_keys:
+        last = means[..., -1:, :].expand(*means.shape[:-2], n_queries - n_keys, -1)
+        means = torch.cat([means, last], dim=-2)
+    return means[..., :n_queries, :]

@@ -1,0 +1,143 @@
+"""Re-attention: attention maps mixed over heads, a rival of AttnScale against oversmoothing."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import (
+    Context,
+    Operator,
+    causal_mask,
+    check_count,
+    combine_masks,
+    hidden_by,
+    map_query_blocks,
+)
+from ..kernel_smoothing import Gaussian, Softmax
+
+# Their rows depend on the query alone, not on its index or context: blocks of them can be made.
+_ROWS_ALONE = (Gaussian, Softmax)
+
+
+class ReAttention(Operator):
+    """Re-attention: mix the attention maps of the heads, and normalise over heads.
+
+    ::
+
+        A'_h = Norm(M)_h,     M_h = sum_g Theta_gh A_g,     output A'_h v_h
+        Norm(M)_h = gamma_h (M_h - mean_g M_g) / sqrt(var_g M_g + 1e-5) + beta_h
+
+    Mean and variance are taken over the heads, for each pair of query and key by itself. The paper
+    leaves Norm open. Statistics over samples and pairs, as in batch normalisation, would let a row
+    depend on other samples and on pairs that it must not see. Hidden pairs are zero in A'. Rows do
+    not sum to one and entries may be negative; where all heads agree, ``A' = beta``.
+
+    Maps are made explicitly, in blocks of queries that are recomputed in the backward pass, so that
+    memory stays linear in their number. bfloat16 and float16 are mixed in float32.
+
+    Parameters
+    ----------
+    base : Operator
+        `Softmax` or `Gaussian`, whose rows can be made block by block.
+    num_heads : int
+
+    Attributes
+    ----------
+    theta : nn.Parameter of shape (num_heads, num_heads)
+        The identity at the start.
+    norm : nn.LayerNorm
+        Holds gamma and beta, 1 and 0 at the start.
+
+    Raises
+    ------
+    ValueError
+        If `base` is another operator, or `num_heads` is not a whole number >= 1 or not that of q.
+
+    References
+    ----------
+    Zhou et al., "DeepViT: towards deeper vision transformer" (2021).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import ReAttention, Softmax
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> ReAttention(Softmax(), 2)(q, q, q).shape
+    torch.Size([1, 2, 5, 8])
+    """
+
+    additive_masks = True
+
+    def __init__(
+        self,
+        base: Operator,
+        num_heads: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if type(base) not in _ROWS_ALONE:
+            raise ValueError(
+                "base: must be Softmax() or Gaussian(), whose maps can be made in blocks of "
+                f"queries, got {base!r}"
+            )
+        self.base = base
+        self.num_heads = check_count(num_heads, "num_heads", 1)
+        self.theta = nn.Parameter(torch.empty(num_heads, num_heads, device=device, dtype=dtype))
+        self.norm = nn.LayerNorm(num_heads, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Return all parameters to their values at construction."""
+        super().reset_parameters()
+        nn.init.eye_(self.theta)
+        self.norm.reset_parameters()
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        keys, values = k.to(wide), v.to(wide)
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            stop = start + rows.shape[-2]
+            part = mask if mask is None or mask.shape[-2] == 1 else mask[..., start:stop, :]
+            if is_causal:
+                past = torch.ones(stop - start, k.shape[-2], dtype=torch.bool, device=q.device)
+                part = combine_masks(part, past.tril(start))
+            return (self._maps(rows, keys, part) @ values).to(v.dtype)
+
+        return map_query_blocks(block, q.to(wide))
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return self._maps(q.to(wide), k.to(wide), mask).to(q.dtype)
+
+    def _maps(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        if q.ndim < 3 or q.shape[-3] != self.num_heads:
+            heads = q.shape[-3] if q.ndim > 2 else 1
+            raise ValueError(f"num_heads: ReAttention has {self.num_heads}, but q has {heads}")
+        A = self.base.matrix(q, k, mask=mask).movedim(-3, -1)
+        norm = self.norm
+        gamma, beta = (x.to(A.dtype) for x in (norm.weight, norm.bias))
+        mixed = F.layer_norm(A @ self.theta.to(A.dtype), (self.num_heads,), gamma, beta, norm.eps)
+        mixed = mixed.movedim(-1, -3)
+        return mixed if mask is None else mixed.masked_fill(hidden_by(mask), 0)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}"

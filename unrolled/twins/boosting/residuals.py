@@ -1,0 +1,242 @@
+"""Twins: residual connections to earlier tokens, around frozen Gaussian attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....solvers import (
+    boost,
+    boosting_lipschitz_bound,
+    generalized_residual,
+    neutreno_fixed_point,
+    signal_to_noise_ratio,
+    smoother_matrix,
+    snr_gain_bound,
+)
+from ...attention import Context
+from ...boosting import GeneralizedResidual, Residual
+from ...kernel_smoothing import Gaussian
+from ..kernel_smoothing.regression import local_bandwidth
+from ..registry import Array, Twin, register
+from ..relations import Bound, FixedPointLimit, Init, Iterate, Relation
+
+_SOURCE = "Revisiting Transformers with Insights from Image Filtering"
+_DEPTHS = (1, 2, 5, 10)
+
+
+def _stack(
+    residual: nn.Module, X: Tensor, branch: Callable[[Tensor], Tensor], n_layers: int
+) -> Tensor:
+    """Layers of the same branch, each connected by the residual, as a model runs them."""
+    context = Context(first_tokens=X)
+    for _ in range(n_layers):
+        context.history.append(X)
+        X = residual(X, branch(X), context)
+    return X
+
+
+def _attention(X: Tensor) -> Callable[[Tensor], Tensor]:
+    """Gaussian attention among the tokens X, frozen, of any values."""
+    tokens = X.double().numpy()
+    operator = Gaussian(local_bandwidth(tokens, tokens))
+    return lambda values: operator(X, X, values)
+
+
+def _matrix(X: Array) -> Array:
+    return smoother_matrix(X, X, bandwidth=local_bandwidth(X, X))
+
+
+def _t(layer: GeneralizedResidual) -> float:
+    return float(layer.t.detach())
+
+
+def _n_layers(layer: nn.Module) -> int:
+    return getattr(layer, "n_iter", 3)
+
+
+def _build_boosting(X: Array) -> GeneralizedResidual:
+    layer = GeneralizedResidual(dtype=torch.float64)
+    nn.init.constant_(layer.t, 0.3)
+    return layer
+
+
+def _apply_boosting(layer: GeneralizedResidual, X: Tensor) -> Tensor:
+    """The branch is ``A - I``: a step of diffusion, so that the residual alone is ``A``."""
+    attention = _attention(X)
+    return _stack(layer, X, lambda values: attention(values) - values, _n_layers(layer))
+
+
+def _solve_boosting(layer: GeneralizedResidual, X: Array) -> Array:
+    diffusion = _matrix(X) - np.eye(len(X))
+    return boost(diffusion, X, t=_t(layer), n_iter=_n_layers(layer))
+
+
+def _solve_plain(layer: GeneralizedResidual, X: Array) -> Array:
+    return np.linalg.matrix_power(_matrix(X), _n_layers(layer)) @ X
+
+
+def _solve_fixed_point(layer: GeneralizedResidual, X: Array) -> Array:
+    return neutreno_fixed_point(X, _matrix(X), lam=_t(layer), tol=1e-12).coef
+
+
+def _build_reinjection(X: Array) -> GeneralizedResidual:
+    layer = GeneralizedResidual(0, dtype=torch.float64)
+    nn.init.constant_(layer.t, 0.3)
+    return layer
+
+
+def _apply_reinjection(layer: GeneralizedResidual, X: Tensor) -> Tensor:
+    """The branch is ``(1 - t) A``, so that many layers have a limit."""
+    attention, t = _attention(X), layer.t
+    return _stack(layer, X, lambda values: (1 - t) * attention(values), _n_layers(layer))
+
+
+def _solve_reinjection(layer: GeneralizedResidual, X: Array) -> Array:
+    t, n_layers = _t(layer), _n_layers(layer)
+    return generalized_residual((1 - t) * _matrix(X), X, sources=[0] * n_layers, weights=t)
+
+
+def _solve_reinjection_limit(layer: GeneralizedResidual, X: Array) -> Array:
+    """``t (I - (1 - t) A)^-1 X``: the fixed point of NeuTRENO at ``lam = t / (1 - t)``."""
+    lam = _t(layer) / (1 - _t(layer))
+    return neutreno_fixed_point(X, _matrix(X), lam=lam, tol=1e-12).coef
+
+
+def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> tuple[Array, Array]:
+    """Growth of a difference of two inputs against K_n; equal to it for the branch ``L id``."""
+    tokens = X.double().numpy()
+    largest = float(np.linalg.norm(_matrix(tokens), 2))
+    difference = torch.flip(X, (0,)) - X
+    attention = _attention(X)
+
+    def growth(branch: Callable[[Tensor], Tensor], n_layers: int) -> float:
+        return float(_stack(layer, difference, branch, n_layers).norm() / difference.norm())
+
+    lhs, rhs = [], []
+    for n_layers in _DEPTHS:
+        lhs.append(growth(attention, n_layers))
+        rhs.append(boosting_lipschitz_bound(largest, n_layers, t=_t(layer)))
+        for L in (0.1, _t(layer), 0.8):
+            attained = growth(lambda values, L=L: L * values, n_layers)  # type: ignore[misc]
+            bound = boosting_lipschitz_bound(L, n_layers, t=_t(layer))
+            lhs += [attained, bound]
+            rhs += [bound, attained]
+    return np.array(lhs), np.array(rhs)
+
+
+def _apply_residual(layer: Residual, X: Tensor) -> Tensor:
+    return layer(X, _attention(X)(X))
+
+
+def _solve_residual(layer: Residual, X: Array) -> Array:
+    return boost(_matrix(X), X, n_iter=1)
+
+
+def _snr_bound(layer: Residual, X: Tensor) -> tuple[Array, Array]:
+    """What a residual connection gains in SNR, for tokens X and noise of a tenth of their size."""
+    signal = X.double().numpy()
+    noise = np.random.default_rng(0).standard_normal(X.shape)
+    noise *= 0.1 * np.linalg.norm(signal) / np.linalg.norm(noise)
+    A, attention, added = _matrix(signal), _attention(X), torch.from_numpy(noise).to(X.dtype)
+    gain = signal_to_noise_ratio(
+        *(layer(part, attention(part)).double().numpy() for part in (X, added))
+    ) / signal_to_noise_ratio(signal, noise)
+    share = np.linalg.norm(A @ signal) / np.linalg.norm(signal)
+    cosine = float((signal * (A @ signal)).sum() / (share * np.linalg.norm(signal) ** 2))
+    noise_share = np.linalg.norm(A @ noise) / np.linalg.norm(noise)
+    bound = snr_gain_bound(float(share), min(cosine, 1.0), float(noise_share))
+    return np.array(bound), np.array(gain)
+
+
+def _logit_range(layer: nn.Module, X: Array) -> float:
+    squares = ((X - X.mean(axis=0)) ** 2).sum(axis=1).max()
+    return 2 * float(squares) / local_bandwidth(X, X) ** 2
+
+
+def _twin(
+    name: str,
+    relation: Relation,
+    equation: str,
+    layer: type[nn.Module] = GeneralizedResidual,
+    passes: Callable[[Any], int] = _n_layers,
+    **rest: Any,
+) -> Twin:
+    return Twin(
+        name=name,
+        family="boosting",
+        relation=relation,
+        equation=equation,
+        source=_SOURCE,
+        layer=layer,
+        inputs="features",
+        logit_range=_logit_range,
+        passes=passes,
+        **rest,
+    )
+
+
+_BOOSTING: dict[str, Any] = {
+    "build": _build_boosting,
+    "apply": _apply_boosting,
+    "covers": lambda layer: layer.source is None,
+}
+_REINJECTION: dict[str, Any] = {
+    "build": _build_reinjection,
+    "apply": _apply_reinjection,
+    "covers": lambda layer: layer.source == 0,
+}
+_PLAIN: dict[str, Any] = _BOOSTING | {
+    "build": lambda X: GeneralizedResidual(dtype=torch.float64),
+    "covers": lambda layer: layer.source is None and bool(layer.t == 0),
+}
+_LIMIT = FixedPointLimit(n_iter=100)
+
+
+def _contraction(layer: GeneralizedResidual) -> int:
+    """Layers that shrink differences to 0.7 add up rounding as 1 / (1 - 0.7) of them would."""
+    return 4
+
+
+for twin in (
+    _twin("boosted-residual", Iterate(), "IF-26", solve=_solve_boosting, **_BOOSTING),
+    _twin("boosted-residual-init", Init(), "IF-26", solve=_solve_plain, **_PLAIN),
+    _twin(
+        "boosted-residual-limit",
+        _LIMIT,
+        "NT-FP",
+        solve=_solve_fixed_point,
+        passes=_contraction,
+        **_BOOSTING,
+    ),
+    _twin(
+        "boosted-residual-lipschitz",
+        Bound(),
+        "IF-29",
+        solve=_solve_boosting,
+        bound=_lipschitz_bound,
+        **_BOOSTING,
+    ),
+    _twin("generalized-residual", Iterate(), "IF-GRC", solve=_solve_reinjection, **_REINJECTION),
+    _twin(
+        "generalized-residual-limit",
+        _LIMIT,
+        "NT-FP",
+        solve=_solve_reinjection_limit,
+        passes=_contraction,
+        **_REINJECTION,
+    ),
+    _twin(
+        "residual-snr",
+        Bound(),
+        "IF-18",
+        Residual,
+        build=lambda X: Residual(),
+        apply=_apply_residual,
+        solve=_solve_residual,
+        bound=_snr_bound,
+    ),
+):
+    register(twin)

@@ -1,0 +1,81 @@
+"""Twins: token graying by SVD and by cosine transform."""
+
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from ...solvers import condition_number, gray_tokens
+from ..conditioning import TokenGraying
+from .registry import Array, Twin, register
+from .relations import Bound, Identity
+
+_SOURCE = "Always Skip Attention"
+
+
+def _build(X: Array, *, transform: str, eps: float) -> TokenGraying:
+    return TokenGraying(transform, eps=eps)  # type: ignore[arg-type]
+
+
+def _uses(layer: TokenGraying, *, transform: str) -> bool:
+    return layer.transform == transform
+
+
+def _solve(layer: TokenGraying, X: Array) -> Array:
+    return gray_tokens(X, eps=layer.eps, transform=layer.transform)
+
+
+def _of_full_rank(X: Array) -> Array:
+    """Without features that are zero in all tokens, which make the condition number infinite."""
+    return X[:, (X != 0).any(axis=0)]
+
+
+def _condition_bound(layer: TokenGraying, X: Tensor) -> tuple[Array, Array]:
+    """``kappa(X~) = kappa(X)^eps``, as two inequalities, and that s_1 is kept, as two more."""
+    tokens = _of_full_rank(X.double().numpy())
+    grayed = layer(X[:, (X != 0).any(dim=0)]).double().numpy()
+    pairs = [
+        (condition_number(grayed), condition_number(tokens) ** layer.eps),
+        (np.linalg.norm(grayed, 2), np.linalg.norm(tokens, 2)),
+    ]
+    one_way, other_way = np.array(pairs, dtype=np.float64).T
+    return np.r_[one_way, other_way], np.r_[other_way, one_way]
+
+
+def _condition_range(layer: TokenGraying, X: Array) -> float:
+    """Rounding moves a condition number by a share of about kappa times machine precision."""
+    return float(condition_number(_of_full_rank(X)))
+
+
+for transform, equation in (("svd", "SK-A1"), ("dct", "SK-A2")):
+    register(
+        Twin(
+            name=f"token-graying-{transform}",
+            family="conditioning",
+            relation=Identity(),
+            equation=equation,
+            source=_SOURCE,
+            layer=TokenGraying,
+            build=partial(_build, transform=transform, eps=0.7),
+            solve=_solve,
+            inputs="features",
+            covers=partial(_uses, transform=transform),
+        )
+    )
+
+register(
+    Twin(
+        name="token-graying-condition",
+        family="conditioning",
+        relation=Bound(),
+        equation="SK-A1",
+        source=_SOURCE,
+        layer=TokenGraying,
+        build=partial(_build, transform="svd", eps=0.5),
+        solve=_solve,
+        inputs="features",
+        covers=partial(_uses, transform="svd"),
+        bound=_condition_bound,
+        logit_range=_condition_range,
+    )
+)

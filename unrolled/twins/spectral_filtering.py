@@ -1,0 +1,278 @@
+"""Twins: the equalisers of frequencies, AttnScale and FeatScale, and their rivals."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...solvers import (
+    high_frequency_gain,
+    high_frequency_gain_bound,
+    high_pass_values,
+    nadaraya_watson,
+    scale_frequencies,
+    smoother_matrix,
+    split_frequencies,
+)
+from ..kernel_smoothing import Gaussian
+from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
+from .kernel_smoothing.regression import build_gaussian, gaussian_logit_range, local_bandwidth
+from .parameters import head_value
+from .registry import Array, Twin, exact_twin, register
+from .relations import Bound, Identity, Init, Relation, heads
+
+_SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
+_N_HEADS = 3
+
+
+def _build(q: Array, k: Array, v: Array) -> AttnScale:
+    layer = _build_initial(q, k, v)
+    weights = torch.linspace(0.4, -0.6, len(q), dtype=torch.float64)
+    layer.omega.data = weights.reshape(-1, 1, 1)
+    return layer
+
+
+def _build_initial(q: Array, k: Array, v: Array) -> AttnScale:
+    return AttnScale(build_gaussian(q, k, v), len(q), dtype=torch.float64)
+
+
+def _is_initial(layer: AttnScale) -> bool:
+    return bool((layer.omega == 0).all())
+
+
+def _omega(layer: AttnScale, head: int) -> float:
+    values = layer.omega.detach().double().flatten()
+    return float(values[head if len(values) > 1 else 0])
+
+
+def _solve_base(
+    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    return exact_twin(layer.base).solve(layer.base, q, k, v, head=head, context=context)
+
+
+def _solve(
+    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    smoothed = _solve_base(layer, q, k, v, head, context)
+    return high_pass_values(smoothed, v, _omega(layer, head))
+
+
+def _solve_causal(
+    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Each query smooths its own prefix; no weight on hidden keys is taken off again."""
+    prefixes = [slice(0, i + 1) for i in range(len(q))]
+    rows = [_solve_base(layer, q[i : i + 1], k[p], v[p], head) for i, p in enumerate(prefixes)]
+    visible = np.tri(len(q), len(k), dtype=bool)
+    return high_pass_values(np.concatenate(rows), v, _omega(layer, head), visible=visible)
+
+
+def _kept(n_keys: int) -> Array:
+    """Three in four keys, as if the others were padding."""
+    return np.arange(n_keys) % 4 != 3
+
+
+def _solve_padded(
+    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    kept = _kept(len(k))
+    smoothed = _solve_base(layer, q, k[kept], v[kept], head)
+    return high_pass_values(smoothed, v, _omega(layer, head), visible=kept)
+
+
+def _apply_padded(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    kept: Tensor = layer(q, k, v, mask=torch.from_numpy(_kept(k.shape[-2]))[None])
+    return kept
+
+
+def _logit_range(layer: AttnScale, q: Array, k: Array, v: Array) -> float:
+    return exact_twin(layer.base).logit_range(layer.base, q, k, v)
+
+
+def _passes(layer: AttnScale) -> int:
+    return exact_twin(layer.base).passes(layer.base)
+
+
+def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, by the sharp gain and by Theorem 3."""
+    out = layer(q, k, v).double().numpy()
+    lhs, rhs = [], []
+    for head, (a, b, values) in heads((q, k, v)):
+        A = _solve_base(layer, a, b, np.eye(len(b)), head)
+        alpha = _logit_range(layer, a[None], b[None], values[None]) / 2
+        high = abs(1 + _omega(layer, head)) * np.linalg.norm(split_frequencies(values)[1])
+        lhs.append(np.linalg.norm(split_frequencies(out[head])[1]))
+        rhs.append([high_frequency_gain(A) * high, high_frequency_gain_bound(len(b), alpha) * high])
+    return np.array(lhs)[:, None], np.array(rhs)
+
+
+def _build_feat_scale(X: Array) -> FeatScale:
+    layer = FeatScale(X.shape[1], dtype=torch.float64)
+    layer.s.data = torch.linspace(-0.5, 1.0, layer.dim, dtype=torch.float64)
+    layer.t.data = torch.linspace(0.6, -0.2, layer.dim, dtype=torch.float64)
+    return layer
+
+
+def _solve_feat_scale(layer: FeatScale, X: Array) -> Array:
+    s, t = (weights.detach().double().numpy() for weights in (layer.s, layer.t))
+    return scale_frequencies(X, s, t)
+
+
+def _feat_scale_bound(layer: FeatScale, X: Tensor) -> tuple[Array, Array]:
+    """``|HC[FeatScale(A X)]|_F <= max|1 + t| |H A H|_2 |HC X|_F`` after Gaussian attention."""
+    tokens = X.double().numpy()
+    A = smoother_matrix(tokens, tokens, bandwidth=local_bandwidth(tokens, tokens))
+    scaled = layer(torch.from_numpy(A @ tokens).to(X.dtype)).double().numpy()
+    largest = float((1 + layer.t).abs().max())
+    before, after = (np.linalg.norm(split_frequencies(x)[1]) for x in (tokens, scaled))
+    return np.array(after), np.array(largest * high_frequency_gain(A) * before)
+
+
+def _build_layer_scale(X: Array) -> LayerScale:
+    layer = LayerScale(X.shape[1], dtype=torch.float64)
+    layer.gamma.data = torch.linspace(0.2, 1.5, layer.dim, dtype=torch.float64)
+    return layer
+
+
+def _solve_layer_scale(layer: LayerScale, X: Array) -> Array:
+    weights = layer.gamma.detach().double().numpy() - 1
+    return scale_frequencies(X, weights, weights)
+
+
+def _build_reattention(X: Array) -> ReAttention:
+    """Heads of one, two and three times the bandwidth, so that there is something to mix."""
+    base = Gaussian(local_bandwidth(X, X), num_heads=_N_HEADS, learnable=True, dtype=torch.float64)
+    assert base.bandwidth is not None
+    assert base.bandwidth.log is not None
+    widths = torch.arange(1, _N_HEADS + 1, dtype=torch.float64).reshape(-1, 1, 1)
+    base.bandwidth.log.data += widths.log()
+    layer = ReAttention(base, _N_HEADS, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in (layer.theta, layer.norm.weight, layer.norm.bias):
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data += 0.1 * noise
+    return layer
+
+
+def _apply_reattention(layer: ReAttention, X: Tensor) -> Tensor:
+    tokens = X.expand(layer.num_heads, -1, -1)
+    out: Tensor = layer(tokens, tokens, tokens)
+    return torch.cat(tuple(out), dim=-1)
+
+
+def _solve_reattention(layer: ReAttention, X: Array) -> Array:
+    """Maps by kernel regression of the identity; each pair is standardised over the heads."""
+    base: Any = layer.base
+    maps = [
+        nadaraya_watson(X, X, np.eye(len(X)), bandwidth=head_value(base.bandwidth, head))
+        for head in range(layer.num_heads)
+    ]
+    theta, gamma, beta = (
+        parameter.detach().double().numpy()
+        for parameter in (layer.theta, layer.norm.weight, layer.norm.bias)
+    )
+    mixed = np.tensordot(theta, np.stack(maps), axes=(0, 0))
+    spread = np.sqrt(mixed.var(axis=0) + layer.norm.eps)
+    normed = (mixed - mixed.mean(axis=0)) / spread
+    return np.hstack([(g * A + b) @ X for g, b, A in zip(gamma, beta, normed, strict=True)])
+
+
+def _reattention_logit_range(layer: ReAttention, X: Array) -> float:
+    tokens = np.broadcast_to(X, (layer.num_heads, *X.shape))
+    return gaussian_logit_range(layer.base, tokens, tokens, tokens)
+
+
+def _attn_scale(name: str, relation: Relation, equation: str, solve: Any, **rest: Any) -> Twin:
+    return Twin(
+        name=name,
+        family="spectral_filtering",
+        relation=relation,
+        equation=equation,
+        source=_SOURCE,
+        layer=AttnScale,
+        solve=solve,
+        logit_range=_logit_range,
+        passes=_passes,
+        **{"build": _build} | rest,
+    )
+
+
+def _of_features(
+    name: str, relation: Relation, equation: str, build: Any, solve: Any, **rest: Any
+) -> Twin:
+    return Twin(
+        name=name,
+        family="spectral_filtering",
+        relation=relation,
+        equation=equation,
+        build=build,
+        solve=solve,
+        inputs="features",
+        **{"source": _SOURCE} | rest,
+    )
+
+
+register(_attn_scale("attn-scale", Identity(), "AO-7", _solve))
+register(
+    _attn_scale(
+        "attn-scale-init",
+        Init(),
+        "AO-7",
+        _solve_base,
+        build=_build_initial,
+        covers=_is_initial,
+    )
+)
+register(
+    _attn_scale(
+        "attn-scale-causal",
+        Identity(),
+        "FF-1c",
+        _solve_causal,
+        apply=lambda layer, q, k, v: layer(q, k, v, is_causal=True),
+    )
+)
+register(_attn_scale("attn-scale-padded", Identity(), "FF-1c", _solve_padded, apply=_apply_padded))
+register(_attn_scale("attn-scale-gain", Bound(), "AO-6", _solve, bound=_gain_bound))
+register(
+    _of_features(
+        "feat-scale", Identity(), "AO-10", _build_feat_scale, _solve_feat_scale, layer=FeatScale
+    )
+)
+register(
+    _of_features(
+        "feat-scale-gain",
+        Bound(),
+        "AO-6",
+        _build_feat_scale,
+        _solve_feat_scale,
+        layer=FeatScale,
+        bound=_feat_scale_bound,
+    )
+)
+register(
+    _of_features(
+        "layer-scale",
+        Identity(),
+        "AO-10",
+        _build_layer_scale,
+        _solve_layer_scale,
+        layer=LayerScale,
+        source="Touvron et al. (2021)",
+    )
+)
+register(
+    _of_features(
+        "re-attention",
+        Identity(),
+        "SE-5",
+        _build_reattention,
+        _solve_reattention,
+        layer=ReAttention,
+        source="Zhou et al. (2021)",
+        apply=_apply_reattention,
+        logit_range=_reattention_logit_range,
+    )
+)
