@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, check_count, check_positive
+from ..boosting import Residual
 from ..named_operators import make_operator
 
 OperatorLike = str | Operator | Callable[[int, int], Operator]
@@ -39,16 +40,7 @@ class FeedForward(nn.Module):
         return self.fc2(self.activation(self.fc1(x)))
 
 
-class Skip(nn.Module):
-    """The plain residual connection, ``x + y``."""
-
-    needs_history = False
-
-    def forward(self, x: Tensor, y: Tensor, context: Context) -> Tensor:
-        return x + y
-
-
-class NoSkip(Skip):
+class NoSkip(Residual):
     """No residual connection: ``y``."""
 
     def forward(self, x: Tensor, y: Tensor, context: Context) -> Tensor:
@@ -129,7 +121,7 @@ class Block(nn.Module):
         check_count(dim, "dim", 1)
         check_positive(mlp_ratio, "mlp_ratio")
         make_scale = scale or (lambda dim: nn.Identity())
-        make_residual = residual or Skip
+        make_residual = residual or Residual
         operator = _make(operator, num_heads, dim // num_heads)
         self.attention_norm = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, num_heads, operator=operator, device=device, dtype=dtype)

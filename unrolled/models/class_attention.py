@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
+from ..spectral_filtering import LayerScale
 from .blocks import OperatorLike, reset_children, xavier_
 from .stacks import check_positions, make_blocks, operators, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
@@ -35,7 +36,7 @@ class ClassAttentionTransformer(nn.Module):
     positions, position_scale, norm_eps, token_graying
         As in `VisionTransformer`; positions are added to patches only.
     **block
-        Further options of `Block` for all layers. CaiT has ``scale=LayerScale``.
+        Further options of `Block` for all layers; ``scale=LayerScale`` by default, as in CaiT.
 
     Raises
     ------
@@ -83,7 +84,7 @@ class ClassAttentionTransformer(nn.Module):
         )
         n_patches = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
         self.positions = Positions(n_patches, dim, positions, scale=position_scale, **place)
-        block = {"norm_eps": norm_eps, **place, **block}
+        block = {"scale": LayerScale, "norm_eps": norm_eps, **place, **block}
         self.blocks = make_blocks(depth, dim, num_heads, operator=operator, **block)
         check_positions(self.blocks, positions)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
