@@ -19,8 +19,14 @@ from .image_filters import (
     NonLocalMeansAttention,
 )
 from .kernel_smoothing import (
+    ALiBi,
+    Biased,
+    Bilateral,
+    Elliptical,
     Gaussian,
+    Sinkhorn,
     Softmax,
+    Tupe,
 )
 from .locally_linear import (
     LocallyLinear,
@@ -35,17 +41,23 @@ from .sparse_coding import (
 )
 
 __all__ = [
+    "ALiBi",
     "Attention",
+    "Biased",
+    "Bilateral",
     "Context",
     "Correction",
+    "Elliptical",
     "Gaussian",
     "LocallyLinear",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
+    "Sinkhorn",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",
+    "Tupe",
     "Twicing",
     "make_operator",
     "operator_names",
