@@ -123,10 +123,13 @@ class Bilateral(SoftmaxSmoother):
             if p_q is not None and p_k is not None:
                 q, k = torch.cat([q, p_q / hp], dim=-1), torch.cat([k, p_k / hp], dim=-1)
             return gaussian_attention(q, k, v, bandwidth=1.0, mask=mask, is_causal=is_causal)
-        q = q / hy**2
+        natural = self.token_bandwidth is None and self.position_bandwidth is None
+        scale = q.shape[-1] ** -0.5 if natural else 1.0
+        q = q if natural else q / hy**2
         if p_q is not None and p_k is not None:
-            q, k = torch.cat([q, p_q / hp**2], dim=-1), torch.cat([k, p_k], dim=-1)
-        return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=1.0)
+            p_q = p_q if natural else p_q / hp**2
+            q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
+        return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale)
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         p_q, p_k = self._positions(q, k, context)

@@ -105,4 +105,6 @@ class Tupe(SoftmaxSmoother):
 
     def extra_repr(self) -> str:
         two_widths, dim = self.position_weight.shape
-        return f"dim={dim}, num_heads={self.num_heads}, head_dim={two_widths // 2 // self.num_heads}"
+        return (
+            f"dim={dim}, num_heads={self.num_heads}, head_dim={two_widths // 2 // self.num_heads}"
+        )
