@@ -157,7 +157,10 @@ class Elliptical(Operator):
                 )
         if mask is None:
             metric = elliptical_weights(values, previous, is_causal=is_causal)
-            return metric[..., : q.shape[-2], :]
+            if not is_causal or q.shape[-2] == k.shape[-2]:
+                return metric
+            rows = torch.arange(q.shape[-2], device=q.device).clamp(max=k.shape[-2] - 1)
+            return metric[..., rows, :]
         visible = ~hidden_by(mask)
         visible = combine_masks(visible, causal_mask(q, k)) if is_causal else visible
         return elliptical_weights(values, previous, visible=visible)
