@@ -101,7 +101,7 @@ def _filter_image(layer: Bilateral, images: Tensor) -> Tensor:
 
 def _solve_image(layer: Bilateral, images: Array) -> Array:
     whole = 2 * max(images.shape[-2:]) - 1
-    color, spatial = (head_value(b, 0) for b in (layer.token_bandwidth, layer.position_bandwidth))
+    color, spatial = _widths(layer, np.moveaxis(images, 1, -1), 0)
     return np.stack(
         [
             bilateral_filter(
@@ -113,7 +113,7 @@ def _solve_image(layer: Bilateral, images: Array) -> Array:
 
 
 def _image_logit_range(layer: Bilateral, images: Array) -> float:
-    color, spatial = (head_value(b, 0) for b in (layer.token_bandwidth, layer.position_bandwidth))
+    color, spatial = _widths(layer, np.moveaxis(images, 1, -1), 0)
     diagonal = (images.shape[-1] - 1) ** 2 + (images.shape[-2] - 1) ** 2
     return float(np.ptp(images)) ** 2 / (2 * color**2) + diagonal / (2 * spatial**2)
 

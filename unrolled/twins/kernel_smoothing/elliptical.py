@@ -1,5 +1,6 @@
 """Twins: regression in an elliptical metric, and elliptical attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,16 @@ def _consecutive_values(q: Array, k: Array, v: Array) -> Context:
     return Context(values=torch.from_numpy(k + change), previous_values=torch.from_numpy(k.copy()))
 
 
+def _estimated(q: Array, k: Array, v: Array) -> Elliptical:
+    return Elliptical()
+
+
 def _given(q: Array, k: Array, v: Array) -> Elliptical:
     return Elliptical(np.random.default_rng(0).random((len(q), q.shape[-1])))
+
+
+def _is(layer: Elliptical, *, given: bool) -> bool:
+    return (layer.metric is not None) == given
 
 
 def _metric(layer: Elliptical, head: int, context: Any) -> Array:
@@ -46,9 +55,9 @@ def _logit_range(layer: Elliptical, q: Array, k: Array, v: Array) -> float:
     return 2 * metric * float(products.max()) / q.shape[-1] ** 0.5
 
 
-for name, build, context, given in (
-    ("elliptical-attention", lambda q, k, v: Elliptical(), _consecutive_values, False),
-    ("elliptical-given-metric", _given, None, True),
+for name, build, context in (
+    ("elliptical-attention", _estimated, _consecutive_values),
+    ("elliptical-given-metric", _given, None),
 ):
     register(
         Twin(
@@ -61,7 +70,7 @@ for name, build, context, given in (
             build=build,
             solve=_solve,
             context=context,
-            covers=lambda layer, given=given: (layer.metric is not None) == given,
+            covers=partial(_is, given=context is None),
             logit_range=_logit_range,
         )
     )

@@ -12,9 +12,6 @@ from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
 
-_POSITION_WIDTH = 32
-
-
 def regress_by_dot_products(q: Array, k: Array, v: Array) -> Array:
     """``softmax(q k^T) v`` as Gaussian regression.
 
@@ -69,9 +66,9 @@ def _alibi_logit_range(layer: ALiBi, q: Array, k: Array, v: Array) -> float:
 
 
 def _build_tupe(q: Array, k: Array, v: Array) -> Tupe:
-    layer = Tupe(_POSITION_WIDTH, len(q), head_dim=q.shape[-1], dtype=torch.float64)
+    layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64)
     shape = tuple(layer.position_weight.shape)
-    drawn = np.random.default_rng(0).standard_normal(shape) / np.sqrt(_POSITION_WIDTH)
+    drawn = np.random.default_rng(0).standard_normal(shape) / np.sqrt(shape[1])
     with torch.no_grad():
         layer.position_weight.copy_(torch.from_numpy(drawn))
     return layer
@@ -97,7 +94,7 @@ def _tupe_logit_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
 
 
 def _positions(q: Array, k: Array, v: Array) -> Context:
-    return Context(positions=torch.from_numpy(sinusoids(q.shape[1], _POSITION_WIDTH)))
+    return Context(positions=torch.from_numpy(sinusoids(q.shape[1], len(q) * q.shape[-1])))
 
 
 register(
