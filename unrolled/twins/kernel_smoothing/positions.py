@@ -12,6 +12,7 @@ from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
 
+
 def regress_by_dot_products(q: Array, k: Array, v: Array) -> Array:
     """``softmax(q k^T) v`` as Gaussian regression.
 
