@@ -39,8 +39,14 @@ from .image_filters import (
     NonLocalMeansAttention,
 )
 from .kernel_smoothing import (
+    ALiBi,
+    Biased,
+    Bilateral,
+    Elliptical,
     Gaussian,
+    Sinkhorn,
     Softmax,
+    Tupe,
 )
 from .locally_linear import (
     LocallyLinear,
@@ -72,13 +78,17 @@ from .spectral_filtering import (
 )
 
 __all__ = [
+    "ALiBi",
     "Attention",
     "AttnScale",
+    "Biased",
+    "Bilateral",
     "Block",
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",
     "Correction",
+    "Elliptical",
     "FeatScale",
     "Gaussian",
     "GeneralizedResidual",
@@ -90,10 +100,12 @@ __all__ = [
     "Positive",
     "ReAttention",
     "Residual",
+    "Sinkhorn",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",
     "TokenGraying",
+    "Tupe",
     "Twicing",
     "VisionTransformer",
     "WindowedTransformer",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .attention import Operator
 from .boosting import Twicing
-from .kernel_smoothing import Gaussian, Softmax
+from .kernel_smoothing import ALiBi, Bilateral, Elliptical, Gaussian, Sinkhorn, Softmax, Tupe
 from .locally_linear import LocallyLinear
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
@@ -17,8 +17,17 @@ _FACTORIES: dict[str, Factory] = {
     "gaussian": lambda heads, dim: Gaussian(),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
     "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
+    "alibi": lambda heads, dim: ALiBi(heads),
+    "bilateral": lambda heads, dim: Bilateral(
+        dim**0.25, dim**0.25, num_heads=heads, learnable=True
+    ),
+    "elliptical": lambda heads, dim: Elliptical(),
+    "gaussian": lambda heads, dim: Gaussian(),
+    "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
+    "tupe": lambda heads, dim: Tupe(heads * dim, heads),
     "twicing": lambda heads, dim: Twicing(Softmax()),
 }
 

@@ -1,5 +1,7 @@
 """Every operator that the contract of test_operators.py runs over; a line for each."""
 
+import math
+
 import torch
 
 import twinsolve.unrolled as layers
@@ -32,4 +34,15 @@ OPERATORS = {
     "attn scale of twicing": lambda: off_zero(layers.AttnScale(layers.Twicing(layers.Softmax()))),
     "twicing of attn scale": lambda: layers.Twicing(off_zero(layers.AttnScale(layers.Softmax()))),
     "re-attention": lambda: off_zero(layers.ReAttention(layers.Softmax(), 3)),
+    "bilateral": lambda: layers.Bilateral(),
+    "bilateral per head": lambda: layers.Bilateral(1.1, 0.9, num_heads=3, learnable=True),
+    "bilateral distances": lambda: layers.Bilateral(0.8, 1.3, distances=True, learnable=True),
+    "nonlocal": lambda: layers.Bilateral(math.inf, 1.2),
+    "alibi": lambda: layers.ALiBi(3),
+    "alibi learnable": lambda: layers.ALiBi(3, slopes=[0.3, 0.1, 0.0], learnable=True),
+    "tupe": lambda: layers.Tupe(6, 3, head_dim=5),
+    "elliptical": lambda: layers.Elliptical(),
+    "sinkhorn": lambda: layers.Sinkhorn(layers.Gaussian(1.2), n_iter=4),
+    "sinkhorn elliptical": lambda: layers.Sinkhorn(layers.Elliptical()),
+    "twicing bilateral": lambda: layers.Twicing(layers.Bilateral()),
 }

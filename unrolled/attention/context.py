@@ -19,6 +19,8 @@ class Context:
         Position features in the model's width.
     projected_positions : pair of Tensor of shape (..., heads, tokens, head_dim), optional
         The positions through the present layer's query and key projections.
+    values : Tensor of shape (..., heads, tokens, head_dim), optional
+        Values of the present layer, for operators whose matrix depends on them.
     first_values : Tensor of shape (..., heads, tokens, head_dim), optional
         Values of the first layer.
     previous_values : Tensor of shape (..., heads, tokens, head_dim), optional
@@ -31,6 +33,7 @@ class Context:
 
     positions: Tensor | None = None
     projected_positions: tuple[Tensor, Tensor] | None = None
+    values: Tensor | None = None
     first_values: Tensor | None = None
     previous_values: Tensor | None = None
     first_tokens: Tensor | None = None

@@ -226,11 +226,11 @@ class Attention(nn.Module):
             context.first_tokens = query
         if context.first_values is None:
             context.first_values = v
-        filled = context
+        filled = replace(context, values=v) if "values" in self.operator.needs else context
         if "projected_positions" in self.operator.needs and context.positions is not None:
             w_q, w_k, _ = self.in_proj_weight.chunk(3)
             projected = tuple(self._split(F.linear(context.positions, w)) for w in (w_q, w_k))
-            filled = replace(context, projected_positions=(projected[0], projected[1]))
+            filled = replace(filled, projected_positions=(projected[0], projected[1]))
         return filled
 
     def extra_repr(self) -> str:

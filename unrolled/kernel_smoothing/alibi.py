@@ -1,0 +1,149 @@
+"""Attention with linear biases: distance between positions as a term of the logits."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..attention import (
+    Context,
+    Positive,
+    SoftmaxSmoother,
+    check_count,
+    check_positive,
+    fused_attention,
+    map_query_blocks,
+)
+from .features import add_bias, split_feature
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """The usual slopes, geometric: ``2 ** (-8 h / H)`` for heads h = 1 to H, a power of two.
+
+    Other numbers of heads have the slopes of the next lower power H, and then every other one of
+    those of 2 H.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled.kernel_smoothing import alibi_slopes
+    >>> alibi_slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    power = 2 ** int(math.log2(check_count(num_heads, "num_heads", 1)))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
+    return slopes + between[: num_heads - power]
+
+
+class ALiBi(SoftmaxSmoother):
+    """Dot-product attention with a linear bias: ``l_ij = q_i . k_j / sqrt(d) - m |i - j|``.
+
+    The bias stands for the position term of bilateral attention, and needs no position features.
+
+    Causal rows cost no bias at all: with ``|i - j| = i - j`` the i is a constant of the row, and
+    ``m j`` one more feature of the keys (split over three in bfloat16 and float16, whose digits are
+    too few for it). Logits are then of the size ``m n_keys``, and as exact as the dtype allows at
+    that size. Two-sided distances have no such form: the bias is made for one block of queries at a
+    time. If the slopes are learned, a block there leaves the fused kernel, which passes no gradient
+    on to a bias; memory is O(block * n_keys) in either case.
+
+    Parameters
+    ----------
+    num_heads : int
+    slopes : sequence of num_heads floats, optional
+        m >= 0 of each head. None is `alibi_slopes`.
+    learnable : bool, default=False
+        Train the slopes: the logarithms of their ratios to those given.
+
+    Raises
+    ------
+    ValueError
+        If the slopes are negative or not as many as the heads.
+
+    References
+    ----------
+    Press, Smith and Lewis, "Train short, test long" (2022); EQUATIONS IF-ALI, FF-7, FF-7c.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import ALiBi
+    >>> q = torch.zeros(1, 1, 3, 8)
+    >>> ALiBi(1, slopes=[0.5]).matrix(q, q)[0, 0, 0].log().diff()
+    tensor([-0.5000, -0.5000])
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        slopes: Sequence[float] | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        usual = alibi_slopes(num_heads)
+        given = usual if slopes is None else slopes
+        self.slopes = [check_positive(m, "slopes", allow_zero=True) for m in given]
+        if len(self.slopes) != num_heads:
+            raise ValueError(f"slopes: must be {num_heads}, one a head, got {len(self.slopes)}")
+        self.relative_slope = Positive(
+            1.0, num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
+        )
+
+    def slopes_for(self, q: Tensor) -> Tensor:
+        """The slopes in use, (num_heads, 1, 1), or a single number for a single head."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        shape = (-1, 1, 1) if q.ndim > 2 else ()
+        slopes = torch.tensor(self.slopes, dtype=wide, device=q.device)
+        return (slopes[:, None, None] * self.relative_slope().to(wide)).reshape(shape)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        slopes = self.slopes_for(q)
+        if is_causal:
+            return _causal(q, k, v, slopes, mask)
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            bias = -slopes * _distances(start, rows, k)
+            block_mask = mask
+            if mask is not None and mask.shape[-2] > 1:
+                block_mask = mask[..., start : start + rows.shape[-2], :]
+            return fused_attention(rows, k, v, mask=add_bias(block_mask, bias.to(q.dtype)))
+
+        return map_query_blocks(block, q)
+
+    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+        bias = self.slopes_for(q) * _distances(0, q, k)
+        return q @ k.mT * q.shape[-1] ** -0.5 - bias.to(q.dtype)
+
+    def extra_repr(self) -> str:
+        return "slopes=" + ", ".join(f"{m:.4g}" for m in self.slopes)
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, mask: Tensor | None) -> Tensor:
+    scale = q.shape[-1] ** -0.5
+    # A power of two near 1 / scale is exact in every dtype and keeps the feature in its range.
+    unit = 2.0 ** round(math.log2(1 / scale))
+    index = torch.arange(k.shape[-2], dtype=slopes.dtype, device=k.device)[:, None]
+    feature = split_feature(slopes * index / (scale * unit), k.dtype)
+    feature = feature.expand(*k.shape[:-1], -1)
+    q = torch.cat([q, q.new_full((*q.shape[:-1], feature.shape[-1]), unit)], dim=-1)
+    k = torch.cat([k, feature], dim=-1)
+    return fused_attention(q, k, v, mask=mask, is_causal=True, scale=scale)
+
+
+def _distances(start: int, rows: Tensor, k: Tensor) -> Tensor:
+    """``|i - j|`` for the rows of queries from `start` on."""
+    queries = torch.arange(start, start + rows.shape[-2], device=k.device)
+    wide = torch.promote_types(k.dtype, torch.float32)
+    return (queries[:, None] - torch.arange(k.shape[-2], device=k.device)).abs().to(wide)

@@ -1,0 +1,117 @@
+"""Doubly stochastic attention by Sinkhorn balancing."""
+
+import torch
+from torch import Tensor
+
+from ..attention import Context, Correction, Operator, SoftmaxSmoother, check_count, padding_mask
+
+
+class Sinkhorn(Correction):
+    """Sinkhorn balancing: scale the base's matrix until columns sum to one as well as rows.
+
+    ::
+
+        P_ij = exp(f_i + g_j) A_ij;    n_iter times:  g: columns sum to 1,  then f: rows sum to 1
+
+    with A the base's matrix, or exp(logits). The limit is the doubly stochastic matrix nearest to
+    it. Rows come last and so sum to one exactly at any `n_iter`, columns in the limit; at 0
+    iterations it is the base. A doubly stochastic matrix keeps the tokens' mean, so that filters of
+    the mean, before and after attention, coincide.
+
+    The n x n matrix is built, n_iter times in the backward pass. Computed by logarithms, in float32
+    at least. Hidden tokens are left out as keys and as queries: among the visible ones the matrix
+    is doubly stochastic, and the rows of hidden queries weigh the visible keys without weighing in
+    their sums. A causal mask is refused: the only causal doubly stochastic matrix is I.
+
+    Parameters
+    ----------
+    base : Operator
+        With a nonnegative matrix. Zeros in it remain, and may leave no balanced matrix at all.
+    n_iter : int, default=5
+        Number of iterations, >= 0. A plain attribute: it may be changed later.
+
+    Raises
+    ------
+    ValueError
+        If the base's matrix may be negative or `n_iter` is no whole number >= 0; if queries and
+        keys differ in number, or a mask does more than to hide whole keys.
+
+    References
+    ----------
+    Sinkhorn and Knopp (1967); Sander, Ablin, Blondel and Peyre, "Sinkformers" (2022), which gives
+    no default beyond a handful of iterations; EQUATIONS section 9.5 (Sinkhorn balancing).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Gaussian, Sinkhorn
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> P = Sinkhorn(Gaussian(3.0), n_iter=50).matrix(q, q)
+    >>> torch.allclose(P.sum(dim=-2), torch.ones(5), atol=1e-5)
+    True
+    """
+
+    def __init__(self, base: Operator, *, n_iter: int = 5) -> None:
+        super().__init__(base)
+        if not base.nonnegative:
+            raise ValueError(f"base: must have a nonnegative matrix, got {type(base).__name__}")
+        self.n_iter = check_count(n_iter, "n_iter", 0)
+        self.row_stochastic = True
+        self.square_only = True
+        self.causal = False
+        self.pair_masks = False
+        self.additive_masks = False
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        return self.coefficients(q, k, mask, is_causal, context).to(v.dtype) @ v
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        visible = None if mask is None else padding_mask(mask, k.shape[-2], "Sinkhorn")
+        logits = self._logits(q, k, visible, context)
+        f, g = _potential(logits, -1), torch.zeros_like(logits[..., :1, :])
+        for _ in range(self.n_iter):
+            seen = logits if visible is None else logits.masked_fill(~visible.mT, _low(logits))
+            g = _potential(seen + f, -2)
+            f = _potential(logits + g, -1)
+        return torch.exp(logits + f + g).to(q.dtype)
+
+    def _logits(
+        self, q: Tensor, k: Tensor, visible: Tensor | None, context: Context | None
+    ) -> Tensor:
+        """Finite logarithms of the base's matrix up to factors of rows; lowest where it is zero."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        if isinstance(self.base, SoftmaxSmoother):
+            logits = self.base.logits(q, k, context).to(wide)
+            return logits if visible is None else logits.masked_fill(~visible, _low(logits))
+        A = self.base.matrix(q, k, mask=visible, context=context).to(wide)
+        zero = A <= 0
+        return A.masked_fill(zero, 1).log().masked_fill(zero, _low(A))
+
+    def extra_repr(self) -> str:
+        return f"n_iter={self.n_iter}"
+
+
+def _low(x: Tensor) -> float:
+    """A logarithm of zero that is finite, so that gradients are."""
+    return torch.finfo(x.dtype).min / 8
+
+
+def _potential(logits: Tensor, dim: int) -> Tensor:
+    """Minus the logarithm of the sum along `dim`; 0 where all terms are zero."""
+    total = torch.logsumexp(logits, dim=dim, keepdim=True)
+    return torch.where(total > _low(logits) / 2, -total, 0)

@@ -1,0 +1,205 @@
+"""Bilateral attention: likeness of tokens and nearness of positions as separate terms."""
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from ..attention import Context, Positive, SoftmaxSmoother, fused_attention
+from .biased import Biased
+from .features import expand_features
+from .gaussian import gaussian_attention
+
+
+class Bilateral(SoftmaxSmoother):
+    """Bilateral self-attention: tokens that are alike and near attend to each other.
+
+    ::
+
+        dot products   l_ij = p_i Wq Wk^T p_j^T / hp^2 + q_i . k_j / hy^2
+        distances      l_ij = -|p_i Wq - p_j Wk|^2 / (2 hp^2) - |q_i - k_j|^2 / (2 hy^2)
+
+    and ``A = softmax(l)``, as one fused attention on concatenated features. Positions are kept
+    apart from the tokens, and pass through the same projections Wq and Wk as they do (the shell
+    `Attention` sees to it). At the default bandwidths the first form has the logits of attention on
+    ``x = y + p`` without the two cross terms.
+
+    With distances, and positions and tokens themselves as queries, keys and values, it is the
+    bilateral filter; IF-13 writes its ``h^2`` for ``2 h^2`` here (errata E0-b, E0-q). The forms
+    coincide where all keys and all positions have equal norms.
+
+    Positions should have the scale of sinusoidal ones, ``|p|^2 = dim / 2``; much smaller ones leave
+    the position term without effect.
+
+    Parameters
+    ----------
+    position_bandwidth : float, optional
+        hp > 0. None is ``head_dim ** 0.25``. Infinity leaves the term out and needs no positions:
+        nonlocal self-attention, which is plain attention at the default token bandwidth.
+    token_bandwidth : float, optional
+        hy > 0. None is ``head_dim ** 0.25``.
+    distances : bool, default=False
+        Compare by distances instead of dot products.
+    num_heads : int, optional
+        One pair of bandwidths a head instead of one for all.
+    learnable : bool, default=False
+        Train the bandwidths (their logarithms); needs them given.
+
+    Raises
+    ------
+    ValueError
+        If a bandwidth is not positive, or missing where `learnable` or `num_heads` need it, or the
+        context has no projected positions, or they do not fit queries and keys.
+
+    References
+    ----------
+    Tomasi and Manduchi (1998); "Revisiting Transformers with Insights from Image Filtering", eq. 13
+    to 21; EQUATIONS IF-13, IF-14, IF-19, IF-21, FF-5, FF-6.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Attention, Bilateral, Context
+    >>> layer = Attention(16, 4, operator=Bilateral())
+    >>> x, positions = torch.randn(2, 10, 16), torch.randn(10, 16)
+    >>> layer(x, x, x, need_weights=False, context=Context(positions=positions))[0].shape
+    torch.Size([2, 10, 16])
+    """
+
+    def __init__(
+        self,
+        position_bandwidth: float | None = None,
+        token_bandwidth: float | None = None,
+        *,
+        distances: bool = False,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+
+        def bandwidth(value: float | None, name: str) -> Positive | None:
+            if value is None and (learnable or num_heads is not None):
+                raise ValueError(f"{name}: must be given to be learnable or one a head")
+            if value is None:
+                return None
+            return Positive(
+                value,
+                name=name,
+                num_heads=num_heads,
+                learnable=learnable,
+                device=device,
+                dtype=dtype,
+            )
+
+        self.uses_positions = position_bandwidth != math.inf
+        self.position_bandwidth = (
+            bandwidth(position_bandwidth, "position_bandwidth") if self.uses_positions else None
+        )
+        self.token_bandwidth = bandwidth(token_bandwidth, "token_bandwidth")
+        self.distances = distances
+        self.needs = ("projected_positions",) if self.uses_positions else ()
+
+    def bandwidth_for(self, bandwidth: Positive | None, q: Tensor) -> Tensor | float:
+        """The bandwidth in use on queries of this width and dtype."""
+        return q.shape[-1] ** 0.25 if bandwidth is None else bandwidth().to(q.dtype)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        hy = self.bandwidth_for(self.token_bandwidth, q)
+        hp = self.bandwidth_for(self.position_bandwidth, q)
+        p_q, p_k = self._positions(q, k, context)
+        if self.distances:
+            q, k = q / hy, k / hy
+            if p_q is not None and p_k is not None:
+                q, k = torch.cat([q, p_q / hp], dim=-1), torch.cat([k, p_k / hp], dim=-1)
+            return gaussian_attention(q, k, v, bandwidth=1.0, mask=mask, is_causal=is_causal)
+        natural = self.token_bandwidth is None and self.position_bandwidth is None
+        scale = q.shape[-1] ** -0.5 if natural else 1.0
+        q = q if natural else q / hy**2
+        if p_q is not None and p_k is not None:
+            p_q = p_q if natural else p_q / hp**2
+            q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
+        return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale)
+
+    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+        p_q, p_k = self._positions(q, k, context)
+        tokens = self._term(q, k, self.bandwidth_for(self.token_bandwidth, q))
+        if p_q is None or p_k is None:
+            return tokens
+        return tokens + self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, q))
+
+    def _term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
+        if not self.distances:
+            return a @ b.mT / bandwidth**2
+        wide = torch.promote_types(a.dtype, torch.float32)
+        exact = "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(a.to(wide), b.to(wide), compute_mode=exact).to(a.dtype)
+        return -((distances / bandwidth) ** 2) / 2
+
+    def _positions(
+        self, q: Tensor, k: Tensor, context: Context | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        if not self.uses_positions or context is None or context.projected_positions is None:
+            return None, None
+        name = "context.projected_positions"
+        p_q, p_k = context.projected_positions
+        return expand_features(p_q, q, name), expand_features(p_k, k, name)
+
+    @torch.no_grad()
+    def precompute(self, context: Context) -> Biased:
+        """The operator at given positions, with its position term stored: for inference.
+
+        It needs no context and half the width of features, but n_queries x n_keys numbers a head.
+
+        Parameters
+        ----------
+        context : Context
+            With the projected positions, as `Attention.fill` gives it.
+
+        Returns
+        -------
+        Biased
+            Equal to this operator at these positions and at the present bandwidths.
+
+        Raises
+        ------
+        ValueError
+            If the context has no projected positions.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from twinsolve.unrolled import Bilateral, Context
+        >>> q, p = torch.randn(1, 2, 5, 8), torch.randn(2, 5, 8)
+        >>> context, operator = Context(projected_positions=(p, p)), Bilateral()
+        >>> stored = operator.precompute(context)
+        >>> torch.allclose(stored(q, q, q), operator(q, q, q, context=context), atol=1e-6)
+        True
+        """
+        if not self.uses_positions or context.projected_positions is None:
+            raise ValueError("context: needs projected positions, and an operator that uses them")
+        p_q, p_k = context.projected_positions
+        bias = self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
+        tokens_alone = copy.deepcopy(self)
+        tokens_alone.uses_positions, tokens_alone.position_bandwidth = False, None
+        tokens_alone.needs = ()
+        return Biased(tokens_alone, bias)
+
+    def extra_repr(self) -> str:
+        none = "head_dim ** 0.25"
+        shown = [f"distances={self.distances}"]
+        if self.position_bandwidth is None:
+            shown.append(f"position_bandwidth={none if self.uses_positions else 'inf'}")
+        if self.token_bandwidth is None:
+            shown.append(f"token_bandwidth={none}")
+        return ", ".join(shown)

@@ -1,0 +1,110 @@
+"""Attention with untied positions: projections of their own."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import Context, SoftmaxSmoother, check_count, fused_attention
+from .features import expand_features
+
+
+class Tupe(SoftmaxSmoother):
+    """Attention with untied positions: ``l_ij = (q_i . k_j + p_i Hq Hk^T p_j^T) / sqrt(2 d)``.
+
+    Bilateral attention with projections Hq and Hk of the positions that are not those of the
+    tokens; one fused attention on concatenated features. A bias b_ij on the logits, such as one by
+    relative positions, is an additive mask, or `Biased` around this operator.
+
+    Parameters
+    ----------
+    dim : int
+        Width of `Context.positions`.
+    num_heads : int
+    head_dim : int, optional
+        Width d of a head. None is ``dim / num_heads``.
+
+    Raises
+    ------
+    ValueError
+        If a size is not a whole number >= 1, `dim` is no multiple of `num_heads` where it must be,
+        queries and keys differ in number, or the context's positions do not fit.
+
+    References
+    ----------
+    Ke, He and Liu, "Rethinking positional encoding in language pre-training" (2021); EQUATIONS
+    IF-30, FF-6.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Attention, Context, Tupe
+    >>> layer = Attention(16, 4, operator=Tupe(16, 4))
+    >>> x, positions = torch.randn(2, 10, 16), torch.randn(10, 16)
+    >>> layer(x, x, x, need_weights=False, context=Context(positions=positions))[0].shape
+    torch.Size([2, 10, 16])
+    """
+
+    square_only = True
+    needs = ("positions",)
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_count(dim, "dim", 1)
+        self.num_heads = check_count(num_heads, "num_heads", 1)
+        if head_dim is None and dim % num_heads:
+            raise ValueError(f"dim: must be a multiple of num_heads={num_heads}, got {dim}")
+        width = dim // num_heads if head_dim is None else check_count(head_dim, "head_dim", 1)
+        self.position_weight = nn.Parameter(
+            torch.empty(2 * num_heads * width, dim, device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new projections, of the scale that the shell's have."""
+        nn.init.xavier_uniform_(self.position_weight)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        p_q, p_k = self._positions(q, k, context)
+        q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
+        scale = (q.shape[-1] - p_q.shape[-1]) * 2
+        return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale**-0.5)
+
+    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+        p_q, p_k = self._positions(q, k, context)
+        return (q @ k.mT + p_q @ p_k.mT) / (2 * q.shape[-1]) ** 0.5
+
+    def _positions(self, q: Tensor, k: Tensor, context: Context | None) -> tuple[Tensor, Tensor]:
+        positions = None if context is None else context.positions
+        assert positions is not None  # checked, as it is needed
+        if positions.shape[-1] != self.position_weight.shape[1]:
+            raise ValueError(
+                f"context.positions: must have {self.position_weight.shape[1]} features, got "
+                f"{tuple(positions.shape)}"
+            )
+        projected = F.linear(positions, self.position_weight)
+        heads = projected.unflatten(-1, (2 * self.num_heads, -1)).transpose(-3, -2)
+        p_q, p_k = heads.chunk(2, dim=-3)
+        name = f"context.positions, projected to {self.num_heads} heads"
+        return expand_features(p_q, q, name), expand_features(p_k, k, name)
+
+    def extra_repr(self) -> str:
+        two_widths, dim = self.position_weight.shape
+        return (
+            f"dim={dim}, num_heads={self.num_heads}, head_dim={two_widths // 2 // self.num_heads}"
+        )

@@ -1,0 +1,90 @@
+"""Twins: Sinkhorn balancing, its iterates, its limit and the rate of its convergence."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from ....solvers import sinkhorn
+from ...kernel_smoothing import Gaussian, Sinkhorn
+from ..registry import Array, Twin, exact_twin, register
+from ..relations import Bound, FixedPointLimit, Iterate, Relation, heads
+
+_TOL = 1e-12
+
+
+def _build(q: Array, k: Array, v: Array) -> Sinkhorn:
+    """On logits that differ by 2 at most: balancing takes a few iterations, but more than one."""
+    spread = max(float(cdist(a, b).max()) for a, b in zip(q, k, strict=True))
+    return Sinkhorn(Gaussian(spread / 2, dtype=torch.float64))
+
+
+def _base_matrix(layer: Sinkhorn, q: Array, k: Array, head: int, context: Any = None) -> Array:
+    base = exact_twin(layer.base)
+    return base.solve(layer.base, q, k, np.eye(len(k)), head=head, context=context)
+
+
+def _solve_iterates(
+    layer: Sinkhorn, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """The scaling written out, on the entries themselves."""
+    P = _base_matrix(layer, q, k, head, context)
+    for _ in range(layer.n_iter):
+        P = P / P.sum(axis=0)
+        P = P / P.sum(axis=1, keepdims=True)
+    return P @ v
+
+
+def _solve_limit(
+    layer: Sinkhorn, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    with np.errstate(divide="ignore"):
+        logits = np.log(_base_matrix(layer, q, k, head, context))
+    return sinkhorn(logits, tol=_TOL) @ v
+
+
+def _column_sums(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """Column sums c after n iterations: ``osc(log c_n) <= t^2n osc(log c_0)``.
+
+    The theorem of Birkhoff and Hopf, with ``t = tanh(max osc(log A_i - log A_m) / 4)`` over pairs
+    of rows. A sum of exponentials has the rounding errors of its logits, seen at both of its ends.
+    """
+    found = np.ptp(np.log(layer.matrix(q, k).sum(dim=-2).double().numpy()), axis=-1)
+    proved = []
+    for head, (a, b) in heads((q, k)):
+        A = _base_matrix(layer, a, b, head)
+        widest = max(float(np.ptp(np.log(A / row), axis=1).max()) for row in A)
+        start = float(np.ptp(np.log(A.sum(axis=0))))
+        rounding = 8 * torch.finfo(q.dtype).eps * (1 + widest)
+        proved.append(np.tanh(widest / 4) ** (2 * layer.n_iter) * start + rounding)
+    return found, np.array(proved)
+
+
+def _logit_range(layer: Sinkhorn, q: Array, k: Array, v: Array) -> float:
+    return exact_twin(layer.base).logit_range(layer.base, q, k, v)
+
+
+relations: tuple[tuple[str, Relation, Any], ...] = (
+    ("sinkhorn-iterates", Iterate(), _solve_iterates),
+    ("sinkhorn-limit", FixedPointLimit(), _solve_limit),
+    ("sinkhorn-rate", Bound(), _solve_iterates),
+)
+for name, relation, solve in relations:
+    register(
+        Twin(
+            name=name,
+            family="kernel_smoothing",
+            relation=relation,
+            equation="9.5",
+            source="Sinkhorn and Knopp (1967); Franklin and Lorenz (1989)",
+            layer=Sinkhorn,
+            build=_build,
+            solve=solve,
+            bound=_column_sums,
+            logit_range=_logit_range,
+            # A potential of rows, and one of columns.
+            passes=lambda layer: 2 * exact_twin(layer.base).passes(layer.base),
+        )
+    )

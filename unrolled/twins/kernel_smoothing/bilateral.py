@@ -1,0 +1,157 @@
+"""Twins: bilateral filters, and bilateral attention on tokens and images."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....solvers import bilateral_filter, nadaraya_watson
+from ...attention import Context
+from ...kernel_smoothing import Bilateral
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Identity
+from .positions import moved, regress_by_dot_products, sinusoids
+from .regression import local_bandwidth
+
+
+def _build(q: Array, k: Array, v: Array, *, positions: bool, distances: bool) -> Bilateral:
+    """Bandwidths of its own for each head, as training would leave them."""
+    return moved(
+        Bilateral(
+            1.5 * q.shape[-1] ** 0.25 if positions else float("inf"),
+            1.2 * local_bandwidth(q, k),
+            distances=distances,
+            num_heads=len(q),
+            learnable=True,
+            dtype=torch.float64,
+        )
+    )
+
+
+def _is(layer: Bilateral, *, positions: bool, distances: bool) -> bool:
+    return layer.uses_positions == positions and layer.distances == distances
+
+
+def _projected_positions(q: Array, k: Array, v: Array) -> Context:
+    """Sinusoidal positions, projected at random to the width of each head."""
+    heads, _, width = q.shape
+    weights = np.random.default_rng(0).standard_normal((2, heads, width, width)) / np.sqrt(width)
+    pair = [
+        torch.from_numpy(sinusoids(x.shape[1], width) @ w)
+        for x, w in zip((q, k), weights, strict=True)
+    ]
+    return Context(projected_positions=(pair[0], pair[1]))
+
+
+def _widths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
+    token, position = (
+        q.shape[-1] ** 0.25 if bandwidth is None else head_value(bandwidth, head)
+        for bandwidth in (layer.token_bandwidth, layer.position_bandwidth)
+    )
+    return token, position if layer.uses_positions else np.inf
+
+
+def _solve_bilateral(
+    layer: Bilateral, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    token, position = _widths(layer, q, head)
+    positions: Any = (np.zeros((len(q), 0)), np.zeros((len(k), 0)))
+    if layer.uses_positions:
+        positions = context.projected_positions
+    q, k = np.c_[q, positions[0]], np.c_[k, positions[1]]
+    n_positions = positions[0].shape[1]
+    precision = np.repeat([token**-2, position**-2], [q.shape[1] - n_positions, n_positions])
+    if not layer.distances:
+        return regress_by_dot_products(q * precision, k, v)
+    return nadaraya_watson(q, k, v, bandwidth=1.0, precision=precision)
+
+
+def _bilateral_logit_range(layer: Bilateral, q: Array, k: Array, v: Array) -> float:
+    context: Any = _projected_positions(q, k, v)
+    ranges = []
+    for head, (a, b) in enumerate(zip(q, k, strict=True)):
+        token, position = _widths(layer, a, head)
+        terms = [(a, b, token)]
+        if layer.uses_positions:
+            p_q, p_k = (p[head].numpy() for p in context.projected_positions)
+            terms.append((p_q, p_k, position))
+        ranges.append(sum(_term_range(layer.distances, *term) for term in terms))
+    return max(ranges)
+
+
+def _term_range(distances: bool, a: Array, b: Array, bandwidth: float) -> float:
+    products = a @ b.T
+    if distances:
+        products = products - ((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)) / 2
+    return float(np.ptp(products)) / bandwidth**2
+
+
+def _filter_image(layer: Bilateral, images: Tensor) -> Tensor:
+    """Pixels as tokens, with their places as positions."""
+    height, width = images.shape[-2:]
+    ys, xs = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    places = torch.stack([ys, xs], dim=-1).reshape(-1, 2).to(images.dtype)
+    pixels = images.flatten(2).mT[:, None]
+    context = Context(projected_positions=(places, places))
+    return layer(pixels, pixels, pixels, context=context)[:, 0].mT.reshape(images.shape)
+
+
+def _solve_image(layer: Bilateral, images: Array) -> Array:
+    whole = 2 * max(images.shape[-2:]) - 1
+    color, spatial = _widths(layer, np.moveaxis(images, 1, -1), 0)
+    return np.stack(
+        [
+            bilateral_filter(
+                image, win_size=whole, sigma_color=color, sigma_spatial=spatial, channel_axis=0
+            )
+            for image in images
+        ]
+    )
+
+
+def _image_logit_range(layer: Bilateral, images: Array) -> float:
+    color, spatial = _widths(layer, np.moveaxis(images, 1, -1), 0)
+    diagonal = (images.shape[-1] - 1) ** 2 + (images.shape[-2] - 1) ** 2
+    return float(np.ptp(images)) ** 2 / (2 * color**2) + diagonal / (2 * spatial**2)
+
+
+for name, equation, positions, distances in (
+    ("bilateral-attention", "IF-21", True, False),
+    ("nonlocal-attention", "IF-21", False, False),
+    ("bilateral-tokens", "IF-13", True, True),
+    ("nonlocal-means-tokens", "IF-14", False, True),
+):
+    register(
+        Twin(
+            name=name,
+            family="kernel_smoothing",
+            relation=Identity(),
+            equation=equation,
+            source="Revisiting Transformers with Insights from Image Filtering, eq. 13 to 21",
+            layer=Bilateral,
+            build=partial(_build, positions=positions, distances=distances),
+            solve=_solve_bilateral,
+            context=_projected_positions if positions else None,
+            covers=partial(_is, positions=positions, distances=distances),
+            logit_range=_bilateral_logit_range,
+        )
+    )
+register(
+    Twin(
+        name="bilateral-filter",
+        family="image_filters",
+        relation=Identity(),
+        equation="IF-13",
+        source="Tomasi and Manduchi (1998)",
+        layer=Bilateral,
+        build=lambda images: Bilateral(2.0, 0.2, distances=True, dtype=torch.float64),
+        solve=_solve_image,
+        inputs="image",
+        apply=_filter_image,
+        covers=partial(_is, positions=True, distances=True),
+        logit_range=_image_logit_range,
+    )
+)

@@ -1,0 +1,127 @@
+"""Twins: regression on tokens with positions, and attention with positions."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....solvers import nadaraya_watson
+from ...attention import Context
+from ...kernel_smoothing import ALiBi, Tupe
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Identity
+
+
+def regress_by_dot_products(q: Array, k: Array, v: Array) -> Array:
+    """``softmax(q k^T) v`` as Gaussian regression.
+
+    One more coordinate gives all keys the same norm and changes no dot product with a query.
+    """
+    squares = (k**2).sum(axis=1)
+    lifted = np.c_[k, np.sqrt(squares.max() - squares)]
+    return nadaraya_watson(np.c_[q, np.zeros(len(q))], lifted, v, bandwidth=1.0)
+
+
+def sinusoids(n: int, width: int) -> Array:
+    """Positions of IF-5, cut to an odd width if need be."""
+    angles = np.arange(n)[:, None] / 10_000 ** (2 * np.arange((width + 1) // 2) / (width + 1))
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(n, -1)[:, :width]
+
+
+def moved(layer: Any) -> Any:
+    """The layer with its parameters off their initial values, by another amount in each head."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            shift = torch.linspace(-0.1, 0.1, parameter.numel(), dtype=parameter.dtype)
+            parameter += shift.reshape(parameter.shape) + 0.05
+    return layer
+
+
+def _build_alibi(q: Array, k: Array, v: Array) -> ALiBi:
+    return moved(ALiBi(len(q), learnable=True, dtype=torch.float64))
+
+
+def _solve_alibi(
+    layer: ALiBi, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    # Index i as i ones and then zeros: the squared distance of two of these is |i - j|.
+    n = max(len(q), len(k))
+    ones = np.tril(np.ones((n, n)), -1)
+    slope = layer.slopes[head] * head_value(layer.relative_slope, head)
+    squares = (k**2).sum(axis=1)
+    keys = np.c_[k / len(k.T) ** 0.25, np.sqrt((squares.max() - squares) / len(k.T) ** 0.5)]
+    queries = np.c_[q / len(q.T) ** 0.25, np.zeros(len(q))]
+    index = np.sqrt(2 * slope) * ones
+    return nadaraya_watson(
+        np.c_[queries, index[: len(q)]], np.c_[keys, index[: len(k)]], v, bandwidth=1.0
+    )
+
+
+def _alibi_logit_range(layer: ALiBi, q: Array, k: Array, v: Array) -> float:
+    return max(
+        float(np.ptp(a @ b.T)) / len(a.T) ** 0.5
+        + layer.slopes[head] * head_value(layer.relative_slope, head) * len(b)
+        for head, (a, b) in enumerate(zip(q, k, strict=True))
+    )
+
+
+def _build_tupe(q: Array, k: Array, v: Array) -> Tupe:
+    layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64)
+    shape = tuple(layer.position_weight.shape)
+    drawn = np.random.default_rng(0).standard_normal(shape) / np.sqrt(shape[1])
+    with torch.no_grad():
+        layer.position_weight.copy_(torch.from_numpy(drawn))
+    return layer
+
+
+def _solve_tupe(
+    layer: Tupe, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    query_weights, key_weights = np.split(layer.position_weight.detach().double().numpy(), 2)
+    own = slice(head * q.shape[1], (head + 1) * q.shape[1])
+    p_q, p_k = (context.positions @ w[own].T for w in (query_weights, key_weights))
+    return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], v)
+
+
+def _tupe_logit_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
+    positions = sinusoids(q.shape[1], layer.position_weight.shape[1])
+    heads = np.split(layer.position_weight.detach().double().numpy(), 2 * len(q))
+    return max(
+        float(np.ptp(a @ b.T + positions @ heads[h].T @ heads[h + len(q)] @ positions.T))
+        / np.sqrt(2 * q.shape[-1])
+        for h, (a, b) in enumerate(zip(q, k, strict=True))
+    )
+
+
+def _positions(q: Array, k: Array, v: Array) -> Context:
+    return Context(positions=torch.from_numpy(sinusoids(q.shape[1], len(q) * q.shape[-1])))
+
+
+register(
+    Twin(
+        name="alibi",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="IF-ALI",
+        source="Press, Smith and Lewis (2022)",
+        layer=ALiBi,
+        build=_build_alibi,
+        solve=_solve_alibi,
+        logit_range=_alibi_logit_range,
+    )
+)
+register(
+    Twin(
+        name="tupe",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="IF-30",
+        source="Ke, He and Liu (2021)",
+        layer=Tupe,
+        build=_build_tupe,
+        solve=_solve_tupe,
+        context=_positions,
+        logit_range=_tupe_logit_range,
+    )
+)
