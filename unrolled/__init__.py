@@ -18,6 +18,11 @@ from .boosting import (
 from .image_filters import (
     NonLocalMeansAttention,
 )
+from .integrations import (
+    attach_huggingface,
+    register_huggingface,
+    replace_attention,
+)
 from .kernel_smoothing import (
     Gaussian,
     Softmax,
@@ -47,7 +52,10 @@ __all__ = [
     "SoftmaxSmoother",
     "SparseCoding",
     "Twicing",
+    "attach_huggingface",
     "make_operator",
     "operator_names",
+    "register_huggingface",
     "register_operator",
+    "replace_attention",
 ]
