@@ -58,7 +58,7 @@ def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Opera
     return made
 
 
-def check_needs(operator: Operator, name: str, positions: str | Tensor | None) -> None:
+def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
     """Refuse operators that need what no context of ours provides.
 
     Raises
@@ -69,7 +69,7 @@ def check_needs(operator: Operator, name: str, positions: str | Tensor | None) -
     unknown = [need for need in operator.needs if need not in SERVED]
     if unknown:
         raise ValueError(f"operator: {kind} at {name} needs {', '.join(unknown)}: not served here")
-    if positions is None and any(need in POSITIONS for need in operator.needs):
+    if not has_positions and any(need in POSITIONS for need in operator.needs):
         raise ValueError(
             f"positions: {kind} at {name} needs them; pass a tensor (tokens, dim) or the dotted "
             'name of the model\'s position features, such as positions="pos_embed"'

@@ -117,27 +117,32 @@ class LayerContext:
         is_causal: bool,
         tokens: Tensor | None = None,
         project: Projection | None = None,
+        context: Context | None = None,
     ) -> tuple[Tensor, Context | None]:
         """The operator's output, and the context in which it was computed.
+
+        A `context` given is that of a model which makes its own.
 
         Raises
         ------
         ValueError
             If the operator needs a context and no forward pass of the model is under way.
         """
-        if self.passes is None:
+        running = context
+        if running is None and self.passes is None:
             return operator(q, k, v, mask=mask, is_causal=is_causal), None
-        running = self.passes.current()
+        if running is None and self.passes is not None:
+            running = self.passes.current()
         shared = self._recall(operator, v) if running is None else replace(running)
-        context = _view(operator, shared, v, tokens, project)
-        output = operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
+        view = _view(operator, shared, v, tokens, project)
+        output = operator(q, k, v, mask=mask, is_causal=is_causal, context=view)
         if running is not None:
             running.first_values = v if running.first_values is None else running.first_values
             running.first_tokens = tokens if running.first_tokens is None else running.first_tokens
             running.previous_values = v
             if operator.needs:
                 self._remember(shared, operator, v, output)
-        return output, context
+        return output, view
 
     def _remember(self, shared: Context, operator: Operator, v: Tensor, output: Tensor) -> None:
         if torch.compiler.is_compiling() or output.grad_fn is None:

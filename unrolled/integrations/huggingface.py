@@ -111,7 +111,7 @@ def attach_huggingface(
         made = choose(operator, name, *_heads(module))
         if made is None:
             continue
-        check_needs(made, name, positions)
+        check_needs(made, name, positions is not None)
         if "first_tokens" in made.needs:
             raise ValueError(f"operator: {type(made).__name__} needs first_tokens: not served here")
         if "projected_positions" in made.needs:
@@ -120,13 +120,16 @@ def attach_huggingface(
     if not chosen:
         raise ValueError("model: no attention that calls transformers' AttentionInterface")
     model.set_attn_implementation(_ATTACHED)
+    if any(module.config._attn_implementation != _ATTACHED for module, _ in chosen):
+        raise ValueError("model: its attention implementation cannot be set")
     shares = any(made.needs for _, made in chosen)
     passes = ForwardContext(place_positions(model, positions)) if shares else None
     for module, made in chosen:
         like = parameter_of(module)
         module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)
+        if not hasattr(module, "twinsolve_context"):
+            module.register_load_state_dict_pre_hook(keep_operator)
         module.twinsolve_context = LayerContext(passes)
-        module.register_load_state_dict_pre_hook(keep_operator)
     if passes is not None:
         passes.watch(model)
     return model
@@ -136,17 +139,17 @@ def _register(name: str, operator_for: Callable[[nn.Module, Tensor], Operator | 
     """Register an attention function, and beside it masks: without them padding would leak."""
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+        from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
     except ImportError as error:
         raise ImportError(
             "transformers is needed here: pip install transformers, or the extra `integrations`"
         ) from error
 
-    def mask(*args: Any, config: Any = None, **kwargs: Any) -> Tensor | None:
-        # No mask means causal to a causal module; a decoder configured as encoder needs a real one.
-        if getattr(config, "is_causal", None) is False:
-            kwargs["allow_is_bidirectional_skip"] = False
-        return sdpa_mask(*args, config=config, **kwargs)
+    def mask(*args: Any, **kwargs: Any) -> Tensor | None:
+        made = sdpa_mask(*args, **kwargs)
+        if made is None or kwargs.get("mask_function") is not bidirectional_mask_function:
+            return made
+        return made[..., :1, :].expand_as(made)  # `_attend` sees that it is alike for all queries
 
     def attention(
         module: nn.Module,
@@ -225,7 +228,7 @@ def _attend(
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (key, value))
     query, key = rescale(query, key, scaling)
-    if mask is not None and mask.stride(-2) == 0:  # expanded: every query sees the same keys
+    if mask is not None and mask.stride(-2) == 0:
         mask = mask[..., :1, :]
     layer = getattr(module, "twinsolve_context", None) or LayerContext(None)
     output, context = layer.attend(

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..attention import Operator
+from ..attention import Attention, Operator
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_context import ForwardContext
 from .replacements import (
@@ -24,11 +24,11 @@ def replace_attention(
     """Put an operator into every self attention of a model, with the model's own projections.
 
     Found are modules with linear ``qkv`` and ``proj`` and a ``num_heads``, as in vision
-    transformers (``scale``, ``q_norm``, ``k_norm``, ``norm`` and ``proj_drop`` are kept), and
-    ``nn.MultiheadAttention`` in all its layouts. Parameters are the same objects under the same
-    names: optimizers stay valid, and checkpoints from before load, learnable operators then keeping
-    their values. With ``Softmax()`` the model computes what it did before. Another call puts in
-    another operator.
+    transformers (``scale``, ``q_norm``, ``k_norm``, ``norm`` and ``proj_drop`` are kept),
+    ``nn.MultiheadAttention`` in all its layouts, and our `Attention`. Parameters are the same
+    objects under the same names: optimizers stay valid, and checkpoints from before load, learnable
+    operators then keeping their values. With ``Softmax()`` the model computes what it did before.
+    Another call puts in another operator.
 
     The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
     function of names and returns something for it. Dropout of attention weights is not applied,
@@ -105,10 +105,7 @@ def replace_attention(
                 module, made, None if id(module) in cross else passes
             )
         model = _put(model, name, replacements[id(module)])
-    for part in model.modules():
-        # Else the encoder hands its layers nested tensors, of which no operator knows.
-        if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False
+    _refuse_nested_tensors(model)
     if passes is not None:
         passes.watch(model)
     return model
@@ -127,7 +124,7 @@ def _choose_all(
         if made is None:
             continue
         _check_served(module, name)
-        check_needs(made, name, positions)
+        check_needs(made, name, positions is not None or type(module) is Attention)
         if id(module) in cross and (made.square_only or made.needs):
             raise ValueError(
                 f"operator: {type(made).__name__} cannot serve the cross attention {name}; "
@@ -138,7 +135,7 @@ def _choose_all(
 
 
 def _is_attention(module: nn.Module) -> bool:
-    if isinstance(module, nn.MultiheadAttention | MultiheadReplacement):
+    if isinstance(module, nn.MultiheadAttention | Attention):
         return True
     linear = all(isinstance(getattr(module, name, None), nn.Linear) for name in ("qkv", "proj"))
     return linear and isinstance(getattr(module, "num_heads", None), int)
@@ -159,7 +156,7 @@ def _check_served(module: Any, name: str) -> None:
             extra.append("add_bias_kv=True")
         if module.add_zero_attn:
             extra.append("add_zero_attn=True")
-    elif not isinstance(module, MultiheadReplacement):
+    elif not isinstance(module, Attention):
         tensors = (*module.named_parameters(), *module.named_buffers())
         extra += [key for key, _ in tensors if key.split(".")[0] not in _FUSED_PARTS]
         heads, width = heads_of(module)
@@ -179,9 +176,18 @@ def _dropout(module: nn.Module) -> float:
 def _replacement(module: Any, made: Operator, passes: ForwardContext | None) -> nn.Module:
     like = parameter_of(module)
     made = made.to(device=like.device, dtype=like.dtype)
-    multihead = isinstance(module, nn.MultiheadAttention | MultiheadReplacement)
+    multihead = isinstance(module, nn.MultiheadAttention | Attention)
     new = (MultiheadReplacement if multihead else FusedProjectionAttention)(module, made, passes)
     return new.train(module.training)
+
+
+def _refuse_nested_tensors(model: nn.Module) -> None:
+    """Keep encoders from handing their layers nested tensors, of which no operator knows."""
+    for part in model.modules():
+        if isinstance(part, nn.TransformerEncoder) and any(
+            isinstance(inner, MultiheadReplacement) for inner in part.modules()
+        ):
+            part.use_nested_tensor = False
 
 
 def _put(model: nn.Module, name: str, new: nn.Module) -> nn.Module:

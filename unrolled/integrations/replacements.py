@@ -114,16 +114,16 @@ class MultiheadReplacement(Attention):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        masks = attn_mask, is_causal, need_weights, average_attn_weights
+        arguments = attn_mask, is_causal, need_weights, average_attn_weights, context
         if query.ndim == 2:
             padding = None if key_padding_mask is None else key_padding_mask[None]
             batched = _same(lambda x: x[None], query, key, value)
-            output, weights = self._attend(batched, padding, *masks)
+            output, weights = self._attend(batched, padding, *arguments)
             return output[0], None if weights is None else weights[0]
         if self.batch_first:
-            return self._attend((query, key, value), key_padding_mask, *masks)
+            return self._attend((query, key, value), key_padding_mask, *arguments)
         turned = _same(lambda x: x.transpose(0, 1), query, key, value)
-        output, weights = self._attend(turned, key_padding_mask, *masks)
+        output, weights = self._attend(turned, key_padding_mask, *arguments)
         return output.transpose(0, 1), weights
 
     def _attend(
@@ -134,17 +134,18 @@ class MultiheadReplacement(Attention):
         is_causal: bool,
         need_weights: bool,
         average_attn_weights: bool,
+        context: Context | None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(*inputs)
         mask = self._mask(padding, attn_mask, len(q))
         is_causal = is_causal and attn_mask is None
-        output, context = self.layer_context.attend(
-            self.operator, q, k, v,
-            mask=mask, is_causal=is_causal, tokens=inputs[0], project=self._project_positions,
+        output, seen = self.layer_context.attend(
+            self.operator, q, k, v, mask=mask, is_causal=is_causal,
+            tokens=inputs[0], project=self._project_positions, context=context,
         )  # fmt: skip
         weights = None
         if need_weights:
-            weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+            weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
             weights = weights.mean(dim=1) if average_attn_weights else weights
         return self.out_proj(output.transpose(1, 2).flatten(2)), weights
 

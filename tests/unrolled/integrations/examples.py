@@ -12,6 +12,7 @@ class FromFirst(Softmax):
 
     needs = ("first_values", "previous_values")
     linear_in_values = False
+    square_only = True
 
     def attend(self, q, k, v, mask, is_causal, context):
         out = super().attend(q, k, v, mask, is_causal, context)

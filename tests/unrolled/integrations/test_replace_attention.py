@@ -9,6 +9,8 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from twinsolve.unrolled import (
+    Attention,
+    Context,
     Gaussian,
     Softmax,
     SparseCoding,
@@ -286,6 +288,26 @@ def test_a_whole_transformer_keeps_encoder_and_decoder_apart():
     memory = parts(X)
     decoder = replace_attention(copy.deepcopy(model.decoder), FromFirst())
     exact(model(X, Y), decoder(Y, memory))
+
+
+def test_only_encoders_with_an_operator_give_up_nested_tensors():
+    model = nn.ModuleList([encoder(), encoder()])
+    replace_attention(model, lambda name: "softmax" if name.startswith("0") else None)
+    assert [stack.use_nested_tensor for stack in model] == [False, True]
+
+
+def test_our_own_shell_takes_another_operator_and_its_models_context():
+    shell = Attention(12, 3, operator=Gaussian(), dtype=torch.float64)
+    model = replace_attention(nn.ModuleList([shell]), FromFirst())
+    expected = Attention(12, 3, operator=FromFirst(), dtype=torch.float64)
+    expected.load_state_dict(shell.state_dict())
+    first, second = (
+        Context(first_values=Y.unflatten(-1, (3, 4)).transpose(1, 2)) for _ in range(2)
+    )
+    exact(model[0](X, X, X, context=first)[0], expected(X, X, X, context=second)[0])
+    exact(first.previous_values, second.previous_values)
+    replace_attention(model, WithPositions())
+    assert torch.isfinite(model[0](X, X, X, context=Context(positions=Y))[0]).all()
 
 
 # State between layers
