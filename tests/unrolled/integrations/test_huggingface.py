@@ -196,6 +196,10 @@ def test_a_causal_module_without_mask_is_causal():
     exact(attend("twinsolve_softmax", q, k, v, causal=True, is_causal=False), full)
     last = attend("twinsolve_softmax", q[..., -1:, :], k, v, causal=True)
     exact(last, expected[:, -1:])
+    k_long, v_long = (torch.cat([x, torch.zeros_like(x)], dim=-2) for x in (k, v))  # static cache
+    exact(attend("twinsolve_softmax", q, k_long, v_long, causal=True), expected)
+    whole = attend("twinsolve_twicing", q, k, v, causal=True)
+    exact(attend("twinsolve_twicing", q, k_long, v_long, causal=True), whole)
 
 
 @pytest.mark.parametrize(

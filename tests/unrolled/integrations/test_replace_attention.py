@@ -306,8 +306,12 @@ def test_our_own_shell_takes_another_operator_and_its_models_context():
     )
     exact(model[0](X, X, X, context=first)[0], expected(X, X, X, context=second)[0])
     exact(first.previous_values, second.previous_values)
-    replace_attention(model, WithPositions())
-    assert torch.isfinite(model[0](X, X, X, context=Context(positions=Y))[0]).all()
+    found = replace_attention(nn.ModuleList([shell]), WithPositions())[0]
+    shell.operator = WithPositions()
+    exact(
+        found(X, X, X, context=Context(positions=Y))[0],
+        shell(X, X, X, context=Context(positions=Y))[0],
+    )
 
 
 # State between layers
