@@ -217,6 +217,8 @@ def _cut_off(x: Tensor | None) -> Tensor | None:
 
 def _key(v: Tensor) -> Tensor:
     """A number by which recomputed values are recognised."""
-    flat = v.detach().flatten()
-    flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
-    return flat @ torch.arange(1, flat.numel() + 1, device=v.device).to(flat.dtype).sin()
+    key = v.detach().to(torch.promote_types(v.dtype, torch.float32))
+    while key.ndim:
+        weights = torch.arange(1, key.shape[-1] + 1, device=v.device).to(key.dtype)
+        key = key @ weights.sin()
+    return key
