@@ -38,6 +38,11 @@ from .diagnostics import (
 from .image_filters import (
     NonLocalMeansAttention,
 )
+from .integrations import (
+    attach_huggingface,
+    register_huggingface,
+    replace_attention,
+)
 from .kernel_smoothing import (
     ALiBi,
     Biased,
@@ -109,6 +114,7 @@ __all__ = [
     "Twicing",
     "VisionTransformer",
     "WindowedTransformer",
+    "attach_huggingface",
     "attention_spectrum",
     "condition_number",
     "gradient_cosine",
@@ -123,8 +129,10 @@ __all__ = [
     "method_noise_share",
     "operator_names",
     "record",
+    "register_huggingface",
     "register_operator",
     "regularized_energy",
+    "replace_attention",
     "sinusoidal_positions",
     "smoothness",
     "token_similarity",

@@ -1,0 +1,416 @@
+"""Hugging Face models, tiny and at random weights; PEERS section 6 names the traps."""
+
+import copy
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    Gaussian,
+    Softmax,
+    SparseCoding,
+    attach_huggingface,
+    operator_names,
+    register_huggingface,
+)
+
+from .examples import FromFirst, WithPositions
+
+transformers = pytest.importorskip("transformers")
+
+GENERATOR = torch.Generator().manual_seed(0)
+IDS = torch.randint(3, 50, (2, 9), generator=GENERATOR)
+PIXELS = torch.randn(2, 1, 8, 8, generator=GENERATOR).double()
+RIGHT = torch.ones(2, 9, dtype=torch.long)
+RIGHT[1, 6:] = 0
+LEFT = RIGHT.flip(1)
+
+TEXT = {"vocab_size": 50, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {
+    "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+}  # fmt: skip
+LLAMA = {**TEXT, **SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64}
+MODELS = {
+    "vit": ("ViT", "Model", {**SIZES, "image_size": 8, "patch_size": 2, "num_channels": 1}),
+    "bert": ("Bert", "Model", {**TEXT, **SIZES}),
+    "bert decoder": ("Bert", "LMHeadModel", {**TEXT, **SIZES, "is_decoder": True}),
+    "llama": ("Llama", "ForCausalLM", LLAMA),
+    "llama as encoder": ("Llama", "ForCausalLM", {**LLAMA, "is_causal": False}),
+    "mistral": ("Mistral", "ForCausalLM", {**LLAMA, "sliding_window": 4}),
+    "gpt2": ("GPT2", "LMHeadModel", {**TEXT, "n_embd": 24, "n_layer": 3, "n_head": 4}),
+    "gpt2 scaled": (
+        "GPT2",
+        "LMHeadModel",
+        {**TEXT, "n_embd": 24, "n_layer": 3, "n_head": 4, "scale_attn_by_inverse_layer_idx": True},
+    ),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    return register_huggingface()
+
+
+def build(kind, implementation="sdpa", **settings):
+    family, head, arguments = MODELS[kind]
+    config = getattr(transformers, f"{family}Config")(**{**arguments, **settings})
+    torch.manual_seed(0)
+    model = getattr(transformers, family + head)._from_config(
+        config, attn_implementation=implementation
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=GENERATOR.manual_seed(1)))
+    return model.double().eval()
+
+
+def outputs(model, padding=None, ids=IDS, **arguments):
+    """What the model says of visible tokens."""
+    if "ViT" in type(model).__name__:
+        return model(PIXELS).last_hidden_state
+    found = model(ids, attention_mask=padding, **arguments)[0]
+    return found if padding is None else found[padding.bool()]
+
+
+def exact(found, expected):
+    assert_close(found, expected, atol=1e-11, rtol=1e-11)
+
+
+@pytest.mark.parametrize("padding", [None, LEFT, RIGHT], ids=["whole", "left", "right"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_softmax_is_the_librarys_attention(kind, padding):
+    if kind == "vit" and padding is not None:
+        pytest.skip("images have no padding")
+    found = outputs(build(kind, "twinsolve_softmax"), padding)
+    exact(found, outputs(build(kind, "sdpa"), padding))
+    if padding is not LEFT:  # the library's explicit form computes its softmax in float32
+        assert_close(found, outputs(build(kind, "eager"), padding), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "gpt2 scaled"])
+@pytest.mark.parametrize("operator", ["gaussian", "twicing", "sparse_coding"])
+@pytest.mark.parametrize("padding", [LEFT, RIGHT], ids=["left", "right"])
+def test_padding_does_not_leak_and_changes_nothing(kind, operator, padding):
+    model = build(kind, f"twinsolve_{operator}")
+    other = torch.where(padding.bool(), IDS, 7)
+    exact(outputs(model, padding), outputs(model, padding, other))
+    assert (outputs(model) - outputs(model, ids=other)).abs().max() > 1e-3
+    if kind == "bert" and padding is RIGHT:
+        exact(outputs(model, padding)[9:], model(IDS[1:, :6])[0][0])
+
+
+@pytest.mark.parametrize("operator", ["softmax", "gaussian", "twicing", "sparse_coding"])
+def test_causal_models_do_not_see_the_future(operator):
+    model = build("llama", f"twinsolve_{operator}")
+    later = IDS.clone()
+    later[:, 5:] = 7
+    found, changed = outputs(model), outputs(model, ids=later)
+    exact(found[:, :5], changed[:, :5])
+    assert (found[:, 5:] - changed[:, 5:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("operator", ["softmax", "gaussian", "sparse_coding"])
+def test_decoding_with_a_cache_is_decoding_without(kind, operator):
+    model = build(kind, f"twinsolve_{operator}")
+    for padding in (None, LEFT):
+        whole = model(IDS, attention_mask=padding, use_cache=False).logits
+        cache, parts = None, []
+        for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9)):
+            out = model(
+                IDS[:, start:stop],
+                attention_mask=None if padding is None else padding[:, :stop],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = out.past_key_values
+            parts.append(out.logits)
+        visible = slice(None) if padding is None else padding.bool()
+        exact(torch.cat(parts, dim=1)[visible], whole[visible])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("operator", ["softmax", "sparse_coding"])
+def test_generation_with_a_cache_is_generation_without(operator, cache):
+    model = build("llama", f"twinsolve_{operator}")
+    settings = {
+        "attention_mask": LEFT, "max_new_tokens": 6, "do_sample": False,
+        "return_dict_in_generate": True, "output_logits": True,
+    }  # fmt: skip
+    found = model.generate(IDS, use_cache=True, cache_implementation=cache, **settings)
+    expected = model.generate(IDS, use_cache=False, **settings)
+    assert found.sequences.equal(expected.sequences)
+    for a, b in zip(found.logits, expected.logits, strict=True):
+        assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
+
+
+def test_what_needs_all_queries_refuses_a_cache_and_runs_without():
+    model = build("llama", "twinsolve_twicing")
+    with pytest.raises(ValueError, match=r"Twicing: needs as many queries.*use_cache=False"):
+        model.generate(IDS, max_new_tokens=3, do_sample=False)
+    found = model.generate(IDS, max_new_tokens=3, do_sample=False, use_cache=False)
+    ids = IDS
+    for _ in range(3):
+        ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    assert found.equal(ids)
+
+
+def attend(name, *tensors, mask=None, causal=False, **arguments):
+    module = nn.Module().eval()
+    module.is_causal = causal
+    function = transformers.AttentionInterface()[name]
+    return function(module, *tensors, mask, **arguments)[0]
+
+
+def test_twicing_on_grouped_keys_is_its_explicit_matrix():
+    q = torch.randn(2, 6, 5, 8, generator=GENERATOR).double()
+    k, v = torch.randn(2, 2, 2, 5, 8, generator=GENERATOR).double()
+    mask = torch.rand(2, 1, 5, 5, generator=GENERATOR) > 0.4
+    mask |= torch.eye(5, dtype=torch.bool)
+    found = attend("twinsolve_twicing", q, k, v, mask=mask, scaling=0.2)
+    for batch in range(2):
+        for head in range(6):
+            logits = 0.2 * q[batch, head] @ k[batch, head // 3].T
+            A = logits.masked_fill(~mask[batch, 0], -torch.inf).softmax(dim=-1)
+            exact(found[batch, :, head], (2 * A - A @ A) @ v[batch, head // 3])
+
+
+def test_scaling_stands_for_the_scale_of_dot_products():
+    """Half on either side: distances between queries and keys keep their meaning."""
+    q, k, v = torch.randn(3, 1, 2, 5, 16, generator=GENERATOR).double()
+    scaled = attend("twinsolve_gaussian", q, k, v, scaling=1.0)
+    exact(scaled.transpose(1, 2), Gaussian()(2 * q, 2 * k, v))
+    exact(attend("twinsolve_softmax", q, k, v, scaling=0.25), attend("twinsolve_softmax", q, k, v))
+    with pytest.raises(ValueError, match="scale: must be positive"):
+        attend("twinsolve_softmax", q, k, v, scaling=-1.0)
+
+
+def test_a_causal_module_without_mask_is_causal():
+    q, k, v = torch.randn(3, 1, 2, 5, 8, generator=GENERATOR).double()
+    expected = Softmax()(q, k, v, is_causal=True).transpose(1, 2)
+    exact(attend("twinsolve_softmax", q, k, v, causal=True), expected)
+    full = Softmax()(q, k, v).transpose(1, 2)
+    exact(attend("twinsolve_softmax", q, k, v, causal=True, is_causal=False), full)
+    last = attend("twinsolve_softmax", q[..., -1:, :], k, v, causal=True)
+    exact(last, expected[:, -1:])
+    k_long, v_long = (torch.cat([x, torch.zeros_like(x)], dim=-2) for x in (k, v))  # static cache
+    exact(attend("twinsolve_softmax", q, k_long, v_long, causal=True), expected)
+    whole = attend("twinsolve_twicing", q, k, v, causal=True)
+    exact(attend("twinsolve_twicing", q, k_long, v_long, causal=True), whole)
+
+
+@pytest.mark.parametrize(
+    "argument", ["softcap", "s_aux", "sinks", "position_bias", "cache", "block_indices"]
+)
+def test_arguments_that_are_not_served_are_refused(argument):
+    x = torch.randn(1, 2, 5, 8)
+    with pytest.raises(ValueError, match=f"{argument}: Softmax does not serve"):
+        attend("twinsolve_softmax", x, x, x, **{argument: 30.0})
+    attend("twinsolve_softmax", x, x, x, **{argument: None})
+
+
+def test_a_window_without_mask_and_a_causal_model_may_be_refused():
+    x = torch.randn(1, 2, 5, 8)
+    with pytest.raises(ValueError, match="sliding_window: Softmax got no mask that holds it"):
+        attend("twinsolve_softmax", x, x, x, sliding_window=3)
+    attend("twinsolve_softmax", x, x, x, sliding_window=5)
+    model = build("llama")
+    backward = type("Backward", (Softmax,), {"causal": False})
+    with pytest.raises(ValueError, match="Backward: does not support causal models"):
+        attach_huggingface(model, backward())(IDS[:, :1])
+
+
+def test_dropout_of_weights_is_not_applied_and_said_so():
+    model = build("bert", "twinsolve_softmax", hidden_dropout_prob=0.0).train()
+    with pytest.warns(UserWarning, match=r"dropout of attention weights \(0.1\) is not applied"):
+        first = outputs(model)
+    with pytest.warns(UserWarning, match="not applied"):
+        exact(outputs(model), first)
+
+
+def test_attention_maps_are_returned_on_request():
+    model = build("llama", "twinsolve_twicing")
+    maps = model(IDS, output_attentions=True).attentions
+    weights = build("llama", "eager")(IDS, output_attentions=True).attentions[0].double()
+    assert_close(maps[0], 2 * weights - weights @ weights, atol=1e-6, rtol=1e-5)
+
+
+def test_names_are_checked_and_listed(registered):
+    assert registered == [f"twinsolve_{name}" for name in operator_names()]
+    assert register_huggingface(["twicing"]) == ["twinsolve_twicing"]
+    with pytest.raises(ValueError, match=r"names: must be among .*softmax.*, got 'nothing'"):
+        register_huggingface(["nothing"])
+
+
+def test_without_transformers_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="pip install transformers"):
+        register_huggingface()
+    with pytest.raises(ImportError, match="pip install transformers"):
+        attach_huggingface(nn.Linear(2, 2), "softmax")
+
+
+def test_learning_operators_train_only_when_attached():
+    model = build("llama", "twinsolve_sparse_coding").train()
+    with pytest.raises(ValueError, match=r'learns parameters; call attach_huggingface\(model, "sp'):
+        model(IDS)
+    names = {name for name, _ in model.named_parameters()}
+    assert attach_huggingface(model, "sparse_coding") is model
+    model(IDS).logits.square().mean().backward()
+    new = {name: p for name, p in model.named_parameters() if name not in names}
+    assert len(new) == 6
+    assert all(".self_attn.operator." in name for name in new)
+    assert all(p.grad is not None and (p.grad != 0).any() for p in new.values())
+    assert model.model.layers[0].self_attn.operator.lam.num_heads == 4
+
+
+def test_attached_models_load_old_and_new_checkpoints_and_copy():
+    old = build("llama").state_dict()
+    model = attach_huggingface(build("llama"), SparseCoding(0.2, learnable=True))
+    model.load_state_dict(old)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.operator.lam.log.add_(1)
+    fresh = attach_huggingface(build("llama"), SparseCoding(0.2, learnable=True))
+    assert (outputs(fresh) - outputs(model)).abs().max() > 1e-6
+    fresh.load_state_dict(model.state_dict())
+    exact(outputs(fresh), outputs(model))
+    exact(outputs(copy.deepcopy(model)), outputs(model))
+
+
+def test_layers_may_differ_or_be_left_alone():
+    model = attach_huggingface(
+        build("llama"), lambda name: Gaussian(0.5) if name == "model.layers.1.self_attn" else None
+    )
+    assert isinstance(model.model.layers[1].self_attn.operator, Gaussian)
+    assert not hasattr(model.model.layers[0].self_attn, "operator")
+    assert (outputs(model) - outputs(build("llama"))).abs().max() > 1e-3
+    attach_huggingface(model, "softmax")
+    exact(outputs(model, LEFT), outputs(build("llama"), LEFT))
+
+
+def reference(first):
+    """FromFirst() as an attention function whose state is emptied by hand."""
+
+    def attention(module, q, k, v, mask, **_):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        if module.is_causal:
+            logits = logits.masked_fill(torch.ones_like(logits).triu(1).bool(), -torch.inf)
+        out = logits.softmax(dim=-1) @ v
+        out = out + 0.6 * ((first[0] if first else v) * v.sigmoid() - v)
+        if first:
+            out = out + 0.2 * first[-1] * v.cos()
+        first.append(v)
+        return out.transpose(1, 2), None
+
+    return attention
+
+
+@pytest.fixture
+def by_hand():
+    values = []
+    transformers.AttentionInterface.register("by_hand", reference(values))
+    yield lambda model, *inputs: (values.clear(), model(*inputs)[0])[1]
+    del transformers.AttentionInterface._global_mapping["by_hand"]
+
+
+def gradients(model, loss):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+
+@pytest.mark.parametrize("kind", ["vit", "llama"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_share_state_within_a_pass_of_one_model(kind, checkpointing, by_hand):
+    inputs = [PIXELS, PIXELS.flip(0), PIXELS * 2] if kind == "vit" else [IDS, IDS.flip(1), IDS]
+    plain = build(kind, "by_hand")
+    model, second = (attach_huggingface(build(kind), FromFirst()) for _ in range(2))
+    with torch.no_grad():
+        second.get_parameter(next(name for name, _ in second.named_parameters())).add_(0.1)
+    before = [second(x)[0] for x in inputs]
+    if checkpointing:
+        model.train().activation_checkpointing_enable()
+    losses = []
+    for x, other in zip(inputs, before, strict=True):
+        found = model(x, **({} if kind == "vit" else {"use_cache": False}))[0]
+        exact(found, by_hand(plain, x))
+        losses.append(found.square().sum())
+        exact(second(x)[0], other)
+    for i in (1, 2, 0):
+        expected = gradients(plain, by_hand(plain, inputs[i]).square().sum())
+        largest = max(g.abs().max() for g in expected if g is not None)
+        for found, wanted in zip(gradients(model, losses[i]), expected, strict=True):
+            if wanted is not None:
+                exact(found / largest, wanted / largest)
+
+
+def test_state_between_layers_needs_attaching_and_the_attached_model(monkeypatch):
+    from twinsolve.unrolled import named_operators
+
+    monkeypatch.setitem(named_operators._FACTORIES, "from_first", lambda heads, dim: FromFirst())
+    register_huggingface(["from_first"])
+    with pytest.raises(ValueError, match=r"needs first_values.*attach_huggingface\(model, \"from_"):
+        build("llama", "twinsolve_from_first")(IDS)
+    model = attach_huggingface(build("llama"), "from_first")
+    with pytest.raises(ValueError, match=r"no forward pass of the model .* is under way"):
+        model.model(IDS)
+
+
+def test_positions_go_through_the_layers_projections():
+    model = build("vit")
+    layer = model.get_submodule(next(n for n, m in model.named_modules() if hasattr(m, "q_proj")))
+    name = next(n for n, _ in model.named_parameters() if "position_embeddings" in n)
+    with pytest.raises(ValueError, match=r"positions: WithPositions at .* needs them"):
+        attach_huggingface(model, WithPositions())
+    attach_huggingface(model, WithPositions(), positions=name)
+    seen = []
+    layer.operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["context"].projected_positions),
+        with_kwargs=True,
+    )
+    model(PIXELS)
+    for found, projection in zip(seen[0], (layer.q_proj, layer.k_proj), strict=True):
+        expected = model.get_parameter(name) @ projection.weight.T
+        exact(found, expected.unflatten(-1, (4, 6)).transpose(-3, -2))
+    with pytest.raises(ValueError, match="GPT2Attention has no linear query and key projections"):
+        attach_huggingface(build("gpt2"), WithPositions(), positions="transformer.wpe.weight")
+
+
+def test_models_that_cannot_be_served_are_named():
+    with pytest.raises(ValueError, match="model: no attention that calls"):
+        attach_huggingface(nn.Linear(2, 2), "softmax")
+
+    class FromTokens(Softmax):
+        needs = ("first_tokens",)
+
+    with pytest.raises(ValueError, match="FromTokens needs first_tokens: not served here"):
+        attach_huggingface(build("bert"), FromTokens())
+
+
+def test_a_decoders_cross_attention_is_the_librarys_unless_asked_for():
+    model = build("bert decoder", add_cross_attention=True)
+    hidden = torch.randn(2, 4, 24, generator=GENERATOR).double()
+    expected = model(IDS, encoder_hidden_states=hidden)[0]
+    attach_huggingface(model, "softmax")
+    with_operator = [name for name, m in model.named_modules() if name.endswith(".operator")]
+    assert len(with_operator) == 3
+    exact(model(IDS, encoder_hidden_states=hidden)[0], expected)
+    attach_huggingface(model, "twicing")(IDS, encoder_hidden_states=hidden)
+    attach_huggingface(model, lambda name: "softmax")
+    exact(model(IDS, encoder_hidden_states=hidden)[0], expected)
+
+
+def test_a_padding_mask_reaches_the_operator_as_one_row_of_keys():
+    seen = []
+    model = attach_huggingface(build("bert"), Softmax())
+    operator = next(m for m in model.modules() if isinstance(m, Softmax))
+    operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["mask"]), with_kwargs=True
+    )
+    model(IDS, attention_mask=RIGHT)
+    assert seen[0].shape == (2, 1, 1, 9)
+    model(IDS)
+    assert seen[1] is None

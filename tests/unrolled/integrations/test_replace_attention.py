@@ -1,0 +1,626 @@
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from twinsolve.unrolled import (
+    Attention,
+    Context,
+    Gaussian,
+    Softmax,
+    SparseCoding,
+    Twicing,
+    make_operator,
+    operator_names,
+    replace_attention,
+)
+
+from .examples import Block, FromFirst, VisionModel, WithPositions, tokens, vision_model
+
+X, Y = tokens(1), tokens(2)
+PADDING = torch.zeros(2, 7, dtype=torch.bool)
+PADDING[1, 4:] = True
+CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
+
+
+def exact(found, expected):
+    assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+def randomise(model, seed=0):
+    """Biases and norms too, which start at constants that hide mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def encoder(depth=2, **arguments):
+    settings = {"dropout": 0.0, "batch_first": True, **arguments}
+    layer = nn.TransformerEncoderLayer(12, 2, 24, dtype=torch.float64, **settings)
+    nested = settings["batch_first"] and not layer.norm_first  # else PyTorch warns
+    return randomise(nn.TransformerEncoder(layer, depth, enable_nested_tensor=nested)).eval()
+
+
+# Vision transformers
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"qk_norm": True}, {"scale": 1.0}, {"scale": 0.1, "qk_norm": True}]
+)
+def test_vision_model_with_softmax_is_the_model_itself(arguments):
+    model = randomise(vision_model(**arguments))
+    original = copy.deepcopy(model)
+    parameters = [*model.parameters()]
+    assert replace_attention(model, "softmax") is model
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert model.state_dict().keys() == original.state_dict().keys()
+    exact(model(X), original(X))
+    assert isinstance(model.blocks[0].attn.operator, Softmax)
+
+
+def test_vision_masks_have_the_polarity_of_sdpa():
+    block = Block().double().eval()
+    original = copy.deepcopy(block.attn)
+    replace_attention(block, Softmax())
+    mask = ~PADDING[:, None, None, :]
+    exact(block.attn(X, attn_mask=mask), original(X, attn_mask=mask))
+    exact(block.attn(X, is_causal=True), original(X, attn_mask=~CAUSAL))
+
+
+def test_replacement_computes_the_operator_between_the_projections():
+    model = vision_model()
+    attn = model.blocks[1].attn
+    q, k, v = attn.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    A = torch.softmax(q @ k.mT / 2, dim=-1)
+    expected = attn.proj(((2 * A - A @ A) @ v).transpose(1, 2).flatten(2))
+    replace_attention(model, "twicing")
+    exact(model.blocks[1].attn(X), expected)
+
+
+def test_training_mode_dtype_and_output_dropout_are_kept():
+    model = VisionModel().train()
+    replace_attention(model, SparseCoding(0.1, learnable=True))
+    attn = model.blocks[0].attn
+    assert attn.training
+    assert attn.operator.lam.log.dtype == torch.float32
+    assert attn.proj_drop.p == 0.1
+    x = X.float()
+    assert (model(x) != model(x)).any()
+    model.double()(X).sum().backward()
+    assert all(p.grad is not None and (p.grad != 0).any() for p in model.parameters())
+
+
+def test_operators_by_name_by_factory_and_by_layer():
+    base = Gaussian(0.7, learnable=True)
+    model = replace_attention(vision_model(), base)
+    operators = [block.attn.operator for block in model.blocks]
+    assert len({id(o) for o in (*operators, base)}) == 4
+    model = replace_attention(
+        vision_model(), lambda heads, width: SparseCoding(1 / width, num_heads=heads)
+    )
+    assert model.blocks[0].attn.operator.lam.num_heads == 3
+    assert model.blocks[0].attn.operator.lam.initial == 0.25
+    model = vision_model()
+    untouched = model.blocks[2].attn
+    choice = {"blocks.0.attn": "gaussian", "blocks.1.attn": lambda heads, width: Softmax()}
+    replace_attention(model, lambda name: choice.get(name))
+    assert isinstance(model.blocks[0].attn.operator, Gaussian)
+    assert isinstance(model.blocks[1].attn.operator, Softmax)
+    assert model.blocks[2].attn is untouched
+
+
+def test_a_second_call_puts_in_another_operator():
+    model = vision_model(scale=0.3)
+    original = copy.deepcopy(model)
+    replace_attention(model, "gaussian")
+    assert (model(X) - original(X)).abs().max() > 1e-3
+    replace_attention(model, "softmax")
+    exact(model(X), original(X))
+    stack = encoder()
+    expected = stack(X)
+    replace_attention(replace_attention(stack, "gaussian"), "softmax")
+    exact(stack(X), expected)
+
+
+def test_shared_modules_stay_shared():
+    model = vision_model()
+    model.blocks[2].attn = model.blocks[0].attn
+    replace_attention(model, "softmax")
+    assert model.blocks[2].attn is model.blocks[0].attn is not model.blocks[1].attn
+
+
+def test_old_checkpoints_load_and_new_ones_round_trip():
+    old = randomise(vision_model(3)).state_dict()
+    model = replace_attention(vision_model(), SparseCoding(0.2, num_heads=3, learnable=True))
+    with torch.no_grad():
+        model.blocks[0].attn.operator.lam.log.add_(0.5)
+    own = model.blocks[0].attn.operator.lam().clone()
+    model.load_state_dict(old)
+    exact(model.blocks[0].attn.operator.lam(), own)
+    exact(model.blocks[0].attn.qkv.weight, old["blocks.0.attn.qkv.weight"])
+    fresh = replace_attention(vision_model(), SparseCoding(0.2, num_heads=3, learnable=True))
+    fresh.load_state_dict(model.state_dict())
+    exact(fresh(X), model(X))
+    broken = {k: v for k, v in old.items() if k != "blocks.0.attn.qkv.weight"}
+    with pytest.raises(RuntimeError, match=r"Missing key.*blocks\.0\.attn\.qkv\.weight"):
+        model.load_state_dict(broken)
+
+
+@pytest.mark.parametrize("operator", [SparseCoding(0.2, learnable=True), FromFirst()])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_are_whole_and_separate(operator, copied):
+    model = vision_model()
+    del model.run  # lambdas of the example cannot be pickled
+    model.run = [call] * 3
+    replace_attention(model, operator)
+    model(X).sum().backward()
+    twin = copied(model)
+    exact(twin(X), model(X))
+    assert not {id(p) for p in twin.parameters()} & {id(p) for p in model.parameters()}
+    with torch.no_grad():
+        twin.blocks[0].attn.qkv.weight.mul_(2)
+    assert (twin(X) != model(X)).any()
+
+
+def call(block, x):
+    return block(x)
+
+
+# nn.MultiheadAttention
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 9}, {"kdim": 12, "vdim": 9}])
+def test_multihead_attention_with_softmax_is_itself(batch_first, bias, widths):
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(
+        12, 3, bias=bias, batch_first=batch_first, dtype=torch.float64, **widths
+    )
+    randomise(theirs).eval()
+    ours = replace_attention(copy.deepcopy(theirs), "softmax")
+    names = [name for name, _ in theirs.named_parameters()]
+    assert [name for name, _ in ours.named_parameters()] == names
+    ours.load_state_dict(theirs.state_dict())
+    key = torch.randn(2, 7, widths.get("kdim", 12), dtype=torch.float64)
+    value = torch.randn(2, 7, widths.get("vdim", 12), dtype=torch.float64)
+    calls = [(tokens(4, 5), key, value)] + ([] if widths else [(X, X, X), (X, X, Y)])
+    for inputs in calls:
+        inputs = inputs if batch_first else [x.transpose(0, 1) for x in inputs]
+        for arguments in ({}, {"average_attn_weights": False}, {"key_padding_mask": PADDING}):
+            for found, expected in zip(
+                ours(*inputs, **arguments), theirs(*inputs, **arguments), strict=True
+            ):
+                exact(found, expected)
+        single = [x[:, 0] if not batch_first else x[0] for x in inputs]
+        exact(ours(*single)[0], theirs(*single)[0])
+    assert ours(*inputs, need_weights=False)[1] is None
+
+
+def test_per_head_masks_of_one_sequence():
+    theirs = nn.MultiheadAttention(12, 3, dtype=torch.float64).eval()
+    ours = replace_attention(copy.deepcopy(theirs), "softmax")
+    mask = torch.randn(3, 7, 7) > 0
+    mask &= ~torch.eye(7, dtype=torch.bool)
+    x = X[0]
+    exact(ours(x, x, x, attn_mask=mask)[0], theirs(x, x, x, attn_mask=mask)[0])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("mode", ["train", "eval", "no_grad"])
+def test_encoder_with_softmax_is_itself(batch_first, norm_first, mode):
+    original = encoder(batch_first=batch_first, norm_first=norm_first)
+    model = replace_attention(copy.deepcopy(original), "softmax")
+    x = X if batch_first else X.transpose(0, 1)
+    for module in (model, original):
+        module.train(mode == "train")
+    with torch.set_grad_enabled(mode != "no_grad"):
+        for arguments in (
+            {},
+            {"mask": CAUSAL, "is_causal": True},
+            {"src_key_padding_mask": PADDING},
+            {"src_key_padding_mask": PADDING, "mask": CAUSAL},
+        ):
+            found, expected = (m(x, **arguments) for m in (model, original))
+            if not batch_first:
+                found, expected = found.transpose(0, 1), expected.transpose(0, 1)
+            exact(found[~PADDING], expected[~PADDING])
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("padding", [None, PADDING])
+def test_encoder_uses_the_operator_in_evaluation_mode(nested, padding):
+    """PyTorch's fast paths (fused layer, nested tensors) would pass it by, or fail in it."""
+    layer = nn.TransformerEncoderLayer(12, 2, 24, dropout=0.0, batch_first=True).double()
+    original = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+    model = replace_attention(copy.deepcopy(original), Gaussian(0.3))
+    calls = []
+    for part in model.modules():
+        if isinstance(part, Gaussian):
+            forward = part.attend
+            part.attend = lambda *a, forward=forward: calls.append(1) or forward(*a)
+    model.requires_grad_(False)
+    with torch.no_grad():
+        found = model(X, src_key_padding_mask=padding)
+        expected = original(X, src_key_padding_mask=padding)
+    assert len(calls) == 2
+    visible = ~PADDING if padding is not None else slice(None)
+    assert (found[visible] - expected[visible]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("operator", ["gaussian", "twicing", "sparse_coding"])
+def test_padding_does_not_leak_through_an_encoder(operator):
+    model = replace_attention(encoder(), operator)
+    x = X.clone().requires_grad_()
+    model(x, src_key_padding_mask=PADDING)[~PADDING].sum().backward()
+    assert (x.grad[PADDING] == 0).all()
+    assert (x.grad[~PADDING] != 0).any()
+
+
+def test_decoder_keeps_its_cross_attention_unless_asked():
+    layer = nn.TransformerDecoderLayer(12, 2, 24, dropout=0.0, batch_first=True).double()
+    original = randomise(nn.TransformerDecoder(layer, 2)).eval()
+    memory = tokens(5, 4)
+    arguments = {"tgt_mask": CAUSAL, "tgt_is_causal": True}
+    model = replace_attention(copy.deepcopy(original), "twicing")
+    assert isinstance(model.layers[0].multihead_attn, nn.MultiheadAttention)
+    assert isinstance(model.layers[0].self_attn.operator, Twicing)
+    model = replace_attention(copy.deepcopy(original), lambda name: "softmax")
+    assert isinstance(model.layers[0].multihead_attn.operator, Softmax)
+    exact(model(X, memory, **arguments), original(X, memory, **arguments))
+    with pytest.raises(ValueError, match=r"cannot serve the cross attention layers\.0\.multihead"):
+        replace_attention(copy.deepcopy(original), lambda name: "twicing")
+
+
+def test_a_whole_transformer_keeps_encoder_and_decoder_apart():
+    """Values of the encoder are not the decoder's first, even where shapes would allow it."""
+    model = nn.Transformer(12, 2, 2, 2, 24, dropout=0.0, batch_first=True).double().eval()
+    replace_attention(model, FromFirst())
+    parts = replace_attention(copy.deepcopy(model.encoder), FromFirst())
+    memory = parts(X)
+    decoder = replace_attention(copy.deepcopy(model.decoder), FromFirst())
+    exact(model(X, Y), decoder(Y, memory))
+
+
+def test_only_encoders_with_an_operator_give_up_nested_tensors():
+    model = nn.ModuleList([encoder(), encoder()])
+    replace_attention(model, lambda name: "softmax" if name.startswith("0") else None)
+    assert [stack.use_nested_tensor for stack in model] == [False, True]
+
+
+def test_our_own_shell_takes_another_operator_and_its_models_context():
+    shell = Attention(12, 3, operator=Gaussian(), dtype=torch.float64)
+    model = replace_attention(nn.ModuleList([shell]), FromFirst())
+    expected = Attention(12, 3, operator=FromFirst(), dtype=torch.float64)
+    expected.load_state_dict(shell.state_dict())
+    first, second = (
+        Context(first_values=Y.unflatten(-1, (3, 4)).transpose(1, 2)) for _ in range(2)
+    )
+    exact(model[0](X, X, X, context=first)[0], expected(X, X, X, context=second)[0])
+    exact(first.previous_values, second.previous_values)
+    found = replace_attention(nn.ModuleList([shell]), WithPositions())[0]
+    shell.operator = WithPositions()
+    exact(
+        found(X, X, X, context=Context(positions=Y))[0],
+        shell(X, X, X, context=Context(positions=Y))[0],
+    )
+
+
+# State between layers
+
+
+def by_hand(model, x):
+    """The vision model with FromFirst(), written out."""
+    x = x + model.pos_embed
+    first = previous = None
+    for block in model.blocks:
+        attn = block.attn
+        parts = attn.qkv(block.norm(x)).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+        q, k, v = parts.unbind(0)
+        first = v if first is None else first
+        out = torch.softmax(q @ k.mT / 2, dim=-1) @ v + 0.6 * (first * v.sigmoid() - v)
+        if previous is not None:
+            out = out + 0.2 * previous * v.cos()
+        previous = v
+        x = x + attn.proj(out.transpose(1, 2).flatten(2))
+        x = x + block.mlp(x)
+    return model.head(x.mean(dim=1))
+
+
+def gradients(model, loss):
+    return torch.autograd.grad(loss, [*model.parameters()])
+
+
+def test_layers_of_one_pass_share_their_state():
+    model = replace_attention(vision_model(), FromFirst())
+    for x in (X, Y, X[:1], tokens(3)):
+        exact(model(x), by_hand(model, x))
+    with torch.no_grad():
+        exact(model(X), by_hand(model, X))
+    exact(gradients(model, model(X).sum()), gradients(model, by_hand(model, X).sum()))
+
+
+def test_no_state_is_left_after_a_pass_even_a_failed_one():
+    model = replace_attention(vision_model(), FromFirst())
+    expected = model(X)
+
+    def fail(*_):
+        raise RuntimeError("on purpose")
+
+    handle = model.blocks[1].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        model(Y)
+    handle.remove()
+    exact(model(X), expected)
+    assert not model.blocks[0].attn.layer_context.passes.running
+    with pytest.raises(ValueError, match=r"no forward pass of the model .* is under way"):
+        model.blocks[1](X)
+
+
+def test_nested_and_repeated_passes_have_their_own_state():
+    model = replace_attention(vision_model(), FromFirst())
+    expected = model(X)
+    inner = []
+
+    def again(block, x):
+        if not inner:
+            inner.append(None)
+            inner[0] = model(Y)
+        return block(x)
+
+    model.run = [call, again, call]
+    exact(model(X), expected)
+    exact(inner[0], by_hand(model, Y))
+    outer = nn.Sequential(model, nn.Identity())
+    exact(outer(X), expected)
+
+
+def test_threads_have_their_own_state():
+    model = replace_attention(vision_model(), FromFirst())
+    barrier = threading.Barrier(2, timeout=20)
+    model.run = [call, lambda block, x: (barrier.wait(), block(x))[1], call]
+    results = {}
+    inputs = {1: X, 2: Y}
+
+    def work(key):
+        results[key] = model(inputs[key])
+
+    threads = [threading.Thread(target=work, args=(key,)) for key in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for key, x in inputs.items():
+        exact(results[key], by_hand(model, x))
+
+
+def not_reentrant(block, x):
+    return checkpoint(block, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("where", [(0, 1, 2), (0,), (1,), (2,), (1, 2)])
+def test_recomputation_sees_the_same_first_values(where):
+    model = replace_attention(vision_model(), FromFirst())
+    model.run = [not_reentrant if i in where else call for i in range(3)]
+    exact(gradients(model, model(X).sum()), gradients(model, by_hand(model, X).sum()))
+
+
+def test_recomputation_finds_its_own_pass_among_several():
+    """Forward, forward, backward, backward in any order, and losses that are kept."""
+    model = replace_attention(vision_model(), FromFirst())
+    model.run = [not_reentrant] * 3
+    inputs = (X, Y, X, X.flip(1), X.flip(0))
+    losses = [model(x).square().sum() for x in inputs]
+    for i in (1, 4, 0, 2, 3):
+        expected = gradients(model, by_hand(model, inputs[i]).square().sum())
+        exact(gradients(model, losses[i]), expected)
+    exact(
+        gradients(model, model(X).sum() * model(Y).sum()),
+        gradients(model, by_hand(model, X).sum() * by_hand(model, Y).sum()),
+    )
+
+
+def test_recomputation_inside_another_forward_pass():
+    model = replace_attention(vision_model(), FromFirst())
+    model.run = [not_reentrant] * 3
+    found = []
+
+    def differentiate(block, x):
+        if not found:
+            found.append(None)
+            found[0] = gradients(model, loss)
+        return not_reentrant(block, x)
+
+    loss = model(Y).sum()
+    expected = by_hand(model, X)
+    model.run = [not_reentrant, differentiate, not_reentrant]
+    exact(model(X), expected)
+    exact(found[0], gradients(model, by_hand(model, Y).sum()))
+
+
+def test_the_whole_model_and_nested_blocks_may_be_checkpointed():
+    model = replace_attention(vision_model(), FromFirst())
+    expected = gradients(model, by_hand(model, X).sum())
+    exact(gradients(model, checkpoint(model, X, use_reentrant=False).sum()), expected)
+
+    def twice(block, x):
+        return checkpoint(not_reentrant, block, x, use_reentrant=False)
+
+    model.run = [twice] * 3
+    exact(gradients(model, model(X).sum()), expected)
+
+
+def test_reentrant_checkpoints_are_refused_where_gradients_would_be_lost():
+    model = replace_attention(vision_model(), FromFirst())
+    model.run = [lambda block, x: checkpoint(block, x, use_reentrant=True)] * 3
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        model(X).sum().backward()
+
+
+def test_what_a_pass_kept_dies_with_its_graph():
+    model = replace_attention(vision_model(), FromFirst())
+    met = model.blocks[1].attn.layer_context._met
+    loss = model(X).sum()
+    assert len(met) == 1
+    loss.backward()
+    del loss
+    assert len(met) == 0
+    with torch.no_grad():
+        model(X)
+    assert len(met) == 0
+
+
+def test_stages_of_different_size_are_refused_by_name():
+    model = vision_model()
+    model.run = [call, lambda block, x: block(x[:, ::2]), call]
+    replace_attention(model, FromFirst())
+    with pytest.raises(ValueError, match=r"first_values: shape \(2, 3, 7, 4\), .* \(2, 3, 4, 4\)"):
+        model(X)
+
+
+# Positions
+
+
+@pytest.mark.parametrize("given", ["name", "parameter", "tensor"])
+def test_positions_go_through_each_layers_projections(given):
+    model = vision_model()
+    positions = {
+        "name": "pos_embed", "parameter": model.pos_embed, "tensor": tokens(6)[0]
+    }[given]  # fmt: skip
+    keys = model.state_dict().keys()
+    replace_attention(model, WithPositions(), positions=positions)
+    assert model.state_dict().keys() == keys
+    values = model.pos_embed if given == "name" else positions
+    attn, seen = model.blocks[1].attn, {}
+    attn.register_forward_pre_hook(lambda module, args: seen.update(x=args[0]))
+    attn.register_forward_hook(lambda module, args, out: seen.update(out=out))
+    model(X)
+    split = attn.qkv(seen["x"]).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    p_q, p_k, _ = (
+        (values @ attn.qkv.weight.T).unflatten(-1, (3, 3, 4)).movedim(-3, 0).transpose(-3, -2)
+    )
+    q, k, v = split
+    A = torch.softmax((q @ k.mT + p_q @ p_k.mT) / 2, dim=-1)
+    exact(seen["out"], attn.proj((A @ v).transpose(1, 2).flatten(2)))
+    exact(copy.deepcopy(model)(X), model(X))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_positions_go_through_the_projections_of_multihead_attention(batch_first):
+    model = encoder(1, batch_first=batch_first)
+    weight = model.layers[0].self_attn.in_proj_weight
+    positions = tokens(6)[0]
+    expected = [
+        (positions @ w.T).unflatten(-1, (2, 6)).transpose(-3, -2) for w in weight.chunk(3)[:2]
+    ]
+    replace_attention(model, WithPositions(), positions=positions)
+    seen = []
+    operator = model.layers[0].self_attn.operator
+    operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["context"].projected_positions),
+        with_kwargs=True,
+    )
+    model(X if batch_first else X.transpose(0, 1))
+    exact(seen[0], tuple(expected))
+
+
+def test_missing_or_bad_positions_are_named():
+    with pytest.raises(ValueError, match=r"positions: WithPositions at blocks\.0\.attn needs them"):
+        replace_attention(vision_model(), WithPositions())
+    with pytest.raises(ValueError, match="positions: the model has no parameter or buffer 'pos'"):
+        replace_attention(vision_model(), WithPositions(), positions="pos")
+    with pytest.raises(ValueError, match="positions: must be a name, or a tensor"):
+        replace_attention(vision_model(), WithPositions(), positions=torch.zeros(3))
+
+
+# What cannot be served
+
+
+def test_what_computes_something_else_is_refused_and_nothing_changes():
+    for arguments, message in (
+        ({"add_bias_kv": True}, "add_bias_kv=True"),
+        ({"add_zero_attn": True}, "add_zero_attn=True"),
+    ):
+        model = nn.Sequential(Block(), nn.MultiheadAttention(12, 3, **arguments))
+        before = model[0].attn
+        with pytest.raises(ValueError, match=f"attention at '1' has {message}: not served"):
+            replace_attention(model, "softmax")
+        assert model[0].attn is before
+
+    class Subclass(nn.MultiheadAttention):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    with pytest.raises(ValueError, match="a forward of its own"):
+        replace_attention(nn.Sequential(Subclass(12, 3)), "softmax")
+    block = Block()
+    block.attn.relative_position_bias_table = nn.Parameter(torch.zeros(9, 3))
+    with pytest.raises(ValueError, match=r"has relative_position_bias_table: not served"):
+        replace_attention(block, "softmax")
+    block = Block()
+    block.attn.qkv = nn.Linear(12, 20)
+    with pytest.raises(ValueError, match="heads of unequal number or width"):
+        replace_attention(block, "softmax")
+
+
+def test_models_without_attention_and_bad_operators_are_named():
+    with pytest.raises(ValueError, match="model: no self attention to replace"):
+        replace_attention(nn.Linear(3, 3), "softmax")
+    for bad in (3, Gaussian, lambda name: 3, lambda heads, width: "softmax"):
+        with pytest.raises(ValueError, match="operator: must be a name, an Operator, a factory"):
+            replace_attention(vision_model(), bad)
+    with pytest.raises(ValueError, match=r"operator: must be one of .*softmax"):
+        replace_attention(vision_model(), "nothing")
+
+    class Strange(Softmax):
+        needs = ("weather",)
+
+    with pytest.raises(ValueError, match="needs weather: not served here"):
+        replace_attention(vision_model(), Strange())
+
+
+def test_dropout_of_weights_is_not_applied_and_said_so():
+    for model in (vision_model(dropout=0.2), encoder(dropout=0.3)):
+        with pytest.warns(
+            UserWarning, match=r"dropout of attention weights is not applied \(\d la"
+        ):
+            replace_attention(model, "softmax")
+    model = encoder(1, dropout=0.3)
+    with pytest.warns(UserWarning, match="not applied"):
+        attention = replace_attention(model, "softmax").layers[0].self_attn.train()
+    exact(attention(X, X, X)[0], attention(X, X, X)[0])
+
+
+def test_the_fused_kernel_is_used():
+    """The replacement hands queries, keys and values on in the form that SDPA's kernel takes."""
+    model = replace_attention(vision_model(), "softmax").float()
+    with torch.profiler.profile() as profile:
+        model(X.float())
+    names = {event.name for event in profile.events()}
+    assert any("flash_attention" in name for name in names)
+    assert not any("math" in name for name in names if "attention" in name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", ["gaussian", FromFirst()])
+def test_compiles(operator):
+    model = replace_attention(vision_model(), operator)
+    model.run = [call] * 3
+    expected = model(X)
+    assert_close(torch.compile(model)(X), expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_goes_in_by_name(name):
+    model = replace_attention(vision_model(n_tokens=24), name, positions="pos_embed")
+    assert torch.isfinite(model(tokens(n=24))).all()
+    made = make_operator(name, num_heads=3, head_dim=4)
+    assert type(model.blocks[0].attn.operator) is type(made)

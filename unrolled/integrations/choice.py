@@ -1,0 +1,100 @@
+"""Which operator goes into which layer of a model."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..attention import Operator
+from ..named_operators import make_operator
+from .forward_context import SERVED
+
+Choice = str | Operator | Callable[[int, int], Operator]
+Chooser = Choice | Callable[[str], Choice | None]
+
+POSITIONS = ("positions", "projected_positions")
+_ALLOWED = (
+    "operator: must be a name, an Operator, a factory (num_heads, head_dim) -> Operator, or a "
+    "function of a layer's name that returns one of these or None"
+)
+
+
+def takes_name(operator: Chooser) -> bool:
+    """Whether it is a function of the layer's name, so that it is asked about every layer."""
+    if isinstance(operator, str | Operator | type) or not callable(operator):
+        return False
+    signature = inspect.signature(operator)
+    try:
+        signature.bind(1, 1)
+    except TypeError:
+        return True
+    return False
+
+
+def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Operator | None:
+    """A new operator for the layer called `name`, or None if it is to be left alone.
+
+    Raises
+    ------
+    ValueError
+        If `operator` is none of what is allowed, or makes something else.
+    """
+    chosen: Any = operator
+    if takes_name(operator):
+        chosen = chosen(name)
+        if chosen is None:
+            return None
+    made = chosen
+    if isinstance(chosen, str):
+        made = make_operator(chosen, num_heads=num_heads, head_dim=head_dim)
+    elif isinstance(chosen, Operator):
+        made = copy.deepcopy(chosen)
+    elif callable(chosen) and not isinstance(chosen, type):
+        made = chosen(num_heads, head_dim)
+    if not isinstance(made, Operator):
+        raise ValueError(f"{_ALLOWED}; got {made!r} for {name or 'the model'}")
+    return made
+
+
+def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
+    """Refuse operators that need what no context of ours provides.
+
+    Raises
+    ------
+    ValueError
+    """
+    kind = type(operator).__name__
+    unknown = [need for need in operator.needs if need not in SERVED]
+    if unknown:
+        raise ValueError(f"operator: {kind} at {name} needs {', '.join(unknown)}: not served here")
+    if not has_positions and any(need in POSITIONS for need in operator.needs):
+        raise ValueError(
+            f"positions: {kind} at {name} needs them; pass a tensor (tokens, dim) or the dotted "
+            'name of the model\'s position features, such as positions="pos_embed"'
+        )
+
+
+def place_positions(model: nn.Module, positions: str | Tensor | None) -> str | None:
+    """The dotted name of the positions in the model; a new tensor becomes a buffer of it.
+
+    Raises
+    ------
+    ValueError
+        If the model has no tensor of that name.
+    """
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if positions is None:
+        return None
+    if isinstance(positions, str):
+        if positions not in tensors:
+            raise ValueError(f"positions: the model has no parameter or buffer {positions!r}")
+        return positions
+    for name, tensor in tensors.items():
+        if tensor is positions:
+            return name
+    if not isinstance(positions, Tensor) or positions.ndim < 2:
+        raise ValueError("positions: must be a name, or a tensor of shape (..., tokens, dim)")
+    model.register_buffer("twinsolve_positions", positions, persistent=False)
+    return "twinsolve_positions"

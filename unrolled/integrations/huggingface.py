@@ -1,0 +1,300 @@
+"""Operators as attention implementations of Hugging Face transformers, which stays optional."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import Operator
+from ..named_operators import make_operator, operator_names
+from .choice import Chooser, check_needs, choose, place_positions, takes_name
+from .forward_context import ForwardContext, LayerContext
+from .replacements import keep_operator, parameter_of, rescale
+
+_PREFIX = "twinsolve_"
+_ATTACHED = "twinsolve"
+_NOT_SERVED = ("softcap", "s_aux", "sinks", "position_bias", "cache", "indices", "block_indices")
+_PROJECTIONS = (("q_proj", "k_proj"), ("query", "key"))
+Function = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
+    """Make operators known to transformers as ``attn_implementation="twinsolve_NAME"``.
+
+    The operators stand at their initial parameters, one for all layers of equal size. Those that
+    learn parameters refuse to train like this, and those that share state between layers refuse
+    altogether: `attach_huggingface` gives each layer an operator that is part of the model. Masks,
+    causal models, grouped keys and the model's scaling are honoured; operators whose rows depend on
+    one query and the keys decode with a cache, the others (``square_only``) ask for
+    ``use_cache=False``. Dropout of attention weights is not applied, which a warning says; logit
+    caps, attention sinks, position biases and paged caches are refused.
+
+    Parameters
+    ----------
+    names : iterable of str, optional
+        Of `operator_names`; None is all of them, as they are now.
+
+    Returns
+    -------
+    list of str
+        The names to give as ``attn_implementation``.
+
+    Raises
+    ------
+    ImportError
+        If transformers is not installed.
+    ValueError
+        If there is no operator of a name.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled import register_huggingface
+    >>> register_huggingface(["softmax", "twicing"])  # doctest: +SKIP
+    ['twinsolve_softmax', 'twinsolve_twicing']
+    """
+    known = operator_names()
+    chosen = known if names is None else list(names)
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"names: must be among {', '.join(known)}, got {name!r}")
+        _register(_PREFIX + name, _shared_operator(name))
+    return [_PREFIX + name for name in chosen]
+
+
+def attach_huggingface(
+    model: Any, operator: Chooser, *, positions: str | Tensor | None = None
+) -> Any:
+    """Give each attention layer of a Hugging Face model an operator that is part of the model.
+
+    The operator becomes the submodule ``operator`` of each attention module: its parameters are
+    trained, moved and saved with the model's; a checkpoint from before the call loads into it.
+    State shared between layers is that of one call of `model`, from which `generate` too goes step
+    by step; gradient checkpointing works with ``use_reentrant=False``. What is honoured and
+    refused is said at `register_huggingface`.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Changed in place; its ``attn_implementation`` is set.
+    operator : str, Operator or callable
+        As in `replace_attention`; layers for which a function of names returns None keep the
+        library's attention, and so does cross attention unless such a function is given.
+    positions : str or Tensor, optional
+        As in `replace_attention`.
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        `model`.
+
+    Raises
+    ------
+    ImportError
+        If transformers is not installed.
+    ValueError
+        If the model takes no attention functions, or an operator needs what it cannot have.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled import attach_huggingface
+    >>> model = attach_huggingface(model, "sparse_coding")  # doctest: +SKIP
+    """
+    _register(_ATTACHED, _attached_operator)
+    chosen: list[tuple[Any, Operator]] = []
+    for name, module in model.named_modules():
+        if not _is_attention(module) or (_is_cross(module) and not takes_name(operator)):
+            continue
+        made = choose(operator, name, *_heads(module))
+        if made is None:
+            continue
+        check_needs(made, name, positions is not None)
+        if "first_tokens" in made.needs:
+            raise ValueError(f"operator: {type(made).__name__} needs first_tokens: not served here")
+        if "projected_positions" in made.needs:
+            _position_weights(module)
+        chosen.append((module, made))
+    if not chosen:
+        raise ValueError("model: no attention that calls transformers' AttentionInterface")
+    model.set_attn_implementation(_ATTACHED)
+    if any(module.config._attn_implementation != _ATTACHED for module, _ in chosen):
+        raise ValueError("model: its attention implementation cannot be set")
+    shares = any(made.needs for _, made in chosen)
+    passes = ForwardContext(place_positions(model, positions)) if shares else None
+    for module, made in chosen:
+        like = parameter_of(module)
+        module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)
+        if not hasattr(module, "twinsolve_context"):
+            module.register_load_state_dict_pre_hook(keep_operator)
+        module.twinsolve_context = LayerContext(passes)
+    if passes is not None:
+        passes.watch(model)
+    return model
+
+
+def _register(name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None]) -> None:
+    """Register an attention function, and beside it masks: without them padding would leak."""
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+    except ImportError as error:
+        raise ImportError(
+            "transformers is needed here: pip install transformers, or the extra `integrations`"
+        ) from error
+
+    def mask(*args: Any, **kwargs: Any) -> Tensor | None:
+        made = sdpa_mask(*args, **kwargs)
+        if made is None or kwargs.get("mask_function") is not bidirectional_mask_function:
+            return made
+        return made[..., :1, :].expand_as(made)  # `_attend` sees that it is alike for all queries
+
+    def attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        operator = operator_for(module, query)
+        if operator is None:
+            library = AttentionInterface()["sdpa"]
+            return library(module, query, key, value, attention_mask, **kwargs)
+        return _attend(operator, module, query, key, value, attention_mask, **kwargs)
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask)
+
+
+def _shared_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
+    """A function that makes the operator of a name once for every size, device and dtype."""
+
+    @lru_cache
+    def made(heads: int, width: int, device: torch.device, dtype: torch.dtype) -> Operator:
+        operator = make_operator(name, num_heads=heads, head_dim=width).to(device, dtype)
+        return operator.requires_grad_(False)
+
+    def operator_for(module: nn.Module, query: Tensor) -> Operator:
+        operator = made(query.shape[1], query.shape[-1], query.device, query.dtype)
+        learns = module.training and next(operator.parameters(), None) is not None
+        if learns or operator.needs:
+            why = "learns parameters" if learns else f"needs {', '.join(operator.needs)}"
+            raise ValueError(
+                f"{_PREFIX}{name}: {type(operator).__name__} {why}; "
+                f'call attach_huggingface(model, "{name}")'
+            )
+        return operator
+
+    return operator_for
+
+
+def _attached_operator(module: nn.Module, query: Tensor) -> Operator | None:
+    operator = getattr(module, "operator", None)
+    return operator if isinstance(operator, Operator) else None
+
+
+def _attend(
+    operator: Operator,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """What transformers calls: heads second on the way in, third on the way out."""
+    kind, n_queries = type(operator).__name__, query.shape[2]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    is_causal = bool(causal and mask is None and n_queries > 1)
+    if is_causal and key.shape[2] > n_queries:  # an empty static cache behind the prompt
+        key, value = key[:, :, :n_queries], value[:, :, :n_queries]
+    _check_call(operator, n_queries, key.shape[2], causal, kwargs)
+    if mask is None and sliding_window is not None and key.shape[2] > sliding_window:
+        raise ValueError(f"sliding_window: {kind} got no mask that holds it")
+    if dropout > 0:
+        warnings.warn(
+            f"{kind}: dropout of attention weights ({dropout}) is not applied: rows would no "
+            "longer sum to one",
+            stacklevel=2,
+        )
+    groups = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (key, value))
+    query, key = rescale(query, key, scaling)
+    if mask is not None and mask.stride(-2) == 0:
+        mask = mask[..., :1, :]
+    layer = getattr(module, "twinsolve_context", None) or LayerContext(None)
+    output, context = layer.attend(
+        operator, query, key, value,
+        mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
+    )  # fmt: skip
+    weights = None
+    if kwargs.get("output_attentions"):
+        weights = operator.matrix(query, key, mask=mask, is_causal=is_causal, context=context)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def _check_call(
+    operator: Operator, n_queries: int, n_keys: int, causal: bool, kwargs: dict[str, Any]
+) -> None:
+    kind = type(operator).__name__
+    given = [name for name in _NOT_SERVED if kwargs.get(name) is not None]
+    if given:
+        raise ValueError(f"{', '.join(given)}: {kind} does not serve what the model asks for here")
+    if causal and not operator.causal:
+        raise ValueError(f"{kind}: does not support causal models")
+    if operator.square_only and n_queries != n_keys:
+        raise ValueError(
+            f"{kind}: needs as many queries as keys, got {n_queries} and {n_keys}; decode with "
+            "use_cache=False, and leave cross attention alone"
+        )
+
+
+def _is_attention(module: nn.Module) -> bool:
+    """Whether it calls the interface; such modules say whether they are causal."""
+    config = getattr(module, "config", None)
+    model = hasattr(module, "set_attn_implementation")
+    return hasattr(module, "is_causal") and hasattr(config, "_attn_implementation") and not model
+
+
+def _is_cross(module: nn.Module) -> bool:
+    return getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__
+
+
+def _heads(module: Any) -> tuple[int, int]:
+    config = module.config
+    heads = getattr(module, "num_heads", None) or config.num_attention_heads
+    width = getattr(module, "head_dim", None) or getattr(module, "attention_head_size", None)
+    return heads, width or config.hidden_size // heads
+
+
+def _position_weights(module: Any) -> tuple[Tensor, Tensor]:
+    for names in _PROJECTIONS:
+        linear: list[Any] = [getattr(module, name, None) for name in names]
+        q, k = linear
+        if (
+            isinstance(q, nn.Linear)
+            and isinstance(k, nn.Linear)
+            and q.weight.shape == k.weight.shape
+        ):
+            return q.weight, k.weight
+    raise ValueError(
+        f"operator: needs projected_positions, but {type(module).__name__} has no linear query "
+        "and key projections of equal width"
+    )
+
+
+def _project_positions(module: nn.Module, positions: Tensor) -> tuple[Tensor, Tensor]:
+    heads, width = _heads(module)
+    q, k = (
+        F.linear(positions, weight).unflatten(-1, (heads, width)).transpose(-3, -2)
+        for weight in _position_weights(module)
+    )
+    return q, k

@@ -1,0 +1,197 @@
+"""Putting operators into models that have attention of their own."""
+
+import warnings
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..attention import Attention, Operator
+from .choice import Chooser, check_needs, choose, place_positions, takes_name
+from .forward_context import ForwardContext
+from .replacements import (
+    FusedProjectionAttention,
+    MultiheadReplacement,
+    heads_of,
+    parameter_of,
+)
+
+_FUSED_PARTS = {"qkv", "q_norm", "k_norm", "norm", "attn_drop", "proj", "proj_drop", "operator"}
+
+
+def replace_attention(
+    model: nn.Module, operator: Chooser, *, positions: str | Tensor | None = None
+) -> nn.Module:
+    """Put an operator into every self attention of a model, with the model's own projections.
+
+    Found are modules with linear ``qkv`` and ``proj`` and a ``num_heads``, as in vision
+    transformers (``scale``, ``q_norm``, ``k_norm``, ``norm`` and ``proj_drop`` are kept),
+    ``nn.MultiheadAttention`` in all its layouts, and our `Attention`. Parameters are the same
+    objects under the same names: optimizers stay valid, and checkpoints from before load, learnable
+    operators then keeping their values. With ``Softmax()`` the model computes what it did before.
+    Another call puts in another operator.
+
+    The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
+    function of names and returns something for it. Dropout of attention weights is not applied,
+    which a warning says. Where an operator shares state between layers (first or previous values),
+    it is that of one call of `model`, and of one ``nn.TransformerEncoder`` or ``Decoder`` in it;
+    gradient checkpointing works with ``use_reentrant=False``. PyTorch's encoder then computes
+    padding tokens instead of setting them to zero, as it cannot take its nested fast path.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Changed in place.
+    operator : str, Operator or callable
+        A name of `operator_names`; an operator, copied for each layer; a factory
+        ``(num_heads, head_dim) -> Operator``; or a function of the layer's dotted name that
+        returns one of these, or None to leave the layer alone.
+    positions : str or Tensor, optional
+        Position features (..., tokens, dim) for operators that need them: the dotted name of a
+        parameter or buffer of the model, or a tensor, which becomes a buffer outside the state
+        dict.
+
+    Returns
+    -------
+    nn.Module
+        `model`; or the replacement, if `model` itself is an attention module.
+
+    Raises
+    ------
+    ValueError
+        If there is no attention, or one that cannot be served; nothing is changed then.
+
+    Warns
+    -----
+    UserWarning
+        If the model has dropout of attention weights.
+
+    References
+    ----------
+    EQUATIONS SE-1 to SE-4.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from twinsolve.unrolled import replace_attention
+    >>> layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    >>> model = replace_attention(nn.TransformerEncoder(layer, 2), "twicing")
+    >>> model.layers[0].self_attn.operator
+    Twicing(
+      (base): Softmax(scale=head_dim ** -0.5)
+    )
+    >>> model(torch.randn(2, 10, 16)).shape
+    torch.Size([2, 10, 16])
+    """
+    chosen = _choose_all(model, operator, positions)
+    if not chosen:
+        raise ValueError(
+            "model: no self attention to replace (linear qkv and proj with num_heads, or "
+            "nn.MultiheadAttention)"
+        )
+    if dropouts := [name for name, (module, _) in chosen.items() if _dropout(module) > 0]:
+        warnings.warn(
+            f"replace_attention: dropout of attention weights is not applied ({len(dropouts)} "
+            f"layers, such as {dropouts[0] or 'the model'}): rows would no longer sum to one",
+            stacklevel=2,
+        )
+    shares = any(made.needs for _, made in chosen.values())
+    passes = ForwardContext(place_positions(model, positions)) if shares else None
+    cross = _cross_attention(model)
+    replacements: dict[int, nn.Module] = {}
+    for name, (module, made) in chosen.items():
+        if id(module) not in replacements:
+            replacements[id(module)] = _replacement(
+                module, made, None if id(module) in cross else passes
+            )
+        model = _put(model, name, replacements[id(module)])
+    _refuse_nested_tensors(model)
+    if passes is not None:
+        passes.watch(model)
+    return model
+
+
+def _choose_all(
+    model: nn.Module, operator: Chooser, positions: str | Tensor | None
+) -> dict[str, tuple[nn.Module, Operator]]:
+    """Each attention that is to be replaced, by name, with its operator; checks all of them."""
+    cross = _cross_attention(model)
+    chosen: dict[str, tuple[nn.Module, Operator]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not _is_attention(module) or (id(module) in cross and not takes_name(operator)):
+            continue
+        made = choose(operator, name, *heads_of(module))
+        if made is None:
+            continue
+        _check_served(module, name)
+        check_needs(made, name, positions is not None or type(module) is Attention)
+        if id(module) in cross and (made.square_only or made.needs):
+            raise ValueError(
+                f"operator: {type(made).__name__} cannot serve the cross attention {name}; "
+                "return None for it"
+            )
+        chosen[name] = module, made
+    return chosen
+
+
+def _is_attention(module: nn.Module) -> bool:
+    if isinstance(module, nn.MultiheadAttention | Attention):
+        return True
+    linear = all(isinstance(getattr(module, name, None), nn.Linear) for name in ("qkv", "proj"))
+    return linear and isinstance(getattr(module, "num_heads", None), int)
+
+
+def _cross_attention(model: nn.Module) -> set[int]:
+    layers = (m for m in model.modules() if isinstance(m, nn.TransformerDecoderLayer))
+    return {id(layer.multihead_attn) for layer in layers}
+
+
+def _check_served(module: Any, name: str) -> None:
+    """Refuse attention that computes something else than softmax(q k^T) v between projections."""
+    extra: list[str] = []
+    if isinstance(module, nn.MultiheadAttention):
+        if type(module).forward is not nn.MultiheadAttention.forward:
+            extra.append("a forward of its own")
+        if module.bias_k is not None:
+            extra.append("add_bias_kv=True")
+        if module.add_zero_attn:
+            extra.append("add_zero_attn=True")
+    elif not isinstance(module, Attention):
+        tensors = (*module.named_parameters(), *module.named_buffers())
+        extra += [key for key, _ in tensors if key.split(".")[0] not in _FUSED_PARTS]
+        heads, width = heads_of(module)
+        if (module.qkv.out_features, module.proj.in_features) != (3 * heads * width, heads * width):
+            extra.append("heads of unequal number or width in qkv and proj")
+    if extra:
+        raise ValueError(f"model: the attention at {name!r} has {', '.join(extra)}: not served")
+
+
+def _dropout(module: nn.Module) -> float:
+    if isinstance(module, nn.MultiheadAttention):
+        return module.dropout
+    dropout = getattr(module, "attn_drop", 0.0)
+    return float(dropout.p if isinstance(dropout, nn.Dropout) else dropout)
+
+
+def _replacement(module: Any, made: Operator, passes: ForwardContext | None) -> nn.Module:
+    like = parameter_of(module)
+    made = made.to(device=like.device, dtype=like.dtype)
+    multihead = isinstance(module, nn.MultiheadAttention | Attention)
+    new = (MultiheadReplacement if multihead else FusedProjectionAttention)(module, made, passes)
+    return new.train(module.training)
+
+
+def _refuse_nested_tensors(model: nn.Module) -> None:
+    """Keep encoders from handing their layers nested tensors, of which no operator knows."""
+    for part in model.modules():
+        if isinstance(part, nn.TransformerEncoder) and any(
+            isinstance(inner, MultiheadReplacement) for inner in part.modules()
+        ):
+            part.use_nested_tensor = False
+
+
+def _put(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
+    if not name:
+        return new
+    model.set_submodule(name, new)
+    return model

@@ -1,0 +1,187 @@
+"""What stands in for a model's own attention modules, with the parameters of the original."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import Attention, Context, Operator
+from .forward_context import ForwardContext, LayerContext
+
+_SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+def rescale(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose dot products at ``head_dim ** -0.5`` are those at `scale`.
+
+    Both take half of the factor, so that equal queries and keys stay equal.
+    """
+    usual = q.shape[-1] ** -0.5
+    if scale is None or math.isclose(scale, usual, rel_tol=1e-6):
+        return q, k
+    if not scale > 0:
+        raise ValueError(f"scale: must be positive, got {scale}")
+    factor = math.sqrt(scale / usual)
+    return q * factor, k * factor
+
+
+def keep_operator(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let checkpoints from before the replacement load: the operator keeps its parameters."""
+    own = f"{prefix}operator."
+    if not any(key.startswith(own) for key in state_dict):
+        operator = module.get_submodule("operator")
+        state_dict.update({own + key: value for key, value in operator.state_dict().items()})
+
+
+class FusedProjectionAttention(nn.Module):
+    """Stands in for attention with one ``qkv`` projection and ``proj``, as in vision transformers.
+
+    Takes ``forward(x, attn_mask=None, is_causal=False)``, masks as in
+    ``scaled_dot_product_attention``.
+    """
+
+    q_norm: nn.Module
+    k_norm: nn.Module
+    norm: nn.Module
+    proj: nn.Module
+    proj_drop: nn.Module
+
+    def __init__(self, original: Any, operator: Operator, passes: ForwardContext | None) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = heads_of(original)
+        self.scale = getattr(original, "scale", None)
+        self.qkv = original.qkv
+        for name in ("q_norm", "k_norm"):
+            setattr(self, name, getattr(original, name, None) or nn.Identity())
+        self.operator = operator
+        for name in ("norm", "proj", "proj_drop"):
+            setattr(self, name, getattr(original, name, None) or nn.Identity())
+        self.layer_context = LayerContext(passes)
+        self.register_load_state_dict_pre_hook(keep_operator)
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        q, k = rescale(self.q_norm(q), self.k_norm(k), self.scale)
+        output, _ = self.layer_context.attend(
+            self.operator, q, k, v,
+            mask=attn_mask, is_causal=is_causal, tokens=x, project=self._project,
+        )  # fmt: skip
+        output = self.norm(output.transpose(-3, -2).flatten(-2))
+        return self.proj_drop(self.proj(output))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
+
+    def _project(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        w_q, w_k, _ = self.qkv.weight.chunk(3)
+        return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
+
+
+class MultiheadReplacement(Attention):
+    """Stands in for ``nn.MultiheadAttention``: `Attention`, and its other layouts and widths."""
+
+    def __init__(
+        self,
+        original: nn.MultiheadAttention | Attention,
+        operator: Operator,
+        passes: ForwardContext | None,
+    ) -> None:
+        super().__init__(original.embed_dim, original.num_heads, operator=operator, device="meta")
+        self.batch_first = original.batch_first  # type: ignore[misc]
+        self.kdim = getattr(original, "kdim", self.embed_dim)
+        self.vdim = getattr(original, "vdim", self.embed_dim)
+        del self.in_proj_weight, self.in_proj_bias
+        for name in (*_SEPARATE, "in_proj_weight", "in_proj_bias"):
+            self.register_parameter(name, getattr(original, name, None))
+        self.out_proj = original.out_proj
+        self.layer_context = LayerContext(passes)
+        self.register_load_state_dict_pre_hook(keep_operator)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        context: Context | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        arguments = attn_mask, is_causal, need_weights, average_attn_weights, context
+        if query.ndim == 2:
+            padding = None if key_padding_mask is None else key_padding_mask[None]
+            batched = _same(lambda x: x[None], query, key, value)
+            output, weights = self._attend(batched, padding, *arguments)
+            return output[0], None if weights is None else weights[0]
+        if self.batch_first:
+            return self._attend((query, key, value), key_padding_mask, *arguments)
+        turned = _same(lambda x: x.transpose(0, 1), query, key, value)
+        output, weights = self._attend(turned, key_padding_mask, *arguments)
+        return output.transpose(0, 1), weights
+
+    def _attend(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        padding: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+        average_attn_weights: bool,
+        context: Context | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = self.project(*inputs)
+        mask = self._mask(padding, attn_mask, len(q))
+        is_causal = is_causal and attn_mask is None
+        output, seen = self.layer_context.attend(
+            self.operator, q, k, v, mask=mask, is_causal=is_causal,
+            tokens=inputs[0], project=self._project_positions, context=context,
+        )  # fmt: skip
+        weights = None
+        if need_weights:
+            weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+        return self.out_proj(output.transpose(1, 2).flatten(2)), weights
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.in_proj_weight is not None:
+            return super().project(query, key, value)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (
+            self._split(F.linear(x, getattr(self, name), bias))
+            for x, name, bias in zip((query, key, value), _SEPARATE, biases, strict=True)
+        )
+        return q, k, v
+
+    def _project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        if self.in_proj_weight is None:
+            w_q, w_k = self.q_proj_weight, self.k_proj_weight
+        else:
+            w_q, w_k, _ = self.in_proj_weight.chunk(3)
+        return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
+
+
+def _same(
+    change: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Change each tensor, once where several are the same: self attention stays recognisable."""
+    changed = {id(x): change(x) for x in (q, k, v)}
+    return changed[id(q)], changed[id(k)], changed[id(v)]
+
+
+def heads_of(module: Any) -> tuple[int, int]:
+    """Number and width of the heads of an attention module of either kind."""
+    if hasattr(module, "qkv"):
+        return module.num_heads, module.qkv.out_features // (3 * module.num_heads)
+    return module.num_heads, module.embed_dim // module.num_heads
+
+
+def parameter_of(module: nn.Module) -> Tensor:
+    """A tensor whose device and dtype are those of the module."""
+    return next(p for p in module.parameters() if torch.is_floating_point(p))
