@@ -13,6 +13,10 @@ OPERATORS = {
     "self-expression": lambda: layers.SparseCoding(0.5, n_iter=8, zero_diagonal=True),
     "nonnegative": lambda: layers.SparseCoding(0.5, nonnegative=True),
     "sparse coding per head": lambda: layers.SparseCoding(0.5, num_heads=3, learnable=True),
+    "support steps": lambda: layers.SparseCoding(0.5, step="support", num_heads=3, learnable=True),
+    "support self": lambda: layers.SparseCoding(
+        0.5, n_iter=8, step="support", zero_diagonal=True, nonnegative=True
+    ),
     "locally linear": lambda: layers.LocallyLinear(4),
     "locally linear self": lambda: layers.LocallyLinear(4, zero_diagonal=True),
 }
