@@ -30,6 +30,10 @@ from .named_operators import (
     operator_names,
     register_operator,
 )
+from .self_expression import (
+    LowRank,
+    Ridge,
+)
 from .sparse_coding import (
     SparseCoding,
 )
@@ -40,9 +44,11 @@ __all__ = [
     "Correction",
     "Gaussian",
     "LocallyLinear",
+    "LowRank",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
+    "Ridge",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",

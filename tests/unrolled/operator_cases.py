@@ -19,4 +19,9 @@ OPERATORS = {
     ),
     "locally linear": lambda: layers.LocallyLinear(4),
     "locally linear self": lambda: layers.LocallyLinear(4, zero_diagonal=True),
+    "ridge": lambda: layers.Ridge(0.7),
+    "ridge self": lambda: layers.Ridge(0.7, zero_diagonal=True),
+    "ridge per head": lambda: layers.Ridge(0.7, num_heads=3, learnable=True, zero_diagonal=True),
+    "low rank": lambda: layers.LowRank(0.7),
+    "low rank per head": lambda: layers.LowRank(2.0, num_heads=3, learnable=True),
 }
