@@ -1,4 +1,4 @@
-"""Self-expression as layers: ridge and low-rank attention in closed form."""
+"""Self-expression as layers: ridge and low-rank attention, learned self-expression."""
 
 from .low_rank_attention import LowRank
 from .ridge_attention import Ridge

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Context, Operator, Positive
-from .ridge_attention import visible_keys
+from .key_products import key_products, visible_keys
 
 
 class LowRank(Operator):
@@ -78,11 +78,13 @@ class LowRank(Operator):
         context: Context | None,
     ) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
-        k = visible_keys(k, mask, "LowRank").double()
+        k = visible_keys(k, mask, "LowRank").to(wide)
         if k.shape[-2] < k.shape[-1]:
+            k = k.double()
             left, right = q.double() @ k.mT, self._filter(k @ k.mT) @ v.double()
         else:
-            left, right = q, self._filter(k.mT @ k) @ (k.mT @ v.double())
+            gram, moments = key_products(k, v.to(wide))
+            left, right = q, self._filter(gram) @ moments
         return (left.to(wide) @ right.to(wide)).to(q.dtype)
 
     def coefficients(

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..attention import Context, Operator, Positive, padding_mask
+from ..attention import Context, Operator, Positive
+from .key_products import key_products, visible_keys
 
 
 class Ridge(Operator):
@@ -19,9 +20,9 @@ class Ridge(Operator):
 
         c_i v = q_i M k^T v + a_i / (1 - h_i) (k_i M k^T v - v_i)
 
-    Systems are as small as head_dim or the number of keys, and are factored in float64 whatever
-    the inputs are. All keys are coupled, so that masks may only hide whole keys: these are as if
-    absent.
+    Systems are as small as head_dim or the number of keys, and are formed and factored in float64
+    whatever the inputs are. All keys are coupled, so that masks may only hide whole keys: these
+    are as if absent.
 
     Parameters
     ----------
@@ -86,17 +87,18 @@ class Ridge(Operator):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        wide = torch.promote_types(q.dtype, torch.float32)
+        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if k.shape[-2] < k.shape[-1]:
             C = self._coefficients(q, k, mask)
-            return (C.to(wide) @ v.to(wide)).to(q.dtype)
-        k, values = visible_keys(k, mask, "Ridge").double(), v.double()
-        factor = torch.linalg.cholesky(_regularized(k.mT @ k, self.lam()))
-        weights = torch.cholesky_solve(k.mT @ values, factor)
-        out = q.to(wide) @ weights.to(wide)
+            return (C.to(wide) @ v.to(wide)).to(dtype)
+        q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
+        gram, moments = key_products(k, v)
+        factor = torch.linalg.cholesky(_regularized(gram, self.lam()))
+        weights = torch.cholesky_solve(moments, factor).to(wide)
+        out = q @ weights
         if self.zero_diagonal:
-            out = out + _left_out(q.double(), k, values, weights, factor, self.lam()).to(wide)
-        return out.to(q.dtype)
+            out = out + _left_out(q, k, k @ weights - v, factor, self.lam().to(wide))
+        return out.to(dtype)
 
     def coefficients(
         self,
@@ -124,23 +126,20 @@ class Ridge(Operator):
         return f"zero_diagonal={self.zero_diagonal}"
 
 
-def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
-    """The keys with zeros for hidden ones: a zero key has no part in any quadratic problem."""
-    if mask is None:
-        return k
-    return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)
-
-
 def _regularized(gram: Tensor, lam: Tensor) -> Tensor:
     return gram + lam.double() * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 
-def _left_out(
-    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, factor: Tensor, lam: Tensor
-) -> Tensor:
-    """``a_i / (1 - h_i) (k_i M k^T v - v_i)``, by which leaving key i out changes the output."""
-    whitened = torch.cholesky_solve(k.mT, factor).mT
-    a, h = ((x * whitened).sum(dim=-1, keepdim=True) for x in (q, k))
+def _left_out(q: Tensor, k: Tensor, excess: Tensor, factor: Tensor, lam: Tensor) -> Tensor:
+    """``a_i / (1 - h_i)`` times the excess ``k_i M k^T v - v_i``: what leaving key i out changes.
+
+    With ``M = (L L^T)^-1`` the products are taken of the rows times ``L^-T``, the square root of
+    what is ill conditioned.
+    """
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).mT.to(q.dtype)
+    queries, keys = q @ inverse, k @ inverse
+    a, h = ((x * keys).sum(dim=-1, keepdim=True) for x in (queries, keys))
     # 1 - h_i is never under its value for a key alone, where rounding may leave it at zero.
-    alone = lam.double() / (lam.double() + k.square().sum(dim=-1, keepdim=True))
-    return a / torch.maximum(1 - h, alone) * (k @ weights - v)
+    alone = lam / (lam + k.square().sum(dim=-1, keepdim=True))
+    return a / torch.maximum(1 - h, alone) * excess

@@ -69,7 +69,8 @@ def ista_attention(
     if visible is not None and visible.shape[:-2].numel() > 1:
         visible = visible.expand(*batch, *visible.shape[-2:])
     hidden = None if visible is None else ~_flat(visible)
-    settings = _Settings(n_iter, nonnegative, zero_diagonal, is_causal)
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *rows))
+    settings = _Settings(n_iter, nonnegative, zero_diagonal, is_causal, trained)
     out, _ = _SparseAttention.apply(*inputs, *rows, hidden, settings)
     return out.view(*batch, *out.shape[-2:])
 
@@ -83,6 +84,7 @@ class _Settings(NamedTuple):
     nonnegative: bool
     zero_diagonal: bool
     is_causal: bool
+    trained: bool
 
 
 class _Block(NamedTuple):
@@ -142,17 +144,18 @@ class _SparseAttention(torch.autograd.Function):
     @staticmethod
     def forward(q, k, v, m, t, hidden, settings):  # type: ignore[no-untyped-def]
         out = q.new_empty(*q.shape[:2], v.shape[-1])
-        residuals = q.new_empty(settings.n_iter, *q.shape)
-        residuals[0] = q
+        residuals = q.new_empty(settings.n_iter if settings.trained else 0, *q.shape)
         with torch.autocast(q.device.type, enabled=False):
             for block in _blocks(q, k, settings.is_causal):
                 Q, M, T, R = (block.of(x) for x in (q, m, t, residuals))
                 K = block.keys(k)
-                B = torch.bmm(Q * M, K.mT)
+                B, residual = torch.bmm(Q * M, K.mT), Q
                 for i in range(settings.n_iter):
                     if i:
-                        R[i] = torch.addcmul(Q, torch.bmm(B, K), T, value=-1)
-                        B.baddbmm_(R[i] * M, K.mT)
+                        residual = torch.addcmul(Q, torch.bmm(B, K), T, value=-1)
+                        B.baddbmm_(residual * M, K.mT)
+                    if settings.trained:
+                        R[i] = residual
                     _shrink_(B, settings.nonnegative)
                     _restrict_(B, block, hidden, settings)
                 block.of(out).copy_(torch.bmm(B, block.keys(v)).mul_(T))
