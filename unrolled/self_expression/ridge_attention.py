@@ -1,5 +1,7 @@
 """Ridge attention: each query regressed on the keys with a squared penalty, in closed form."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -94,10 +96,10 @@ class Ridge(Operator):
         q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
         gram, moments = key_products(k, v)
         factor = torch.linalg.cholesky(_regularized(gram, self.lam()))
-        weights = torch.cholesky_solve(moments, factor).to(wide)
-        out = q @ weights
+        weights = torch.cholesky_solve(moments, factor)
+        out = q @ weights.to(wide)
         if self.zero_diagonal:
-            out = out + _left_out(q, k, k @ weights - v, factor, self.lam().to(wide))
+            out = out + _left_out(q, k, v, weights, factor, self.lam().to(wide))
         return out.to(dtype)
 
     def coefficients(
@@ -130,16 +132,45 @@ def _regularized(gram: Tensor, lam: Tensor) -> Tensor:
     return gram + lam.double() * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 
-def _left_out(q: Tensor, k: Tensor, excess: Tensor, factor: Tensor, lam: Tensor) -> Tensor:
-    """``a_i / (1 - h_i)`` times the excess ``k_i M k^T v - v_i``: what leaving key i out changes.
-
-    With ``M = (L L^T)^-1`` the products are taken of the rows times ``L^-T``, the square root of
-    what is ill conditioned.
-    """
+def _left_out(
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, factor: Tensor, lam: Tensor
+) -> Tensor:
+    """``a_i / (1 - h_i) (k_i M k^T v - v_i)``, by which leaving key i out changes the output."""
     unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).mT.to(q.dtype)
-    queries, keys = q @ inverse, k @ inverse
-    a, h = ((x * keys).sum(dim=-1, keepdim=True) for x in (queries, keys))
+    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).mT
+    whitened, rest, excess = _Leverage.apply(k, v, inverse, weights)
+    a = (q @ inverse.to(q.dtype) * whitened).sum(dim=-1, keepdim=True)
     # 1 - h_i is never under its value for a key alone, where rounding may leave it at zero.
     alone = lam / (lam + k.square().sum(dim=-1, keepdim=True))
-    return a / torch.maximum(1 - h, alone) * excess
+    return a / torch.maximum(rest, alone) * excess
+
+
+class _Leverage(torch.autograd.Function):
+    """``t = k L^-T``, ``1 - |t_i|^2`` and ``k W - v``, for ``W = M k^T v`` and ``M = (L L^T)^-1``.
+
+    The last two vanish together where a key is alone in its direction, so that they are differences
+    of float64 numbers whatever the inputs are. Gradients are taken in the dtype of the inputs.
+    """
+
+    @staticmethod
+    def forward(k, v, inverse, weights):  # type: ignore[no-untyped-def]
+        exact = k.double()
+        whitened = exact @ inverse
+        rest = 1 - whitened.square().sum(dim=-1, keepdim=True)
+        return tuple(x.to(k.dtype) for x in (whitened, rest, exact @ weights - v))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        k, v, inverse, weights = inputs
+        ctx.shape = v.shape
+        ctx.save_for_backward(k, inverse, weights, output[0])
+
+    @staticmethod
+    def backward(ctx, by_whitened, by_rest, by_excess):  # type: ignore[no-untyped-def]
+        k, inverse, weights, whitened = ctx.saved_tensors
+        by_whitened = by_whitened - 2 * by_rest * whitened
+        by_k = by_whitened @ inverse.to(k.dtype).mT + by_excess @ weights.to(k.dtype).mT
+        gradients = (by_k, -by_excess, (k.mT @ by_whitened).to(inverse.dtype))
+        shapes = (k.shape, ctx.shape, inverse.shape)
+        gradients = tuple(x.sum_to_size(n) for x, n in zip(gradients, shapes, strict=True))
+        return *gradients, (k.mT @ by_excess).to(weights.dtype).sum_to_size(weights.shape)

@@ -16,7 +16,7 @@ Array = np.ndarray
 Inputs = Literal["tokens", "features", "image"]
 Pairing = Literal["any", "self", "cross"]
 
-_MACHINERY = ("parameters", "registry", "relations", "report")
+_MACHINERY = ("origin", "parameters", "registry", "relations", "report")
 _EXACT = ("identity", "init", "iterate")
 _registered: dict[str, "Twin"] = {}
 

@@ -42,14 +42,6 @@ def solve_cross(
     return (q @ Rt.T * (h / s)) @ (U.T @ v)
 
 
-def condition_number(layer: LowRank, q: Array, k: Array, v: Array) -> float:
-    """Largest squared singular value over the threshold: it magnifies rounding of the others."""
-    return max(
-        float(np.linalg.norm(keys, 2)) ** 2 / (head_value(layer.lam, head) / 2)
-        for head, keys in enumerate(k)
-    )
-
-
 def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """The layer's objective, and the solved problem's dual value, which no objective is under."""
     lhs, rhs = [], []
@@ -90,7 +82,6 @@ register(
         solve=solve_self,
         pairing="self",
         fitted=("lam",),
-        logit_range=condition_number,
         **_COMMON,
     )
 )
@@ -102,7 +93,6 @@ register(
         build=build_low_rank,
         solve=solve_cross,
         pairing="cross",
-        logit_range=condition_number,
         **_COMMON,
     )
 )
@@ -129,7 +119,6 @@ register(
         solve=solve_self,
         pairing="self",
         bound=_small_lam,
-        logit_range=condition_number,
         **_COMMON,
     )
 )

@@ -45,14 +45,6 @@ def solve_cross(
     )
 
 
-def condition_number(layer: Ridge, q: Array, k: Array, v: Array) -> float:
-    """Of the systems: by so much they may magnify rounding."""
-    return max(
-        1 + float(np.linalg.norm(keys, 2)) ** 2 / head_value(layer.lam, head)
-        for head, keys in enumerate(k)
-    )
-
-
 def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """``|C - G / lam|_2`` and what it is: ``s_1^4 / (lam (s_1^2 + lam))``."""
     codes = layer(q, k, identity_values(k))
@@ -83,7 +75,6 @@ for name, pairing, zero_diagonal, equation in (
             pairing="self" if pairing == "self" else "cross",
             covers=lambda layer, z=zero_diagonal: layer.zero_diagonal == z,
             fitted=("lam",),
-            logit_range=condition_number,
         )
     )
 register(
