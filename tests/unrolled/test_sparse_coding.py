@@ -135,8 +135,8 @@ CASES = {
     "nonnegative self": ({"nonnegative": True, "zero_diagonal": True}, {}),
     "causal": ({}, {"is_causal": True}),
     "causal self": ({"zero_diagonal": True}, {"is_causal": True}),
-    "padding": ({"zero_diagonal": True}, {"mask": torch.arange(11) > 2}),
-    "padding and causal": ({}, {"mask": torch.arange(11) > 2, "is_causal": True}),
+    "padding": ({"zero_diagonal": True}, {"mask": torch.arange(11)[None] > 2}),
+    "padding and causal": ({}, {"mask": torch.arange(11)[None] > 2, "is_causal": True}),
     "pairs": ({}, {"mask": torch.rand(11, 11, generator=torch.Generator().manual_seed(1)) < 0.6}),
 }
 
@@ -161,7 +161,7 @@ def test_blocks_and_their_gradients_are_those_of_the_literal_iteration(case, ent
     found = run(lambda q, k, v: layer(q, k, v, **arguments), *inputs)
     expected = run(lambda q, k, v: layer.matrix(q, k, **arguments) @ v, *inputs)
     for x, y in zip(found, expected, strict=True):
-        assert_close(x, y, atol=1e-11, rtol=0)
+        assert_close(x, y, atol=1e-11, rtol=1e-11)
     with torch.no_grad():
         assert_close(layer(*inputs, **arguments), expected[0], atol=1e-12, rtol=0)
 
@@ -225,21 +225,22 @@ def test_support_adaptive_iterates_are_the_solvers_ls1(zero_diagonal, nonnegativ
 
 
 def test_support_adaptive_steps_descend_and_are_faster():
-    x = tokens(20, 8)
-    values = {
+    """Once the supports stay as they are, steps are as long as these allow."""
+    x = tokens(12, 30)
+    best = sparse_self_expression(x, lam=8.0, tol=1e-13).objective.sum()
+    gaps = {
         step: [
-            lasso_objective(x, x, layer_codes(x, n_iter=n, step=step), lam=0.8).sum()
-            for n in (1, 5, 10, 20, 40)
+            lasso_objective(x, x, layer_codes(x, n_iter=n, step=step), lam=8.0).sum() - best
+            for n in (1, 4, 8, 12)
         ]
         for step in ("safe", "support")
     }
-    assert (np.diff(values["support"]) <= 0).all()
-    best = sparse_self_expression(x, lam=0.8, tol=1e-12).objective.sum()
-    assert values["support"][-1] - best < 0.1 * (values["safe"][-1] - best)
+    assert (np.diff(gaps["support"]) <= 0).all()
+    assert gaps["support"][-1] < 0.1 * gaps["safe"][-1]
 
 
 def layer_codes(x, **settings):
-    return SparseCoding(0.8, zero_diagonal=True, **settings).matrix(x, x).numpy()
+    return SparseCoding(8.0, zero_diagonal=True, **settings).matrix(x, x).numpy()
 
 
 def test_gradients_flow_through_both_support_adaptive_steps():

@@ -118,7 +118,7 @@ def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
     """Threshold at 1 in place."""
     if nonnegative:
         return z.sub_(1).clamp_(min=0)
-    return torch._C._nn.softshrink(z, 1.0, out=z)
+    return torch.ops.aten.softshrink.out(z, 1.0, out=z)
 
 
 def _restrict_(codes: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings) -> None:

@@ -1,5 +1,6 @@
 """Twins: least squares self-expression and ridge attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,10 @@ def solve_cross(
     )
 
 
+def covers(layer: Ridge, *, zero_diagonal: bool) -> bool:
+    return layer.zero_diagonal == zero_diagonal
+
+
 def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """``|C - G / lam|_2`` and what it is: ``s_1^4 / (lam (s_1^2 + lam))``."""
     codes = layer(q, k, identity_values(k))
@@ -70,10 +75,10 @@ for name, pairing, zero_diagonal, equation in (
             equation=equation,
             source="Lu et al. (2012); Attention: Self-Expression Is All You Need",
             layer=Ridge,
-            build=lambda q, k, v, z=zero_diagonal: build_ridge(q, k, v, zero_diagonal=z),
+            build=partial(build_ridge, zero_diagonal=zero_diagonal),
             solve=solve_self if pairing == "self" else solve_cross,
             pairing="self" if pairing == "self" else "cross",
-            covers=lambda layer, z=zero_diagonal: layer.zero_diagonal == z,
+            covers=partial(covers, zero_diagonal=zero_diagonal),
             fitted=("lam",),
         )
     )
@@ -88,7 +93,7 @@ register(
         build=lambda q, k, v: build_ridge(q, k, v, share=3.0),
         solve=solve_self,
         pairing="self",
-        covers=lambda layer: not layer.zero_diagonal,
+        covers=partial(covers, zero_diagonal=False),
         bound=_large_lam,
     )
 )
