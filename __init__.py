@@ -6,7 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WINGS = ("bench", "datasets", "solvers", "unrolled")
-_BRIDGE = ("check", "compare")
+_BRIDGE = ("check", "compare", "fit_origin")
 __all__ = [*_WINGS, *_BRIDGE]
 
 

@@ -154,4 +154,4 @@ def test_no_module_bears_the_name_of_a_function():
 def test_unknown_names_are_refused():
     with pytest.raises(AttributeError, match="no attribute 'solver'"):
         twinsolve.solver  # noqa: B018
-    assert {"check", "compare", "solvers"} <= set(dir(twinsolve))
+    assert {"check", "compare", "fit_origin", "solvers"} <= set(dir(twinsolve))

@@ -72,6 +72,10 @@ from .named_operators import (
     operator_names,
     register_operator,
 )
+from .self_expression import (
+    LowRank,
+    Ridge,
+)
 from .sparse_coding import (
     SparseCoding,
 )
@@ -100,11 +104,13 @@ __all__ = [
     "LanguageModel",
     "LayerScale",
     "LocallyLinear",
+    "LowRank",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
     "ReAttention",
     "Residual",
+    "Ridge",
     "Sinkhorn",
     "Softmax",
     "SoftmaxSmoother",

@@ -6,6 +6,7 @@ from .attention import Operator
 from .boosting import Twicing
 from .kernel_smoothing import ALiBi, Bilateral, Elliptical, Gaussian, Sinkhorn, Softmax, Tupe
 from .locally_linear import LocallyLinear
+from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
 
@@ -13,17 +14,17 @@ Factory = Callable[[int, int], Operator]
 
 # Each takes (num_heads, head_dim); parameters are at their origin, learnable where papers learn.
 _FACTORIES: dict[str, Factory] = {
-    "attn_scale": lambda heads, dim: AttnScale(Softmax(), num_heads=heads),
-    "gaussian": lambda heads, dim: Gaussian(),
-    "locally_linear": lambda heads, dim: LocallyLinear(16),
-    "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
     "alibi": lambda heads, dim: ALiBi(heads),
+    "attn_scale": lambda heads, dim: AttnScale(Softmax(), num_heads=heads),
     "bilateral": lambda heads, dim: Bilateral(
         dim**0.25, dim**0.25, num_heads=heads, learnable=True
     ),
     "elliptical": lambda heads, dim: Elliptical(),
     "gaussian": lambda heads, dim: Gaussian(),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "low_rank": lambda heads, dim: LowRank(1.0, num_heads=heads, learnable=True),
+    "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
+    "ridge": lambda heads, dim: Ridge(1.0, num_heads=heads, learnable=True),
     "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),

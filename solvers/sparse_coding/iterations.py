@@ -303,10 +303,17 @@ def _support_step(C: Array, problem: _Problem) -> Array:
     """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else ``1 / |D|_2^2``."""
     norm = float(np.linalg.norm(problem.gram, 2)) or 1.0
     on = C != 0
-    curvature = [np.linalg.norm(problem.gram[np.ix_(S, S)], 2) if S.any() else norm for S in on]
+    curvature = [_square_norm(problem, np.flatnonzero(S)) if S.any() else norm for S in on]
     long = _gradient_step(C, 1 / np.array(curvature)[:, None], problem)
     kept = ~((long != 0) & ~on).any(axis=1)
     return np.where(kept[:, None], long, _gradient_step(C, 1 / norm, problem))
+
+
+def _square_norm(problem: _Problem, S: Array) -> float:
+    """``|D_S|_2^2``, from the smaller of its two Gram matrices."""
+    small = len(S) <= problem.D.shape[1]
+    gram = problem.gram[np.ix_(S, S)] if small else problem.D[S].T @ problem.D[S]
+    return float(np.linalg.eigvalsh(gram.astype(np.float64))[-1])
 
 
 def _sweep(C: Array, problem: _Problem) -> Array:

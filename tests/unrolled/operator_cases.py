@@ -27,6 +27,10 @@ OPERATORS = {
     "self-expression": lambda: layers.SparseCoding(0.5, n_iter=8, zero_diagonal=True),
     "nonnegative": lambda: layers.SparseCoding(0.5, nonnegative=True),
     "sparse coding per head": lambda: layers.SparseCoding(0.5, num_heads=3, learnable=True),
+    "support steps": lambda: layers.SparseCoding(0.5, step="support", num_heads=3, learnable=True),
+    "support self": lambda: layers.SparseCoding(
+        0.5, n_iter=8, step="support", zero_diagonal=True, nonnegative=True
+    ),
     "locally linear": lambda: layers.LocallyLinear(4),
     "locally linear self": lambda: layers.LocallyLinear(4, zero_diagonal=True),
     "attn scale": lambda: off_zero(layers.AttnScale(layers.Softmax())),
@@ -45,4 +49,9 @@ OPERATORS = {
     "sinkhorn": lambda: layers.Sinkhorn(layers.Gaussian(1.2), n_iter=4),
     "sinkhorn elliptical": lambda: layers.Sinkhorn(layers.Elliptical()),
     "twicing bilateral": lambda: layers.Twicing(layers.Bilateral()),
+    "ridge": lambda: layers.Ridge(0.7),
+    "ridge self": lambda: layers.Ridge(0.7, zero_diagonal=True),
+    "ridge per head": lambda: layers.Ridge(0.7, num_heads=3, learnable=True, zero_diagonal=True),
+    "low rank": lambda: layers.LowRank(0.7),
+    "low rank per head": lambda: layers.LowRank(2.0, num_heads=3, learnable=True),
 }

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, sparse_code, sparse_self_expression
+from twinsolve.solvers import ista, lasso_objective, sparse_code, sparse_self_expression
 from twinsolve.unrolled import SparseCoding
 from twinsolve.unrolled.sparse_coding import safe_step
 
@@ -123,6 +123,160 @@ def test_memory_of_the_backward_pass_is_one_block_of_codes():
     assert max(kept) < n * n / 10
 
 
+def gradients(function, *inputs):
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    out = function(*inputs)
+    return out, *torch.autograd.grad(out.square().sum(), inputs)
+
+
+CASES = {
+    "plain": ({}, {}),
+    "self": ({"zero_diagonal": True}, {}),
+    "nonnegative self": ({"nonnegative": True, "zero_diagonal": True}, {}),
+    "causal": ({}, {"is_causal": True}),
+    "causal self": ({"zero_diagonal": True}, {"is_causal": True}),
+    "padding": ({"zero_diagonal": True}, {"mask": torch.arange(11)[None] > 2}),
+    "padding and causal": ({}, {"mask": torch.arange(11)[None] > 2, "is_causal": True}),
+    "pairs": ({}, {"mask": torch.rand(11, 11, generator=torch.Generator().manual_seed(1)) < 0.6}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("entries", [1, 25, 500, 10**6])
+def test_blocks_and_their_gradients_are_those_of_the_literal_iteration(case, entries, monkeypatch):
+    """One row, two rows, one head or all heads at a time; parameters a head."""
+    monkeypatch.setattr("twinsolve.unrolled.sparse_coding.code_blocks._CPU_ENTRIES", entries)
+    settings, arguments = CASES[case]
+    if "mask" in arguments:
+        arguments = arguments | {"mask": arguments["mask"].expand(2, 1, -1, 11)}
+    layer = SparseCoding(0.8, num_heads=3, learnable=True, **settings).double()
+    inputs = tokens(2, 3, 11, 4), tokens(2, 3, 11, 4, seed=1), tokens(2, 3, 11, 2, seed=2)
+    lam, step = layer.lam.log, layer.relative_step.log
+
+    def run(function, *x):
+        found = gradients(function, *x)
+        loss = function(*x).square().sum()
+        return *found, *torch.autograd.grad(loss, (lam, step))
+
+    found = run(lambda q, k, v: layer(q, k, v, **arguments), *inputs)
+    expected = run(lambda q, k, v: layer.matrix(q, k, **arguments) @ v, *inputs)
+    for x, y in zip(found, expected, strict=True):
+        assert_close(x, y, atol=1e-11, rtol=1e-11)
+    with torch.no_grad():
+        assert_close(layer(*inputs, **arguments), expected[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("n_queries", [4, 11, 15])
+def test_causal_steps_with_other_numbers_of_queries(n_queries):
+    q, k, v = tokens(n_queries, 4), tokens(11, 4, seed=1), tokens(11, 2, seed=2)
+    layer = SparseCoding(0.4)
+    expected = layer.matrix(q, k, is_causal=True) @ v
+    assert_close(layer(q, k, v, is_causal=True), expected, atol=1e-12, rtol=0)
+
+
+def test_causal_safe_steps_are_those_of_each_prefix():
+    k = tokens(2, 600, 3)
+    expected = safe_step(k, torch.ones(600, 600, dtype=torch.bool).tril())
+    assert_close(safe_step(k, None, True), expected, rtol=1e-12, atol=0)
+
+
+def test_keys_shared_by_the_heads_broadcast():
+    q, k, v = tokens(2, 3, 9, 4), tokens(1, 9, 4, seed=1), tokens(9, 2, seed=2)
+    layer = SparseCoding(0.4)
+    assert_close(layer(q, k, v), layer.matrix(q, k) @ v, atol=1e-12, rtol=0)
+
+
+def test_inference_keeps_no_residuals():
+    """Ten thousand iterations of training would keep ten thousand copies of the queries."""
+    x = tokens(8, 4).requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.numel()) or t, lambda t: t
+    ):
+        SparseCoding(0.3, n_iter=50)(x, x, x)
+        assert max(kept) == 50 * 8 * 4
+        kept.clear()
+        with torch.no_grad():
+            SparseCoding(0.3, n_iter=10_000)(x, x, x)
+    assert not kept
+
+
+def test_autocast_does_not_round_the_iterations():
+    x = tokens(16, 8).float().requires_grad_()
+    layer = SparseCoding(0.5)
+    expected = gradients(layer, x, x, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x, x, x)
+    assert out.dtype == torch.float32
+    assert_close(out, expected[0])
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_support_adaptive_iterates_are_the_solvers_ls1(zero_diagonal, nonnegative):
+    q, k = tokens(20, 8), tokens(20, 8, seed=1)
+    flags = {"zero_diagonal": zero_diagonal, "nonnegative": nonnegative}
+    for n_iter in (0, 1, 2, 5, 30):
+        layer = SparseCoding(0.8, n_iter=n_iter, step="support", **flags)
+        expected = ista(q, k, lam=0.8, n_iter=n_iter, step="support", **flags).coef
+        assert_close(layer.matrix(q, k).numpy(), expected, atol=1e-12, rtol=0)
+        found = layer(q, k, torch.eye(20, dtype=torch.float64))
+        assert_close(found.numpy(), expected, atol=1e-12, rtol=0)
+
+
+def test_support_adaptive_steps_descend_and_are_faster():
+    """Once the supports stay as they are, steps are as long as these allow."""
+    x = tokens(12, 30)
+    best = sparse_self_expression(x, lam=8.0, tol=1e-13).objective.sum()
+    gaps = {
+        step: [
+            lasso_objective(x, x, layer_codes(x, n_iter=n, step=step), lam=8.0).sum() - best
+            for n in (1, 4, 8, 12)
+        ]
+        for step in ("safe", "support")
+    }
+    assert (np.diff(gaps["support"]) <= 0).all()
+    assert gaps["support"][-1] < 0.1 * gaps["safe"][-1]
+
+
+def layer_codes(x, **settings):
+    return SparseCoding(8.0, zero_diagonal=True, **settings).matrix(x, x).numpy()
+
+
+def test_gradients_flow_through_both_support_adaptive_steps():
+    """Rows that take the longer step and rows that do not; with steps held fixed it would fail."""
+    q, k, v = tokens(6, 3), tokens(7, 3, seed=1), tokens(7, 2, seed=2)
+    layer = SparseCoding(0.8, n_iter=4, step="support")
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradcheck(layer, inputs)
+
+
+def test_support_adaptive_gradients_are_finite_at_equal_singular_values_and_zero_keys():
+    for k in (torch.eye(5), torch.zeros(5, 5), torch.ones(5, 5)):
+        k = k.double().requires_grad_()
+        SparseCoding(0.1, step="support")(k, k, k).sum().backward()
+        assert torch.isfinite(k.grad).all()
+
+
+@pytest.mark.parametrize("step", ["safe", "support"])
+def test_the_iteration_map_is_what_is_iterated(step):
+    q, k = tokens(2, 7, 4), tokens(2, 7, 4, seed=1)
+    mask = torch.arange(7) < 6
+    layer = SparseCoding(0.5, n_iter=3, step=step, zero_diagonal=True, learnable=True).double()
+    for arguments in ({}, {"mask": mask[None]}, {"is_causal": True}):
+        codes = torch.zeros(2, 7, 7, dtype=torch.float64)
+        iterate = layer.iteration(q, k, **arguments)
+        for _ in range(3):
+            codes = iterate(codes)
+        assert_close(codes, layer.matrix(q, k, **arguments), atol=1e-13, rtol=0)
+    solved = sparse_self_expression(q[0], lam=0.5, tol=1e-14).coef.toarray()
+    fixed = torch.from_numpy(solved).expand(2, 7, 7)
+    moved = layer.iteration(q[:1].expand(2, 7, 4), q[:1].expand(2, 7, 4))(fixed)
+    assert_close(moved, fixed, atol=1e-6, rtol=0)
+    lam = layer.lam.log
+    assert torch.autograd.grad(moved.sum(), lam)[0] != 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -130,6 +284,8 @@ def test_memory_of_the_backward_pass_is_one_block_of_codes():
         ({"lam": 1.0, "n_iter": 2.5}, "n_iter: must be a whole number >= 0"),
         ({"lam": 1.0, "num_heads": 0}, "num_heads: must be a whole number"),
         ({"lam": 1.0, "n_iter": -1}, "n_iter: must be a whole number >= 0"),
+        ({"lam": 1.0, "step": "long"}, 'step: must be "safe" or "support"'),
+        ({"lam": 1.0, "step": "support", "relative_step": 0.5}, "relative_step: must be 1"),
         ({"lam": 1.0, "relative_step": -1.0}, "relative_step: must be finite and > 0"),
     ],
 )

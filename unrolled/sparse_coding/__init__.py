@@ -1,10 +1,29 @@
 """Sparse codes as layers: attention by unrolled ISTA, learned solvers, mixtures of experts."""
 
-from .sparse_attention import SparseCoding, ista_codes, safe_step, soft_threshold
+from .code_blocks import (
+    ista_attention,
+)
+from .iterations import (
+    ista_codes,
+    ista_step,
+    soft_threshold,
+    support_step,
+)
+from .sparse_attention import (
+    SparseCoding,
+)
+from .step_lengths import (
+    curvature,
+    safe_step,
+)
 
 __all__ = [
     "SparseCoding",
+    "curvature",
+    "ista_attention",
     "ista_codes",
+    "ista_step",
     "safe_step",
     "soft_threshold",
+    "support_step",
 ]

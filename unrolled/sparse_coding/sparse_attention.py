@@ -1,5 +1,9 @@
 """Sparse attention: the code of each query in the keys, by unrolled ISTA iterations."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -13,88 +17,11 @@ from ..attention import (
     combine_masks,
     map_query_blocks,
 )
+from .code_blocks import ista_attention
+from .iterations import ista_step, support_step
+from .step_lengths import curvature, safe_step
 
-
-def soft_threshold(z: Tensor, threshold: Tensor | float) -> Tensor:
-    """``S_t(z) = sign(z) max(|z| - t, 0)``, the proximal operator of ``t |.|_1``."""
-    return z.sign() * (z.abs() - threshold).clamp(min=0)
-
-
-def safe_step(k: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Step ``1 / |K^T K|_F``, never longer than ``1 / |K|_2^2`` and differentiable everywhere.
-
-    Parameters
-    ----------
-    k : Tensor of shape (..., n_keys, d)
-    visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
-        Each query's step is that of the keys it sees, so that hidden ones do not leak through it.
-        If that differs from query to query, an n_keys x n_keys matrix is built.
-
-    Returns
-    -------
-    Tensor of shape (..., 1 or n_queries, 1)
-        In float64, in which fourth powers of keys do not overflow; 1 where the keys are all zero or
-        none is visible.
-
-    References
-    ----------
-    EQUATIONS LS-3.
-    """
-    k = k.double()
-    if visible is not None:
-        k = torch.where(visible.any(dim=-2)[..., None], k, 0)
-    if visible is None or visible.shape[-2] == 1:
-        squared = (k.mT @ k).square().sum(dim=(-2, -1))[..., None, None]
-    else:
-        # |K_i^T K_i|_F^2 = sum_jl m_ij m_il (k_j.k_l)^2 for the keys that query i sees.
-        seen = visible.double()
-        squared = ((seen @ (k @ k.mT).square()) * seen).sum(dim=-1, keepdim=True)
-    zero = squared == 0
-    return torch.where(zero, 1, torch.where(zero, 1, squared).rsqrt())
-
-
-def ista_codes(
-    q: Tensor,
-    k: Tensor,
-    *,
-    lam: Tensor | float,
-    step: Tensor | float,
-    n_iter: int,
-    nonnegative: bool = False,
-    allowed: Tensor | None = None,
-) -> Tensor:
-    """Run `n_iter` ISTA iterations on ``min_C |q - C k|_F^2 + lam |C|_1`` from ``C = 0``.
-
-    ``C <- S_{step lam / 2}( C + step (q - C k) k^T )``; entries that are not allowed are set to
-    zero after each step, which is exact for the problem in which they are absent.
-
-    Parameters
-    ----------
-    q : Tensor of shape (..., n_queries, d)
-    k : Tensor of shape (..., n_keys, d)
-    lam, step : float or Tensor broadcastable to (..., n_queries, 1)
-    n_iter : int
-    nonnegative : bool, default=False
-        One-sided threshold: the problem with ``C >= 0``.
-    allowed : bool Tensor broadcastable to (..., n_queries, n_keys), optional
-
-    Returns
-    -------
-    Tensor of shape (..., n_queries, n_keys)
-
-    References
-    ----------
-    EQUATIONS SE-15, SE-15n, SE-18 and FF-9 (the order ``(C k) k^T``); the printed iterations have
-    faults E3-d to E3-h.
-    """
-    codes = None
-    threshold = step * lam / 2
-    for _ in range(n_iter):
-        z = step * q @ k.mT if codes is None else codes + step * ((q - codes @ k) @ k.mT)
-        codes = (z - threshold).clamp(min=0) if nonnegative else soft_threshold(z, threshold)
-        if allowed is not None:
-            codes = codes.masked_fill(~allowed, 0)
-    return torch.zeros_like(q @ k.mT) if codes is None else codes
+Step = Literal["safe", "support"]
 
 
 class SparseCoding(Operator):
@@ -108,6 +35,7 @@ class SparseCoding(Operator):
     each token the problem over its own prefix. Codes are signed and need not sum to one. Queries
     are taken in blocks, recomputed in the backward pass; only masks that differ from query to query
     cost an n_keys x n_keys matrix, for the step lengths. bfloat16 and float16 iterate in float32.
+    The gradient of `forward` is not differentiable again; that of `matrix` is.
 
     Parameters
     ----------
@@ -118,7 +46,13 @@ class SparseCoding(Operator):
         Number of iterations, >= 0. A plain attribute: it may be changed later.
     relative_step : float, default=1.0
         Step length in units of the safe step ``1 / |K^T K|_F``; above ``|K^T K|_F / |K|_2^2`` the
-        iteration may diverge.
+        iteration may diverge. With ``step="support"`` it must be 1.
+    step : {"safe", "support"}, default="safe"
+        "support" gives each query the step ``1 / |K_S|_2^2`` of the keys K_S that its code uses,
+        unless that would add a key to them, and else ``1 / |K|_2^2``. The objective never
+        increases. It iterates in float64, as the choice is not continuous, and costs an eigenvalue
+        problem of size head_dim for each query and iteration. Gradients flow through both step
+        lengths, as subgradients where largest singular values tie, and not through the choice.
     zero_diagonal : bool, default=False
         Exclude key i from the code of query i: self-expression, for keys that contain the query.
     nonnegative : bool, default=False
@@ -126,7 +60,7 @@ class SparseCoding(Operator):
     num_heads : int, optional
         One `lam` and `relative_step` a head instead of one for all.
     learnable : bool, default=False
-        Train `lam` and `relative_step` (their logarithms).
+        Train `lam` and, with the safe step, `relative_step` (their logarithms).
 
     Raises
     ------
@@ -135,7 +69,7 @@ class SparseCoding(Operator):
 
     References
     ----------
-    EQUATIONS SE-12, SE-15 to SE-18, FF-9, LS-3.
+    EQUATIONS SE-12, SE-15 to SE-18, FF-9, LS-1, LS-3.
 
     Examples
     --------
@@ -154,18 +88,24 @@ class SparseCoding(Operator):
         relative_step: float = 1.0,
         zero_diagonal: bool = False,
         nonnegative: bool = False,
+        step: Step = "safe",
         num_heads: int | None = None,
         learnable: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if step not in ("safe", "support"):
+            raise ValueError(f'step: must be "safe" or "support", got {step!r}')
+        if step == "support" and relative_step != 1:
+            raise ValueError(f"relative_step: must be 1 with step='support', got {relative_step!r}")
+        self.step: Step = step
         self.lam, self.relative_step = (
             Positive(
                 value,
                 name=name,
                 num_heads=num_heads,
-                learnable=learnable,
+                learnable=learnable and (name == "lam" or step == "safe"),
                 device=device,
                 dtype=dtype,
             )
@@ -185,7 +125,32 @@ class SparseCoding(Operator):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        return self._attend(q, k, v, mask, is_causal)
+        # Exported programs would lose the gradients of code that works in place.
+        if self.step == "support" or self.n_iter == 0 or torch.compiler.is_exporting():
+            return self._attend_step_by_step(q, k, v, mask, is_causal)
+        wide = self._wide(q)
+        keys, visible = k.to(wide), self._visible(mask, q, k, is_causal=False)
+        if visible is not None and visible.shape[-2] == 1:
+            # A zero key has a zero code, and adds nothing to the step length.
+            keys, visible = torch.where(visible.mT, keys, 0), None
+        if is_causal and visible is not None:
+            visible, is_causal = visible & causal_mask(q, k), False
+        step = safe_step(keys, visible, is_causal)
+        if is_causal and q.shape[-2] != k.shape[-2]:
+            step = step[..., torch.arange(q.shape[-2]).clamp(max=k.shape[-2] - 1), :]
+        out = ista_attention(
+            q.to(wide),
+            keys,
+            v.to(wide),
+            lam=self.lam(),
+            step=self.relative_step() * step,
+            n_iter=self.n_iter,
+            nonnegative=self.nonnegative,
+            zero_diagonal=self.zero_diagonal,
+            visible=visible,
+            is_causal=is_causal,
+        )
+        return out.to(q.dtype)
 
     def coefficients(
         self,
@@ -195,50 +160,86 @@ class SparseCoding(Operator):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        return self._attend(q, k, None, mask, is_causal)
+        iterate = self.iteration(q, k, mask, is_causal)
+        codes = torch.zeros_like(q @ k.mT, dtype=self._wide(q))
+        for _ in range(self.n_iter):
+            codes = iterate(codes)
+        return codes.to(q.dtype)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, is_causal: bool
+    def iteration(
+        self, q: Tensor, k: Tensor, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Callable[[Tensor], Tensor]:
+        """The map of codes that is iterated, from zero codes.
+
+        Parameters
+        ----------
+        q, k, mask, is_causal
+            As in `forward`.
+
+        Returns
+        -------
+        callable
+            Takes and returns codes of shape (..., n_queries, n_keys), in float64 with the step
+            "support" and in at least float32 without. Differentiable in them, q, k and the
+            parameters. Each row of the result depends on that row of the codes alone.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from twinsolve.unrolled import SparseCoding
+        >>> iterate = SparseCoding(2.0).iteration(torch.tensor([[3.0, 0.5]]), torch.eye(2))
+        >>> iterate(torch.tensor([[2.0, 0.0]]))
+        tensor([[2., 0.]])
+        """
+        return self._map(q, k, self._visible(mask, q, k, is_causal), 0)
+
+    def _attend_step_by_step(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "SparseCoding")
-        if is_causal:
-            visible = combine_masks(visible, causal_mask(q, k))
-        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
-        q, k = q.to(wide), k.to(wide)
-        step = (self.relative_step() * safe_step(k, visible)).to(wide)
-        lam = self.lam().to(wide)
+        visible = self._visible(mask, q, k, is_causal)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            codes = ista_codes(
-                rows,
-                k,
-                lam=lam,
-                step=_rows(step, start, rows),
-                n_iter=self.n_iter,
-                nonnegative=self.nonnegative,
-                allowed=self._allowed(visible, start, rows, k),
-            )
-            return codes.to(dtype) if v is None else codes.to(dtype) @ v
+            iterate = self._map(rows, k, visible, start)
+            codes = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
+            for _ in range(self.n_iter):
+                codes = iterate(codes)
+            return (codes @ v.to(codes.dtype)).to(q.dtype)
 
         return map_query_blocks(block, q)
 
-    def _allowed(
-        self, visible: Tensor | None, start: int, rows: Tensor, k: Tensor
-    ) -> Tensor | None:
-        allowed = None if visible is None else _rows(visible, start, rows)
+    def _map(
+        self, q: Tensor, k: Tensor, visible: Tensor | None, start: int
+    ) -> Callable[[Tensor], Tensor]:
+        """The iteration of the rows from `start` on."""
+        wide = self._wide(q)
+        q, k, lam = q.to(wide), k.to(wide), self.lam().to(wide)
+        if visible is not None and visible.shape[-2] > 1:
+            visible = visible[..., start : start + q.shape[-2], :]
+        allowed = self._allowed(visible, start, q, k)
+        given = {"q": q, "k": k, "lam": lam, "nonnegative": self.nonnegative, "allowed": allowed}
+        if self.step == "safe":
+            step = (self.relative_step() * safe_step(k, visible)).to(wide)
+            return partial(ista_step, **given, step=step)
+        whole = curvature(k, k.new_ones(1, k.shape[-2]) if visible is None else visible)
+        return partial(support_step, **given, whole=torch.where(whole > 0, whole, 1))
+
+    def _wide(self, q: Tensor) -> torch.dtype:
+        wide = torch.float64 if self.step == "support" else torch.float32
+        return torch.promote_types(q.dtype, wide)
+
+    def _visible(self, mask: Tensor | None, q: Tensor, k: Tensor, is_causal: bool) -> Tensor | None:
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "SparseCoding")
+        return combine_masks(visible, causal_mask(q, k)) if is_causal else visible
+
+    def _allowed(self, visible: Tensor | None, start: int, q: Tensor, k: Tensor) -> Tensor | None:
         if not self.zero_diagonal:
-            return allowed
-        own = torch.arange(start, start + rows.shape[-2], device=rows.device)
-        others = own[:, None] != torch.arange(k.shape[-2], device=rows.device)
-        return others if allowed is None else allowed & others
+            return visible
+        own = torch.arange(start, start + q.shape[-2], device=q.device)
+        others = own[:, None] != torch.arange(k.shape[-2], device=q.device)
+        return others if visible is None else visible & others
 
     def extra_repr(self) -> str:
         return (
             f"n_iter={self.n_iter}, zero_diagonal={self.zero_diagonal}, "
-            f"nonnegative={self.nonnegative}"
+            f"nonnegative={self.nonnegative}, step={self.step}"
         )
-
-
-def _rows(x: Tensor, start: int, rows: Tensor) -> Tensor:
-    """The rows of x that belong to a block of queries; x may have a single row for all."""
-    return x if x.shape[-2] == 1 else x[..., start : start + rows.shape[-2], :]

@@ -3,6 +3,7 @@
 A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
 """
 
+from .origin import Origin, fit_origin
 from .registry import (
     Problem,
     Twin,
@@ -33,6 +34,7 @@ __all__ = [
     "Iterate",
     "Limit",
     "Measurement",
+    "Origin",
     "Problem",
     "Rate",
     "Relation",
@@ -42,6 +44,7 @@ __all__ = [
     "check",
     "compare",
     "exact_twin",
+    "fit_origin",
     "register",
     "twins_of",
     "unregister",

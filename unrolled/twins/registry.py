@@ -16,7 +16,7 @@ Array = np.ndarray
 Inputs = Literal["tokens", "features", "image"]
 Pairing = Literal["any", "self", "cross"]
 
-_MACHINERY = ("parameters", "registry", "relations", "report")
+_MACHINERY = ("origin", "parameters", "registry", "relations", "report")
 _EXACT = ("identity", "init", "iterate")
 _registered: dict[str, "Twin"] = {}
 
@@ -85,6 +85,8 @@ class Twin:
         there is one.
     bound : callable, optional
         ``bound(layer, *tensors)`` measures both sides of the proved inequality of a `Bound`.
+    fitted : tuple of str
+        Parameters (`Positive`) of the layer that what is solved depends on, for `fit_origin`.
     logit_range : callable
         ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
     passes : callable
@@ -106,6 +108,7 @@ class Twin:
     context: Callable[[Array, Array, Array], Context] | None = None
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
     problem: Callable[..., Problem] | None = None
+    fitted: tuple[str, ...] = ()
     bound: Callable[..., tuple[Array, Array]] | None = None
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1

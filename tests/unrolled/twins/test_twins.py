@@ -17,7 +17,8 @@ from twinsolve.unrolled import (
     Twicing,
 )
 from twinsolve.unrolled.locally_linear import affine_weights
-from twinsolve.unrolled.sparse_coding import safe_step, soft_threshold
+from twinsolve.unrolled.sparse_coding import safe_step
+from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
 from twinsolve.unrolled.twins import Measurement, Twin, catalogue
 from twinsolve.unrolled.twins.relations import (
     Identity,
@@ -73,7 +74,7 @@ LIMITS = ["sparse-coding-limit", "self-expression-limit"]
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ISTA + LIMITS)
 def test_finds_a_threshold_scaled_by_two(patch, name, dtype):
-    patch("sparse_coding.sparse_attention.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
+    patch("sparse_coding.code_blocks._shrink_", lambda z, one_sided: _shrink_(z / 2, one_sided) * 2)
     assert not measured(name, dtype).passed
 
 
@@ -94,7 +95,10 @@ def test_a_diverging_step_breaks_the_proved_rate(patch, name):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ["self-expression-iterates", "self-expression-limit"])
 def test_finds_a_diagonal_left_in(patch, name, dtype):
-    patch("sparse_coding.sparse_attention.SparseCoding._allowed", lambda self, visible, *a: visible)
+    def restrict_(codes, block, hidden, settings):
+        _restrict_(codes, block, hidden, settings._replace(zero_diagonal=False))
+
+    patch("sparse_coding.code_blocks._restrict_", restrict_)
     assert not measured(name, dtype).passed
 
 

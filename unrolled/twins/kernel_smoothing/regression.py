@@ -109,6 +109,7 @@ register(
         layer=Gaussian,
         build=build_gaussian,
         solve=solve_gaussian,
+        fitted=("bandwidth",),
         logit_range=gaussian_logit_range,
     )
 )

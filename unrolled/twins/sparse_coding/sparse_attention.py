@@ -1,5 +1,6 @@
 """Twins: ISTA for sparse coding and sparse attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,23 @@ from ....solvers import ista, lam_max, lasso_objective, sparse_code
 from ...sparse_coding import SparseCoding
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
-from ..relations import Iterate, Limit, Rate
+from ..relations import Iterate, Limit, Rate, Relation
 
 _TOL = 1e-11
 
 
-def build_sparse_coding(q: Array, k: Array, *, zero_diagonal: bool) -> SparseCoding:
-    """Five iterations, at 3 % of the penalty that makes the median code zero."""
+def build_sparse_coding(
+    q: Array, k: Array, v: Array, *, share: float = 0.03, zero_diagonal: bool, **settings: Any
+) -> SparseCoding:
+    """Five iterations, at a share of the penalty that makes the median code zero."""
     largest = [lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)]
-    lam = 0.03 * float(np.median(largest))
-    return SparseCoding(lam, zero_diagonal=zero_diagonal, dtype=torch.float64)
+    lam = share * float(np.median(largest))
+    return SparseCoding(lam, zero_diagonal=zero_diagonal, dtype=torch.float64, **settings)
 
 
 def step_length(layer: SparseCoding, k: Array, head: int) -> float:
-    norm = float(np.linalg.norm(k.T @ k))
+    """The safe step, or the shortest of the support-adaptive ones."""
+    norm = float(np.linalg.norm(k.T @ k, 2 if layer.step == "support" else "fro"))
     return head_value(layer.relative_step, head) / norm if norm > 0 else 1.0
 
 
@@ -34,7 +38,7 @@ def solve_ista(
         k,
         lam=head_value(layer.lam, head),
         n_iter=layer.n_iter,
-        step=step_length(layer, k, head),
+        step="support" if layer.step == "support" else step_length(layer, k, head),
         zero_diagonal=layer.zero_diagonal,
         nonnegative=layer.nonnegative,
     ).coef
@@ -80,25 +84,66 @@ def ista_logit_range(layer: SparseCoding, q: Array, k: Array, v: Array) -> float
     )
 
 
-for name, relation, equation in (
-    ("sparse-coding-iterates", Iterate(), "SE-18"),
-    ("sparse-coding-rate", Rate(), "SE-18"),
-    ("sparse-coding-limit", Limit(), "SE-17"),
-):
+def covers(layer: SparseCoding, *, zero_diagonal: bool, **settings: Any) -> bool:
+    """Layers with this diagonal and kind of iteration; support-adaptive ones of either sign."""
+    if layer.zero_diagonal != zero_diagonal:
+        return False
+    if layer.step == "support":
+        return settings.get("step") == "support"
+    return "step" not in settings and layer.nonnegative == settings.get("nonnegative", False)
+
+
+def register_sparse_coding(
+    name: str,
+    relation: Relation,
+    equation: str,
+    *,
+    zero_diagonal: bool,
+    share: float = 0.03,
+    **settings: Any,
+) -> None:
+    """Register a twin of `SparseCoding` with these settings."""
     register(
         Twin(
             name=name,
-            family="sparse_coding",
+            family="self_expression" if zero_diagonal else "sparse_coding",
             relation=relation,
             equation=equation,
-            source="Attention: Self-Expression Is All You Need, eq. 16-18",
+            source=(
+                "Attention: Self-Expression Is All You Need, eq. "
+                + ("12 and 15" if zero_diagonal else "16-18")
+            ),
             layer=SparseCoding,
-            build=lambda q, k, v: build_sparse_coding(q, k, zero_diagonal=False),
+            build=partial(
+                build_sparse_coding, zero_diagonal=zero_diagonal, share=share, **settings
+            ),
             solve=solve_ista,
-            pairing="cross",
-            covers=lambda layer: not layer.zero_diagonal,
+            pairing="self" if zero_diagonal else "cross",
+            covers=partial(covers, zero_diagonal=zero_diagonal, **settings),
             problem=lasso_problem,
+            fitted=("lam",),
             logit_range=ista_logit_range,
             passes=lambda layer: max(layer.n_iter, 1),
         )
     )
+
+
+# Longer runs of support-adaptive steps take minutes: an eigenvalue problem a row and iteration.
+_SUPPORT: dict[str, Any] = {"step": "support", "share": 0.1}
+
+register_sparse_coding("sparse-coding-iterates", Iterate(), "SE-18", zero_diagonal=False)
+register_sparse_coding("sparse-coding-rate", Rate(), "SE-18", zero_diagonal=False)
+register_sparse_coding("sparse-coding-limit", Limit(), "SE-17", zero_diagonal=False)
+register_sparse_coding(
+    "nonnegative-coding-iterates", Iterate(), "SE-15n", zero_diagonal=False, nonnegative=True
+)
+register_sparse_coding(
+    "nonnegative-coding-limit", Limit(), "SE-15n", zero_diagonal=False, nonnegative=True
+)
+register_sparse_coding(
+    "support-adaptive-coding-iterates",
+    Iterate(n_iter=(1, 2, 5)),
+    "LS-1",
+    zero_diagonal=False,
+    **_SUPPORT,
+)

@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers import (
+    least_squares_residual,
+    least_squares_self_expression,
+    low_rank_gap,
+    low_rank_self_expression,
+)
+from twinsolve.unrolled import LowRank, Ridge
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def with_singular_values(*values, n=9, seed=0):
+    d = len(values)
+    U, _ = torch.linalg.qr(tokens(n, d, seed=seed))
+    R, _ = torch.linalg.qr(tokens(d, d, seed=seed + 1))
+    return U * torch.tensor(values, dtype=torch.float64) @ R.mT
+
+
+SHAPES = pytest.mark.parametrize("shape", [(12, 4), (4, 12), (5, 5)])
+
+
+@SHAPES
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_ridge_minimises_its_objective_row_by_row(shape, zero_diagonal):
+    """QK-ridge, and SE-LSRd on separate queries: each row by brute force on the keys it has."""
+    q, k = tokens(*shape), tokens(*shape, seed=1)
+    layer = Ridge(0.3, zero_diagonal=zero_diagonal)
+    found = layer(q, k, torch.eye(len(k), dtype=torch.float64))
+    for i in range(len(q)):
+        others = [j for j in range(len(k)) if not zero_diagonal or j != i]
+        system = torch.cat([k[others].mT, 0.3**0.5 * torch.eye(len(others)).double()])
+        goal = torch.cat([q[i], torch.zeros(len(others)).double()])
+        expected = torch.linalg.lstsq(system, goal[:, None]).solution[:, 0]
+        assert_close(found[i, others], expected, atol=1e-12, rtol=0)
+    if zero_diagonal:
+        assert found.diagonal().abs().max() < 1e-13
+        assert (layer.matrix(q, k).diagonal() == 0).all()
+
+
+@SHAPES
+def test_ridge_forward_is_its_matrix_with_fewer_keys_than_features_too(shape):
+    q, k, v = tokens(*shape), tokens(*shape, seed=1), tokens(shape[0], 3, seed=2)
+    for zero_diagonal in (False, True):
+        layer = Ridge(0.3, zero_diagonal=zero_diagonal)
+        assert_close(layer(q, k, v), layer.matrix(q, k) @ v, atol=1e-12, rtol=0)
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        assert torch.autograd.gradcheck(layer, inputs)
+
+
+def test_the_printed_closed_form_keeps_the_diagonal_e3j():
+    x = tokens(9, 5)
+    printed = least_squares_self_expression(x.numpy(), lam=0.5)
+    found = Ridge(0.5, zero_diagonal=True).matrix(x, x).numpy()
+    right = least_squares_residual(x.numpy(), found, lam=0.5, zero_diagonal=True)
+    assert right.max() < 1e-12
+    np.fill_diagonal(printed, 0)
+    wrong = least_squares_residual(x.numpy(), printed, lam=0.5, zero_diagonal=True)
+    assert wrong.min() > 0.01
+
+
+@pytest.mark.parametrize("lam", [1e-8, 1e-4])
+def test_ridge_is_accurate_in_float32_where_keys_are_dependent(lam):
+    """Gram matrices formed in float32 would lose a penalty under its eps."""
+    q, k = tokens(40, 8), with_singular_values(5, 4, 3, 2, 1, 0.5, 1e-3, 1e-4, n=40)
+    q, k, v = (x.float() for x in (q @ k.mT @ k, k, tokens(40, 3)))
+    exact = Ridge(lam)(q.double(), k.double(), v.double())
+    assert (Ridge(lam)(q, k, v) - exact).abs().max() < 2e-4 * exact.abs().max()
+
+
+def test_left_out_keys_of_nearly_full_leverage_keep_their_digits_in_float32():
+    """1 - h is 1e-6 for an outlier: differences of float32 numbers would leave no digit."""
+    x = torch.cat([1e3 * torch.eye(1, 6), torch.cat([torch.ones(30, 1), tokens(30, 5)], 1)])
+    q, v = tokens(31, 6, seed=1), tokens(31, 2, seed=2)
+    q, x, v = (t.float() for t in (q, x, v))
+    layer = Ridge(1e-3, zero_diagonal=True)
+    expected = layer.matrix(q.double(), x.double()) @ v.double()
+    assert (layer(q, x, v).double() - expected).abs().max() < 1e-5
+
+
+def test_left_out_keys_of_full_leverage_stay_finite():
+    x = torch.cat([torch.eye(6), torch.zeros(1, 6)]).requires_grad_()
+    out = Ridge(1e-12, zero_diagonal=True)(x, x, x)
+    out.sum().backward()
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(x.grad).all()
+
+
+@SHAPES
+def test_low_rank_at_equal_queries_and_keys_is_the_certified_optimum(shape):
+    x = tokens(*shape)
+    lam = 2 * float(torch.linalg.svdvals(x).median()) ** 2
+    found = LowRank(lam)(x, x, torch.eye(len(x), dtype=torch.float64)).numpy()
+    expected = low_rank_self_expression(x.numpy(), lam=lam)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert 0 < np.linalg.matrix_rank(found, tol=1e-8) < min(shape)
+    assert low_rank_gap(x.numpy(), found, lam=lam) < 1e-12
+    np.testing.assert_allclose(LowRank(lam).matrix(x, x).numpy(), expected, atol=1e-12)
+
+
+def test_the_printed_low_rank_filter_is_not_optimal_e3kl():
+    x = with_singular_values(3.0, 2.0, 1.0)
+    U, s, _ = torch.linalg.svd(x, full_matrices=False)
+    printed = (U * (s - 1.0).clamp(min=0) @ U.mT).numpy()
+    assert low_rank_gap(x.numpy(), printed, lam=1.0) > 0.1
+    assert low_rank_gap(x.numpy(), LowRank(1.0).matrix(x, x).numpy(), lam=1.0) < 1e-12
+
+
+def test_low_rank_keeps_directions_over_the_square_root_of_half_the_penalty():
+    """SE-LRR: the threshold is sqrt(lam / 2), not lam."""
+    x = with_singular_values(2.0, 1.1, 0.9)
+    assert np.linalg.matrix_rank(LowRank(2.0).matrix(x, x).numpy()) == 2
+
+
+def test_low_rank_of_other_queries_is_the_spectral_filter():
+    q, k, v = tokens(7, 4), tokens(9, 4, seed=1), tokens(9, 2, seed=2)
+    U, s, Rt = torch.linalg.svd(k, full_matrices=False)
+    h = (1 - 2.0 / (2 * s**2)).clamp(min=0)
+    assert_close(LowRank(2.0)(q, k, v), q @ Rt.mT * (h / s) @ U.mT @ v, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(2.0, 2.0, 2.0), (2.0, 2.0, 0.5, 0.5), (2.0, 2.0 + 1e-9, 0.3), (0.5, 0.5), (2.0, 0.0, 0.0)],
+)
+def test_low_rank_gradients_at_equal_singular_values(values):
+    """Those of a singular value decomposition are infinite there."""
+    k = with_singular_values(*values, n=6).requires_grad_()
+    q = tokens(5, len(values), seed=3).requires_grad_()
+    layer = LowRank(1.0, learnable=True).double()
+    v = tokens(6, 2, seed=4).requires_grad_()
+    assert torch.autograd.gradcheck(layer, (q, k, v))
+    assert torch.autograd.gradcheck(layer, (q.mT[:, :2].mT, k[:2], v[:2]))
+
+
+def test_low_rank_gradient_at_the_threshold_is_finite():
+    k = with_singular_values(2.0, 0.5**0.5, 0.5**0.5 * (1 + 1e-15)).requires_grad_()
+    LowRank(1.0)(k, k, k).sum().backward()
+    assert torch.isfinite(k.grad).all()
+    assert k.grad.abs().max() < 100
+
+
+@pytest.mark.parametrize("operator", [Ridge(0.5), Ridge(0.5, zero_diagonal=True), LowRank(0.5)])
+def test_constant_zero_and_single_tokens(operator):
+    operator = operator.double()
+    for x in (torch.ones(6, 3), torch.zeros(6, 3), torch.ones(1, 3)):
+        x = x.double().requires_grad_()
+        out = operator(x, x, x)
+        assert_close(out, operator.matrix(x, x) @ x, atol=1e-12, rtol=0)
+        out.sum().backward()
+        assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("operator", [Ridge(0.5), Ridge(0.5, zero_diagonal=True), LowRank(0.5)])
+def test_no_matrix_over_all_pairs_is_saved(operator):
+    n = 300
+    q, k, v = (tokens(n, 4, seed=s).requires_grad_() for s in range(3))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
+        operator.double()(q, k, v)
+    assert max(kept) < n * n / 10
+
+
+@pytest.mark.parametrize("make", [Ridge, LowRank])
+def test_bad_penalties_are_named(make):
+    with pytest.raises(ValueError, match="lam: must be finite and > 0"):
+        make(0.0)
+    with pytest.raises(ValueError, match="num_heads: must be a whole number"):
+        make(1.0, num_heads=0)

@@ -1,0 +1,42 @@
+"""What closed forms need of keys and values, with hidden keys as if absent."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import padding_mask
+
+
+def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
+    """The keys with zeros for hidden ones: a zero key has no part in any quadratic problem."""
+    if mask is None:
+        return k
+    return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)
+
+
+def key_products(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """``k^T k`` and ``k^T v`` in float64, in which a small penalty is not lost.
+
+    Both of one dtype, in which the gradients are taken: products with many rows again.
+    """
+    gram, moments = _KeyProducts.apply(k, v)
+    return gram, moments
+
+
+class _KeyProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(k, v):  # type: ignore[no-untyped-def]
+        transposed = k.double().mT
+        return transposed @ transposed.mT, transposed @ v.double()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gram, moments):  # type: ignore[no-untyped-def]
+        k, v = ctx.saved_tensors
+        gram, moments = (gram + gram.mT).to(k.dtype), moments.to(k.dtype)
+        by_k = (k @ gram + v @ moments.mT).sum_to_size(k.shape)
+        return by_k, (k @ moments).sum_to_size(v.shape)

@@ -1,0 +1,176 @@
+"""Ridge attention: each query regressed on the keys with a squared penalty, in closed form."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import Context, Operator, Positive
+from .key_products import key_products, visible_keys
+
+
+class Ridge(Operator):
+    """Ridge attention: least squares regression of each query on the keys.
+
+    ::
+
+        C* = argmin_C |q - C k|_F^2 + lam |C|_F^2 = q (k^T k + lam I)^-1 k^T,      output C v
+
+    At q = k it is least squares self-expression. With `zero_diagonal` query i is regressed on the
+    keys other than i, leave-one-out ridge: for ``M = (k^T k + lam I)^-1``, ``a_i = q_i M k_i^T``
+    and the leverage ``h_i = k_i M k_i^T`` ::
+
+        c_i v = q_i M k^T v + a_i / (1 - h_i) (k_i M k^T v - v_i)
+
+    Systems are as small as head_dim or the number of keys, and are formed and factored in float64
+    whatever the inputs are. All keys are coupled, so that masks may only hide whole keys: these
+    are as if absent.
+
+    Parameters
+    ----------
+    lam : float
+        Penalty > 0. The papers give no default.
+    zero_diagonal : bool, default=False
+        Exclude key i from the regression of query i; needs as many queries as keys.
+    num_heads : int, optional
+        One `lam` a head instead of one for all.
+    learnable : bool, default=False
+        Train `lam` (its logarithm).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or a mask is causal, differs between queries or is a bias.
+
+    References
+    ----------
+    EQUATIONS QK-ridge, SE-LSR, SE-LSRd, FF-10, FF-10d. The closed form that the paper prints for
+    self-expression is that without the zero diagonal (erratum E3-j).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Ridge
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> Ridge(5.0).matrix(x, x)
+    tensor([[0.1000, 0.2000],
+            [0.2000, 0.4000]])
+    >>> Ridge(1.0, zero_diagonal=True).matrix(x, x)
+    tensor([[0.0000, 0.4000],
+            [1.0000, 0.0000]])
+    """
+
+    causal = False
+    pair_masks = False
+
+    def __init__(
+        self,
+        lam: float,
+        *,
+        zero_diagonal: bool = False,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.lam = Positive(
+            lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
+        )
+        self.zero_diagonal = zero_diagonal
+        self.square_only = zero_diagonal
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        if k.shape[-2] < k.shape[-1]:
+            C = self._coefficients(q, k, mask)
+            return (C.to(wide) @ v.to(wide)).to(dtype)
+        q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
+        gram, moments = key_products(k, v)
+        factor = torch.linalg.cholesky(_regularized(gram, self.lam()))
+        weights = torch.cholesky_solve(moments, factor)
+        out = q @ weights.to(wide)
+        if self.zero_diagonal:
+            out = out + _left_out(q, k, v, weights, factor, self.lam().to(wide))
+        return out.to(dtype)
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        return self._coefficients(q, k, mask).to(q.dtype)
+
+    def _coefficients(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """``q k^T P`` for ``P = (k k^T + lam I)^-1``; minus ``diag / P_ii`` times row i of P."""
+        q, k = q.double(), visible_keys(k, mask, "Ridge").double()
+        factor = torch.linalg.cholesky(_regularized(k @ k.mT, self.lam()))
+        if not self.zero_diagonal:
+            return torch.cholesky_solve(k @ q.mT, factor).mT
+        P = torch.cholesky_inverse(factor)
+        C = q @ k.mT @ P
+        ratio = C.diagonal(dim1=-2, dim2=-1) / P.diagonal(dim1=-2, dim2=-1)
+        own = torch.eye(k.shape[-2], dtype=torch.bool, device=k.device)
+        return (C - ratio[..., None] * P).masked_fill(own, 0)
+
+    def extra_repr(self) -> str:
+        return f"zero_diagonal={self.zero_diagonal}"
+
+
+def _regularized(gram: Tensor, lam: Tensor) -> Tensor:
+    return gram + lam.double() * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+
+
+def _left_out(
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, factor: Tensor, lam: Tensor
+) -> Tensor:
+    """``a_i / (1 - h_i) (k_i M k^T v - v_i)``, by which leaving key i out changes the output."""
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).mT
+    whitened, rest, excess = _Leverage.apply(k, v, inverse, weights)
+    a = (q @ inverse.to(q.dtype) * whitened).sum(dim=-1, keepdim=True)
+    # 1 - h_i is never under its value for a key alone, where rounding may leave it at zero.
+    alone = lam / (lam + k.square().sum(dim=-1, keepdim=True))
+    return a / torch.maximum(rest, alone) * excess
+
+
+class _Leverage(torch.autograd.Function):
+    """``t = k L^-T``, ``1 - |t_i|^2`` and ``k W - v``, for ``W = M k^T v`` and ``M = (L L^T)^-1``.
+
+    The last two vanish together where a key is alone in its direction, so that they are differences
+    of float64 numbers whatever the inputs are. Gradients are taken in the dtype of the inputs.
+    """
+
+    @staticmethod
+    def forward(k, v, inverse, weights):  # type: ignore[no-untyped-def]
+        exact = k.double()
+        whitened = exact @ inverse
+        rest = 1 - whitened.square().sum(dim=-1, keepdim=True)
+        return tuple(x.to(k.dtype) for x in (whitened, rest, exact @ weights - v))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        k, v, inverse, weights = inputs
+        ctx.shape = v.shape
+        ctx.save_for_backward(k, inverse, weights, output[0])
+
+    @staticmethod
+    def backward(ctx, by_whitened, by_rest, by_excess):  # type: ignore[no-untyped-def]
+        k, inverse, weights, whitened = ctx.saved_tensors
+        by_whitened = by_whitened - 2 * by_rest * whitened
+        by_k = by_whitened @ inverse.to(k.dtype).mT + by_excess @ weights.to(k.dtype).mT
+        gradients = (by_k, -by_excess, (k.mT @ by_whitened).to(inverse.dtype))
+        shapes = (k.shape, ctx.shape, inverse.shape)
+        gradients = tuple(x.sum_to_size(n) for x, n in zip(gradients, shapes, strict=True))
+        return *gradients, (k.mT @ by_excess).to(weights.dtype).sum_to_size(weights.shape)

@@ -1,0 +1,233 @@
+"""Unrolled ISTA times values in blocks of codes, with a backward pass that keeps none of them."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
+
+
+def ista_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    lam: Tensor | float,
+    step: Tensor | float,
+    n_iter: int,
+    nonnegative: bool = False,
+    zero_diagonal: bool = False,
+    visible: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Output ``C v`` of `n_iter` ISTA iterations from ``C = 0``, as `ista_codes` computes them.
+
+    Codes are held for a block of rows at a time. The backward pass is given the residuals
+    ``q - C k`` of all iterations, computes the codes of a block from them anew, and needs of the
+    threshold only where codes are not zero. It is not differentiable itself.
+
+    Parameters
+    ----------
+    q : Tensor of shape (..., n_queries, d)
+    k : Tensor of shape (..., n_keys, d)
+    v : Tensor of shape (..., n_keys, e)
+    lam, step : float or Tensor broadcastable to (..., n_queries, 1)
+        Positive.
+    n_iter : int
+        At least 1.
+    nonnegative : bool, default=False
+    zero_diagonal : bool, default=False
+        Key i is absent from the code of query i.
+    visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
+        The other keys are absent from a row's problem. The step lengths are to allow for that.
+    is_causal : bool, default=False
+        Query i sees the keys 0 to i.
+
+    Returns
+    -------
+    Tensor of shape (..., n_queries, e)
+
+    References
+    ----------
+    EQUATIONS SE-18, FF-9.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.sparse_coding import ista_attention
+    >>> q, k = torch.tensor([[3.0, 0.5]]), torch.eye(2)
+    >>> ista_attention(q, k, k, lam=2.0, step=1.0, n_iter=1)
+    tensor([[2., 0.]])
+    """
+    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    row = (*batch, q.shape[-2], 1)
+    lam, step = (torch.as_tensor(x, dtype=q.dtype, device=q.device) for x in (lam, step))
+    inputs = [_flat(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v)]
+    rows = [_flat(x.expand(row)) for x in (2 / lam, step * lam / 2)]
+    if visible is not None and visible.shape[:-2].numel() > 1:
+        visible = visible.expand(*batch, *visible.shape[-2:])
+    hidden = None if visible is None else ~_flat(visible)
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *rows))
+    settings = _Settings(n_iter, nonnegative, zero_diagonal, is_causal, trained)
+    out, _ = _SparseAttention.apply(*inputs, *rows, hidden, settings)
+    return out.view(*batch, *out.shape[-2:])
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, *x.shape[-2:])
+
+
+class _Settings(NamedTuple):
+    n_iter: int
+    nonnegative: bool
+    zero_diagonal: bool
+    is_causal: bool
+    trained: bool
+
+
+class _Block(NamedTuple):
+    """Some rows of some heads, and how many keys they can see."""
+
+    heads: slice
+    rows: slice
+    n_keys: int
+
+    def of(self, x: Tensor) -> Tensor:
+        return x[..., self.heads, self.rows, :]
+
+    def keys(self, x: Tensor) -> Tensor:
+        return x[self.heads, : self.n_keys]
+
+
+def _blocks(q: Tensor, k: Tensor, is_causal: bool) -> Iterator[_Block]:
+    """Blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
+    (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
+    entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
+    rows = max(1, min(n_rows, entries // n_keys))
+    heads = max(1, entries // (n_rows * n_keys))
+    for head in range(0, n_heads, heads):
+        for start in range(0, n_rows, rows):
+            stop = min(start + rows, n_rows)
+            seen = min(stop, n_keys) if is_causal else n_keys
+            yield _Block(slice(head, head + heads), slice(start, stop), seen)
+
+
+def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
+    """Threshold at 1 in place."""
+    if nonnegative:
+        return z.sub_(1).clamp_(min=0)
+    return torch.ops.aten.softshrink.out(z, 1.0, out=z)
+
+
+def _restrict_(codes: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings) -> None:
+    """Zero what a row may not use, in place."""
+    start = block.rows.start
+    if hidden is not None:
+        heads = block.heads if len(hidden) > 1 else slice(None)
+        rows = block.rows if hidden.shape[1] > 1 else slice(None)
+        codes.masked_fill_(hidden[heads, rows, : block.n_keys], 0)
+    if settings.is_causal:
+        codes.tril_(start)
+    if settings.zero_diagonal and start < block.n_keys:
+        codes.diagonal(offset=start, dim1=-2, dim2=-1).zero_()
+
+
+class _SparseAttention(torch.autograd.Function):
+    """ISTA on ``B = C / t``, t the threshold, so that all rows are thresholded at 1.
+
+    ``B <- S_1(B + m R k^T)``, ``R = q - t B k``, with ``m = 2 / lam`` and ``t = step lam / 2``; the
+    output is ``t B v``.
+    """
+
+    @staticmethod
+    def forward(q, k, v, m, t, hidden, settings):  # type: ignore[no-untyped-def]
+        out = q.new_empty(*q.shape[:2], v.shape[-1])
+        residuals = q.new_empty(settings.n_iter if settings.trained else 0, *q.shape)
+        with torch.autocast(q.device.type, enabled=False):
+            for block in _blocks(q, k, settings.is_causal):
+                Q, M, T, R = (block.of(x) for x in (q, m, t, residuals))
+                K = block.keys(k)
+                B, residual = torch.bmm(Q * M, K.mT), Q
+                for i in range(settings.n_iter):
+                    if i:
+                        residual = torch.addcmul(Q, torch.bmm(B, K), T, value=-1)
+                        B.baddbmm_(residual * M, K.mT)
+                    if settings.trained:
+                        R[i] = residual
+                    _shrink_(B, settings.nonnegative)
+                    _restrict_(B, block, hidden, settings)
+                block.of(out).copy_(torch.bmm(B, block.keys(v)).mul_(T))
+        return out, residuals
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, hidden, ctx.settings = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, hidden, *output)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx, grad, _):  # type: ignore[no-untyped-def]
+        q, k, v, m, t, hidden, out, residuals = ctx.saved_tensors
+        gradients = _Gradients(
+            torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v),
+            torch.zeros_like(m), (grad * out).sum(dim=-1, keepdim=True) / t,
+        )  # fmt: skip
+        with torch.autocast(q.device.type, enabled=False):
+            for block in _blocks(q, k, ctx.settings.is_causal):
+                Q, M, T, G, R = (block.of(x) for x in (q, m, t, grad, residuals))
+                K, V = block.keys(k), block.keys(v)
+                codes = _codes_again(R, K, M, block, hidden, ctx.settings)
+                gradients.add_block(block, Q, K, M, T, R, codes, torch.bmm(G * T, V.mT))
+                block.keys(gradients.v).baddbmm_(codes[-1].mT, G * T)
+        return *gradients, None, None
+
+
+def _codes_again(
+    R: Tensor, K: Tensor, M: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings
+) -> list[Tensor]:
+    """The codes of all iterations from their residuals: one product each instead of two."""
+    codes = [torch.bmm(R[0] * M, K.mT)]
+    for i in range(settings.n_iter):
+        if i:
+            codes.append(torch.baddbmm(codes[-1], R[i] * M, K.mT))
+        _shrink_(codes[-1], settings.nonnegative)
+        _restrict_(codes[-1], block, hidden, settings)
+    return codes
+
+
+class _Gradients(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    m: Tensor
+    t: Tensor
+
+    def add_block(
+        self,
+        block: _Block,
+        Q: Tensor,
+        K: Tensor,
+        M: Tensor,
+        T: Tensor,
+        R: Tensor,
+        codes: list[Tensor],
+        dB: Tensor,
+    ) -> None:
+        """Add what one block's codes give, from the gradient dB in the last of them."""
+        gq, gm, gt = (block.of(x) for x in (self.q, self.m, self.t))
+        gk = block.keys(self.k)
+        for i in reversed(range(len(codes))):
+            # Zero where the code is: hidden, or under the threshold.
+            torch.ops.aten.softshrink_backward.grad_input(dB, codes[i], 0.0, grad_input=dB)
+            D = torch.bmm(dB, K)
+            gk.baddbmm_(dB.mT, R[i] * M)
+            gq.addcmul_(D, M)
+            gm.add_((D * R[i]).sum(dim=-1, keepdim=True))
+            if i:
+                gt.sub_((D * (Q - R[i])).sum(dim=-1, keepdim=True) * M / T)
+                D.mul_(M * T)
+                gk.baddbmm_(codes[i - 1].mT, D, alpha=-1)
+                dB.baddbmm_(D, K.mT, alpha=-1)

@@ -1,0 +1,124 @@
+"""Twins: nuclear-norm self-expression and low-rank attention."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....solvers import low_rank_self_expression
+from ...self_expression import LowRank
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Bound, Identity, heads, identity_values
+
+
+def build_low_rank(q: Array, k: Array, v: Array) -> LowRank:
+    """Half of the directions of the first keys are active."""
+    s = np.linalg.svd(k[0], compute_uv=False)
+    return LowRank(2 * float(np.median(s[s > 1e-6 * s[0]])) ** 2, dtype=torch.float64)
+
+
+def build_near_limit(q: Array, k: Array, v: Array) -> LowRank:
+    """The weakest direction of the keys is halved."""
+    s = np.concatenate([_singular_values(keys)[[0, -1]] for keys in k])
+    return LowRank(max(float(s.min()), 1e-3 * float(s.max())) ** 2, dtype=torch.float64)
+
+
+def solve_self(
+    layer: LowRank, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    return low_rank_self_expression(k, lam=head_value(layer.lam, head)) @ v
+
+
+def solve_cross(
+    layer: LowRank, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """The filter from the keys' singular value decomposition, as its definition has it."""
+    U, s, Rt = np.linalg.svd(k, full_matrices=False)
+    active = s > np.sqrt(head_value(layer.lam, head) / 2)
+    U, s, Rt = U[:, active], s[active], Rt[active]
+    h = 1 - head_value(layer.lam, head) / (2 * s**2)
+    return (q @ Rt.T * (h / s)) @ (U.T @ v)
+
+
+def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """The layer's objective, and the solved problem's dual value, which no objective is under."""
+    lhs, rhs = [], []
+    for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
+        lam = head_value(layer.lam, head)
+        lhs.append(((X - C @ X) ** 2).sum() + lam * np.linalg.norm(C, "nuc"))
+        dual = 2 * (X - low_rank_self_expression(X, lam=lam) @ X)
+        dual *= min(1.0, lam / np.linalg.norm(dual @ X.T, 2))
+        rhs.append((dual * X).sum() - (dual**2).sum() / 4)
+    return np.array(lhs), np.array(rhs)
+
+
+def _small_lam(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``|C - C_0|_2 <= lam / (2 s_r^2)``, C_0 the noiseless solution and s_r the smallest s > 0."""
+    lhs, rhs = [], []
+    for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
+        lhs.append(np.linalg.norm(C - low_rank_self_expression(X, lam=0), 2))
+        rhs.append(head_value(layer.lam, head) / (2 * _singular_values(X)[-1] ** 2))
+    return np.array(lhs), np.array(rhs)
+
+
+def _singular_values(X: Array) -> Array:
+    s = np.linalg.svd(X, compute_uv=False)
+    return s[s > s[0] * max(X.shape) * np.finfo(X.dtype).eps]
+
+
+_COMMON: dict[str, Any] = {
+    "family": "self_expression",
+    "source": "Favaro, Vidal and Ravichandran (2011); Attention: Self-Expression Is All You Need",
+    "layer": LowRank,
+}
+register(
+    Twin(
+        name="low-rank-self-expression",
+        relation=Identity(tolerance=1e-8),
+        equation="SE-LRR",
+        build=build_low_rank,
+        solve=solve_self,
+        pairing="self",
+        fitted=("lam",),
+        **_COMMON,
+    )
+)
+register(
+    Twin(
+        name="low-rank-attention",
+        relation=Identity(tolerance=1e-8),
+        equation="QK-low rank",
+        build=build_low_rank,
+        solve=solve_cross,
+        pairing="cross",
+        **_COMMON,
+    )
+)
+register(
+    Twin(
+        name="low-rank-optimality",
+        relation=Bound(),
+        equation="SE-LRR",
+        build=build_low_rank,
+        solve=solve_self,
+        pairing="self",
+        bound=_optimality,
+        # Rounding of all N^2 coefficients adds to each of N singular values.
+        logit_range=lambda layer, q, k, v: float(np.sqrt(k.shape[-2])),
+        **_COMMON,
+    )
+)
+register(
+    Twin(
+        name="low-rank-small-penalty",
+        relation=Bound(tolerance=1e-8),
+        equation="SE-LRR0",
+        build=build_near_limit,
+        solve=solve_self,
+        pairing="self",
+        bound=_small_lam,
+        **_COMMON,
+    )
+)

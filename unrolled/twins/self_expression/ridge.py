@@ -1,0 +1,99 @@
+"""Twins: least squares self-expression and ridge attention."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import Ridge as RidgeRegression
+from torch import Tensor
+
+from ....solvers import least_squares_self_expression
+from ...self_expression import Ridge
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Bound, Identity, heads, identity_values
+
+
+def build_ridge(
+    q: Array, k: Array, v: Array, *, share: float = 0.01, zero_diagonal: bool = False
+) -> Ridge:
+    """The penalty is a share of the largest eigenvalue of the keys' Gram matrix."""
+    lam = share * max(float(np.linalg.norm(keys, 2)) ** 2 for keys in k)
+    return Ridge(lam, zero_diagonal=zero_diagonal, dtype=torch.float64)
+
+
+def solve_self(
+    layer: Ridge, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    lam = head_value(layer.lam, head)
+    return least_squares_self_expression(k, lam=lam, zero_diagonal=layer.zero_diagonal) @ v
+
+
+def solve_cross(
+    layer: Ridge, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Regression of the queries on the keys; one for each query where a key is left out."""
+    regression = RidgeRegression(alpha=head_value(layer.lam, head), fit_intercept=False)
+    if not layer.zero_diagonal:
+        return regression.fit(k.T, q.T).coef_ @ v
+    rows = range(len(q))
+    return np.stack(
+        [
+            regression.fit(np.delete(k, i, axis=0).T, q[i]).coef_ @ np.delete(v, i, axis=0)
+            for i in rows
+        ]
+    )
+
+
+def covers(layer: Ridge, *, zero_diagonal: bool) -> bool:
+    return layer.zero_diagonal == zero_diagonal
+
+
+def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``|C - G / lam|_2`` and what it is: ``s_1^4 / (lam (s_1^2 + lam))``."""
+    codes = layer(q, k, identity_values(k))
+    lhs, rhs = [], []
+    for head, (C, X) in heads((codes, k)):
+        lam, square = head_value(layer.lam, head), np.linalg.norm(X, 2) ** 2
+        lhs.append(np.linalg.norm(C - X @ X.T / lam, 2))
+        rhs.append(square**2 / (lam * (square + lam)))
+    return np.array(lhs), np.array(rhs)
+
+
+for name, pairing, zero_diagonal, equation in (
+    ("ridge-self-expression", "self", False, "SE-LSR"),
+    ("ridge-self-expression-zero-diagonal", "self", True, "SE-LSRd"),
+    ("ridge-attention", "cross", False, "QK-ridge"),
+    ("ridge-attention-zero-diagonal", "cross", True, "QK-ridge"),
+):
+    register(
+        Twin(
+            name=name,
+            family="self_expression",
+            relation=Identity(tolerance=1e-8),
+            equation=equation,
+            source="Lu et al. (2012); Attention: Self-Expression Is All You Need",
+            layer=Ridge,
+            build=partial(build_ridge, zero_diagonal=zero_diagonal),
+            solve=solve_self if pairing == "self" else solve_cross,
+            pairing="self" if pairing == "self" else "cross",
+            covers=partial(covers, zero_diagonal=zero_diagonal),
+            fitted=("lam",),
+        )
+    )
+register(
+    Twin(
+        name="ridge-large-penalty",
+        family="self_expression",
+        relation=Bound(),
+        equation="SE-14",
+        source="Attention: Self-Expression Is All You Need, eq. 14",
+        layer=Ridge,
+        build=lambda q, k, v: build_ridge(q, k, v, share=3.0),
+        solve=solve_self,
+        pairing="self",
+        covers=partial(covers, zero_diagonal=False),
+        bound=_large_lam,
+    )
+)
