@@ -4,7 +4,20 @@ from collections.abc import Callable
 
 from .attention import Operator
 from .boosting import Twicing
-from .kernel_smoothing import Gaussian, Softmax
+from .kernel_smoothing import (
+    CrissCross,
+    FeatureKernel,
+    Gaussian,
+    Kernel,
+    Linear,
+    Local,
+    Logistic,
+    Softmax,
+    Sparsemax,
+    SpatialGaussian,
+    Symmetric,
+    TopK,
+)
 from .locally_linear import LocallyLinear
 from .sparse_coding import SparseCoding
 
@@ -12,10 +25,20 @@ Factory = Callable[[int, int], Operator]
 
 # Each takes (num_heads, head_dim); parameters are at their origin, learnable where papers learn.
 _FACTORIES: dict[str, Factory] = {
+    "criss_cross": lambda heads, dim: CrissCross(14),
+    "feature_kernel": lambda heads, dim: FeatureKernel(),
     "gaussian": lambda heads, dim: Gaussian(),
+    "kernel": lambda heads, dim: Kernel("laplace", dim**0.5),
+    "linear": lambda heads, dim: Linear(),
+    "local": lambda heads, dim: Local(7),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "logistic": lambda heads, dim: Logistic(dim, num_heads=heads),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
+    "sparsemax": lambda heads, dim: Sparsemax(),
+    "spatial_gaussian": lambda heads, dim: SpatialGaussian(2.0, num_heads=heads, learnable=True),
+    "symmetric": lambda heads, dim: Symmetric(),
+    "top_k": lambda heads, dim: TopK(16),
     "twicing": lambda heads, dim: Twicing(Softmax()),
 }
 

@@ -219,7 +219,7 @@ def test_a_single_token(operator):
 
 
 def test_gradcheck(operator):
-    shape = (1, 3, 6, 3)
+    shape = (1, 3, 6, 5)
     q, k, v = (tokens(*shape, seed=s).requires_grad_() for s in range(3))
     assert torch.autograd.gradcheck(lambda *x: call(operator, *x), (q, k, v))
     if operator.causal:
