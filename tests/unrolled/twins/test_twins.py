@@ -20,6 +20,7 @@ from twinsolve.unrolled.locally_linear import affine_weights
 from twinsolve.unrolled.sparse_coding import safe_step, soft_threshold
 from twinsolve.unrolled.twins import Measurement, Twin, catalogue
 from twinsolve.unrolled.twins.relations import (
+    FixedPointLimit,
     Identity,
     Limit,
     Rate,
@@ -184,6 +185,8 @@ def test_causal_rows_are_the_solvers_on_each_prefix(twin, dtype):
     layer = built(twin, inputs)
     if twin.inputs != "tokens" or twin.layer is Twicing:
         pytest.skip("takes no mask, or is not made of rows")
+    if isinstance(twin.relation, FixedPointLimit):
+        pytest.skip("solves for the limit, not for the layer's output")
     with torch.no_grad():
         out = layer(*inputs, is_causal=True).numpy()
     for i in (12, 17, 23):
