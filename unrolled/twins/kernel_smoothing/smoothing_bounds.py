@@ -16,7 +16,7 @@ from ..relations import Bound, heads
 from .lifted_points import dot_product_range, lift, scale_of
 from .regression import softmax_logit_range, solve_softmax
 
-_DEPTH = 6
+_DEPTH = 3
 
 
 def build_mixing(q: Array, k: Array, v: Array) -> Softmax:

@@ -12,7 +12,7 @@ from ..relations import Bound, Identity, heads
 from .lifted_points import dot_product_range, scale_of
 from .regression import local_bandwidth
 
-_STEPS = (1, 2, 4, 8)
+_N_STEPS = 2
 
 
 def _weights(layer: Symmetric, k: Array) -> Array:
@@ -41,16 +41,15 @@ def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, 
 def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, as A is symmetric in that norm."""
     lhs, rhs, u = [], [], v
-    for n in range(1, max(_STEPS) + 1):
+    for n in range(1, _N_STEPS + 1):
         u = layer(q, k, u)
-        if n in _STEPS:
-            for _, (keys, values, smoothed) in heads((k, v, u)):
-                K = _weights(layer, keys)
-                pi = K.sum(axis=1) / K.sum()
-                A = K / K.sum(axis=1, keepdims=True)
-                limit = random_walk_limit(values, A)
-                lhs.append(np.sqrt(pi @ (smoothed - limit) ** 2).max())
-                rhs.append(random_walk_rate(A) ** n * np.sqrt(pi @ (values - limit) ** 2).max())
+        for _, (keys, values, smoothed) in heads((k, v, u)):
+            K = _weights(layer, keys)
+            pi = K.sum(axis=1) / K.sum()
+            A = K / K.sum(axis=1, keepdims=True)
+            limit = random_walk_limit(values, A)
+            lhs.append(np.sqrt(pi @ (smoothed - limit) ** 2).max())
+            rhs.append(random_walk_rate(A) ** n * np.sqrt(pi @ (values - limit) ** 2).max())
     return np.array(lhs), np.array(rhs)
 
 
@@ -58,10 +57,10 @@ def _logit_range(layer: Symmetric, q: Array, k: Array, v: Array) -> float:
     return dot_product_range(scale_of(layer, k), k, k)
 
 
-for name, equation, relation, bound in (
-    ("symmetric-attention", "NT-10", Identity(), None),
-    ("symmetric-attention-descent", "NT-J", Bound(), _descent),
-    ("symmetric-attention-mixing", "NT-20", Bound(), _mixing),
+for name, equation, relation, bound, passes in (
+    ("symmetric-attention", "NT-10", Identity(), None, 1),
+    ("symmetric-attention-descent", "NT-J", Bound(), _descent, 1),
+    ("symmetric-attention-mixing", "NT-20", Bound(), _mixing, _N_STEPS),
 ):
     register(
         Twin(
@@ -75,5 +74,6 @@ for name, equation, relation, bound in (
             solve=_solve,
             bound=bound,
             logit_range=_logit_range,
+            passes=lambda layer, passes=passes: passes,
         )
     )
