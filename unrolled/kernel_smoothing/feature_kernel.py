@@ -14,7 +14,7 @@ from ..attention import (
     map_query_blocks,
 )
 from .linear import linear_attention
-from .query_blocks import block_mask
+from .query_blocks import block_mask, visible_products
 
 FeatureMap = Callable[[Tensor], Tensor]
 
@@ -89,7 +89,7 @@ class FeatureKernel(Operator):
 
         def block(rows: Tensor, start: int) -> Tensor:
             seen = block_mask(visible, is_causal, start, rows, k.shape[-2])
-            sums = torch.where(seen, rows @ k.mT, 0) @ with_mass
+            sums = visible_products(rows, k, seen) @ with_mass
             return _divide(sums[..., :-1], sums[..., -1:])
 
         return map_query_blocks(block, q).to(out_type)
@@ -102,12 +102,10 @@ class FeatureKernel(Operator):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        weights = self.feature_map(q) @ self.feature_map(k).mT
         visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
         if is_causal:
             visible = combine_masks(visible, causal_mask(q, k))
-        if visible is not None:
-            weights = torch.where(visible, weights, 0)
+        weights = visible_products(self.feature_map(q), self.feature_map(k), visible)
         return _divide(weights, weights.sum(dim=-1, keepdim=True))
 
 

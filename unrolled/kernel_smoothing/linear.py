@@ -13,7 +13,7 @@ from ..attention import (
     combine_masks,
     map_query_blocks,
 )
-from .query_blocks import block_mask
+from .query_blocks import block_mask, visible_products
 
 _CHUNK = 128
 
@@ -120,7 +120,7 @@ class Linear(Operator):
 
         def block(rows: Tensor, start: int) -> Tensor:
             seen = block_mask(visible, is_causal, start, rows, k.shape[-2])
-            return torch.where(seen, rows @ k.mT, 0) @ v
+            return visible_products(rows, k, seen) @ v
 
         return map_query_blocks(block, q).to(out_type)
 
@@ -135,8 +135,7 @@ class Linear(Operator):
         visible = None if mask is None else boolean_mask(mask, k.shape[-2], "Linear")
         if is_causal:
             visible = combine_masks(visible, causal_mask(q, k))
-        products = self.scale * (q @ k.mT)
-        return products if visible is None else torch.where(visible, products, 0)
+        return self.scale * visible_products(q, k, visible)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:.4g}"

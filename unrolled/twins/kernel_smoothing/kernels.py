@@ -1,5 +1,6 @@
 """Twins: Nadaraya-Watson regression with kernels by name, by function and by features."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 
 from ....solvers import nadaraya_watson
 from ...kernel_smoothing import FeatureKernel, Kernel
+from ...kernel_smoothing.kernel import LogKernel
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -19,6 +21,18 @@ def student_kernel(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return -torch.log1p((q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1))
 
 
+def _student_weights(r: Array) -> Array:
+    return 1 / (1 + r**2)
+
+
+def _build(q: Array, k: Array, v: Array, *, kernel: str | LogKernel) -> Kernel:
+    return Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64)
+
+
+def _has(layer: Kernel, *, kernel: str | LogKernel) -> bool:
+    return layer.kernel == kernel
+
+
 def _solve(
     layer: Kernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
@@ -26,7 +40,7 @@ def _solve(
     if layer.kernel == "exponential":
         q, k = lift(q, k)
         return nadaraya_watson(q, k, v, bandwidth=bandwidth)
-    kernel = (lambda r: 1 / (1 + r**2)) if layer.kernel is student_kernel else layer.kernel
+    kernel = layer.kernel if isinstance(layer.kernel, str) else _student_weights
     return nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=kernel)
 
 
@@ -43,11 +57,12 @@ def _solve_features(
     return nadaraya_watson(a, b, v, bandwidth=bandwidth, kernel="epanechnikov")
 
 
-for name, kernel in (
+_KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
     ("laplace-kernel", "laplace"),
     ("exponential-kernel", "exponential"),
     ("student-kernel", student_kernel),
-):
+)
+for name, kernel in _KERNELS:
     register(
         Twin(
             name=name,
@@ -56,11 +71,9 @@ for name, kernel in (
             equation="SE-5",
             source="Nadaraya (1964), Watson (1964); Attention: Self-Expression Is All You Need",
             layer=Kernel,
-            build=lambda q, k, v, kernel=kernel: Kernel(
-                kernel, local_bandwidth(q, k), dtype=torch.float64
-            ),
+            build=partial(_build, kernel=kernel),
             solve=_solve,
-            covers=lambda layer, kernel=kernel: layer.kernel == kernel,
+            covers=partial(_has, kernel=kernel),
             logit_range=gaussian_logit_range,
         )
     )

@@ -1,5 +1,6 @@
 """Twins: regression on one coordinate, graph attention and logistic attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..relations import Bound, Identity, heads
 from .lifted_points import lift
 
 
-def _build(q: Array, k: Array, *, negative_slope: float | None) -> Logistic:
+def _build(q: Array, k: Array, v: Array, *, negative_slope: float | None) -> Logistic:
     """Weights at which terms are of size 2, and a negative bias."""
     layer = Logistic(
         q.shape[-1], num_heads=len(q), negative_slope=negative_slope, dtype=torch.float64
@@ -27,6 +28,10 @@ def _build(q: Array, k: Array, *, negative_slope: float | None) -> Logistic:
             weight.copy_(torch.from_numpy(2 * drawn / terms))
         layer.bias.fill_(-0.7)
     return layer
+
+
+def _covers(layer: Logistic, *, leaky: bool) -> bool:
+    return (layer.negative_slope is not None) == leaky
 
 
 def _parameters(layer: Logistic, head: int) -> tuple[Array, Array, float]:
@@ -88,11 +93,9 @@ for name, equation, negative_slope, relation, solve in (
             equation=equation,
             source="Velickovic et al. (2018); Anti-Oversmoothing in Deep ViTs, eq. 68",
             layer=Logistic,
-            build=lambda q, k, v, slope=negative_slope: _build(q, k, negative_slope=slope),
+            build=partial(_build, negative_slope=negative_slope),
             solve=solve,
-            covers=lambda layer, slope=negative_slope: (
-                (layer.negative_slope is None) == (slope is None)
-            ),
+            covers=partial(_covers, leaky=negative_slope is not None),
             bound=_gain if isinstance(relation, Bound) else None,
             logit_range=_logit_range,
         )

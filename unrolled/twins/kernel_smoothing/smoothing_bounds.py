@@ -1,5 +1,7 @@
 """Twins: what attention does to high frequencies, in one layer and with depth, and its bounds."""
 
+from functools import partial
+
 import numpy as np
 from torch import Tensor
 
@@ -55,8 +57,8 @@ def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array
     """
     turns = [(q, k), (k, q)]
     taus, alphas = [], []
-    for turn in turns:
-        pairs = [pair for _, pair in heads(turn)]
+    for points in turns:
+        pairs = [pair for _, pair in heads(points)]
         taus.append([ergodicity_coefficient(attention_matrix(layer, a, b)) for a, b in pairs])
         alphas.append([_alpha(layer, a, b) for a, b in pairs])
     alpha = np.max(alphas, axis=0)
@@ -70,6 +72,10 @@ def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array
             lhs += [np.ptp(after, axis=0).max(), _size(after)]
             rhs += [factors[head] * np.ptp(before, axis=0).max(), bound * _size(before)]
     return np.array(lhs), np.array(rhs)
+
+
+def _passes(n_passes: int, layer: Softmax) -> int:
+    return n_passes
 
 
 for name, equation, bound, passes in (
@@ -88,6 +94,6 @@ for name, equation, bound, passes in (
             solve=solve_softmax,
             bound=bound,
             logit_range=softmax_logit_range,
-            passes=lambda layer, passes=passes: passes,
+            passes=partial(_passes, passes),
         )
     )

@@ -1,5 +1,6 @@
 """Twins: a gradient step on the nonlocal smoothness and symmetric attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, A
     return np.array(lhs), np.array(rhs)
 
 
+def _passes(n_passes: int, layer: Symmetric) -> int:
+    return n_passes
+
+
 def _logit_range(layer: Symmetric, q: Array, k: Array, v: Array) -> float:
     return dot_product_range(scale_of(layer, k), k, k)
 
@@ -74,6 +79,6 @@ for name, equation, relation, bound, passes in (
             solve=_solve,
             bound=bound,
             logit_range=_logit_range,
-            passes=lambda layer, passes=passes: passes,
+            passes=partial(_passes, passes),
         )
     )
