@@ -4,7 +4,25 @@ from collections.abc import Callable
 
 from .attention import Operator
 from .boosting import Twicing
-from .kernel_smoothing import ALiBi, Bilateral, Elliptical, Gaussian, Sinkhorn, Softmax, Tupe
+from .kernel_smoothing import (
+    ALiBi,
+    Bilateral,
+    CrissCross,
+    Elliptical,
+    FeatureKernel,
+    Gaussian,
+    Kernel,
+    Linear,
+    Local,
+    Logistic,
+    Sinkhorn,
+    Softmax,
+    Sparsemax,
+    SpatialGaussian,
+    Symmetric,
+    TopK,
+    Tupe,
+)
 from .locally_linear import LocallyLinear
 from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
@@ -19,15 +37,25 @@ _FACTORIES: dict[str, Factory] = {
     "bilateral": lambda heads, dim: Bilateral(
         dim**0.25, dim**0.25, num_heads=heads, learnable=True
     ),
+    "criss_cross": lambda heads, dim: CrissCross(14),
     "elliptical": lambda heads, dim: Elliptical(),
+    "feature_kernel": lambda heads, dim: FeatureKernel(),
     "gaussian": lambda heads, dim: Gaussian(),
+    "kernel": lambda heads, dim: Kernel("laplace", dim**0.5),
+    "linear": lambda heads, dim: Linear(),
+    "local": lambda heads, dim: Local(7),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "logistic": lambda heads, dim: Logistic(dim, num_heads=heads),
     "low_rank": lambda heads, dim: LowRank(1.0, num_heads=heads, learnable=True),
     "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
     "ridge": lambda heads, dim: Ridge(1.0, num_heads=heads, learnable=True),
     "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
+    "sparsemax": lambda heads, dim: Sparsemax(),
+    "spatial_gaussian": lambda heads, dim: SpatialGaussian(2.0, num_heads=heads, learnable=True),
+    "symmetric": lambda heads, dim: Symmetric(),
+    "top_k": lambda heads, dim: TopK(16),
     "tupe": lambda heads, dim: Tupe(heads * dim, heads),
     "twicing": lambda heads, dim: Twicing(Softmax()),
 }

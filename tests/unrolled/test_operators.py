@@ -229,7 +229,7 @@ def test_a_single_token(operator):
 
 
 def test_gradcheck(operator):
-    shape = (1, 3, 6, 3)
+    shape = (1, 3, 6, 5)
     q, k, v = (tokens(*shape, seed=s).requires_grad_() for s in range(3))
     assert torch.autograd.gradcheck(lambda *x: call(operator, *x), (q, k, v))
     if operator.causal:
@@ -388,7 +388,7 @@ def test_the_base_class_leaves_the_work_to_subclasses():
 
 @pytest.mark.slow
 def test_compiles_to_one_graph(operator):
-    torch._dynamo.reset()  # each operator is a recompilation of the same code, which are limited
+    torch.compiler.reset()  # after eight layers of a class it would give up
     layer = Called(operator)
     compiled = torch.compile(layer, fullgraph=True)
     assert_close(compiled(*qkv()), layer(*qkv()), atol=1e-10, rtol=0)

@@ -17,12 +17,43 @@ from .elliptical import (
     Elliptical,
     elliptical_weights,
 )
+from .feature_kernel import (
+    FeatureKernel,
+    elu_features,
+)
 from .gaussian import (
     Gaussian,
     gaussian_attention,
 )
+from .kernel import (
+    Kernel,
+)
+from .linear import (
+    Linear,
+    linear_attention,
+)
+from .local import (
+    CrissCross,
+    Local,
+)
+from .logistic import (
+    Logistic,
+)
+from .simplex import (
+    Sparsemax,
+    project_on_simplex,
+)
 from .softmax import (
     Softmax,
+)
+from .spatial_gaussian import (
+    SpatialGaussian,
+)
+from .symmetric import (
+    Symmetric,
+)
+from .top_k import (
+    TopK,
 )
 from .tupe import (
     Tupe,
@@ -32,12 +63,25 @@ __all__ = [
     "ALiBi",
     "Biased",
     "Bilateral",
+    "CrissCross",
     "Elliptical",
+    "FeatureKernel",
     "Gaussian",
+    "Kernel",
+    "Linear",
+    "Local",
+    "Logistic",
     "Sinkhorn",
     "Softmax",
+    "Sparsemax",
+    "SpatialGaussian",
+    "Symmetric",
+    "TopK",
     "Tupe",
     "alibi_slopes",
     "elliptical_weights",
+    "elu_features",
     "gaussian_attention",
+    "linear_attention",
+    "project_on_simplex",
 ]

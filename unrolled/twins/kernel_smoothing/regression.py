@@ -12,6 +12,7 @@ from ...kernel_smoothing import Gaussian, Softmax
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
+from .lifted_points import dot_product_range, lift, scale_of
 
 
 def local_bandwidth(q: Array, k: Array) -> float:
@@ -43,22 +44,14 @@ def _bandwidth(layer: Any, q: Array, head: int) -> float:
     return head_value(layer.bandwidth, head)
 
 
-def _solve_softmax(
+def solve_softmax(
     layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    # One more coordinate gives all keys the same norm and changes no dot product with a query.
-    squares = (k**2).sum(axis=1)
-    lifted = np.c_[k, np.sqrt(squares.max() - squares)]
-    queries = np.c_[q, np.zeros(len(q))]
-    return nadaraya_watson(queries, lifted, v, bandwidth=_scale(layer, q) ** -0.5)
+    return nadaraya_watson(*lift(q, k), v, bandwidth=scale_of(layer, q) ** -0.5)
 
 
-def _scale(layer: Softmax, q: Array) -> float:
-    return q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
-
-
-def _softmax_logit_range(layer: Softmax, q: Array, k: Array, v: Array) -> float:
-    return _scale(layer, q) * max(float(np.ptp(a @ b.T)) for a, b in zip(q, k, strict=True))
+def softmax_logit_range(layer: Softmax, q: Array, k: Array, v: Array) -> float:
+    return dot_product_range(scale_of(layer, q), q, k)
 
 
 def _build_mahalanobis(X: Array) -> Attention:
@@ -122,8 +115,8 @@ register(
         source="Attention: Self-Expression Is All You Need, eq. 7",
         layer=Softmax,
         build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
-        solve=_solve_softmax,
-        logit_range=_softmax_logit_range,
+        solve=solve_softmax,
+        logit_range=softmax_logit_range,
     )
 )
 register(

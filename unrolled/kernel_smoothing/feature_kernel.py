@@ -1,0 +1,115 @@
+"""Normalised linear attention: kernel smoothing with a kernel that is a product of features."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..attention import (
+    Context,
+    Operator,
+    boolean_mask,
+    causal_mask,
+    combine_masks,
+    map_query_blocks,
+)
+from .linear import linear_attention
+from .query_blocks import block_mask, visible_products
+
+FeatureMap = Callable[[Tensor], Tensor]
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """``elu(x) + 1``: ``x + 1`` above zero and ``exp(x)`` below, with all its digits there."""
+    return x.relu() + x.clamp(max=0).exp()
+
+
+class FeatureKernel(Operator):
+    """Kernel smoothing with the kernel ``phi(q) . phi(k)``, in linear time.
+
+    ::
+
+        A_ij = phi(q_i) . phi(k_j) / sum_l phi(q_i) . phi(k_l)
+
+    Rows sum to one and entries are nonnegative, as phi is. Time and memory are linear in the number
+    of tokens, under causal masks and hidden keys as well; masks that differ from query to query
+    take blocks of queries, in quadratic time. Hidden keys are absent from both sums; a row in which
+    all weights are zero gives zeros. `Kernel` serves kernels without such features.
+
+    Parameters
+    ----------
+    feature_map : callable, optional
+        Maps (..., n_tokens, d) to nonnegative features (..., n_tokens, m), token by token; it may
+        be a module with parameters. None is ``elu(x) + 1``.
+
+    Raises
+    ------
+    ValueError
+        If `feature_map` is not callable, or a mask holds a finite bias.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs" (2020); EQUATIONS QK-kernel, SE-5, FF-11.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import FeatureKernel
+    >>> q, k = torch.tensor([[0.0]]), torch.tensor([[2.0], [0.0]])
+    >>> FeatureKernel().matrix(q, k)
+    tensor([[0.7500, 0.2500]])
+    """
+
+    row_stochastic = True
+    nonnegative = True
+
+    def __init__(self, feature_map: FeatureMap | None = None) -> None:
+        super().__init__()
+        if feature_map is not None and not callable(feature_map):
+            raise ValueError(f"feature_map: must be callable or None, got {feature_map!r}")
+        self.feature_map = elu_features if feature_map is None else feature_map
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        out_type, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+        q, k, v = self.feature_map(q).to(wide), self.feature_map(k).to(wide), v.to(wide)
+        with_mass = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
+        if visible is None or visible.shape[-2] == 1:
+            k = k if visible is None else torch.where(visible.mT, k, 0)
+            sums = linear_attention(q, k, with_mass, is_causal=is_causal)
+            return _divide(sums[..., :-1], sums[..., -1:]).to(out_type)
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            seen = block_mask(visible, is_causal, start, rows, k.shape[-2])
+            sums = visible_products(rows, k, seen) @ with_mass
+            return _divide(sums[..., :-1], sums[..., -1:])
+
+        return map_query_blocks(block, q).to(out_type)
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
+        if is_causal:
+            visible = combine_masks(visible, causal_mask(q, k))
+        weights = visible_products(self.feature_map(q), self.feature_map(k), visible)
+        return _divide(weights, weights.sum(dim=-1, keepdim=True))
+
+
+def _divide(sums: Tensor, mass: Tensor) -> Tensor:
+    """Quotients, zero where the mass is."""
+    empty = mass == 0
+    return torch.where(empty, 0, sums / torch.where(empty, 1, mass))

@@ -1,0 +1,141 @@
+"""Linear attention: the product of queries, keys and values in the order that is cheap."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..attention import (
+    Context,
+    Operator,
+    boolean_mask,
+    causal_mask,
+    check_positive,
+    combine_masks,
+    map_query_blocks,
+)
+from .query_blocks import block_mask, visible_products
+
+_CHUNK = 128
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> Tensor:
+    """``(q k^T) v`` as ``q (k^T v)``, or its causal form, in time and memory linear in the tokens.
+
+    The causal form, ``(q_i . k_j for j <= i, else 0) v``, adds to the pairs within each chunk of
+    tokens the sum of ``k_j^T v_j`` over the chunks before.
+
+    Parameters
+    ----------
+    q : Tensor of shape (..., n_queries, d)
+    k : Tensor of shape (..., n_keys, d)
+    v : Tensor of shape (..., n_keys, e)
+    is_causal : bool, default=False
+
+    Returns
+    -------
+    Tensor of shape (..., n_queries, e)
+
+    References
+    ----------
+    EQUATIONS FF-11.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.kernel_smoothing import linear_attention
+    >>> q = torch.tensor([[1.0], [2.0]])
+    >>> linear_attention(q, q, q, is_causal=True)
+    tensor([[ 1.],
+            [10.]])
+    """
+    if not is_causal:
+        return q @ (k.mT @ v)
+    n_queries = q.shape[-2]
+    chunk = min(_CHUNK, n_queries)
+    padded = n_queries + -n_queries % chunk
+    q, k, v = (
+        F.pad(x[..., :n_queries, :], (0, 0, 0, padded - min(n_queries, x.shape[-2]))).unflatten(
+            -2, (-1, chunk)
+        )
+        for x in (q, k, v)
+    )
+    sums = k.mT @ v
+    # Shifted, not subtracted: what comes later must not even move the rounding.
+    before = F.pad(sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)
+    out = q @ before + (q @ k.mT).tril() @ v
+    return out.flatten(-3, -2)[..., :n_queries, :]
+
+
+class Linear(Operator):
+    """Linear attention ``scale (q k^T) v``: no softmax, no normalisation.
+
+    It is the limit of ridge self-expression for a large penalty: ``C -> q k^T / lam``, to within
+    ``s_1^4 / (lam (s_1^2 + lam))`` where q = k has the largest singular value s_1. Rows need not
+    sum to one, entries may be negative, and outputs grow with the number of keys.
+
+    Time and memory are linear in the number of tokens, under causal masks and hidden keys as well.
+    Masks that differ from query to query take blocks of queries, in quadratic time.
+
+    Parameters
+    ----------
+    scale : float, default=1/16
+        > 0; the default is that of the experiments on skip connections.
+
+    Raises
+    ------
+    ValueError
+        If `scale` is not positive, or a mask holds a finite bias.
+
+    References
+    ----------
+    EQUATIONS FF-11, SE-14, SK-4.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Linear
+    >>> Linear(scale=0.5).matrix(torch.tensor([[2.0]]), torch.tensor([[3.0], [-1.0]]))
+    tensor([[ 3., -1.]])
+    """
+
+    def __init__(self, scale: float = 1 / 16) -> None:
+        super().__init__()
+        self.scale = check_positive(scale, "scale")
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        out_type, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+        q, k, v = self.scale * q.to(wide), k.to(wide), v.to(wide)
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "Linear")
+        if visible is None or visible.shape[-2] == 1:
+            k = k if visible is None else torch.where(visible.mT, k, 0)
+            return linear_attention(q, k, v, is_causal=is_causal).to(out_type)
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            seen = block_mask(visible, is_causal, start, rows, k.shape[-2])
+            return visible_products(rows, k, seen) @ v
+
+        return map_query_blocks(block, q).to(out_type)
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "Linear")
+        if is_causal:
+            visible = combine_masks(visible, causal_mask(q, k))
+        return self.scale * visible_products(q, k, visible)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:.4g}"

@@ -1,0 +1,202 @@
+"""Sparsemax attention: logits projected on the simplex."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..attention import (
+    Context,
+    Operator,
+    causal_mask,
+    check_positive,
+    combine_masks,
+    map_query_blocks,
+)
+from .query_blocks import block_mask, masked_logits
+
+_TILE = 2**18  # entries of the logits that stay in the cache while a threshold is sought
+_GROUPS = 8
+_FEW = 128
+
+
+def project_on_simplex(logits: Tensor) -> Tensor:
+    """Euclidean projection of each row on the probability simplex.
+
+    ``p = max(z - tau, 0)`` with tau such that ``sum_j p_j = 1``. The threshold comes from Newton
+    steps on this equation, which is convex and piecewise linear in tau: from below they rise to its
+    root and end there after a few steps. Compiled code cannot loop until then and sorts instead.
+
+    The gradient takes the mean over the support away, inside the support. There is no second
+    derivative.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (..., n)
+        -inf excludes an entry.
+
+    Returns
+    -------
+    Tensor of shape (..., n)
+        Zeros in rows of -inf alone.
+
+    References
+    ----------
+    Michelot (1986); Martins and Astudillo, "From softmax to sparsemax" (2016); EQUATIONS SE-SPM.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.kernel_smoothing import project_on_simplex
+    >>> project_on_simplex(torch.tensor([0.5, 0.0, -1.0]))
+    tensor([0.7500, 0.2500, 0.0000])
+    """
+    return _Projection.apply(logits)
+
+
+class _Projection(torch.autograd.Function):
+    @staticmethod
+    def forward(logits: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return (logits - sorted_threshold(logits)).relu()
+        out = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        n_keys = logits.shape[-1]
+        n_rows = max(1, _TILE // n_keys)
+        tiles = zip(
+            logits.reshape(-1, n_keys).split(n_rows),
+            out.view(-1, n_keys).split(n_rows),
+            strict=True,
+        )
+        for z, p in tiles:
+            torch.sub(z, _threshold(z), out=p)
+            p.relu_()
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        support = ctx.saved_tensors[0].sign()
+        inside = gradient * support
+        mean = inside.sum(dim=-1, keepdim=True) / support.sum(dim=-1, keepdim=True).clamp_(min=1)
+        return inside.addcmul_(support, mean, value=-1)
+
+
+def _threshold(z: Tensor) -> Tensor:
+    """The tau of each row, of shape (..., 1).
+
+    The threshold of some of the entries is no larger than that of all, and a good place to start
+    from: that of the largest of each of a few groups.
+    """
+    n = z.shape[-1]
+    if n <= _FEW:
+        start = z.amax(dim=-1, keepdim=True) - 1
+        return _newton(z, start.masked_fill_(start == -torch.inf, 0))
+    grouped, rest = z.split((n - n % _GROUPS, n % _GROUPS), dim=-1)
+    largest = grouped.unflatten(-1, (_GROUPS, -1)).amax(dim=-2)
+    return _newton(z, _threshold(torch.cat([largest, rest], dim=-1)))
+
+
+def _newton(z: Tensor, tau: Tensor) -> Tensor:
+    """Newton steps from below, until the support of no row shrinks any more."""
+    before, shrinks = None, True
+    while shrinks:
+        above = (z - tau).relu_()
+        excess = above.sum(dim=-1, keepdim=True) - 1
+        size = above.sign_().sum(dim=-1, keepdim=True)
+        tau = torch.maximum(tau, tau + excess / size.clamp(min=1))
+        shrinks = before is None or bool((size < before).any())
+        before = size
+    return tau
+
+
+def sorted_threshold(z: Tensor) -> Tensor:
+    """The tau of each row, ``max_k (z_(1) + ... + z_(k) - 1) / k``, from the sorted entries."""
+    largest = z.amax(dim=-1, keepdim=True)
+    largest = largest.masked_fill(largest == -torch.inf, 0)
+    below = (z - largest).clamp(min=-1).sort(dim=-1, descending=True).values
+    counts = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
+    return largest + ((below.cumsum(dim=-1) - 1) / counts).amax(dim=-1, keepdim=True)
+
+
+class Sparsemax(Operator):
+    """Attention with logits projected on the simplex: most coefficients are exactly zero.
+
+    ::
+
+        A_i = argmin_p |p - z_i|^2   subject to   p >= 0,  sum_j p_j = 1,      z_i = scale q_i k^T
+
+    Queries are taken in blocks, recomputed in the backward pass, so that memory is linear in the
+    number of tokens. A row without visible keys gives zeros. There is no second derivative.
+
+    Parameters
+    ----------
+    scale : float, optional
+        None is ``head_dim ** -0.5``.
+
+    Raises
+    ------
+    ValueError
+        If `scale` is not positive.
+
+    References
+    ----------
+    Martins and Astudillo, "From softmax to sparsemax" (2016); EQUATIONS SE-SPM.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Sparsemax
+    >>> q, k = torch.tensor([[1.0]]), torch.tensor([[2.0], [1.5], [0.0]])
+    >>> Sparsemax(scale=1.0).matrix(q, k)
+    tensor([[0.7500, 0.2500, 0.0000]])
+    """
+
+    row_stochastic = True
+    nonnegative = True
+    additive_masks = True
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = None if scale is None else check_positive(scale, "scale")
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        """Logits of shape (..., n_queries, n_keys), in float32 at least."""
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return (scale * q.to(wide)) @ k.to(wide).mT
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        def block(rows: Tensor, start: int) -> Tensor:
+            visible = block_mask(mask, is_causal, start, rows, k.shape[-2])
+            A = project_on_simplex(masked_logits(self.logits(rows, k), visible))
+            return A.to(v.dtype) @ v
+
+        return map_query_blocks(block, q)
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
+        z = masked_logits(self.logits(q, k), mask)
+        return (z - sorted_threshold(z)).relu().to(q.dtype)
+
+    def extra_repr(self) -> str:
+        return "scale=head_dim ** -0.5" if self.scale is None else f"scale={self.scale:.4g}"

@@ -1,0 +1,92 @@
+"""Twins: Nadaraya-Watson regression with kernels by name, by function and by features."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....solvers import nadaraya_watson
+from ...kernel_smoothing import FeatureKernel, Kernel
+from ...kernel_smoothing.kernel import LogKernel
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Identity
+from .lifted_points import lift
+from .regression import gaussian_logit_range, local_bandwidth
+
+
+def student_kernel(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Logarithm of the heavy-tailed kernel ``1 / (1 + |q - k|^2)``."""
+    return -torch.log1p((q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1))
+
+
+def _student_weights(r: Array) -> Array:
+    return 1 / (1 + r**2)
+
+
+def _build(q: Array, k: Array, v: Array, *, kernel: str | LogKernel) -> Kernel:
+    return Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64)
+
+
+def _has(layer: Kernel, *, kernel: str | LogKernel) -> bool:
+    return layer.kernel == kernel
+
+
+def _solve(
+    layer: Kernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    bandwidth = head_value(layer.bandwidth, head)
+    if layer.kernel == "exponential":
+        q, k = lift(q, k)
+        return nadaraya_watson(q, k, v, bandwidth=bandwidth)
+    kernel = layer.kernel if isinstance(layer.kernel, str) else _student_weights
+    return nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=kernel)
+
+
+def _solve_features(
+    layer: FeatureKernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Between unit queries a and keys b of norm B, ``a . b = (1 + B^2)(1 - r^2) / 2``.
+
+    That is the Epanechnikov kernel of ``r = |a - b| / (1 + B^2)^(1/2)``.
+    """
+    a, b = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+    a, b = lift(a / np.linalg.norm(a, axis=1, keepdims=True), b)
+    bandwidth = float(np.sqrt(1 + (b[0] ** 2).sum()))
+    return nadaraya_watson(a, b, v, bandwidth=bandwidth, kernel="epanechnikov")
+
+
+_KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
+    ("laplace-kernel", "laplace"),
+    ("exponential-kernel", "exponential"),
+    ("student-kernel", student_kernel),
+)
+for name, kernel in _KERNELS:
+    register(
+        Twin(
+            name=name,
+            family="kernel_smoothing",
+            relation=Identity(),
+            equation="SE-5",
+            source="Nadaraya (1964), Watson (1964); Attention: Self-Expression Is All You Need",
+            layer=Kernel,
+            build=partial(_build, kernel=kernel),
+            solve=_solve,
+            covers=partial(_has, kernel=kernel),
+            logit_range=gaussian_logit_range,
+        )
+    )
+register(
+    Twin(
+        name="feature-kernel",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="QK-kernel",
+        source="Katharopoulos et al. (2020); Nadaraya (1964), Watson (1964)",
+        layer=FeatureKernel,
+        build=lambda q, k, v: FeatureKernel(),
+        solve=_solve_features,
+        covers=lambda layer: layer.feature_map is FeatureKernel().feature_map,
+    )
+)

@@ -1,0 +1,68 @@
+"""Twins: ridge self-expression with a large penalty and linear attention."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ....solvers import least_squares_self_expression
+from ...kernel_smoothing import Linear
+from ..registry import Array, Twin, register
+from ..relations import Bound, Identity, heads, layer_matrix
+
+_FAR = 1e13  # times s_1^2: the limit up to 1e-13
+
+
+def _solve(
+    layer: Linear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """The limit ``lam C -> X X^T`` on queries and keys together, of which one block is q k^T."""
+    X = np.concatenate([q, k])
+    lam = _FAR * max(float(np.linalg.norm(X, 2)) ** 2, 1e-300)
+    products = lam * least_squares_self_expression(X, lam=lam)[: len(q), len(q) :]
+    return layer.scale * products @ v
+
+
+def _bound(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``|C - G / lam|_2 <= s_1^4 / (lam (s_1^2 + lam))`` at the penalty of the layer."""
+    twin, lam = _ridge_bound, 1 / layer.scale
+    distances, bounds = [], []
+    for (_, (X,)), A in zip(heads((k,)), layer_matrix(twin, layer, k, k), strict=True):
+        top = float(np.linalg.norm(X, 2)) ** 2
+        C = least_squares_self_expression(X, lam=lam)
+        distances.append(np.linalg.norm(A - C, 2))
+        bounds.append(top**2 / (lam * (top + lam)))
+    return np.array(distances), np.array(bounds)
+
+
+def _build_bound(q: Array, k: Array, v: Array) -> Linear:
+    """The penalty is the largest s_1^2 of a head: the distance is half the size of G / lam."""
+    return Linear(scale=1 / max(float(np.linalg.norm(x, 2)) ** 2 for x in k))
+
+
+register(
+    Twin(
+        name="linear-attention",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="SE-14, FF-11",
+        source="Attention: Self-Expression Is All You Need, eq. 14",
+        layer=Linear,
+        build=lambda q, k, v: Linear(),
+        solve=_solve,
+    )
+)
+_ridge_bound = register(
+    Twin(
+        name="linear-attention-ridge-bound",
+        family="kernel_smoothing",
+        relation=Bound(),
+        equation="SE-14",
+        source="Attention: Self-Expression Is All You Need, eq. 14",
+        layer=Linear,
+        build=_build_bound,
+        solve=_solve,
+        pairing="self",
+        bound=_bound,
+    )
+)

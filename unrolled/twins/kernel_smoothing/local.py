@@ -1,0 +1,117 @@
+"""Twins: kernel regression and filters on fixed or chosen neighbours, and local attention."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....solvers import bilateral_matrix, nadaraya_watson
+from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Identity
+from .lifted_points import dot_product_range, lift, scale_of
+from .regression import local_bandwidth
+
+_N_LARGEST = 10
+
+
+def _grid_width(q: Array) -> int:
+    """Tokens of a square image lie on their grid; others are a sequence."""
+    side = round(q.shape[-2] ** 0.5)
+    return side if side**2 == q.shape[-2] else 1
+
+
+def _places(n_tokens: int, width: int) -> Array:
+    return np.stack(np.divmod(np.arange(n_tokens), width), axis=1)
+
+
+def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float) -> Array:
+    """Regression of each query on its neighbours alone."""
+    q, k = lift(q, k)
+    rows = [
+        nadaraya_watson(q[i : i + 1], k[near], v[near], bandwidth=scale**-0.5)
+        for i, near in enumerate(neighbors)
+    ]
+    return np.concatenate(rows)
+
+
+def _solve_fixed(
+    layer: Local | CrissCross, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    places = _places(len(q), layer.width)
+    offsets = np.abs(places[:, None] - places[None])
+    if isinstance(layer, Local):
+        near = offsets.max(axis=2) <= layer.radius
+    else:
+        near = offsets.min(axis=2) == 0
+    return _regress([np.flatnonzero(row) for row in near], q, k, v, scale_of(layer, q))
+
+
+def _solve_top_k(
+    layer: TopK, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    chosen = list(np.argsort(-(q @ k.T), axis=1, kind="stable")[:, : layer.n_largest])
+    return _regress(chosen, q, k, v, scale_of(layer, q))
+
+
+def _solve_spatial(
+    layer: SpatialGaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """The bilateral filter of infinite range width on the whole grid, then on its tokens alone."""
+    n_rows = -(-len(q) // layer.width)
+    A = bilateral_matrix(
+        np.zeros((n_rows, layer.width)),
+        win_size=2 * max(n_rows, layer.width) + 1,
+        sigma_color=np.inf,
+        sigma_spatial=head_value(layer.bandwidth, head),
+    )[: len(q), : len(q)]
+    return A @ v / A.sum(axis=1, keepdims=True)
+
+
+def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
+    return dot_product_range(scale_of(layer, q), q, k)
+
+
+def _spatial_range(layer: SpatialGaussian, q: Array, k: Array, v: Array) -> float:
+    squares = ((_places(q.shape[-2], layer.width)[-1] + layer.width) ** 2).sum()
+    return float(squares) / (2 * head_value(layer.bandwidth, 0) ** 2)
+
+
+def _scale(q: Array, k: Array) -> float:
+    return local_bandwidth(q, k) ** -2
+
+
+for name, layer_type, build, solve in (
+    ("local-window", Local,
+     lambda q, k, v: Local(3, width=_grid_width(q), scale=_scale(q, k)), _solve_fixed),
+    ("criss-cross", CrissCross,
+     lambda q, k, v: CrissCross(max(4, _grid_width(q)), scale=_scale(q, k)), _solve_fixed),
+    ("top-k", TopK, lambda q, k, v: TopK(_N_LARGEST, scale=_scale(q, k)), _solve_top_k),
+):  # fmt: skip
+    register(
+        Twin(
+            name=name,
+            family="kernel_smoothing",
+            relation=Identity(),
+            equation="QK-local",
+            source="Attention: Self-Expression Is All You Need",
+            layer=layer_type,
+            build=build,
+            solve=solve,
+            logit_range=_logit_range,
+        )
+    )
+register(
+    Twin(
+        name="spatial-gaussian",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="IF-13, QK-local",
+        source="Tomasi and Manduchi (1998); Revisiting Transformers, eq. 13",
+        layer=SpatialGaussian,
+        build=lambda q, k, v: SpatialGaussian(1.2, width=_grid_width(q), dtype=torch.float64),
+        solve=_solve_spatial,
+        logit_range=_spatial_range,
+    )
+)

@@ -1,0 +1,102 @@
+"""Twins: regression on one coordinate, graph attention and logistic attention."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from torch import Tensor
+
+from ....solvers import high_frequency_gain_bound, nadaraya_watson, split_frequencies
+from ...kernel_smoothing import Logistic
+from ..registry import Array, Twin, register
+from ..relations import Bound, Identity, heads
+from .lifted_points import lift
+
+
+def _build(q: Array, k: Array, v: Array, *, negative_slope: float | None) -> Logistic:
+    """Weights at which terms are of size 2, and a negative bias."""
+    layer = Logistic(
+        q.shape[-1], num_heads=len(q), negative_slope=negative_slope, dtype=torch.float64
+    )
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        for weight, points in ((layer.query_weight, q), (layer.key_weight, k)):
+            drawn = rng.standard_normal((len(q), q.shape[-1], 1))
+            terms = np.abs(points @ drawn).max()
+            weight.copy_(torch.from_numpy(2 * drawn / terms))
+        layer.bias.fill_(-0.7)
+    return layer
+
+
+def _covers(layer: Logistic, *, leaky: bool) -> bool:
+    return (layer.negative_slope is not None) == leaky
+
+
+def _parameters(layer: Logistic, head: int) -> tuple[Array, Array, float]:
+    parameters = (layer.query_weight, layer.key_weight, layer.bias)
+    index = 0 if layer.num_heads is None else head
+    u_q, u_k, b = (
+        p.detach().double().numpy().reshape(-1, *p.shape[-2:])[index][:, 0] for p in parameters
+    )
+    return u_q, u_k, float(b[0])
+
+
+def _solve_rank_one(
+    layer: Logistic, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    terms = (k @ _parameters(layer, head)[1])[:, None]
+    return nadaraya_watson(*lift(np.ones((len(q), 1)), terms), v, bandwidth=1.0)
+
+
+def _solve_leaky(
+    layer: Logistic, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    u_q, u_k, b = _parameters(layer, head)
+    logits = np.add.outer(q @ u_q, k @ u_k) + b
+    slope = layer.negative_slope or 1.0
+    return np.asarray(softmax(np.where(logits > 0, logits, slope * logits), axis=1) @ v)
+
+
+def _gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``|HC[A v]|_F <= bound(alpha) |HC v|_F`` with ``alpha = (|u_K| + |u_Q|) gamma + |b|``."""
+    lhs, rhs = [], []
+    for head, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
+        u_q, u_k, b = _parameters(layer, head)
+        gamma = float(np.linalg.norm(np.concatenate([queries, keys]), axis=1).max())
+        alpha = float(np.linalg.norm(u_k) + np.linalg.norm(u_q)) * gamma + abs(b)
+        before, after = (np.linalg.norm(split_frequencies(x)[1]) for x in (values, smoothed))
+        lhs.append(after)
+        rhs.append(high_frequency_gain_bound(len(values), alpha) * before)
+    return np.array(lhs), np.array(rhs)
+
+
+def _logit_range(layer: Logistic, q: Array, k: Array, v: Array) -> float:
+    sizes = []
+    for head in range(len(q)):
+        u_q, u_k, _ = _parameters(layer, head)
+        sizes.append(np.ptp(q[head] @ u_q) + np.ptp(k[head] @ u_k))
+    return float(max(sizes))
+
+
+for name, equation, negative_slope, relation, solve in (
+    ("logistic-attention", "AO-68", None, Identity(), _solve_rank_one),
+    ("graph-attention", "AO-68", 0.2, Identity(), _solve_leaky),
+    ("graph-attention-gain-bound", "AO-68b, AO-6", 0.2, Bound(), _solve_leaky),
+):
+    register(
+        Twin(
+            name=name,
+            family="kernel_smoothing",
+            relation=relation,
+            equation=equation,
+            source="Velickovic et al. (2018); Anti-Oversmoothing in Deep ViTs, eq. 68",
+            layer=Logistic,
+            build=partial(_build, negative_slope=negative_slope),
+            solve=solve,
+            covers=partial(_covers, leaky=negative_slope is not None),
+            bound=_gain if isinstance(relation, Bound) else None,
+            logit_range=_logit_range,
+        )
+    )

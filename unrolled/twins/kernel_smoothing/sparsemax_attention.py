@@ -1,0 +1,35 @@
+"""Twins: the projection on the simplex and sparsemax attention."""
+
+from typing import Any
+
+from ....solvers import sparsemax
+from ...kernel_smoothing import Sparsemax
+from ..registry import Array, Twin, register
+from ..relations import Identity
+from .lifted_points import dot_product_range, scale_of
+from .regression import local_bandwidth
+
+
+def _solve(
+    layer: Sparsemax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    return sparsemax(scale_of(layer, q) * q @ k.T) @ v
+
+
+def _logit_range(layer: Sparsemax, q: Array, k: Array, v: Array) -> float:
+    return dot_product_range(scale_of(layer, q), q, k)
+
+
+register(
+    Twin(
+        name="sparsemax-attention",
+        family="kernel_smoothing",
+        relation=Identity(),
+        equation="SE-SPM",
+        source="Martins and Astudillo (2016)",
+        layer=Sparsemax,
+        build=lambda q, k, v: Sparsemax(scale=local_bandwidth(q, k) ** -2),
+        solve=_solve,
+        logit_range=_logit_range,
+    )
+)

@@ -1,0 +1,84 @@
+"""Twins: a gradient step on the nonlocal smoothness and symmetric attention."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ....solvers import random_walk_limit, random_walk_rate, smoothness, smoothness_gradient
+from ...kernel_smoothing import Symmetric
+from ..registry import Array, Twin, register
+from ..relations import Bound, Identity, heads
+from .lifted_points import dot_product_range, scale_of
+from .regression import local_bandwidth
+
+_N_STEPS = 2
+
+
+def _weights(layer: Symmetric, k: Array) -> Array:
+    """``exp(scale k_i . k_j)`` up to one common factor."""
+    logits = scale_of(layer, k) * k @ k.T
+    return np.asarray(np.exp(np.minimum(logits, logits.T) - logits.max()))
+
+
+def _solve(
+    layer: Symmetric, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    K = _weights(layer, k)
+    return v - smoothness_gradient(v, K) / K.sum(axis=1, keepdims=True)
+
+
+def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``J(A v) <= J(v)``."""
+    after, before = [], []
+    for _, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
+        K = _weights(layer, keys)
+        after.append(smoothness(smoothed, K))
+        before.append(smoothness(values, K))
+    return np.array(after), np.array(before)
+
+
+def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+    """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, as A is symmetric in that norm."""
+    lhs, rhs, u = [], [], v
+    for n in range(1, _N_STEPS + 1):
+        u = layer(q, k, u)
+        for _, (keys, values, smoothed) in heads((k, v, u)):
+            K = _weights(layer, keys)
+            pi = K.sum(axis=1) / K.sum()
+            A = K / K.sum(axis=1, keepdims=True)
+            limit = random_walk_limit(values, A)
+            lhs.append(np.sqrt(pi @ (smoothed - limit) ** 2).max())
+            rhs.append(random_walk_rate(A) ** n * np.sqrt(pi @ (values - limit) ** 2).max())
+    return np.array(lhs), np.array(rhs)
+
+
+def _passes(n_passes: int, layer: Symmetric) -> int:
+    return n_passes
+
+
+def _logit_range(layer: Symmetric, q: Array, k: Array, v: Array) -> float:
+    return dot_product_range(scale_of(layer, k), k, k)
+
+
+for name, equation, relation, bound, passes in (
+    ("symmetric-attention", "NT-10", Identity(), None, 1),
+    ("symmetric-attention-descent", "NT-J", Bound(), _descent, 1),
+    ("symmetric-attention-mixing", "NT-20", Bound(), _mixing, _N_STEPS),
+):
+    register(
+        Twin(
+            name=name,
+            family="nonlocal_energy",
+            relation=relation,
+            equation=equation,
+            source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
+            layer=Symmetric,
+            build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
+            solve=_solve,
+            bound=bound,
+            logit_range=_logit_range,
+            passes=partial(_passes, passes),
+        )
+    )

@@ -1,0 +1,75 @@
+"""Twins: random walks and attention that is applied again and again."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ....solvers import random_walk_limit, random_walk_values
+from ...kernel_smoothing import Softmax
+from ..registry import Array, Twin, register
+from ..relations import FixedPointLimit, Iterate, TaskOutputs, Tensors
+from .regression import softmax_logit_range
+from .smoothing_bounds import attention_matrix, build_mixing
+
+_WALK = 2
+
+
+def _n_iter(layer: Any) -> int:
+    return getattr(layer, "n_iter", 1)
+
+
+def _apply(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The layer `n_iter` times, with the queries and keys of the first."""
+    for _ in range(_n_iter(layer)):
+        v = layer(q, k, v)
+    return v
+
+
+def _solve_walk(
+    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Expected values after a walk of `n_iter` steps."""
+    return random_walk_values(v, attention_matrix(layer, q, k), n_steps=_n_iter(layer))
+
+
+def _solve_limit(
+    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    limit = random_walk_limit(v, attention_matrix(layer, q, k))
+    return np.tile(limit, (len(q), 1))
+
+
+@dataclass(frozen=True)
+class WalkLimit(FixedPointLimit):
+    """As `FixedPointLimit`; the task numbers are of short walks, as in the limit rows are alike."""
+
+    tolerance: float = 1e-8
+    n_iter: int = 80  # tanh(1)^80 < 1e-9: for logits within a range of 2, see AO-C2
+
+    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        return Iterate(n_iter=(_WALK,)).task_outputs(
+            replace(twin, solve=_solve_walk), layer, inputs
+        )
+
+
+for name, equation, relation, solve in (
+    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), _solve_walk),
+    ("random-walk-limit", "NT-20", WalkLimit(), _solve_limit),
+):
+    register(
+        Twin(
+            name=name,
+            family="nonlocal_energy",
+            relation=relation,
+            equation=equation,
+            source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
+            layer=Softmax,
+            build=build_mixing,
+            solve=solve,
+            apply=_apply,
+            logit_range=softmax_logit_range,
+            passes=_n_iter,
+        )
+    )
