@@ -30,11 +30,18 @@ from .named_operators import (
     operator_names,
     register_operator,
 )
+from .self_expression import (
+    SelfExpressiveNetwork,
+    UnrolledSelfExpression,
+)
 from .sparse_coding import (
+    LISTA,
     SparseCoding,
+    SparseMixtureOfExperts,
 )
 
 __all__ = [
+    "LISTA",
     "Attention",
     "Context",
     "Correction",
@@ -43,10 +50,13 @@ __all__ = [
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
+    "SelfExpressiveNetwork",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",
+    "SparseMixtureOfExperts",
     "Twicing",
+    "UnrolledSelfExpression",
     "make_operator",
     "operator_names",
     "register_operator",
