@@ -82,6 +82,9 @@ class LISTA(nn.Module):
     """
 
     dictionary: Tensor
+    input_weight: Tensor
+    gram_weight: Tensor
+    weight: Tensor
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Sparse mixture of experts: a sparse code in the dictionary of all experts, found by routing."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,14 +81,10 @@ class SparseMixtureOfExperts(nn.Module):
         if top_k > n_experts:
             raise ValueError(f"top_k: must be at most the {n_experts} experts, got {top_k}")
         self.renormalize = renormalize
-        shapes = {
-            "router": (n_experts, dim),
-            "analysis": (n_experts, expert_width, dim),
-            "synthesis": (n_experts, dim, expert_width),
-        }
-        for name, shape in shapes.items():
-            weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-            self.register_parameter(name, weight)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.router = nn.Parameter(torch.empty(n_experts, dim, **factory))
+        self.analysis = nn.Parameter(torch.empty(n_experts, expert_width, dim, **factory))
+        self.synthesis = nn.Parameter(torch.empty(n_experts, dim, expert_width, **factory))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -153,13 +150,12 @@ class SparseMixtureOfExperts(nn.Module):
         return self.n_experts * (share * scores).sum()
 
     def _expert_codes(self, tokens: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each expert that is chosen: its index, its tokens' indices and their codes."""
+        """Of each expert the index, the indices of the tokens sent to it, and their codes."""
         gates, chosen = self.route(tokens)
         for expert in range(self.n_experts):
             rows, place = (chosen == expert).nonzero(as_tuple=True)
-            if len(rows):
-                hidden = torch.relu(tokens[rows] @ self.analysis[expert].mT)
-                yield expert, rows, gates[rows, place, None] * hidden
+            hidden = torch.relu(tokens[rows] @ self.analysis[expert].mT)
+            yield expert, rows, gates[rows, place, None] * hidden
 
     def _tokens(self, x: Tensor) -> Tensor:
         if x.ndim < 1 or x.shape[-1] != self.dim:

@@ -65,7 +65,7 @@ def _bound(network: SelfExpressiveNetwork, X: Tensor) -> tuple[Array, Array]:
     tokens, scale = X.double().numpy(), network.gamma / 2
     solution = sparse_self_expression(tokens, lam=1 / scale, l1_ratio=network.l1_ratio, tol=_TOL)
     lowest = solution.objective - solution.gap * (tokens**2).sum(axis=1)
-    return scale * lowest, network.objective(X).double().numpy()
+    return scale * lowest, network.objective(X).detach().double().numpy()
 
 
 for name, relation in (("", Identity()), ("-bound", Bound())):

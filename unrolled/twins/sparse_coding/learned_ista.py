@@ -35,12 +35,13 @@ def _build_iterates(X: Array, *, parametrization: Parametrization) -> LISTA:
     with torch.no_grad():
         if parametrization == "adaptive":
             scales[:] = rng.uniform(0.5, 2)
-            layer.input_weight *= scales[0]
+            layer.input_weight.mul_(scales[0])
             layer.gram_weight.copy_(torch.from_numpy(np.sqrt(scales[0]) * turned))
         elif parametrization in ("lista", "coupled"):
             scales = rng.uniform(0.5, 2, _N_LAYERS)
-            for weight in (w for name, w in layer.named_parameters() if name.endswith("weight")):
-                weight *= torch.from_numpy(scales)[:, None, None]
+            for name, weight in layer.named_parameters():
+                if name.endswith("weight"):
+                    weight.mul_(torch.from_numpy(scales)[:, None, None])
     _scale(layer.step, rng.uniform(0.7, 1, _N_LAYERS) / scales)
     _scale(layer.lam, 1.3 * scales)
     return layer
@@ -52,7 +53,7 @@ def _build_recursion(X: Array) -> LISTA:
     with torch.no_grad():
         for parameter in layer.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter += 0.05 * parameter.square().mean().sqrt() * noise
+            parameter.add_(0.05 * parameter.square().mean().sqrt() * noise)
     return layer
 
 
@@ -173,7 +174,12 @@ def _logit_range(layer: LISTA, X: Array) -> float:
     return float(_steps(layer, len(layer.step)).max() * np.ptp(X @ _array(layer.dictionary).T))
 
 
-for kind in ("step", "coupled", "lista", "adaptive"):
+def _covers(layer: LISTA, *, parametrization: Parametrization) -> bool:
+    return layer.parametrization == parametrization and _is_ista(layer)
+
+
+_KINDS: tuple[Parametrization, ...] = ("step", "coupled", "lista", "adaptive")
+for kind in _KINDS:
     register(
         Twin(
             name=f"learned-ista-{kind}",
@@ -185,7 +191,7 @@ for kind in ("step", "coupled", "lista", "adaptive"):
             build=partial(_build_iterates, parametrization=kind),
             solve=_solve_iterates,
             inputs="features",
-            covers=lambda layer, kind=kind: layer.parametrization == kind and _is_ista(layer),
+            covers=partial(_covers, parametrization=kind),
             apply=_output,
             logit_range=_logit_range,
             passes=lambda layer: max(layer.n_iter, 1),
@@ -221,6 +227,6 @@ register(
         covers=_has_a_limit,
         apply=_output,
         logit_range=_logit_range,
-        passes=lambda layer: max(layer.n_iter, 1),
+        passes=lambda layer: 50,  # a contraction forgets rounding that lies further back
     )
 )

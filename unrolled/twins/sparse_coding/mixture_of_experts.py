@@ -33,7 +33,8 @@ def _solve(layer: SparseMixtureOfExperts, X: Array) -> Array:
         for j, gate in zip(chosen[i], gates, strict=True):
             codes[i, j] = gate * np.maximum(Q[j] @ x, 0)
             out[i] += P[j] @ codes[i, j]
-    return np.hstack([out, codes.reshape(len(X), -1), codes.reshape(len(X), -1) @ np.hstack(P).T])
+    Z = codes.reshape(len(X), -1)
+    return np.hstack([out, Z, Z @ np.concatenate(list(P), axis=1).T])
 
 
 def _output(layer: SparseMixtureOfExperts, X: Tensor) -> Tensor:
