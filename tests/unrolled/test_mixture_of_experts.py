@@ -130,6 +130,15 @@ def test_lower_precision(dtype):
     assert (error[clear] < near).all()
 
 
+def test_trains_under_autocast():
+    layer, x = mixture(M).float(), tokens(30, D).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, codes = layer(x), layer.codes(x)
+    found.sum().backward()
+    assert_close(found, layer(x), rtol=0, atol=0.02 * float(found.detach().abs().max()))
+    assert_close(codes, layer.codes(x), rtol=0, atol=0.02 * float(codes.detach().abs().max()))
+
+
 def test_balance_loss_is_one_where_all_are_used_alike_and_m_where_one_is():
     layer, x = mixture(1), torch.eye(D, dtype=torch.float64).repeat(3, 1)
     with torch.no_grad():

@@ -98,6 +98,16 @@ def test_a_token_is_never_used_for_itself():
     assert_close(layer.objective(X, rows), layer.objective(X)[rows], atol=0, rtol=1e-13)
 
 
+def test_rows_may_be_a_mask_or_count_from_the_end():
+    layer, X = network(), tokens(12, 5)
+    all_rows = layer.objective(X)
+    mask = torch.arange(12) % 3 == 1
+    assert_close(layer.objective(X, mask), all_rows[mask], atol=0, rtol=1e-13)
+    assert_close(layer.objective(X, torch.tensor([-1])), all_rows[-1:], atol=0, rtol=1e-13)
+    with pytest.raises(IndexError):
+        layer.objective(X, torch.tensor([12]))
+
+
 def test_memory_is_that_of_blocks(monkeypatch):
     """No n x n matrix is kept for the backward pass, nor the activations of all keys."""
     monkeypatch.setattr(module, "_BLOCK", 20)
@@ -148,7 +158,6 @@ def test_initial_threshold_leaves_coefficients_and_gradients_alive():
 
 def test_threshold_stays_positive():
     layer = network(threshold=0.01)
-    torch.optim.SGD(layer.parameters(), lr=100.0)
     layer.loss(tokens(20, 5)).backward()
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -169,6 +178,14 @@ def test_lower_precision(dtype):
     assert (found.double() - reference).abs().max() < near * reference.abs().max()
     reference = exact.objective(X.double())
     assert (losses.double() - reference).abs().max() < near * reference.abs().max()
+
+
+def test_trains_under_autocast():
+    layer, X = network().float(), tokens(30, 5).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = layer.loss(X)
+    loss.backward()
+    assert_close(loss, layer.loss(X), rtol=0.02, atol=0)
 
 
 def test_no_tokens_and_one_token():

@@ -133,15 +133,15 @@ class SelfExpressiveNetwork(nn.Module):
         Parameters
         ----------
         X : Tensor of shape (n_tokens, d)
-        rows : int Tensor of shape (n_rows,), optional
-            Indices of the tokens wanted, such as a batch. None is all.
+        rows : Tensor, optional
+            Indices of the tokens wanted, such as a batch, or a mask of them. None is all.
 
         Returns
         -------
         Tensor of shape (n_rows,)
         """
-        _, own = self._points(X, None)
-        own = own if rows is None else rows
+        own = self._points(X, None)[1]
+        own = own if rows is None else own[rows]
         found, l1, l2 = self._express(X[own], X, own)
         penalty = self.l1_ratio * l1 + (1 - self.l1_ratio) / 2 * l2
         return self.gamma / 2 * (X[own] - found).square().sum(-1) + penalty
@@ -173,8 +173,8 @@ class SelfExpressiveNetwork(nn.Module):
             rows.append([csr_array(block.cpu().numpy()) for block in blocks])
         return block_array(rows, format="csr")
 
-    def _points(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The keys, and where among them the queries stand if they do."""
+    def _points(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Any]:
+        """The keys, and where among them the queries stand: None if they do not."""
         for name, points in (("queries", queries), ("keys", keys)):
             if points is not None and (points.ndim != 2 or points.shape[1] != self.in_features):
                 raise ValueError(

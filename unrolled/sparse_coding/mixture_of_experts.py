@@ -1,6 +1,5 @@
 """Sparse mixture of experts: a sparse code in the dictionary of all experts, found by routing."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -106,17 +105,17 @@ class SparseMixtureOfExperts(nn.Module):
         Tensor of shape (..., d)
         """
         tokens = self._tokens(x)
-        out = torch.zeros_like(tokens)
-        for expert, rows, codes in self._expert_codes(tokens):
-            out = out.index_add(0, rows, codes @ self.synthesis[expert].mT)
+        codes, rows, experts = self._expert_codes(tokens)
+        mixed = _by_expert(codes, experts, self.synthesis)
+        out = torch.zeros_like(tokens).index_add(0, rows, mixed.to(tokens.dtype))
         return out.reshape(x.shape)
 
     def codes(self, x: Tensor) -> Tensor:
         """Sparse codes z of tokens (..., d) in the `dictionary`, of shape (..., M k')."""
         tokens = self._tokens(x)
+        codes, rows, experts = self._expert_codes(tokens)
         z = tokens.new_zeros(len(tokens), self.n_experts, self.expert_width)
-        for expert, rows, codes in self._expert_codes(tokens):
-            z[rows, expert] = codes
+        z = z.index_put((rows, experts), codes)
         return z.reshape(*x.shape[:-1], self.n_experts * self.expert_width)
 
     def dictionary(self) -> Tensor:
@@ -149,13 +148,13 @@ class SparseMixtureOfExperts(nn.Module):
         scores = (tokens @ self.router.mT).softmax(-1).sum(0) / max(len(tokens), 1)
         return self.n_experts * (share * scores).sum()
 
-    def _expert_codes(self, tokens: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Of each expert the index, the indices of the tokens sent to it, and their codes."""
+    def _expert_codes(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes of all choices, sorted by expert, with the indices of their tokens and experts."""
         gates, chosen = self.route(tokens)
-        for expert in range(self.n_experts):
-            rows, place = (chosen == expert).nonzero(as_tuple=True)
-            hidden = torch.relu(tokens[rows] @ self.analysis[expert].mT)
-            yield expert, rows, gates[rows, place, None] * hidden
+        experts, order = chosen.flatten().sort(stable=True)
+        rows = order // self.top_k
+        hidden = torch.relu(_by_expert(tokens[rows], experts, self.analysis))
+        return gates.flatten()[order, None] * hidden.to(tokens.dtype), rows, experts
 
     def _tokens(self, x: Tensor) -> Tensor:
         if x.ndim < 1 or x.shape[-1] != self.dim:
@@ -167,3 +166,10 @@ class SparseMixtureOfExperts(nn.Module):
             f"dim={self.dim}, n_experts={self.n_experts}, expert_width={self.expert_width}, "
             f"top_k={self.top_k}, renormalize={self.renormalize}"
         )
+
+
+def _by_expert(inputs: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    """Each expert's weights applied to its own inputs, which are sorted by expert."""
+    counts = torch.bincount(experts, minlength=len(weights)).tolist()
+    parts = zip(inputs.split(counts), weights, strict=True)
+    return torch.cat([part @ weight.mT for part, weight in parts])
