@@ -18,13 +18,13 @@ _TOL = 1e-11
 
 
 def _build(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
-    """Five iterations at 3 % of the penalty that makes the median row zero, steps moved."""
+    """Some percent of the penalty that makes the median row zero; steps grow to the safe one."""
     largest = [lam_max(a, b, zero_diagonal=True) for a, b in zip(q, k, strict=True)]
     layer = UnrolledSelfExpression(_N_LAYERS, 0.03 * float(np.median(largest)), dtype=torch.float64)
     with torch.no_grad():
         for t in range(_N_LAYERS):
-            cast(Tensor, layer.step[t].log).sub_(0.3 * (t + 1) / _N_LAYERS)
-            cast(Tensor, layer.lam[t].log).add_(0.2)
+            cast(Tensor, layer.step[t].log).sub_(0.3 * (1 - (t + 1) / _N_LAYERS))
+            cast(Tensor, layer.lam[t].log).add_(0.5)
     return layer
 
 
