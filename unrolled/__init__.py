@@ -85,9 +85,13 @@ from .named_operators import (
 from .self_expression import (
     LowRank,
     Ridge,
+    SelfExpressiveNetwork,
+    UnrolledSelfExpression,
 )
 from .sparse_coding import (
+    LISTA,
     SparseCoding,
+    SparseMixtureOfExperts,
 )
 from .spectral_filtering import (
     AttnScale,
@@ -97,6 +101,7 @@ from .spectral_filtering import (
 )
 
 __all__ = [
+    "LISTA",
     "ALiBi",
     "Attention",
     "AttnScale",
@@ -127,10 +132,12 @@ __all__ = [
     "ReAttention",
     "Residual",
     "Ridge",
+    "SelfExpressiveNetwork",
     "Sinkhorn",
     "Softmax",
     "SoftmaxSmoother",
     "SparseCoding",
+    "SparseMixtureOfExperts",
     "Sparsemax",
     "SpatialGaussian",
     "Symmetric",
@@ -138,6 +145,7 @@ __all__ = [
     "TopK",
     "Tupe",
     "Twicing",
+    "UnrolledSelfExpression",
     "VisionTransformer",
     "WindowedTransformer",
     "attach_huggingface",

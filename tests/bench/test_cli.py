@@ -13,7 +13,8 @@ from twinsolve.bench.check_figure import draw_deviations
 from twinsolve.bench.cli import app
 from twinsolve.bench.results import write_table
 from twinsolve.unrolled import Gaussian, SparseCoding
-from twinsolve.unrolled.sparse_coding import safe_step, soft_threshold
+from twinsolve.unrolled.sparse_coding import safe_step
+from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
 from twinsolve.unrolled.twins import catalogue, unregister
 
 KEYS = {
@@ -28,6 +29,16 @@ def small(monkeypatch):
     monkeypatch.setattr(samples, "_N_TOKENS", 64)
     monkeypatch.setattr(samples, "_CROP", 12)
     monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
+
+
+@pytest.fixture
+def few(small, monkeypatch):
+    """Some twins of several families, for what does not depend on which they are."""
+    names = {"gaussian-attention", "locally-linear", "sparse-coding-iterates",
+             "self-expression-iterates", "nonlocal-means"}  # fmt: skip
+    twins = [twin for twin in catalogue() if twin.name in names]
+    monkeypatch.setattr("twinsolve.bench.checks.catalogue", lambda: twins)
+    return twins
 
 
 def run(*arguments):
@@ -60,20 +71,28 @@ def test_check_passes_and_writes_its_results(small, tmp_path):
 
 FAULTS = {
     "threshold scaled by 2": (
-        "sparse_coding.soft_threshold",
-        lambda z, t: soft_threshold(z, 2 * t),
+        "sparse_coding.code_blocks._shrink_",
+        lambda z, one_sided: _shrink_(z / 2, one_sided) * 2,
     ),
-    "step too long": ("sparse_coding.safe_step", lambda *a: 1.5 * safe_step(*a)),
-    "diagonal left in": ("sparse_coding.SparseCoding._allowed", lambda self, visible, *a: visible),
+    "step too long": (
+        "sparse_coding.sparse_attention.safe_step",
+        lambda *a: 1.5 * safe_step(*a),
+    ),
+    "diagonal left in": (
+        "sparse_coding.code_blocks._restrict_",
+        lambda codes, block, hidden, settings: _restrict_(
+            codes, block, hidden, settings._replace(zero_diagonal=False)
+        ),
+    ),
     "bandwidth squared wrongly": (
-        "kernel_smoothing.Gaussian.bandwidth_for",
+        "kernel_smoothing.gaussian.Gaussian.bandwidth_for",
         lambda self, q, right=Gaussian.bandwidth_for: right(self, q) ** 2,
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_layer_alone_fails_the_check(small, tmp_path, monkeypatch, fault):
+def test_a_fault_in_the_layer_alone_fails_the_check(few, tmp_path, monkeypatch, fault):
     target, value = FAULTS[fault]
     monkeypatch.setattr(f"twinsolve.unrolled.{target}", value)
     result = run("--output", str(tmp_path))
@@ -85,7 +104,7 @@ def test_a_fault_in_the_layer_alone_fails_the_check(small, tmp_path, monkeypatch
     assert "locally-linear" not in failed
 
 
-def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(small, tmp_path, monkeypatch):
+def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(few, tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("out of order")
 
@@ -94,13 +113,14 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(small, tmp_path,
     assert result.exit_code == 1
     assert "RuntimeError: out of order" in result.output
     rows = json.loads((tmp_path / "table.json").read_text())
-    broken_rows = [row for row in rows if row["family"] in ("sparse_coding", "self_expression")]
+    broken_twins = {twin.name for twin in few if twin.layer is SparseCoding}
+    broken_rows = [row for row in rows if row["twin"] in broken_twins]
     assert not any(row["passed"] for row in broken_rows)
     assert all(row["deviation"] is None for row in broken_rows)
     assert all(row["passed"] for row in rows if row["family"] == "kernel_smoothing")
 
 
-def test_nothing_but_broken_layers_still_makes_a_table(small, monkeypatch):
+def test_nothing_but_broken_layers_still_makes_a_table(few, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.checks._measure", lambda *a: 1 / 0)
     table = check_twins()
     assert set(table) >= KEYS

@@ -6,8 +6,16 @@ from .low_rank_attention import (
 from .ridge_attention import (
     Ridge,
 )
+from .self_expressive_network import (
+    SelfExpressiveNetwork,
+)
+from .unrolled_ista import (
+    UnrolledSelfExpression,
+)
 
 __all__ = [
     "LowRank",
     "Ridge",
+    "SelfExpressiveNetwork",
+    "UnrolledSelfExpression",
 ]

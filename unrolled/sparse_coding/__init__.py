@@ -3,11 +3,25 @@
 from .code_blocks import (
     ista_attention,
 )
+from .coherence import (
+    analytic_step,
+    analytic_weights,
+)
+from .iteration_parameters import (
+    at_iteration,
+    positive_per_iteration,
+)
 from .iterations import (
     ista_codes,
     ista_step,
     soft_threshold,
     support_step,
+)
+from .learned_ista import (
+    LISTA,
+)
+from .mixture_of_experts import (
+    SparseMixtureOfExperts,
 )
 from .sparse_attention import (
     SparseCoding,
@@ -18,11 +32,17 @@ from .step_lengths import (
 )
 
 __all__ = [
+    "LISTA",
     "SparseCoding",
+    "SparseMixtureOfExperts",
+    "analytic_step",
+    "analytic_weights",
+    "at_iteration",
     "curvature",
     "ista_attention",
     "ista_codes",
     "ista_step",
+    "positive_per_iteration",
     "safe_step",
     "soft_threshold",
     "support_step",

@@ -1,0 +1,192 @@
+"""Sparse mixture of experts as a sparse code in a dictionary (IF-32, IF-33)."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import SparseMixtureOfExperts
+
+D, M, HIDDEN = 4, 5, 3
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def mixture(top_k=2, *, seed=0, **settings):
+    layer = SparseMixtureOfExperts(D, M, HIDDEN, top_k, dtype=torch.float64, **settings)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.normal_(generator=generator)
+    return layer
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize("top_k", range(1, M + 1))
+def test_is_the_sum_of_the_chosen_experts_if32(top_k, renormalize):
+    """Literally: every expert on every token, and a gate of zero where it is not chosen."""
+    layer, x = mixture(top_k, renormalize=renormalize), tokens(2, 7, D)
+    p = (x @ layer.router.T).softmax(-1)
+    kept = p >= p.sort(descending=True).values[..., top_k - 1 : top_k]
+    gates = p * kept
+    gates = gates / gates.sum(-1, keepdim=True) if renormalize else gates
+    every = torch.stack(
+        [torch.relu(x @ Q.T) @ P.T for Q, P in zip(layer.analysis, layer.synthesis, strict=True)]
+    )
+    assert_close(layer(x), torch.einsum("...j,j...d->...d", gates, every), atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_is_a_sparse_code_in_a_dictionary_of_width_m_hidden_if33_e0o(renormalize):
+    """The dictionary is d x (M k'); the printed d x (M k) does not even have the atoms."""
+    layer, x = mixture(2, renormalize=renormalize), tokens(50, D)
+    Z, dictionary = layer.codes(x), layer.dictionary()
+    assert dictionary.shape == (D, M * HIDDEN)
+    assert_close(Z @ dictionary.T, layer(x), atol=1e-13, rtol=0)
+    assert (Z >= 0).all()
+    assert int((Z != 0).sum(-1).max()) <= 2 * HIDDEN
+    printed = M * 2
+    assert (Z[:, :printed] @ dictionary[:, :printed].T - layer(x)).abs().max() > 1e-2
+
+
+def test_all_entries_of_the_chosen_experts_may_be_used():
+    layer = mixture(2)
+    with torch.no_grad():
+        layer.analysis.abs_()
+    Z = layer.codes(tokens(20, D).abs())
+    assert ((Z != 0).sum(-1) == 2 * HIDDEN).all()
+
+
+def test_readings_of_the_router_differ_by_the_kept_mass_e0p():
+    x = tokens(20, D)
+    first, second = mixture(2), mixture(2, renormalize=True)
+    gates, chosen = first.route(x)
+    mass = gates.sum(-1, keepdim=True)
+    assert (mass < 1).all()
+    assert_close(first(x), mass * second(x), atol=1e-14, rtol=0)
+    assert (second.route(x)[1] == chosen).all()
+    assert (first(x) - second(x)).abs().max() > 1e-2
+    assert_close(mixture(M)(x), mixture(M, renormalize=True)(x), atol=1e-14, rtol=0)
+
+
+def test_only_the_chosen_experts_are_computed(monkeypatch):
+    """Products of hidden rows: tokens x top_k, not tokens x experts."""
+    layer, rows = mixture(2), []
+    relu = torch.relu
+    monkeypatch.setattr(torch, "relu", lambda z: rows.append(len(z)) or relu(z))
+    layer(tokens(30, D))
+    assert sum(rows) == 60
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_gradcheck(renormalize):
+    layer, x = mixture(2, renormalize=renormalize), tokens(6, D)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    def run(x, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    leaves = [p.detach().clone().requires_grad_() for p in parameters]
+    assert torch.autograd.gradcheck(run, (x.requires_grad_(), *leaves))
+
+
+def test_an_expert_that_is_never_chosen_gets_no_gradient_and_hurts_nobody():
+    layer, x = mixture(2), tokens(20, D).abs()
+    with torch.no_grad():
+        layer.router[3] = -100
+    assert (layer.route(x)[1] != 3).all()
+    layer(x).square().sum().backward()
+    assert (layer.analysis.grad[3] == 0).all()
+    assert (layer.synthesis.grad[3] == 0).all()
+    assert (layer.analysis.grad[0] != 0).any()
+    assert torch.isfinite(layer.router.grad).all()
+
+
+@pytest.mark.parametrize("shape", [(0, D), (3, 0, D), (D,), (1, D)])
+def test_no_tokens_and_one_token(shape):
+    layer, x = mixture(2), tokens(*shape)
+    assert layer(x).shape == shape
+    assert layer.codes(x).shape == (*shape[:-1], M * HIDDEN)
+    assert layer.balance_loss(x).isfinite()
+    layer(x).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision(dtype):
+    layer, x = mixture(2).to(dtype), tokens(100, D).to(dtype)
+    found = layer(x)
+    assert found.dtype == layer.codes(x).dtype == dtype
+    exact = layer.double()(x.double())
+    # Rounded scores may choose another expert where two are nearly alike; elsewhere a product of
+    # four factors and sums of few terms.
+    error = (found.double() - exact).abs().amax(-1)
+    near = 32 * torch.finfo(dtype).eps * exact.abs().max()
+    assert (error < near).float().mean() > 0.95
+    best = (x.double() @ layer.router.T).softmax(-1).sort(descending=True).values
+    clear = best[:, 1] > (1 + 100 * torch.finfo(dtype).eps) * best[:, 2]
+    assert clear.float().mean() > 0.5
+    assert (error[clear] < near).all()
+
+
+def test_trains_under_autocast():
+    layer, x = mixture(M).float(), tokens(30, D).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, codes = layer(x), layer.codes(x)
+    found.sum().backward()
+    assert_close(found, layer(x), rtol=0, atol=0.02 * float(found.detach().abs().max()))
+    assert_close(codes, layer.codes(x), rtol=0, atol=0.02 * float(codes.detach().abs().max()))
+
+
+def test_balance_loss_is_one_where_all_are_used_alike_and_m_where_one_is():
+    layer, x = mixture(1), torch.eye(D, dtype=torch.float64).repeat(3, 1)
+    with torch.no_grad():
+        layer.router.copy_(100 * torch.eye(M, D))
+    assert float(layer.balance_loss(x).detach()) == pytest.approx(M / D)
+    with torch.no_grad():
+        layer.router.zero_()
+        layer.router[2] = 100
+    assert float(layer.balance_loss(x).detach()) == pytest.approx(M)
+    x = tokens(500, D)
+    crowded = mixture(2)
+    loss = crowded.balance_loss(x)
+    share = torch.bincount(crowded.route(x)[1].flatten(), minlength=M) / 1000
+    expected = M * (share * (x @ crowded.router.T).softmax(-1).mean(0)).sum()
+    assert_close(loss, expected)
+    loss.backward()
+    assert (crowded.router.grad != 0).any()
+
+
+def test_state_dict_reset_and_meta_device():
+    torch.manual_seed(0)
+    layer, x = SparseMixtureOfExperts(D, M, HIDDEN), tokens(5, D).float()
+    other = SparseMixtureOfExperts(D, M, HIDDEN)
+    assert (other(x) - layer(x)).abs().max() > 1e-3
+    other.load_state_dict(layer.state_dict())
+    assert_close(other(x), layer(x), atol=0, rtol=0)
+    other.reset_parameters()
+    assert (other(x) - layer(x)).abs().max() > 1e-3
+    assert other.synthesis.abs().max() <= HIDDEN**-0.5
+    assert other.analysis.abs().max() <= D**-0.5
+    assert SparseMixtureOfExperts(D, M, HIDDEN, device="meta").router.is_meta
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"dim": 0}, "dim: must be a whole number >= 1"),
+        ({"n_experts": 0}, "n_experts: must be a whole number >= 1"),
+        ({"expert_width": 1.5}, "expert_width: must be a whole number >= 1"),
+        ({"top_k": 0}, "top_k: must be a whole number >= 1"),
+        ({"top_k": 4}, "top_k: must be at most the 3 experts, got 4"),
+    ],
+)
+def test_bad_settings_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        SparseMixtureOfExperts(**({"dim": 2, "n_experts": 3, "expert_width": 4} | arguments))
+
+
+def test_bad_tokens_are_named():
+    with pytest.raises(ValueError, match=r"x: must be \(\.\.\., 4\), got \(2, 3\)"):
+        mixture()(tokens(2, 3))

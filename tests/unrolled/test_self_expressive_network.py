@@ -1,0 +1,233 @@
+"""The self-expressive network (CL-11)."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from torch.testing import assert_close
+
+from twinsolve.solvers import lasso_objective, sparse_self_expression
+from twinsolve.unrolled import SelfExpressiveNetwork
+from twinsolve.unrolled.self_expression import self_expressive_network as module
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def network(in_features=5, *, width=8, threshold=0.05, seed=0, **settings):
+    torch.manual_seed(seed)
+    return SelfExpressiveNetwork(
+        in_features, hidden_features=(16,), width=width, threshold=threshold,
+        dtype=torch.float64, **settings,
+    )  # fmt: skip
+
+
+def dense(layer, queries, keys=None):
+    """The whole matrix, with gradients."""
+    Q, K = layer.query(queries), layer.key(queries if keys is None else keys)
+    products, b = Q @ K.T, layer.threshold()
+    C = torch.where(products.abs() > b, products - b * products.sign(), 0) / layer.width
+    return C if keys is not None else C * (1 - torch.eye(len(Q), dtype=C.dtype))
+
+
+def dense_objective(layer, X):
+    C, r = dense(layer, X), layer.l1_ratio
+    penalty = r * C.abs().sum(1) + (1 - r) / 2 * C.square().sum(1)
+    return layer.gamma / 2 * (X - C @ X).square().sum(1) + penalty
+
+
+@pytest.fixture(params=[1024, 7, 1])
+def block(request, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", request.param)
+
+
+@pytest.mark.usefixtures("block")
+def test_blocks_give_what_the_whole_matrix_gives():
+    layer, X, Y = network(), tokens(23, 5), tokens(9, 5, seed=1)
+    for queries, keys in ((X, None), (Y, X)):
+        C = dense(layer, queries, keys).detach()
+        found = layer.coefficients(queries, keys)
+        assert isinstance(found, csr_array)
+        assert_close(found.toarray(), C.numpy(), atol=1e-15, rtol=0)
+        assert found.nnz == int((C != 0).sum()) < C.numel()
+        points = X if keys is None else keys
+        assert_close(layer(queries, keys), C @ points, atol=1e-14, rtol=0)
+    assert_close(layer.objective(X), dense_objective(layer, X), atol=0, rtol=1e-13)
+
+
+@pytest.mark.usefixtures("block")
+def test_gradients_of_the_streamed_loss():
+    layer, X, rows = network(), tokens(17, 5), torch.tensor([3, 0, 16, 8])
+    layer.loss(X, rows).backward()
+    found = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    dense_objective(layer, X)[rows].mean().backward()
+    for grad, parameter in zip(found, layer.parameters(), strict=True):
+        assert (parameter.grad != 0).any()
+        assert_close(grad, parameter.grad, atol=1e-12, rtol=1e-12)
+
+
+def test_gradcheck():
+    layer, X = network(3, width=4), tokens(5, 3)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    class Losses(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, X):
+            return self.layer.objective(X)
+
+    def run(X, *values):
+        named = {f"layer.{name}": value for name, value in zip(names, values, strict=True)}
+        return torch.func.functional_call(Losses(), named, (X,))
+
+    leaves = [p.detach().clone().requires_grad_() for p in parameters]
+    assert torch.autograd.gradcheck(run, (X.requires_grad_(), *leaves))
+
+
+@pytest.mark.usefixtures("block")
+def test_a_token_is_never_used_for_itself():
+    layer, X = network(), tokens(23, 5)
+    assert (layer.coefficients(X).diagonal() == 0).all()
+    assert (layer.coefficients(X, X).diagonal() != 0).any()
+    rows = torch.tensor([20, 2, 2])
+    assert_close(layer.objective(X, rows), layer.objective(X)[rows], atol=0, rtol=1e-13)
+
+
+def test_rows_may_be_a_mask_or_count_from_the_end():
+    layer, X = network(), tokens(12, 5)
+    all_rows = layer.objective(X)
+    mask = torch.arange(12) % 3 == 1
+    assert_close(layer.objective(X, mask), all_rows[mask], atol=0, rtol=1e-13)
+    assert_close(layer.objective(X, torch.tensor([-1])), all_rows[-1:], atol=0, rtol=1e-13)
+    with pytest.raises(IndexError):
+        layer.objective(X, torch.tensor([12]))
+
+
+def test_memory_is_that_of_blocks(monkeypatch):
+    """No n x n matrix is kept for the backward pass, nor the activations of all keys."""
+    monkeypatch.setattr(module, "_BLOCK", 20)
+    n, layer, kept = 400, network(width=4), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
+        layer.loss(tokens(n, 5), torch.arange(40))
+    assert max(kept) <= n * 5
+
+
+def test_loss_is_the_elastic_net_scaled_cl11_cl2():
+    layer, X = network(gamma=50.0, l1_ratio=0.7), tokens(20, 5)
+    C = layer.coefficients(X)
+    expected = 25.0 * lasso_objective(X, X, C, lam=2 / 50.0, l1_ratio=0.7)
+    assert_close(layer.objective(X).detach().numpy(), expected, atol=0, rtol=1e-13)
+    assert float(layer.loss(X).detach()) == pytest.approx(expected.mean())
+
+
+def test_training_comes_close_to_the_certified_optimum_and_never_below():
+    X = torch.nn.functional.normalize(tokens(24, 4), dim=1)
+    layer = network(4, width=64, gamma=20.0)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=3e-3)
+    solution = sparse_self_expression(X, lam=2 / 20.0, l1_ratio=0.9, tol=1e-10)
+    lowest = 10 * (solution.objective - solution.gap * (X.numpy() ** 2).sum(axis=1))
+    first = layer.loss(X).item()
+    for step in range(400):
+        optimizer.zero_grad()
+        losses = layer.objective(X)
+        if step % 20 == 0:
+            assert (losses.detach().numpy() >= lowest).all()
+        losses.mean().backward()
+        optimizer.step()
+    final = layer.objective(X).detach().numpy()
+    assert (final >= lowest).all()
+    assert final.mean() - lowest.mean() < 0.2 * (first - lowest.mean())
+    assert (layer.coefficients(X).diagonal() == 0).all()
+
+
+def test_initial_threshold_leaves_coefficients_and_gradients_alive():
+    torch.manual_seed(0)
+    X = torch.nn.functional.normalize(torch.randn(30, 500), dim=1)
+    layer = SelfExpressiveNetwork(500)
+    assert layer.coefficients(X).nnz > 0.5 * 30 * 29
+    layer.loss(X).backward()
+    assert all((parameter.grad != 0).any() for parameter in layer.parameters())
+
+
+def test_threshold_stays_positive():
+    layer = network(threshold=0.01)
+    layer.loss(tokens(20, 5)).backward()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.sub_(parameter.grad)
+    assert float(layer.threshold().detach()) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision(dtype):
+    layer, X = network().to(dtype), tokens(30, 5).to(dtype)
+    found, losses = layer(X), layer.objective(X)
+    assert found.dtype == dtype
+    assert layer.coefficients(X).dtype == np.float32
+    exact = layer.double()
+    # Two perceptrons of two layers, rounded at each; products and sums in float32.
+    near = 64 * torch.finfo(dtype).eps
+    reference = exact(X.double())
+    assert (found.double() - reference).abs().max() < near * reference.abs().max()
+    reference = exact.objective(X.double())
+    assert (losses.double() - reference).abs().max() < near * reference.abs().max()
+
+
+def test_trains_under_autocast():
+    layer, X = network().float(), tokens(30, 5).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = layer.loss(X)
+    loss.backward()
+    assert_close(loss, layer.loss(X), rtol=0.02, atol=0)
+
+
+def test_no_tokens_and_one_token():
+    layer = network()
+    assert layer(tokens(0, 5)).shape == (0, 5)
+    assert layer.coefficients(tokens(0, 5)).shape == (0, 0)
+    assert layer.coefficients(tokens(3, 5), tokens(0, 5)).shape == (3, 0)
+    assert (layer(tokens(1, 5)) == 0).all()
+    x = tokens(1, 5)
+    assert_close(layer.objective(x)[0], 100 * x.square().sum(), atol=1e-12, rtol=0)
+    assert layer.objective(tokens(4, 5), torch.arange(0)).shape == (0,)
+
+
+def test_state_dict_reset_and_meta_device():
+    layer, other, X = network(), network(seed=1, threshold=0.3), tokens(9, 5)
+    assert (other(X) - layer(X)).abs().max() > 1e-3
+    other.load_state_dict(layer.state_dict())
+    assert_close(other(X), layer(X), atol=0, rtol=0)
+    other.reset_parameters()
+    assert float(other.threshold().detach()) == pytest.approx(0.3)
+    assert (other(X) - layer(X)).abs().max() > 1e-3
+    assert SelfExpressiveNetwork(5, device="meta").query[0].weight.is_meta
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"in_features": 0}, "in_features: must be a whole number >= 1"),
+        ({"width": 0}, "width: must be a whole number >= 1"),
+        ({"hidden_features": (3, 0)}, "hidden_features: must be a whole number >= 1"),
+        ({"gamma": 0.0}, "gamma: must be finite and > 0"),
+        ({"l1_ratio": 1.5}, r"l1_ratio: must be in \(0, 1\]"),
+        ({"threshold": -1.0}, "threshold: must be finite and > 0"),
+    ],
+)
+def test_bad_settings_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        SelfExpressiveNetwork(**({"in_features": 3} | arguments))
+
+
+def test_bad_tokens_are_named():
+    with pytest.raises(ValueError, match=r"queries: must be \(n_points, 5\), got \(3, 4\)"):
+        network()(tokens(3, 4))
+    with pytest.raises(ValueError, match=r"keys: must be \(n_points, 5\), got \(2, 3, 5\)"):
+        network().coefficients(tokens(3, 5), tokens(2, 3, 5))

@@ -1,0 +1,216 @@
+"""Unrolled self-expression (SE-15)."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.solvers import ista, lasso_objective, sparse_self_expression
+from twinsolve.unrolled import UnrolledSelfExpression
+
+LAM = 0.4
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def unrolled(n_iter, lam=LAM, **settings):
+    return UnrolledSelfExpression(n_iter, lam, dtype=torch.float64, **settings)
+
+
+def moved(layer, scale=0.2):
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(scale * noise)
+    return layer
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 5, 10])
+def test_is_ista_at_the_initial_parameters(n_iter):
+    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
+    layer = unrolled(n_iter)
+    expected = ista(X, X, lam=LAM, n_iter=n_iter, zero_diagonal=True).coef
+    # The penalty is stored as its logarithm.
+    assert_close(layer(X).detach().numpy(), expected, atol=1e-14, rtol=0)
+    expected = ista(Y, X, lam=LAM, n_iter=n_iter).coef
+    assert_close(layer(Y, X).detach().numpy(), expected, atol=1e-14, rtol=0)
+
+
+def test_converges_to_the_solved_coefficients():
+    X, layer = tokens(12, 6), unrolled(3)
+    layer.n_iter = 20_000
+    with torch.no_grad():
+        found = layer(X).numpy()
+    solved = sparse_self_expression(X, lam=LAM, tol=1e-12).coef.toarray()
+    assert_close(found, solved, atol=1e-6, rtol=0)
+
+
+def test_without_the_zeroed_diagonal_the_solution_collapses_e3g():
+    """Given as other points, tokens code themselves: the diagonal carries most of the mass."""
+    X, layer = tokens(12, 20), unrolled(200, 0.1)
+    C = layer(X, X).detach().abs()
+    assert (C.diagonal() / C.sum(1)).min() > 0.9
+    assert (layer(X).diagonal() == 0).all()
+
+
+def test_acts_on_features():
+    torch.manual_seed(0)
+    features = nn.Sequential(nn.Linear(5, 8), nn.Tanh()).double()
+    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
+    layer = unrolled(5, features=features)
+    assert_close(layer(X), unrolled(5)(features(X)), atol=0, rtol=0)
+    assert_close(layer(Y, X), unrolled(5)(features(Y), features(X)), atol=0, rtol=0)
+    layer.objective(X, layer(X)).sum().backward()
+    assert (features[0].weight.grad != 0).any()
+
+
+def test_new_points_do_not_depend_on_each_other():
+    layer, X, Y = moved(unrolled(5)), tokens(12, 5), tokens(7, 5, seed=1)
+    assert_close(layer(Y[2:3], X), layer(Y, X)[2:3], atol=1e-15, rtol=0)
+
+
+def test_objective_is_that_of_the_solver():
+    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
+    layer = moved(unrolled(3))
+    C, codes = layer(X).detach(), layer(Y, X).detach()
+    found = layer.objective(X, C)
+    assert_close(found.numpy(), lasso_objective(X, X, C, lam=LAM), atol=1e-13, rtol=0)
+    found = layer.objective(Y, codes, X)
+    assert_close(found.numpy(), lasso_objective(Y, X, codes, lam=LAM), atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("new_points", [False, True])
+def test_gradcheck(new_points):
+    layer = moved(unrolled(3))
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    points = (tokens(5, 3), tokens(6, 3, seed=1))[: 1 + new_points]
+
+    def run(*inputs):
+        values = dict(zip(names, inputs[len(points) :], strict=True))
+        return torch.func.functional_call(layer, values, inputs[: len(points)])
+
+    leaves = [x.detach().clone().requires_grad_() for x in (*points, *parameters)]
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    X, layer = tokens(23, 5), moved(unrolled(4))
+
+    def run():
+        x = X.clone().requires_grad_()
+        C = layer(x)
+        return C.detach(), torch.autograd.grad(C.square().sum(), x)[0]
+
+    expected = run()
+    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 7)
+    for found, reference in zip(run(), expected, strict=True):
+        assert_close(found, reference, atol=1e-14, rtol=0)
+
+
+def test_memory_of_the_backward_pass_is_the_coefficients_not_the_iterates(monkeypatch):
+    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 20)
+    X, layer = tokens(200, 4).requires_grad_(), unrolled(8)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
+        layer(X)
+    assert sum(kept) < 200 * 200
+
+
+def test_batches_and_state_dict_and_reset():
+    X = tokens(2, 3, 9, 4)
+    layer = unrolled(3)
+    first = layer(X)
+    assert first.shape == (2, 3, 9, 9)
+    assert_close(first[1, 2], layer(X[1, 2]), atol=1e-14, rtol=0)
+    assert_close(layer(X, X[0, 0])[1, 2], layer(X[1, 2], X[0, 0]), atol=1e-14, rtol=0)
+    moved(layer)
+    other = unrolled(3, 2.0)
+    other.load_state_dict(layer.state_dict())
+    assert_close(other(X), layer(X), atol=0, rtol=0)
+    layer.reset_parameters()
+    assert_close(layer(X), first, atol=1e-15, rtol=0)
+
+
+def test_fewer_iterations_stop_early_and_more_repeat_the_last():
+    X, layer = tokens(9, 4), moved(unrolled(2))
+    deep = unrolled(4)
+    for t in range(4):
+        for name in ("step", "lam"):
+            own = getattr(layer, name)[min(t, 1)]
+            getattr(deep, name)[t].load_state_dict(own.state_dict())
+    for K in (0, 1, 2, 4):
+        changed = copy.deepcopy(layer)
+        changed.n_iter = deep.n_iter = K
+        assert_close(changed(X), deep(X), atol=0, rtol=0)
+    assert (layer(X) - deep(X)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_lower_precision(dtype):
+    X, layer = tokens(40, 16).to(dtype), unrolled(10)
+    found = layer(X)
+    assert found.dtype == dtype
+    exact = layer(X.double())
+    error = (found.double() - exact).abs().max()
+    # Iterated in float32 at least; rounded once.
+    assert error < 8 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+def test_degenerate_points():
+    layer = unrolled(5)
+    assert layer(tokens(0, 4)).shape == (0, 0)
+    assert (layer(tokens(1, 4)) == 0).all()
+    assert layer(tokens(3, 4), tokens(0, 4)).shape == (3, 0)
+    X = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
+    C = layer(X)
+    assert (C == 0).all()
+    C.sum().backward()
+    assert torch.isfinite(X.grad).all()
+    same = layer(torch.ones(4, 3, dtype=torch.float64)).detach()
+    expected = ista(np.ones((4, 3)), np.ones((4, 3)), lam=LAM, n_iter=5, zero_diagonal=True).coef
+    assert_close(same.numpy(), expected, atol=1e-14, rtol=0)
+
+
+def test_exports():
+    layer, X = unrolled(2), tokens(5, 4)
+    program = torch.export.export(layer, (X,))
+    assert_close(program.module()(X), layer(X))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [((0, 1.0), "n_iter: must be a whole number >= 1"), ((2, -1.0), "lam: must be finite and > 0")],
+)
+def test_bad_settings_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        UnrolledSelfExpression(*arguments)
+
+
+@pytest.mark.parametrize("shapes", [[(4,)], [(5, 3), (5, 4)]])
+def test_bad_points_are_named(shapes):
+    with pytest.raises(ValueError, match=r"queries: must be \(\.\.\., n_queries, d\)"):
+        unrolled(2)(*(tokens(*shape) for shape in shapes))
+
+
+@pytest.mark.slow
+def test_learned_steps_and_penalties_lower_the_objective_on_new_points():
+    X, layer = nn.functional.normalize(tokens(120, 20), dim=1), unrolled(5, 0.3)
+    training, held_out = X[:60], X[60:]
+    before = layer.objective(held_out, layer(held_out)).mean().item()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
+    for _ in range(200):
+        optimizer.zero_grad()
+        layer.objective(training, layer(training)).mean().backward()
+        optimizer.step()
+    after = layer.objective(held_out, layer(held_out)).mean().item()
+    lowest = sparse_self_expression(held_out, lam=0.3).objective.mean()
+    assert lowest <= after < before

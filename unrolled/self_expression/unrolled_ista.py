@@ -1,0 +1,158 @@
+"""Unrolled self-expression: ISTA iterations with learned steps and penalties on features."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Positive, check_count, check_positive, map_query_blocks
+from ..sparse_coding import at_iteration, positive_per_iteration, safe_step, soft_threshold
+
+
+class UnrolledSelfExpression(nn.Module):
+    """Sparse self-expression by unrolled ISTA iterations with learned steps and penalties.
+
+    With features ``Z = features(X)``, iteration t from ``C = 0`` is ::
+
+        C <- S_{s_t lam_t / 2}( C + s_t (Z - C Z) Z^T ),     then diag(C) <- 0
+
+    with ``s_t = step_t / |Z^T Z|_F``. At the initial parameters this is ISTA on ::
+
+        min_{diag(C) = 0}  |Z - C Z|_F^2 + lam |C|_1
+
+    Steps are relative to the safe step and penalties are numbers, so what is learned on some points
+    serves any others. Other points are coded in given ones by ``forward(queries, keys)``, for which
+    no diagonal is excluded. Rows are taken in blocks, recomputed in the backward pass, so that
+    beside the coefficients memory is O(block * n_keys).
+
+    Parameters
+    ----------
+    n_iter : int
+        Number of iterations >= 1, with parameters of their own. The attribute may be changed later:
+        fewer stop early, more repeat the last one's parameters.
+    lam : float
+        Penalty > 0 on the scale above, of every iteration at first, and always that of `objective`.
+        Row i is zero iff ``lam >= 2 max_{j != i} |z_i . z_j|``. The papers give no default.
+    features : nn.Module, optional
+        Feature map of points (..., n, d) to (..., n, e). None is the identity.
+
+    Attributes
+    ----------
+    step, lam : ModuleList of Positive
+        ``step[t]()``, 1 at first, and ``lam[t]()``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or queries and keys differ in width.
+
+    References
+    ----------
+    EQUATIONS SE-12, SE-15, SE-15L, LS-3; the printed iteration has faults E3-d to E3-g.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import UnrolledSelfExpression
+    >>> X = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
+    >>> UnrolledSelfExpression(200, lam=0.5)(X).detach().round(decimals=2)
+    tensor([[0.0000, 0.4400, 0.0000],
+            [1.7500, 0.0000, 0.0000],
+            [0.0000, 0.0000, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        n_iter: int,
+        lam: float,
+        *,
+        features: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.n_iter = check_count(n_iter, "n_iter", 1)
+        self.penalty = check_positive(lam, "lam")
+        self.features = nn.Identity() if features is None else features
+        self.step = positive_per_iteration(1.0, n_iter, "step", **factory)
+        self.lam = positive_per_iteration(lam, n_iter, "lam", **factory)
+
+    def reset_parameters(self) -> None:
+        """Return steps and penalties to their values at construction; features stay."""
+        for value in (*self.step, *self.lam):
+            assert isinstance(value, Positive)
+            value.reset_parameters()
+
+    def forward(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
+        """Coefficients of each query in the keys.
+
+        Parameters
+        ----------
+        queries : Tensor of shape (..., n_queries, d)
+        keys : Tensor of shape (..., n_keys, d), optional
+            None takes the queries themselves, each without itself.
+
+        Returns
+        -------
+        Tensor of shape (..., n_queries, n_keys)
+            bfloat16 and float16 iterate in float32.
+        """
+        q, k = self._features(queries, keys)
+        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide), k.to(wide)
+        unit = safe_step(k).to(wide)
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            own = None if keys is not None else _diagonal(rows, start, k)
+            codes = rows.new_zeros(*rows.shape[:-1], k.shape[-2])
+            for t in range(self.n_iter):
+                step = unit * at_iteration(self.step, t).to(wide)
+                residual = rows - codes @ k if t else rows
+                codes = soft_threshold(
+                    codes + step * (residual @ k.mT), step * at_iteration(self.lam, t).to(wide) / 2
+                )
+                codes = codes if own is None else codes.masked_fill(own, 0)
+            return codes.to(dtype)
+
+        return map_query_blocks(block, q)
+
+    def objective(
+        self, queries: Tensor, coefficients: Tensor, keys: Tensor | None = None
+    ) -> Tensor:
+        """``|z - c Z|^2 + lam |c|_1`` of each row, at the penalty given at construction.
+
+        A loss for the steps and penalties; features that are trained on it alone collapse to zero.
+
+        Parameters
+        ----------
+        queries : Tensor of shape (..., n_queries, d)
+        coefficients : Tensor of shape (..., n_queries, n_keys)
+        keys : Tensor of shape (..., n_keys, d), optional
+
+        Returns
+        -------
+        Tensor of shape (..., n_queries)
+        """
+        q, k = self._features(queries, keys)
+        residual = q - coefficients @ k
+        return residual.square().sum(-1) + self.penalty * coefficients.abs().sum(-1)
+
+    def _features(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor]:
+        if queries.ndim < 2 or (keys is not None and keys.shape[-1] != queries.shape[-1]):
+            shape = None if keys is None else tuple(keys.shape)
+            raise ValueError(
+                f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
+                f"{tuple(queries.shape)} and {shape}"
+            )
+        q = self.features(queries)
+        return q, q if keys is None else self.features(keys)
+
+    def extra_repr(self) -> str:
+        return f"n_iter={self.n_iter}, lam={self.penalty:.4g}"
+
+
+def _diagonal(rows: Tensor, start: int, k: Tensor) -> Tensor:
+    """Where a key is the query itself, for a block of queries that begins at `start`."""
+    own = torch.arange(start, start + rows.shape[-2], device=rows.device)
+    return own[:, None] == torch.arange(k.shape[-2], device=rows.device)

@@ -1,0 +1,87 @@
+"""Twins: the self-expressive network, its formula, and the elastic net that bounds its loss."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....solvers import sparse_self_expression
+from ...self_expression import SelfExpressiveNetwork
+from ..registry import Array, Twin, register
+from ..relations import Bound, Identity
+
+_TOL = 1e-9
+
+
+def _build(X: Array) -> SelfExpressiveNetwork:
+    """Weights drawn large enough for products of many sizes, some below the threshold."""
+    generator = torch.Generator().manual_seed(0)
+    network = SelfExpressiveNetwork(
+        X.shape[1], hidden_features=(32, 32), width=16, threshold=0.3, dtype=torch.float64
+    )
+    size = X.shape[1] ** 0.5 / np.linalg.norm(X, axis=1).mean()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("weight"):
+                scale = size if name.split(".")[1] == "0" else 1.0
+                std = scale * parameter.shape[1] ** -0.5
+                parameter.normal_(std=std, generator=generator)
+            elif name.endswith("bias"):
+                parameter.normal_(std=0.1, generator=generator)
+    return network
+
+
+def _solve(network: SelfExpressiveNetwork, X: Array) -> Array:
+    Q, K = _perceptron(network.query, X), _perceptron(network.key, X)
+    b = float(network.threshold().detach().double())
+    products = Q @ K.T
+    C = np.where(np.abs(products) > b, products - np.sign(products) * b, 0) / network.width
+    np.fill_diagonal(C, 0)
+    return np.hstack([C @ X, C, (_loss(network, X, C) / network.gamma)[:, None]])
+
+
+def _perceptron(perceptron: torch.nn.Module, X: Array) -> Array:
+    weights = [w.detach().cpu().double().numpy() for w in perceptron.parameters()]
+    *hidden, (W, b) = zip(weights[::2], weights[1::2], strict=True)
+    for V, a in hidden:
+        X = np.maximum(X @ V.T + a, 0)
+    return np.tanh(X @ W.T + b)
+
+
+def _loss(network: SelfExpressiveNetwork, X: Array, C: Array) -> Array:
+    r = network.l1_ratio
+    penalty = r * np.abs(C).sum(axis=1) + (1 - r) / 2 * (C**2).sum(axis=1)
+    return network.gamma / 2 * ((X - C @ X) ** 2).sum(axis=1) + penalty
+
+
+def _output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
+    """Reconstructions, coefficients, and losses in units of gamma."""
+    coefficients = torch.from_numpy(network.coefficients(X).toarray()).to(X.dtype)
+    loss = network.objective(X)[:, None] / network.gamma
+    return torch.cat([network(X), coefficients, loss.to(X.dtype)], dim=1)
+
+
+def _bound(network: SelfExpressiveNetwork, X: Tensor) -> tuple[Array, Array]:
+    """Certified lower bounds of the elastic net, and the network's losses, for each token."""
+    tokens, scale = X.double().numpy(), network.gamma / 2
+    solution = sparse_self_expression(tokens, lam=1 / scale, l1_ratio=network.l1_ratio, tol=_TOL)
+    lowest = solution.objective - solution.gap * (tokens**2).sum(axis=1)
+    return scale * lowest, network.objective(X).detach().double().numpy()
+
+
+for name, relation in (("", Identity()), ("-bound", Bound())):
+    register(
+        Twin(
+            name=f"self-expressive-network{name}",
+            family="self_expression",
+            relation=relation,  # type: ignore[arg-type]
+            equation="CL-11",
+            source="Zhang, You, Vidal and Li (2021)",
+            layer=SelfExpressiveNetwork,
+            build=_build,
+            solve=_solve,
+            inputs="features",
+            apply=_output,
+            bound=_bound,
+            passes=lambda network: len(network.query),
+        )
+    )

@@ -1,0 +1,151 @@
+"""Twins: ISTA for sparse self-expression, and its unrolled form on features."""
+
+import copy
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....solvers import ista, lam_max, lasso_objective, sparse_self_expression
+from ...self_expression import UnrolledSelfExpression
+from ..parameters import iteration_values
+from ..registry import Array, Problem, Twin, register
+from ..relations import Identity, Iterate, Limit, Rate
+
+_N_LAYERS = 5
+_TOL = 1e-11
+
+
+def _build(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
+    """Some percent of the penalty that makes the median row zero; steps grow to the safe one."""
+    largest = [lam_max(a, b, zero_diagonal=True) for a, b in zip(q, k, strict=True)]
+    layer = UnrolledSelfExpression(_N_LAYERS, 0.03 * float(np.median(largest)), dtype=torch.float64)
+    with torch.no_grad():
+        for t in range(_N_LAYERS):
+            cast(Tensor, layer.step[t].log).sub_(0.3 * (1 - (t + 1) / _N_LAYERS))
+            cast(Tensor, layer.lam[t].log).add_(0.5)
+    return layer
+
+
+def _build_learned(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
+    """A feature map, and penalties that differ from iteration to iteration."""
+    layer, generator = _build(q, k, v), torch.Generator().manual_seed(0)
+    features = torch.nn.Linear(q.shape[-1], q.shape[-1], dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in features.parameters():
+            parameter.normal_(std=q.shape[-1] ** -0.5, generator=generator)
+        for t in range(_N_LAYERS):
+            cast(Tensor, layer.lam[t].log).add_(0.5 * t)
+    layer.features = features
+    return layer
+
+
+def _features(layer: UnrolledSelfExpression, points: Array) -> Array:
+    """A network of the user's own, evaluated in float64."""
+    features = copy.deepcopy(layer.features).double().eval()
+    with torch.no_grad():
+        return np.asarray(features(torch.from_numpy(points)).cpu())
+
+
+def _steps(layer: UnrolledSelfExpression, Z: Array, n_iter: int) -> Array:
+    norm = np.linalg.norm(Z.T @ Z)
+    return iteration_values(layer.step, n_iter) / (norm if norm > 0 else 1.0)
+
+
+def _lam(layer: UnrolledSelfExpression) -> float:
+    return float(iteration_values(layer.lam, 1)[0])
+
+
+def _is_ista(layer: UnrolledSelfExpression) -> bool:
+    lams = iteration_values(layer.lam, len(layer.lam))
+    return bool(lams.min() == lams.max())
+
+
+def _solve(
+    layer: UnrolledSelfExpression, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    Z = _features(layer, q)
+    steps = _steps(layer, Z, layer.n_iter)
+    codes = ista(Z, Z, lam=_lam(layer), n_iter=layer.n_iter, step=steps, zero_diagonal=True)
+    return codes.coef @ v
+
+
+def _solve_new_points(
+    layer: UnrolledSelfExpression, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    Q, K = _features(layer, q), _features(layer, k)
+    steps = _steps(layer, K, layer.n_iter)
+    return ista(Q, K, lam=_lam(layer), n_iter=layer.n_iter, step=steps).coef @ v
+
+
+def _solve_recursion(
+    layer: UnrolledSelfExpression, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """``C <- S_th(Z We + C S)`` with the n x n matrix S, a column of C after the other."""
+    Z, n = _features(layer, q), len(q)
+    lams = iteration_values(layer.lam, layer.n_iter)
+    C = np.zeros((n, n))
+    for step, lam in zip(_steps(layer, Z, layer.n_iter), lams, strict=True):
+        pull, keep = step * Z.T, np.eye(n) - step * (Z @ Z.T)
+        z = Z @ pull + C @ keep
+        C = z - np.clip(z, -step * lam / 2, step * lam / 2)
+        C -= np.diag(C.diagonal())
+    return C @ v
+
+
+def _problem(layer: UnrolledSelfExpression, q: Array, k: Array, head: int = 0) -> Problem:
+    Z, lam = _features(layer, q), _lam(layer)
+    solution = sparse_self_expression(Z, lam=lam, tol=_TOL)
+
+    def objective(codes: Array) -> float:
+        if np.diagonal(codes).any():
+            return float("inf")
+        return float(lasso_objective(Z, Z, codes, lam=lam).sum())
+
+    coef = solution.coef.toarray()
+    lower_bound = float((solution.objective - solution.gap * (Z**2).sum(axis=1)).sum())
+    return Problem(coef, objective, lower_bound, _rate(layer, Z, coef))
+
+
+def _rate(layer: UnrolledSelfExpression, Z: Array, coef: Array) -> float:
+    """``|C*|_F^2`` over the shortest step, proved if none exceeds ``1 / |Z|_2^2`` (SE-15)."""
+    steps = _steps(layer, Z, len(layer.step))
+    if steps.max() * np.linalg.norm(Z, 2) ** 2 > 1 + 1e-12:
+        return float("inf")
+    return float((coef**2).sum() / steps.min())
+
+
+def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) -> float:
+    return max(
+        float(np.ptp(Q @ K.T)) * _steps(layer, K, len(layer.step)).max()
+        for Q, K in ((_features(layer, a), _features(layer, b)) for a, b in zip(q, k, strict=True))
+    )
+
+
+_SELF = {"pairing": "self", "apply": lambda layer, q, k, v: layer(q) @ v}
+_CROSS = {"pairing": "cross", "apply": lambda layer, q, k, v: layer(q, k) @ v}
+_AS_ISTA = {"build": _build, "covers": _is_ista, "problem": _problem}
+
+for name, equation, relation, settings in (
+    ("iterates", "SE-15", Iterate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
+    ("rate", "SE-15", Rate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
+    ("limit", "SE-12", Limit(), {"solve": _solve, **_SELF, **_AS_ISTA}),
+    ("recursion", "SE-15L", Identity(),
+     {"solve": _solve_recursion, "build": _build_learned, **_SELF}),
+    ("new-points", "SE-18", Iterate(),
+     {"solve": _solve_new_points, "build": _build, "covers": _is_ista, **_CROSS}),
+):  # fmt: skip
+    register(
+        Twin(
+            name=f"unrolled-self-expression-{name}",
+            family="self_expression",
+            relation=relation,  # type: ignore[arg-type]
+            equation=equation,
+            source="Attention: Self-Expression Is All You Need, eq. 12 and 15",
+            layer=UnrolledSelfExpression,
+            logit_range=_logit_range,
+            passes=lambda layer: max(layer.n_iter, 1),
+            **settings,  # type: ignore[arg-type]
+        )
+    )

@@ -1,0 +1,232 @@
+"""Twins: ISTA and the LISTA family, whose iterates are its own or of a problem near by."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....solvers import ista, lam_max, sparse_code
+from ...sparse_coding import LISTA
+from ...sparse_coding.learned_ista import Parametrization
+from ..parameters import iteration_values
+from ..registry import Array, Twin, register
+from ..relations import FixedPointLimit, Identity, Iterate
+
+_N_LAYERS = 5
+_LIMIT_TOL = 1e-13
+
+
+def _layer(X: Array, parametrization: Parametrization, fraction: float = 0.1) -> LISTA:
+    """At a fraction of the penalty that makes the median code zero, two atoms a feature."""
+    atoms = np.random.default_rng(0).standard_normal((2 * X.shape[1], X.shape[1]))
+    atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
+    lam = fraction * float(np.median(lam_max(X, atoms)))
+    return LISTA(atoms, _N_LAYERS, lam, parametrization)
+
+
+def _build_iterates(X: Array, *, parametrization: Parametrization) -> LISTA:
+    """ISTA with shorter steps, in which weights and steps are scaled against each other."""
+    layer, rng = _layer(X, parametrization), np.random.default_rng(1)
+    turned = np.linalg.qr(rng.standard_normal((X.shape[1],) * 2))[0]
+    scales = np.ones(_N_LAYERS)
+    with torch.no_grad():
+        if parametrization == "adaptive":
+            scales[:] = rng.uniform(0.5, 2)
+            layer.input_weight.mul_(scales[0])
+            layer.gram_weight.copy_(torch.from_numpy(np.sqrt(scales[0]) * turned))
+        elif parametrization in ("lista", "coupled"):
+            scales = rng.uniform(0.5, 2, _N_LAYERS)
+            for name, weight in layer.named_parameters():
+                if name.endswith("weight"):
+                    weight.mul_(torch.from_numpy(scales)[:, None, None])
+    _scale(layer.step, rng.uniform(0.7, 1, _N_LAYERS) / scales)
+    _scale(layer.lam, 1.3 * scales)
+    return layer
+
+
+def _build_recursion(X: Array) -> LISTA:
+    """Every parameter of LISTA moved by some percent on its own."""
+    layer, generator = _layer(X, "lista"), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(0.05 * parameter.square().mean().sqrt() * noise)
+    return layer
+
+
+def _build_alista(X: Array) -> LISTA:
+    layer = _layer(X, "alista", fraction=0.3)
+    _scale(layer.step, np.full(_N_LAYERS, 0.9))
+    _scale(layer.lam, np.full(_N_LAYERS, 1.3))
+    return layer
+
+
+def _scale(values: nn.ModuleList, factors: Array) -> None:
+    with torch.no_grad():
+        for value, factor in zip(values, factors, strict=True):
+            cast(Tensor, value.log).add_(float(np.log(factor)))
+
+
+def _output(layer: LISTA, X: Tensor) -> Tensor:
+    """Reconstructions, and the codes themselves."""
+    codes = layer(X)
+    return torch.cat([codes @ layer.dictionary.to(X.dtype), codes], dim=1)
+
+
+def _both(codes: Array, layer: LISTA) -> Array:
+    return np.hstack([codes @ _array(layer.dictionary), codes])
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().cpu().double().numpy()
+
+
+def _weight_scales(layer: LISTA) -> tuple[Array, bool]:
+    """Factors of learned weights over those of ISTA, and whether that is all the difference."""
+    D, n = _array(layer.dictionary), len(layer.step)
+    first = {
+        "lista": {"input_weight": D.T, "gram_weight": D @ D.T},
+        "coupled": {"weight": D},
+        "adaptive": {"input_weight": np.eye(D.shape[1]), "gram_weight": np.eye(D.shape[1])},
+    }.get(layer.parametrization, {})
+    if not first:
+        return np.ones(n), layer.parametrization == "step"
+    found = {name: np.broadcast_to(_array(layer.get_parameter(name)), (n, *W.shape))
+             for name, W in first.items()}  # fmt: skip
+    if layer.parametrization == "adaptive":
+        found["gram_weight"] = found["gram_weight"].transpose(0, 2, 1) @ found["gram_weight"]
+    name = next(iter(first))
+    scales = np.einsum("tij,ij->t", found[name], first[name]) / (first[name] ** 2).sum()
+    same = all(_close(found[k], scales[:, None, None] * first[k], layer) for k in first)
+    return scales, bool(same and (scales > 0).all())
+
+
+def _close(a: Array, b: Array, layer: LISTA) -> bool:
+    eps = torch.finfo(layer.dictionary.dtype).eps
+    return bool(np.abs(a - b).max() <= 100 * eps * np.abs(b).max())
+
+
+def _is_ista(layer: LISTA) -> bool:
+    scales, same = _weight_scales(layer)
+    lams = iteration_values(layer.lam, len(scales)) / np.where(scales > 0, scales, 1)
+    return same and _close(lams, lams.mean(), layer)
+
+
+def _solve_iterates(layer: LISTA, X: Array) -> Array:
+    D, n_iter = _array(layer.dictionary), layer.n_iter
+    scales = _weight_scales(layer)[0]
+    lams = iteration_values(layer.lam, len(scales)) / scales
+    at = np.minimum(np.arange(n_iter), len(scales) - 1)
+    codes = ista(X, D, lam=lams.mean(), n_iter=n_iter, step=_steps(layer, n_iter) * scales[at])
+    return _both(codes.coef, layer)
+
+
+def _steps(layer: LISTA, n_iter: int) -> Array:
+    D = _array(layer.dictionary)
+    unit = 1 / np.linalg.norm(D.T @ D) if layer.parametrization == "adaptive" else 1.0
+    return unit * iteration_values(layer.step, n_iter)
+
+
+def _printed_weights(layer: LISTA) -> Iterator[tuple[Array, Array, float]]:
+    """``We, Wc, th`` of the printed iteration ``S_th(Y We + C Wc)``."""
+    D, kind = _array(layer.dictionary), layer.parametrization
+    weights = {name: _array(w) for name, w in layer.state_dict().items() if name.endswith("weight")}
+    lams = iteration_values(layer.lam, layer.n_iter)
+    for t, step in enumerate(_steps(layer, layer.n_iter)):
+        own = {k: w[min(t, len(layer.step) - 1)] if w.ndim == 3 else w for k, w in weights.items()}
+        if kind == "lista":
+            pull, gram = own["input_weight"], own["gram_weight"]
+        elif kind == "adaptive":
+            pull = own["input_weight"] @ D.T
+            gram = (D @ own["gram_weight"].T) @ (D @ own["gram_weight"].T).T
+        else:
+            pull = own.get("weight", D).T
+            gram = D @ pull
+        yield step * pull, np.eye(len(D)) - step * gram, step * lams[t] / 2
+
+
+def _solve_recursion(layer: LISTA, X: Array) -> Array:
+    codes = np.zeros((len(X), len(layer.dictionary)))
+    for pull, keep, threshold in _printed_weights(layer):
+        z = X @ pull + codes @ keep
+        codes = np.where(np.abs(z) > threshold, z - threshold * np.sign(z), 0)
+    return _both(codes, layer)
+
+
+def _has_a_limit(layer: LISTA) -> bool:
+    steps, lams = (iteration_values(v, len(layer.step)) for v in (layer.step, layer.lam))
+    return layer.parametrization == "alista" and steps.min() == steps.max() and np.ptp(lams) == 0
+
+
+def _solve_alista(layer: LISTA, X: Array) -> Array:
+    """The weighted Lasso of whitened signals, its weights taken into the atoms."""
+    U, s, Vt = np.linalg.svd(_array(layer.dictionary), full_matrices=False)
+    leverage = (U**2).sum(axis=1, keepdims=True)
+    lam = float(iteration_values(layer.lam, 1)[0])
+    solution = sparse_code(X @ Vt.T / s, U / leverage, lam=lam, tol=_LIMIT_TOL)
+    return _both(solution.coef.toarray() / leverage.T, layer)
+
+
+def _logit_range(layer: LISTA, X: Array) -> float:
+    return float(_steps(layer, len(layer.step)).max() * np.ptp(X @ _array(layer.dictionary).T))
+
+
+def _covers(layer: LISTA, *, parametrization: Parametrization) -> bool:
+    return layer.parametrization == parametrization and _is_ista(layer)
+
+
+_KINDS: tuple[Parametrization, ...] = ("step", "coupled", "lista", "adaptive")
+for kind in _KINDS:
+    register(
+        Twin(
+            name=f"learned-ista-{kind}",
+            family="sparse_coding",
+            relation=Iterate(),
+            equation="LS-2",
+            source="Gregor and LeCun (2010) and followers",
+            layer=LISTA,
+            build=partial(_build_iterates, parametrization=kind),
+            solve=_solve_iterates,
+            inputs="features",
+            covers=partial(_covers, parametrization=kind),
+            apply=_output,
+            logit_range=_logit_range,
+            passes=lambda layer: max(layer.n_iter, 1),
+        )
+    )
+register(
+    Twin(
+        name="learned-ista-recursion",
+        family="sparse_coding",
+        relation=Identity(),
+        equation="SE-15L",
+        source="Gregor and LeCun (2010) and followers",
+        layer=LISTA,
+        build=_build_recursion,
+        solve=_solve_recursion,
+        inputs="features",
+        apply=_output,
+        logit_range=_logit_range,
+        passes=lambda layer: max(layer.n_iter, 1),
+    )
+)
+register(
+    Twin(
+        name="analytic-lista-limit",
+        family="sparse_coding",
+        relation=FixedPointLimit(n_iter=3000),
+        equation="LS-2",
+        source="Liu, Chen, Wang and Yin (2019)",
+        layer=LISTA,
+        build=_build_alista,
+        solve=_solve_alista,
+        inputs="features",
+        covers=_has_a_limit,
+        apply=_output,
+        logit_range=_logit_range,
+        passes=lambda layer: 50,  # a contraction forgets rounding that lies further back
+    )
+)
