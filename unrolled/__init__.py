@@ -15,6 +15,11 @@ from .attention import (
 from .boosting import (
     Twicing,
 )
+from .fixed_point import (
+    ConvergenceWarning,
+    FixedPoint,
+    Solved,
+)
 from .image_filters import (
     NonLocalMeansAttention,
 )
@@ -30,6 +35,9 @@ from .named_operators import (
     operator_names,
     register_operator,
 )
+from .nonlocal_energy import (
+    Neutreno,
+)
 from .sparse_coding import (
     SparseCoding,
 )
@@ -37,14 +45,18 @@ from .sparse_coding import (
 __all__ = [
     "Attention",
     "Context",
+    "ConvergenceWarning",
     "Correction",
+    "FixedPoint",
     "Gaussian",
     "LocallyLinear",
+    "Neutreno",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
     "Softmax",
     "SoftmaxSmoother",
+    "Solved",
     "SparseCoding",
     "Twicing",
     "make_operator",

@@ -6,6 +6,7 @@ from .attention import Operator
 from .boosting import Twicing
 from .kernel_smoothing import Gaussian, Softmax
 from .locally_linear import LocallyLinear
+from .nonlocal_energy import Neutreno
 from .sparse_coding import SparseCoding
 
 Factory = Callable[[int, int], Operator]
@@ -14,6 +15,7 @@ Factory = Callable[[int, int], Operator]
 _FACTORIES: dict[str, Factory] = {
     "gaussian": lambda heads, dim: Gaussian(),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
+    "neutreno": lambda heads, dim: Neutreno(Softmax()),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
     "twicing": lambda heads, dim: Twicing(Softmax()),

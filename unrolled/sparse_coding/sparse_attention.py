@@ -1,5 +1,7 @@
 """Sparse attention: the code of each query in the keys, by unrolled ISTA iterations."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -221,6 +223,29 @@ class SparseCoding(Operator):
             return codes.to(dtype) if v is None else codes.to(dtype) @ v
 
         return map_query_blocks(block, q)
+
+    def iteration(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Callable[[Tensor], Tensor]:
+        """One ISTA iteration on the codes of all queries, in float32 or wider; it starts at zero.
+
+        Of checked inputs; `n_iter` is not read.
+        """
+        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "SparseCoding")
+        if is_causal:
+            visible = combine_masks(visible, causal_mask(q, k))
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide), k.to(wide)
+        step = (self.relative_step() * safe_step(k, visible)).to(wide)
+        threshold = step * self.lam().to(wide) / 2
+        allowed = self._allowed(visible, 0, q, k)
+
+        def iterate(codes: Tensor) -> Tensor:
+            z = codes + step * ((q - codes @ k) @ k.mT)
+            z = (z - threshold).clamp(min=0) if self.nonnegative else soft_threshold(z, threshold)
+            return z if allowed is None else z.masked_fill(~allowed, 0)
+
+        return iterate
 
     def _allowed(
         self, visible: Tensor | None, start: int, rows: Tensor, k: Tensor
