@@ -1,6 +1,5 @@
 """Iterations run to convergence, differentiated through the implicit function theorem."""
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,10 +28,11 @@ class FixedPoint(nn.Module):
 
         max |T(z) - z| <= tol max |z|
 
-    over the last two axes of each problem. Backward, with J the Jacobian of T at z, the gradient g
-    becomes ``(I - J^T)^-1 g``, found as the fixed point of ``y = g + J^T y`` to the same tolerance,
-    and passes through one application of T to whatever T depends on. So the memory is that of one
-    application and a few iterates, and the gradient that of infinitely many unrolled steps.
+    in each problem: the last two axes, or with `momentum` the last. Backward, with J the Jacobian
+    of T at z, the gradient g becomes ``(I - J^T)^-1 g``, found as the fixed point of
+    ``y = g + J^T y`` to the same tolerance, and passes through one application of T to whatever T
+    depends on. So the memory is that of one application and a few iterates, and the gradient that
+    of infinitely many unrolled steps.
 
     With `momentum`, both iterations are accelerated as FISTA is. That is for maps whose rows are
     proximal gradient steps, such as those of ISTA; other contractions, such as averages by an
@@ -134,25 +134,36 @@ class FixedPoint(nn.Module):
         return _Implicit.apply(applied, solve)
 
     def _iterate(self, function: Callable[[Tensor], Tensor], start: Tensor, what: str) -> Tensor:
-        """Iterate a function to the tolerance; warn if it is not reached."""
+        """Iterate a function to the tolerance; warn if it is not reached.
+
+        A problem that has converged stays as it is, whatever the others still need.
+        """
+        if start.numel() == 0:
+            return start
         tol = max(self.tol, 16 * torch.finfo(start.dtype).eps)
-        z = last = start
+        problem = tuple(range(-min(1 if self.momentum else 2, start.ndim), 0))
+        z = result = last = start
+        converged = torch.zeros((), dtype=torch.bool, device=start.device)
         t = torch.ones_like(start[..., :1]) if self.momentum else None
         for _ in range(self.max_iter):
             image = function(z)
-            excess = _excess(z, image, tol)
-            if excess <= 1 or not math.isfinite(excess):
+            change = (image - z).abs().amax(dim=problem, keepdim=True)
+            size = image.abs().amax(dim=problem, keepdim=True)
+            result = torch.where(converged, result, image)
+            converged = converged | (change <= tol * size)
+            if bool((converged | ~change.isfinite()).all()):
                 break
             z, t = (image, None) if t is None else _momentum(z, image, last, t)
-            last = image
-        if not excess <= 1:
+            z, last = torch.where(converged, result, z), image
+        if not bool(converged.all()):
+            worst = float((change / size)[~converged].max())
             warnings.warn(
-                f"{what} was not reached in {self.max_iter} iterations: the residual is "
-                f"{excess * tol:.3g}, relative, against tol={tol:.3g}; increase max_iter or tol",
+                f"{what} was not reached in {self.max_iter} iterations: the relative residual is "
+                f"{worst:.3g}, against tol={tol:.3g}; increase max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return image
+        return result
 
     def extra_repr(self) -> str:
         return f"tol={self.tol:.3g}, max_iter={self.max_iter}, momentum={self.momentum}"
@@ -184,15 +195,6 @@ def _momentum(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Tensor
     return image + weight * move, torch.where(uphill, 1, grown)
 
 
-def _excess(z: Tensor, image: Tensor, tol: float) -> float:
-    """The residual over what is tolerated, the largest of all problems; NaN and inf stay."""
-    if z.numel() == 0:
-        return 0.0
-    axes = tuple(range(-min(2, z.ndim), 0))
-    residual, size = (image - z).abs().amax(dim=axes), image.abs().amax(dim=axes)
-    return float(torch.where(residual == 0, 0, residual / (tol * size)).max())
-
-
 class Solved(Correction):
     """An iterative operator run to convergence, with the implicit gradient.
 
@@ -202,8 +204,8 @@ class Solved(Correction):
         Solved(Neutreno(base, lam)):    u* = lam ((1 + lam) I - A)^-1 v0,   v0 the first values
 
     It has the parameters of `base` and no others, so that a network with the solver inside can be
-    compared with the unrolled one. `SparseCoding` is iterated by ISTA with momentum from zero, a
-    state of n_queries x n_keys numbers, and `Neutreno` by its safe form, whichever is set.
+    compared with the unrolled one. `SparseCoding` is iterated by ISTA with momentum from zero, on
+    n_queries x n_keys numbers in float64, and `Neutreno` by its safe form, whichever is set.
 
     Parameters
     ----------
@@ -211,8 +213,8 @@ class Solved(Correction):
         Others need a method ``iteration(q, k, mask, is_causal)`` that returns a map on codes of
         shape (..., n_queries, n_keys), whose rows are proximal gradient steps.
     tol : float, default=1e-6
-        Relative change of the last iteration, of each head; see `FixedPoint`. The error may be
-        larger: by up to ``1 / lam`` for Neutreno, by the condition of the support's keys for codes.
+        Relative change of the last iteration, of each code or head; see `FixedPoint`. The error may
+        be larger: up to 1 / lam times for Neutreno, and for codes by the condition of the keys.
     max_iter : int, default=10000
         Largest number of iterations, forward and backward.
 
@@ -300,7 +302,9 @@ class Solved(Correction):
     def _codes(
         self, base: Any, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        start = torch.zeros_like(q @ k.mT, dtype=torch.promote_types(q.dtype, torch.float32))
+        # In float64, as codes may be far smaller than the threshold that rounds them.
+        q, k = q.double(), k.double()
+        start = torch.zeros_like(q @ k.mT)
         return self._fixed_point(base.iteration(q, k, mask, is_causal), momentum=True)(start)
 
     def _values(
@@ -320,7 +324,7 @@ class Solved(Correction):
             mask = mask.to(wide).masked_fill(hidden_by(mask), -torch.inf)
         q, k, u = q.to(wide), k.to(wide), v.to(wide)
         step = base.iteration(q, k, u, mask, is_causal, context, relaxed=True)
-        return self._fixed_point(step)(u).to(v.dtype)
+        return self._fixed_point(step)(torch.zeros_like(u)).to(v.dtype)
 
     def _fixed_point(self, step: Step, *, momentum: bool = False) -> FixedPoint:
         return FixedPoint(step, tol=self.tol, max_iter=self.max_iter, momentum=momentum)

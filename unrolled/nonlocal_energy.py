@@ -119,8 +119,8 @@ class Neutreno(Correction):
         def step(u: Tensor) -> Tensor:
             smooth = self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)
             if relaxed:
-                return (smooth + lam * first) / (1 + lam)
-            return smooth + lam * (first - u)
+                return torch.addcmul(smooth, first, lam) / (1 + lam)
+            return torch.addcmul(smooth, first - u, lam)
 
         return step
 

@@ -33,10 +33,10 @@ OPERATORS = {
     "neutreno safe": lambda: layers.Neutreno(layers.Twicing(layers.Softmax()), relaxed=True),
     "twicing of neutreno": lambda: quiet(layers.Twicing, layers.Neutreno(layers.Gaussian(1.2))),
     "solved neutreno": lambda: layers.Solved(
-        layers.Neutreno(layers.Softmax(), learnable=True), tol=1e-13
+        layers.Neutreno(layers.Softmax(), learnable=True), tol=1e-15
     ),
-    "solved sparse coding": lambda: layers.Solved(layers.SparseCoding(2.0), tol=1e-13),
+    "solved sparse coding": lambda: layers.Solved(layers.SparseCoding(4.0), tol=1e-13),
     "solved self-expression": lambda: layers.Solved(
-        layers.SparseCoding(3.0, zero_diagonal=True, num_heads=3, learnable=True), tol=1e-13
+        layers.SparseCoding(4.0, zero_diagonal=True, num_heads=3, learnable=True), tol=1e-13
     ),
 }
