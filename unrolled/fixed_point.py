@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from .attention import Context, Correction, Operator, check_count, check_positive, hidden_by
 from .nonlocal_energy import Neutreno
@@ -58,7 +57,7 @@ class FixedPoint(nn.Module):
     ValueError
         If a number is out of range.
     RuntimeError
-        Under ``torch.export``.
+        Under ``torch.export``, or if a second derivative is asked for.
 
     Warns
     -----
@@ -150,7 +149,7 @@ class FixedPoint(nn.Module):
             change = (image - z).abs().amax(dim=problem, keepdim=True)
             size = image.abs().amax(dim=problem, keepdim=True)
             result = torch.where(converged, result, image)
-            converged = converged | (change <= tol * size)
+            converged = converged | ((change <= tol * size) & change.isfinite())
             if bool((converged | ~change.isfinite()).all()):
                 break
             z, t = (image, None) if t is None else _momentum(z, image, last, t)
@@ -178,8 +177,9 @@ class _Implicit(torch.autograd.Function):
         return applied.detach().clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("FixedPoint: has no second derivative (create_graph=True)")
         return ctx.solve(grad), None
 
 

@@ -60,9 +60,9 @@ def test_gradcheck_of_a_nonlinear_map():
         return FixedPoint(lambda z, W, b: torch.tanh(z @ W + b), tol=1e-14)(0 * b, W, b)
 
     assert torch.autograd.gradcheck(solve, (W.requires_grad_(), b.requires_grad_()))
-    with pytest.raises(RuntimeError, match="once_differentiable|twice"):
-        (g,) = torch.autograd.grad(solve(W, b).sum(), W, create_graph=True)
-        g.sum().backward()
+    out = solve(W, b).sum()
+    with pytest.raises(RuntimeError, match="has no second derivative"):
+        torch.autograd.grad(out, W, create_graph=True)
 
 
 def test_does_not_ask_for_gradients_that_nobody_needs():
@@ -140,7 +140,7 @@ def test_a_network_with_the_solver_inside_trains():
     assert base.lam.log.grad.abs().max() > 0
 
 
-def test_partial_compilation_and_bad_input_are_named():
+def test_bad_input_is_named():
     with pytest.raises(ValueError, match="base: must be iterative"):
         Solved(Softmax())
     with pytest.raises(ValueError, match="tol: must be finite and > 0"):
