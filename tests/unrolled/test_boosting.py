@@ -40,7 +40,7 @@ def test_a_base_without_the_law_is_warned_about_but_the_algebra_holds():
     assert not twicing.row_stochastic
 
 
-@pytest.mark.parametrize("masks", [{}, {"is_causal": True}, {"mask": torch.arange(7) < 5}])
+@pytest.mark.parametrize("masks", [{}, {"is_causal": True}, {"mask": torch.arange(7)[None] < 5}])
 def test_the_explicit_form_is_the_streaming_one(masks):
     explicit, streaming = Twicing(Softmax()), Twicing(Softmax())
     streaming.max_explicit = 0

@@ -208,7 +208,7 @@ _add(
     context=_same_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
 )  # fmt: skip
 _add(
-    "neutreno-limit", "NT-FP", FixedPointLimit(), solve=_solve_fixed_point,
+    "neutreno-limit", "NT-FP", FixedPointLimit(n_iter=100), solve=_solve_fixed_point,
     context=_other_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
 )  # fmt: skip
 _add(
