@@ -49,11 +49,11 @@ def _same_first_values(q: Array, k: Array, v: Array) -> Context:
     return Context(first_values=torch.from_numpy(v.copy()))
 
 
-def _transitions(layer: Neutreno, q: Array, k: Array, head: int) -> Array:
+def _transitions(layer: Any, q: Array, k: Array, head: int) -> Array:
     return smoother_matrix(q, k, bandwidth=head_value(layer.base.bandwidth, head))
 
 
-def _kernel(layer: Neutreno, q: Array, head: int) -> Array:
+def _kernel(layer: Any, q: Array, head: int) -> Array:
     bandwidth = head_value(layer.base.bandwidth, head)
     return np.exp(-cdist(q, q, "sqeuclidean") / (2 * bandwidth**2))
 
@@ -96,7 +96,7 @@ def _solve_fixed_point(
 
 
 def _solve_minimum(
-    layer: Solved, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+    layer: Any, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     K, lam = _kernel(layer.base, q, head), head_value(layer.base.lam, head)
     return minimize_energy(context.first_values, K, lam=lam, fidelity="degree", tol=1e-11).coef
@@ -151,15 +151,18 @@ def _distances(
 
 
 def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
-    neutreno = layer.base if isinstance(layer, Solved) else layer
-    return exact_twin(neutreno.base).logit_range(neutreno.base, q, k, v)
+    base: Any = layer.base.base if isinstance(layer, Solved) else layer.base
+    return exact_twin(base).logit_range(base, q, k, v)
 
 
 def _passes(layer: Any) -> int:
-    if isinstance(layer, Solved):
-        return 1 + int(1 / head_value(layer.base.lam, 0))
-    base = exact_twin(layer.base)
-    return int(base.passes(layer.base)) * (min(layer.n_iter, 50) if layer.n_iter > 1 else 1)
+    """Of a contraction by c only about ``1 / (1 - c) = 1 + 1 / lam`` passes leave rounding."""
+    neutreno: Any = layer.base if isinstance(layer, Solved) else layer
+    kept = 1 + int(1 / head_value(neutreno.lam, 0))
+    base = exact_twin(neutreno.base)
+    if layer is neutreno:
+        kept = min(neutreno.n_iter, kept) if neutreno.relaxed else neutreno.n_iter
+    return int(kept * base.passes(neutreno.base))
 
 
 def _is_gaussian(layer: Neutreno) -> bool:

@@ -14,7 +14,7 @@ from .sparse_attention import build_sparse_coding, lasso_problem
 def _solve(
     layer: Solved, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    base = layer.base
+    base: Any = layer.base
     codes = sparse_code(
         q,
         k,
@@ -26,10 +26,14 @@ def _solve(
     return codes.coef @ v
 
 
-for name, zero_diagonal, equation in (
-    ("sparse-coding-solved", False, "SE-17"),
-    ("self-expression-solved", True, "SE-12"),
-):
+def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
+    def covers(layer: Any) -> bool:
+        base = layer.base
+        return isinstance(base, SparseCoding) and base.zero_diagonal == zero_diagonal
+
+    def build(q: Array, k: Array, v: Array) -> Solved:
+        return Solved(build_sparse_coding(q, k, zero_diagonal=zero_diagonal), tol=1e-10)
+
     register(
         Twin(
             name=name,
@@ -38,14 +42,14 @@ for name, zero_diagonal, equation in (
             equation=equation,
             source="Attention: Self-Expression Is All You Need, eq. 12 and 16",
             layer=Solved,
-            build=lambda q, k, v, zero_diagonal=zero_diagonal: Solved(
-                build_sparse_coding(q, k, zero_diagonal=zero_diagonal), tol=1e-10
-            ),
+            build=build,
             solve=_solve,
             pairing="self" if zero_diagonal else "cross",
-            covers=lambda layer, zero_diagonal=zero_diagonal: (
-                isinstance(layer.base, SparseCoding) and layer.base.zero_diagonal == zero_diagonal
-            ),
+            covers=covers,
             problem=lambda layer, q, k, head=0: lasso_problem(layer.base, q, k, head),
         )
     )
+
+
+_add("sparse-coding-solved", "SE-17", zero_diagonal=False)
+_add("self-expression-solved", "SE-12", zero_diagonal=True)
