@@ -35,6 +35,11 @@ from .diagnostics import (
     smoothness,
     token_similarity,
 )
+from .fixed_point import (
+    ConvergenceWarning,
+    FixedPoint,
+    Solved,
+)
 from .image_filters import (
     NonLocalMeansAttention,
 )
@@ -82,6 +87,9 @@ from .named_operators import (
     operator_names,
     register_operator,
 )
+from .nonlocal_energy import (
+    Neutreno,
+)
 from .self_expression import (
     LowRank,
     Ridge,
@@ -111,11 +119,13 @@ __all__ = [
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",
+    "ConvergenceWarning",
     "Correction",
     "CrissCross",
     "Elliptical",
     "FeatScale",
     "FeatureKernel",
+    "FixedPoint",
     "Gaussian",
     "GeneralizedResidual",
     "Kernel",
@@ -126,6 +136,7 @@ __all__ = [
     "LocallyLinear",
     "Logistic",
     "LowRank",
+    "Neutreno",
     "NonLocalMeansAttention",
     "Operator",
     "Positive",
@@ -136,6 +147,7 @@ __all__ = [
     "Sinkhorn",
     "Softmax",
     "SoftmaxSmoother",
+    "Solved",
     "SparseCoding",
     "SparseMixtureOfExperts",
     "Sparsemax",

@@ -24,6 +24,7 @@ from .kernel_smoothing import (
     Tupe,
 )
 from .locally_linear import LocallyLinear
+from .nonlocal_energy import Neutreno
 from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
@@ -47,6 +48,7 @@ _FACTORIES: dict[str, Factory] = {
     "locally_linear": lambda heads, dim: LocallyLinear(16),
     "logistic": lambda heads, dim: Logistic(dim, num_heads=heads),
     "low_rank": lambda heads, dim: LowRank(1.0, num_heads=heads, learnable=True),
+    "neutreno": lambda heads, dim: Neutreno(Softmax()),
     "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
     "ridge": lambda heads, dim: Ridge(1.0, num_heads=heads, learnable=True),
     "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),

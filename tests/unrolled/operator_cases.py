@@ -1,6 +1,7 @@
 """Every operator that the contract of test_operators.py runs over; a line for each."""
 
 import math
+import warnings
 
 import torch
 
@@ -14,6 +15,13 @@ def off_zero(operator):
         for parameter in operator.parameters():
             parameter += 0.2 + 0.5 * torch.rand(parameter.shape, generator=generator)
     return operator
+
+
+def quiet(make, *arguments):
+    """Make an operator whose warnings are known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make(*arguments)
 
 
 OPERATORS = {
@@ -71,4 +79,18 @@ OPERATORS = {
     "ridge per head": lambda: layers.Ridge(0.7, num_heads=3, learnable=True, zero_diagonal=True),
     "low rank": lambda: layers.LowRank(0.7),
     "low rank per head": lambda: layers.LowRank(2.0, num_heads=3, learnable=True),
+    "twicing explicit": lambda: layers.Twicing(layers.Softmax()),
+    "neutreno": lambda: layers.Neutreno(layers.Softmax()),
+    "neutreno per head": lambda: layers.Neutreno(
+        layers.Gaussian(1.2), 0.4, num_heads=3, learnable=True, n_iter=3
+    ),
+    "neutreno safe": lambda: layers.Neutreno(layers.Twicing(layers.Softmax()), relaxed=True),
+    "twicing of neutreno": lambda: quiet(layers.Twicing, layers.Neutreno(layers.Gaussian(1.2))),
+    "solved neutreno": lambda: layers.Solved(
+        layers.Neutreno(layers.Softmax(), learnable=True), tol=1e-15
+    ),
+    "solved sparse coding": lambda: layers.Solved(layers.SparseCoding(4.0), tol=1e-13),
+    "solved self-expression": lambda: layers.Solved(
+        layers.SparseCoding(4.0, zero_diagonal=True, num_heads=3, learnable=True), tol=1e-13
+    ),
 }

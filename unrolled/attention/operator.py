@@ -29,6 +29,10 @@ class Operator(nn.Module):
         Masks may differ from query to query; otherwise they may only hide whole keys.
     additive_masks : bool
         A finite bias in the mask adds to the logits; otherwise it is refused.
+    data_dependent : bool
+        How much is computed depends on the data: export and full-graph compilation are refused.
+    cheap_matrix : bool
+        Up to a few hundred tokens, building the matrix costs about as much as `forward`.
     needs : tuple of str
         Fields of `Context` that are read.
     """
@@ -40,6 +44,8 @@ class Operator(nn.Module):
     causal: bool = True
     pair_masks: bool = True
     additive_masks: bool = False
+    data_dependent: bool = False
+    cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
 
     def forward(
@@ -220,4 +226,5 @@ class Correction(Operator):
         self.causal = base.causal
         self.pair_masks = base.pair_masks
         self.additive_masks = base.additive_masks
+        self.data_dependent = base.data_dependent
         self.needs = base.needs

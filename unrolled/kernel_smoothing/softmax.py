@@ -29,6 +29,8 @@ class Softmax(SoftmaxSmoother):
     torch.Size([1, 2, 5, 8])
     """
 
+    cheap_matrix = True
+
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()
         self.scale = None if scale is None else check_positive(scale, "scale")

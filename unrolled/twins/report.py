@@ -210,9 +210,9 @@ def compare(
 
 
 def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-    """The worse of the deviations on the values and on the identity in their place."""
+    """The worse of the deviations on the values and, if they have a matrix, on the identity."""
     measured = [compare_outputs(twin, layer, inputs, tolerance=twin.relation.tolerance)]
-    if twin.inputs == "tokens":
+    if twin.inputs == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
         tokens = (q, k, identity_values(k))
         measured.append(compare_outputs(twin, layer, tokens, tolerance=twin.relation.tolerance))

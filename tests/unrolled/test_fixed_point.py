@@ -1,0 +1,156 @@
+import warnings
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    Attention,
+    Context,
+    ConvergenceWarning,
+    FixedPoint,
+    Gaussian,
+    Neutreno,
+    Softmax,
+    Solved,
+    SparseCoding,
+)
+
+GENERATOR = torch.Generator().manual_seed(0)
+Q, K, V, F = torch.randn(4, 2, 6, 3, generator=GENERATOR, dtype=torch.float64)
+
+
+def layers_and_unrolled(kind):
+    if kind == "codes":
+        base = SparseCoding(2.0, learnable=True, n_iter=2000, dtype=torch.float64)
+    else:
+        base = Neutreno(
+            Gaussian(1.3, learnable=True, dtype=torch.float64), 0.4, learnable=True,
+            relaxed=True, n_iter=2000, dtype=torch.float64,
+        )  # fmt: skip
+    return Solved(base, tol=1e-13), base
+
+
+@pytest.mark.parametrize("kind", ["codes", "values"])
+def test_output_and_gradients_are_those_of_unrolling(kind):
+    found = []
+    for layer in layers_and_unrolled(kind):
+        q, k, v, f = (x.clone().requires_grad_() for x in (Q, K, V, F))
+        out = layer(q, k, v, context=Context(first_values=f))
+        layer.zero_grad()
+        out.sin().sum().backward()
+        grads = [x.grad for x in (q, k, v, f) if x.grad is not None]
+        found.append((out, grads, [p.grad for p in layer.parameters() if p.grad is not None]))
+    (out, inputs, parameters), (unrolled, expected, of_parameters) = found
+    assert_close(out, unrolled, atol=1e-9, rtol=0)
+    for a, b in zip(inputs, [g for g in expected if g.abs().max() > 1e-12], strict=False):
+        assert_close(a, b, atol=1e-6, rtol=0)
+    assert len(parameters) == 2 or kind == "codes"
+    # The step length moves the path to the fixed point and not the fixed point.
+    for a, b in zip(parameters, of_parameters, strict=True):
+        assert_close(a, b, atol=1e-6, rtol=0)
+    assert parameters[0].abs() > 1e-3
+
+
+def test_gradcheck_of_a_nonlinear_map():
+    W = 0.3 * Q[0, :3, :3] / torch.linalg.matrix_norm(Q[0, :3, :3], 2)
+    b = V[0].clone()
+
+    def solve(W, b):
+        return FixedPoint(lambda z, W, b: torch.tanh(z @ W + b), tol=1e-14)(0 * b, W, b)
+
+    assert torch.autograd.gradcheck(solve, (W.requires_grad_(), b.requires_grad_()))
+    out = solve(W, b).sum()
+    with pytest.raises(RuntimeError, match="has no second derivative"):
+        torch.autograd.grad(out, W, create_graph=True)
+
+
+def test_does_not_ask_for_gradients_that_nobody_needs():
+    assert not Solved(SparseCoding(2.0))(Q, K, V).requires_grad
+    z = FixedPoint(lambda z: z / 2)(torch.ones(3, requires_grad=True))
+    assert not z.requires_grad
+
+
+def test_solved_matrix_acts_on_the_first_values():
+    layer = Solved(Neutreno(Softmax(), 0.4), tol=1e-14)
+    context = Context(first_values=F)
+    M = layer.matrix(Q, K, context=context)
+    assert_close(layer(Q, K, V, context=context), M @ F, atol=1e-12, rtol=0)
+    assert layer.row_stochastic
+    assert layer.nonnegative
+    assert_close(M.sum(-1), torch.ones(2, 6, dtype=torch.float64))
+
+
+def test_fixed_points_are_constant_only_where_the_first_values_are():
+    """Proposition 1 [NT-P1]."""
+    layer = Solved(Neutreno(Softmax()), tol=1e-14)
+    out = layer(Q, K, V, context=Context(first_values=F))
+    assert (out - out.mean(-2, keepdim=True)).abs().max() > 1e-2
+    constant = F[:, :1].expand_as(F)
+    out = layer(Q, K, V, context=Context(first_values=constant))
+    assert_close(out, constant, atol=1e-12, rtol=0)
+
+
+def test_missing_the_tolerance_warns_forward_and_backward():
+    with pytest.warns(ConvergenceWarning, match="the fixed point was not reached in 3 iterations"):
+        Solved(SparseCoding(0.1), max_iter=3)(Q, K, V)
+    a = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    # z = z + a - a: every point is fixed, and I - J is singular.
+    z = FixedPoint(lambda z: z + a - a.detach(), max_iter=20)(torch.ones_like(a))
+    with pytest.warns(ConvergenceWarning, match="the gradient of the fixed point was not reached"):
+        z.sum().backward()
+
+
+def test_divergence_warns_and_ends_early():
+    calls = []
+
+    def square(z):
+        calls.append(1)
+        return z**2 + 1
+
+    with pytest.warns(ConvergenceWarning, match="relative residual"):
+        FixedPoint(square)(torch.full((2,), 3.0))
+    assert len(calls) < 50
+
+
+def test_codes_do_not_depend_on_other_rows_even_at_a_coarse_tolerance():
+    layer = Solved(SparseCoding(2.0), tol=1e-2)
+    far = torch.cat([Q[:, :-1], 1e4 * Q[:, -1:]], dim=1)
+    assert_close(layer(far, K, V)[:, :-1], layer(Q, K, V)[:, :-1], atol=1e-13, rtol=0)
+
+
+def test_a_network_with_the_solver_inside_trains():
+    """It has the parameters of the unrolled one, and the loss falls."""
+    torch.manual_seed(0)
+    base = SparseCoding(1.0, num_heads=2, learnable=True)
+    shell = Attention(8, 2, operator=Solved(base, tol=1e-8))
+    unrolled = Attention(8, 2, operator=base)
+    sizes = [sum(p.numel() for p in net.parameters()) for net in (shell, unrolled)]
+    assert sizes[0] == sizes[1]
+    x = torch.randn(4, 6, 8)
+    optimizer = torch.optim.Adam(shell.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(12):
+        loss = (shell(x, x, x, need_weights=False)[0] - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    assert base.lam.log.grad.abs().max() > 0
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="base: must be iterative"):
+        Solved(Softmax())
+    with pytest.raises(ValueError, match="tol: must be finite and > 0"):
+        FixedPoint(torch.sin, tol=0)
+    with pytest.raises(ValueError, match="max_iter: must be a whole number >= 1"):
+        Solved(SparseCoding(1.0), max_iter=0)
+
+
+def test_an_empty_or_zero_start_is_a_fixed_point_at_once():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FixedPoint(lambda z: z / 2)(torch.zeros(0, 3)).shape == (0, 3)
+        assert (FixedPoint(lambda z: z / 2)(torch.zeros(2, 3)) == 0).all()

@@ -1,0 +1,157 @@
+"""NeuTRENO attention: smooth, and pull back to the values of the first layer."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .attention import Context, Correction, Operator, Positive, check_count
+
+
+class Neutreno(Correction):
+    """NeuTRENO attention: a step on the nonlocal energy, pulled to the values of the first layer.
+
+    ::
+
+        A v + lam (v0 - v)                    relaxed=False, as published
+        (A v + lam v0) / (1 + lam)            relaxed=True, the safe form
+
+    with v0 the values of the first layer, ``context.first_values``; in the first layer v0 is v, and
+    the first form is A v. If A comes from symmetric weights K, as with shared queries and keys, the
+    first form is one gradient step, of length ``1 / d_i`` for token i, on ::
+
+        E(u) = 1/4 sum_ij K_ij |u_i - u_j|^2 + lam/2 sum_i d_i |u_i - v0_i|^2,     d_i = sum_j K_ij
+
+    from u = v. Both forms have the same fixed point ``lam ((1 + lam) I - A)^-1 v0`` (see `Solved`).
+    Iterated with one A, the first converges iff ``|mu - lam| < 1`` for all eigenvalues mu of A: for
+    every lam < 1 if K is positive semidefinite, never for lam >= 2, and with q != k it may diverge
+    at 0.6. The second contracts by ``1 / (1 + lam)`` for any A with nonnegative rows of sum one.
+
+    Parameters
+    ----------
+    base : Operator
+        The smoother A.
+    lam : float, default=0.6
+        Weight > 0. Published vision models use 0.6, language models 0.4.
+    relaxed : bool, default=False
+        Use the safe form.
+    n_iter : int, default=1
+        Number of iterations from u = v with the same A, >= 1. A plain attribute: it may be changed
+        later.
+    num_heads : int, optional
+        One `lam` a head instead of one for all.
+    learnable : bool, default=False
+        Train `lam` (its logarithm).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, `base` is no `Operator`, queries and keys differ in number, or
+        the first values are missing or have another shape than v.
+
+    Notes
+    -----
+    The output is affine in v, so that `linear_in_values` is False. `matrix` is its linear part at
+    fixed first values, ``(A - lam I)^n_iter`` or ``(A / (1 + lam))^n_iter``. A row without visible
+    keys keeps the pull: its row of A is zero.
+
+    References
+    ----------
+    Nguyen, Nguyen and Baraniuk, "Mitigating over-smoothing in transformers via regularized nonlocal
+    functionals" (2023); EQUATIONS NT-22 to NT-26, NT-FP, NT-CONV, NT-rel, FF-3. The energy printed
+    there has a constant weight instead of ``lam d_i`` (erratum E2-c), and q != k is no gradient
+    step (E2-a, E2-b).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Context, Neutreno, Softmax
+    >>> q, first = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+    >>> out = Neutreno(Softmax(), 0.4)(q, q, q, context=Context(first_values=first))
+    >>> torch.allclose(out, Softmax()(q, q, q) + 0.4 * (first - q), atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        base: Operator,
+        lam: float = 0.6,
+        *,
+        relaxed: bool = False,
+        n_iter: int = 1,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(base)
+        self.lam = Positive(
+            lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
+        )
+        self.relaxed = relaxed
+        self.n_iter = check_count(n_iter, "n_iter", 1)
+        self.row_stochastic = False
+        self.nonnegative = False
+        self.linear_in_values = False
+        self.square_only = True
+        self.needs = tuple(dict.fromkeys((*base.needs, "first_values")))
+
+    def iteration(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+        *,
+        relaxed: bool,
+    ) -> Callable[[Tensor], Tensor]:
+        """The map ``u -> T(u)`` that is iterated, of checked inputs; v gives only its shape."""
+        first = context.first_values if context is not None else None
+        if first is None or first.shape != v.shape:
+            found = None if first is None else tuple(first.shape)
+            raise ValueError(
+                f"context: first_values must have the shape {tuple(v.shape)} of v, got {found}"
+            )
+        lam = self.lam().to(v.dtype)
+
+        def step(u: Tensor) -> Tensor:
+            smooth = self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)
+            if relaxed:
+                return torch.addcmul(smooth, first, lam) / (1 + lam)
+            return torch.addcmul(smooth, first - u, lam)
+
+        return step
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        step = self.iteration(q, k, v, mask, is_causal, context, relaxed=self.relaxed)
+        u = v
+        for _ in range(self.n_iter):
+            u = step(u)
+        return u
+
+    def coefficients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        context: Context | None,
+    ) -> Tensor:
+        A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+        lam = self.lam().to(A.dtype)
+        identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        linear = A / (1 + lam) if self.relaxed else A - lam * identity
+        return torch.linalg.matrix_power(linear, self.n_iter)
+
+    def extra_repr(self) -> str:
+        return f"relaxed={self.relaxed}, n_iter={self.n_iter}"

@@ -1,0 +1,240 @@
+"""Twins: the nonlocal energy, its preconditioned gradient steps, and NeuTRENO attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from ...solvers import (
+    energy_gradient,
+    minimize_energy,
+    neutreno_fixed_point,
+    neutreno_iteration,
+    neutreno_spectral_radius,
+    regularized_energy,
+    smoother_matrix,
+)
+from ..attention import Context
+from ..fixed_point import Solved
+from ..kernel_smoothing import Gaussian
+from ..nonlocal_energy import Neutreno
+from .kernel_smoothing.regression import build_gaussian
+from .parameters import head_value
+from .registry import Array, Twin, exact_twin, register
+from .relations import Bound, FixedPointLimit, Identity, Iterate, heads
+
+_PAPER = "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals"
+_LAM = 0.45
+_STEPS = 6
+
+
+def _build(*, relaxed: bool) -> Callable[..., Neutreno]:
+    return lambda q, k, v: Neutreno(
+        build_gaussian(q, k, v), _LAM, relaxed=relaxed, learnable=True, dtype=torch.float64
+    )
+
+
+def _build_solved(q: Array, k: Array, v: Array) -> Solved:
+    return Solved(_build(relaxed=False)(q, k, v), tol=1e-12)
+
+
+def _other_first_values(q: Array, k: Array, v: Array) -> Context:
+    return Context(first_values=torch.from_numpy(np.sin(v) + 0.5 * v[:, ::-1]))
+
+
+def _same_first_values(q: Array, k: Array, v: Array) -> Context:
+    return Context(first_values=torch.from_numpy(v.copy()))
+
+
+def _transitions(layer: Any, q: Array, k: Array, head: int) -> Array:
+    return smoother_matrix(q, k, bandwidth=head_value(layer.base.bandwidth, head))
+
+
+def _kernel(layer: Any, q: Array, head: int) -> Array:
+    bandwidth = head_value(layer.base.bandwidth, head)
+    return np.exp(-cdist(q, q, "sqeuclidean") / (2 * bandwidth**2))
+
+
+def _solve(
+    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Filter by the base's own solver, and pull."""
+    base, lam = exact_twin(layer.base), head_value(layer.lam, head)
+    u = v
+    for _ in range(layer.n_iter):
+        smooth = base.solve(layer.base, q, k, u, head=head, context=context)
+        if layer.relaxed:
+            u = (smooth + lam * context.first_values) / (1 + lam)
+        else:
+            u = smooth + lam * (context.first_values - u)
+    return u
+
+
+def _solve_gradient_step(
+    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    K, lam = _kernel(layer, q, head), head_value(layer.lam, head)
+    gradient = energy_gradient(v, context.first_values, K, lam, fidelity="degree")
+    return v - gradient / K.sum(axis=1, keepdims=True)
+
+
+def _solve_iterates(
+    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    A, lam = _transitions(layer, q, k, head), head_value(layer.lam, head)
+    return neutreno_iteration(v, A, lam=lam, n_iter=layer.n_iter, relaxed=layer.relaxed).coef
+
+
+def _solve_fixed_point(
+    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    A, lam = _transitions(layer, q, k, head), head_value(layer.lam, head)
+    return neutreno_fixed_point(context.first_values, A, lam=lam, tol=1e-11).coef
+
+
+def _solve_minimum(
+    layer: Any, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    K, lam = _kernel(layer.base, q, head), head_value(layer.base.lam, head)
+    return minimize_energy(context.first_values, K, lam=lam, fidelity="degree", tol=1e-11).coef
+
+
+def _trajectory(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> list[Array]:
+    """Iterates of the layer, from u = v = first values; of shape (heads, tokens, width)."""
+    before, states = layer.n_iter, [v]
+    for layer.n_iter in range(1, _STEPS + 1):
+        states.append(layer(q, k, v, context=Context(first_values=v)))
+    layer.n_iter = before
+    return [state.double().numpy() for state in states]
+
+
+def _energies(
+    layer: Neutreno, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Array, Array]:  # E(u_{n+1}) <= E(u_n)
+    states = _trajectory(layer, q, k, v)
+    energies = [
+        [
+            regularized_energy(
+                state[head], f, _kernel(layer, x, head), head_value(layer.lam, head),
+                fidelity="degree",
+            )
+            for state in states
+        ]
+        for head, (x, f) in heads((q, v))
+    ]  # fmt: skip
+    E = np.array(energies)
+    return E[:, 1:], E[:, :-1]
+
+
+def _distances(
+    layer: Neutreno, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Array, Array]:  # |u_n - u*| <= rate^n |u_0 - u*| in the norm that contracts
+    states = _trajectory(layer, q, k, v)
+    rows = []
+    for head, (x, y, f) in heads((q, k, v)):
+        A, lam = _transitions(layer, x, y, head), head_value(layer.lam, head)
+        limit = neutreno_fixed_point(f, A, lam=lam, tol=1e-11).coef
+        errors = [state[head] - limit for state in states]
+        if layer.relaxed:
+            rows.append(([np.abs(e).max() for e in errors], 1 / (1 + lam)))
+        else:
+            d = _kernel(layer, x, head).sum(axis=1, keepdims=True)
+            rate = neutreno_spectral_radius(A, lam)
+            rows.append(([float(np.sqrt((d * e**2).sum())) for e in errors], rate))
+    powers = np.arange(1, _STEPS + 1)
+    found = np.array([errors[1:] for errors, _ in rows])
+    bound = np.array([errors[0] * rate**powers for errors, rate in rows])
+    return found, bound
+
+
+def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
+    base: Any = layer.base.base if isinstance(layer, Solved) else layer.base
+    return exact_twin(base).logit_range(base, q, k, v)
+
+
+def _passes(layer: Any) -> int:
+    """Of a contraction by c only about ``1 / (1 - c) = 1 + 1 / lam`` passes leave rounding."""
+    neutreno: Any = layer.base if isinstance(layer, Solved) else layer
+    kept = 1 + int(1 / head_value(neutreno.lam, 0))
+    base = exact_twin(neutreno.base)
+    if layer is neutreno:
+        kept = min(neutreno.n_iter, kept) if neutreno.relaxed else neutreno.n_iter
+    return int(kept * base.passes(neutreno.base))
+
+
+def _is_gaussian(layer: Neutreno) -> bool:
+    return isinstance(layer.base, Gaussian) and layer.base.bandwidth is not None
+
+
+def _explicit(layer: Neutreno) -> bool:
+    return _is_gaussian(layer) and not layer.relaxed
+
+
+def _safe(layer: Neutreno) -> bool:
+    return _is_gaussian(layer) and layer.relaxed
+
+
+def _of_neutreno(layer: Solved) -> bool:
+    return isinstance(layer.base, Neutreno) and _is_gaussian(layer.base)
+
+
+def _add(name: str, equation: str, relation: Any, **fields: Any) -> None:
+    register(
+        Twin(
+            name=name,
+            family="nonlocal_energy",
+            relation=relation,
+            equation=equation,
+            source=_PAPER,
+            logit_range=_logit_range,
+            passes=_passes,
+            **({"layer": Neutreno, "build": _build(relaxed=False)} | fields),
+        )
+    )
+
+
+_add("neutreno-attention", "NT-22", Identity(), solve=_solve, context=_other_first_values)
+_add(
+    "neutreno-gradient-step", "NT-26", Identity(), solve=_solve_gradient_step,
+    context=_other_first_values, pairing="self",
+    covers=lambda layer: _explicit(layer) and layer.n_iter == 1,
+)  # fmt: skip
+_add(
+    "neutreno-iterates", "NT-24", Iterate(), solve=_solve_iterates, context=_same_first_values,
+    pairing="self", covers=_explicit,
+)  # fmt: skip
+_add(
+    "neutreno-safe-iterates", "NT-rel", Iterate(), solve=_solve_iterates,
+    context=_same_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
+)  # fmt: skip
+_add(
+    "neutreno-limit", "NT-FP", FixedPointLimit(n_iter=100), solve=_solve_fixed_point,
+    context=_other_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
+)  # fmt: skip
+_add(
+    "neutreno-energy", "NT-CONV", Bound(), solve=_solve_iterates, context=_same_first_values,
+    bound=_energies, pairing="self", covers=_explicit,
+)  # fmt: skip
+_add(
+    "neutreno-rate", "NT-CONV", Bound(), solve=_solve_iterates, context=_same_first_values,
+    bound=_distances, pairing="self", covers=_explicit,
+)  # fmt: skip
+_add(
+    "neutreno-safe-rate", "NT-rel", Bound(), solve=_solve_iterates, context=_same_first_values,
+    bound=_distances, build=_build(relaxed=True), pairing="cross", covers=_safe,
+)  # fmt: skip
+_add(
+    "neutreno-solved", "NT-FP", Identity(1e-8), solve=lambda layer, *a, **k: _solve_fixed_point(
+        layer.base, *a, **k
+    ),
+    context=_other_first_values, layer=Solved, build=_build_solved, pairing="cross",
+    covers=_of_neutreno,
+)  # fmt: skip
+_add(
+    "neutreno-energy-minimum", "NT-FP", Identity(1e-8), solve=_solve_minimum,
+    context=_other_first_values, layer=Solved, build=_build_solved, pairing="self",
+    covers=_of_neutreno,
+)  # fmt: skip

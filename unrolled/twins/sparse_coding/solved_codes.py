@@ -1,0 +1,55 @@
+"""Twins: the Lasso solved to a certificate, and sparse attention run to convergence."""
+
+from typing import Any
+
+from ....solvers import sparse_code
+from ...fixed_point import Solved
+from ...sparse_coding import SparseCoding
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Limit
+from .sparse_attention import build_sparse_coding, lasso_problem
+
+
+def _solve(
+    layer: Solved, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    base: Any = layer.base
+    codes = sparse_code(
+        q,
+        k,
+        lam=head_value(base.lam, head),
+        tol=1e-11,
+        zero_diagonal=base.zero_diagonal,
+        nonnegative=base.nonnegative,
+    )
+    return codes.coef @ v
+
+
+def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
+    def covers(layer: Any) -> bool:
+        base = layer.base
+        return isinstance(base, SparseCoding) and base.zero_diagonal == zero_diagonal
+
+    def build(q: Array, k: Array, v: Array) -> Solved:
+        return Solved(build_sparse_coding(q, k, zero_diagonal=zero_diagonal), tol=1e-10)
+
+    register(
+        Twin(
+            name=name,
+            family="self_expression" if zero_diagonal else "sparse_coding",
+            relation=Limit(),
+            equation=equation,
+            source="Attention: Self-Expression Is All You Need, eq. 12 and 16",
+            layer=Solved,
+            build=build,
+            solve=_solve,
+            pairing="self" if zero_diagonal else "cross",
+            covers=covers,
+            problem=lambda layer, q, k, head=0: lasso_problem(layer.base, q, k, head),
+        )
+    )
+
+
+_add("sparse-coding-solved", "SE-17", zero_diagonal=False)
+_add("self-expression-solved", "SE-12", zero_diagonal=True)
