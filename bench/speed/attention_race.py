@@ -61,6 +61,7 @@ class Attending:
         return Context(
             positions=setting.randn(tokens, heads * width),
             projected_positions=(projected, projected.detach().clone().requires_grad_()),
+            values=self.inputs[2],
             first_values=setting.randn(*setting.shape),
             previous_values=setting.randn(*setting.shape) + 1,
         )

@@ -32,7 +32,7 @@ def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
         return isinstance(base, SparseCoding) and base.zero_diagonal == zero_diagonal
 
     def build(q: Array, k: Array, v: Array) -> Solved:
-        return Solved(build_sparse_coding(q, k, zero_diagonal=zero_diagonal), tol=1e-10)
+        return Solved(build_sparse_coding(q, k, v, zero_diagonal=zero_diagonal), tol=1e-10)
 
     register(
         Twin(
