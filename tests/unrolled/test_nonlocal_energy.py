@@ -2,26 +2,36 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Context, Gaussian, Neutreno, Softmax, Twicing
+from twinsolve.unrolled import Bilateral, Context, Gaussian, Neutreno, Softmax, Twicing
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y, V, F = torch.randn(4, 2, 2, 7, 4, generator=GENERATOR, dtype=torch.float64)
-CONTEXT = Context(first_values=F)
+P, R = torch.randn(2, 2, 2, 7, 4, generator=GENERATOR, dtype=torch.float64)
+CONTEXT = Context(first_values=F, projected_positions=(P, R))
 # Any smoother: one line more for each that is to be composed with.
 BASES = [
     pytest.param(lambda: Gaussian(), id="gaussian"),
     pytest.param(lambda: Twicing(Gaussian()), id="twicing"),
     pytest.param(lambda: Twicing(Twicing(Softmax())), id="twicing-twice"),
+    pytest.param(lambda: Bilateral(), id="bilateral"),
+    pytest.param(lambda: Twicing(Bilateral()), id="twicing-bilateral"),
 ]
 
 
 @pytest.mark.parametrize("make", BASES)
 def test_is_its_explicit_matrix_on_any_base(make):
-    A = make().matrix(X, Y)
+    A = make().matrix(X, Y, context=CONTEXT)
     found = Neutreno(make(), 0.4)(X, Y, V, context=CONTEXT)
     assert_close(found, A @ V + 0.4 * (F - V), atol=1e-12, rtol=0)
     safe = Neutreno(make(), 0.4, relaxed=True)(X, Y, V, context=CONTEXT)
     assert_close(safe, (A @ V + 0.4 * F) / 1.4, atol=1e-12, rtol=0)
+
+
+def test_three_deep_is_the_literal_formula():
+    logits = (X @ Y.mT + P @ R.mT) / 4**0.5
+    A = torch.softmax(logits, dim=-1)
+    found = Neutreno(Twicing(Bilateral()), 0.6)(X, Y, V, context=CONTEXT)
+    assert_close(found, 2 * A @ V - A @ A @ V + 0.6 * (F - V), atol=1e-12, rtol=0)
 
 
 def test_composes_in_either_order():
