@@ -153,6 +153,11 @@ class Block(nn.Module):
         xavier_(self.attention.out_proj)
 
     @property
+    def scales_mix_tokens(self) -> bool:
+        """Whether a scale reads all tokens, as one does that takes a `key_padding_mask`."""
+        return bool(self._padded_scales)
+
+    @property
     def needs_history(self) -> bool:
         """Whether a residual connection reads `Context.history`."""
         return any(getattr(module, "needs_history", False) for module in self.children())
