@@ -87,7 +87,9 @@ class Block(nn.Module):
     References
     ----------
     Vaswani et al. (2017), Dosovitskiy et al. (2021); EQUATIONS IF-GRC, IF-26, AO-10 to AO-12.
-    Weights are Xavier uniform, for query, key and value each, and biases zero.
+    Weights are Xavier uniform, for query, key and value each, and biases zero. Operators and other
+    parts start where their `reset_parameters` puts them; values set otherwise are lost, so set them
+    in the block.
 
     Examples
     --------

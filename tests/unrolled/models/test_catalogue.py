@@ -19,6 +19,7 @@ from twinsolve.unrolled import (
     WindowedTransformer,
     make_operator,
     operator_names,
+    replace_attention,
 )
 from twinsolve.unrolled.diagnostics import MEASURES, record
 
@@ -99,6 +100,32 @@ def test_every_operator_learns_and_is_measured_in_every_backbone_or_is_refused(b
     differences = [row["value"] for row in rows if row["measure"] == "difference"]
     assert len(differences) == (n_layers if operator.linear_in_values else n_softmax)
     assert max(differences, default=0) < 1e-9
+
+
+@pytest.mark.parametrize("name", operator_names())
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_replaced_operator_is_the_one_that_a_backbone_is_built_with(backbone, name):
+    """Whatever layers share, windows and class attention included; twice, as no state stays."""
+    operator = make_operator(name, num_heads=2, head_dim=4)
+    refused = BACKBONES[backbone][1]
+    replaced, x = build(backbone, dtype=torch.float64), inputs(backbone)
+    replaced = replace_attention(
+        replaced, lambda layer: None if layer.startswith("class") else name
+    )
+    if refused and refused(operator):
+        with pytest.raises(ValueError, match=type(operator).__name__):
+            replaced(x)
+        return
+    built = build(backbone, operator=name, dtype=torch.float64)
+    built.load_state_dict(replaced.state_dict())
+    for other in (x.flip(0), x):
+        assert_close(replaced(other), built(other), atol=1e-11, rtol=0)
+    with record(replaced) as rows, record(built) as expected:
+        replaced(x)
+        built(x)
+    assert [r["measure"] for r in rows] == [r["measure"] for r in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["value"] == pytest.approx(other["value"], rel=1e-8, abs=1e-10)
 
 
 @pytest.mark.parametrize("part", PARTS)
