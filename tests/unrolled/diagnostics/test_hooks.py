@@ -212,3 +212,15 @@ def test_other_methods_of_a_model_count_as_passes_of_their_own():
     assert [(r["call"], r["layer"]) for r in energy] == [(c, i) for c in range(3) for i in range(2)]
     assert [r["value"] for r in energy[:2]] == [r["value"] for r in energy[4:]]
     assert energy[0]["value"] != energy[2]["value"]
+
+
+def test_models_in_bfloat16_are_measured(model):
+    """bfloat16 has 8 bits: what is measured moves by some percent."""
+    with record(model) as expected:
+        model(X)
+    half = model.to(torch.bfloat16)
+    with record(half) as rows:
+        half(X.bfloat16())
+    assert [r["measure"] for r in rows] == [r["measure"] for r in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["value"] == pytest.approx(other["value"], rel=0.1, abs=0.05)
