@@ -56,7 +56,12 @@ def test_values_are_those_of_the_functions(model):
     A = layer.operator.matrix(q, k)
     q0, k0, v0 = model[0].attention.project(X, X, X)
     before = Softmax().matrix(q0, k0)
+    after, bands = model[1](first), d.attention_spectrum(A)[1]
     expected = {
+        "token_similarity": d.token_similarity(after),
+        "absolute_token_similarity": d.token_similarity(after, absolute=True),
+        "high_frequency_share": d.high_frequency_share(after),
+        "high_band_intensity": bands[..., 1:].sum(dim=-1) / 5 / bands[..., 0],
         "map_similarity": d.map_similarity(A),
         "map_similarity_to_previous": d.map_similarity(A, before),
         "smoothness": d.smoothness(A @ v, A),
@@ -211,7 +216,10 @@ def test_other_methods_of_a_model_count_as_passes_of_their_own():
     energy = [r for r in rows if r["measure"] == "regularized_energy"]
     assert [(r["call"], r["layer"]) for r in energy] == [(c, i) for c in range(3) for i in range(2)]
     assert [r["value"] for r in energy[:2]] == [r["value"] for r in energy[4:]]
-    assert energy[0]["value"] != energy[2]["value"]
+    with record(vit) as alone:
+        vit(images + 1)
+    alone = [r["value"] for r in alone if r["measure"] == "regularized_energy"]
+    assert [r["value"] for r in energy[2:4]] == alone
 
 
 def test_models_in_bfloat16_are_measured(model):

@@ -218,3 +218,12 @@ def test_cosines_do_not_depend_on_the_size_of_tokens_and_columns(size):
         assert_close(
             d.gradient_cosine(q, k, size * v), d.gradient_cosine(q, k, v), atol=1e-5, rtol=0
         )
+
+
+def test_tokens_of_lower_rank_have_no_condition_number_whatever_the_rounding_sk_4():
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
+    x = left @ right.mT
+    assert torch.linalg.svdvals(x)[-1] > 0
+    assert d.condition_number(x).isinf()
+    assert d.condition_number(left).isfinite()
