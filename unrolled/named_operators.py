@@ -81,7 +81,8 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
     Parameters
     ----------
     name : str
-        One of `operator_names`. Corrections stand on softmax attention.
+        One of `operator_names`. Corrections stand on softmax attention; "criss_cross" takes a grid
+        of 14 columns, that of images of 224 pixels in patches of 16.
     num_heads, head_dim : int
         Of the layer, for operators with parameters of these sizes.
 

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from .tokens import unit_rows
 
 
 def attention_spectrum(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,6 +35,7 @@ def attention_spectrum(A: Tensor) -> tuple[Tensor, Tensor]:
     >>> attention_spectrum(torch.tensor([[0.75, 0.25], [0.25, 0.75]]))[1]
     tensor([1.0000, 0.5000])
     """
+    A = A.to(torch.promote_types(A.dtype, torch.float32))
     bands = torch.fft.fft(A, dim=-2, norm="ortho")
     spectrum = torch.fft.ifft(bands, dim=-1, norm="ortho")
     return spectrum, torch.linalg.norm(spectrum, dim=-1)
@@ -73,21 +75,17 @@ def map_similarity(A: Tensor, B: Tensor | None = None) -> Tensor:
     >>> map_similarity(torch.eye(3)), map_similarity(torch.ones(3, 3)).round(decimals=5)
     (tensor(0.), tensor(1.))
     """
-    columns = _unit(A.mT)
+    columns = unit_rows(A.mT)
     if B is not None:
         if A.shape != B.shape:
             raise ValueError(f"B: must have the shape {tuple(A.shape)} of A, got {tuple(B.shape)}")
-        return (columns * _unit(B.mT)).sum(dim=-1).abs().mean(dim=-1)
+        return (columns * unit_rows(B.mT)).sum(dim=-1).abs().mean(dim=-1)
     n = A.shape[-1]
     if n < 2:
         raise ValueError(f"A: needs at least two keys, got {n}")
     cosines = (columns @ columns.mT).abs()
     total = cosines.sum(dim=(-2, -1)) - cosines.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     return total / (n * (n - 1))
-
-
-def _unit(x: Tensor) -> Tensor:
-    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
 
 
 class LogitParts(NamedTuple):

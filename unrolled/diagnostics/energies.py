@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..attention import fused_attention
+from .tokens import unit_rows
 
 
 def smoothness(u: Tensor, k: Tensor) -> Tensor:
@@ -32,6 +32,7 @@ def smoothness(u: Tensor, k: Tensor) -> Tensor:
     >>> smoothness(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0, 3.0], [0.0, 1.0]]))
     tensor(6.)
     """
+    u = u.to(torch.promote_types(u.dtype, torch.float32))
     squares = torch.cdist(u, u, compute_mode="donot_use_mm_for_euclid_dist").square()
     return (k * squares).sum(dim=(-2, -1)) / 2
 
@@ -109,5 +110,4 @@ def gradient_cosine(
     symmetric, actual = (
         v - fused_attention(x, k, v, mask=mask, is_causal=is_causal) for x in (k, q)
     )
-    tiny = torch.finfo(v.dtype).tiny
-    return F.cosine_similarity(symmetric, actual, dim=-1, eps=tiny).mean(dim=-1)
+    return (unit_rows(symmetric) * unit_rows(actual)).sum(dim=-1).mean(dim=-1)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import Operator
+from ..attention import Context, Operator
 from .attention_maps import attention_spectrum, map_similarity
 from .energies import gradient_cosine, regularized_energy, smoothness
 from .tokens import (
@@ -33,8 +33,8 @@ class Observation:
         Mask, ``is_causal`` and context that it got.
     tokens : Tensor of shape (..., tokens, dim)
         What the block around the layer gave.
-    previous_matrix : Tensor of the shape of `matrix`, or None
-        That of the layer before, if their shapes agree.
+    previous : Observation or None
+        What passed through the layer before.
     first_values : Tensor
         Values of the first layer that was observed in this pass.
     """
@@ -46,7 +46,7 @@ class Observation:
     output: Tensor
     arguments: dict[str, Any]
     tokens: Tensor
-    previous_matrix: Tensor | None
+    previous: "Observation | None"
     first_values: Tensor
 
     @cached_property
@@ -55,14 +55,20 @@ class Observation:
         with torch.no_grad():
             return self.operator.matrix(self.q, self.k, **self.arguments)
 
+    @property
+    def previous_matrix(self) -> Tensor | None:
+        """That of the layer before, if there is one and their shapes agree."""
+        if self.previous is None or self.previous.matrix.shape != self.matrix.shape:
+            return None
+        return self.previous.matrix
+
 
 Measure = Callable[[Observation], Tensor | None]
 
 
 def _between(seen: Observation) -> Tensor | None:
-    if seen.previous_matrix is None or seen.previous_matrix.shape != seen.matrix.shape:
-        return None
-    return map_similarity(seen.matrix, seen.previous_matrix)
+    before = seen.previous_matrix
+    return None if before is None else map_similarity(seen.matrix, before)
 
 
 def _similarity(seen: Observation, *, absolute: bool) -> Tensor | None:
@@ -120,8 +126,9 @@ def record(
     """Measure every attention layer of a model in the forward passes inside the ``with`` block.
 
     Layers are the modules whose `Operator` lies in an attention shell; the block around a layer is
-    the module that holds the shell (the shell itself where it is the model). Explicit matrices are
-    built for the measures that need them: on short sequences.
+    the module that holds the shell (the shell itself where it is the model or in a list). Explicit
+    matrices are built for the measures that need them: on short sequences. Padding tokens count
+    like all others.
 
     Parameters
     ----------
@@ -177,15 +184,22 @@ class _Layer:
 
 
 def _layers(model: nn.Module) -> Iterator[_Layer]:
-    """Operators that no other operator holds, with the module around their shell."""
-    modules = dict(model.named_modules())
+    """Operators that no other operator holds, with the module around their shell.
+
+    Layers may share an operator, or be one and the same module under several names.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    known: set[tuple[int, int]] = set()
     for name, module in modules.items():
-        parent = modules[name.rpartition(".")[0]] if name else model
-        if not isinstance(module, Operator) or (name and isinstance(parent, Operator)):
-            continue
         shell = name.rpartition(".")[0]
+        if not isinstance(module, Operator) or (name and isinstance(modules[shell], Operator)):
+            continue
         block = modules[shell.rpartition(".")[0]]
-        yield _Layer(shell, module, block)
+        if isinstance(block, nn.ModuleList | nn.ModuleDict):  # never called themselves
+            block = modules[shell]
+        if (id(module), id(block)) not in known:
+            known.add((id(module), id(block)))
+            yield _Layer(shell, module, block)
 
 
 class _Recorder:
@@ -195,27 +209,38 @@ class _Recorder:
         self.measures = measures
         self.rows: list[dict[str, Any]] = []
         self.call = -1
-        self._start()
-
-    def _start(self, *_: Any) -> None:
-        self.call += 1
+        self.running = False
         self.seen: dict[str, dict[str, Any]] = {}
+        self.measured: set[str] = set()
+
+    def _start(self) -> None:
+        self.call += 1
+        self.measured = set()
         self.n_layers = 0
-        self.previous: Tensor | None = None
+        self.previous: Observation | None = None
         self.first_values: Tensor | None = None
 
+    def _enter(self, *_: Any) -> None:
+        self.running, self.seen = True, {}
+        self._start()
+
+    def _leave(self, *_: Any) -> None:
+        self.running = False
+
     def attach(self, model: nn.Module, layers: list[_Layer]) -> Iterator[Any]:
-        self.call = -1
-        yield model.register_forward_pre_hook(self._start)
+        yield model.register_forward_pre_hook(self._enter)
         for layer in layers:
             yield layer.operator.register_forward_hook(self._operator_hook(layer), with_kwargs=True)
             yield layer.block.register_forward_hook(self._block_hook(layer))
+        yield model.register_forward_hook(self._leave, always_call=True)
 
     def _operator_hook(self, layer: _Layer) -> Callable[..., None]:
         def hook(module: Any, inputs: Any, arguments: dict[str, Any], output: Tensor) -> None:
+            if not self.running and torch._C._current_graph_task_id() != -1:
+                return  # recomputed in a backward pass
             q, k, v = (x.detach() for x in inputs)
             self.seen[layer.name] = {
-                "q": q, "k": k, "v": v, "output": output.detach(), "arguments": arguments
+                "q": q, "k": k, "v": v, "output": output.detach(), "arguments": _kept(arguments)
             }  # fmt: skip
 
         return hook
@@ -225,18 +250,22 @@ class _Recorder:
             seen = self.seen.pop(layer.name, None)
             if seen is None:
                 return
-            tokens = output[0] if isinstance(output, tuple) else output
+            if not self.running and (self.call < 0 or layer.name in self.measured):
+                self._start()  # a method of the model is called, not the model
+            tokens = output if isinstance(output, Tensor) else output[0]
             if self.first_values is None:
                 self.first_values = seen["v"]
             observation = Observation(
                 operator=layer.operator,
                 tokens=tokens.detach(),
-                previous_matrix=self.previous,
+                previous=self.previous,
                 first_values=self.first_values,
                 **seen,
             )
             with torch.no_grad():
                 self._measure(layer.name, observation)
+            self.measured.add(layer.name)
+            self.previous, observation.previous = observation, None
 
         return hook
 
@@ -254,4 +283,9 @@ class _Recorder:
                     }
                 )
         self.n_layers += 1
-        self.previous = observation.__dict__.get("matrix")
+
+
+def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with the context as it is now: the layer goes on to write its own values there."""
+    context = arguments.get("context")
+    return arguments | {"context": replace(context)} if isinstance(context, Context) else arguments

@@ -5,6 +5,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows at length one in float32 at least, however short they are; zero rows stay zero."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    return F.normalize(x / torch.where(largest > 0, largest, 1), dim=-1)
+
+
 def token_similarity(x: Tensor, *, absolute: bool = False) -> Tensor:
     """Mean cosine of all pairs of tokens: 1 where all of them point the same way.
 
@@ -42,7 +49,7 @@ def token_similarity(x: Tensor, *, absolute: bool = False) -> Tensor:
     n = x.shape[-2]
     if n < 2:
         raise ValueError(f"x: needs at least two tokens, got {n}")
-    unit = F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
+    unit = unit_rows(x)
     own = unit.square().sum(dim=(-2, -1))
     if absolute:
         return ((unit @ unit.mT).abs().sum(dim=(-2, -1)) - own) / (n * (n - 1))

@@ -87,7 +87,9 @@ class Block(nn.Module):
     References
     ----------
     Vaswani et al. (2017), Dosovitskiy et al. (2021); EQUATIONS IF-GRC, IF-26, AO-10 to AO-12.
-    Weights are Xavier uniform, for query, key and value each, and biases zero.
+    Weights are Xavier uniform, for query, key and value each, and biases zero. Operators and other
+    parts start where their `reset_parameters` puts them; values set otherwise are lost, so set them
+    in the block.
 
     Examples
     --------
@@ -151,6 +153,11 @@ class Block(nn.Module):
             for weight in self.attention.in_proj_weight.chunk(3):
                 nn.init.xavier_uniform_(weight)
         xavier_(self.attention.out_proj)
+
+    @property
+    def scales_mix_tokens(self) -> bool:
+        """Whether a scale reads all tokens, as one does that takes a `key_padding_mask`."""
+        return bool(self._padded_scales)
 
     @property
     def needs_history(self) -> bool:

@@ -1,6 +1,5 @@
 """A small causal language model, with any operator that can be causal."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,8 +16,7 @@ class LanguageModel(nn.Module):
     """Causal language model: token t sees tokens 0 to t, and its scores are for token t + 1.
 
     Tokens are embedded times ``sqrt(dim)``, learned positions are added, and pre-norm `Block` s, a
-    final norm and the head follow. `Block`'s branch scales are not offered here, because some
-    of them mix tokens of past and future.
+    final norm and the head follow.
 
     Parameters
     ----------
@@ -31,14 +29,17 @@ class LanguageModel(nn.Module):
         Score with the weight of the embedding; False makes a head of its own, without bias.
     position_scale : float, default=2**-0.5
         Standard deviation at which positions start.
-    mlp_ratio, residual, dropout
-        As in `Block`. A residual connection may only combine tokens of the same place.
     norm_eps : float, default=1e-6
+    **block
+        Further options of `Block`, such as `mlp_ratio`, `feed_forward`, `scale`, `residual` or
+        `dropout`; a list or tuple has one entry a layer. These modules may only combine tokens of
+        the same place, else they would look ahead.
 
     Raises
     ------
     ValueError
-        If sizes do not fit, or an operator does not support causal masks.
+        If sizes do not fit, an operator does not support causal masks, or a `scale` such as
+        FeatScale mixes tokens of past and future.
 
     References
     ----------
@@ -66,12 +67,10 @@ class LanguageModel(nn.Module):
         operator: OperatorLike | list[OperatorLike] = "softmax",
         tie_weights: bool = True,
         position_scale: float = SINUSOIDAL_SCALE,
-        mlp_ratio: float = 4.0,
-        residual: Callable[[], nn.Module] | list[Callable[[], nn.Module]] | None = None,
-        dropout: float = 0.0,
         norm_eps: float = 1e-6,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **block: Any,
     ) -> None:
         super().__init__()
         place: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -81,9 +80,14 @@ class LanguageModel(nn.Module):
         )
         self.positions = Positions(max_length, dim, scale=position_scale, **place)
         self.blocks = make_blocks(
-            depth, dim, num_heads, operator=operator, mlp_ratio=mlp_ratio, residual=residual,
-            dropout=dropout, norm_eps=norm_eps, **place,
-        )  # fmt: skip
+            depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **place, **block
+        )
+        layers: list[Any] = list(self.blocks)
+        if any(layer.scales_mix_tokens for layer in layers):
+            raise ValueError(
+                "scale: must act on each token alone, as one that takes a key_padding_mask mixes "
+                "tokens of past and future"
+            )
         for made in operators(self.blocks):
             if not made.causal:
                 raise ValueError(

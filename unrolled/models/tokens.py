@@ -173,10 +173,12 @@ class PatchEmbedding(nn.Module):
         x = images.unflatten(3, (self.grid[1], -1)).unflatten(2, (self.grid[0], -1))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Tokens of shape (batch, n_patches, dim)."""
+    def forward(self, images: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Tokens of shape (batch, n_patches, dim); hidden patches are 0 in the token graying."""
         patches = self.patches(images)
         if self.token_graying is not None:
+            if hidden is not None:
+                patches = patches.masked_fill(hidden[..., None], 0)
             patches = self.token_graying(patches)
         return self.projection(patches)
 

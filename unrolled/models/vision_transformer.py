@@ -26,7 +26,8 @@ class VisionTransformer(nn.Module):
         0 leaves the head out.
     dim, depth, num_heads : int
     operator : str, Operator, callable, or list of these, default="softmax"
-        As in `Block`; a list has one entry a layer.
+        As in `Block`; a list has one entry a layer. Operators with a `width` count tokens on a grid
+        of that many columns, the class token first: take ``pool="mean"`` and ``width=grid[1]``.
     pool : {"class", "mean"}, default="class"
         What the head reads: a class token, or the mean over patches (no class token).
     positions : {"learned", "sinusoidal"} or None, default="learned"
@@ -161,7 +162,10 @@ class VisionTransformer(nn.Module):
         ----------
         images : Tensor of shape (batch, in_channels, height, width)
         """
-        x = self.patch_embedding(images)
+        return self._tokens(images, None)
+
+    def _tokens(self, images: Tensor, hidden: Tensor | None) -> Tensor:
+        x = self.patch_embedding(images, hidden)
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)
         positions = self.positions()
@@ -186,7 +190,7 @@ class VisionTransformer(nn.Module):
         ----------
         images : Tensor of shape (batch, in_channels, height, width)
         patch_padding_mask : bool Tensor of shape (batch, n_patches), optional
-            True hides a patch from all tokens and from the mean.
+            True hides a patch from all tokens, the mean and the token graying, where it is 0.
 
         Returns
         -------
@@ -209,17 +213,17 @@ class VisionTransformer(nn.Module):
     def _run(
         self, images: Tensor, hidden: Tensor | None, states: list[Tensor] | None = None
     ) -> Tensor:
-        x = self.tokens(images)
-        if states is not None:
-            states.append(x)
         if hidden is not None:
-            n_patches = self.grid[0] * self.grid[1]
-            if hidden.dtype != torch.bool or hidden.shape != (x.shape[0], n_patches):
+            shape = (images.shape[0], self.grid[0] * self.grid[1])
+            if hidden.dtype != torch.bool or hidden.shape != shape:
                 raise ValueError(
-                    f"patch_padding_mask: must be bool of shape {(x.shape[0], n_patches)}, "
+                    f"patch_padding_mask: must be bool of shape {shape}, "
                     f"got {hidden.dtype} of {tuple(hidden.shape)}"
                 )
-            if self.class_token is not None:
-                hidden = nn.functional.pad(hidden, (1, 0), value=False)
+        x = self._tokens(images, hidden)
+        if states is not None:
+            states.append(x)
+        if hidden is not None and self.class_token is not None:
+            hidden = nn.functional.pad(hidden, (1, 0), value=False)
         context = Context(positions=self.positions())
         return run_blocks(self.blocks, x, context, states=states, key_padding_mask=hidden)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..attention import Context, check_count
 from .blocks import Block, OperatorLike, reset_children, xavier_
-from .stacks import check_positions, layer_settings, operators
+from .stacks import check_positions, layer_settings
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, size_pair
 from .windows import Windows
 
@@ -75,7 +75,14 @@ class WindowedStage(nn.Module):
             self._check_shifted()
 
     def _check_shifted(self) -> None:
-        for operator in operators(self.blocks)[1::2]:
+        blocks: list[Any] = list(self.blocks)[1::2]
+        for block in blocks:
+            if block.scales_mix_tokens:
+                raise ValueError(
+                    "scale: must act on each token alone where windows shift, as a window then "
+                    "holds tokens that do not see each other; pass shift=False"
+                )
+            operator = block.attention.operator
             if not operator.pair_masks:
                 raise ValueError(
                     f"operator: {type(operator).__name__} couples all queries and takes no masks "
@@ -135,8 +142,9 @@ class WindowedTransformer(nn.Module):
     operator : str, Operator, callable, or list of these, default="softmax"
         As in `Block`; a list has ``sum(depths)`` entries.
     shift : bool, default=True
-        False keeps all windows in place, for operators that take no masks of pairs.
-    positions, position_scale, norm_eps
+        False keeps all windows in place, for operators that take no masks of pairs and for scales
+        that mix tokens, which then see one window at a time.
+    positions, position_scale, token_graying, norm_eps
         As in `VisionTransformer`.
     **block
         Further options of `Block`; a list has one entry a layer.
@@ -144,7 +152,8 @@ class WindowedTransformer(nn.Module):
     Raises
     ------
     ValueError
-        If sizes do not fit, or an operator takes no masks of pairs in a shifted layer.
+        If sizes do not fit; or if in a shifted layer an operator takes no masks of pairs, or a
+        `scale` such as FeatScale mixes tokens.
 
     References
     ----------
@@ -174,6 +183,7 @@ class WindowedTransformer(nn.Module):
         shift: bool = True,
         positions: str | None = "learned",
         position_scale: float = SINUSOIDAL_SCALE,
+        token_graying: nn.Module | None = None,
         norm_eps: float = 1e-6,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -186,7 +196,9 @@ class WindowedTransformer(nn.Module):
             )
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         check_count(window_size, "window_size", 1)
-        self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, dim, **place)
+        self.patch_embedding = PatchEmbedding(
+            image_size, patch_size, in_channels, dim, token_graying=token_graying, **place
+        )
         settings = iter(layer_settings(sum(depths), operator=operator, norm_eps=norm_eps, **block))
         self.stages, self.merges = nn.ModuleList(), nn.ModuleList()
         grid = self.patch_embedding.grid

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
-from twinsolve.unrolled import Attention, Gaussian, Softmax, Twicing
+from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, Twicing, VisionTransformer
 from twinsolve.unrolled import diagnostics as d
 from twinsolve.unrolled.diagnostics import MEASURES, record
 
@@ -55,7 +56,12 @@ def test_values_are_those_of_the_functions(model):
     A = layer.operator.matrix(q, k)
     q0, k0, v0 = model[0].attention.project(X, X, X)
     before = Softmax().matrix(q0, k0)
+    after, bands = model[1](first), d.attention_spectrum(A)[1]
     expected = {
+        "token_similarity": d.token_similarity(after),
+        "absolute_token_similarity": d.token_similarity(after, absolute=True),
+        "high_frequency_share": d.high_frequency_share(after),
+        "high_band_intensity": bands[..., 1:].sum(dim=-1) / 5 / bands[..., 0],
         "map_similarity": d.map_similarity(A),
         "map_similarity_to_previous": d.map_similarity(A, before),
         "smoothness": d.smoothness(A @ v, A),
@@ -111,3 +117,118 @@ def test_a_model_without_operators_is_refused():
         record(nn.Linear(2, 2)),
     ):
         pass
+
+
+def test_a_measure_between_layers_works_alone(model):
+    """Nothing else asks for the matrix of the first layer."""
+    only = "map_similarity_to_previous"
+    with record(model, {only: MEASURES[only]}) as rows:
+        model(X)
+    assert [row["layer"] for row in rows] == [1, 2]
+    with record(model) as expected:
+        model(X)
+    assert rows == [row for row in expected if row["measure"] == only]
+
+
+class ReadsPrevious(Softmax):
+    needs = ("previous_values",)
+
+    def logits(self, q, k, context):
+        before = context.previous_values
+        bias = 0 if before is None else before.sum(dim=-1)[..., None, :]
+        return super().logits(q, k, context) + bias
+
+    def attend(self, q, k, v, mask, is_causal, context):
+        return self.matrix(q, k, mask=mask, is_causal=is_causal, context=context) @ v
+
+
+def test_matrices_are_those_of_the_context_in_which_the_layer_ran():
+    """After its operator the layer writes its own values over those of the layer before."""
+    layer = Attention(8, 2, operator=ReadsPrevious(), dtype=torch.float64)
+    difference = {"difference": lambda seen: (seen.matrix @ seen.v - seen.output).abs().amax()}
+    context = Context(previous_values=torch.randn(2, 2, 6, 4, dtype=torch.float64))
+    with record(layer, difference) as rows:
+        layer(X, X, X, need_weights=False, context=context)
+    assert rows[0]["value"] < 1e-12
+
+
+class Listed(nn.Module):
+    """Layers in a list, which is never called."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x, x, x, need_weights=False)[0]
+        return x
+
+
+def test_layers_in_lists_and_layers_that_share_an_operator_are_measured():
+    shared = Gaussian()
+    layers = [Attention(8, 2, operator=shared, dtype=torch.float64) for _ in range(3)]
+    model = Listed(*layers)
+    with record(model) as rows:
+        model(X)
+    assert [row["name"] for row in rows if row["measure"] == "smoothness"] == [
+        f"layers.{i}" for i in range(3)
+    ]
+    first = layers[0](X, X, X, need_weights=False)[0]
+    assert_close(value(rows, 0, "token_similarity"), d.token_similarity(first).mean())
+
+
+def test_one_block_used_twice_is_two_layers(model):
+    model[1] = model[0]
+    with record(model) as rows:
+        out = model(X)
+    layers = [row["layer"] for row in rows if row["measure"] == "token_similarity"]
+    assert layers == [0, 1, 2]
+    assert_close(value(rows, 2, "token_similarity"), d.token_similarity(out).mean())
+
+
+def test_recomputed_layers_are_not_measured_again(model):
+    def run(x):
+        return checkpoint(model, x, use_reentrant=False)
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x):
+            return run(x)
+
+    whole = Checkpointed()
+    with record(whole, {"share": lambda seen: d.high_frequency_share(seen.tokens)}) as rows:
+        whole(X.clone().requires_grad_()).sum().backward()
+    assert [(r["call"], r["layer"]) for r in rows] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_other_methods_of_a_model_count_as_passes_of_their_own():
+    torch.manual_seed(0)
+    vit = VisionTransformer(8, 4, 1, 3, 8, 2, 2)
+    images = torch.randn(2, 1, 8, 8)
+    with record(vit) as rows:
+        vit.intermediates(images)
+        vit.forward_features(images + 1)
+        vit(images)
+    energy = [r for r in rows if r["measure"] == "regularized_energy"]
+    assert [(r["call"], r["layer"]) for r in energy] == [(c, i) for c in range(3) for i in range(2)]
+    assert [r["value"] for r in energy[:2]] == [r["value"] for r in energy[4:]]
+    with record(vit) as alone:
+        vit(images + 1)
+    alone = [r["value"] for r in alone if r["measure"] == "regularized_energy"]
+    assert [r["value"] for r in energy[2:4]] == alone
+
+
+def test_models_in_bfloat16_are_measured(model):
+    """bfloat16 has 8 bits: what is measured moves by some percent."""
+    with record(model) as expected:
+        model(X)
+    half = model.to(torch.bfloat16)
+    with record(half) as rows:
+        half(X.bfloat16())
+    assert [r["measure"] for r in rows] == [r["measure"] for r in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["value"] == pytest.approx(other["value"], rel=0.1, abs=0.05)

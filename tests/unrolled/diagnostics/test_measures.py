@@ -196,3 +196,34 @@ def test_lipschitz_constant_of_a_linear_layer():
     layer = nn.Linear(4, 5, dtype=torch.float64)
     expected = torch.linalg.matrix_norm(layer.weight.detach(), 2)
     assert_close(d.lipschitz_constant(layer, X[0, 0], n_iter=300), expected, atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-40])
+def test_cosines_do_not_depend_on_the_size_of_tokens_and_columns(size):
+    """In float32 squares of 1e-25 are zero; columns that nobody attends to are that small."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    tiny = (size * x).float()
+    rtol = 1e-5 if size > 1e-30 else 1e-3  # subnormal numbers have few digits
+    for absolute in (False, True):
+        expected = d.token_similarity(x, absolute=absolute)
+        found = d.token_similarity(tiny, absolute=absolute).double()
+        assert_close(found, expected, atol=rtol, rtol=rtol)
+    A = x.abs().float()
+    faint = A * torch.tensor([size, 1.0, 1.0, size])
+    assert_close(d.map_similarity(faint), d.map_similarity(A), atol=rtol, rtol=rtol)
+    assert_close(d.map_similarity(faint, A), torch.ones(()), atol=rtol, rtol=rtol)
+    q, k, v = torch.randn(3, 6, 4, generator=generator)
+    if size > 1e-30:
+        assert_close(
+            d.gradient_cosine(q, k, size * v), d.gradient_cosine(q, k, v), atol=1e-5, rtol=0
+        )
+
+
+def test_tokens_of_lower_rank_have_no_condition_number_whatever_the_rounding_sk_4():
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
+    x = left @ right.mT
+    assert torch.linalg.svdvals(x)[-1] > 0
+    assert d.condition_number(x).isinf()
+    assert d.condition_number(left).isfinite()

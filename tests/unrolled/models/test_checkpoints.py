@@ -11,8 +11,10 @@ from torch.testing import assert_close
 from twinsolve.unrolled import (
     SparseCoding,
     VisionTransformer,
+    attach_huggingface,
     load_huggingface_state_dict,
     load_timm_state_dict,
+    record,
 )
 
 DIM, HEADS, DEPTH, PATCH, SIZE, CLASSES = 12, 3, 2, 4, 12, 5
@@ -219,3 +221,34 @@ def test_positions_of_another_grid_are_refused_or_resampled():
     found = vit.positions.weight[1:, 0].unflatten(0, (12, 12))[4:-4, 4:-4]
     assert_close(found, (axis[:, None] + 2 * axis)[4:-4, 4:-4], atol=1e-5, rtol=0)
     assert_close(vit.positions.weight[:1], first)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "bilateral", "elliptical", "neutreno", "ridge"])
+def test_huggingface_models_with_operators_are_measured_as_ours_with_their_weights(operator):
+    """The same operator in their model and in ours: equal scores, and equal rows of `record`."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
+        image_size=8, patch_size=2, num_channels=1, initializer_range=0.3,
+    )  # fmt: skip
+    theirs = transformers.ViTForImageClassification(config).double().eval()
+    ours = VisionTransformer(
+        8, 2, 1, 2, 16, 3, 2, operator=operator, mlp_ratio=2, norm_eps=1e-12, dtype=torch.float64
+    ).eval()
+    load_huggingface_state_dict(ours, theirs.state_dict())
+    made = [block.attention.operator for block in ours.blocks]
+    attach_huggingface(
+        theirs,
+        lambda name: made[int(name.split("layer")[1].split(".")[1])],
+        positions="vit.embeddings.position_embeddings",
+    )
+    images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    with record(theirs) as rows:
+        scores = theirs(images).logits
+    with record(ours) as expected:
+        assert_close(scores, ours(images), atol=1e-10, rtol=0)
+    keys = ("call", "layer", "measure")
+    assert [[r[k] for k in keys] for r in rows] == [[r[k] for k in keys] for r in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["value"] == pytest.approx(other["value"], rel=1e-8, abs=1e-10)

@@ -109,3 +109,10 @@ def test_constructs_on_the_meta_device_and_exports():
     assert_close(empty(IMAGES), vit(IMAGES), atol=0, rtol=0)
     exported = torch.export.export(vit, (IMAGES,)).module()
     assert_close(exported(IMAGES), vit(IMAGES), atol=1e-6, rtol=0)
+
+
+def test_branches_are_scaled_by_default_as_in_cait():
+    vit = model(dtype=torch.float64)
+    for block in (*vit.blocks, *vit.class_blocks):
+        for scale in (block.attention_scale, block.feed_forward_scale):
+            assert_close(scale.gamma.detach(), torch.full((12,), 1e-5, dtype=torch.float64))

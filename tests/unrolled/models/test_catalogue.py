@@ -1,0 +1,226 @@
+"""Every operator and every part of a block, in every backbone that takes it."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    ClassAttentionTransformer,
+    FeatScale,
+    GeneralizedResidual,
+    LanguageModel,
+    LayerScale,
+    SparseMixtureOfExperts,
+    TokenGraying,
+    VisionTransformer,
+    WindowedTransformer,
+    make_operator,
+    operator_names,
+    replace_attention,
+)
+from twinsolve.unrolled.diagnostics import MEASURES, record
+
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.randn(2, 1, 8, 8, generator=GENERATOR, dtype=torch.float64)
+IDS = torch.randint(11, (2, 18), generator=GENERATOR)
+
+# Options to a model, and what is refused of an operator there.
+BACKBONES = {
+    "vision": (partial(VisionTransformer, 8, 2, 1, 5, 8, 2, 2), None),
+    "vision_mean": (partial(VisionTransformer, 8, 2, 1, 5, 8, 2, 2, pool="mean"), None),
+    "windowed": (
+        partial(WindowedTransformer, 8, 1, 1, 5, 8, (3,), (2,), window_size=4),
+        lambda operator: not operator.pair_masks and "takes no masks of pairs",
+    ),
+    "windows_in_place": (
+        partial(WindowedTransformer, 8, 1, 1, 5, 8, (2,), (2,), window_size=4, shift=False),
+        None,
+    ),
+    "class_attention": (partial(ClassAttentionTransformer, 8, 2, 1, 5, 8, 2, 2), None),
+    "language": (
+        partial(LanguageModel, 11, 8, 2, 2, 18),
+        lambda operator: not operator.causal and "does not support causal masks",
+    ),
+}
+# Layers, and those among them that do not have the operator under test.
+DEPTHS = {"windowed": (3, 0), "class_attention": (4, 2)}
+PARTS = {
+    "feat_scale": {"scale": FeatScale},
+    "layer_scale": {"scale": partial(LayerScale, initial=0.5)},
+    "boosting": {"residual": GeneralizedResidual},
+    "from_first_block": {"residual": partial(GeneralizedResidual, 0)},
+    "from_this_block": {"residual": partial(GeneralizedResidual, -1)},
+    "experts": {"feed_forward": lambda dim: SparseMixtureOfExperts(dim, 3, 4)},
+}
+REFUSED = {("windowed", "feat_scale"), ("language", "feat_scale")}
+
+
+def build(backbone, **options):
+    torch.manual_seed(0)
+    return BACKBONES[backbone][0](**options)
+
+
+def inputs(backbone):
+    return IDS if backbone == "language" else IMAGES
+
+
+def weights_are_applied(seen):
+    """Largest difference of the operator's output from its explicit matrix times the values."""
+    if not seen.operator.linear_in_values:
+        return None
+    return (seen.matrix @ seen.v - seen.output).abs().amax()
+
+
+@pytest.mark.parametrize("name", operator_names())
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_operator_learns_and_is_measured_in_every_backbone_or_is_refused(backbone, name):
+    """What `record` sees is what the layer did: its matrix gives the output, to rounding."""
+    operator = make_operator(name, num_heads=2, head_dim=4)
+    refused = BACKBONES[backbone][1]
+    if refused and (reason := refused(operator)):
+        with pytest.raises(ValueError, match=f"operator: {type(operator).__name__} .*{reason}"):
+            build(backbone, operator=name)
+        return
+    model, x = build(backbone, operator=name, dtype=torch.float64), inputs(backbone)
+    with record(model, MEASURES | {"difference": weights_are_applied}) as rows:
+        out = model(x)
+    assert_close(out, model(x), atol=0, rtol=0)
+    out.square().sum().backward()
+    grads = {n: p.grad for n, p in model.named_parameters() if ".operator." not in n}
+    assert all(g is not None and g.isfinite().all() for g in grads.values())
+    learned = [p.grad for n, p in model.named_parameters() if ".operator." in n]
+    assert all(g.isfinite().all() for g in learned if g is not None)
+
+    n_layers, n_softmax = DEPTHS.get(backbone, (2, 0))
+    assert {row["layer"] for row in rows} == set(range(n_layers))
+    assert all(row["value"] == row["value"] for row in rows)
+    differences = [row["value"] for row in rows if row["measure"] == "difference"]
+    assert len(differences) == (n_layers if operator.linear_in_values else n_softmax)
+    assert max(differences, default=0) < 1e-9
+
+
+@pytest.mark.parametrize("name", operator_names())
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_replaced_operator_is_the_one_that_a_backbone_is_built_with(backbone, name):
+    """Whatever layers share, windows and class attention included; twice, as no state stays."""
+    operator = make_operator(name, num_heads=2, head_dim=4)
+    refused = BACKBONES[backbone][1]
+    replaced, x = build(backbone, dtype=torch.float64), inputs(backbone)
+    replaced = replace_attention(
+        replaced, lambda layer: None if layer.startswith("class") else name
+    )
+    if refused and refused(operator):
+        with pytest.raises(ValueError, match=type(operator).__name__):
+            replaced(x)
+        return
+    built = build(backbone, operator=name, dtype=torch.float64)
+    built.load_state_dict(replaced.state_dict())
+    for other in (x.flip(0), x):
+        assert_close(replaced(other), built(other), atol=1e-11, rtol=0)
+    with record(replaced) as rows, record(built) as expected:
+        replaced(x)
+        built(x)
+    assert [r["measure"] for r in rows] == [r["measure"] for r in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["value"] == pytest.approx(other["value"], rel=1e-8, abs=1e-10)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_part_of_a_block_learns_in_every_backbone_or_is_refused(backbone, part):
+    if (backbone, part) in REFUSED:
+        with pytest.raises(ValueError, match="scale: must act on each token alone"):
+            build(backbone, **PARTS[part])
+        return
+    model, x = build(backbone, **PARTS[part], dtype=torch.float64), inputs(backbone)
+    model(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert_close(build(backbone, **PARTS[part], dtype=torch.float64)(x), model(x), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_parts_made_from_the_width_alone_follow_device_and_dtype(backbone, part):
+    if (backbone, part) in REFUSED:
+        return
+    empty = build(backbone, **PARTS[part], device="meta", dtype=torch.bfloat16)
+    assert {(p.device.type, p.dtype) for p in empty.parameters()} == {("meta", torch.bfloat16)}
+    empty, other = empty.to_empty(device="cpu"), build(backbone, **PARTS[part])
+    other = other.to(torch.bfloat16)
+    for model in (empty, other):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(torch.nan)
+        torch.manual_seed(1)
+        model.reset_parameters()
+    for name, value in empty.state_dict().items():
+        assert_close(value, other.state_dict()[name], atol=0, rtol=0)
+    x = inputs(backbone)
+    assert empty(x.bfloat16() if x.is_floating_point() else x).isfinite().all()
+
+
+@pytest.mark.parametrize("part", ["layer_scale", "boosting", "from_first_block", "experts"])
+def test_no_part_of_a_language_model_sees_the_future(part):
+    model = build("language", **PARTS[part], dtype=torch.float64)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    changed = IDS.clone()
+    changed[:, 9:] = (changed[:, 9:] + 4) % 11
+    found, expected = model(changed), model(IDS)
+    assert_close(found[:, :9], expected[:, :9], atol=1e-12, rtol=0)
+    assert not torch.allclose(found[:, 9:], expected[:, 9:], atol=1e-3)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("transform", [None, "dct", "svd"])
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_hidden_patches_reach_no_part_and_no_graying(pool, transform, part):
+    graying = None if transform is None else TokenGraying(transform, eps=0.6)
+    options = {"pool": pool, "token_graying": graying, **PARTS[part]}
+    model = build("vision", **options, dtype=torch.float64)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    hidden = torch.zeros(2, 16, dtype=torch.bool)
+    hidden[1, 8:] = True
+    changed = IMAGES.clone()
+    changed[1, :, 4:] = 7.0
+    found, expected = model(changed, hidden), model(IMAGES, hidden)
+    assert_close(found, expected, atol=1e-12, rtol=0)
+    assert not torch.allclose(model(changed), model(IMAGES), atol=1e-3)
+
+
+def test_graying_by_svd_of_shown_patches_is_that_of_them_alone():
+    model = build("vision", token_graying=TokenGraying("svd", eps=0.5), dtype=torch.float64)
+    embedding = model.patch_embedding
+    hidden = torch.arange(16).expand(2, 16) >= 12
+    patches = embedding.patches(IMAGES)[:, :12]
+    expected = embedding.projection(embedding.token_graying(patches))
+    assert_close(embedding(IMAGES, hidden)[:, :12], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("backbone", ["vision", "windowed", "class_attention"])
+def test_images_are_grayed_before_the_embedding_of_every_backbone(backbone):
+    graying = TokenGraying("svd", eps=0.5)
+    model = build(backbone, token_graying=graying, dtype=torch.float64)
+    plain = build(backbone, dtype=torch.float64)
+    embedding = plain.patch_embedding
+    embedding.register_forward_hook(
+        lambda module, args, output: module.projection(graying(module.patches(args[0])))
+    )
+    assert_close(model(IMAGES), plain(IMAGES), atol=1e-13, rtol=0)
+
+
+def test_scales_that_mix_tokens_see_one_window_where_windows_stay_in_place():
+    model = build("windows_in_place", scale=FeatScale, dtype=torch.float64)
+    block, x = model.stages[0].blocks[0], torch.randn(8, 16, 8, dtype=torch.float64)
+    nn.init.constant_(block.attention_scale.s, 0.7)
+    seen = []
+    block.attention_scale.register_forward_hook(lambda m, args, out: seen.append((args[0], out)))
+    block(x)
+    y, out = seen[0]
+    assert_close(out, y + 0.7 * y.mean(dim=1, keepdim=True))
