@@ -81,6 +81,11 @@ MASKS = {
     "padding": {"mask": (torch.arange(9) < 6).expand(2, 1, 1, 9)},
     "pairs": {"mask": torch.rand(9, 9, generator=torch.Generator().manual_seed(0)) < 0.7},
     "additive": {"mask": torch.full((9, 9), -torch.inf, dtype=torch.float64).triu(1)},
+    "padding and causal": {"mask": (torch.arange(9) < 6).expand(2, 1, 1, 9), "is_causal": True},
+    "pairs of each head and causal": {
+        "mask": torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1)) < 0.9,
+        "is_causal": True,
+    },
 }
 
 
@@ -201,6 +206,20 @@ def test_fully_masked_rows_give_zeros_and_finite_gradients(operator):
         assert (out[..., 2, :] == 0).all()
     out.square().sum().backward()
     assert all(x.grad is None or torch.isfinite(x.grad).all() for x in (q, k, v))
+
+
+def test_rows_masked_by_the_lowest_number_give_zeros_too(operator):
+    """Otherwise such a row would be the mean of the values that are hidden from it."""
+    q, k, v = qkv()
+    lowest = torch.finfo(torch.float64).min
+    mask = torch.zeros(9, 9, dtype=torch.float64)
+    mask[2 if operator.pair_masks else slice(None)] = lowest
+    exact = mask.masked_fill(mask == lowest, -torch.inf)
+    found = call(operator, q, k, v, mask=mask)
+    assert_close(found, call(operator, q, k, v, mask=exact), atol=0, rtol=0)
+    if operator.linear_in_values:
+        assert (found[..., 2, :] == 0).all()
+        assert (matrix(operator, q, k, v, mask=mask)[..., 2, :] == 0).all()
 
 
 def test_empty_sequences_and_batches(operator):
@@ -339,6 +358,8 @@ def test_masks_that_do_not_fit_are_named(operator):
     for shape in ((9,), (4, 9), (9, 4)):
         with pytest.raises(ValueError, match=r"mask: must broadcast to \(\.\.\., 9, 9\)"):
             operator(q, k, v, mask=torch.ones(shape, dtype=torch.bool))
+    with pytest.raises(ValueError, match="mask: must be boolean or floating point"):
+        operator(q, k, v, mask=torch.ones(9, 9, dtype=torch.long))
     if operator.pair_masks:
         rows = (torch.arange(9) != 2)[:, None]
         found = call(operator, q, k, v, mask=rows)

@@ -1,5 +1,7 @@
 """The base smoothers beyond softmax and Gaussian attention: origins, limits, laws, bad inputs."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,20 @@ def test_laplace_has_the_distance_itself_in_its_exponent():
     np.testing.assert_allclose(found, expected, atol=1e-13)
     printed = torch.softmax(-((torch.cdist(q, k) / 0.8) ** 2), dim=-1) @ v
     assert np.abs(printed.numpy() - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize("make", [partial(Kernel, "laplace"), SpatialGaussian, Gaussian])
+def test_each_head_has_its_own_bandwidth(make):
+    q, k, v = qkv()
+    operator = make(1.0, num_heads=3, learnable=True, dtype=torch.float64)
+    bandwidths = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
+    with torch.no_grad():
+        operator.bandwidth.log.copy_(bandwidths.log()[:, None, None])
+    found, matrix = operator(q, k, v), operator.matrix(q, k)
+    for head, bandwidth in enumerate(bandwidths.tolist()):
+        expected = make(bandwidth)(q[:, head], k[:, head], v[:, head])
+        assert_close(found[:, head], expected, atol=1e-12, rtol=0)
+        assert_close(matrix[:, head] @ v[:, head], expected, atol=1e-12, rtol=0)
 
 
 def test_wide_kernels_give_the_mean():

@@ -23,6 +23,13 @@ def hidden_by(mask: Tensor) -> Tensor:
     return ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
 
 
+def explicit_mask(mask: Tensor | None) -> Tensor | None:
+    """The mask with -inf wherever it hides, so that the lowest number hides a whole row as well."""
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    return mask.masked_fill(hidden_by(mask), float("-inf"))
+
+
 def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
     """The mask as booleans over all keys, for operators in which a bias has no meaning.
 

@@ -1,9 +1,10 @@
 """The protocol of operators on (q, k, v), and of corrections that wrap them."""
 
+import torch
 from torch import Tensor, nn
 
 from .context import Context
-from .masks import causal_mask, combine_masks, masked_softmax
+from .masks import causal_mask, combine_masks, explicit_mask, masked_softmax
 from .parameters import Positive
 
 
@@ -66,7 +67,8 @@ class Operator(nn.Module):
         k : Tensor of shape (..., n_keys, d)
         v : Tensor of shape (..., n_keys, e)
         mask : Tensor broadcastable to (..., n_queries, n_keys), optional
-            As in ``scaled_dot_product_attention``; a row without visible keys gives zeros.
+            As in ``scaled_dot_product_attention``; the lowest number hides as -inf does, and a row
+            without visible keys gives zeros.
         is_causal : bool, default=False
             Query i sees the keys 0 to i; with a mask, both apply.
         context : Context, optional
@@ -84,7 +86,7 @@ class Operator(nn.Module):
         self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context)
         if 0 in (q.shape[-2], k.shape[-2]):
             return q @ k.mT @ v
-        return self.attend(q, k, v, mask, is_causal, context)
+        return self.attend(q, k, v, explicit_mask(mask), is_causal, context)
 
     def matrix(
         self,
@@ -99,7 +101,7 @@ class Operator(nn.Module):
         self.check_inputs(q, k, mask=mask, is_causal=is_causal, context=context)
         if 0 in (q.shape[-2], k.shape[-2]):
             return q @ k.mT
-        return self.coefficients(q, k, mask, is_causal, context)
+        return self.coefficients(q, k, explicit_mask(mask), is_causal, context)
 
     def attend(
         self,
@@ -156,6 +158,8 @@ class Operator(nn.Module):
                 f"{name}: needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}"
             )
         if mask is not None:
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise ValueError(f"mask: must be boolean or floating point, got {mask.dtype}")
             last, counts = mask.shape[-2:], (q.shape[-2], k.shape[-2])
             if len(last) < 2 or any(m not in (1, n) for m, n in zip(last, counts, strict=True)):
                 raise ValueError(

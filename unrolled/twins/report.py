@@ -131,7 +131,9 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
     if context is not None:
-        filled = layer.fill(context, data, inputs[-1]) if isinstance(layer, Attention) else context
+        filled = context
+        if isinstance(layer, Attention):
+            filled = layer.fill(replace(context), data, inputs[-1])
         twin = replace(twin, context=lambda *tokens: filled)
     measured = _measure(twin, subject, inputs)
     if inputs[0].dtype != torch.float64 and not measured.tolerance <= _COARSEST:

@@ -12,6 +12,8 @@ from twinsolve.solvers import (
 )
 from twinsolve.unrolled import (
     Attention,
+    Context,
+    Elliptical,
     Gaussian,
     LocallyLinear,
     NonLocalMeansAttention,
@@ -258,3 +260,15 @@ def test_compare_names_what_it_cannot_use(X):
             twinsolve.compare(source, np.eye(30), X)
     with pytest.raises(ValueError, match=r"coefficients: must have shape \(30, 30\)"):
         twinsolve.compare(np.eye(3), np.eye(30), X)
+
+
+def test_the_context_of_the_caller_is_not_filled():
+    """Otherwise a second check would take the first values of other tokens."""
+    rng = np.random.default_rng(0)
+    context = Context(previous_values=torch.from_numpy(rng.standard_normal((2, 9, 3))))
+    layer = Attention(6, 2, operator=Elliptical(), dtype=torch.float64)
+    for _ in range(2):
+        assert twinsolve.check(layer, rng.standard_normal((9, 6)), context=context).correct
+        assert context.values is None
+        assert context.first_values is None
+        assert context.first_tokens is None

@@ -29,7 +29,9 @@ def patch(monkeypatch):
     return replace
 
 
-@pytest.mark.parametrize("name", ["laplace-kernel", "exponential-kernel", "student-kernel"])
+@pytest.mark.parametrize(
+    "name", ["gaussian-kernel", "laplace-kernel", "exponential-kernel", "student-kernel"]
+)
 def test_finds_logits_scaled_wrongly(patch, name):
     patch("kernel.block_softmax", lambda logits, mask: block_softmax(1.001 * logits, mask))
     assert not passes(name)

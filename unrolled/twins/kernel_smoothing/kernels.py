@@ -58,6 +58,7 @@ def _solve_features(
 
 
 _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
+    ("gaussian-kernel", "gaussian"),
     ("laplace-kernel", "laplace"),
     ("exponential-kernel", "exponential"),
     ("student-kernel", student_kernel),
