@@ -306,6 +306,14 @@ def test_bad_signals_are_named(shape):
         LISTA(tokens(9, 4), 2, 1.0)(tokens(*shape))
 
 
+def test_other_dictionaries_and_signals_that_are_no_numbers_are_named():
+    layer = LISTA(tokens(9, 4), 2, 1.0, "adaptive")
+    with pytest.raises(ValueError, match=r"dictionary \(4,\) must have rows of width 4"):
+        layer(tokens(5, 4), tokens(4))
+    with pytest.raises(ValueError, match="signals: must be of a floating dtype"):
+        layer(torch.ones(5, 4, dtype=torch.int64))
+
+
 @pytest.mark.slow
 def test_learned_steps_lower_the_objective_of_ista_of_the_same_depth():
     """PEERS section 8: Gaussian 64 x 256, sparse case, five layers, unsupervised."""
