@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.solvers import minimize_energy
-from twinsolve.unrolled import Context, Gaussian, Neutreno, Softmax, Solved, Twicing
+from twinsolve.unrolled import Context, Gaussian, Neutreno, Softmax, Solved, Tupe, Twicing
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y, V, F = torch.randn(4, 2, 2, 7, 4, generator=GENERATOR, dtype=torch.float64)
@@ -51,6 +51,11 @@ def test_the_matrix_is_the_linear_part_in_the_values(relaxed, n_iter):
 def test_first_layer_is_the_base():
     context = Context(first_values=V)
     assert (Neutreno(Softmax())(X, Y, V, context=context) == Softmax()(X, Y, V)).all()
+
+
+def test_asks_for_what_its_base_needs_too():
+    assert set(Neutreno(Tupe(8, 2)).needs) == {"positions", "first_values"}
+    assert Neutreno(Neutreno(Softmax())).needs == ("first_values",)
 
 
 def test_lam_is_a_parameter():
