@@ -38,7 +38,6 @@ from .diagnostics import (
 from .fixed_point import (
     ConvergenceWarning,
     FixedPoint,
-    Solved,
 )
 from .image_filters import (
     NonLocalMeansAttention,
@@ -95,6 +94,9 @@ from .self_expression import (
     Ridge,
     SelfExpressiveNetwork,
     UnrolledSelfExpression,
+)
+from .solved_operator import (
+    Solved,
 )
 from .sparse_coding import (
     LISTA,

@@ -2,14 +2,12 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .attention import Context, Correction, Operator, check_count, check_positive, hidden_by
-from .nonlocal_energy import Neutreno
+from .attention import check_count, check_positive
 
 Step = Callable[..., Tensor]
 
@@ -193,141 +191,3 @@ def _momentum(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Tensor
     grown = (1 + (1 + 4 * t * t).sqrt()) / 2
     weight = torch.where(uphill, 0, (t - 1) / grown)
     return image + weight * move, torch.where(uphill, 1, grown)
-
-
-class Solved(Correction):
-    """An iterative operator run to convergence, with the implicit gradient.
-
-    ::
-
-        Solved(SparseCoding(lam)):      C* v,   C* = argmin_C |q - C k|_F^2 + lam |C|_1
-        Solved(Neutreno(base, lam)):    u* = lam ((1 + lam) I - A)^-1 v0,   v0 the first values
-
-    It has the parameters of `base` and no others, so that a network with the solver inside can be
-    compared with the unrolled one. `SparseCoding` is iterated by ISTA with momentum from zero, on
-    n_queries x n_keys numbers in float64, and `Neutreno` by its safe form, whichever is set.
-
-    Parameters
-    ----------
-    base : SparseCoding, Neutreno or another Operator
-        Others need a method ``iteration(q, k, mask, is_causal)`` that returns a map on codes of
-        shape (..., n_queries, n_keys), whose rows are proximal gradient steps.
-    tol : float, default=1e-6
-        Relative change of the last iteration, of each code or head; see `FixedPoint`. The error may
-        be larger: up to 1 / lam times for Neutreno, and for codes by the condition of the keys.
-    max_iter : int, default=10000
-        Largest number of iterations, forward and backward.
-
-    Raises
-    ------
-    ValueError
-        If `base` has no iteration, or a number is out of range.
-    RuntimeError
-        Under ``torch.export``.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If `tol` is not reached, forward or backward.
-
-    Notes
-    -----
-    The gradient through a code flows over its support, on which it is affine in the query; outside
-    it is zero. It exists where the support's keys are independent and no other key is at the
-    threshold. If they are dependent, a code is not unique; if nearly so, the backward iteration is
-    slow, and one that stops at `max_iter` is a damped gradient.
-
-    Neutreno's form converges for any base with nonnegative rows of sum one. Its output is linear in
-    v0 and does not depend on v (in the first layer they are the same); `matrix` is ``lam ((1 + lam)
-    I - A)^-1``, which acts on v0.
-
-    References
-    ----------
-    EQUATIONS LS-4, SE-12, SE-17, NT-FP, NT-rel, FF-3b.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from twinsolve.unrolled import Solved, SparseCoding
-    >>> q = torch.tensor([[3.0, 0.5]])
-    >>> Solved(SparseCoding(2.0)).matrix(q, torch.eye(2)).round(decimals=3)
-    tensor([[2., 0.]])
-    """
-
-    def __init__(self, base: Operator, *, tol: float = 1e-6, max_iter: int = 10_000) -> None:
-        super().__init__(base)
-        if not hasattr(base, "iteration"):
-            raise ValueError(
-                "base: must be iterative, such as SparseCoding(...) or Neutreno(...), got "
-                f"{type(base).__name__}"
-            )
-        self.tol = check_positive(tol, "tol")
-        self.max_iter = check_count(max_iter, "max_iter", 1)
-        self.data_dependent = True
-        if isinstance(base, Neutreno):
-            smoother = base.base
-            self.row_stochastic = smoother.row_stochastic
-            self.nonnegative = smoother.row_stochastic and smoother.nonnegative
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        if isinstance(self.base, Neutreno):
-            return self._values(self.base, q, k, v, mask, is_causal, context)
-        return self._codes(self.base, q, k, mask, is_causal).to(v.dtype) @ v
-
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        if not isinstance(self.base, Neutreno):
-            return self._codes(self.base, q, k, mask, is_causal).to(q.dtype)
-        A = self.base.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
-        wide = torch.promote_types(A.dtype, torch.float32)
-        identity = torch.eye(A.shape[-1], dtype=wide, device=A.device)
-        lam = self.base.lam().to(wide)
-        M = torch.linalg.solve((1 + lam) * identity - A, lam * identity).to(A.dtype)
-        return M.clamp(min=0) if self.nonnegative else M  # zeros are solved for to rounding
-
-    def _codes(
-        self, base: Any, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        # In float64, as codes may be far smaller than the threshold that rounds them.
-        q, k = q.double(), k.double()
-        start = torch.zeros_like(q @ k.mT)
-        return self._fixed_point(base.iteration(q, k, mask, is_causal), momentum=True)(start)
-
-    def _values(
-        self,
-        base: Neutreno,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        wide = torch.promote_types(v.dtype, torch.float32)
-        if context is not None and context.first_values is not None:
-            context = replace(context, first_values=context.first_values.to(wide))
-        if mask is not None and mask.dtype != torch.bool:
-            mask = mask.to(wide).masked_fill(hidden_by(mask), -torch.inf)
-        q, k, u = q.to(wide), k.to(wide), v.to(wide)
-        step = base.iteration(q, k, u, mask, is_causal, context, relaxed=True)
-        return self._fixed_point(step)(torch.zeros_like(u)).to(v.dtype)
-
-    def _fixed_point(self, step: Step, *, momentum: bool = False) -> FixedPoint:
-        return FixedPoint(step, tol=self.tol, max_iter=self.max_iter, momentum=momentum)
-
-    def extra_repr(self) -> str:
-        return f"tol={self.tol:.3g}, max_iter={self.max_iter}"

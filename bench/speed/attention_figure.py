@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter
 
+from .attention import FORMS
 from .attention_race import REFERENCE
 
 _COLOURS = ("tab:blue", "tab:orange", "tab:green")
-_FILLED, _HOLLOW = {"marker": "o"}, {"marker": "o", "facecolors": "none"}
 
 
 def draw_attention(table: pd.DataFrame, path: Path) -> None:
@@ -32,13 +32,9 @@ def draw_attention(table: pd.DataFrame, path: Path) -> None:
 
 def _draw_times(axes: Axes, timed: pd.DataFrame, names: list[str]) -> None:
     for (case, rows), colour in zip(timed.groupby("case", sort=False), _COLOURS, strict=False):
-        for form, style in (("fused", _FILLED), ("explicit", _HOLLOW)):
+        for form in FORMS:
             part = rows[(rows.form == form) & rows.operator.isin(names)]
-            heights = [names.index(name) for name in part.operator]
-            colours = {"color": colour} if form == "fused" else {"edgecolors": colour}
-            axes.scatter(
-                part.training_ratio, heights, s=30, label=f"{case}, {form}", **colours, **style
-            )
+            _dots(axes, part.training_ratio, part, names, colour, f"{case}, {form}")
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     ticks = [t for t in (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100) if _within(t, axes)]
@@ -50,17 +46,24 @@ def _draw_times(axes: Axes, timed: pd.DataFrame, names: list[str]) -> None:
     axes.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
 
 
+def _dots(
+    axes: Axes, values: pd.Series, rows: pd.DataFrame, names: list[str], colour: str, label: str
+) -> None:
+    """One dot an operator, hollow for the explicit form."""
+    filled = colour if label.endswith("fused") else "none"
+    heights = [names.index(name) for name in rows.operator]
+    axes.scatter(values, heights, s=30, label=label, facecolors=filled, edgecolors=colour)
+
+
 def _within(tick: float, axes: Axes) -> bool:
     low, high = axes.get_xlim()
     return low <= tick <= high
 
 
 def _draw_growth(axes: Axes, grown: pd.DataFrame, names: list[str]) -> None:
-    for form, style in (("fused", _FILLED), ("explicit", _HOLLOW)):
+    for form in FORMS:
         part = grown[(grown.form == form) & grown.operator.isin(names)]
-        heights = [names.index(name) for name in part.operator]
-        colours = {"color": "black"} if form == "fused" else {"edgecolors": "black"}
-        axes.scatter(part.memory_exponent, heights, s=30, **colours, **style)
+        _dots(axes, part.memory_exponent, part, names, "black", form)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xlabel("peak memory grows as N to the power of")
     axes.grid(alpha=0.3)

@@ -43,13 +43,34 @@ def test_output_and_gradients_are_those_of_unrolling(kind):
         found.append((out, grads, [p.grad for p in layer.parameters() if p.grad is not None]))
     (out, inputs, parameters), (unrolled, expected, of_parameters) = found
     assert_close(out, unrolled, atol=1e-9, rtol=0)
-    for a, b in zip(inputs, [g for g in expected if g.abs().max() > 1e-12], strict=False):
+    for a, b in zip(inputs, [g for g in expected if g.abs().max() > 1e-12], strict=True):
         assert_close(a, b, atol=1e-6, rtol=0)
     assert len(parameters) == 2 or kind == "codes"
     # The step length moves the path to the fixed point and not the fixed point.
     for a, b in zip(parameters, of_parameters, strict=True):
         assert_close(a, b, atol=1e-6, rtol=0)
     assert parameters[0].abs() > 1e-3
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_support_adaptive_steps_have_the_same_fixed_point_and_gradients(zero_diagonal, nonnegative):
+    """Steps move the path and not its end, however keys are masked."""
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask[:, 2] = mask[3] = False
+    for arguments in ({}, {"is_causal": True}, {"mask": mask}, {"mask": mask, "is_causal": True}):
+        found = []
+        for step in ("safe", "support"):
+            base = SparseCoding(
+                0.3, step=step, zero_diagonal=zero_diagonal, nonnegative=nonnegative,
+                learnable=True, dtype=torch.float64,
+            )  # fmt: skip
+            inputs = [x.clone().requires_grad_() for x in (Q, K, V)]
+            out = Solved(base, tol=1e-13)(*inputs, **arguments)
+            grads = torch.autograd.grad(out.sin().sum(), [*inputs, base.lam.log])
+            found.append((out, *grads))
+        for a, b in zip(*found, strict=True):
+            assert_close(a, b, atol=1e-8, rtol=1e-8)
 
 
 def test_gradcheck_of_a_nonlinear_map():

@@ -306,6 +306,28 @@ def test_bad_signals_are_named(shape):
         LISTA(tokens(9, 4), 2, 1.0)(tokens(*shape))
 
 
+def test_adaptive_weights_are_used_the_way_round_they_are_stated():
+    layer, Y = LISTA(tokens(9, 4), 2, 0.2, "adaptive"), tokens(5, 4)
+    with torch.no_grad():
+        layer.input_weight.copy_(tokens(4, 4))
+        layer.gram_weight.copy_(tokens(4, 4).triu())
+        D, U, V = layer.dictionary, layer.input_weight, layer.gram_weight
+        step = layer.step[0]() / torch.linalg.matrix_norm(D.T @ D)
+        C = torch.zeros(5, 9, dtype=torch.float64)
+        for _ in range(2):
+            C = C + step * (Y @ U - C @ D @ V.T @ V) @ D.T
+            C = torch.nn.functional.softshrink(C, 0.1 * float(step))
+        assert_close(layer(Y), C, atol=1e-12, rtol=0)
+
+
+def test_other_dictionaries_and_signals_that_are_no_numbers_are_named():
+    layer = LISTA(tokens(9, 4), 2, 1.0, "adaptive")
+    with pytest.raises(ValueError, match=r"dictionary \(4,\) must have rows of width 4"):
+        layer(tokens(5, 4), tokens(4))
+    with pytest.raises(ValueError, match="signals: must be of a floating dtype"):
+        layer(torch.ones(5, 4, dtype=torch.int64))
+
+
 @pytest.mark.slow
 def test_learned_steps_lower_the_objective_of_ista_of_the_same_depth():
     """PEERS section 8: Gaussian 64 x 256, sparse case, five layers, unsupervised."""

@@ -2,7 +2,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Bilateral, Context, Gaussian, Neutreno, Softmax, Twicing
+from twinsolve.solvers import minimize_energy
+from twinsolve.unrolled import (
+    Bilateral,
+    Context,
+    Gaussian,
+    Neutreno,
+    Softmax,
+    Solved,
+    Tupe,
+    Twicing,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y, V, F = torch.randn(4, 2, 2, 7, 4, generator=GENERATOR, dtype=torch.float64)
@@ -62,6 +72,11 @@ def test_first_layer_is_the_base():
     assert (Neutreno(Softmax())(X, Y, V, context=context) == Softmax()(X, Y, V)).all()
 
 
+def test_asks_for_what_its_base_needs_too():
+    assert set(Neutreno(Tupe(8, 2)).needs) == {"positions", "first_values"}
+    assert Neutreno(Neutreno(Softmax())).needs == ("first_values",)
+
+
 def test_lam_is_a_parameter():
     """The published code has 0.6 written into it (PEERS)."""
     outputs = [Neutreno(Softmax(), lam)(X, Y, V, context=CONTEXT) for lam in (0.6, 0.4)]
@@ -107,6 +122,26 @@ def test_lam_of_two_never_converges(lam, converges):
         sizes.append(float(layer(0 * v, 0 * v, v, context=context).abs().max()))
     assert (sizes[1] < 1e-12) == converges
     assert converges or sizes[1] >= sizes[0] * (1 - 1e-9)
+
+
+def test_fixed_point_minimises_the_degree_weighted_energy_and_not_the_printed_one_e2c():
+    """Printed is one weight of the fidelity for all tokens; no lam makes up for the degrees."""
+    x, f = 1.5 * X[0, 0], F[0, 0]
+    d2 = torch.cdist(x, x).square()
+    K = torch.exp(-d2 / (2 * 1.2**2)).numpy()
+    degrees = K.sum(axis=1)
+
+    def fixed_point(lam):
+        solved = Solved(Neutreno(Gaussian(1.2), lam), tol=1e-13)
+        return solved(x, x, f, context=Context(first_values=f)).numpy()
+
+    for fidelity, weights in (
+        ("degree", [0.6]),
+        ("constant", [0.6, *(0.6 / degrees), 0.6 / degrees.mean()]),
+    ):
+        best = minimize_energy(f.numpy(), K, lam=0.6, fidelity=fidelity, tol=1e-13).coef
+        error = min(abs(fixed_point(lam) - best).max() for lam in weights)
+        assert error < 1e-9 if fidelity == "degree" else error > 0.01
 
 
 def test_attention_with_unshared_projections_can_raise_the_energy():

@@ -5,7 +5,7 @@ from torch.testing import assert_close
 
 from twinsolve.solvers import ista, lasso_objective, sparse_code, sparse_self_expression
 from twinsolve.unrolled import SparseCoding
-from twinsolve.unrolled.sparse_coding import safe_step
+from twinsolve.unrolled.sparse_coding import ista_attention, safe_step
 
 
 def tokens(*shape, seed=0):
@@ -110,6 +110,27 @@ def test_zero_keys_and_queries_give_zero_codes_with_finite_gradients():
     assert torch.isfinite(k.grad).all()
 
 
+@pytest.mark.parametrize("scale", [1e-20, 1e-35])
+def test_keys_so_short_that_the_step_overflows_float32_give_zero_codes(scale):
+    q, k = tokens(5, 3).float(), (scale * tokens(6, 3, seed=1)).float().requires_grad_()
+    for arguments in ({}, {"mask": torch.ones(5, 6, dtype=torch.bool).tril()}):
+        assert (SparseCoding(0.3).matrix(q, k, **arguments) == 0).all()
+        out = SparseCoding(0.3)(q, k, k, **arguments)
+        assert (out == 0).all()
+        out.sum().backward()
+        assert torch.isfinite(k.grad).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 0), (3, 0, 4), (0, 5, 4)])
+def test_code_blocks_without_keys_queries_or_heads(shape):
+    heads, n_queries, n_keys = shape
+    q, k = tokens(heads, n_queries, 3).requires_grad_(), tokens(heads, n_keys, 3)
+    out = ista_attention(q, k, k, lam=0.3, step=0.1, n_iter=2)
+    assert out.shape == q.shape
+    assert (out == 0).all()
+    out.sum().backward()
+
+
 def test_memory_of_the_backward_pass_is_one_block_of_codes():
     """Saved tensors stay O(n d): the codes of a block are recomputed, not kept."""
     n, d = 600, 4
@@ -144,11 +165,12 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("entries", [1, 25, 500, 10**6])
 def test_blocks_and_their_gradients_are_those_of_the_literal_iteration(case, entries, monkeypatch):
-    """One row, two rows, one head or all heads at a time; parameters a head."""
+    """One row, two rows, one head or all heads at a time; parameters a head, masks a sample."""
     monkeypatch.setattr("twinsolve.unrolled.sparse_coding.code_blocks._CPU_ENTRIES", entries)
     settings, arguments = CASES[case]
     if "mask" in arguments:
-        arguments = arguments | {"mask": arguments["mask"].expand(2, 1, -1, 11)}
+        mask = arguments["mask"]
+        arguments = arguments | {"mask": torch.stack([mask, mask.flip(-1)])[:, None]}
     layer = SparseCoding(0.8, num_heads=3, learnable=True, **settings).double()
     inputs = tokens(2, 3, 11, 4), tokens(2, 3, 11, 4, seed=1), tokens(2, 3, 11, 2, seed=2)
     lam, step = layer.lam.log, layer.relative_step.log

@@ -195,10 +195,15 @@ def test_bad_settings_are_named(arguments, words):
         UnrolledSelfExpression(*arguments)
 
 
-@pytest.mark.parametrize("shapes", [[(4,)], [(5, 3), (5, 4)]])
+@pytest.mark.parametrize("shapes", [[(4,)], [(5, 3), (5, 4)], [(5, 3), (3,)]])
 def test_bad_points_are_named(shapes):
     with pytest.raises(ValueError, match=r"queries: must be \(\.\.\., n_queries, d\)"):
         unrolled(2)(*(tokens(*shape) for shape in shapes))
+
+
+def test_whole_numbers_are_refused():
+    with pytest.raises(ValueError, match="queries: must have features of a floating dtype"):
+        unrolled(2)(torch.ones(5, 3, dtype=torch.int64))
 
 
 @pytest.mark.slow

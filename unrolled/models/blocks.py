@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
 class NoSkip(Residual):
     """No residual connection: ``y``."""
 
-    def forward(self, x: Tensor, y: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, y: Tensor, context: Context | None = None) -> Tensor:
         return y
 
 

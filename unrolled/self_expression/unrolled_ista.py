@@ -139,13 +139,16 @@ class UnrolledSelfExpression(nn.Module):
         return residual.square().sum(-1) + self.penalty * coefficients.abs().sum(-1)
 
     def _features(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor]:
-        if queries.ndim < 2 or (keys is not None and keys.shape[-1] != queries.shape[-1]):
+        other = queries if keys is None else keys
+        if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
             shape = None if keys is None else tuple(keys.shape)
             raise ValueError(
                 f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
                 f"{tuple(queries.shape)} and {shape}"
             )
         q = self.features(queries)
+        if not q.is_floating_point():
+            raise ValueError(f"queries: must have features of a floating dtype, got {q.dtype}")
         return q, q if keys is None else self.features(keys)
 
     def extra_repr(self) -> str:

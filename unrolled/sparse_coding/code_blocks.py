@@ -76,7 +76,7 @@ def ista_attention(
 
 
 def _flat(x: Tensor) -> Tensor:
-    return x.reshape(-1, *x.shape[-2:])
+    return x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
 
 
 class _Settings(NamedTuple):
@@ -105,8 +105,8 @@ def _blocks(q: Tensor, k: Tensor, is_causal: bool) -> Iterator[_Block]:
     """Blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
     (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
     entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
-    rows = max(1, min(n_rows, entries // n_keys))
-    heads = max(1, entries // (n_rows * n_keys))
+    rows = max(1, min(n_rows, entries // max(1, n_keys)))
+    heads = max(1, entries // max(1, n_rows * n_keys))
     for head in range(0, n_heads, heads):
         for start in range(0, n_rows, rows):
             stop = min(start + rows, n_rows)

@@ -195,7 +195,9 @@ class LISTA(nn.Module):
                 f'"{self.parametrization}"'
             )
         d = self.dictionary.shape[-1]
-        if signals.ndim < 2 or signals.shape[-1] != d or dictionary.shape[-1] != d:
+        if not signals.is_floating_point():
+            raise ValueError(f"signals: must be of a floating dtype, got {signals.dtype}")
+        if any(x.ndim < 2 or x.shape[-1] != d for x in (signals, dictionary)):
             raise ValueError(
                 f"signals: signals {tuple(signals.shape)} and dictionary "
                 f"{tuple(dictionary.shape)} must have rows of width {d}"

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from ..attention import map_query_blocks
 
+_LONGEST = 1e30
+
 
 def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """Step ``1 / |K^T K|_F``, never longer than ``1 / |K|_2^2`` and differentiable everywhere.
@@ -22,7 +24,7 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
     -------
     Tensor of shape (..., 1 or n_queries, 1)
         In float64, in which fourth powers of keys do not overflow; 1 where the keys are all zero or
-        none is visible.
+        none is visible, and never more than 1e30, so that it is finite in float32.
 
     References
     ----------
@@ -40,7 +42,7 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
         seen = visible.double()
         squared = ((seen @ (k @ k.mT).square()) * seen).sum(dim=-1, keepdim=True)
     zero = squared == 0
-    return torch.where(zero, 1, torch.where(zero, 1, squared).rsqrt())
+    return torch.where(zero, 1, torch.where(zero, 1, squared).rsqrt()).clamp(max=_LONGEST)
 
 
 def _new_squares(rows: Tensor, k: Tensor, start: int) -> Tensor:

@@ -18,9 +18,9 @@ from ...solvers import (
     smoother_matrix,
 )
 from ..attention import Context
-from ..fixed_point import Solved
 from ..kernel_smoothing import Gaussian
 from ..nonlocal_energy import Neutreno
+from ..solved_operator import Solved
 from .kernel_smoothing.regression import build_gaussian
 from .parameters import head_value
 from .registry import Array, Twin, exact_twin, register

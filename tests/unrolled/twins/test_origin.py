@@ -82,6 +82,15 @@ def test_any_coefficients_are_held_against_a_family(X):
     assert fit_origin(layer, X, problem=Gaussian(2.0)).distance > 0.01
 
 
+def test_the_start_may_be_decades_away(X):
+    """There all codes are zero, and nothing says which way is downhill."""
+    C = sparse_self_expression(X, lam=2.0, tol=1e-11).coef.toarray()
+    origin = fit_origin(C, X, problem=SparseCoding(700.0, zero_diagonal=True))
+    assert origin.initial_distance == 1
+    assert origin.distance < 1e-4
+    assert origin.parameters["lam"] == pytest.approx([2.0], rel=1e-4)
+
+
 def test_zero_coefficients_are_those_of_a_large_penalty(X):
     origin = fit_origin(np.zeros((24, 24)), X, problem=SparseCoding(1.0, zero_diagonal=True))
     assert origin.distance == 0

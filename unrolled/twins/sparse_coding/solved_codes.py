@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....solvers import sparse_code
-from ...fixed_point import Solved
+from ...solved_operator import Solved
 from ...sparse_coding import SparseCoding
 from ..parameters import head_value
 from ..registry import Array, Twin, register
