@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, fused_attention, hidden_by
 
-_CENTRE_SAMPLE = 128
+_CENTRE_SAMPLE = 16
 
 
 def gaussian_attention(
