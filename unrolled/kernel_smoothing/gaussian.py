@@ -76,9 +76,10 @@ def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
     """
     k = k.detach().to(torch.promote_types(k.dtype, torch.float32))
     if mask is None:
-        odd = k.shape[-2] // _CENTRE_SAMPLE | 1  # or it might hit one column of an image alone
-        sample = k[..., ::odd, :]
-        return sample.median(dim=-2, keepdim=True).values
+        step = max(1, k.shape[-2] // _CENTRE_SAMPLE)
+        i = torch.arange(k.shape[-2] // step, device=k.device)
+        # One of each stretch, at varied places: equal ones may hit one column of an image alone.
+        return k[..., i * step + 7 * i % step, :].median(dim=-2, keepdim=True).values
     seen = ~hidden_by(mask).expand(*mask.shape[:-1], k.shape[-2]).all(dim=-2)
     visible = torch.where(seen[..., None], k, torch.nan)
     return visible.nanmedian(dim=-2, keepdim=True).values.nan_to_num()
