@@ -6,6 +6,8 @@ from torch.testing import assert_close
 from twinsolve.unrolled import Attention, Context, Gaussian, Positive, Softmax, SparseCoding
 from twinsolve.unrolled.attention import boolean_mask, fused_attention
 
+from .fused_kernel import FUSED, dispatched_attention
+
 
 @pytest.fixture
 def pair():
@@ -220,6 +222,36 @@ def test_fused_attention_pads_widths_and_dimensions(width):
     both = fused_attention(q, k, v, mask=mask, is_causal=True, scale=0.4)
     explicit = fused_attention(q, k, v, mask=mask & torch.ones(6, 6).tril().bool(), scale=0.4)
     assert_close(both, explicit, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
+@pytest.mark.parametrize(("width", "n_values"), [(32, 16), (16, 32)])
+def test_fused_attention_of_widths_far_apart(shape, width, n_values):
+    """The matrix of few pairs, and padding of the same, give the same and the same gradients."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(*shape[1:], n, w, generator=generator, dtype=torch.float64, requires_grad=True)
+        for n, w in ((shape[0], width), (6, width), (6, n_values))
+    )
+    everything = torch.ones(shape[0], 6, dtype=torch.bool)
+
+    def gradients(mask):
+        out = fused_attention(q, k, v, mask=mask, scale=0.4)
+        return out, *torch.autograd.grad(out.square().sum(), (q, k, v))
+
+    assert dispatched_attention(lambda: gradients(None)) == set()
+    assert dispatched_attention(lambda: gradients(everything)) == {FUSED, f"{FUSED}_backward"}
+    for found, expected in zip(gradients(None), gradients(everything), strict=True):
+        assert_close(found, expected, atol=1e-12, rtol=0)
+    assert torch.autograd.gradgradcheck(
+        lambda *x: fused_attention(*x, scale=0.4)[..., :1, :2], (q, k, v), fast_mode=True
+    )
+
+
+def test_fused_attention_of_widths_far_apart_builds_no_large_matrix():
+    for n_keys, kernels in ((256, set()), (257, {FUSED})):
+        q, k, v = torch.randn(256, 32), torch.randn(n_keys, 32), torch.randn(n_keys, 16)
+        assert dispatched_attention(lambda x=(q, k, v): fused_attention(*x)) == kernels
 
 
 def test_boolean_mask_reads_both_kinds():

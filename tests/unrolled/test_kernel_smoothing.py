@@ -98,3 +98,14 @@ def test_bad_bandwidths_are_named(arguments, words):
         Gaussian(**arguments)
     with pytest.raises(ValueError, match="scale: must be finite"):
         Softmax(scale=0.0)
+
+
+@pytest.mark.parametrize("side", [4, 5, 14, 15, 16, 24, 32])
+def test_centre_is_amid_the_keys_whatever_a_few_of_them_are(side):
+    """One column of an image is far away, and float32 keeps the digits of the others."""
+    q, k, v = (tokens(2, side**2, 8, seed=seed) for seed in range(3))
+    q, k = q + 1e4, k + 1e4
+    k[:, ::side] += 1e5
+    q, k, v = q.float(), k.float(), v.float()
+    expected = Gaussian(1.0).matrix(q.double(), k.double()) @ v.double()
+    assert_close(Gaussian(1.0)(q, k, v).double(), expected, atol=1e-4, rtol=0)
