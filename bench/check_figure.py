@@ -70,7 +70,7 @@ def _draw_panel(table: pd.DataFrame, axes: Axes, n_lines: int) -> None:
     axes.axvspan(1, 20, color="tab:red", alpha=0.08)
     axes.text(4.5, n_lines / 2, "fails", ha="center", va="center", rotation=90, color="tab:red")
     axes.set_xscale("log")
-    axes.set_xlabel("deviation / tolerance")
+    axes.set_xlabel("deviation / tolerance (0 stands at the left)")
     axes.set_yticks(list(lines.values()), list(lines), fontsize=7)
     axes.set_ylim(n_lines - 0.5, -0.5)
     axes.set_xlim(5e-9, 20)

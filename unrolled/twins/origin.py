@@ -105,7 +105,7 @@ def fit_origin(
             "problem: coefficients need a layer whose problem is fitted, such as "
             f"SparseCoding(0.1), got {type(layer).__name__}"
         )
-    layer = copy.deepcopy(layer).double().eval()
+    layer = copy.deepcopy(layer).cpu().double().eval()
     data = _as_tensor(layer, X).double()
     subject, inputs = _queries_and_keys(layer, data)
     twin = _fitted_twin(subject, same_points=subject is layer)

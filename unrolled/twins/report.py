@@ -128,7 +128,7 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
-    layer = copy.deepcopy(layer).eval()
+    layer = copy.deepcopy(layer).cpu().eval()
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
     if context is not None:
@@ -356,7 +356,7 @@ def _head_from_origin(
 
 def _coefficients(source: Any, tokens: Array, context: Context | None = None) -> Array:
     if isinstance(source, Operator | Attention):
-        return _layer_coefficients(copy.deepcopy(source).double().eval(), tokens, context)
+        return _layer_coefficients(copy.deepcopy(source).cpu().double().eval(), tokens, context)
     if callable(source) and not isinstance(source, nn.Module):
         source = source(tokens)
     if isinstance(source, Solution):
