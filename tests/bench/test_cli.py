@@ -23,12 +23,25 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def small(monkeypatch):
+def shrink(monkeypatch):
     """Fewer tokens and a smaller crop, packaged data only."""
     monkeypatch.setattr(samples, "_N_TOKENS", 64)
     monkeypatch.setattr(samples, "_CROP", 12)
     monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    shrink(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Result and folder of one run of all twins, with seed 1."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        shrink(monkeypatch)
+        return run("--output", str(folder), "--seed", "1"), folder
 
 
 @pytest.fixture
@@ -45,10 +58,10 @@ def run(*arguments):
     return CliRunner().invoke(app, ["check", *arguments])
 
 
-def test_check_passes_and_writes_its_results(small, tmp_path):
-    result = run("--output", str(tmp_path / "out"), "--seed", "1")
+def test_check_passes_and_writes_its_results(whole):
+    result, folder = whole
     assert result.exit_code == 0, result.output
-    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    rows = json.loads((folder / "table.json").read_text())
     assert all(row.keys() == KEYS for row in rows)
     assert all(row["passed"] for row in rows)
     for task in ("clustering", "vision"):
@@ -60,13 +73,20 @@ def test_check_passes_and_writes_its_results(small, tmp_path):
             assert abs(row["task_number_solver"] - row["task_number_layer"]) <= 0.01
         limit = {"limit": 1.0}.get(row["relation"], 1e-8)
         assert row["dtype"] == "float32" or row["tolerance"] <= limit
-    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    settings = json.loads((folder / "settings.json").read_text())
     assert settings["settings"] == {"seed": 1, "load": []}
     assert "torch" in settings["versions"]
-    assert "twicing-attention" in (tmp_path / "out" / "summary.md").read_text()
-    assert Image.open(tmp_path / "out" / "deviations.png").size[0] > 800
+    summary = (folder / "summary.md").read_text()
+    assert all(f"| {twin.name} |" in summary for twin in catalogue())
+    assert Image.open(folder / "deviations.png").size[0] > 800
     assert f"{len(rows)} of {len(rows)} rows passed" in result.output
-    assert "twicing-attention" in result.output
+    for line in result.output.splitlines():
+        assert len(line.rstrip()) <= 120
+    for twin in catalogue():  # a line each, nothing cut off
+        (line,) = (x for x in result.output.splitlines() if x.split()[:1] == [twin.name])
+        assert line.split()[-1] == "yes"
+        assert twin.relation.name in line
+        assert twin.equation in line
 
 
 FAULTS = {
@@ -99,6 +119,7 @@ def test_a_fault_in_the_layer_alone_fails_the_check(few, tmp_path, monkeypatch, 
     assert result.exit_code == 1, result.output
     failed = {row["twin"] for row in json.loads((tmp_path / "table.json").read_text())
               if not row["passed"]}  # fmt: skip
+    assert "on digits (float64): deviation" in result.output
     expected = "gaussian-attention" if "bandwidth" in fault else "self-expression-iterates"
     assert expected in failed
     assert "locally-linear" not in failed
@@ -133,7 +154,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     write_table(table, tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [row["deviation"] for row in rows] == [None, None, 1e-15]
-    draw = table.assign(twin="a", task="vision", dtype="float64", tolerance=1.0)
+    draw = table.assign(twin="a", family="b", task="vision", dtype="float64", tolerance=1.0)
     draw_deviations(draw, tmp_path / "figure.png")
     assert Image.open(tmp_path / "figure.png").size[0] > 800
 
@@ -144,16 +165,21 @@ def test_an_incomplete_data_root_is_left_out(tmp_path, monkeypatch):
     assert len(samples.check_samples(0)) == 4
 
 
-def test_load_registers_twins_of_the_users_own(small, tmp_path, monkeypatch):
+def test_load_registers_twins_of_the_users_own(few, tmp_path, monkeypatch):
     (tmp_path / "my_twins.py").write_text(
         "from twinsolve.solvers import smoother_matrix\n"
         "from twinsolve.unrolled import Gaussian\n"
         "from twinsolve.unrolled.twins import Identity, Twin, register\n"
         "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
         "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
-        "    solve=lambda layer, q, k, v, head=0: smoother_matrix(q, k, bandwidth=1.0) @ v))\n"
+        "    solve=lambda layer, q, k, v, head=0, context=None:\n"
+        "        smoother_matrix(q, k, bandwidth=1.0) @ v))\n"
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "twinsolve.bench.checks.catalogue",
+        lambda: [*few, *(t for t in catalogue() if t.name == "mine")],
+    )
     try:
         result = run("--load", "my_twins", "--output", "out")
         assert result.exit_code == 0, result.output
@@ -166,7 +192,7 @@ def test_load_registers_twins_of_the_users_own(small, tmp_path, monkeypatch):
     assert "no_such_module" in result.output
 
 
-def test_seed_changes_the_data_and_repeats(small):
+def test_seed_changes_the_data_and_repeats(few):
     first, again, other = (check_twins(seed=seed) for seed in (0, 0, 1))
     assert first.equals(again)
     assert not np.allclose(first.task_number_solver, other.task_number_solver)

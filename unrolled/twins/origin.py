@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 from torch import Tensor, nn
 
-from ..attention import Attention, Operator, Positive
+from ..attention import Attention, Context, Operator, Positive
 from .parameters import head_value
-from .registry import Array, Twin, twins_of
+from .registry import Array, Twin, general_first, twins_of
 from .relations import Tensors, heads, layer_matrix
 from .report import _as_tensor, _check_tokens, _coefficients, _n_heads, _reset
 
@@ -44,7 +44,13 @@ class Origin:
     initial_distance: float
 
 
-def fit_origin(source: Any, X: ArrayLike | Tensor, *, problem: nn.Module | None = None) -> Origin:
+def fit_origin(
+    source: Any,
+    X: ArrayLike | Tensor,
+    *,
+    problem: nn.Module | None = None,
+    context: Context | None = None,
+) -> Origin:
     """Find the problem parameters that a layer effectively solves, and the distance left.
 
     ::
@@ -66,6 +72,8 @@ def fit_origin(source: Any, X: ArrayLike | Tensor, *, problem: nn.Module | None 
         The family to fit, at its initial parameters, and the settings that are not fitted, such as
         ``SparseCoding(0.1, zero_diagonal=True)``. By default the layer itself. Given, its
         problem is posed on ``q = k = X``.
+    context : Context, optional
+        What `source` needs beside its tokens, where `problem` is given; as in `check`.
 
     Returns
     -------
@@ -97,14 +105,14 @@ def fit_origin(source: Any, X: ArrayLike | Tensor, *, problem: nn.Module | None 
             "problem: coefficients need a layer whose problem is fitted, such as "
             f"SparseCoding(0.1), got {type(layer).__name__}"
         )
-    layer = copy.deepcopy(layer).double().eval()
+    layer = copy.deepcopy(layer).cpu().double().eval()
     data = _as_tensor(layer, X).double()
     subject, inputs = _queries_and_keys(layer, data)
-    twin = _fitted_twin(subject)
+    twin = _fitted_twin(subject, same_points=subject is layer)
     if problem is None:
         targets = layer_matrix(twin, subject, *inputs)
     else:
-        found = _coefficients(source, data.numpy())
+        found = _coefficients(source, data.numpy(), context)
         targets = np.broadcast_to(found, (len(inputs[0]), *found.shape))
     if not np.isfinite(targets).all():
         raise ValueError("coefficients: must not hold NaN or infinity")
@@ -134,8 +142,9 @@ def _queries_and_keys(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Tensor
     return layer, (tokens, tokens)
 
 
-def _fitted_twin(layer: nn.Module) -> Twin:
-    for twin in twins_of(layer):
+def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin:
+    twins = twins_of(layer)
+    for twin in twins if same_points else general_first(twins):
         if twin.fitted:
             return twin
     raise LookupError(f"no twin of {type(layer).__name__} says which parameters are fitted")

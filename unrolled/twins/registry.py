@@ -187,15 +187,23 @@ def twins_of(layer: nn.Module) -> list[Twin]:
     )
 
 
-def exact_twin(layer: nn.Module) -> Twin:
+def exact_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     """The first twin of a layer whose solver gives the layer's own output, not only its limit.
+
+    Unless `same_points` says that the keys are the queries, twins whose solver serves other keys
+    too come first.
 
     Raises
     ------
     LookupError
         If there is none.
     """
-    for twin in twins_of(layer):
-        if twin.relation.name in _EXACT:
-            return twin
-    raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")
+    exact = [twin for twin in twins_of(layer) if twin.relation.name in _EXACT]
+    if not exact:
+        raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")
+    return exact[0] if same_points else general_first(exact)[0]
+
+
+def general_first(twins: list[Twin]) -> list[Twin]:
+    """Those that are about equal queries and keys alone come last."""
+    return sorted(twins, key=lambda twin: twin.pairing == "self")

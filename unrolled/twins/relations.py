@@ -92,7 +92,7 @@ def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
     if twin.context is None:
         return None
     context = twin.context(*(_array(x) for x in inputs))
-    return _map_fields(context, lambda name, x: x.to(inputs[0].dtype))
+    return map_fields(context, lambda name, x: x.to(inputs[0].dtype))
 
 
 def _of_head(context: Context | None, head: int) -> Any:
@@ -100,10 +100,12 @@ def _of_head(context: Context | None, head: int) -> Any:
     if context is None:
         return None
     shared = ("positions", "first_tokens")
-    return _map_fields(context, lambda name, x: _array(x if name in shared else x[head]))
+    return map_fields(context, lambda name, x: _array(x if name in shared else x[head]))
 
 
-def _map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> Any:
+def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> Any:
+    """The context with ``function(name, tensor)`` in place of every tensor in it."""
+
     def mapped(name: str, value: Any) -> Any:
         if isinstance(value, tuple | list):
             return type(value)(function(name, x) for x in value)
@@ -125,9 +127,10 @@ def compare_outputs(
 
     In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64.
     """
+    found = layer_output(twin, layer, inputs)  # first, as it says best what it cannot take
     expected = solver_output(twin, layer, inputs)
     with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
-        difference = np.abs(layer_output(twin, layer, inputs) - expected).max()
+        difference = np.abs(found - expected).max()
         scale = max(np.abs(expected).max(), np.finfo(np.float64).tiny)
         deviation = float(difference / scale)
     return Measurement(deviation, _tolerance(twin, layer, inputs, tolerance, twin.passes(layer)))

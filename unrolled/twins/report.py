@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
-from ..attention import Attention, Context, Operator
+from ..attention import Attention, Context, Correction, Operator
 from .registry import Array, Problem, Twin, exact_twin
 from .relations import (
     Measurement,
@@ -22,6 +22,7 @@ from .relations import (
     identity_values,
     layer_matrix,
     layer_output,
+    map_fields,
     solver_output,
     worst,
 )
@@ -111,7 +112,7 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     Raises
     ------
     LookupError
-        If no twin is registered for the layer.
+        If no twin is registered for the layer, or none that takes what a shell hands it.
     ValueError
         If `layer` is no module, or X has the wrong shape or holds NaN or infinity.
 
@@ -127,14 +128,16 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
-    layer = copy.deepcopy(layer).eval()
+    layer = copy.deepcopy(layer).cpu().eval()
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
     if context is not None:
-        filled = context
+        filled = map_fields(context, lambda name, x: x.detach().cpu().to(data.dtype))
         if isinstance(layer, Attention):
-            filled = layer.fill(replace(context), data, inputs[-1])
+            filled = layer.fill(filled, data, inputs[-1])
         twin = replace(twin, context=lambda *tokens: filled)
+    elif isinstance(subject, Correction):
+        twin = replace(twin, context=_merged_context(twin, subject))
     measured = _measure(twin, subject, inputs)
     if inputs[0].dtype != torch.float64 and not measured.tolerance <= _COARSEST:
         subject, inputs = subject.double(), tuple(x.double() for x in inputs)
@@ -158,6 +161,7 @@ def compare(
     X: ArrayLike | Tensor,
     *,
     objective: Callable[[Array], float] | None = None,
+    context: Context | None = None,
 ) -> dict[str, float]:
     """Compare any coefficients with any others on the same tokens, such as learned with solved.
 
@@ -170,6 +174,8 @@ def compare(
     X : array-like or Tensor of shape (n_tokens, dim)
     objective : callable, optional
         F: coefficients to a number, such as ``lambda C: lasso_objective(X, X, C, lam=lam).sum()``.
+    context : Context, optional
+        What a layer among the two needs beside its tokens; as in `check`.
 
     Returns
     -------
@@ -202,7 +208,7 @@ def compare(
     True
     """
     tokens = _numpy(X)
-    C, reference = (_coefficients(source, tokens) for source in (first, second))
+    C, reference = (_coefficients(source, tokens, context) for source in (first, second))
     numbers = coefficient_distance(C, reference)
     numbers["residual"] = relative_residual(C, tokens)
     numbers["residual_reference"] = relative_residual(reference, tokens)
@@ -228,6 +234,29 @@ def _reset(layer: nn.Module) -> None:
             module.reset_parameters()  # type: ignore[operator]
 
 
+def _merged_context(twin: Twin, layer: Correction) -> Callable[..., Context] | None:
+    """What the twins of a correction and of all that it wraps take in `twinsolve check`."""
+    makers, base = [twin.context], layer.base
+    while True:
+        makers.append(exact_twin(base).context)
+        if not isinstance(base, Correction):
+            break
+        base = base.base
+    present = [make for make in makers if make is not None]
+
+    def make_all(q: Array, k: Array, v: Array) -> Context:
+        merged = Context()
+        for make in reversed(present):  # the outermost has the last word
+            found = make(q, k, v)
+            given = {f.name: getattr(found, f.name) for f in fields(found)}
+            merged = replace(
+                merged, **{name: x for name, x in given.items() if not (x is None or x == [])}
+            )
+        return merged
+
+    return make_all if present else None
+
+
 def _numpy(X: ArrayLike | Tensor) -> Array:
     return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
 
@@ -248,14 +277,20 @@ def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
 def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
     """The module that has a twin, that twin, and the module's inputs."""
     try:
-        twin = exact_twin(layer)
+        twin = exact_twin(layer, same_points=True)
     except LookupError:
         if not isinstance(layer, Attention):
             raise
         _check_tokens(data, layer)
         with torch.no_grad():
             q, k, v = layer.project(data[None], data[None], data[None])
-        return layer.operator, exact_twin(layer.operator), (q[0], k[0], v[0])
+        twin = exact_twin(layer.operator)
+        if twin.inputs != "tokens":
+            raise LookupError(
+                f"the twin of {type(layer.operator).__name__} takes no separate queries and keys; "
+                "check the operator without its shell"
+            ) from None
+        return layer.operator, twin, (q[0], k[0], v[0])
     if twin.inputs == "image":
         if not 2 <= data.ndim <= 4:
             raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
@@ -283,8 +318,9 @@ def _distance_from_origin(
 ) -> dict[str, float]:
     if twin.inputs != "tokens" or not getattr(layer, "linear_in_values", True):
         expected = solver_output(twin, origin, inputs)
-        difference = layer_output(twin, layer, inputs) - expected
-        return {"distance": float(np.linalg.norm(difference) / np.linalg.norm(expected))}
+        difference = float(np.linalg.norm(layer_output(twin, layer, inputs) - expected))
+        scale = float(np.linalg.norm(expected))
+        return {"distance": difference / scale if scale > 0 else difference}
     present = layer_matrix(twin, layer, *inputs[:2])
     if twin.problem is None:
         q, k = inputs[:2]
@@ -318,9 +354,9 @@ def _head_from_origin(
     return row
 
 
-def _coefficients(source: Any, tokens: Array) -> Array:
+def _coefficients(source: Any, tokens: Array, context: Context | None = None) -> Array:
     if isinstance(source, Operator | Attention):
-        return _layer_coefficients(copy.deepcopy(source).double().eval(), tokens)
+        return _layer_coefficients(copy.deepcopy(source).cpu().double().eval(), tokens, context)
     if callable(source) and not isinstance(source, nn.Module):
         source = source(tokens)
     if isinstance(source, Solution):
@@ -340,10 +376,13 @@ def _coefficients(source: Any, tokens: Array) -> Array:
     return coefficients.astype(np.float64)
 
 
-def _layer_coefficients(layer: Operator | Attention, tokens: Array) -> Array:
+def _layer_coefficients(
+    layer: Operator | Attention, tokens: Array, context: Context | None
+) -> Array:
     data = torch.from_numpy(tokens)[None]
+    given = None if context is None else map_fields(context, lambda name, x: x.double())
     with torch.no_grad():
         if isinstance(layer, Attention):
-            return layer(data, data, data)[1][0].numpy()
+            return layer(data, data, data, context=given)[1][0].numpy()
         data = data.expand(_n_heads(layer), -1, -1)
-        return layer.matrix(data, data).mean(dim=0).numpy()
+        return layer.matrix(data, data, context=given).mean(dim=0).numpy()

@@ -10,15 +10,13 @@ from ...solvers import (
     high_frequency_gain,
     high_frequency_gain_bound,
     high_pass_values,
-    nadaraya_watson,
     scale_frequencies,
     smoother_matrix,
     split_frequencies,
 )
 from ..kernel_smoothing import Gaussian
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
-from .kernel_smoothing.regression import build_gaussian, gaussian_logit_range, local_bandwidth
-from .parameters import head_value
+from .kernel_smoothing.regression import build_gaussian, local_bandwidth
 from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, Identity, Init, Relation, heads
 
@@ -163,11 +161,10 @@ def _apply_reattention(layer: ReAttention, X: Tensor) -> Tensor:
 
 
 def _solve_reattention(layer: ReAttention, X: Array) -> Array:
-    """Maps by kernel regression of the identity; each pair is standardised over the heads."""
-    base: Any = layer.base
+    """Maps by the base's own solver; each pair is standardised over the heads."""
+    base = exact_twin(layer.base, same_points=True)
     maps = [
-        nadaraya_watson(X, X, np.eye(len(X)), bandwidth=head_value(base.bandwidth, head))
-        for head in range(layer.num_heads)
+        base.solve(layer.base, X, X, np.eye(len(X)), head=head) for head in range(layer.num_heads)
     ]
     theta, gamma, beta = (
         parameter.detach().double().numpy()
@@ -181,7 +178,7 @@ def _solve_reattention(layer: ReAttention, X: Array) -> Array:
 
 def _reattention_logit_range(layer: ReAttention, X: Array) -> float:
     tokens = np.broadcast_to(X, (layer.num_heads, *X.shape))
-    return gaussian_logit_range(layer.base, tokens, tokens, tokens)
+    return exact_twin(layer.base).logit_range(layer.base, tokens, tokens, tokens)
 
 
 def _attn_scale(name: str, relation: Relation, equation: str, solve: Any, **rest: Any) -> Twin:
@@ -272,6 +269,7 @@ register(
         _solve_reattention,
         layer=ReAttention,
         source="Zhou et al. (2021)",
+        covers=lambda layer: not layer.needs,
         apply=_apply_reattention,
         logit_range=_reattention_logit_range,
     )

@@ -12,13 +12,21 @@ from twinsolve.solvers import (
 )
 from twinsolve.unrolled import (
     Attention,
+    AttnScale,
+    Bilateral,
     Context,
     Elliptical,
     Gaussian,
     LocallyLinear,
+    LowRank,
+    Neutreno,
     NonLocalMeansAttention,
+    ReAttention,
+    Ridge,
+    Sinkhorn,
     Softmax,
     SparseCoding,
+    Tupe,
     Twicing,
 )
 
@@ -272,3 +280,98 @@ def test_the_context_of_the_caller_is_not_filled():
         assert context.values is None
         assert context.first_values is None
         assert context.first_tokens is None
+
+
+def context_of(n, heads, width, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return Context(
+        positions=draw(n, heads * width),
+        first_values=draw(heads, n, width),
+        previous_values=draw(heads, n, width),
+    )
+
+
+OF_CONTEXT = {
+    "neutreno": lambda: Neutreno(Softmax()),
+    "bilateral": lambda: Bilateral(),
+    "elliptical": lambda: Elliptical(),
+    "twicing of bilateral": lambda: Twicing(Bilateral()),
+    "neutreno of twicing of bilateral": lambda: Neutreno(Twicing(Bilateral())),
+    "scaled twicing of bilateral": lambda: AttnScale(Twicing(Bilateral()), num_heads=2),
+    "balanced bilateral": lambda: Sinkhorn(Bilateral()),
+    "neutreno of elliptical": lambda: Neutreno(Elliptical()),
+}
+
+
+@pytest.mark.parametrize("name", OF_CONTEXT)
+def test_layers_of_a_context_compose_and_are_checked_with_and_without_one(X, name):
+    """What a correction wraps may need a context of its own."""
+    operator = OF_CONTEXT[name]()
+    assert twinsolve.check(operator, X).correct
+    shell = redraw(Attention(12, 2, operator=operator, dtype=torch.float64))
+    assert twinsolve.check(shell, X).correct
+    context = context_of(len(X), 2, 6)
+    given = twinsolve.check(shell, X, context=context)
+    assert given.correct
+    other = twinsolve.check(shell, X, context=context_of(len(X), 2, 6, seed=1))
+    assert other.correct
+    assert other.deviation != given.deviation
+
+
+def redraw(layer):
+    """Projections drawn anew, for tests that need no training."""
+    torch.manual_seed(1)
+    layer.reset_parameters()
+    return layer
+
+
+def test_a_context_is_taken_in_the_dtype_of_the_layer(X):
+    shell = redraw(Attention(12, 2, operator=Bilateral(), dtype=torch.float64))
+    positions = torch.randn(len(X), 12, generator=torch.Generator().manual_seed(0))
+    assert positions.dtype == torch.float32
+    context = Context(positions=positions)
+    assert twinsolve.check(shell, X, context=context).correct
+    with pytest.raises(ValueError, match="context: Bilateral needs positions"):
+        twinsolve.compare(shell, np.eye(len(X)), X)
+    found = twinsolve.compare(shell, np.eye(len(X)), X, context=context)
+    assert found["residual_reference"] == 0
+    with pytest.raises(ValueError, match="context: Bilateral needs positions"):
+        twinsolve.fit_origin(shell, X, problem=Gaussian(1.0))
+    origin = twinsolve.fit_origin(shell, X, problem=Gaussian(1.0), context=context)
+    assert origin.distance <= origin.initial_distance
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+@pytest.mark.parametrize("wrap", [lambda x: x, Twicing], ids=["alone", "twicing"])
+@pytest.mark.filterwarnings("ignore:Twicing")
+def test_ridge_between_projections_is_held_against_regression_on_other_keys(X, zero_diagonal, wrap):
+    """The twin of self-expression is of equal queries and keys alone."""
+    operator = wrap(Ridge(0.3, zero_diagonal=zero_diagonal))
+    shell = redraw(Attention(12, 2, operator=operator, dtype=torch.float64))
+    assert twinsolve.check(shell, X).correct
+    assert twinsolve.check(operator, X).correct
+
+
+@pytest.mark.parametrize("layer", [Ridge(0.3), LowRank(0.3)], ids=["ridge", "low rank"])
+def test_what_is_fitted_between_projections_is_the_layers_own_problem(X, layer):
+    shell = redraw(Attention(12, 2, operator=layer, dtype=torch.float64))
+    origin = twinsolve.fit_origin(shell, X)
+    np.testing.assert_allclose(origin.parameters["lam"], 0.3, rtol=1e-4)
+    assert origin.distance < 1e-5
+
+
+def test_a_twin_of_features_says_that_it_takes_no_shell(X):
+    operator = ReAttention(Softmax(), 2)
+    assert twinsolve.check(operator, X).correct  # of any base, not only Gaussian
+    shell = Attention(12, 2, operator=operator)
+    with pytest.raises(LookupError, match="ReAttention takes no separate queries and keys"):
+        twinsolve.check(shell, X)
+
+
+def test_what_a_layer_cannot_take_is_said_by_the_layer(X):
+    with pytest.raises(ValueError, match="must have 12 features"):
+        twinsolve.check(Tupe(12, 2), X)

@@ -93,6 +93,7 @@ register(
         build=build_low_rank,
         solve=solve_cross,
         pairing="cross",
+        fitted=("lam",),
         **_COMMON,
     )
 )
