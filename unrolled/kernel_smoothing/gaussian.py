@@ -52,11 +52,13 @@ def gaussian_attention(
     tensor([[3.]])
     """
     centre = _centre(k, mask).to(k.dtype)
-    q, k = (q - centre) / bandwidth, (k - centre) / bandwidth
+    q, k = q - centre, k - centre
+    if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
+        q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
     norms = _key_norms(k)
     q = torch.cat([q, q.new_ones(*q.shape[:-1], norms.shape[-1])], dim=-1)
     k = torch.cat([k, norms], dim=-1)
-    return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=1.0)
+    return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=bandwidth**-2)
 
 
 def _key_norms(k: Tensor) -> Tensor:
@@ -150,6 +152,8 @@ class Gaussian(SoftmaxSmoother):
         """The bandwidth in use on queries of this width and dtype."""
         if self.bandwidth is None:
             return q.shape[-1] ** 0.25
+        if self.bandwidth.log is None:
+            return self.bandwidth.initial
         return self.bandwidth().to(q.dtype)
 
     def attend(
