@@ -1,5 +1,6 @@
 """The README stays true: its examples print what it says, its numbers stand in the results."""
 
+import json
 import re
 from pathlib import Path
 
@@ -67,3 +68,18 @@ def test_filters_quoted_stand_in_the_committed_results():
         row = rf"| {case} | {method} | 1 | "
         (line,) = [line for line in summary.splitlines() if line.startswith(row)]
         assert line[len(row) :].split(" | ")[1:3] == [ratio, result], (case, method)
+
+
+def test_operators_quoted_stand_in_the_committed_results():
+    rows = json.loads((ROOT / "docs/results/speed-attention/table.json").read_text())
+    found = {(row["operator"], row["form"], row["case"]): row for row in rows}
+    number = r"(\d+\.?\d*)"
+    pattern = rf"^\| (\w+) \| {number} \| {number} \| {number} \| {number} \|$"
+    quoted = re.findall(pattern, README, re.M)
+    assert len(quoted) == 14
+    for operator, *ratios, exponent in quoted:
+        for case, ratio in zip(("images-197", "tokens-1024", "tokens-4096"), ratios, strict=True):
+            measured = found[operator, "fused", case]["training_ratio"]
+            assert abs(float(ratio) / measured - 1) < 0.01 + 0.005 / measured, (operator, case)
+        measured = found[operator, "fused", "memory"]["memory_exponent"]
+        assert abs(float(exponent) - measured) <= 0.006, operator
