@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -6,7 +8,7 @@ from torch.testing import assert_close
 from twinsolve.unrolled import Attention, Context, Gaussian, Positive, Softmax, SparseCoding
 from twinsolve.unrolled.attention import boolean_mask, fused_attention
 
-from .fused_kernel import FUSED, dispatched_attention
+from .fused_kernel import EXPLICIT, FUSED, dispatched_attention
 
 
 @pytest.fixture
@@ -258,3 +260,25 @@ def test_boolean_mask_reads_both_kinds():
     hidden = torch.tensor([[True, False]])
     assert (boolean_mask(~hidden, 2, "X") == ~hidden).all()
     assert (boolean_mask(additive(hidden), 2, "X") == ~hidden).all()
+
+
+LEAVING = {
+    "three dimensions": lambda q, v, mask: (q[0], q[0], v[0], None),
+    "two dimensions": lambda q, v, mask: (q[0, 0], q[0, 0], v[0, 0], None),
+    "mask of three dimensions": lambda q, v, mask: (q, q, v, mask[0]),
+    "features apart in memory": lambda q, v, mask: (q.mT.contiguous().mT, q, v, None),
+    "values apart in memory": lambda q, v, mask: (q, q, v.mT.contiguous().mT, None),
+    "widths": lambda q, v, mask: (q, q, v[..., :15], None),
+}
+
+
+@pytest.mark.parametrize("case", LEAVING)
+def test_what_makes_sdpa_leave_its_fused_kernel_does_not(case):
+    generator = torch.Generator().manual_seed(0)
+    q, v = torch.randn(2, 1, 3, 300, 16, generator=generator)
+    mask = torch.ones(1, 3, 300, 300, dtype=torch.bool)
+    q, k, v, mask = LEAVING[case](q, v, mask)
+    plain = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=mask)
+    assert EXPLICIT in dispatched_attention(plain)
+    assert dispatched_attention(partial(fused_attention, q, k, v, mask=mask)) == {FUSED}
+    assert_close(fused_attention(q, k, v, mask=mask), plain())

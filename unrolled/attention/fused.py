@@ -25,10 +25,11 @@ def fused_attention(
 ) -> Tensor:
     """``scaled_dot_product_attention`` in a form that reaches its fused kernel.
 
-    Unequal widths of queries and values, and inputs or masks of three dimensions, silently send it
-    to an implementation that builds the N x N matrix; widths are padded with zeros here, and
-    dimensions added. Zeros change no dot product, but cost as much as numbers: up to 256 x 256
-    pairs without mask, of widths far apart, have their matrix built on the CPU, which is faster.
+    Unequal widths of queries and values, inputs or masks of three dimensions, and features that do
+    not lie side by side in memory silently send it to an implementation that builds the N x N
+    matrix; widths are padded with zeros here, dimensions added, and features copied. Zeros change
+    no dot product, but cost as much as numbers: up to 256 x 256 pairs without mask, of widths far
+    apart, have their matrix built on the CPU, which is faster.
 
     Parameters
     ----------
@@ -54,9 +55,13 @@ def fused_attention(
     if mask is not None and mask.ndim > 2:
         mask = mask[(None,) * (4 - mask.ndim)]
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
-    q, k, v = (x[(None,) * missing] for x in (q, k, v))
+    q, k, v = (_unit_stride(x)[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
     return out[(0,) * missing][..., :n_values]
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _matrix_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
