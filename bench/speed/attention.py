@@ -65,7 +65,8 @@ def time_attention(
 
     In each round an operator and the reference run in turns: forward alone without gradients
     (inference), and forward with backward (training). So does the operator's explicit form, its
-    N x N matrix times the values, where it is linear in them and there are at most 1024 tokens.
+    N x N matrix times the values, where it is linear in them and there are at most 1024 tokens; and
+    in inference an operator whose terms of the positions are stored beforehand, where it has them.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def time_attention(
     names = chosen(operators, {name: name for name in operator_names()}, "operators")
 
     def run(case: Case) -> pd.DataFrame:
-        jobs = list(_jobs(names, case.explicit))
+        jobs = list(_jobs(names, case))
         setting = Setting(case.shape, dtype, device, seed)
         with threads(n_jobs):
             rows = [
@@ -138,12 +139,16 @@ def time_attention(
     )
 
 
-def _jobs(names: list[str], explicit: bool) -> Iterable[tuple[str, str]]:
+def _jobs(names: list[str], case: Case) -> Iterable[tuple[str, str]]:
     """The reference, then every operator in its forms."""
     yield REFERENCE, "fused"
     for name in names:
-        linear = make_operator(name, num_heads=4, head_dim=64).linear_in_values
-        yield from ((name, form) for form in FORMS[: 1 + (linear and explicit)])
+        operator = make_operator(name, num_heads=4, head_dim=64)
+        yield name, "fused"
+        if hasattr(operator, "precompute") and case.name != "memory":
+            yield name, "stored"
+        if operator.linear_in_values and case.explicit:
+            yield name, "explicit"
 
 
 def _row(case: Case, name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:

@@ -152,8 +152,9 @@ def attention(
 
     In each round an operator and scaled_dot_product_attention run in turns on the same tokens, in
     inference and in training, and a ratio compares times of the same round; the explicit matrix on
-    up to 1024 tokens. Peak memory, its growth with the number of tokens, operations, parameters and
-    the kernel reached stand beside them.
+    up to 1024 tokens, and in inference bilateral attention with its positions stored. Peak memory,
+    its growth with the number of tokens, operations, parameters and the kernel reached stand beside
+    them.
 
     Cases, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
     (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); and memory, from 256 to 4096 tokens.

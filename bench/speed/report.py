@@ -110,10 +110,11 @@ OPERATORS = Report(
     explanation=(
         "Multiples of the time of scaled_dot_product_attention in the same round: medians over the",
         "rounds, with the lowest and highest. Inference: forward without gradients; training:",
-        "forward and backward. Explicit: the N x N matrix times the values. MiB: peak memory of",
-        "forward and backward, gradients included, inputs not; it grows as N to the power of the",
-        "exponent from 256 to 4096 tokens. Gflop: of matrix products and fused attention in",
-        "training. Kernel: implementations of fused attention that were reached.",
+        "forward and backward. Explicit: the N x N matrix times the values; stored: the logits of",
+        "positions as a constant mask. MiB: peak memory of forward and backward (stored: of",
+        "forward), gradients included, inputs not; it grows as N to the power of the exponent from",
+        "256 to 4096 tokens. Gflop: of matrix products and fused attention in training. Kernel:",
+        "implementations of fused attention that were reached.",
     ),
     headings=(
         *("case", "operator", "form", "inference", "training", "ms"),

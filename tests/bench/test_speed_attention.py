@@ -30,6 +30,11 @@ def test_every_operator_has_its_rows(small):
     assert set(table.operator) == {REFERENCE, *operator_names()}
     assert (table.note == "").all(), table[table.note != ""]
     timed, grown = (table[table.case == case] for case in ("images-197", "memory"))
+    stored = timed[timed.form == "stored"]
+    assert list(stored.operator) == ["bilateral"]
+    assert (stored.inference_ratio > 0).all()
+    assert stored.training_ratio.isna().all()
+    timed = timed[timed.form != "stored"]
     for mode in ("inference", "training"):
         lowest, median, highest = (
             timed[f"{mode}_{key}"] for key in ("ratio_lowest", "ratio", "ratio_highest")
