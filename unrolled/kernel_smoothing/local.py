@@ -55,7 +55,7 @@ class Neighborhood(SoftmaxSmoother):
 
         def block(rows: Tensor, start: int) -> Tensor:
             first, last = self.reach(start, start + rows.shape[-2], n)
-            indices = torch.arange(n, device=q.device)
+            indices = torch.arange(n, dtype=torch.int32, device=q.device)
             near = self._near(indices[start : start + rows.shape[-2]], indices[first:last])
             seen = block_mask(mask, is_causal, start, rows, n)
             if seen is not None:
@@ -72,7 +72,7 @@ class Neighborhood(SoftmaxSmoother):
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
-        tokens = torch.arange(k.shape[-2], device=q.device)
+        tokens = torch.arange(k.shape[-2], dtype=torch.int32, device=q.device)
         return (scale * q @ k.mT).masked_fill(~self._near(tokens, tokens), -torch.inf)
 
 
