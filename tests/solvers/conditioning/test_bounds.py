@@ -78,8 +78,8 @@ def test_erratum_e4_b_the_constant_is_not_near_one(record_property):
     X, (Wq, Wk, Wv) = rng.standard_normal((40, 128, 64)), rng.standard_normal((3, 40, 64, 64))
     out = X @ Wq @ Wk.mT @ X.mT @ X @ Wv
     effective = condition_number(out) / condition_number(X) ** 3
-    record_property("median kappa of a 64 x 64 Gaussian", np.median(weights))
-    record_property("median kappa(out) / kappa(X)^3", np.median(effective))
+    record_property("median kappa of a 64 x 64 Gaussian", float(np.median(weights)))
+    record_property("median kappa(out) / kappa(X)^3", float(np.median(effective)))
     assert np.median(weights) > 50
     assert np.median(effective) > 100
 
@@ -193,7 +193,7 @@ def test_erratum_e4_h_random_weights_are_helped_the_more_the_smaller_they_are(re
         Wq, Wk, Wv = std * rng.standard_normal((3, draws, d, d))
         out = X @ Wq @ Wk.mT @ X.mT @ X @ Wv
         shares[std] = (condition_number(out + X) < condition_number(out)).mean()
-        record_property(f"share helped at std {std:.3g}", shares[std])
+        record_property(f"share helped at std {std:.3g}", float(shares[std]))
     first, second, third = shares.values()
     assert 0.4 < first < second <= third
     assert third > 0.99
