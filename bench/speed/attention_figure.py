@@ -34,6 +34,8 @@ def _draw_times(axes: Axes, timed: pd.DataFrame, names: list[str]) -> None:
     for (case, rows), colour in zip(timed.groupby("case", sort=False), _COLOURS, strict=False):
         for form in FORMS:
             part = rows[(rows.form == form) & rows.operator.isin(names)]
+            if part.empty:
+                continue
             _dots(axes, part.training_ratio, part, names, colour, f"{case}, {form}")
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
