@@ -1,5 +1,6 @@
 """Data sets as the check wants them: clustering tokens and vision tokens, with a task number."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,7 +75,9 @@ class ClusteringSample:
             clusterer = SpectralClustering(
                 len(np.unique(labels)), affinity="precomputed", random_state=self.seed, n_init=20
             )
-            return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
+            with warnings.catch_warnings():  # parts without an edge between them are clusters too
+                warnings.filterwarnings("ignore", message="Graph is not fully connected")
+                return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
         features = output.reshape(len(output), -1)
         clusterer = KMeans(len(np.unique(self.labels)), n_init=20, random_state=self.seed)
         return float(adjusted_rand_score(self.labels, clusterer.fit_predict(features)))
