@@ -30,6 +30,12 @@ def shrink(monkeypatch):
     monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
 
 
+_SOME = {
+    "gaussian-attention", "locally-linear", "sparse-coding-iterates", "self-expression-iterates",
+    "nonlocal-means",
+}  # fmt: skip
+
+
 @pytest.fixture
 def small(monkeypatch):
     shrink(monkeypatch)
@@ -47,9 +53,7 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def few(small, monkeypatch):
     """Some twins of several families, for what does not depend on which they are."""
-    names = {"gaussian-attention", "locally-linear", "sparse-coding-iterates",
-             "self-expression-iterates", "nonlocal-means"}  # fmt: skip
-    twins = [twin for twin in catalogue() if twin.name in names]
+    twins = [twin for twin in catalogue() if twin.name in _SOME]
     monkeypatch.setattr("twinsolve.bench.checks.catalogue", lambda: twins)
     return twins
 
@@ -200,7 +204,11 @@ def test_seed_changes_the_data_and_repeats(few):
         check_twins(seed=-1)
 
 
-def test_real_data_join_when_the_data_root_has_them(real_data):
+@pytest.mark.parametrize("twins", [_SOME, pytest.param(None, marks=pytest.mark.slow)])
+def test_real_data_join_when_the_data_root_has_them(real_data, monkeypatch, twins):
+    if twins is not None:
+        chosen = [twin for twin in catalogue() if twin.name in twins]
+        monkeypatch.setattr("twinsolve.bench.checks.catalogue", lambda: chosen)
     found = samples.check_samples(0)
     assert {sample.name for sample in found} == {
         "digits", "subspaces", "china", "flower", "yale-b", "set12-01",
