@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import twinsolve
+from twinsolve.unrolled import named_operators
 
 ROOT = Path(__file__).parents[1]
 WINGS = ("solvers", "unrolled", "datasets", "bench")
@@ -118,6 +119,7 @@ def _copy_of_sources(tmp_path):
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(named_operators, "_FACTORIES", dict(named_operators._FACTORIES))
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
