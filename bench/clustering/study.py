@@ -1,0 +1,72 @@
+"""What a preset consists of: studies, and the jobs of a study, in parallel and resumable."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from joblib import Parallel, delayed
+from sklearn.exceptions import ConvergenceWarning
+
+from ..results import resume_table, source_hash
+from ..speed.contest import threads
+
+Job = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a study is run: the first of `n_seeds` seeds, processes, data root, finished jobs."""
+
+    seed: int = 0
+    n_seeds: int = 10
+    n_jobs: int = 1
+    data_home: str | None = None
+    directory: Path | None = None
+    progress: Callable[[Iterable, int], Iterable] | None = None
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(range(self.seed, self.seed + self.n_seeds))
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question that a preset answers: a table, its lines in a summary, and figures by file name.
+
+    ``run(options)`` returns the tidy table; ``lines(table)`` the headings and cells of its summary.
+    """
+
+    name: str
+    about: str
+    run: Callable[[Options], pd.DataFrame]
+    lines: Callable[[pd.DataFrame], tuple[tuple[str, ...], list[tuple[str, ...]]]]
+    figures: Mapping[str, Callable[[pd.DataFrame, Path], None]] = field(default_factory=dict)
+
+
+def run_jobs(
+    function: Callable[..., list[dict[str, Any]]], jobs: list[Job], options: Options
+) -> pd.DataFrame:
+    """Rows of ``function(**job)`` for every job, each kept as soon as it is finished.
+
+    Jobs are what decides a result, in words and numbers that JSON can hold. They run in
+    `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
+    that `options.directory` has from an earlier run of the same source is read instead.
+    """
+    source = source_hash()
+    tasks = (delayed(_run)(function, job, source, options.directory) for job in jobs)
+    tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
+    if options.progress:
+        tables = options.progress(tables, len(jobs))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _run(
+    function: Callable[..., list[dict[str, Any]]], job: Job, source: str, directory: Path | None
+) -> pd.DataFrame:
+    key = {"study": f"{function.__module__}.{function.__qualname__}", **job, "source": source}
+    with threads(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
+        return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
