@@ -8,9 +8,12 @@ from .features import fourier_energies, pca_features
 from .images import fetch_set12, load_photographs, make_noisy_crop
 from .manifolds import make_union_of_manifolds
 from .matlab_images import fetch_coil20, fetch_coil100, fetch_orl, fetch_usps, fetch_yale
+from .mnist import fetch_emnist, fetch_fashion_mnist, fetch_mnist
 from .motion import fetch_hopkins155, homogeneous_coordinates, project_trajectories
 from .points import load_points
+from .rigid import make_rigid_motions
 from .root import data_root
+from .scattering import scattering_features
 from .subspaces import make_union_of_subspaces
 
 __all__ = [
@@ -18,8 +21,11 @@ __all__ = [
     "fetch_cifar10",
     "fetch_coil20",
     "fetch_coil100",
+    "fetch_emnist",
     "fetch_extended_yale_b",
+    "fetch_fashion_mnist",
     "fetch_hopkins155",
+    "fetch_mnist",
     "fetch_orl",
     "fetch_set12",
     "fetch_usps",
@@ -30,10 +36,12 @@ __all__ = [
     "load_photographs",
     "load_points",
     "make_noisy_crop",
+    "make_rigid_motions",
     "make_union_of_manifolds",
     "make_union_of_subspaces",
     "pca_features",
     "project_trajectories",
+    "scattering_features",
     "select_classes",
     "yale_b_subsets",
 ]

@@ -4,9 +4,9 @@ import gzip
 import io
 import lzma
 import tarfile
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import IO
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -33,7 +33,7 @@ _BATCHES = {
     "test": ("test_batch.bin",),
 }
 _RECORD = 1 + 3 * 32 * 32
-_SUFFIXES = {".jpg", ".jpeg", ".png"}
+_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 def fetch_cifar10(
@@ -101,11 +101,9 @@ def subset_parts(subset: str) -> tuple[str, ...]:
 
 
 def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    found = {
-        name: content
-        for (*_, name), content in _members(path)
-        if any(name in _BATCHES[part] for part in parts)
-    }
+    batches = {name for part in parts for name in _BATCHES[part]}
+    members = _members(path, lambda names: names[-1] in batches)
+    found = {names[-1]: content for names, content in members}
     records = []
     for part in parts:
         for name in _BATCHES[part]:
@@ -124,9 +122,7 @@ def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]
 def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     read = picture_reader()
     found: dict[tuple[int, int, str], np.ndarray] = {}
-    for names, content in _members(path):
-        if len(names) < 3 or names[-3] not in parts or names[-2] not in _CLASSES:
-            continue
+    for names, content in _members(path, lambda names: _is_picture(names, parts)):
         place = f"{path}: {'/'.join(names)}"
         image = read(io.BytesIO(content), place, "RGB")
         if image.shape != (32, 32, 3):
@@ -143,26 +139,45 @@ def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarra
     return np.stack([found[key] for key in keys]), np.array([key[1] for key in keys])
 
 
-def _members(path: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Name parts and content of the batches and pictures in a folder or an archive."""
+def _is_picture(names: list[str], parts: tuple[str, ...]) -> bool:
+    return (
+        len(names) > 2
+        and names[-3] in parts
+        and names[-2] in _CLASSES
+        and names[-1].lower().endswith(_SUFFIXES)
+    )
+
+
+def _members(path: Path, wanted: Callable[[list[str]], bool]) -> Iterator[tuple[list[str], bytes]]:
+    """Name parts and content of the wanted files in a folder or an archive."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
-            if file.suffix in _SUFFIXES | {".bin"} and file.is_file():
-                yield file.relative_to(path.parent).parts, file.read_bytes()
+            names = list(file.relative_to(path.parent).parts)
+            if wanted(names) and file.is_file():
+                yield names, file.read_bytes()
         return
     unpack = gzip.open if path.suffix == ".gz" else lzma.open
-    with naming(path, "tar archive"), unpack(path) as stream:
-        yield from _tar_members(stream)
-        while stream.read(1 << 20):  # to the end, where the checksum is
-            pass
+    # The files are decoded outside of `naming`, so that a damaged one is named itself.
+    with ExitStack() as stack:
+        with naming(path, "tar archive"):
+            stream = stack.enter_context(unpack(path))
+            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
+        while (found := _next_file(path, archive, wanted)) is not None:
+            yield found
+        with naming(path, "tar archive"):
+            while stream.read(1 << 20):  # to the end, where the checksum is
+                pass
 
 
-def _tar_members(stream: IO[bytes]) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            parts = PurePosixPath(member.name).parts
-            if member.isfile() and PurePosixPath(member.name).suffix in _SUFFIXES | {".bin"}:
+def _next_file(
+    path: Path, archive: tarfile.TarFile, wanted: Callable[[list[str]], bool]
+) -> tuple[list[str], bytes] | None:
+    with naming(path, "tar archive"):
+        while (member := archive.next()) is not None:
+            archive.members = []  # tarfile keeps every header otherwise
+            names = member.name.split("/")
+            if member.isfile() and wanted(names):
                 content = archive.extractfile(member)
                 assert content is not None
-                yield parts, content.read()
-            archive.members = []  # tarfile keeps every header otherwise
+                return names, content.read()
+    return None
