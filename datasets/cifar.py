@@ -174,7 +174,6 @@ def _next_file(
 ) -> tuple[list[str], bytes] | None:
     with naming(path, "tar archive"):
         while (member := archive.next()) is not None:
-            archive.members = []  # tarfile keeps every header otherwise
             names = member.name.split("/")
             if member.isfile() and wanted(names):
                 content = archive.extractfile(member)

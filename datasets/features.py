@@ -46,26 +46,26 @@ def pca_features(X: ArrayLike, n_components: int, *, center: bool = False) -> np
            [ 0.],
            [-3.]])
     """
-    X = check_array(X, dtype=[np.float64, np.float32], input_name="X")
-    if not 1 <= n_components <= min(X.shape):
+    points: np.ndarray = check_array(X, dtype=[np.float64, np.float32], input_name="X")
+    n, n_features = points.shape
+    if not 1 <= n_components <= min(n, n_features):
         raise ValueError(
-            f"n_components: must be 1 to {min(X.shape)} for X of shape {X.shape}, "
+            f"n_components: must be 1 to {min(n, n_features)} for X of shape {points.shape}, "
             f"got {n_components}"
         )
     if center:
-        X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
-    if len(X) <= X.shape[1]:
-        directions = svd(X, full_matrices=False)[2][:n_components]
+        points = points - points.mean(axis=0, dtype=np.float64).astype(points.dtype)
+    if n <= n_features:
+        directions = svd(points, full_matrices=False)[2][:n_components]
     else:
-        moment = np.zeros((X.shape[1], X.shape[1]))
-        for batch in gen_batches(len(X), _BATCH):
-            rows = X[batch].astype(np.float64)
+        moment = np.zeros((n_features, n_features))
+        for batch in gen_batches(n, _BATCH):
+            rows = points[batch].astype(np.float64)
             moment += rows.T @ rows
-        last = len(moment) - 1
-        vectors = eigh(moment, subset_by_index=[last - n_components + 1, last])[1]
-        directions = vectors[:, ::-1].T
+        first = n_features - n_components
+        directions = eigh(moment, subset_by_index=[first, n_features - 1])[1][:, ::-1].T
     _, directions = svd_flip(None, directions, u_based_decision=False)
-    return X @ directions.T.astype(X.dtype)
+    return points @ directions.T.astype(points.dtype)
 
 
 def fourier_energies(images: ArrayLike, *, window: int = 8, step: int = 4) -> np.ndarray:
@@ -127,7 +127,7 @@ def fourier_energies(images: ArrayLike, *, window: int = 8, step: int = 4) -> np
 
 def channels_first(images: ArrayLike) -> np.ndarray:
     """Finite floating-point images as (n_images, n_channels, height, width)."""
-    pixels = check_array(
+    pixels: np.ndarray = check_array(
         images,
         dtype=[np.float64, np.float32],
         allow_nd=True,

@@ -45,8 +45,8 @@ def fetch_mnist(
 
     Read from the four IDX files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
     ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or with the suffix ``.gz``, in
-    the folder ``mnist`` of the data root or in the root itself, else from OpenML by scikit-learn, which keeps its copy
-    in the folder ``openml`` there.
+    the folder ``mnist`` of the data root or in the root itself, else from OpenML by scikit-learn,
+    which keeps its copy in the folder ``openml`` there.
 
     Parameters
     ----------

@@ -35,8 +35,8 @@ def scattering_features(images: ArrayLike, *, scales: int = 3, angles: int = 8) 
     angles in the Fourier domain, is at most 1 at every w.
 
     It follows that distances grow by at most 1 % (by the aliasing of the sampled low-pass alone),
-    the map hardly changes when an image moves by less than ``2^J`` pixels, and turning an image by 90 degrees
-    turns the maps and shifts the angles by L / 2 (L even, square images).
+    the map hardly changes when an image moves by less than ``2^J`` pixels, and turning an image by
+    90 degrees turns the maps and shifts the angles by L / 2 (L even, square images).
 
     Parameters
     ----------
