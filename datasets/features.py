@@ -17,8 +17,8 @@ def pca_features(X: ArrayLike, n_components: int, *, center: bool = False) -> np
     V. Without centring, linear subspaces through the origin stay such, as self-expression asks.
 
     With no more rows than features the singular vectors come from the singular value
-    decomposition; otherwise from the eigenvectors of ``X^T X``, summed in float64 over batches of
-    rows, which cannot tell singular values below about 1e-8 of the largest from zero.
+    decomposition; otherwise they are the eigenvectors of ``X^T X``, summed over batches of rows,
+    which cannot tell singular values below about 1e-8 of the largest from zero. Both in float64.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def pca_features(X: ArrayLike, n_components: int, *, center: bool = False) -> np
     if center:
         points = points - points.mean(axis=0, dtype=np.float64).astype(points.dtype)
     if n <= n_features:
-        directions = svd(points, full_matrices=False)[2][:n_components]
+        directions = svd(points.astype(np.float64), full_matrices=False)[2][:n_components]
     else:
         moment = np.zeros((n_features, n_features))
         for batch in gen_batches(n, _BATCH):

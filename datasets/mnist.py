@@ -35,7 +35,7 @@ _SPLITS = {
     "digits": digits,
     "mnist": digits,
 }
-_N_TRAIN = 60_000
+_SIZES = {"train": 60_000, "test": 10_000}  # at OpenML
 
 
 def fetch_mnist(
@@ -110,9 +110,9 @@ def fetch_emnist(
     """Load EMNIST: handwritten digits and letters in the form of MNIST.
 
     Read from IDX files only, ``emnist-SPLIT-train-images-idx3-ubyte`` and its sisters, plain or
-    with the suffix ``.gz``, in the data root or its folder ``emnist``. The files hold the images
-    transposed; they are returned upright. Further parameters, errors and fields as in
-    `fetch_mnist`.
+    with the suffix ``.gz``, in the folder ``emnist`` or ``emnist/gzip`` of the data root, or in the
+    root itself. The files hold the images transposed; they are returned upright. Further
+    parameters, errors and fields as in `fetch_mnist`.
 
     Parameters
     ----------
@@ -148,8 +148,9 @@ def _idx_or_openml(
         pairs = [_idx_pair(folder, prefixes[part], data_home, source) for part in parts]
     except FileNotFoundError as missing:
         images, target = _openml(openml_name, data_home, missing)
-        part = {"train": slice(_N_TRAIN), "test": slice(_N_TRAIN, None), "all": slice(None)}[subset]
-        images, target = images[part], target[part]
+        start = 0 if "train" in parts else _SIZES["train"]
+        stop = start + sum(_SIZES[part] for part in parts)
+        images, target = images[start:stop], target[start:stop]
     else:
         images, target = _read_pairs(pairs, first=0, names=names)
     return _bunch(images, target, names, source, return_X_y)
@@ -166,7 +167,9 @@ def _idx_pair(folder: str, prefix: str, data_home: str | None, source: str) -> t
 
 def _places(folder: str) -> tuple[str, ...]:
     # The files of Fashion-MNIST bear the names of MNIST's: only the folder tells them apart.
-    return (f"{folder}/",) if folder == "fashion-mnist" else (f"{folder}/", "")
+    if folder == "fashion-mnist":
+        return (f"{folder}/",)
+    return (f"{folder}/", f"{folder}/gzip/", "") if folder == "emnist" else (f"{folder}/", "")
 
 
 def _read_pairs(
@@ -205,8 +208,9 @@ def _openml(
     except (URLError, OSError) as error:
         raise FileNotFoundError(f"{missing} OpenML cannot be reached either: {error}") from error
     images = np.asarray(found.data)
-    if images.shape != (_N_TRAIN + 10_000, 28 * 28):
-        raise ValueError(f"{cache}: {name} must hold 70,000 images of 784, got {images.shape}")
+    n_images = sum(_SIZES.values())
+    if images.shape != (n_images, 28 * 28):
+        raise ValueError(f"{cache}: {name} must hold {n_images} images, got {images.shape}")
     return images.reshape(-1, 28, 28).astype(np.uint8), np.asarray(found.target).astype(np.int64)
 
 
