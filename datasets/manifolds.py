@@ -14,7 +14,7 @@ def make_union_of_manifolds(
     n_samples: int | Sequence[int] = 50,
     *,
     n_manifolds: int = 4,
-    n_features: int = 10,
+    n_features: int = 6,
     dimension: int = 2,
     shape: str = "closed",
     curvature: float = 1.0,
@@ -32,19 +32,19 @@ def make_union_of_manifolds(
       ``o_l = 0``. All points have unit norm. For d = 2 these are the closed curves
       ``(cos t, sin t, c cos 2t, c sin 2t)``, the double turn of a trefoil; at c = 0 the points
       are those of a linear subspace of dimension d.
-    - ``shape="roll"``: a flat sheet ``a`` in [0, 1]^d whose first side is rolled up, never
-      stretched, into a spiral that turns by ``3 pi c s^2`` up to arc length s: one and a half
-      turns at c = 1, as the Swiss roll; `o_l` a random unit vector. At c = 0 the points lie in an
-      affine subspace of dimension d.
+    - ``shape="roll"``: a flat sheet, ``a`` uniform in [-2, 2]^d, whose first direction is rolled
+      up at both ends, never stretched, into an Euler spiral: at arc length s it has turned by
+      ``3 pi c s^2 / 4``, one and a half turns at either end for c = 1; `o_l` a random unit vector.
+      At c = 0 the points lie in an affine subspace of dimension d.
 
     Parameters
     ----------
     n_samples : int or sequence of int, default=50
         Points on each manifold; a sequence gives unequal sizes.
     n_manifolds : int, default=4
-    n_features : int, default=10
-        Ambient dimension. The fewer, the more do the linear spans of the manifolds overlap, and
-        the less do linear models tell them apart.
+    n_features : int, default=6
+        Ambient dimension. The fewer, the more do the linear spans of the manifolds overlap (closed
+        curves span 4 dimensions each), and the less do linear models tell them apart.
     dimension : int, default=2
         Dimension d of the subspaces at curvature 0: at least 2 if closed, where the manifold
         itself has d - 1 dimensions, and at least 1 for rolls.
@@ -71,7 +71,7 @@ def make_union_of_manifolds(
     >>> from twinsolve.datasets import make_union_of_manifolds
     >>> X, y = make_union_of_manifolds((20, 40), n_manifolds=2, curvature=0.5, random_state=0)
     >>> X.shape, [int((y == label).sum()) for label in (0, 1)]
-    ((60, 10), [20, 40])
+    ((60, 6), [20, 40])
     """
     if n_manifolds < 1:
         raise ValueError(f"n_manifolds: must be >= 1, got {n_manifolds}")
@@ -123,10 +123,10 @@ def _traceless(dimension: int) -> np.ndarray:
 
 
 def _roll(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
-    a = rng.uniform(size=(n, dimension))
+    a = rng.uniform(-2, 2, size=(n, dimension))
     s = a[:, 0]
-    # fresnel(z) integrates sin and cos of pi t^2 / 2: with z = rate s the angle is 3 pi c s^2.
-    rate = math.sqrt(6 * curvature)
+    # fresnel(z) integrates sin and cos of pi t^2 / 2: at z = rate s the angle is 3 pi c s^2 / 4.
+    rate = math.sqrt(1.5 * curvature)
     sine, cosine = np.array(fresnel(rate * s)) / rate if rate else (np.zeros(n), s)
     return np.column_stack([cosine, sine, a[:, 1:]])
 

@@ -78,6 +78,8 @@ def load_points(
             raise ValueError(
                 f"{path}: holds {len(data)} points but {len(labels)} labels; points must be rows"
             )
+        if labels.dtype.kind not in "biufUS":
+            raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
         if labels.dtype.kind == "f" and not np.isfinite(labels).all():
             raise ValueError(f"{path}: holds NaN or infinite labels")
         target_names, target = np.unique(labels, return_inverse=True)

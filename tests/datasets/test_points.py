@@ -76,6 +76,7 @@ def test_missing_h5py_is_named(tmp_path, monkeypatch):
             r"mine\.npz: array 'X' holds NaN or infinite values, first in row 0",
         ),
         ({"X": X, "y": X[:, 0] * np.nan}, {}, "holds NaN or infinite labels"),
+        ({"X": X, "y": X[:, 0] * 1j}, {}, "labels must be numbers or strings, got complex128"),
         ({"X": X * 1j}, {}, "must hold numbers in shape .*complex128"),
         ({"X": X[None]}, {}, r"must hold numbers in shape .*\(1, 6, 3\)"),
         ({"X": X[:, :0]}, {}, "must hold numbers in shape"),
