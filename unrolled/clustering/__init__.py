@@ -2,3 +2,11 @@
 
 Imported by name, as `unrolled.twins` is: they need the solvers' spectral step beside torch.
 """
+
+from .self_expressive_network import SelfExpressiveSubspaceClustering
+from .unrolled_ista import UnrolledSubspaceClustering
+
+__all__ = [
+    "SelfExpressiveSubspaceClustering",
+    "UnrolledSubspaceClustering",
+]

@@ -1,4 +1,4 @@
-"""Training on the rows of one data set: Adam on batches, reproducible, and nothing global touched."""
+"""Training on the rows of one data set: Adam on batches, reproducible, nothing global touched."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -40,13 +40,16 @@ class UnrolledSelfExpression(nn.Module):
     relative : bool, default=False
         Penalties of each row are relative to the one that makes it zero, as in elastic net
         subspace clustering, whose gamma is ``1 / lam``.
+    relative_step : float, default=1.0
+        Steps at first, relative to the safe step. ``|Z^T Z|_F / |Z|_2^2`` is the longest that is
+        sure to converge.
     features : nn.Module, optional
         Feature map of points (..., n, d) to (..., n, e). None is the identity.
 
     Attributes
     ----------
     step, lam : ModuleList of Positive
-        ``step[t]()``, 1 at first, and ``lam[t]()``.
+        ``step[t]()`` and ``lam[t]()``.
 
     Raises
     ------
@@ -75,6 +78,7 @@ class UnrolledSelfExpression(nn.Module):
         lam: float,
         *,
         relative: bool = False,
+        relative_step: float = 1.0,
         features: nn.Module | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -85,7 +89,7 @@ class UnrolledSelfExpression(nn.Module):
         self.penalty = check_positive(lam, "lam")
         self.relative = relative
         self.features = nn.Identity() if features is None else features
-        self.step = positive_per_iteration(1.0, n_iter, "step", **factory)
+        self.step = positive_per_iteration(relative_step, n_iter, "step", **factory)
         self.lam = positive_per_iteration(lam, n_iter, "lam", **factory)
 
     def reset_parameters(self) -> None:
