@@ -238,7 +238,7 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     graph = csr_array(
         (graph.data.astype(C.dtype), (used[graph.row], used[graph.col])), shape=C.shape
     )
-    return (graph + graph.T) / 2
+    return 0.5 * (graph + graph.T)
 
 
 def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:

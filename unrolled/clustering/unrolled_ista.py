@@ -56,7 +56,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
     max_iter : int, default=200
         Number of Adam steps; 0 is ISTA.
     batch_size : int, default=256
-    learning_rate : float, default=0.05
+    learning_rate : float, default=0.1
         Of Adam on the logarithms of steps and penalties; it decays to zero along half a cosine.
     affinity : callable, default=symmetric_affinity
         Makes the affinity of the coefficients, as in `SparseSubspaceClustering`.
@@ -109,7 +109,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         train_on: TrainOn = "objective",
         max_iter: int = 200,
         batch_size: int = 256,
-        learning_rate: float = 0.05,
+        learning_rate: float = 0.1,
         affinity: Callable[[Any], Any] = symmetric_affinity,
         assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
         random_state: int | np.random.RandomState | None = None,
