@@ -236,6 +236,12 @@ def test_bad_points_are_named(shapes):
         unrolled(2)(*(tokens(*shape) for shape in shapes))
 
 
+@pytest.mark.parametrize(("keys", "count"), [(None, 4), (tokens(6, 3), 3)])
+def test_bad_own_keys_are_named(keys, count):
+    with pytest.raises(ValueError, match=r"own: must be of shape \(4,\), with keys, got"):
+        unrolled(2)(tokens(4, 3), keys, own=torch.arange(count))
+
+
 def test_whole_numbers_are_refused():
     with pytest.raises(ValueError, match="queries: must have features of a floating dtype"):
         unrolled(2)(torch.ones(5, 3, dtype=torch.int64))

@@ -124,7 +124,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
 
     def _represent(self, X: Array) -> csr_array:
         coef = csr_array(super()._represent(X))
-        problem: dict[str, float] = {"lam": 2 / self.gamma, "l1_ratio": self.l1_ratio}
+        problem: dict[str, Any] = {"lam": 2 / self.gamma, "l1_ratio": self.l1_ratio}
         self.objective_ = lasso_objective(X, X, coef, **problem)
         self.gap_ = duality_gap(X, X, coef, zero_diagonal=True, **problem)
         if coef.nnz == 0 and X.any():
