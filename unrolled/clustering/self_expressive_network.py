@@ -88,7 +88,8 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
     >>> from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> model = SelfExpressiveSubspaceClustering(
-    ...     2, hidden_features=(32,), width=32, affinity=symmetric_affinity, random_state=0)
+    ...     2, hidden_features=(32,), width=32, max_iter=300, affinity=symmetric_affinity,
+    ...     random_state=0)
     >>> model.fit_predict(X)
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
