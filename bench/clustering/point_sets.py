@@ -1,6 +1,7 @@
 """Points of the learned-against-solved studies: unit rows with labels, generated or real."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from sklearn.decomposition import TruncatedSVD
@@ -40,9 +41,9 @@ def at_hand(names: Sequence[str], data_home: str | None) -> list[str]:
     return found
 
 
-def _subspaces(seed: int, data_home: str | None) -> Points:
+def _subspaces(seed: int, data_home: str | None, noise: float = 0.2) -> Points:
     return make_union_of_subspaces(
-        180, n_subspaces=8, n_features=30, dimension=5, noise=0.2, random_state=seed
+        180, n_subspaces=8, n_features=30, dimension=5, noise=noise, random_state=seed
     )
 
 
@@ -68,6 +69,7 @@ def _leading(images: Array) -> Array:
 
 POINT_SETS: dict[str, Callable[[int, str | None], Points]] = {
     "subspaces": _subspaces,
+    "noisy subspaces": partial(_subspaces, noise=0.6),
     "digits": _digits,
     "Yale B 10": _faces,
     "COIL-20": _objects,
