@@ -102,8 +102,8 @@ def solved_coders(problem: Problem) -> list[Coder]:
 def iterated_coders(problem: Problem, n_iter: int) -> list[Coder]:
     """ISTA, FISTA and support-adaptive ISTA from zero codes, in float32."""
     D, lam = _tensor(problem.dictionary), problem.lam
-    settings = {"lam": lam, "norm": _square_norm(D.double()), "n_iter": n_iter}
-    runs = {
+    settings: dict[str, Any] = {"lam": lam, "norm": _square_norm(D.double()), "n_iter": n_iter}
+    runs: dict[str, Callable[[Tensor], Tensor]] = {
         "ISTA": LISTA(D, n_iter, lam),
         "FISTA": partial(fista_codes, D, **settings),
         ADAPTIVE: partial(support_codes, D, **settings),

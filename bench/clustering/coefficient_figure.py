@@ -91,8 +91,8 @@ def sorted_coefficients(
 
 def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, float], list]]:
     """Of each problem its penalty, and coefficients by name, the solved ones first."""
-    lasso = {"lam": float(np.median(lam_max(X, X, zero_diagonal=True))) / 50}
-    net = {"lam": 2 / _GAMMA, "l1_ratio": 0.9}
+    lasso: dict[str, Any] = {"lam": float(np.median(lam_max(X, X, zero_diagonal=True))) / 50}
+    net: dict[str, Any] = {"lam": 2 / _GAMMA, "l1_ratio": 0.9}
     unrolled = UnrolledClustering(_N_CLASSES, max_iter=max_iter // 5, random_state=seed)
     network = SelfExpressiveClustering(
         _N_CLASSES, gamma=_GAMMA, max_iter=max_iter, random_state=seed
@@ -133,7 +133,9 @@ def coefficient_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[
 def draw_coefficients(table: pd.DataFrame, path: Path) -> None:
     """Draw the sizes of the coefficients, a row a data set, a column a method."""
     sets, methods = list(dict.fromkeys(table.data)), list(dict.fromkeys(table.method))
-    figure = Figure(figsize=(3.1 * len(methods) + 0.5, 3.3 * len(sets) + 0.4), layout="constrained")
+    figure = Figure(
+        figsize=(3.1 * len(methods) + 0.5, 3.05 * len(sets) + 0.4), layout="constrained"
+    )
     grid = figure.subplots(len(sets), len(methods), squeeze=False)
     for data, panels in zip(sets, grid, strict=True):
         for method, axes in zip(methods, panels, strict=True):

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 _HIGHEST = 80.0  # % at the end of the colour scale
+_COLUMNS = 3
 _WORDS = {
     "angle": "angle between subspaces, degrees",
     "density": "points per dimension",
@@ -20,9 +21,13 @@ def draw_heat_maps(table: pd.DataFrame, path: Path, *, grid: str) -> None:
     """Draw the mean error over draws; its number stands in each cell."""
     rows = table[table.grid == grid]
     methods = list(dict.fromkeys(rows.method))
-    figure = Figure(figsize=(2.9 * len(methods) + 1.1, 3.5), layout="constrained")
-    panels = figure.subplots(1, len(methods), sharey=True, squeeze=False)[0]
-    for axes, method in zip(panels, methods, strict=True):
+    columns = min(_COLUMNS, len(methods))
+    n_rows = -(-len(methods) // columns)
+    figure = Figure(figsize=(3 * columns + 1.1, 3 * n_rows + 0.4), layout="constrained")
+    grid_of_axes = figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes in grid_of_axes.ravel()[len(methods) :]:
+        axes.set_visible(False)
+    for axes, method in zip(grid_of_axes.ravel(), methods, strict=False):
         errors = rows[rows.method == method].pivot_table(
             index="down", columns="right", values="error", aggfunc="mean"
         )
@@ -31,9 +36,9 @@ def draw_heat_maps(table: pd.DataFrame, path: Path, *, grid: str) -> None:
         axes.set_title(method, fontsize=10)
         axes.set_xticks(range(errors.shape[1]), [f"{value:g}" for value in errors.columns])
         axes.set_yticks(range(errors.shape[0]), [f"{value:g}" for value in errors.index])
-    panels[0].set_ylabel(_WORDS[rows.down_name.iloc[0]])
+    figure.supylabel(_WORDS[rows.down_name.iloc[0]], fontsize=10)
     figure.supxlabel(_WORDS[rows.right_name.iloc[0]], fontsize=10)
-    figure.colorbar(image, ax=panels, label="clustering error, %", extend="max", shrink=0.85)
+    figure.colorbar(image, ax=grid_of_axes, label="clustering error, %", extend="max", shrink=0.7)
     figure.savefig(path, dpi=150)
 
 

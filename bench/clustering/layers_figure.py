@@ -9,7 +9,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from .coders import LEARNED, ONE_CALL, REFERENCE
 
-_LOWEST = 1e-9
+_LOWEST, _HIGHEST = 1e-9, 1.0  # gaps outside stand at the edges
 _COLOURS = {
     "ISTA": "0.55",
     "FISTA": "0.3",
@@ -73,7 +73,7 @@ def _panels(table: pd.DataFrame) -> tuple[Figure, list]:
 def _line(axes: Axes, x: pd.Series, runs: pd.DataFrame, method: str) -> None:
     axes.plot(
         x,
-        runs.gap.clip(lower=_LOWEST),
+        runs.gap.clip(_LOWEST, _HIGHEST),
         color=_COLOURS[method],
         marker="s" if method in LEARNED else "o",
         linestyle="-" if method in LEARNED or method == REFERENCE else "--",
@@ -89,7 +89,7 @@ def _finish(figure: Figure, path: Path) -> None:
         for axes in figure.axes
         for line, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    note = f"Squares: learned. Gaps under {_LOWEST:g} stand at {_LOWEST:g}."
+    note = f"Squares: learned. Gaps outside {_LOWEST:g} to {_HIGHEST:g} stand at these values."
     figure.supxlabel(note, fontsize=8, color="0.3")
     figure.legend(
         handles.values(), handles, loc="outside upper center", ncols=4, fontsize=9, frameon=False

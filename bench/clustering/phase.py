@@ -1,7 +1,7 @@
 """Where methods break: error over noise, angle, dimension, density and number of subspaces."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,7 +20,7 @@ from .heat_maps import draw_heat_maps
 from .study import Options, Study, run_jobs
 from .trained import UnrolledClustering
 
-METHODS = {
+METHODS: dict[str, Callable[..., Any]] = {
     "SSC, gamma 50": SparseSubspaceClustering,
     "SSC, gamma 5": partial(SparseSubspaceClustering, gamma=5.0),
     "ISTA, K = 10": partial(UnrolledClustering, n_layers=10, max_iter=0),
@@ -73,8 +73,8 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
         "Clustering error in % on generated unions of subspaces, unit rows, at default settings "
         "unless named, with plain |C| + |C|^T and k-means. The unrolled layers are trained on the "
         "very points of each draw, without labels, at gamma 50; ISTA is what they begin as. SSC "
-        "with more penalty is there to tell learning from regularisation. Angles are in degrees; density is points "
-        "per dimension."
+        "with more penalty is there to tell learning from regularisation. Angles are in degrees; "
+        "density is points per dimension."
     )
     figures = {f"{grid}.png": partial(draw_heat_maps, grid=grid) for grid in grids}
     return Study("phase", about, run, phase_lines, figures)
@@ -100,9 +100,9 @@ def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dic
 def phase_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Of each grid and method: the mean error, and in how many cells it stays under 5 %."""
     headings = ("grid", "method", "mean error, %", "cells under 5 %", "cells")
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for (grid, method), rows in table.groupby(["grid", "method"], sort=False):
         cells = rows.groupby(["down", "right"]).error.mean()
-        counts = (str(int((cells < 5).sum())), str(len(cells)))
-        lines.append((str(grid), str(method), f"{cells.mean():.1f}", *counts))
+        under = str(int((cells < 5).sum()))
+        lines.append((str(grid), str(method), f"{cells.mean():.1f}", under, str(len(cells))))
     return headings, lines

@@ -22,9 +22,7 @@ def draw_scaling(table: pd.DataFrame, path: Path) -> None:
     axes = figure.subplots()
     for method, rows in table.groupby("method", sort=False):
         colour, style = _STYLES[str(method)]
-        axes.plot(
-            rows.n_points, rows.seconds, style, color=colour, markersize=5, label=str(method)
-        )
+        axes.plot(rows.n_points, rows.seconds, style, color=colour, markersize=5, label=str(method))
     axes.set_xscale("log")
     axes.set_yscale("log")
     sizes = sorted(table.n_points.unique())

@@ -152,9 +152,7 @@ def express(
     return [{"data": data, "seed": seed, **row} for row in rows]
 
 
-def _relative(
-    Y: Array, X: Array, coef: Any, best: Array, problem: dict[str, Any]
-) -> float:
+def _relative(Y: Array, X: Array, coef: Any, best: Array, problem: dict[str, Any]) -> float:
     return float(lasso_objective(Y, X, coef, **problem).mean() / best.mean())
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from scipy.sparse import csr_array
+from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ...solvers import lam_max, symmetric_affinity
@@ -52,7 +53,7 @@ class UnrolledClustering(SubspaceClustering):
                 lambda rows: held_out_loss(self.layers_, points, rows),
                 len(points),
                 n_steps=self.max_iter,
-                seed=self.random_state or 0,
+                seed=_seed(self.random_state),
             )
         with torch.inference_mode():
             return csr_array(self.layers_(points).numpy())
@@ -89,7 +90,7 @@ class SelfExpressiveClustering(SubspaceClustering):
         self.random_state = random_state
 
     def _represent(self, X: Array) -> csr_array:
-        seed, points = self.random_state or 0, _tensor(X)
+        seed, points = _seed(self.random_state), _tensor(X)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.network_ = SelfExpressiveNetwork(
@@ -119,6 +120,12 @@ def held_out_loss(layer: UnrolledSelfExpression, points: Tensor, rows: Tensor) -
     others = torch.ones(len(points), dtype=torch.bool).index_fill(0, rows, False)
     batch, keys = points[rows], points[others]
     return layer.objective(batch, layer(batch, keys), keys).mean()
+
+
+def _seed(random_state: int | np.random.RandomState | None) -> int:
+    if isinstance(random_state, int):
+        return random_state
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _tensor(X: Array) -> Tensor:

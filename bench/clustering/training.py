@@ -47,7 +47,8 @@ def train(
 
 
 def _groups(layer: nn.Module, scalar_rate: float, rate: float) -> list[dict[str, object]]:
-    scalars, others = [], []
+    scalars: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in layer.named_parameters():
         (scalars if name.split(".")[0] in _SCALARS else others).append(parameter)
     groups = ((scalars, scalar_rate), (others, rate))

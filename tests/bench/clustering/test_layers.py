@@ -72,7 +72,7 @@ def test_training_lowers_the_gap_and_a_deeper_layer_is_no_worse_on_what_it_is_ju
     p = small_problem()
     plain = {k: ista(p.new, p.dictionary, lam=p.lam, n_iter=k) for k in (2, 4)}
     bound = lower_bound(p)
-    learned = [c for c in learned_coders(p, (2, 4), n_steps=40, seed=0)]
+    learned = list(learned_coders(p, (2, 4), n_steps=40, seed=0))
     assert {c.method for c in learned} == set(LEARNED)
     reached = {(c.method, c.n_iter): gaps(p, c.code(p.new), bound=bound).mean() for c in learned}
     for method in ("learned steps", ON_DICTIONARY):

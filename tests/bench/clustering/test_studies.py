@@ -1,6 +1,7 @@
 """Held-out points, the self-expressive network, phase transitions, scaling and coefficients."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,9 @@ def check_outputs(study, table, folder):
     assert len(json.loads((folder / "table.json").read_text())) == len(table)
 
 
-def test_held_out_points(tmp_path):
+def test_held_out_points(tmp_path, monkeypatch):
+    quick = partial(SelfExpressiveClustering, hidden_features=(32,), width=32, max_iter=30)
+    monkeypatch.setitem(METHODS, "SENet", quick)
     study = out_of_sample_study(
         ("noisy subspaces", "Yale B 10"), n_splits=2, n_points=120, rounds=1, batch=40
     )
