@@ -89,7 +89,7 @@ def _finish(figure: Figure, path: Path) -> None:
         for axes in figure.axes
         for line, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    note = f"Squares: learned. Gaps outside {_LOWEST:g} to {_HIGHEST:g} stand at these values."
+    note = f"Squares: learned. Gaps outside {_LOWEST:g} to {_HIGHEST:g} are drawn there."
     figure.supxlabel(note, fontsize=8, color="0.3")
     figure.legend(
         handles.values(), handles, loc="outside upper center", ncols=4, fontsize=9, frameon=False

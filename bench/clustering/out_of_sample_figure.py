@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 _COLOURS = {
     "SSC": "black",
@@ -37,6 +37,7 @@ def draw_out_of_sample(table: pd.DataFrame, path: Path) -> None:
                 markersize=6, alpha=0.7,
             )  # fmt: skip
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(str(data), loc="left", fontsize=10)

@@ -11,7 +11,7 @@ _COLOURS = {"SENet": "tab:orange", "EnSC, solved": "black", "3-NN of raw points"
 def draw_networks(table: pd.DataFrame, path: Path) -> None:
     """Draw a dot a split: trained on filled, held out hollow; a panel a data set."""
     sets = list(table.groupby("data", sort=False))
-    figure = Figure(figsize=(4.2 * len(sets) + 1.6, 3.4), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(sets) + 1.6, 3.7), layout="constrained")
     panels = figure.subplots(1, len(sets), sharey=True, squeeze=False)[0]
     for axes, (data, rows) in zip(panels, sets, strict=True):
         names = []
@@ -30,7 +30,7 @@ def draw_networks(table: pd.DataFrame, path: Path) -> None:
         axes.set_ylim(len(names) - 0.5, -0.5)
         network = rows[rows.method == "SENet"]
         axes.set_title(
-            f"{data}: SENet's objective is {network.objective_fit.mean():.2f} x the optimum",
+            f"{data}\nSENet's objective: {network.objective_fit.mean():.2f} x the optimum",
             loc="left", fontsize=10,
         )  # fmt: skip
         axes.set_xlabel("accuracy, %")
