@@ -83,9 +83,9 @@ def layers_study(
         "Lasso codes of new points in a dictionary of half the points. Gaps are "
         "(F - F*) / |x|^2 against a certified lower bound of F*, over new points. Times are "
         "medians over rounds in turns, on one thread, as ratios to the certified solver at 1e-6 "
-        "whose dictionary is prepared. Layers and iterations run in float32, the solver in float64. "
-        "Support-adaptive ISTA takes an eigenvalue for each row whose support changed. ALISTA is "
-        "left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are "
+        "whose dictionary is prepared. Layers and iterations run in float32, the solver in "
+        "float64. Support-adaptive ISTA takes an eigenvalue for each row whose support changed. "
+        "ALISTA is left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are "
         f"learned on {GAUSSIAN} alone."
     )
     figures = {"gap-layers.png": draw_gaps, "gap-time.png": draw_times}

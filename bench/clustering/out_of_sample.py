@@ -87,8 +87,8 @@ def out_of_sample_study(
         "steps. The others are predicted by the cluster whose points leave the smallest residual, "
         "TSC's by neighbours. Accuracy matches clusters to classes on the points in question. Gaps "
         "of held-out coefficients are (F - F*) / |x|^2 of the method's own l1 problem against a "
-        "certified bound; the others are closed forms, greedy or no minimisers. Times are of predict, as "
-        "ratios to SSC's in the same rounds."
+        "certified bound; the others are closed forms, greedy or no minimisers. Times are of "
+        "predict, as ratios to SSC's in the same rounds."
     )
     figures = {"out-of-sample.png": draw_out_of_sample}
     return Study("out-of-sample", about, run, out_of_sample_lines, figures)
