@@ -121,15 +121,18 @@ def test_equal_terms_count_only_what_was_run():
             about | {"method": "quick", "n_iter": 2, "gap": 2e-2, "ratio_batch": 0.8},
             about | {"method": "quick", "n_iter": 5, "gap": 9e-3, "ratio_batch": 1.5},
             about | {"method": "slow", "n_iter": 2, "gap": 1e-4, "ratio_batch": 4.0},
+            about | {"method": "coarse", "n_iter": 2, "gap": 5e-2, "ratio_batch": 0.2},
         ]
     )
     terms = equal_terms(rows).set_index("method")
     assert terms.gap_batch["quick"] == 2e-2
+    assert terms["at_0.1"]["quick"] == 0.8 / 0.5
     assert terms["at_0.01"]["quick"] == 1.5 / 0.5
-    assert np.isnan(terms["at_0.001"]["quick"])
+    assert terms["at_0.01"]["slow"] == 4.0 / 0.5
     assert np.isnan(terms.gap_batch["slow"])
-    assert terms["at_0.001"]["slow"] == 4.0
-    assert (terms.loc[REFERENCE, ["at_0.01", "at_0.001"]] == 1).all()
+    assert terms["at_0.1"]["coarse"] == 0.2 / 0.5
+    assert np.isnan(terms["at_0.01"]["coarse"])
+    assert (terms.loc[REFERENCE, ["at_0.1", "at_0.01"]] == 1).all()
 
 
 def test_sets_without_their_file_are_left_out_and_finished_ones_are_not_run_again(
