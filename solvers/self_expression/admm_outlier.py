@@ -84,7 +84,7 @@ def admm_outlier_self_expression(
     iterate = _circulated_form if circulated else _paper_form
     points = X.astype(np.float64)
     C, n_iter, converged = iterate(points, lam, lam_outlier, penalty, tol, max_iter)
-    objective, gap, dual = certify_outlier(points, C, lam, lam_outlier)
+    objective, gap, dual = certify_outlier(points, points, C, lam, lam_outlier)
     counts, flags = np.full(len(X), n_iter), np.full(len(X), converged)
     return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, counts, flags)
 

@@ -15,8 +15,13 @@ from twinsolve.solvers import (
     ElasticNetSubspaceClustering,
     KSubspaces,
     LeastSquaresSubspaceClustering,
+    LocallyLinearSubspaceClustering,
+    LowRankRepresentationClustering,
+    LowRankSparseSubspaceClustering,
     LowRankSubspaceClustering,
+    NearestNeighborClustering,
     OMPSubspaceClustering,
+    OutlierSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
     duality_gap,
@@ -38,7 +43,12 @@ SELF_EXPRESSIVE = [
     OMPSubspaceClustering,
     LeastSquaresSubspaceClustering,
     LowRankSubspaceClustering,
+    OutlierSubspaceClustering,
+    LowRankRepresentationClustering,
+    LowRankSparseSubspaceClustering,
+    LocallyLinearSubspaceClustering,
     ThresholdingSubspaceClustering,
+    NearestNeighborClustering,
 ]
 ALL = [*SELF_EXPRESSIVE, KSubspaces]
 
