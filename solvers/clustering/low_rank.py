@@ -114,8 +114,8 @@ class LowRankSparseSubspaceClustering(_JointClustering):
         Penalty > 0. None is 0.01 of the mean squared norm of the samples.
     beta : float, default=1.0
         Weight of the l1 norm against the nuclear norm, > 0.
-    tol : float, default=1e-6
-        Largest accepted duality gap, relative to ``|X|_F^2``.
+    tol : float, default=1e-4
+        Largest accepted duality gap, relative to ``|X|_F^2``; ADMM needs long for less.
     max_iter : int, default=5000
         Most iterations of ADMM, each with a singular value decomposition.
     affinity, assign_labels, random_state
@@ -148,7 +148,7 @@ class LowRankSparseSubspaceClustering(_JointClustering):
 
     lam: float | None = None
     beta: float = 1.0
-    tol: float = 1e-6
+    tol: float = 1e-4
     max_iter: int = 5000
 
     def _represent(self, X: Array) -> Array:

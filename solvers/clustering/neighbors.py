@@ -122,8 +122,9 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
 
         min_c  |x_i - c X|^2 + reg tr(g) |c|^2   subject to   c 1 = 1,   c_j = 0 unless x_j is near
 
-    over the `n_neighbors` nearest points, ``g_ab = (x_a - x_i).(x_b - x_i)`` among them; followed by an affinity of the coefficients and the spectral step. New points are represented by
-    their nearest training points.
+    over the `n_neighbors` nearest points, with ``g_ab = (x_a - x_i).(x_b - x_i)`` among them. Then
+    an affinity of the coefficients and the spectral step. New points are represented by their
+    nearest training points.
 
     Parameters
     ----------

@@ -98,6 +98,7 @@ class OutlierSubspaceClustering(SubspaceClustering):
             self.lam_outlier_,
             tol=self.tol,
             max_iter=self.max_iter,
+            zero_diagonal=False,
             n_jobs=self.n_jobs,
         )
         warn_unless_converged(solution.gap, self.tol)

@@ -33,13 +33,14 @@ def solve_huber(
     *,
     tol: float,
     max_rounds: int,
+    zero_diagonal: bool,
     n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
-    """Codes of the rows of Y in those of X, in the others if Y is X; Newton steps of each."""
+    """Codes of the rows of Y in those of X, and the Newton steps of each."""
     with threadpool_limits(1, user_api="blas"):
         blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
             joblib.delayed(_solve_block)(
-                Y[rows], X, rows if Y is X else None, lam, lam_outlier, tol, max_rounds
+                Y[rows], X, rows if zero_diagonal else None, lam, lam_outlier, tol, max_rounds
             )
             for rows in _blocks(len(Y))
         )
@@ -48,7 +49,13 @@ def solve_huber(
 
 
 def certify_outlier(
-    Y: Array, X: Array, C: Array | csr_array, lam: float, lam_outlier: float
+    Y: Array,
+    X: Array,
+    C: Array | csr_array,
+    lam: float,
+    lam_outlier: float,
+    *,
+    zero_diagonal: bool,
 ) -> tuple[Array, Array, Array]:
     """Objective, relative gap and dual point of each row of Y, at the best E for its code in X.
 
@@ -56,7 +63,7 @@ def certify_outlier(
     """
     C = csr_array(C, dtype=np.float64)
     parts = [
-        _certify(Y[at], X, C[at].toarray(), at if Y is X else None, lam, lam_outlier)[0]
+        _certify(Y[at], X, C[at].toarray(), at if zero_diagonal else None, lam, lam_outlier)[0]
         for at in _blocks(len(Y))
     ]
     objective, gap, dual = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -73,7 +73,9 @@ def outlier_self_expression(
            [0.95 , 0.   ]])
     """
     X = check_matrix(X, "X", min_rows=2)
-    solution = solve_outlier(X, X, lam, lam_outlier, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
+    solution = solve_outlier(
+        X, X, lam, lam_outlier, tol=tol, max_iter=max_iter, zero_diagonal=True, n_jobs=n_jobs
+    )
     warn_unless_converged(solution.gap, tol)
     return solution
 
@@ -86,17 +88,18 @@ def solve_outlier(
     *,
     tol: float,
     max_iter: int,
+    zero_diagonal: bool,
     n_jobs: int | None,
 ) -> Solution:
-    """`outlier_self_expression` of checked points; if Y is not X, its rows in all those of X."""
+    """`outlier_self_expression` of the rows of Y in those of X, for checked points."""
     lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    atoms = np.ascontiguousarray(X, dtype=np.float64)
-    points = atoms if Y is X else np.ascontiguousarray(Y, dtype=np.float64)
+    points, atoms = (np.ascontiguousarray(Z, dtype=np.float64) for Z in (Y, X))
+    settings = {"lam": lam, "lam_outlier": lam_outlier, "zero_diagonal": zero_diagonal}
     coef, n_iter = solve_huber(
-        points, atoms, lam, lam_outlier, tol=tol, max_rounds=max_iter, n_jobs=n_jobs
+        points, atoms, tol=tol, max_rounds=max_iter, n_jobs=n_jobs, **settings
     )
     coef = coef.astype(Y.dtype)
-    objective, gap, dual = certify_outlier(points, atoms, coef, lam, lam_outlier)
+    objective, gap, dual = certify_outlier(points, atoms, coef, **settings)
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
