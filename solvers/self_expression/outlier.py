@@ -96,10 +96,18 @@ def solve_outlier(
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     points, atoms = (np.ascontiguousarray(Z, dtype=np.float64) for Z in (Y, X))
-    settings = {"lam": lam, "lam_outlier": lam_outlier, "zero_diagonal": zero_diagonal}
     coef, n_iter = solve_huber(
-        points, atoms, tol=tol, max_rounds=max_iter, n_jobs=n_jobs, **settings
+        points,
+        atoms,
+        lam,
+        lam_outlier,
+        tol=tol,
+        max_rounds=max_iter,
+        zero_diagonal=zero_diagonal,
+        n_jobs=n_jobs,
     )
     coef = coef.astype(Y.dtype)
-    objective, gap, dual = certify_outlier(points, atoms, coef, **settings)
+    objective, gap, dual = certify_outlier(
+        points, atoms, coef, lam, lam_outlier, zero_diagonal=zero_diagonal
+    )
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)

@@ -51,6 +51,7 @@ SELF_EXPRESSIVE = [
     NearestNeighborClustering,
 ]
 ALL = [*SELF_EXPRESSIVE, KSubspaces]
+QUICK = {LowRankSparseSubspaceClustering: {"tol": 1e-2}}
 # They join what is near: a point at the origin too, and a subspace needs points close together.
 LOCAL = [LocallyLinearSubspaceClustering, NearestNeighborClustering]
 
@@ -63,7 +64,7 @@ def expected_failures(estimator):
 
 @parametrize_with_checks(
     [
-        *(kind() for kind in ALL),
+        *(kind(**QUICK.get(kind, {})) for kind in ALL),
         SparseSubspaceClustering(affine=True),
         SparseSubspaceClustering(nonnegative=True),
         NearestNeighborClustering(metric="cosine", weights="gaussian"),
@@ -86,7 +87,7 @@ def data(seed=0, **settings):
 def make(kind, **settings):
     if kind is KSubspaces:
         return kind(3, dimension=3, random_state=0, **settings)
-    return kind(3, random_state=0, **settings)
+    return kind(3, random_state=0, **QUICK.get(kind, {}), **settings)
 
 
 @pytest.mark.parametrize("kind", ALL)
