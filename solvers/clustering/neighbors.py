@@ -90,7 +90,8 @@ class NearestNeighborClustering(NeighborClustering):
         return self._weigh(distance, indices, X.dtype)
 
     def _represent_new(self, X: Array) -> csr_array:
-        return self._weigh(*self._search.kneighbors(self._scaled(X)), X.dtype)
+        distance, indices = self._search.kneighbors(self._scaled(X))
+        return self._weigh(distance, indices, X.dtype)
 
     def _scaled(self, X: Array) -> Array:
         return normalize(X) if self.metric == "cosine" else X
