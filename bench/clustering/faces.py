@@ -148,7 +148,7 @@ def summarize_faces(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[st
                     str(count),
                     str(found.subjects.nunique()),
                     str(name),
-                    found.steps.iloc[0] + tuned,
+                    f"{found.steps.iloc[0]}{tuned}",
                     f"{found.error.mean():.2f}",
                     f"{found.groupby('subjects').error.mean().median():.2f}",
                     f"{by_seed.min():.2f} to {by_seed.max():.2f}",
