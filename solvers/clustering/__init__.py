@@ -14,6 +14,9 @@ from .affinity import (
 from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClustering
 from .greedy import OMPSubspaceClustering
 from .k_subspaces import KSubspaces
+from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClustering
+from .neighbors import LocallyLinearSubspaceClustering, NearestNeighborClustering
+from .outlier import OutlierSubspaceClustering
 from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
 from .thresholding import ThresholdingSubspaceClustering
@@ -22,8 +25,13 @@ __all__ = [
     "ElasticNetSubspaceClustering",
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
+    "LocallyLinearSubspaceClustering",
+    "LowRankRepresentationClustering",
+    "LowRankSparseSubspaceClustering",
     "LowRankSubspaceClustering",
+    "NearestNeighborClustering",
     "OMPSubspaceClustering",
+    "OutlierSubspaceClustering",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
     "eigengap_n_clusters",
