@@ -1,0 +1,156 @@
+"""Clustering methods by name: solved, baselines, learned, and those of a user."""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+STEPS = ("PP-2a", "PP-1 mass=0.7, PP-2", "PP-2b, PP-2a", "PP-3", "PP-4", "PP-5", "keep-largest n=3")
+
+Family = Literal["solved", "baseline", "learned", "user"]
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """``make(n_clusters=, random_state=, n_jobs=, **settings)`` returns an estimator.
+
+    Any estimator with ``fit_predict``. Where it leaves ``coef_``, the chains of affinity `steps`
+    are applied to these; where it leaves ``affinity_matrix_`` alone, the spectral step; else its
+    labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
+    of each setting, the default first. `certified` returns the `Solution` of the problem that the
+    fitted estimator approximates, for ``certified(estimator, X)``.
+    """
+
+    name: str
+    family: Family
+    make: Callable[..., Any]
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    steps: Sequence[str] = STEPS
+    certified: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """All combinations of the grid."""
+        return [
+            dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())
+        ]
+
+
+def register_method(method: Method) -> None:
+    """Add a method, so that `find_method` and the command know it by name.
+
+    Raises
+    ------
+    ValueError
+        If another one has that name.
+    """
+    if METHODS.get(method.name, method) is not method:
+        raise ValueError(f"method: {method.name!r} is registered already")
+    METHODS[method.name] = method
+
+
+def find_method(name: str) -> Method:
+    """The method of that name, or of the user's class ``package.module:Class``.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the message lists what is allowed.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        allowed = ", ".join(METHODS)
+        raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
+    method = Method(name, "user", estimator(name))
+    try:
+        method.make(n_clusters=2, random_state=0, n_jobs=1)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(f"method: cannot make {name!r}: {error}") from error
+    return method
+
+
+def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
+    """Maker of an estimator by ``package.module:Class``, imported when it is made.
+
+    What it is called with goes to the constructor as far as that takes it; settings always do.
+    """
+
+    def make(n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any) -> Any:
+        module, _, name = path.partition(":")
+        found = getattr(import_module(module), name)
+        known = inspect.signature(found).parameters
+        common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
+        common = {key: value for key, value in common.items() if key in known}
+        return found(**common | fixed | settings)
+
+    make.path = path  # type: ignore[attr-defined]
+    return make
+
+
+def code_of(method: Method) -> str | None:
+    """Hash of the source file of a user's method, by which its results are known."""
+    path = getattr(method.make, "path", None)
+    module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
+    if method.family != "user" or not (file := getattr(module, "__file__", None)):
+        return None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+
+
+def know(methods: Sequence[Method]) -> None:
+    """Make a worker know what was registered where its jobs come from."""
+    if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    METHODS.update({method.name: method for method in methods})
+
+
+_SOLVERS = "twinsolve.solvers"
+_GAMMAS = (50.0, 5.0, 20.0, 200.0)
+_SHARES = (1e-2, 1e-3, 1e-1)
+
+
+def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
+    return Method(name, "solved", estimator(f"{_SOLVERS}:{path}", **fixed), grid)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        _solved("SSC", "SparseSubspaceClustering", {"gamma": _GAMMAS}),
+        _solved("SSC affine", "SparseSubspaceClustering", {"gamma": _GAMMAS}, affine=True),
+        _solved("EnSC", "ElasticNetSubspaceClustering", {"gamma": _GAMMAS, "l1_ratio": (0.9, 0.5)}),
+        _solved("OMP", "OMPSubspaceClustering", {"n_nonzero": (5, 3, 10)}),
+        _solved("LSR", "LeastSquaresSubspaceClustering", {"lam": (None, 1e-3, 1e-1)}),
+        _solved(
+            "LSR zero diagonal",
+            "LeastSquaresSubspaceClustering",
+            {"lam": (None, 1e-3, 1e-1)},
+            zero_diagonal=True,
+        ),
+        _solved("LRSC", "LowRankSubspaceClustering", {"lam": (None, 1e-3, 1e-1)}),
+        Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
+        Method(
+            "spectral RBF",
+            "baseline",
+            estimator("sklearn.cluster:SpectralClustering"),
+            {"gamma": (1.0, 0.1, 10.0)},
+        ),
+        Method(
+            "TSC",
+            "baseline",
+            estimator(f"{_SOLVERS}:ThresholdingSubspaceClustering"),
+            {"n_neighbors": (5, 3, 10)},
+        ),
+        Method(
+            "k-subspaces",
+            "baseline",
+            estimator(f"{_SOLVERS}:KSubspaces"),
+            {"dimension": (4, 2, 8)},
+        ),
+    )
+}
