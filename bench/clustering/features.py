@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from sklearn.preprocessing import normalize
 
-from ...datasets import homogeneous_coordinates, project_trajectories
+from ... import datasets
 from ...solvers.solution import Array
 from .problems import Problem
 
 
 def features_of(name: str, problem: Problem) -> Array:
-    """Features by name: ``raw``, ``unit``, ``pca-D``, ``scattering-D``, ``2F``, ``2F+1`` or ``4n``.
+    """Features by name: ``raw``, ``unit``, ``pca-D``, ``fourier-D``, ``2F``, ``2F+1`` or ``4n``.
 
     ``pca-D`` are the coordinates along the D leading right singular vectors, without centring.
+    ``fourier-D`` are these coordinates of the square roots of an image's windowed Fourier energies.
     ``unit-NAME`` are the features NAME with rows scaled to unit norm, and ``unit`` is short for
     ``unit-raw``. ``2F`` is another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1,
     and ``4n`` is ``pca-D`` with D four times the number of clusters.
@@ -53,13 +55,24 @@ def _parse(name: str) -> Callable[[Problem], Array]:
 
 
 def _pca(problem: Problem, dimension: int) -> Array:
-    return project_trajectories(problem.X, dimension)
+    return _principal(problem.X, dimension)
+
+
+def _fourier(problem: Problem, dimension: int) -> Array:
+    """Square roots of windowed Fourier energies, on their leading directions."""
+    if problem.images is None:
+        raise ValueError(f"features: fourier-D needs images, and {problem.name} has none")
+    return _principal(np.sqrt(datasets.fourier_energies(problem.images)), dimension)
+
+
+def _principal(X: Array, dimension: int) -> Array:
+    return datasets.pca_features(X, min(dimension, *X.shape))
 
 
 _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,
-    "2F+1": lambda problem: homogeneous_coordinates(problem.X),
+    "2F+1": lambda problem: datasets.homogeneous_coordinates(problem.X),
     "4n": lambda problem: _pca(problem, 4 * problem.n_clusters),
 }
-_SIZED: dict[str, Callable[[Problem, int], Array]] = {"pca": _pca}
+_SIZED: dict[str, Callable[[Problem, int], Array]] = {"pca": _pca, "fourier": _fourier}

@@ -12,7 +12,7 @@ from ...datasets import make_union_of_subspaces
 from ...solvers import subspace_preserving_error
 from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.solution import Array
-from ..speed.memory import reset_peak, resident
+from ..speed.memory import release, reset_peak, resident
 from .distances import distance_to_certified
 from .methods import Method, find_method
 
@@ -42,6 +42,7 @@ def fit(
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     if isinstance(model, SubspaceClustering):
         model.set_params(affinity=_edgeless)
+    release()
     before = resident("VmRSS") if reset_peak() else np.nan
     start = time.perf_counter()
     labels = model.fit_predict(X)

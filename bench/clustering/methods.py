@@ -22,8 +22,8 @@ class Method:
     Any estimator with ``fit_predict``. Where it leaves ``coef_``, the chains of affinity `steps`
     are applied to these; where it leaves ``affinity_matrix_`` alone, the spectral step; else its
     labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
-    of each setting, the default first. `certified` returns the `Solution` of the problem that the
-    fitted estimator approximates, for ``certified(estimator, X)``.
+    of each setting, the default first. ``problem(estimator, X)`` gives the arguments ``lam`` and
+    ``l1_ratio`` of the `sparse_self_expression` that the coefficients approximate, if they do.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Method:
     make: Callable[..., Any]
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     steps: Sequence[str] = STEPS
-    certified: Callable[[Any, Any], Any] | None = None
+    problem: Callable[[Any, Any], dict[str, Any]] | None = None
 
     @property
     def settings(self) -> list[dict[str, Any]]:
@@ -110,8 +110,9 @@ def know(methods: Sequence[Method]) -> None:
 
 
 _SOLVERS = "twinsolve.solvers"
-_GAMMAS = (50.0, 5.0, 20.0, 200.0)
-_SHARES = (1e-2, 1e-3, 1e-1)
+_GAMMAS = {"gamma": (50.0, 5.0, 20.0, 200.0)}
+_NEIGHBORS = {"n_neighbors": (5, 3, 10)}
+_LAMS = {"lam": (None, 1e-3, 1e-1)}
 
 
 def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
@@ -121,18 +122,18 @@ def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: An
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _solved("SSC", "SparseSubspaceClustering", {"gamma": _GAMMAS}),
-        _solved("SSC affine", "SparseSubspaceClustering", {"gamma": _GAMMAS}, affine=True),
-        _solved("EnSC", "ElasticNetSubspaceClustering", {"gamma": _GAMMAS, "l1_ratio": (0.9, 0.5)}),
+        _solved("SSC", "SparseSubspaceClustering", _GAMMAS),
+        _solved("SSC affine", "SparseSubspaceClustering", _GAMMAS, affine=True),
+        _solved("SSC outliers", "OutlierSubspaceClustering", {"alpha": (20.0, 5.0, 50.0)}),
+        _solved("SSC nonnegative", "SparseSubspaceClustering", _GAMMAS, nonnegative=True),
+        _solved("EnSC", "ElasticNetSubspaceClustering", _GAMMAS | {"l1_ratio": (0.9, 0.5)}),
         _solved("OMP", "OMPSubspaceClustering", {"n_nonzero": (5, 3, 10)}),
-        _solved("LSR", "LeastSquaresSubspaceClustering", {"lam": (None, 1e-3, 1e-1)}),
-        _solved(
-            "LSR zero diagonal",
-            "LeastSquaresSubspaceClustering",
-            {"lam": (None, 1e-3, 1e-1)},
-            zero_diagonal=True,
-        ),
-        _solved("LRSC", "LowRankSubspaceClustering", {"lam": (None, 1e-3, 1e-1)}),
+        _solved("LSR", "LeastSquaresSubspaceClustering", _LAMS),
+        _solved("LSR zero diagonal", "LeastSquaresSubspaceClustering", _LAMS, zero_diagonal=True),
+        _solved("LRR", "LowRankRepresentationClustering", {"lam": (None,)}),
+        _solved("LRSC", "LowRankSubspaceClustering", _LAMS),
+        _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3, 3.0)}),
+        _solved("LLE weights", "LocallyLinearSubspaceClustering", _NEIGHBORS),
         Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
         Method(
             "spectral RBF",
@@ -141,10 +142,16 @@ METHODS: dict[str, Method] = {
             {"gamma": (1.0, 0.1, 10.0)},
         ),
         Method(
+            "kNN graph",
+            "baseline",
+            estimator(f"{_SOLVERS}:NearestNeighborClustering"),
+            _NEIGHBORS,
+        ),
+        Method(
             "TSC",
             "baseline",
             estimator(f"{_SOLVERS}:ThresholdingSubspaceClustering"),
-            {"n_neighbors": (5, 3, 10)},
+            _NEIGHBORS,
         ),
         Method(
             "k-subspaces",

@@ -5,25 +5,15 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from ...datasets import (
-    fetch_coil20,
-    fetch_extended_yale_b,
-    fetch_hopkins155,
-    load_digits,
-    make_union_of_subspaces,
-)
+from ... import datasets
 from ...solvers.solution import Array
 
 _GENERATED_TRIALS = 5
-_YALE_SUBJECTS = (2, 3, 5, 8, 10)
-_YALE_GROUPS = ((1, 10), (11, 20), (21, 30), (31, 38))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +73,8 @@ def make_problem(
     n_points = None if source.generated else settings.pop("n_points", None)
     try:
         problem = source.make(trial, seed, data_home, **settings)
-    except TypeError as error:
-        raise ValueError(f"{data}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"data: no problem {data} with trial {trial!r}: {error}") from error
     if n_points is not None:
         problem = _subset(problem, n_points, seed)
     return Problem(data, trial, problem.X, problem.labels, problem.n_clusters, problem.images)
@@ -116,11 +106,16 @@ def reads_files(data: str) -> bool:
     return base in DATA and DATA[base].files
 
 
+def settings_of(data: str) -> dict[str, Any]:
+    """Settings in a name, such as ``{"noise": 0.2}`` in ``synthetic:noise=0.2``."""
+    return _split(data)[1]
+
+
 def _find(base: str) -> DataSet:
     if base in DATA:
         return DATA[base]
     if Path(base).is_file():
-        return DataSet(base, "a file of the user", _file_maker(base), _one_trial)
+        return _loaded(base, "a file of the user", lambda home: _own_points(base))
     raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}")
 
 
@@ -155,73 +150,95 @@ def _one_trial(data_home: str | None) -> list[str]:
     return ["0"]
 
 
-def _loaded(name: str, about: str, load: Callable[[str | None], Any], files: bool = True) -> Any:
-    cached = lru_cache(maxsize=1)(load)
-
+def _loaded(
+    name: str, about: str, load: Callable[[str | None], Any], files: bool = True
+) -> DataSet:
     def make(trial: str, seed: int, data_home: str | None) -> Problem:
-        bunch = cached(data_home)
+        bunch = _cached(load, data_home)
         return _problem(bunch.data, bunch.target, bunch.get("images"))
 
     return DataSet(name, about, make, _one_trial, files=files)
 
 
-def _generated(name: str, about: str, generate: Callable[..., tuple[Array, Array]]) -> DataSet:
+def _fetched(name: str, about: str, fetch: str) -> DataSet:
+    return _loaded(name, about, lambda home: getattr(datasets, fetch)(data_home=home))
+
+
+def _generated(name: str, about: str, generate: str) -> DataSet:
     def make(trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
-        random_state = check_random_state(np.random.RandomState([seed, int(trial)]))
-        return _problem(*generate(random_state=random_state, **settings))
+        random_state = np.random.RandomState([seed, int(trial)])
+        return _problem(*getattr(datasets, generate)(random_state=random_state, **settings))
 
     return DataSet(name, about, make, _one_trial, generated=True, files=False)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
+def _cached(load: Callable[[str | None], Any], data_home: str | None) -> Any:
+    """What a process has loaded lately: many of its jobs need the same."""
+    return load(data_home)
+
+
+@lru_cache(maxsize=2)
+def _own_points(path: str) -> Any:
+    bunch = datasets.load_points(path)
+    if bunch.target is None:
+        raise ValueError(f"{path}: holds no labels, by which clusters are judged")
+    return bunch
+
+
 def _sequences(data_home: str | None) -> dict[str, Any]:
-    return {sequence.name: sequence for sequence in fetch_hopkins155(data_home=data_home)}
+    found = datasets.fetch_hopkins155(data_home=data_home)
+    return {sequence.name: sequence for sequence in found}
 
 
 def _motion(trial: str, seed: int, data_home: str | None) -> Problem:
-    sequence = _sequences(data_home)[trial]
+    sequence = _cached(_sequences, data_home)[trial]
     return _problem(sequence.X, sequence.labels)
 
 
-@lru_cache(maxsize=1)
 def _faces(data_home: str | None) -> Any:
-    return fetch_extended_yale_b(data_home=data_home)
+    return datasets.fetch_extended_yale_b(data_home=data_home)
 
 
-def _yale(n_subjects: int) -> DataSet:
-    """Subjects 1-10, 11-20, 21-30 and 31-38, all subsets of so many inside a group."""
+def _persons(n_subjects: int) -> DataSet:
+    """The standard trials; a trial is named by its subjects, from 1 as in the literature."""
 
     def trials(data_home: str | None) -> list[str]:
-        if n_subjects == 38:
-            return ["all"]
-        return [
-            "+".join(map(str, subjects))
-            for first, last in _YALE_GROUPS
-            for subjects in combinations(range(first, last + 1), n_subjects)
-        ]
+        return [_TRIAL.join(str(1 + s) for s in t) for t in datasets.yale_b_subsets(n_subjects)]
 
     def make(trial: str, seed: int, data_home: str | None) -> Problem:
-        faces = _faces(data_home)
-        subjects = range(38) if trial == "all" else [int(word) - 1 for word in trial.split("+")]
-        rows = np.isin(faces.target, subjects)
+        faces = _cached(_faces, data_home)
+        rows = np.isin(faces.target, [int(word) - 1 for word in trial.split(_TRIAL)])
         return _problem(faces.data[rows], faces.target[rows], faces.images[rows])
 
-    about = f"Extended Yale B, subsets of {n_subjects} persons: raw pixels at 48 x 42"
+    about = f"Extended Yale B, raw 48 x 42 pixels: the standard trials of {n_subjects} persons"
     return DataSet(f"yaleb-{n_subjects}", about, make, trials)
 
 
+_TRIAL = "+"
 DATA: dict[str, DataSet] = {
     source.name: source
     for source in (
-        _loaded("digits", "scikit-learn's digits, 1,797 at 8 x 8", lambda _: load_digits(), False),
-        _generated("synthetic", "points on a union of random subspaces", make_union_of_subspaces),
-        _loaded("coil20", "COIL-20, 1,440 at 32 x 32", lambda home: fetch_coil20(data_home=home)),
-        *(_yale(n_subjects) for n_subjects in (*_YALE_SUBJECTS, 38)),
+        _loaded(
+            "digits",
+            "digits of scikit-learn, 1,797 at 8 x 8",
+            lambda home: datasets.load_digits(),
+            files=False,
+        ),
+        _generated("synthetic", "points on random subspaces", "make_union_of_subspaces"),
+        _generated("manifolds", "points on curved manifolds", "make_union_of_manifolds"),
+        _fetched("coil20", "COIL-20, 1,440 objects at 32 x 32", "fetch_coil20"),
+        _fetched("coil100", "COIL-100, 7,200 objects at 32 x 32", "fetch_coil100"),
+        _fetched("orl", "ORL, 400 faces", "fetch_orl"),
+        _fetched("yale", "Yale, 165 faces", "fetch_yale"),
+        _fetched("usps", "USPS, 9,298 digits at 16 x 16", "fetch_usps"),
+        _fetched("cifar10", "CIFAR-10, the 50,000 training images", "fetch_cifar10"),
+        *(_persons(n_subjects) for n_subjects in (2, 3, 5, 8, 10, 38)),
         DataSet(
             "hopkins",
             "Hopkins 155, a sequence a trial",
             _motion,
-            lambda home: list(_sequences(home)),
+            lambda home: list(_cached(_sequences, home)),
         ),
     )
 }
