@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import normalize
 
 from ...solvers import coefficient_distance, lasso_objective, sparse_self_expression
 from ...solvers.solution import Array
@@ -16,6 +17,7 @@ def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, flo
     """ME-4 of the model's coefficients; NaN where the method solves, or approximates nothing."""
     if method.problem is None or len(X) > DENSE_ROWS:
         return dict.fromkeys((*_COLUMNS, "objective_gap"), np.nan)
+    X = normalize(X) if method.unit_rows else X
     problem = method.problem(model, X)
     solution = sparse_self_expression(X, **problem)
     found = coefficient_distance(model.coef_, solution.coef)

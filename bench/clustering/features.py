@@ -11,10 +11,11 @@ from .problems import Problem
 
 
 def features_of(name: str, problem: Problem) -> Array:
-    """Features by name: ``raw``, ``unit``, ``pca-D``, ``fourier-D``, ``2F``, ``2F+1`` or ``4n``.
+    """Features by name.
 
-    ``pca-D`` are the coordinates along the D leading right singular vectors, without centring.
-    ``fourier-D`` are these coordinates of the square roots of an image's windowed Fourier energies.
+    ``raw`` are the points as they are;     ``pca-D`` are the coordinates along the D leading right singular vectors, without centring.
+    ``scattering-D`` are these coordinates of an image's `scattering_features`, and ``fourier-D`` of
+    the square roots of its `fourier_energies`.
     ``unit-NAME`` are the features NAME with rows scaled to unit norm, and ``unit`` is short for
     ``unit-raw``. ``2F`` is another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1,
     and ``4n`` is ``pca-D`` with D four times the number of clusters.
@@ -65,6 +66,12 @@ def _fourier(problem: Problem, dimension: int) -> Array:
     return _principal(np.sqrt(datasets.fourier_energies(problem.images)), dimension)
 
 
+def _scattering(problem: Problem, dimension: int) -> Array:
+    if problem.images is None:
+        raise ValueError(f"features: scattering-D needs images, and {problem.name} has none")
+    return _principal(datasets.scattering_features(problem.images), dimension)
+
+
 def _principal(X: Array, dimension: int) -> Array:
     return datasets.pca_features(X, min(dimension, *X.shape))
 
@@ -75,4 +82,8 @@ _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "2F+1": lambda problem: datasets.homogeneous_coordinates(problem.X),
     "4n": lambda problem: _pca(problem, 4 * problem.n_clusters),
 }
-_SIZED: dict[str, Callable[[Problem, int], Array]] = {"pca": _pca, "fourier": _fourier}
+_SIZED: dict[str, Callable[[Problem, int], Array]] = {
+    "pca": _pca,
+    "fourier": _fourier,
+    "scattering": _scattering,
+}

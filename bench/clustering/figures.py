@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .problems import settings_of
-
 
 def draw_errors(table: pd.DataFrame, path: Path) -> None:
     """Error of each method with its spread over seeds, a panel for each data set and features."""
@@ -44,31 +42,4 @@ def draw_errors(table: pd.DataFrame, path: Path) -> None:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8)
-    figure.savefig(path, dpi=120)
-
-
-def draw_phases(table: pd.DataFrame, path: Path, *, x: str, y: str) -> None:
-    """Heat maps of the error over two settings of generated data, one for each method."""
-    from matplotlib.figure import Figure
-
-    chosen = table[table.selection == "label-free"]
-    settings = chosen.data.map(settings_of)
-    chosen = chosen.assign(x=[s[x] for s in settings], y=[s[y] for s in settings])
-    methods = list(dict.fromkeys(chosen.method))
-    figure = Figure(figsize=(2.6 * len(methods) + 1, 3), layout="constrained")
-    axes = figure.subplots(1, len(methods), sharey=True, squeeze=False)[0]
-    for ax, method in zip(axes, methods, strict=True):
-        errors = 100 * (
-            1
-            - chosen[chosen.method == method].pivot_table(
-                index="y", columns="x", values="accuracy", aggfunc="mean"
-            )
-        )
-        shown = ax.imshow(errors, origin="lower", aspect="auto", vmin=0, vmax=60, cmap="viridis")
-        ax.set_xticks(range(errors.shape[1]), errors.columns)
-        ax.set_yticks(range(errors.shape[0]), errors.index)
-        ax.set_xlabel(x)
-        ax.set_title(method)
-    axes[0].set_ylabel(y)
-    figure.colorbar(shown, ax=axes, label="error in %")
     figure.savefig(path, dpi=120)

@@ -23,7 +23,8 @@ class Method:
     are applied to these; where it leaves ``affinity_matrix_`` alone, the spectral step; else its
     labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
     of each setting, the default first. ``problem(estimator, X)`` gives the arguments ``lam`` and
-    ``l1_ratio`` of the `sparse_self_expression` that the coefficients approximate, if they do.
+    ``l1_ratio`` of the `sparse_self_expression` that the coefficients approximate, if they do: of `X`, or
+    of its `unit_rows`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Method:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     steps: Sequence[str] = STEPS
     problem: Callable[[Any, Any], dict[str, Any]] | None = None
+    unit_rows: bool = False
 
     @property
     def settings(self) -> list[dict[str, Any]]:
@@ -110,6 +112,7 @@ def know(methods: Sequence[Method]) -> None:
 
 
 _SOLVERS = "twinsolve.solvers"
+_LEARNED = "twinsolve.unrolled.clustering"
 _GAMMAS = {"gamma": (50.0, 5.0, 20.0, 200.0)}
 _NEIGHBORS = {"n_neighbors": (5, 3, 10)}
 _LAMS = {"lam": (None, 1e-3, 1e-1)}
@@ -117,6 +120,30 @@ _LAMS = {"lam": (None, 1e-3, 1e-1)}
 
 def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
     return Method(name, "solved", estimator(f"{_SOLVERS}:{path}", **fixed), grid)
+
+
+def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
+    """The Lasso with ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``."""
+    from ...solvers import lam_max
+
+    largest = lam_max(X, X, zero_diagonal=True)
+    return {"lam": (largest + (largest <= 0)) / model.gamma}
+
+
+def _network_penalty(model: Any, X: Any) -> dict[str, Any]:
+    """The elastic net of unit rows with ``lam = 2 / gamma``."""
+    return {"lam": 2 / model.gamma, "l1_ratio": model.l1_ratio}
+
+
+def _unrolled(train_on: str) -> Method:
+    path = f"{_LEARNED}:UnrolledSubspaceClustering"
+    return Method(
+        f"unrolled ({train_on})",
+        "learned",
+        estimator(path, train_on=train_on),
+        _GAMMAS,
+        problem=_relative_penalty,
+    )
 
 
 METHODS: dict[str, Method] = {
@@ -132,7 +159,7 @@ METHODS: dict[str, Method] = {
         _solved("LSR zero diagonal", "LeastSquaresSubspaceClustering", _LAMS, zero_diagonal=True),
         _solved("LRR", "LowRankRepresentationClustering", {"lam": (None,)}),
         _solved("LRSC", "LowRankSubspaceClustering", _LAMS),
-        _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3, 3.0)}),
+        _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3)}, tol=1e-4),
         _solved("LLE weights", "LocallyLinearSubspaceClustering", _NEIGHBORS),
         Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
         Method(
@@ -158,6 +185,16 @@ METHODS: dict[str, Method] = {
             "baseline",
             estimator(f"{_SOLVERS}:KSubspaces"),
             {"dimension": (4, 2, 8)},
+        ),
+        *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
+        Method(
+            "SENet",
+            "learned",
+            estimator(f"{_LEARNED}:SelfExpressiveSubspaceClustering"),
+            {"gamma": (200.0, 50.0)},
+            (*STEPS, "nearest-rows n=3"),
+            problem=_network_penalty,
+            unit_rows=True,
         ),
     )
 }

@@ -1,27 +1,30 @@
 """Presets by name: tuples of studies, made when asked for."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from .clusters import clusters_study
-from .figures import draw_errors, draw_phases
+from .figures import draw_errors
 from .methods import METHODS
 from .study import Study
 
 QUICK_DATA = (
-    "digits:n_points=400",
+    "digits:n_points=300",
     "synthetic:n_samples=40,n_subspaces=5,noise=0.3",
     "manifolds:n_samples=60,n_manifolds=4,noise=0.05",
 )
 QUICK_STEPS = ("PP-2a", "PP-2b, PP-2a", "PP-4")
 _JOINT = {"LRR", "LRSSC"}  # a singular value decomposition in each of many iterations
+_TRAINED = ("SENet",)
 _IMAGE_STEPS = ("PP-2a", "PP-2b, PP-2a", "PP-1 mass=0.7, PP-2", "PP-3", "PP-4", "keep-largest n=3")
 
 
 def quick() -> tuple[Study, ...]:
-    """Packaged data, every method at its first setting, two trials."""
+    """Packaged data, every method at its first setting."""
     first = {name: method.settings[:1] for name, method in METHODS.items()}
+    first |= {
+        name: [settings[0] | {"max_iter": 300} for settings in first[name]] for name in _TRAINED
+    }
     return (
         clusters_study(
             QUICK_DATA,
@@ -29,7 +32,7 @@ def quick() -> tuple[Study, ...]:
             about="Every method at its default setting, on packaged and generated data.",
             steps=QUICK_STEPS,
             settings=first,
-            n_trials=2,
+            n_trials=1,
             figures={"errors.png": draw_errors},
         ),
     )
@@ -52,7 +55,9 @@ def coil20() -> tuple[Study, ...]:
 
 
 def synthetic() -> tuple[Study, ...]:
-    """All methods on a few generated problems, and phase transitions of the solved ones."""
+    """All methods on a few generated problems, and phase transitions."""
+    from .phase import phase_study
+
     problems = [
         "synthetic:n_samples=50,n_subspaces=5,noise=0.3",
         "synthetic:n_samples=50,n_subspaces=5,noise=0.3,affine=True",
@@ -66,53 +71,7 @@ def synthetic() -> tuple[Study, ...]:
             n_fits=5,
             figures={"errors.png": draw_errors},
         ),
-        *(phase_study(name, **axes) for name, axes in PHASES.items()),
-    )
-
-
-PHASES: dict[str, dict[str, Any]] = {
-    "noise-dimension": {
-        "x": ("noise", (0.0, 0.2, 0.4, 0.6, 0.8)),
-        "y": ("dimension", (2, 4, 6, 8)),
-    },
-    "angle-density": {
-        "x": ("angle", (0.2, 0.4, 0.6, 0.9, 1.2)),
-        "y": ("density", (2, 4, 8, 16)),
-        "fixed": "n_subspaces=3,noise=0.1",
-    },
-    "number-dimension": {
-        "x": ("n_subspaces", (2, 4, 8, 16)),
-        "y": ("dimension", (2, 4, 6, 8)),
-        "fixed": "noise=0.2",
-    },
-}
-PHASE_METHODS = ("SSC", "EnSC", "OMP", "LSR", "TSC")
-
-
-def phase_study(
-    name: str,
-    x: tuple[str, tuple[float, ...]],
-    y: tuple[str, tuple[float, ...]],
-    *,
-    fixed: str = "",
-    methods: tuple[str, ...] = PHASE_METHODS,
-    n_trials: int = 3,
-) -> Study:
-    """Error over a grid of two parameters of `make_union_of_subspaces`, drawn as heat maps."""
-    problems = [
-        "synthetic:" + ",".join(filter(None, (f"{x[0]}={a}", f"{y[0]}={b}", fixed)))
-        for b in y[1]
-        for a in x[1]
-    ]
-    return clusters_study(
-        problems,
-        methods,
-        name=name,
-        about=f"Error by {x[0]} and {y[0]} of the subspaces, each method at its default setting.",
-        steps=("PP-2a",),
-        settings={method: METHODS[method].settings[:1] for method in methods},
-        n_trials=n_trials,
-        figures={f"{name}.png": partial(draw_phases, x=x[0], y=y[0])},
+        phase_study(),
     )
 
 
@@ -147,7 +106,7 @@ def large() -> tuple[Study, ...]:
             ["cifar10"],
             [name for name in settings if name in METHODS],
             about="50,000 images; solved to a relative gap of 1e-2.",
-            features=("unit-pca-200", "unit-fourier-500"),
+            features=("unit-pca-200", "unit-scattering-500"),
             steps=("PP-2a", "PP-2b, PP-2a", "keep-largest n=3"),
             settings=settings,
             figures={"errors.png": draw_errors},

@@ -106,11 +106,6 @@ def reads_files(data: str) -> bool:
     return base in DATA and DATA[base].files
 
 
-def settings_of(data: str) -> dict[str, Any]:
-    """Settings in a name, such as ``{"noise": 0.2}`` in ``synthetic:noise=0.2``."""
-    return _split(data)[1]
-
-
 def _find(base: str) -> DataSet:
     if base in DATA:
         return DATA[base]
@@ -232,6 +227,9 @@ DATA: dict[str, DataSet] = {
         _fetched("orl", "ORL, 400 faces", "fetch_orl"),
         _fetched("yale", "Yale, 165 faces", "fetch_yale"),
         _fetched("usps", "USPS, 9,298 digits at 16 x 16", "fetch_usps"),
+        _fetched("mnist", "MNIST, 70,000 digits", "fetch_mnist"),
+        _fetched("fashion-mnist", "Fashion-MNIST, 70,000 garments", "fetch_fashion_mnist"),
+        _fetched("emnist", "EMNIST, letters", "fetch_emnist"),
         _fetched("cifar10", "CIFAR-10, the 50,000 training images", "fetch_cifar10"),
         *(_persons(n_subjects) for n_subjects in (2, 3, 5, 8, 10, 38)),
         DataSet(

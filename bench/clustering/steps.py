@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 from scipy.sparse import csr_array
 
 from ...solvers import (
     keep_l1_mass,
+    keep_largest,
     low_rank_affinity,
+    nearest_rows_affinity,
     scale_by_row_maximum,
     softmax_rows,
     svd_power_affinity,
@@ -96,17 +97,6 @@ def _parameter(word: str, step: str) -> tuple[str, Any]:
         raise ValueError(f"steps: cannot read {word!r} of {step}") from error
 
 
-def _keep_largest(coef: Array | csr_array, n_clusters: int, n: int) -> csr_array:
-    """The n largest entries by size of each row."""
-    C = csr_array(coef)
-    C.sum_duplicates()
-    rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
-    order = np.lexsort((-np.abs(C.data), rows))
-    rank = np.arange(len(rows)) - C.indptr[rows]
-    kept = order[rank < n]
-    return csr_array((C.data[kept], (rows[kept], C.indices[kept])), shape=C.shape)
-
-
 def _dense(coef: Array | csr_array) -> Array:
     return coef.toarray() if isinstance(coef, csr_array) else coef
 
@@ -147,5 +137,13 @@ STEPS = {
     ),
     "PP-5": Step("softmax rows of |C|", lambda C, k: softmax_rows(abs(C)), dense=True),
     "PP-5s": Step("softmax rows of C", lambda C, k: softmax_rows(C), dense=True),
-    "keep-largest": Step("the n largest entries of a row", _keep_largest, {"n": 3}),
+    "keep-largest": Step(
+        "keep the n largest entries of a row", lambda C, k, n: keep_largest(C, n), {"n": 3}
+    ),
+    "nearest-rows": Step(
+        "graph of the n rows of C that are nearest by angle",
+        lambda C, k, n: nearest_rows_affinity(C, n_neighbors=n),
+        {"n": 3},
+        final=True,
+    ),
 }
