@@ -13,12 +13,12 @@ from .problems import Problem
 def features_of(name: str, problem: Problem) -> Array:
     """Features by name.
 
-    ``raw`` are the points as they are;     ``pca-D`` are the coordinates along the D leading right singular vectors, without centring.
-    ``scattering-D`` are these coordinates of an image's `scattering_features`, and ``fourier-D`` of
-    the square roots of its `fourier_energies`.
-    ``unit-NAME`` are the features NAME with rows scaled to unit norm, and ``unit`` is short for
-    ``unit-raw``. ``2F`` is another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1,
-    and ``4n`` is ``pca-D`` with D four times the number of clusters.
+    ``raw`` are the points as they are. ``pca-D`` are the coordinates along their D leading right
+    singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
+    and ``fourier-D`` those of the square roots of its `fourier_energies`. ``unit-NAME`` are the
+    features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
+    another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1, and ``4n`` is ``pca-D``
+    with D four times the number of clusters.
 
     Raises
     ------
@@ -60,16 +60,17 @@ def _pca(problem: Problem, dimension: int) -> Array:
 
 
 def _fourier(problem: Problem, dimension: int) -> Array:
-    """Square roots of windowed Fourier energies, on their leading directions."""
-    if problem.images is None:
-        raise ValueError(f"features: fourier-D needs images, and {problem.name} has none")
-    return _principal(np.sqrt(datasets.fourier_energies(problem.images)), dimension)
+    return _principal(np.sqrt(datasets.fourier_energies(_images(problem))), dimension)
 
 
 def _scattering(problem: Problem, dimension: int) -> Array:
+    return _principal(datasets.scattering_features(_images(problem)), dimension)
+
+
+def _images(problem: Problem) -> Array:
     if problem.images is None:
-        raise ValueError(f"features: scattering-D needs images, and {problem.name} has none")
-    return _principal(datasets.scattering_features(problem.images), dimension)
+        raise ValueError(f"features: need images, and {problem.name} has none")
+    return problem.images
 
 
 def _principal(X: Array, dimension: int) -> Array:

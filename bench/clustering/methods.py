@@ -22,9 +22,9 @@ class Method:
     Any estimator with ``fit_predict``. Where it leaves ``coef_``, the chains of affinity `steps`
     are applied to these; where it leaves ``affinity_matrix_`` alone, the spectral step; else its
     labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
-    of each setting, the default first. ``problem(estimator, X)`` gives the arguments ``lam`` and
-    ``l1_ratio`` of the `sparse_self_expression` that the coefficients approximate, if they do: of `X`, or
-    of its `unit_rows`.
+    of each setting, the default first. Where the coefficients approximate a solved problem,
+    ``problem(estimator, X)`` gives the arguments ``lam`` and ``l1_ratio`` of the
+    `sparse_self_expression` of the points, or of their `unit_rows`.
     """
 
     name: str

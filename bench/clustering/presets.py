@@ -15,16 +15,13 @@ QUICK_DATA = (
 )
 QUICK_STEPS = ("PP-2a", "PP-2b, PP-2a", "PP-4")
 _JOINT = {"LRR", "LRSSC"}  # a singular value decomposition in each of many iterations
-_TRAINED = ("SENet",)
 _IMAGE_STEPS = ("PP-2a", "PP-2b, PP-2a", "PP-1 mass=0.7, PP-2", "PP-3", "PP-4", "keep-largest n=3")
 
 
 def quick() -> tuple[Study, ...]:
     """Packaged data, every method at its first setting."""
     first = {name: method.settings[:1] for name, method in METHODS.items()}
-    first |= {
-        name: [settings[0] | {"max_iter": 300} for settings in first[name]] for name in _TRAINED
-    }
+    first["SENet"] = [settings | {"max_iter": 300} for settings in first["SENet"]]
     return (
         clusters_study(
             QUICK_DATA,
