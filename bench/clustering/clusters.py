@@ -15,7 +15,7 @@ from ...solvers.clustering.spectral import spectral_labels_by_seed
 from ...solvers.solution import Array
 from .features import check_features, features_of
 from .fitting import Fitted, fit, quality, warm_up
-from .methods import Method, code_of, find_method, know
+from .methods import BUILT_IN, Method, code_of, find_method, know
 from .problems import Problem, content_of, make_problem, reads_files, trials_of
 from .selection import select_settings, selection_score
 from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
@@ -76,7 +76,7 @@ def clusters_study(
             for trial in trials_of(source, n_trials=n_trials, seed=options.seed, data_home=home)
             for job in _jobs(source, trial, home, found, features, steps, settings, n_fits, options)
         ]
-        own = [method for method in found if method.family == "user"]
+        own = [method for method in found if method.name not in BUILT_IN]
         table = run_jobs(cluster_job, jobs, options, setup=partial(know, own))
         return select_settings(table, label_tuned=label_tuned)
 
@@ -174,13 +174,13 @@ def _clusters(
             note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
             rows.append({"steps": chain, "note": note})
             continue
-        start = time.perf_counter()
+        start = time.process_time()
         affinity = (
             fitted.affinity if chain == OWN else affinity_of(chain, fitted.coef, problem.n_clusters)
         )
-        made = time.perf_counter()
+        made = time.process_time()
         found = spectral_labels_by_seed(affinity, problem.n_clusters, seeds)
-        cut = time.perf_counter()
+        cut = time.process_time()
         of_chain = {
             "steps": chain,
             "steps_seconds": made - start,

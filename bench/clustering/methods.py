@@ -71,9 +71,11 @@ def find_method(name: str) -> Method:
         raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
     method = Method(name, "user", estimator(name))
     try:
-        method.make(n_clusters=2, random_state=0, n_jobs=1)
+        made = method.make(n_clusters=2, random_state=0, n_jobs=1)
     except (ImportError, AttributeError, TypeError) as error:
         raise ValueError(f"method: cannot make {name!r}: {error}") from error
+    if not hasattr(made, "fit_predict"):
+        raise ValueError(f"method: {name!r} has no fit_predict")
     return method
 
 
@@ -97,18 +99,20 @@ def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
 
 def code_of(method: Method) -> str | None:
     """Hash of the source file of a user's method, by which its results are known."""
+    if method.name in BUILT_IN:
+        return None
     path = getattr(method.make, "path", None)
     module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
-    if method.family != "user" or not (file := getattr(module, "__file__", None)):
-        return None
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    file = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
 
 
 def know(methods: Sequence[Method]) -> None:
-    """Make a worker know what was registered where its jobs come from."""
-    if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
+    """Make a worker know the user's methods, and where modules in the present folder are."""
+    here = str(Path.cwd())
+    if methods and here not in sys.path:
         sys.path.append(here)
-    METHODS.update({method.name: method for method in methods})
+    METHODS.update({method.name: method for method in methods if ":" not in method.name})
 
 
 _SOLVERS = "twinsolve.solvers"
@@ -198,3 +202,4 @@ METHODS: dict[str, Method] = {
         ),
     )
 }
+BUILT_IN = frozenset(METHODS)

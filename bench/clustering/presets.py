@@ -36,7 +36,7 @@ def quick() -> tuple[Study, ...]:
 
 
 def coil20() -> tuple[Study, ...]:
-    """The turned objects: unit pixels and principal components, every method but the slowest."""
+    """The turned objects of COIL-20 by every method but the slowest."""
     methods = [name for name in METHODS if name not in _JOINT]
     return (
         clusters_study(
@@ -44,6 +44,25 @@ def coil20() -> tuple[Study, ...]:
             methods,
             about="COIL-20 by every method, settings chosen without labels.",
             features=("unit",),
+            steps=_IMAGE_STEPS,
+            n_fits=5,
+            figures={"errors.png": draw_errors},
+        ),
+    )
+
+
+def yaleb() -> tuple[Study, ...]:
+    """Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."""
+    from .faces import faces_study
+
+    methods = [name for name in METHODS if name not in _JOINT]
+    return (
+        faces_study(),
+        clusters_study(
+            ["yaleb-10", "yaleb-38"],
+            methods,
+            about="10 and 38 persons by every method, settings chosen without labels.",
+            features=("unit-pca-200",),
             steps=_IMAGE_STEPS,
             n_fits=5,
             figures={"errors.png": draw_errors},
@@ -113,6 +132,7 @@ def large() -> tuple[Study, ...]:
 
 PRESETS: dict[str, Callable[[], tuple[Study, ...]]] = {
     "quick": quick,
+    "yaleb": yaleb,
     "coil20": coil20,
     "synthetic": synthetic,
     "manifolds": manifolds,
