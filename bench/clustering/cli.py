@@ -132,12 +132,27 @@ def _print_study(study: Study, table: pd.DataFrame) -> None:
 
 
 def _pretty(title: str, lines: Lines) -> Table:
-    pretty = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """A table in sections by its first column; what is the same in all rows goes to the title."""
     headings, rows = lines
-    for heading in headings:
-        pretty.add_column(heading)
+    columns = list(zip(*rows, strict=True))
+    same = {heading: column[0] for heading, column in zip(headings, columns, strict=True)
+            if len(set(column)) == 1 and len(rows) > 1}  # fmt: skip
+    facts = [f"{heading} {cell}" for heading, cell in same.items() if cell != "-"]
+    pretty = Table(
+        title=": ".join([title, *([", ".join(facts)] if facts else [])]), box=SIMPLE_HEAD
+    )
+    shown = [number for number, heading in enumerate(headings) if heading not in same]
+    in_sections = bool(shown) and 2 * len(set(columns[shown[0]])) <= len(rows)
+    cells = shown[1:] if in_sections else shown
+    for number in cells:
+        pretty.add_column(headings[number])
+    section = None
     for row in rows:
-        pretty.add_row(*row)
+        if in_sections and row[shown[0]] != section:
+            section = row[shown[0]]
+            pretty.add_section()
+            pretty.add_row(section, style="bold")
+        pretty.add_row(*(row[number] for number in cells))
     return pretty
 
 

@@ -17,7 +17,7 @@ _QUALITY_HEADINGS = (
     "data", "features", "method", "settings", "time / SSC", "s", "MiB", "objective", "gap mean",
     "gap max", "non-zeros", "ME-2", "distance", "cosine", "F1", "objective gap",
 )  # fmt: skip
-_TUNED = " (tuned with labels)"
+_TUNED = " (labels)"
 
 
 def cluster_lines(table: pd.DataFrame) -> Lines:

@@ -62,10 +62,10 @@ def cluster(
     -------
     DataFrame
         A row for each problem, features, method, setting, fit, chain of steps and seed of k-means:
-        accuracy, NMI and ARI; processor seconds and memory of the fit; objective and certified gap where the
-        method has them; ``subspace_error`` (ME-2), ``connectivity`` (ME-3), distances to the
-        certified solution (ME-4); ``selection_score`` and ``selection``, which is ``label-free``
-        in rows whose setting was chosen without labels.
+        accuracy, NMI and ARI; processor seconds and memory of the fit; objective and certified gap
+        where the method has them; ``subspace_error`` (ME-2), ``connectivity`` (ME-3), distances to
+        the certified solution (ME-4); ``selection_score`` and ``selection``, which is
+        ``label-free`` in rows whose setting was chosen without labels.
 
     Raises
     ------
