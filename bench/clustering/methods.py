@@ -150,6 +150,28 @@ def _unrolled(train_on: str) -> Method:
     )
 
 
+def _attention(operator: str) -> Method:
+    path = f"{_LEARNED}:AttentionSubspaceClustering"
+    grid = {"temperature": (10.0, 3.0, 30.0)}
+    name = f"attention ({operator.replace('_', ' ')})"
+    return Method(name, "learned", estimator(path, operator=operator), grid)
+
+
+def _make_attention_ista(
+    n_clusters: int, random_state: int | None, n_jobs: int, *, n_iter: int, lam: float
+) -> Any:
+    from ...unrolled import SparseCoding
+
+    operator = SparseCoding(lam, n_iter=n_iter, zero_diagonal=True)
+    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
+    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=1.0)
+
+
+def _attention_penalty(model: Any, X: Any) -> dict[str, Any]:
+    """The Lasso of unit rows: queries and keys are these times the fourth root of n_features."""
+    return {"lam": float(model.operator.lam) / X.shape[1] ** 0.5}
+
+
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -191,6 +213,15 @@ METHODS: dict[str, Method] = {
             {"dimension": (4, 2, 8)},
         ),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
+        *(_attention(operator) for operator in ("softmax", "sparsemax", "ridge", "low_rank")),
+        Method(
+            "attention (ISTA)",
+            "learned",
+            _make_attention_ista,
+            {"n_iter": (10, 50), "lam": (0.2, 1.0)},
+            problem=_attention_penalty,
+            unit_rows=True,
+        ),
         Method(
             "SENet",
             "learned",

@@ -37,6 +37,8 @@ def quick() -> tuple[Study, ...]:
 
 def coil20() -> tuple[Study, ...]:
     """The turned objects of COIL-20 by every method but the slowest."""
+    from .out_of_sample import out_of_sample_study
+
     methods = [name for name in METHODS if name not in _JOINT]
     return (
         clusters_study(
@@ -48,12 +50,15 @@ def coil20() -> tuple[Study, ...]:
             n_fits=5,
             figures={"errors.png": draw_errors},
         ),
+        out_of_sample_study(("COIL-20",)),
     )
 
 
 def yaleb() -> tuple[Study, ...]:
     """Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."""
+    from .coefficient_figure import coefficient_study
     from .faces import faces_study
+    from .out_of_sample import out_of_sample_study
 
     methods = [name for name in METHODS if name not in _JOINT]
     return (
@@ -67,12 +72,18 @@ def yaleb() -> tuple[Study, ...]:
             n_fits=5,
             figures={"errors.png": draw_errors},
         ),
+        out_of_sample_study(("Yale B 10",)),
+        coefficient_study(("Yale B 10",)),
     )
 
 
 def synthetic() -> tuple[Study, ...]:
-    """All methods on a few generated problems, and phase transitions."""
+    """Generated subspaces: every method, phase transitions, layers and held-out points."""
+    from .layers import layers_study
+    from .out_of_sample import out_of_sample_study
     from .phase import phase_study
+    from .scaling import scaling_study
+    from .self_expressive import self_expressive_study
 
     problems = [
         "synthetic:n_samples=50,n_subspaces=5,noise=0.3",
@@ -88,6 +99,10 @@ def synthetic() -> tuple[Study, ...]:
             figures={"errors.png": draw_errors},
         ),
         phase_study(),
+        layers_study(),
+        out_of_sample_study(("noisy subspaces", "digits")),
+        self_expressive_study(),
+        scaling_study(),
     )
 
 
@@ -115,12 +130,13 @@ def large() -> tuple[Study, ...]:
         "EnSC": [{"gamma": 20.0, "l1_ratio": 0.9, "tol": 1e-2}],
         "OMP": [{"n_nonzero": 5}],
         "kNN graph": [{"n_neighbors": 5}],
+        "SENet": [{"max_iter": 2000, "batch_size": 200}],
         "k-means": [{}],
     }
     return (
         clusters_study(
             ["cifar10"],
-            [name for name in settings if name in METHODS],
+            list(settings),
             about="50,000 images; solved to a relative gap of 1e-2.",
             features=("unit-pca-200", "unit-scattering-500"),
             steps=("PP-2a", "PP-2b, PP-2a", "keep-largest n=3"),
