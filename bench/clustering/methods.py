@@ -169,7 +169,7 @@ def _make_attention_ista(
 
 def _attention_penalty(model: Any, X: Any) -> dict[str, Any]:
     """The Lasso of unit rows: queries and keys are these times the fourth root of n_features."""
-    return {"lam": float(model.operator.lam) / X.shape[1] ** 0.5}
+    return {"lam": float(model.operator.lam()) / X.shape[1] ** 0.5}
 
 
 METHODS: dict[str, Method] = {
