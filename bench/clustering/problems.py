@@ -110,7 +110,7 @@ def _find(base: str) -> DataSet:
     if base in DATA:
         return DATA[base]
     if Path(base).is_file():
-        return _loaded(base, "a file of the user", lambda home: _own_points(base))
+        return _loaded(base, "a file of the user", lambda home: _own_points(base, content_of(base)))
     raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}")
 
 
@@ -174,7 +174,8 @@ def _cached(load: Callable[[str | None], Any], data_home: str | None) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _own_points(path: str) -> Any:
+def _own_points(path: str, content: str | None) -> Any:
+    """Points of a file, loaded again when its content is another."""
     bunch = datasets.load_points(path)
     if bunch.target is None:
         raise ValueError(f"{path}: holds no labels, by which clusters are judged")
