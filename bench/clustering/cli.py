@@ -1,6 +1,7 @@
 """The command `twinsolve cluster`."""
 
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,31 +129,26 @@ def _studies(
 
 def _print_study(study: Study, table: pd.DataFrame) -> None:
     for title, lines in {study.name: study.lines, **study.more}.items():
-        console().print(_pretty(title, lines(table)))
+        headings, rows = lines(table)
+        for first, group in groupby(rows, key=lambda row: row[0]):
+            console().print(_pretty(f"{title}: {first}", (headings[1:], [r[1:] for r in group])))
 
 
 def _pretty(title: str, lines: Lines) -> Table:
-    """A table in sections by its first column; what is the same in all rows goes to the title."""
+    """A table without the columns that are the same in all rows: the title says these."""
     headings, rows = lines
-    columns = list(zip(*rows, strict=True))
-    same = {heading: column[0] for heading, column in zip(headings, columns, strict=True)
-            if len(set(column)) == 1 and len(rows) > 1}  # fmt: skip
-    facts = [f"{heading} {cell}" for heading, cell in same.items() if cell != "-"]
-    pretty = Table(
-        title=": ".join([title, *([", ".join(facts)] if facts else [])]), box=SIMPLE_HEAD
-    )
-    shown = [number for number, heading in enumerate(headings) if heading not in same]
-    in_sections = bool(shown) and 2 * len(set(columns[shown[0]])) <= len(rows)
-    cells = shown[1:] if in_sections else shown
-    for number in cells:
+    shown = []
+    for number, heading in enumerate(headings):
+        cells = {row[number] for row in rows}
+        if len(cells) > 1 or len(rows) == 1:
+            shown.append(number)
+        elif cells != {"-"}:
+            title += f", {heading} {cells.pop()}"
+    pretty = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number in shown:
         pretty.add_column(headings[number])
-    section = None
     for row in rows:
-        if in_sections and row[shown[0]] != section:
-            section = row[shown[0]]
-            pretty.add_section()
-            pretty.add_row(section, style="bold")
-        pretty.add_row(*(row[number] for number in cells))
+        pretty.add_row(*(row[number] for number in shown))
     return pretty
 
 

@@ -20,7 +20,7 @@ from .problems import Problem, content_of, make_problem, reads_files, trials_of
 from .selection import select_settings, selection_score
 from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
 from .study import Job, Options, Study, run_jobs
-from .summary import cluster_lines, quality_lines
+from .summary import cluster_lines, distance_lines, quality_lines
 
 OWN = "own affinity"
 NO_STEPS = "none"
@@ -80,7 +80,10 @@ def clusters_study(
         table = run_jobs(cluster_job, jobs, options, setup=partial(know, own))
         return select_settings(table, label_tuned=label_tuned)
 
-    more = {"Solver quality": quality_lines}
+    more = {
+        "Solver quality": quality_lines,
+        "Distance to the certified solution": distance_lines,
+    }
     return Study(name, about, run, cluster_lines, figures or {}, more)
 
 

@@ -15,7 +15,10 @@ _CLUSTER_HEADINGS = (
 )  # fmt: skip
 _QUALITY_HEADINGS = (
     "data", "features", "method", "settings", "time / SSC", "s", "MiB", "objective", "gap mean",
-    "gap max", "non-zeros", "ME-2", "distance", "cosine", "F1", "objective gap",
+    "gap max", "non-zeros", "ME-2",
+)  # fmt: skip
+_DISTANCE_HEADINGS = (
+    "data", "features", "method", "settings", "distance", "cosine", "support F1", "objective gap",
 )  # fmt: skip
 _TUNED = " (labels)"
 
@@ -48,7 +51,7 @@ def cluster_lines(table: pd.DataFrame) -> Lines:
 
 def quality_lines(table: pd.DataFrame) -> Lines:
     """A line for each method with a setting that was chosen: cost, certificate, coefficients."""
-    fits = table[table.selection != ""].drop_duplicates([*_CASE, "trial", "fit_seed"])
+    fits = _fits(table)
     reference = fits[fits.method == REFERENCE].groupby(["data", "features", "trial"]).fit_seconds
     seconds = reference.mean().rename("reference")
     fits = fits.join(seconds, on=["data", "features", "trial"])
@@ -63,12 +66,30 @@ def quality_lines(table: pd.DataFrame) -> Lines:
             _number(group.gap_max.max(), ".1e"),
             _mean(group, "nonzeros", ".1f"),
             _mean(group, "subspace_error", ".3f"),
-            *(_mean(group, name, ".3f") for name in ("distance", "cosine", "support_f1")),
-            _mean(group, "objective_gap", ".1e"),
         )
         for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
     ]
     return _QUALITY_HEADINGS, rows
+
+
+def distance_lines(table: pd.DataFrame) -> Lines:
+    """ME-4 of the methods that approximate a solved problem."""
+    fits = _fits(table)
+    rows = [
+        (
+            *(data, features, method, settings or "-"),
+            *(_mean(group, name, ".3f") for name in ("distance", "cosine", "support_f1")),
+            _mean(group, "objective_gap", ".1e"),
+        )
+        for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
+        if group.distance.notna().any()
+    ]
+    return _DISTANCE_HEADINGS, rows
+
+
+def _fits(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each fit with a setting that was chosen."""
+    return table[table.selection != ""].drop_duplicates([*_CASE, "trial", "fit_seed"])
 
 
 def _mean(group: pd.DataFrame, column: str, form: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from twinsolve.bench.clustering.selection import select_settings, selection_score
-from twinsolve.bench.clustering.summary import cluster_lines, quality_lines
+from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
 
 
 def test_score_by_hand():
@@ -80,3 +80,10 @@ def test_summary_by_hand(table):
     headings, lines = quality_lines(select_settings(table))
     assert all(len(line) == len(headings) for line in lines)
     assert [line[4] for line in lines] == ["1.00", "1.00"]
+    ours = table.method == "SSC"
+    found = {"distance": 0.25, "cosine": 0.5, "support_f1": 0.75, "objective_gap": 0.01}
+    for column, value in found.items():
+        table[column] = np.where(ours, value, np.nan)
+    headings, lines = distance_lines(select_settings(table))
+    assert [line[2:] for line in lines] == [("SSC", "x", "0.250", "0.500", "0.750", "1.0e-02")]
+    assert len(headings) == len(lines[0])
