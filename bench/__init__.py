@@ -5,13 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checks import check_twins
+    from .clustering.methods import Method, register_method
+    from .clustering.tables import cluster
     from .hopkins import segment_motion, summarize_motion
     from .speed.attention import time_attention
     from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
 
 __all__ = [
+    "Method",
     "check_twins",
+    "cluster",
+    "register_method",
     "segment_motion",
     "summarize_motion",
     "time_attention",
@@ -20,7 +25,10 @@ __all__ = [
     "time_sparse_coding",
 ]
 _MODULES = {
+    "Method": "clustering.methods",
     "check_twins": "checks",
+    "cluster": "clustering.tables",
+    "register_method": "clustering.methods",
     "segment_motion": "hopkins",
     "summarize_motion": "hopkins",
     "time_attention": "speed.attention",

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .clustering.cli import cluster
 from .speed.cli import app as speed
 from .terminal import console, markdown, progress
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="Attention layers beside the classical solvers that they unroll.",
 )
 app.add_typer(speed, name="speed")
+app.command()(cluster)
 
 
 @app.command()
