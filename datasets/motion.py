@@ -32,7 +32,8 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
     list of Bunch
         One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames), row i
         the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on; ``labels``:
-        motions from 0; ``name``; ``n_motions``.
+        motions from 0; ``name``; ``n_motions``; ``image_size``: width
+        and height in pixels, None where the file does not say.
 
     Raises
     ------
@@ -117,7 +118,7 @@ def homogeneous_coordinates(X: ArrayLike) -> np.ndarray:
 
 
 def _read(path: Path, name: str) -> Bunch:
-    content = loadmat(path, variable_names=["x", "s"])
+    content = loadmat(path, variable_names=["x", "s", "width", "height"])
     try:
         x, labels = content["x"], content["s"].ravel().astype(np.int64) - 1
     except KeyError as error:
@@ -125,4 +126,7 @@ def _read(path: Path, name: str) -> Bunch:
     if x.ndim != 3 or x.shape[:2] != (3, len(labels)):
         raise ValueError(f"{path}: x must have shape (3, points, frames), got {x.shape}")
     X = np.ascontiguousarray(x[:2].transpose(1, 2, 0), dtype=np.float64).reshape(len(labels), -1)
-    return Bunch(X=X, labels=labels, name=name, n_motions=len(np.unique(labels)))
+    size = tuple(int(content[side].item()) for side in ("width", "height") if side in content)
+    return Bunch(
+        X=X, labels=labels, name=name, n_motions=len(np.unique(labels)), image_size=size or None
+    )

@@ -12,6 +12,7 @@ from .affinity import (
 from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClustering
 from .greedy import OMPSubspaceClustering
 from .k_subspaces import KSubspaces
+from .motion import MotionSegmentation
 from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
 from .thresholding import ThresholdingSubspaceClustering
@@ -21,6 +22,7 @@ __all__ = [
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
     "LowRankSubspaceClustering",
+    "MotionSegmentation",
     "OMPSubspaceClustering",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
