@@ -5,15 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checks import check_twins
-    from .hopkins import segment_motion, summarize_motion
     from .speed.attention import time_attention
     from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
 
 __all__ = [
     "check_twins",
-    "segment_motion",
-    "summarize_motion",
     "time_attention",
     "time_filters",
     "time_self_expression",
@@ -21,8 +18,6 @@ __all__ = [
 ]
 _MODULES = {
     "check_twins": "checks",
-    "segment_motion": "hopkins",
-    "summarize_motion": "hopkins",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_self_expression": "speed.sparse",

@@ -18,13 +18,13 @@ def draw_motions(table: pd.DataFrame, path: Path) -> None:
     """
     sequences = list(table.groupby("sequence", sort=False))
     height = max(rows.height.iloc[0] / rows.width.iloc[0] for _, rows in sequences) * _WIDTH
-    figure = Figure(figsize=(_WIDTH * len(sequences), 2 * height + 1), layout="constrained")
+    figure = Figure(figsize=(_WIDTH * len(sequences), 2 * height + 0.9), layout="constrained")
     axes = figure.subplots(2, len(sequences), squeeze=False)
     for (above, below), (name, points) in zip(axes.T, sequences, strict=True):
         wrong = points[points.true != points.found]
         _draw_points(above, points, "true")
         _draw_points(below, points, "found")
-        below.scatter(wrong.x, wrong.y, s=60, facecolors="none", edgecolors="black", linewidths=1)
+        below.scatter(wrong.x, wrong.y, s=40, facecolors="none", edgecolors="black", linewidths=0.7)
         above.set_title(
             f"{name}\n{points.true.nunique()} motions, {len(points)} points", fontsize=9
         )
