@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from .checks import check_twins
     from .clustering.methods import Method, register_method
     from .clustering.tables import cluster
-    from .hopkins import segment_motion, summarize_motion
     from .speed.attention import time_attention
     from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
@@ -17,8 +16,6 @@ __all__ = [
     "check_twins",
     "cluster",
     "register_method",
-    "segment_motion",
-    "summarize_motion",
     "time_attention",
     "time_filters",
     "time_self_expression",
@@ -29,8 +26,6 @@ _MODULES = {
     "check_twins": "checks",
     "cluster": "clustering.tables",
     "register_method": "clustering.methods",
-    "segment_motion": "hopkins",
-    "summarize_motion": "hopkins",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_self_expression": "speed.sparse",

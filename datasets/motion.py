@@ -31,9 +31,10 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
     -------
     list of Bunch
         One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames), row i
-        the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on; ``labels``:
-        motions from 0; ``name``; ``n_motions``; ``width`` and ``height`` of the frames in pixels,
-        None where the file lacks them; ``DESCR``.
+        the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on, scaled so that
+        the image is the square from -1 to 1 with y downwards; ``labels``: motions from 0; ``name``;
+        ``n_motions``; ``width`` and ``height`` of the frames in pixels, None where the file lacks
+        them; ``DESCR``.
 
     Raises
     ------

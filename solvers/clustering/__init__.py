@@ -15,6 +15,7 @@ from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClusteri
 from .greedy import OMPSubspaceClustering
 from .k_subspaces import KSubspaces
 from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClustering
+from .motion import MotionSegmentation
 from .neighbors import LocallyLinearSubspaceClustering, NearestNeighborClustering
 from .outlier import OutlierSubspaceClustering
 from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
@@ -29,6 +30,7 @@ __all__ = [
     "LowRankRepresentationClustering",
     "LowRankSparseSubspaceClustering",
     "LowRankSubspaceClustering",
+    "MotionSegmentation",
     "NearestNeighborClustering",
     "OMPSubspaceClustering",
     "OutlierSubspaceClustering",
