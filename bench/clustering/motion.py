@@ -130,7 +130,7 @@ def segmented_points(sequence: str, data_home: str | None) -> list[dict[str, Any
     affinity, _ = RECIPES[_OURS].affinity(data)  # type: ignore[misc]
     found = spectral_labels(affinity, data.n_motions, random_state=0)
     found = _matched(data.labels, found)
-    width, height = data.image_size or (2, 2)
+    width, height = data.width or 2, data.height or 2
     pixels = (data.X[:, :2] + 1) * (width / 2, height / 2)
     return [
         {

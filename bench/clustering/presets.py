@@ -54,6 +54,13 @@ def coil20() -> tuple[Study, ...]:
     )
 
 
+def hopkins() -> tuple[Study, ...]:
+    """All 155 sequences by the recipes, by every solved method and by motion segmentation."""
+    from .motion import frames_study, motion_study
+
+    return motion_study(), frames_study()
+
+
 def yaleb() -> tuple[Study, ...]:
     """Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."""
     from .coefficient_figure import coefficient_study
@@ -148,6 +155,7 @@ def large() -> tuple[Study, ...]:
 
 PRESETS: dict[str, Callable[[], tuple[Study, ...]]] = {
     "quick": quick,
+    "hopkins": hopkins,
     "yaleb": yaleb,
     "coil20": coil20,
     "synthetic": synthetic,
