@@ -2,7 +2,9 @@
 
 from .affinity import (
     keep_l1_mass,
+    keep_largest,
     low_rank_affinity,
+    nearest_rows_affinity,
     scale_by_row_maximum,
     softmax_rows,
     svd_power_affinity,
@@ -26,7 +28,9 @@ __all__ = [
     "ThresholdingSubspaceClustering",
     "eigengap_n_clusters",
     "keep_l1_mass",
+    "keep_largest",
     "low_rank_affinity",
+    "nearest_rows_affinity",
     "scale_by_row_maximum",
     "softmax_rows",
     "spectral_labels",

@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from scipy.special import softmax
+from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 
 from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
@@ -50,6 +51,47 @@ def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
         order = np.argsort(-np.abs(row), kind="stable")
         held = np.cumsum(np.abs(row[order]), dtype=np.float64)
         row[order[1:][held[:-1] >= mass * held[-1:]]] = 0
+    if isinstance(C, csr_array):
+        C.eliminate_zeros()
+    return C
+
+
+def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_array:
+    """Keep the largest entries of each row, in absolute value; the others become zero.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_rows, n_atoms)
+    n_entries : int
+        Entries kept in a row, at least 1; of equal ones the first.
+
+    Returns
+    -------
+    ndarray or csr_array of shape (n_rows, n_atoms)
+        Sparse if `coef` is.
+
+    Raises
+    ------
+    ValueError
+        If ``n_entries < 1``, or `coef` holds NaN or infinity.
+
+    References
+    ----------
+    Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), which keeps
+    1,000; EQUATIONS 9.2.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import keep_largest
+    >>> keep_largest([[0.0, 3.0, -6.0, 1.0]], 2)
+    array([[ 0.,  3., -6.,  0.]])
+    """
+    n_entries = check_integer(n_entries, "n_entries", minimum=1)
+    C = check_dense_or_sparse(coef, "coef").copy()
+    if isinstance(C, csr_array):
+        C.sort_indices()
+    for row in np.split(C.data, C.indptr[1:-1]) if isinstance(C, csr_array) else C:
+        row[np.argsort(-np.abs(row), kind="stable")[n_entries:]] = 0
     if isinstance(C, csr_array):
         C.eliminate_zeros()
     return C
@@ -148,6 +190,55 @@ def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:
     """
     size = abs(_check_square(coef))
     return size + size.T
+
+
+def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) -> csr_array:
+    """Graph of the nearest rows of coefficients, by angle: ``(G + G^T) / 2``.
+
+    ``g_ij = 1`` for the `n_neighbors` rows j != i with the largest cosine of ``c_i`` and ``c_j``,
+    and 0 otherwise. Rows of zeros are not joined.
+
+    Parameters
+    ----------
+    coef : array-like or csr_array of shape (n_samples, n_samples)
+    n_neighbors : int, default=3
+        With fewer than ``n_neighbors + 1`` rows that are not zero, all others are joined.
+
+    Returns
+    -------
+    csr_array of shape (n_samples, n_samples)
+        Symmetric, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `coef` is not square or holds NaN or infinity, or ``n_neighbors < 1``.
+
+    References
+    ----------
+    Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), with 3
+    neighbours; EQUATIONS 9.2.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import nearest_rows_affinity
+    >>> nearest_rows_affinity([[0.0, 1.0, 0.1], [1.0, 0.0, 0.0], [0.1, 1.0, 0.0]],
+    ...                       n_neighbors=1).toarray()
+    array([[0. , 0.5, 1. ],
+           [0.5, 0. , 0. ],
+           [1. , 0. , 0. ]])
+    """
+    C = unit_rows(_check_square(coef))
+    n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1)
+    used = np.flatnonzero(abs(C).sum(axis=1))
+    n_neighbors = min(n_neighbors, len(used) - 1)
+    if n_neighbors < 1:
+        return csr_array(C.shape, dtype=C.dtype)
+    graph = kneighbors_graph(C[used], n_neighbors, mode="connectivity").tocoo()
+    graph = csr_array(
+        (graph.data.astype(C.dtype), (used[graph.row], used[graph.col])), shape=C.shape
+    )
+    return 0.5 * (graph + graph.T)
 
 
 def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:

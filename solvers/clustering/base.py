@@ -32,6 +32,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             range.
         """
         points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = self._prepare(points)
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
         self._fit_X = points
@@ -61,6 +62,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         """
         check_is_fitted(self)
         points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = self._prepare(points)
         coef = self._represent_new(points)
         clusters = np.unique(self.labels_)
         residuals = []
@@ -69,6 +71,10 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             explained = coef[:, members] @ self._fit_X[members]
             residuals.append(np.linalg.norm(points - explained, axis=1))
         return clusters[np.argmin(residuals, axis=0)]
+
+    def _prepare(self, X: Array) -> Array:
+        """What is represented: the samples themselves unless a subclass says otherwise."""
+        return X
 
     @abstractmethod
     def _represent(self, X: Array) -> Array | csr_array:

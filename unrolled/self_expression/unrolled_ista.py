@@ -20,6 +20,9 @@ class UnrolledSelfExpression(nn.Module):
 
         min_{diag(C) = 0}  |Z - C Z|_F^2 + lam |C|_1
 
+    and, if `relative`, on that with ``lam_i = lam 2 max_{j != i} |z_i . z_j|`` for row i, in units
+    of the penalty that makes the row zero.
+
     Steps are relative to the safe step and penalties are numbers, so what is learned on some points
     serves any others. Other points are coded in given ones by ``forward(queries, keys)``, for which
     no diagonal is excluded. Rows are taken in blocks, recomputed in the backward pass, so that
@@ -32,14 +35,21 @@ class UnrolledSelfExpression(nn.Module):
         fewer stop early, more repeat the last one's parameters.
     lam : float
         Penalty > 0 on the scale above, of every iteration at first, and always that of `objective`.
-        Row i is zero iff ``lam >= 2 max_{j != i} |z_i . z_j|``. The papers give no default.
+        Row i is zero iff ``lam >= 2 max_{j != i} |z_i . z_j|``, or ``lam >= 1`` if `relative`.
+        The papers give no default.
+    relative : bool, default=False
+        Penalties of each row are relative to the one that makes it zero, as in elastic net
+        subspace clustering, whose gamma is ``1 / lam``.
+    relative_step : float, default=1.0
+        Steps at first, relative to the safe step. ``|Z^T Z|_F / |Z|_2^2`` is the longest that is
+        sure to converge.
     features : nn.Module, optional
         Feature map of points (..., n, d) to (..., n, e). None is the identity.
 
     Attributes
     ----------
     step, lam : ModuleList of Positive
-        ``step[t]()``, 1 at first, and ``lam[t]()``.
+        ``step[t]()`` and ``lam[t]()``.
 
     Raises
     ------
@@ -48,7 +58,8 @@ class UnrolledSelfExpression(nn.Module):
 
     References
     ----------
-    EQUATIONS SE-12, SE-15, SE-15L, LS-3; the printed iteration has faults E3-d to E3-g.
+    EQUATIONS SE-12, SE-15, SE-15L, LS-3, CL-1 (`relative`); the printed iteration
+    has faults E3-d to E3-g.
 
     Examples
     --------
@@ -66,6 +77,8 @@ class UnrolledSelfExpression(nn.Module):
         n_iter: int,
         lam: float,
         *,
+        relative: bool = False,
+        relative_step: float = 1.0,
         features: nn.Module | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -74,8 +87,9 @@ class UnrolledSelfExpression(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.n_iter = check_count(n_iter, "n_iter", 1)
         self.penalty = check_positive(lam, "lam")
+        self.relative = relative
         self.features = nn.Identity() if features is None else features
-        self.step = positive_per_iteration(1.0, n_iter, "step", **factory)
+        self.step = positive_per_iteration(relative_step, n_iter, "step", **factory)
         self.lam = positive_per_iteration(lam, n_iter, "lam", **factory)
 
     def reset_parameters(self) -> None:
@@ -84,7 +98,9 @@ class UnrolledSelfExpression(nn.Module):
             assert isinstance(value, Positive)
             value.reset_parameters()
 
-    def forward(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
+    def forward(
+        self, queries: Tensor, keys: Tensor | None = None, *, own: Tensor | None = None
+    ) -> Tensor:
         """Coefficients of each query in the keys.
 
         Parameters
@@ -92,33 +108,43 @@ class UnrolledSelfExpression(nn.Module):
         queries : Tensor of shape (..., n_queries, d)
         keys : Tensor of shape (..., n_keys, d), optional
             None takes the queries themselves, each without itself.
+        own : Tensor of int of shape (n_queries,), optional
+            Index of the key that each query is, and that its code leaves out: for a batch of the
+            keys as queries.
 
         Returns
         -------
         Tensor of shape (..., n_queries, n_keys)
             bfloat16 and float16 iterate in float32.
         """
-        q, k = self._features(queries, keys)
+        q, k, own = self._features(queries, keys, own)
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(wide), k.to(wide)
         unit = safe_step(k).to(wide)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            own = None if keys is not None else _diagonal(rows, start, k)
-            codes = rows.new_zeros(*rows.shape[:-1], k.shape[-2])
+            hidden = _hidden(own, start, rows, k)
+            gradient = rows @ k.mT
+            codes = torch.zeros_like(gradient)
+            scale = self._penalty_scale(gradient, hidden)
             for t in range(self.n_iter):
                 step = unit * at_iteration(self.step, t).to(wide)
-                residual = rows - codes @ k if t else rows
-                codes = soft_threshold(
-                    codes + step * (residual @ k.mT), step * at_iteration(self.lam, t).to(wide) / 2
-                )
-                codes = codes if own is None else codes.masked_fill(own, 0)
+                penalty = scale * at_iteration(self.lam, t).to(wide)
+                codes = soft_threshold(codes + step * gradient, step * penalty / 2)
+                codes = codes if hidden is None else codes.masked_fill(hidden, 0)
+                if t + 1 < self.n_iter:
+                    gradient = (rows - codes @ k) @ k.mT
             return codes.to(dtype)
 
         return map_query_blocks(block, q)
 
     def objective(
-        self, queries: Tensor, coefficients: Tensor, keys: Tensor | None = None
+        self,
+        queries: Tensor,
+        coefficients: Tensor,
+        keys: Tensor | None = None,
+        *,
+        own: Tensor | None = None,
     ) -> Tensor:
         """``|z - c Z|^2 + lam |c|_1`` of each row, at the penalty given at construction.
 
@@ -129,16 +155,31 @@ class UnrolledSelfExpression(nn.Module):
         queries : Tensor of shape (..., n_queries, d)
         coefficients : Tensor of shape (..., n_queries, n_keys)
         keys : Tensor of shape (..., n_keys, d), optional
+        own : Tensor of int of shape (n_queries,), optional
 
         Returns
         -------
         Tensor of shape (..., n_queries)
         """
-        q, k = self._features(queries, keys)
+        q, k, own = self._features(queries, keys, own)
+        penalty: Any = self.penalty
+        if self.relative:
+            scale = self._penalty_scale(q @ k.mT, _hidden(own, 0, q, k))
+            penalty = penalty * scale.squeeze(-1)
         residual = q - coefficients @ k
-        return residual.square().sum(-1) + self.penalty * coefficients.abs().sum(-1)
+        return residual.square().sum(-1) + penalty * coefficients.abs().sum(-1)
 
-    def _features(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _penalty_scale(self, products: Tensor, hidden: Tensor | None) -> Any:
+        """What penalties are relative to, for each row: 1, or twice the largest product in size."""
+        if not self.relative:
+            return 1.0
+        size = products.abs()
+        size = size if hidden is None else size.masked_fill(hidden, 0)
+        return 2 * size.amax(-1, keepdim=True)
+
+    def _features(
+        self, queries: Tensor, keys: Tensor | None, own: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         other = queries if keys is None else keys
         if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
             shape = None if keys is None else tuple(keys.shape)
@@ -146,16 +187,24 @@ class UnrolledSelfExpression(nn.Module):
                 f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
                 f"{tuple(queries.shape)} and {shape}"
             )
+        if own is not None and (keys is None or own.shape != queries.shape[-2:-1]):
+            raise ValueError(
+                f"own: must be of shape ({queries.shape[-2]},), with keys, got {tuple(own.shape)}"
+            )
         q = self.features(queries)
         if not q.is_floating_point():
             raise ValueError(f"queries: must have features of a floating dtype, got {q.dtype}")
-        return q, q if keys is None else self.features(keys)
+        if keys is None:
+            return q, q, torch.arange(q.shape[-2], device=q.device)
+        return q, self.features(keys), own
 
     def extra_repr(self) -> str:
-        return f"n_iter={self.n_iter}, lam={self.penalty:.4g}"
+        return f"n_iter={self.n_iter}, lam={self.penalty:.4g}, relative={self.relative}"
 
 
-def _diagonal(rows: Tensor, start: int, k: Tensor) -> Tensor:
+def _hidden(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor | None:
     """Where a key is the query itself, for a block of queries that begins at `start`."""
-    own = torch.arange(start, start + rows.shape[-2], device=rows.device)
-    return own[:, None] == torch.arange(k.shape[-2], device=rows.device)
+    if own is None:
+        return None
+    index = own[start : start + rows.shape[-2], None]
+    return index == torch.arange(k.shape[-2], device=rows.device)

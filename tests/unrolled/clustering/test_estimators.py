@@ -1,0 +1,151 @@
+"""What all learned clusterers promise."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
+
+from .learned_cases import SMALL, SMALLEST, data, make
+
+ALL = list(SMALL)
+
+
+@parametrize_with_checks([kind(**settings) for kind, settings in SMALLEST.items()])
+@pytest.mark.filterwarnings("default")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def dense(coef):
+    return coef.toarray() if isinstance(coef, csr_array) else coef
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_subspaces_are_found_and_new_points_join_them(kind):
+    X, y = data()
+    order = np.arange(len(X)) % 3 > 0
+    model = make(kind).fit(X[order])
+    assert adjusted_rand_score(y[order], model.labels_) > 0.95
+    found = np.r_[model.labels_, model.predict(X[~order])]
+    assert adjusted_rand_score(np.r_[y[order], y[~order]], found) > 0.9
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_new_points_take_the_cluster_of_smallest_residual(kind):
+    X, _ = data(noise=0.3)
+    new = data(seed=1)[0][:10]
+    model = make(kind).fit(X)
+    coef = dense(model.coefficients(new))
+    assert coef.shape == (10, len(X))
+    points, keys = model._prepare(new), model._prepare(X)
+    for x, c, found in zip(points, coef, model.predict(new), strict=True):
+        residual = [np.linalg.norm(x - (c * (model.labels_ == k)) @ keys) for k in range(3)]
+        assert found == np.argmin(residual)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_no_point_represents_itself(kind):
+    model = make(kind, **SMALL[kind] | SMALLEST[kind]).fit(data()[0])
+    assert (dense(model.coef_).diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_float32_is_kept_and_seeds_repeat(kind):
+    X, y = data()
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    model = make(kind).fit(X.astype(np.float32))
+    assert model.coef_.dtype == model.affinity_matrix_.dtype == np.float32
+    assert model.coefficients(X[:3].astype(np.float32)).dtype == np.float32
+    assert adjusted_rand_score(y, model.labels_) > 0.95
+    again = clone(model).fit(X.astype(np.float32))
+    assert (dense(again.coef_) == dense(model.coef_)).all()
+    assert (again.labels_ == model.labels_).all()
+    revived = pickle.loads(pickle.dumps(model))
+    assert (revived.predict(X) == model.predict(X)).all()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_zero_rows_have_no_coefficients_and_get_none(kind):
+    X, y = data(noise=0.0)
+    X = np.vstack([X, np.zeros((2, 20))])
+    model = make(kind).fit(X)
+    C = dense(model.coef_)
+    assert (C[-2:] == 0).all()
+    assert (C[:, -2:] == 0).all()
+    assert adjusted_rand_score(y, model.labels_[:-2]) > 0.9
+    assert (dense(model.coefficients(np.zeros((1, 20)))) == 0).all()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_data_of_zeros(kind):
+    model = make(kind, 2, **SMALLEST[kind]).fit(np.zeros((6, 4)))
+    assert len(np.unique(model.labels_)) == 1
+    assert len(np.unique(model.predict(np.zeros((3, 4))))) == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_number_of_clusters_from_the_eigengap(kind):
+    X, y = data(noise=0.0)
+    assert adjusted_rand_score(y, make(kind, None).fit_predict(X)) > 0.95
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_scale_of_the_data_does_not_matter(kind):
+    X, _ = data()
+    small, large = (dense(make(kind, **SMALLEST[kind]).fit(Z).coef_) for Z in (X, 64 * X))
+    # Powers of two scale without rounding, but norms and thresholds are taken in other orders.
+    assert_allclose(large, small, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_bad_input_is_named(kind):
+    X, _ = data()
+    with pytest.raises(ValueError, match="NaN"):
+        make(kind).fit(np.where(X > 0, np.nan, X))
+    with pytest.raises(ValueError, match="1 sample"):
+        make(kind).fit(X[:1])
+    with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
+        make(kind).fit(X[:2])
+    model = make(kind, **SMALLEST[kind]).fit(X)
+    with pytest.raises(ValueError, match="20 features"):
+        model.coefficients(X[:, :5])
+    with pytest.raises(ValueError, match="NaN"):
+        model.predict(np.full((1, 20), np.nan))
+
+
+@pytest.mark.parametrize("kind", ALL[:2])
+@pytest.mark.parametrize("name", ["max_iter", "batch_size", "learning_rate", "gamma"])
+def test_bad_settings_are_named(kind, name):
+    with pytest.raises(ValueError, match=f"{name}: must be"):
+        make(kind, **{name: -1}).fit(data()[0])
+
+
+@pytest.mark.parametrize("kind", ALL[:2])
+def test_global_seed_does_not_matter(kind):
+    X, _ = data(n_samples=10)
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        found.append(dense(make(kind, **SMALLEST[kind]).fit(X).coef_))
+    assert (found[0] == found[1]).all()
+    other = make(kind, random_state=1, batch_size=5, **SMALLEST[kind]).fit(X)
+    assert (dense(other.coef_) != found[0]).any()
+
+
+def test_random_state_is_a_generator_too():
+    X, _ = data(n_samples=10)
+    kind = SelfExpressiveSubspaceClustering
+    first, again = (
+        make(kind, max_iter=5, random_state=np.random.RandomState(3)).fit(X).coef_ for _ in range(2)
+    )
+    assert (first != again).nnz == 0

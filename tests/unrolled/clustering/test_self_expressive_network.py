@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import normalize
+
+from twinsolve.solvers import duality_gap, nearest_rows_affinity, sparse_self_expression
+from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
+
+from .learned_cases import data, make
+
+KIND = SelfExpressiveSubspaceClustering
+
+
+def test_objective_and_gap_are_those_of_the_elastic_net():
+    X, _ = data()
+    model = make(KIND, gamma=50.0, l1_ratio=0.8).fit(X)
+    U = normalize(X)
+    with torch.no_grad():
+        loss = model.network_.objective(torch.from_numpy(U).float()).numpy()
+    # The network computes in float32.
+    assert_allclose(model.objective_ * 50 / 2, loss, rtol=1e-4)
+    problem = {"lam": 2 / 50, "l1_ratio": 0.8}
+    gap = duality_gap(U, U, model.coef_, zero_diagonal=True, **problem)
+    assert_allclose(model.gap_, gap, rtol=1e-12)
+    assert (model.gap_ >= 0).all()
+    best = sparse_self_expression(U, tol=1e-9, **problem).objective
+    above = model.objective_ - best
+    assert (above > -1e-9).all()
+    assert (above <= model.gap_ + 1e-9).all()
+    assert (model.affinity_matrix_ != nearest_rows_affinity(model.coef_)).nnz == 0
+
+
+def test_training_lowers_the_objective_in_and_out_of_sample():
+    X, _ = data()
+    new = data(seed=0, n_samples=40)[0]
+    means = []
+    for max_iter in (0, 20, 150):
+        model = make(KIND, max_iter=max_iter).fit(X)
+        means.append(model.objective_.mean())
+        assert model.n_iter_ == len(model.loss_curve_) == max_iter
+        residual = normalize(new) - model.coefficients(new) @ normalize(X)
+        means[-1] += (residual**2).sum(axis=1).mean()
+    assert means[2] < 0.5 * means[1]
+    assert means[1] < means[0]
+
+
+def test_coefficients_are_those_of_the_network():
+    X, _ = data()
+    model = make(KIND).fit(X)
+    U = torch.from_numpy(normalize(X)).float()
+    assert (model.coef_ != model.network_.coefficients(U)).nnz == 0
+    assert (model.coefficients(3 * X[:4]) != model.network_.coefficients(U[:4], U)).nnz == 0
+
+
+def test_a_network_of_zeros_warns():
+    with pytest.warns(ConvergenceWarning, match="all coefficients are zero"):
+        model = make(KIND, gamma=1e-6, max_iter=400, learning_rate=0.05).fit(data()[0])
+    assert model.coef_.nnz == 0
+    assert_allclose(model.objective_, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"l1_ratio": 1.5}, "l1_ratio: must be"),
+        ({"width": 0}, "width: must be"),
+        ({"hidden_features": (8, 0)}, "hidden_features: must be"),
+    ],
+)
+def test_bad_settings_are_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        make(KIND, **settings).fit(data()[0])
+
+
+def test_weights_and_batches_are_seeded():
+    X, _ = data(n_samples=10)
+    curves = [make(KIND, random_state=seed, max_iter=3).fit(X).loss_curve_ for seed in (0, 0, 1)]
+    assert curves[0] == curves[1] != curves[2]
+    assert np.isfinite(curves).all()

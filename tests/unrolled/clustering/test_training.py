@@ -1,0 +1,84 @@
+from itertools import chain
+
+import pytest
+import torch
+from torch import nn
+
+from twinsolve.unrolled import Positive
+from twinsolve.unrolled.clustering.training import draw_seed, seeded_initialization, train
+
+SETTINGS = {"max_iter": 6, "batch_size": 2, "learning_rate": 0.1, "seed": 0}
+
+
+def number():
+    return Positive(1.0, learnable=True, dtype=torch.float64)
+
+
+def test_every_row_is_seen_before_one_is_seen_again():
+    module, seen = number(), []
+
+    def loss(rows):
+        seen.append(rows.tolist())
+        return module()
+
+    train(module, loss, 5, **SETTINGS)
+    assert [len(rows) for rows in seen] == [2, 2, 1, 2, 2, 1]
+    first, second = (list(chain(*seen[i : i + 3])) for i in (0, 3))
+    assert sorted(first) == sorted(second) == list(range(5))
+    assert first != second
+
+
+def test_steps_are_those_of_adam_with_cosine_decay():
+    """On a loss of constant slope, each step of Adam is the learning rate itself."""
+    linear = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    linear.weight.data.zero_()
+    curve = train(linear, lambda rows: 3 * linear.weight.sum(), 4, **SETTINGS | {"max_iter": 2})
+    assert curve[0] == 0
+    assert linear.weight.item() == pytest.approx(-0.1 * (1 + 0.5), rel=1e-6)
+    assert curve[1] == pytest.approx(-0.3, rel=1e-6)
+
+
+def test_gradients_are_clipped():
+    """Adam's epsilon of 1e-8 shows how large a gradient was."""
+    linear = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    linear.weight.data.zero_()
+    train(linear, lambda rows: linear.weight.sum(), 4, clip=1e-8, **SETTINGS | {"max_iter": 1})
+    assert linear.weight.item() == pytest.approx(-0.05, rel=1e-6)
+
+
+def test_no_steps_train_nothing():
+    module = number()
+    assert train(module, lambda rows: module(), 5, **SETTINGS | {"max_iter": 0}) == []
+    assert module().item() == 1
+
+
+def test_gradients_are_taken_in_a_context_without_them():
+    module = number()
+    with torch.no_grad():
+        train(module, lambda rows: module(), 5, **SETTINGS)
+    assert module().item() < 1
+
+
+def test_global_state_of_torch_stays():
+    module, before, threads = number(), torch.get_rng_state(), torch.get_num_threads()
+    with seeded_initialization(0):
+        weight = nn.Linear(3, 3).weight
+    train(module, lambda rows: module(), 5, **SETTINGS)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    with seeded_initialization(1):
+        assert not torch.equal(nn.Linear(3, 3).weight, weight)
+    assert draw_seed(0) == draw_seed(0) != draw_seed(1)
+
+
+def test_a_loss_that_diverges_is_named():
+    module = number()
+    with pytest.raises(ValueError, match="learning_rate: the loss is inf at step 1"):
+        train(module, lambda rows: module() / 0, 5, **SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["max_iter", "batch_size", "learning_rate"])
+def test_bad_settings_are_named(name):
+    module = number()
+    with pytest.raises(ValueError, match=f"{name}: must be"):
+        train(module, lambda rows: module(), 5, **SETTINGS | {name: -1})

@@ -1,0 +1,78 @@
+"""What the learned clusterers share: a device, and coefficients of new points."""
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, diags_array
+from sklearn.preprocessing import normalize
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ...solvers.clustering.base import SubspaceClustering
+from ...solvers.solution import Array
+
+
+class LearnedSubspaceClustering(SubspaceClustering):
+    """A `SubspaceClustering` whose coefficients a module of torch gives."""
+
+    device: torch.device | str | None
+
+    def coefficients(self, X: ArrayLike) -> Array | csr_array:
+        """Coefficients of new points in the training points, without training anew.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_points, n_features)
+
+        Returns
+        -------
+        ndarray or csr_array of shape (n_points, n_samples)
+            No training point is left out, not even one that equals a new point.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity or a wrong number of features.
+        """
+        check_is_fitted(self)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return self._represent_new(self._prepare(points))
+
+    def _tensor(self, X: Array) -> Tensor:
+        return torch.tensor(X, device=self.device)
+
+
+class UnitRowClustering(LearnedSubspaceClustering):
+    """Represents unit rows; a row of zeros has no coefficients, and none are given to it."""
+
+    def _prepare(self, X: Array) -> Array:
+        return normalize(X)
+
+    def _represent(self, X: Array) -> Array | csr_array:
+        self._train(X)
+        return _without_zero_rows(self._codes(X, None), X, X)
+
+    def _represent_new(self, X: Array) -> Array | csr_array:
+        return _without_zero_rows(self._codes(X, self._fit_X), X, self._fit_X)
+
+    @abstractmethod
+    def _train(self, X: Array) -> None:
+        """Make the module that gives coefficients."""
+
+    @abstractmethod
+    def _codes(self, queries: Array, keys: Array | None) -> Array | csr_array:
+        """Coefficients of queries in keys; None takes the queries, each without itself."""
+
+
+def _without_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Array | csr_array:
+    rows, columns = (points.any(axis=1) for points in (queries, keys))
+    if rows.all() and columns.all():
+        return coef
+    if not isinstance(coef, csr_array):
+        return np.where(rows[:, None] & columns, coef, 0)
+    kept = (diags_array(mask.astype(coef.dtype)) for mask in (rows, columns))
+    coef = csr_array(next(kept) @ coef @ next(kept))
+    coef.eliminate_zeros()
+    return coef

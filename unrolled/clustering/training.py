@@ -1,0 +1,122 @@
+"""Training on the rows of one data set: Adam on batches, reproducible, nothing global touched."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from torch import Tensor, nn
+
+from ..attention import check_count, check_positive
+
+
+def draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """Draw a seed for torch from scikit-learn's `random_state`."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+@contextmanager
+def seeded_initialization(seed: int) -> Iterator[None]:
+    """Modules built on the CPU inside get weights of this seed; torch's own state stays as it was.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.clustering.training import seeded_initialization
+    >>> with seeded_initialization(0):
+    ...     first = torch.nn.Linear(2, 2)
+    >>> with seeded_initialization(0):
+    ...     again = torch.nn.Linear(2, 2)
+    >>> torch.equal(first.weight, again.weight)
+    True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def train(
+    module: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    n_rows: int,
+    *,
+    max_iter: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    clip: float | None = None,
+) -> list[float]:
+    """Minimise a loss over the parameters of a module by Adam with cosine decay.
+
+    Each step takes the next batch of a random order of the rows, drawn anew when it is used up.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Trained in place, on its own device.
+    loss : callable
+        ``loss(rows)`` for a batch of row indices, on the module's device: a scalar Tensor.
+    n_rows : int
+    max_iter : int
+        Number of steps >= 0, and so of batches.
+    batch_size : int
+        At least 1; more than `n_rows` is all of them.
+    learning_rate : float
+        Of the first step, > 0; it decays to zero along half a cosine.
+    seed : int
+        Of the order of the rows.
+    clip : float, optional
+        Largest norm of the gradient, > 0. None does not clip.
+
+    Returns
+    -------
+    list of float
+        The loss of each step's batch, before the step.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the loss is not finite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Positive
+    >>> from twinsolve.unrolled.clustering.training import train
+    >>> X, scale = torch.tensor([1.0, 2.0, 3.0]), Positive(1.0, learnable=True)
+    >>> curve = train(scale, lambda rows: (scale() - X[rows]).square().mean(), 3,
+    ...               max_iter=100, batch_size=3, learning_rate=0.1, seed=0)
+    >>> len(curve), round(float(scale()), 3)
+    (100, 2.0)
+    """
+    max_iter = check_count(max_iter, "max_iter", 0)
+    batch_size = check_count(batch_size, "batch_size", 1)
+    learning_rate = check_positive(learning_rate, "learning_rate")
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(max_iter, 1))
+    batches = _batches(n_rows, batch_size, seed)
+    curve: list[float] = []
+    with torch.enable_grad():
+        for _ in range(max_iter):
+            value = loss(next(batches).to(parameters[0].device))
+            curve.append(value.item())
+            if not np.isfinite(curve[-1]):
+                raise ValueError(
+                    f"learning_rate: the loss is {curve[-1]} at step {len(curve)} with "
+                    f"{learning_rate}; lower it, or rescale the data"
+                )
+            optimizer.zero_grad()
+            value.backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            optimizer.step()
+            schedule.step()
+    return curve
+
+
+def _batches(n_rows: int, size: int, seed: int) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield from torch.randperm(n_rows, generator=generator).split(size)
