@@ -5,24 +5,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checks import check_twins
-    from .hopkins import segment_motion, summarize_motion
+    from .clustering.methods import Method, register_method
+    from .clustering.tables import cluster
     from .speed.attention import time_attention
     from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
 
 __all__ = [
+    "Method",
     "check_twins",
-    "segment_motion",
-    "summarize_motion",
+    "cluster",
+    "register_method",
     "time_attention",
     "time_filters",
     "time_self_expression",
     "time_sparse_coding",
 ]
 _MODULES = {
+    "Method": "clustering.methods",
     "check_twins": "checks",
-    "segment_motion": "hopkins",
-    "summarize_motion": "hopkins",
+    "cluster": "clustering.tables",
+    "register_method": "clustering.methods",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_self_expression": "speed.sparse",

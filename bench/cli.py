@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .clustering.cli import cluster
 from .speed.cli import app as speed
 from .terminal import console, markdown, progress
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="Attention layers beside the classical solvers that they unroll.",
 )
 app.add_typer(speed, name="speed")
+app.command()(cluster)
 
 
 @app.command()
@@ -75,75 +77,6 @@ def check(
     )
     draw_deviations(table, output / "deviations.png")
     raise typer.Exit(code=int(failed > 0))
-
-
-@app.command()
-def hopkins(
-    seed: Annotated[int, typer.Option(min=0, help="First seed of k-means.")] = 0,
-    n_seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to average over.")] = 10,
-    recipe: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Run this recipe only; may be given again."),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the table, summary and finished runs.")
-    ] = Path("results/hopkins"),
-) -> None:
-    """Segment the motions of Hopkins 155 by the recipes of the literature.
-
-    A recipe is a self-expression model on the trajectories, the steps that make an affinity of its
-    coefficients, and spectral clustering with k-means, averaged over seeds. Prints the mean error
-    in % over the sequences with 2 motions, with 3 motions and over all, the median, and the range
-    of the mean over the seeds.
-
-    Reads the original files from the folder hopkins155 below the one that the environment variable
-    TWINSOLVE_DATA names. Writes table.json, settings.json and summary.md to DIR; what is finished
-    is kept in DIR/runs and not run again while seeds and source are the same.
-    """
-    from .hopkins import segment_motion, summarize_motion
-    from .results import provenance, write_summary, write_table
-
-    settings = {"seed": seed, "n_seeds": n_seeds, "recipes": recipe}
-    try:
-        runs = segment_motion(
-            seed=seed,
-            n_seeds=n_seeds,
-            recipes=recipe,
-            directory=output / "runs",
-            progress=progress("Segmenting"),
-        )
-    except (FileNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
-    table = summarize_motion(runs)
-    lines = _motion_lines(table)
-    pretty = Table(title="Clustering error in % on Hopkins 155", box=SIMPLE_HEAD)
-    for heading in _MOTION_HEADINGS:
-        pretty.add_column(heading)
-    for line in lines:
-        pretty.add_row(*line)
-    screen = console()
-    screen.print(pretty)
-    screen.print(f"Written to {output}/")
-    write_table(table, output)
-    write_summary(
-        "twinsolve hopkins",
-        ["Clustering error in %.", "", *markdown(_MOTION_HEADINGS, lines)],
-        provenance(settings),
-        output,
-    )
-
-
-_MOTION_HEADINGS = ("recipe", "steps", "sequences", "mean", "median", "over seeds")
-
-
-def _motion_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            *(row.recipe, row.steps, row.sequences),
-            *(f"{row.mean:.2f}", f"{row.median:.2f}", f"{row.lowest:.2f} to {row.highest:.2f}"),
-        )
-        for row in table.itertuples()
-    ]
 
 
 def _load(modules: list[str]) -> None:

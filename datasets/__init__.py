@@ -2,23 +2,46 @@
 
 from sklearn.datasets import load_digits
 
-from .faces import fetch_extended_yale_b
+from .cifar import fetch_cifar10
+from .faces import fetch_extended_yale_b, select_classes, yale_b_subsets
+from .features import fourier_energies, pca_features
 from .images import fetch_set12, load_photographs, make_noisy_crop
+from .manifolds import make_union_of_manifolds
+from .matlab_images import fetch_coil20, fetch_coil100, fetch_orl, fetch_usps, fetch_yale
+from .mnist import fetch_emnist, fetch_fashion_mnist, fetch_mnist
 from .motion import fetch_hopkins155, homogeneous_coordinates, project_trajectories
-from .objects import fetch_coil20
+from .points import load_points
+from .rigid import make_rigid_motions
 from .root import data_root
+from .scattering import scattering_features
 from .subspaces import make_union_of_subspaces
 
 __all__ = [
     "data_root",
+    "fetch_cifar10",
     "fetch_coil20",
+    "fetch_coil100",
+    "fetch_emnist",
     "fetch_extended_yale_b",
+    "fetch_fashion_mnist",
     "fetch_hopkins155",
+    "fetch_mnist",
+    "fetch_orl",
     "fetch_set12",
+    "fetch_usps",
+    "fetch_yale",
+    "fourier_energies",
     "homogeneous_coordinates",
     "load_digits",
     "load_photographs",
+    "load_points",
     "make_noisy_crop",
+    "make_rigid_motions",
+    "make_union_of_manifolds",
     "make_union_of_subspaces",
+    "pca_features",
     "project_trajectories",
+    "scattering_features",
+    "select_classes",
+    "yale_b_subsets",
 ]

@@ -1,9 +1,13 @@
-"""Extended Yale B, the faces of subspace clustering."""
+"""Extended Yale B, the faces of subspace clustering, and its standard trials."""
+
+from itertools import combinations
 
 import numpy as np
-from scipy.io import loadmat
+from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
+from .files import read_mat
+from .matlab_images import column_major_images, image_bunch
 from .root import data_file
 
 _SOURCE = (
@@ -11,6 +15,8 @@ _SOURCE = (
     "EYALEB_LABEL (Georghiades et al., PAMI 2001; Lee et al., PAMI 2005)"
 )
 _SHAPE = (48, 42)
+_N_SUBJECTS = 38
+_GROUPS = (range(10), range(10, 20), range(20, 30), range(30, _N_SUBJECTS))
 
 
 def fetch_extended_yale_b(*, data_home: str | None = None, return_X_y: bool = False) -> Bunch:
@@ -35,7 +41,7 @@ def fetch_extended_yale_b(*, data_home: str | None = None, return_X_y: bool = Fa
     FileNotFoundError
         If the file is missing: names it, the folder and where the data set comes from.
     ValueError
-        If the file does not hold the two arrays in the expected shapes.
+        If the file is damaged or does not hold the two arrays in the expected shapes.
 
     Examples
     --------
@@ -44,16 +50,89 @@ def fetch_extended_yale_b(*, data_home: str | None = None, return_X_y: bool = Fa
     (2414, 2016)
     """
     path = data_file("ExtendedYaleB.mat", data_home, _SOURCE)
-    content = loadmat(path, variable_names=["EYALEB_DATA", "EYALEB_LABEL"])
+    content = read_mat(path)
     try:
-        pixels = content["EYALEB_DATA"].T.reshape(-1, *_SHAPE[::-1]).astype(np.float64)
-        target = content["EYALEB_LABEL"].ravel().astype(np.int64) - 1
+        images = column_major_images(content["EYALEB_DATA"].T, _SHAPE)
+        labels = content["EYALEB_LABEL"]
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: is not {_SOURCE}") from error
-    if len(target) != len(pixels):
-        raise ValueError(f"{path}: holds {len(pixels)} images but {len(target)} labels")
-    images = np.ascontiguousarray(pixels.transpose(0, 2, 1))
-    data = images.reshape(len(images), -1)
-    if return_X_y:
-        return data, target
-    return Bunch(data=data, images=images, target=target, DESCR=_SOURCE)
+    return image_bunch(path, images, labels, _SOURCE, return_X_y)
+
+
+def yale_b_subsets(n_subjects: int) -> list[tuple[int, ...]]:
+    """List the standard trials of Extended Yale B: all subsets inside four groups of subjects.
+
+    The groups are subjects 1-10, 11-20, 21-30 and 31-38. There are 163, 416, 812, 136 and 3
+    subsets of 2, 3, 5, 8 and 10 subjects, and one of all 38.
+
+    Parameters
+    ----------
+    n_subjects : int
+        1 to 10, or 38.
+
+    Returns
+    -------
+    list of tuple of int
+        Subjects from 0, as in the ``target`` of `fetch_extended_yale_b`, group by group in
+        lexicographic order. `select_classes` cuts a trial out of the data.
+
+    Raises
+    ------
+    ValueError
+        If no group holds so many subjects.
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse subspace clustering: algorithm, theory, and applications" (2013).
+
+    Examples
+    --------
+    >>> from twinsolve.datasets import yale_b_subsets
+    >>> [len(yale_b_subsets(n)) for n in (2, 3, 5, 8, 10, 38)]
+    [163, 416, 812, 136, 3, 1]
+    """
+    if n_subjects == _N_SUBJECTS:
+        return [tuple(range(_N_SUBJECTS))]
+    if n_subjects not in range(1, 11):
+        raise ValueError(f"n_subjects: must be 1 to 10, or {_N_SUBJECTS}, got {n_subjects}")
+    return [subset for group in _GROUPS for subset in combinations(group, n_subjects)]
+
+
+def select_classes(X: ArrayLike, y: ArrayLike, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Keep the samples of some classes, and count their labels from 0.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, ...)
+    y : array-like of shape (n_samples,)
+    classes : array-like of shape (n_classes,)
+        Labels in `y`, each once.
+
+    Returns
+    -------
+    X : ndarray
+        The samples of the classes, in their order in `X`.
+    y : ndarray of int
+        For each its class's position in `classes`.
+
+    Raises
+    ------
+    ValueError
+        If `X` and `y` differ in length, or a class is not in `y` or named twice.
+
+    Examples
+    --------
+    >>> from twinsolve.datasets import select_classes
+    >>> select_classes([[1.0], [2.0], [3.0]], [4, 7, 9], [9, 4])
+    (array([[1.],
+           [3.]]), array([1, 0]))
+    """
+    X, y, classes = np.asarray(X), np.asarray(y), np.asarray(classes)
+    if y.shape != X.shape[:1]:
+        raise ValueError(f"y: must have shape {X.shape[:1]} as X has rows, got {y.shape}")
+    if classes.ndim != 1 or len(np.unique(classes)) != len(classes):
+        raise ValueError(f"classes: must be a list of different labels, got {classes.tolist()}")
+    if unknown := sorted(set(classes.tolist()) - set(y.tolist())):
+        raise ValueError(f"classes: not in y: {unknown}")
+    chosen, position = np.nonzero(y[:, None] == classes)
+    return X[chosen], position

@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 from sklearn.datasets import load_sample_images
 from sklearn.utils import Bunch, check_random_state
 
+from .files import picture_reader
 from .root import data_file
 
 _LUMA = np.array([0.2125, 0.7154, 0.0721])
@@ -52,6 +53,8 @@ def fetch_set12(*, data_home: str | None = None) -> Bunch:
     ------
     FileNotFoundError
         If a file is missing: names it, the folder and where the data set comes from.
+    ValueError
+        If a file is damaged.
     ImportError
         If pillow is not installed.
 
@@ -61,16 +64,12 @@ def fetch_set12(*, data_home: str | None = None) -> Bunch:
     >>> fetch_set12().images[0].shape  # doctest: +SKIP
     (256, 256)
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("fetch_set12 needs pillow: pip install 'twinsolve[bench]'") from error
-
+    read = picture_reader()
     names = [f"{number:02d}" for number in range(1, 13)]
     images = []
     for name in names:
-        with Image.open(data_file(f"set12/{name}.png", data_home, _SET12_SOURCE)) as picture:
-            images.append(np.asarray(picture.convert("L"), dtype=np.float64) / 255)
+        path = data_file(f"set12/{name}.png", data_home, _SET12_SOURCE)
+        images.append(read(path, path, "L") / 255)
     return Bunch(images=images, names=names, DESCR=f"Set12: {_SET12_SOURCE}.")
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.io import loadmat
 from sklearn.utils import Bunch
 
+from .files import read_mat, whole_labels
 from .root import data_root
 
 _SOURCE = (
@@ -31,15 +31,17 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
     -------
     list of Bunch
         One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames), row i
-        the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on; ``labels``:
-        motions from 0; ``name``; ``n_motions``.
+        the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on, scaled so that
+        the image is the square from -1 to 1 with y downwards; ``labels``: motions from 0; ``name``;
+        ``n_motions``; ``width`` and ``height`` of the frames in pixels, None where the file lacks
+        them; ``DESCR``.
 
     Raises
     ------
     FileNotFoundError
         If the folder is missing or empty: names it and where the data set comes from.
     ValueError
-        If a file does not hold the two arrays in the expected shapes.
+        If a file is damaged or does not hold the two arrays in the expected shapes.
 
     Examples
     --------
@@ -117,12 +119,26 @@ def homogeneous_coordinates(X: ArrayLike) -> np.ndarray:
 
 
 def _read(path: Path, name: str) -> Bunch:
-    content = loadmat(path, variable_names=["x", "s"])
+    content = read_mat(path)
     try:
-        x, labels = content["x"], content["s"].ravel().astype(np.int64) - 1
+        x, labels = content["x"], whole_labels(content["s"], path)
     except KeyError as error:
         raise ValueError(f"{path}: is not {_SOURCE}") from error
     if x.ndim != 3 or x.shape[:2] != (3, len(labels)):
         raise ValueError(f"{path}: x must have shape (3, points, frames), got {x.shape}")
     X = np.ascontiguousarray(x[:2].transpose(1, 2, 0), dtype=np.float64).reshape(len(labels), -1)
-    return Bunch(X=X, labels=labels, name=name, n_motions=len(np.unique(labels)))
+    if not np.isfinite(X).all():
+        raise ValueError(f"{path}: holds NaN or infinite coordinates")
+    return Bunch(
+        X=X,
+        labels=labels,
+        name=name,
+        n_motions=len(np.unique(labels)),
+        width=_pixels(content.get("width")),
+        height=_pixels(content.get("height")),
+        DESCR=_SOURCE,
+    )
+
+
+def _pixels(value: np.ndarray | None) -> int | None:
+    return int(value.item()) if value is not None and value.size == 1 else None

@@ -1,6 +1,7 @@
 """Where data sets lie on disk."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -19,10 +20,24 @@ def data_file(name: str, data_home: str | os.PathLike[str] | None, source: str) 
     FileNotFoundError
         If it is not there; the message names the file, the folder and the data set's source.
     """
-    path = data_root(data_home) / name
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{name} is not in {data_root(data_home)}. Put it there, or name the folder that has "
-            f"it with data_home= or the environment variable TWINSOLVE_DATA. Source: {source}."
-        )
-    return path
+    return first_data_file((name,), data_home, source)
+
+
+def first_data_file(
+    names: Sequence[str], data_home: str | os.PathLike[str] | None, source: str
+) -> Path:
+    """Path of the first of several files or folders that exists below the data root.
+
+    Raises
+    ------
+    FileNotFoundError
+        If none is there; the message names them, the folder and the data set's source.
+    """
+    root = data_root(data_home)
+    for name in names:
+        if (root / name).exists():
+            return root / name
+    raise FileNotFoundError(
+        f"{' or '.join(names)} is not in {root}. Put it there, or name the folder that has it "
+        f"with data_home= or the environment variable TWINSOLVE_DATA. Source: {source}."
+    )

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
+
+from .drawing import orthonormal_rows, per_group, sphere
 
 
 def make_union_of_subspaces(
@@ -76,50 +77,35 @@ def make_union_of_subspaces(
         raise ValueError("n_subspaces, n_features: must be >= 1")
     if not (0 <= noise < math.inf and 0 <= outliers < math.inf):
         raise ValueError(f"noise, outliers: must be finite and >= 0, got {noise} and {outliers}")
-    dimensions = _per_subspace(dimension, "dimension", n_subspaces)
+    dimensions = per_group(dimension, "dimension", n_subspaces)
     if max(dimensions) > n_features:
         raise ValueError(f"dimension: must be at most n_features={n_features}, got {dimension}")
     if density is not None:
         if not 0 < density < math.inf:
             raise ValueError(f"density: must be finite and > 0, got {density}")
         n_samples = [max(1, round(density * d)) for d in dimensions]
-    sizes = _per_subspace(n_samples, "n_samples", n_subspaces)
+    sizes = per_group(n_samples, "n_samples", n_subspaces)
 
     rng = check_random_state(random_state)
     bases = _bases(rng, dimensions, n_features, angle)
     points, labels = [], []
     for label, (basis, size) in enumerate(zip(bases, sizes, strict=True)):
-        offset = _sphere(rng, 1, n_features) if affine else 0.0
-        points.append(_sphere(rng, size, len(basis)) @ basis + offset)
+        offset = sphere(rng, 1, n_features) if affine else 0.0
+        points.append(sphere(rng, size, len(basis)) @ basis + offset)
         labels.append(np.full(size, label))
     n_outliers = round(outliers * sum(sizes))
-    X = np.concatenate([*points, _sphere(rng, n_outliers, n_features)])
+    X = np.concatenate([*points, sphere(rng, n_outliers, n_features)])
     y = np.concatenate([*labels, np.full(n_outliers, -1)])
     X += noise / math.sqrt(n_features) * rng.standard_normal(X.shape)
     order = rng.permutation(len(X))
     return X[order], y[order]
 
 
-def _per_subspace(value: Any, name: str, n_subspaces: int) -> list[int]:
-    values = np.broadcast_to(value, n_subspaces) if np.ndim(value) == 0 else np.asarray(value)
-    if values.shape != (n_subspaces,) or values.dtype.kind not in "iu" or values.min() < 1:
-        raise ValueError(
-            f"{name}: needs one whole number >= 1 for each of {n_subspaces} subspaces, "
-            f"got {value!r}"
-        )
-    return [int(entry) for entry in values]
-
-
-def _sphere(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:
-    points = rng.standard_normal((n, n_features))
-    return points / np.linalg.norm(points, axis=1, keepdims=True)
-
-
 def _bases(
     rng: np.random.RandomState, dimensions: list[int], n_features: int, angle: float | None
 ) -> list[np.ndarray]:
     if angle is None:
-        return [np.linalg.qr(rng.standard_normal((n_features, d)))[0].T for d in dimensions]
+        return [orthonormal_rows(rng, d, n_features) for d in dimensions]
     if not 0 < angle <= math.pi / 2:
         raise ValueError(f"angle: must be in (0, pi / 2] radians, got {angle}")
     largest = max(dimensions)
@@ -127,7 +113,7 @@ def _bases(
     if needed > n_features:
         raise ValueError(f"angle: needs n_features >= {needed} to place the subspaces")
     # B_l = c B_0 + s E_l with orthogonal blocks: B_l B_m^T = c^2 I, and c^2 = cos(angle).
-    frame = np.linalg.qr(rng.standard_normal((n_features, needed)))[0].T
+    frame = orthonormal_rows(rng, needed, n_features)
     shared, own = frame[:largest], np.split(frame[largest:], np.cumsum(dimensions)[:-1])
     c, s = math.sqrt(max(math.cos(angle), 0.0)), math.sqrt(1 - max(math.cos(angle), 0.0))
     return [c * shared[: len(block)] + s * block for block in own]

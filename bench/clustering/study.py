@@ -14,6 +14,7 @@ from ..results import resume_table, source_hash
 from ..speed.contest import threads
 
 Job = dict[str, Any]
+Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,34 @@ class Options:
 class Study:
     """A question that a preset answers: a table, its lines in a summary, and figures by file name.
 
-    ``run(options)`` returns the tidy table; ``lines(table)`` the headings and cells of its summary.
+    ``run(options)`` returns the tidy table; ``lines(table)`` the headings and cells of its summary,
+    and so do the functions in `more`, of further summary tables by their titles.
     """
 
     name: str
     about: str
     run: Callable[[Options], pd.DataFrame]
-    lines: Callable[[pd.DataFrame], tuple[tuple[str, ...], list[tuple[str, ...]]]]
+    lines: Callable[[pd.DataFrame], Lines]
     figures: Mapping[str, Callable[[pd.DataFrame, Path], None]] = field(default_factory=dict)
+    more: Mapping[str, Callable[[pd.DataFrame], Lines]] = field(default_factory=dict)
 
 
 def run_jobs(
-    function: Callable[..., list[dict[str, Any]]], jobs: list[Job], options: Options
+    function: Callable[..., list[dict[str, Any]]],
+    jobs: list[Job],
+    options: Options,
+    *,
+    setup: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
     """Rows of ``function(**job)`` for every job, each kept as soon as it is finished.
 
     Jobs are what decides a result, in words and numbers that JSON can hold. They run in
     `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
-    that `options.directory` has from an earlier run of the same source is read instead.
+    that `options.directory` has from an earlier run of the same source is read instead. What a
+    process needs to know beyond a job, `setup` tells it first.
     """
     source = source_hash()
-    tasks = (delayed(_run)(function, job, source, options.directory) for job in jobs)
+    tasks = (delayed(_run)(function, job, source, options.directory, setup) for job in jobs)
     tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
     if options.progress:
         tables = options.progress(tables, len(jobs))
@@ -64,8 +72,14 @@ def run_jobs(
 
 
 def _run(
-    function: Callable[..., list[dict[str, Any]]], job: Job, source: str, directory: Path | None
+    function: Callable[..., list[dict[str, Any]]],
+    job: Job,
+    source: str,
+    directory: Path | None,
+    setup: Callable[[], None] | None,
 ) -> pd.DataFrame:
+    if setup:
+        setup()
     key = {"study": f"{function.__module__}.{function.__qualname__}", **job, "source": source}
     with threads(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns

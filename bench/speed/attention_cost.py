@@ -42,6 +42,8 @@ def profile_run(run: Callable[[], Any], device: str) -> Profile:
         for name in names
         if name.startswith(prefix) and not name.endswith("backward")
     }
+    if "_BlockedAttention" in names:
+        kernels.add("blocked_attention")
     if device == "cuda":
         return Profile(torch.cuda.max_memory_allocated() - before, kernels)
     events = profiler.profiler.kineto_results.events()

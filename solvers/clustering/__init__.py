@@ -14,6 +14,10 @@ from .affinity import (
 from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClustering
 from .greedy import OMPSubspaceClustering
 from .k_subspaces import KSubspaces
+from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClustering
+from .motion import MotionSegmentation
+from .neighbors import LocallyLinearSubspaceClustering, NearestNeighborClustering
+from .outlier import OutlierSubspaceClustering
 from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
 from .thresholding import ThresholdingSubspaceClustering
@@ -22,8 +26,14 @@ __all__ = [
     "ElasticNetSubspaceClustering",
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
+    "LocallyLinearSubspaceClustering",
+    "LowRankRepresentationClustering",
+    "LowRankSparseSubspaceClustering",
     "LowRankSubspaceClustering",
+    "MotionSegmentation",
+    "NearestNeighborClustering",
     "OMPSubspaceClustering",
+    "OutlierSubspaceClustering",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
     "eigengap_n_clusters",

@@ -224,9 +224,9 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     >>> from twinsolve.solvers import nearest_rows_affinity
     >>> nearest_rows_affinity([[0.0, 1.0, 0.1], [1.0, 0.0, 0.0], [0.1, 1.0, 0.0]],
     ...                       n_neighbors=1).toarray()
-    array([[0. , 0.5, 1. ],
-           [0.5, 0. , 0. ],
-           [1. , 0. , 0. ]])
+    array([[0. , 0. , 1. ],
+           [0. , 0. , 0.5],
+           [1. , 0.5, 0. ]])
     """
     C = unit_rows(_check_square(coef))
     n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,16 +12,24 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..solution import Array
+from .affinity import symmetric_affinity
 from .spectral import check_n_clusters, eigengap_n_clusters, spectral_labels
 
 
+@dataclass(eq=False, repr=False)
 class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
-    """Represent the samples by each other, make an affinity of the coefficients, cut the graph."""
+    """Represent the samples by each other, make an affinity of the coefficients, cut the graph.
 
-    n_clusters: int | None
-    affinity: Callable[[Any], Any]
-    assign_labels: Literal["kmeans", "cluster_qr"]
-    random_state: int | np.random.RandomState | None
+    Subclasses are dataclasses, so that a constructor lists its parameters once. Where the
+    coefficients minimise an objective, `_represent` sets `objective_` to its value, summed over the
+    samples.
+    """
+
+    n_clusters: int | None = 8
+    _: KW_ONLY
+    affinity: Callable[[Any], Any] = symmetric_affinity
+    assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans"
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: ArrayLike, y: None = None) -> "SubspaceClustering":
         """Represent the rows of X by each other and cluster them.
@@ -63,7 +72,9 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         points = self._prepare(points)
-        coef = self._represent_new(points)
+        return self._assign(points, self._represent_new(points))
+
+    def _assign(self, points: Array, coef: Array | csr_array) -> Array:
         clusters = np.unique(self.labels_)
         residuals = []
         for cluster in clusters:

@@ -1,41 +1,38 @@
 """Subspace clustering by self-expression in closed form: least squares and low rank."""
 
-from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..self_expression import least_squares_self_expression, low_rank_self_expression
+from ..self_expression.low_rank import thin_svd
 from ..solution import Array, check_positive
-from .affinity import low_rank_affinity, symmetric_affinity
+from .affinity import low_rank_affinity
 from .base import SubspaceClustering
 
 _RELATIVE_LAM = 0.01
 
 
-class _ClosedFormClustering(SubspaceClustering):
-    lam: float | None
-
-    def _penalty(self, X: Array) -> float:
-        if self.lam is not None:
-            return check_positive(self.lam, "lam")
-        return _RELATIVE_LAM * float((X.astype(np.float64) ** 2).sum() / len(X)) or 1.0
-
-    def _represent_new(self, X: Array) -> Array:
-        """``X R diag(h(s) / s) U^T``, which is ``U diag(h(s)) U^T`` on the training points."""
-        U, s, Rt = np.linalg.svd(self._fit_X.astype(np.float64), full_matrices=False)
-        kept = s > max(self._fit_X.shape) * np.finfo(X.dtype).eps * s[0]
-        U, s, Rt = U[:, kept], s[kept], Rt[kept]
-        coef = (X @ Rt.T) * (self._filter(s, self._penalty(self._fit_X)) / s) @ U.T
-        return coef.astype(X.dtype)
-
-    @abstractmethod
-    def _filter(self, s: Array, lam: float) -> Array:
-        """Eigenvalues h(s) of the coefficients for the singular values s of the samples."""
+def relative_lam(X: Array, lam: float | None) -> float:
+    """`lam`, or 0.01 of the mean squared norm of the samples where it is None."""
+    if lam is not None:
+        return check_positive(lam, "lam")
+    return _RELATIVE_LAM * float((X.astype(np.float64) ** 2).sum() / len(X)) or 1.0
 
 
-class LeastSquaresSubspaceClustering(_ClosedFormClustering):
+def map_linearly(points: Array, X: Array, coef: Array) -> Array:
+    """``points pinv(X) coef``: the linear map that takes the rows of X nearest to `coef`.
+
+    On spectral filters of X it is the filter: ``points R diag(h(s) / s) U^T``.
+    """
+    U, s, Rt = thin_svd(X)
+    return (((points @ Rt.T) / s) @ (U.T @ coef)).astype(points.dtype)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LeastSquaresSubspaceClustering(SubspaceClustering):
     """Subspace clustering by least squares regression (LSR), in closed form.
 
     ::
@@ -61,6 +58,11 @@ class LeastSquaresSubspaceClustering(_ClosedFormClustering):
     labels_ : ndarray of int of shape (n_samples,)
     coef_ : ndarray of shape (n_samples, n_samples)
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
+    objective_ : float
+        The objective above at `coef_`.
+    gap_ : ndarray of shape (n_samples,)
+        Duality gap of each row of `coef_`, ``|lam c - r X^T|^2 / lam`` with ``r = x_i - c X`` and
+        its product with x_i left out if `zero_diagonal`, relative to ``|x_i|^2``: rounding.
     n_features_in_ : int
 
     References
@@ -76,32 +78,30 @@ class LeastSquaresSubspaceClustering(_ClosedFormClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        lam: float | None = None,
-        zero_diagonal: bool = False,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.lam = lam
-        self.zero_diagonal = zero_diagonal
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
+    lam: float | None = None
+    zero_diagonal: bool = False
 
     def _represent(self, X: Array) -> Array:
-        lam = self._penalty(X)
-        return least_squares_self_expression(X, lam=lam, zero_diagonal=self.zero_diagonal)
+        lam = relative_lam(X, self.lam)
+        coef = least_squares_self_expression(X, lam=lam, zero_diagonal=self.zero_diagonal)
+        C, points = coef.astype(np.float64), X.astype(np.float64)
+        residual, square = points - C @ points, (points**2).sum(axis=1)
+        correlation = residual @ points.T
+        if self.zero_diagonal:
+            np.fill_diagonal(correlation, 0)
+        missed = ((lam * C - correlation) ** 2).sum(axis=1) / lam
+        self.objective_ = float((residual**2).sum() + lam * (C**2).sum())
+        self.gap_ = missed / np.where(square > 0, square, 1)
+        return coef
 
-    def _filter(self, s: Array, lam: float) -> Array:
-        return s**2 / (s**2 + lam)
+    def _represent_new(self, X: Array) -> Array:
+        U, s, Rt = thin_svd(self._fit_X)
+        ridge = s / (s**2 + relative_lam(self._fit_X, self.lam))
+        return ((X @ Rt.T * ridge) @ U.T).astype(X.dtype)
 
 
-class LowRankSubspaceClustering(_ClosedFormClustering):
+@dataclass(eq=False, repr=False, kw_only=True)
+class LowRankSubspaceClustering(SubspaceClustering):
     """Low-rank subspace clustering (LRSC; LRR with Frobenius noise), in closed form.
 
     ::
@@ -129,6 +129,8 @@ class LowRankSubspaceClustering(_ClosedFormClustering):
     coef_ : ndarray of shape (n_samples, n_samples)
         Symmetric and positive semidefinite.
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
+    objective_ : float
+        The objective above at `coef_`; `low_rank_gap` certifies it.
     n_features_in_ : int
 
     References
@@ -144,23 +146,16 @@ class LowRankSubspaceClustering(_ClosedFormClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        lam: float | None = None,
-        affinity: Callable[[Any], Any] = low_rank_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.lam = lam
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
+    lam: float | None = None
+    affinity: Callable[[Any], Any] = low_rank_affinity
 
     def _represent(self, X: Array) -> Array:
-        return low_rank_self_expression(X, lam=self._penalty(X))
+        lam = relative_lam(X, self.lam)
+        coef = low_rank_self_expression(X, lam=lam)
+        C, points = coef.astype(np.float64), X.astype(np.float64)
+        # The nuclear norm of a positive semidefinite matrix is its trace.
+        self.objective_ = float(((points - C @ points) ** 2).sum() + lam * np.trace(C))
+        return coef
 
-    def _filter(self, s: Array, lam: float) -> Array:
-        return np.maximum(0, 1 - lam / (2 * s**2))
+    def _represent_new(self, X: Array) -> Array:
+        return map_linearly(X, self._fit_X, self.coef_)

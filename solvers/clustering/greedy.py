@@ -1,7 +1,6 @@
 """Subspace clustering by orthogonal matching pursuit."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
@@ -10,10 +9,10 @@ from sklearn.preprocessing import normalize
 from ..self_expression import omp_self_expression
 from ..solution import Array, check_integer
 from ..sparse_coding.matching_pursuit import pursue_rows
-from .affinity import symmetric_affinity
 from .base import SubspaceClustering
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OMPSubspaceClustering(SubspaceClustering):
     """Subspace clustering by orthogonal matching pursuit (SSC-OMP): greedy and fast.
 
@@ -54,24 +53,9 @@ class OMPSubspaceClustering(SubspaceClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        n_nonzero: int = 5,
-        tol: float = 1e-6,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_nonzero = n_nonzero
-        self.tol = tol
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    n_nonzero: int = 5
+    tol: float = 1e-6
+    n_jobs: int | None = None
 
     def _represent(self, X: Array) -> csr_array:
         most = check_integer(self.n_nonzero, "n_nonzero", minimum=1)

@@ -1,7 +1,7 @@
 """Subspace clustering by sparse self-expression: SSC and its elastic net."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -11,17 +11,20 @@ from ..self_expression.constrained import affine_sparse_code
 from ..solution import Array, check_positive
 from ..sparse_coding import lam_max, sparse_code
 from ..sparse_coding.problem import check_l1_ratio
-from .affinity import symmetric_affinity
 from .base import SubspaceClustering
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _LassoClustering(SubspaceClustering):
-    gamma: float
-    tol: float
-    max_iter: int
-    n_jobs: int | None
-    l1_ratio: float = 1.0
-    affine: bool = False
+    gamma: float = 50.0
+    tol: float = 1e-6
+    max_iter: int = 100
+    n_jobs: int | None = None
+
+    # Of one subclass alone, and not parameters of the other.
+    l1_ratio = 1.0
+    affine = False
+    nonnegative = False
 
     def _settings(self, largest: Array) -> dict[str, Any]:
         ratio = check_l1_ratio(self.l1_ratio)
@@ -30,6 +33,7 @@ class _LassoClustering(SubspaceClustering):
         return {
             "lam": np.where(largest > 0, largest, 1.0) / (self.gamma * ratio),
             "l1_ratio": ratio,
+            "nonnegative": self.nonnegative,
             "tol": self.tol,
             "max_iter": self.max_iter,
             "n_jobs": self.n_jobs,
@@ -38,6 +42,7 @@ class _LassoClustering(SubspaceClustering):
     def _represent(self, X: Array) -> csr_array:
         settings = self._settings(lam_max(X, X, zero_diagonal=True))
         solution = sparse_self_expression(X, affine=self.affine, **settings)
+        self.objective_ = float(solution.objective.sum())
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
@@ -49,12 +54,14 @@ class _LassoClustering(SubspaceClustering):
         return sparse_code(X, self._fit_X, **settings).coef
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseSubspaceClustering(_LassoClustering):
     """Sparse subspace clustering (SSC): each point from few others, certified.
 
     ::
 
-        min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   and c 1 = 1 if affine
+        min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   c 1 = 1 if affine,
+                                                          c >= 0 if nonnegative
         lam_i = 2 max_{j != i} |x_i . x_j| / gamma
 
     followed by an affinity of the coefficients and the spectral step.
@@ -68,6 +75,8 @@ class SparseSubspaceClustering(_LassoClustering):
         values give more non-zeros.
     affine : bool, default=False
         Coefficients of each point sum to one, for affine subspaces: those that miss the origin.
+    nonnegative : bool, default=False
+        No coefficient is negative: each point lies in the cone of few others. `lam_i` is the same.
     tol : float, default=1e-6
         Largest accepted duality gap of a point, relative to ``|x_i|^2``.
     max_iter : int, default=100
@@ -87,6 +96,8 @@ class SparseSubspaceClustering(_LassoClustering):
     coef_ : csr_array of shape (n_samples, n_samples)
         Row i represents sample i; the diagonal is zero.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    objective_ : float
+        The objective above at `coef_`, summed over the samples.
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     n_iter_ : int
@@ -95,8 +106,8 @@ class SparseSubspaceClustering(_LassoClustering):
 
     References
     ----------
-    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, CL-1,
-    CL-4.
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n
+    for `nonnegative`, CL-1, CL-4.
 
     Examples
     --------
@@ -109,30 +120,11 @@ class SparseSubspaceClustering(_LassoClustering):
     array([0, 1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        gamma: float = 50.0,
-        affine: bool = False,
-        tol: float = 1e-6,
-        max_iter: int = 100,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.gamma = gamma
-        self.affine = affine
-        self.tol = tol
-        self.max_iter = max_iter
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    affine: bool = False
+    nonnegative: bool = False
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ElasticNetSubspaceClustering(_LassoClustering):
     """Elastic net subspace clustering (EnSC): sparse, with better connected clusters.
 
@@ -157,7 +149,7 @@ class ElasticNetSubspaceClustering(_LassoClustering):
 
     Attributes
     ----------
-    labels_, coef_, affinity_matrix_, gap_, n_iter_, n_features_in_
+    labels_, coef_, affinity_matrix_, objective_, gap_, n_iter_, n_features_in_
         As in `SparseSubspaceClustering`.
 
     References
@@ -173,25 +165,4 @@ class ElasticNetSubspaceClustering(_LassoClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        gamma: float = 50.0,
-        l1_ratio: float = 0.9,
-        tol: float = 1e-6,
-        max_iter: int = 100,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.gamma = gamma
-        self.l1_ratio = l1_ratio
-        self.tol = tol
-        self.max_iter = max_iter
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    l1_ratio: float = 0.9

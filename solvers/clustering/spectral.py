@@ -1,5 +1,8 @@
 """From affinities to clusters: the spectral step and the number of clusters."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -69,24 +72,20 @@ def spectral_labels(
     ...                  [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]], 2, random_state=0)
     array([1, 1, 0, 0], dtype=int32)
     """
-    A = check_affinity(affinity)
-    n_clusters = check_n_clusters(n_clusters, A.shape[0])
     if assign_labels not in ("kmeans", "cluster_qr"):
         raise ValueError(f"assign_labels: must be 'kmeans' or 'cluster_qr', got {assign_labels!r}")
-    connected, A, part = _without_isolated_points(A)
-    k = min(n_clusters, len(part))
-    if k == 0 or part.max() + 1 >= k:
-        found = _largest_parts(part, k)
-    else:
-        embedding = normalize(leading_eigenvectors(A, k)[1])
-        if assign_labels == "kmeans":
-            model = KMeans(k, n_init=_N_INIT, random_state=random_state)
-            found = model.fit_predict(embedding)
-        else:
-            found = _cluster_qr(embedding)
-    labels = np.full(len(connected), np.bincount(found, minlength=1).argmax(), dtype=np.int32)
-    labels[connected] = found
-    return labels
+    graph = embed_graph(affinity, n_clusters)
+    if assign_labels == "kmeans":
+        return graph.labels(partial(_kmeans, random_state=random_state))
+    return graph.labels(_cluster_qr)
+
+
+def spectral_labels_by_seed(
+    affinity: ArrayLike | csr_array, n_clusters: int, seeds: Iterable[int]
+) -> list[Array]:
+    """`spectral_labels` with k-means by each seed; the eigenvectors are computed once."""
+    graph = embed_graph(affinity, n_clusters)
+    return [graph.labels(partial(_kmeans, random_state=seed)) for seed in seeds]
 
 
 def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 10) -> int:
@@ -132,6 +131,38 @@ def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 
         return max_clusters
     values = leading_eigenvectors(A, n_values)[0]
     return int(np.argmax(values[:-1] - values[1:])) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedGraph:
+    """What is cut into `n_clusters`: the unit rows of the connected points, or their component."""
+
+    n_clusters: int
+    connected: Array
+    embedding: Array | None
+    part: Array
+
+    def labels(self, cut: Callable[[Array], Array]) -> Array:
+        """Labels of all points; ``cut(embedding)`` labels those of a graph that holds together."""
+        if self.embedding is None:
+            found = _largest_parts(self.part, self.n_clusters)
+        else:
+            found = cut(self.embedding)
+        most = np.bincount(found, minlength=1).argmax()
+        labels = np.full(len(self.connected), most, dtype=np.int32)
+        labels[self.connected] = found
+        return labels
+
+
+def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int) -> EmbeddedGraph:
+    """Embed the points of a graph by its leading eigenvectors, where it does not fall apart."""
+    A = check_affinity(affinity)
+    n_clusters = check_n_clusters(n_clusters, A.shape[0])
+    connected, A, part = _without_isolated_points(A)
+    k = min(n_clusters, len(part))
+    if k == 0 or part.max() + 1 >= k:
+        return EmbeddedGraph(k, connected, None, part)
+    return EmbeddedGraph(k, connected, normalize(leading_eigenvectors(A, k)[1]), part)
 
 
 def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
@@ -209,6 +240,11 @@ def _largest_parts(part: Array, k: int) -> Array:
     """The k largest components as clusters 0 to k - 1; all other points join the largest."""
     rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"))[part]
     return np.where(rank < k, rank, 0)
+
+
+def _kmeans(embedding: Array, random_state: int | np.random.RandomState | None) -> Array:
+    k = embedding.shape[1]
+    return KMeans(k, n_init=_N_INIT, random_state=random_state).fit_predict(embedding)
 
 
 def _cluster_qr(embedding: Array) -> Array:

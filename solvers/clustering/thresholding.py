@@ -1,22 +1,19 @@
 """Subspace clustering by the nearest points by angle."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from sklearn.preprocessing import normalize
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..solution import Array, check_integer
-from .affinity import symmetric_affinity
-from .base import SubspaceClustering
+from .neighbors import NeighborClustering
 
 _BLOCK_ENTRIES = 2**22
 
 
-class ThresholdingSubspaceClustering(SubspaceClustering):
+@dataclass(eq=False, repr=False, kw_only=True)
+class ThresholdingSubspaceClustering(NeighborClustering):
     """Thresholding-based subspace clustering (TSC): the nearest points by angle, a baseline.
 
     ``c_ij = exp(-2 arccos |u_i . u_j|)`` for the `n_neighbors` points j != i with the largest
@@ -50,36 +47,6 @@ class ThresholdingSubspaceClustering(SubspaceClustering):
     >>> ThresholdingSubspaceClustering(2, random_state=0).fit_predict(X)
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
-
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        n_neighbors: int = 5,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-
-    def predict(self, X: ArrayLike) -> Array:
-        """Labels of new points: the cluster with the largest sum of weights among their neighbours.
-
-        Raises
-        ------
-        ValueError
-            On NaN, infinity or a wrong number of features.
-        """
-        check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        clusters, members = np.unique(self.labels_, return_inverse=True)
-        one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
-        mass = self._represent_new(points) @ one_hot
-        return clusters[mass.toarray().argmax(axis=1)]
 
     def _represent(self, X: Array) -> csr_array:
         return self._nearest(X, exclude_self=True)

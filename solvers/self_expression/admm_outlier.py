@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from ..sparse_coding.active_set import jit
 from .admm import shrink
 from .huber import certify_outlier
 
@@ -84,7 +85,7 @@ def admm_outlier_self_expression(
     iterate = _circulated_form if circulated else _paper_form
     points = X.astype(np.float64)
     C, n_iter, converged = iterate(points, lam, lam_outlier, penalty, tol, max_iter)
-    objective, gap, dual = certify_outlier(points, C, lam, lam_outlier)
+    objective, gap, dual = certify_outlier(points, points, C, lam, lam_outlier, zero_diagonal=True)
     counts, flags = np.full(len(X), n_iter), np.full(len(X), converged)
     return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, counts, flags)
 
@@ -92,15 +93,17 @@ def admm_outlier_self_expression(
 def _paper_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
+    """With X - E for E, which is what E is used for."""
     n, mu = len(X), 2 / lam
     inverse = np.linalg.inv(mu * X @ X.T + p * np.eye(n))
     C, L = np.zeros((2, n, n))
-    E = np.zeros_like(X)
+    clean, t = X, lam_outlier / 2
     for iteration in range(1, max_iter + 1):
-        Z = (mu * (X - E) @ X.T + p * C - L) @ inverse
+        Z = (mu * clean @ X.T + p * C - L) @ inverse
         C = shrink(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
-        E = shrink(X - Z @ X, lam_outlier / 2)
+        fit = Z @ X
+        clean = fit + np.clip(X - fit, -t, t)
         L += p * (Z - C)
         if np.abs(Z - C).max() < tol:
             return C, iteration, True
@@ -110,33 +113,57 @@ def _paper_form(
 def _circulated_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
-    """Codes in ``[X; I / g]``: Z, C, L of X; Ze, F, Le of the unit vectors; Y is of X = C X + E."""
+    """Codes in ``[X; I / g]``: Z, C, L of X; Ze, F, Le of the unit vectors; Y is of X = C X + E.
+
+    Two products with X an iteration: YX, of Y and X^T, goes along with Y.
+    """
     n, mu, g = len(X), 2 / lam, lam_outlier / lam
     ridge = 1 / g**2 + p / mu
-    inverse = np.linalg.inv(X @ X.T + ridge * np.eye(n))
-    C, L = np.zeros((2, n, n))
-    F, Le, Y = np.zeros((3, *X.shape))
+    gram = X @ X.T
+    inverse = np.linalg.inv(gram + ridge * np.eye(n))
+    C, L, YX = np.zeros((3, n, n))
+    S, Le, Y = np.zeros((3, *X.shape))
+    own, outliers = 1 / (ridge * g), (1 - 1 / (ridge * g**2)) / p
     for iteration in range(1, max_iter + 1):
-        target = mu * X + Y
-        right, right_e = target @ X.T + p * C - L, target / g + p * F - Le
-        image = right @ X
-        H = ((image + right_e / g) @ X.T) @ inverse
-        image_h = H @ X
-        Z, Ze = (right - H) / p, (right_e - (image + right_e / g - image_h) / (ridge * g)) / p
-        fit = (image - image_h) / p - Z.diagonal()[:, None] * X
+        target = mu * gram + YX
+        right, right_e = target + p * C - L, target / g + S @ X.T
+        Z = (right - (right @ gram + right_e / g) @ inverse) / p
+        explained, diagonal = Z @ gram, Z.diagonal().copy()
         np.fill_diagonal(Z, 0)
-        C, F = shrink(Z + L / p, 1 / p), shrink(Ze + Le / p, 1 / p)
+        fit = Z @ X
+        YX += mu * ((1 + diagonal[:, None]) * gram - explained)
+        YX -= mu / g * (outliers * right_e - own * explained)
+        C = shrink(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
-        clean = X - Ze / g
-        Y += mu * (clean - fit)
+        apart, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, own, outliers)
         L += p * (Z - C)
-        Le += p * (Ze - F)
-        missed = max(np.abs(Z - C).max(), np.abs(Ze - F).max())
-        if missed < tol and _relative(clean - fit, clean).max() < tol:
+        if max(np.abs(Z - C).max(), apart) < tol and missed < tol:
             return C, iteration, True
     return C, max_iter, False
 
 
-def _relative(missed: Array, of: Array) -> Array:
-    norms = np.linalg.norm(of, axis=1)
-    return np.linalg.norm(missed, axis=1) / np.where(norms > 0, norms, 1)
+@jit
+def _step(X, fit, diagonal, S, Le, Y, mu, g, p, own, outliers):
+    """Update ``S = p F - Le``, Le and Y in one pass, in place.
+
+    Returns ``max |Ze - F|`` and the largest ``|x - e - z X|`` of a row relative to ``|x - e|``.
+    """
+    n, d = X.shape
+    apart, missed = 0.0, 0.0
+    for i in range(n):
+        error, norm = 0.0, 0.0
+        for j in range(d):
+            right = (mu * X[i, j] + Y[i, j]) / g + S[i, j]
+            Ze = outliers * right - own * (fit[i, j] + diagonal[i] * X[i, j])
+            moved = Ze + Le[i, j] / p
+            F = moved - min(max(moved, -1 / p), 1 / p)
+            clean = X[i, j] - Ze / g
+            left = clean - fit[i, j]
+            Y[i, j] += mu * left
+            Le[i, j] += p * (Ze - F)
+            S[i, j] = p * F - Le[i, j]
+            apart = max(apart, abs(Ze - F))
+            error += left * left
+            norm += clean * clean
+        missed = max(missed, np.sqrt(error / norm) if norm > 0 else np.sqrt(error))
+    return apart, missed

@@ -26,27 +26,46 @@ _DAMPING, _FACTOR = 1e-10, 10.0
 
 
 def solve_huber(
-    X: Array, lam: float, lam_outlier: float, *, tol: float, max_rounds: int, n_jobs: int | None
+    Y: Array,
+    X: Array,
+    lam: float,
+    lam_outlier: float,
+    *,
+    tol: float,
+    max_rounds: int,
+    zero_diagonal: bool,
+    n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
-    """Codes of the rows of X in the other rows, and the Newton steps of each."""
+    """Codes of the rows of Y in those of X, and the Newton steps of each."""
     with threadpool_limits(1, user_api="blas"):
         blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_solve_block)(X, own, lam, lam_outlier, tol, max_rounds)
-            for own in _blocks(len(X))
+            joblib.delayed(_solve_block)(
+                Y[rows], X, rows if zero_diagonal else None, lam, lam_outlier, tol, max_rounds
+            )
+            for rows in _blocks(len(Y))
         )
     coef, n_iter = zip(*blocks, strict=True)
     return csr_array(vstack(coef, format="csr")), np.concatenate(n_iter)
 
 
 def certify_outlier(
-    X: Array, C: Array | csr_array, lam: float, lam_outlier: float
+    Y: Array,
+    X: Array,
+    C: Array | csr_array,
+    lam: float,
+    lam_outlier: float,
+    *,
+    zero_diagonal: bool,
 ) -> tuple[Array, Array, Array]:
-    """Objective, relative gap and dual point of each row, at the best E for C.
+    """Objective, relative gap and dual point of each row of Y, at the best E for its code in X.
 
     They are those of the Lasso on the dictionary ``[X; I lam / lam_outlier]``.
     """
     C = csr_array(C, dtype=np.float64)
-    parts = [_certify(X, C[own].toarray(), own, lam, lam_outlier)[0] for own in _blocks(len(X))]
+    parts = [
+        _certify(Y[at], X, C[at].toarray(), at if zero_diagonal else None, lam, lam_outlier)[0]
+        for at in _blocks(len(Y))
+    ]
     objective, gap, dual = (np.concatenate(part) for part in zip(*parts, strict=True))
     return objective, gap, dual
 
@@ -56,26 +75,34 @@ def _blocks(n: int) -> list[Array]:
 
 
 def _certify(
-    X: Array, C: Array, own: Array, lam: float, lam_outlier: float
+    Y: Array, X: Array, C: Array, own: Array | None, lam: float, lam_outlier: float
 ) -> tuple[tuple[Array, Array, Array], Array, Array]:
-    """Certificate of the codes of the rows `own`, with their residuals and correlations."""
-    Y, unit = X[own], lam / lam_outlier
+    """Certificate of the codes of Y, the rows `own` of X, with residuals and correlations."""
+    unit = lam / lam_outlier
     R = Y - C @ X
     W = np.clip(R, -lam_outlier / 2, lam_outlier / 2)
     correlation = W @ X.T
-    correlation[np.arange(len(own)), own] = 0
+    if own is not None:
+        correlation[np.arange(len(own)), own] = 0
     largest = np.maximum(np.abs(correlation).max(axis=1), unit * np.abs(W).max(axis=1))
     codes = np.hstack([C, (R - W) / unit])
-    return certificate(Y, codes, W, largest, np.full(len(own), lam), 1.0), R, correlation
+    return certificate(Y, codes, W, largest, np.full(len(Y), lam), 1.0), R, correlation
 
 
 def _solve_block(
-    X: Array, own: Array, lam: float, lam_outlier: float, tol: float, max_rounds: int
+    Y: Array,
+    X: Array,
+    own: Array | None,
+    lam: float,
+    lam_outlier: float,
+    tol: float,
+    max_rounds: int,
 ) -> tuple[csr_array, Array]:
-    C, n_iter = np.zeros((len(own), len(X))), np.zeros(len(own), dtype=int)
-    left, work = np.arange(len(own)), new_work(2 * _ADD, 0, 0)
+    C, n_iter = np.zeros((len(Y), len(X))), np.zeros(len(Y), dtype=int)
+    left, work = np.arange(len(Y)), new_work(2 * _ADD, 0, 0)
     for _ in range(max_rounds):
-        (_, gap, _), R, correlation = _certify(X, C[left], own[left], lam, lam_outlier)
+        excluded = None if own is None else own[left]
+        (_, gap, _), R, correlation = _certify(Y[left], X, C[left], excluded, lam, lam_outlier)
         for at in np.flatnonzero(gap > tol).tolist():
             code = C[left[at]]
             working = _working_set(code, correlation[at], lam / 2)

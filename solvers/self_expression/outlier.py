@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import (
+    Array,
     Solution,
     check_integer,
     check_matrix,
@@ -72,14 +73,41 @@ def outlier_self_expression(
            [0.95 , 0.   ]])
     """
     X = check_matrix(X, "X", min_rows=2)
+    solution = solve_outlier(
+        X, X, lam, lam_outlier, tol=tol, max_iter=max_iter, zero_diagonal=True, n_jobs=n_jobs
+    )
+    warn_unless_converged(solution.gap, tol)
+    return solution
+
+
+def solve_outlier(
+    Y: Array,
+    X: Array,
+    lam: float,
+    lam_outlier: float,
+    *,
+    tol: float,
+    max_iter: int,
+    zero_diagonal: bool,
+    n_jobs: int | None,
+) -> Solution:
+    """`outlier_self_expression` of the rows of Y in those of X, for checked points."""
     lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    points = np.ascontiguousarray(X, dtype=np.float64)
+    points, atoms = (np.ascontiguousarray(Z, dtype=np.float64) for Z in (Y, X))
     coef, n_iter = solve_huber(
-        points, lam, lam_outlier, tol=tol, max_rounds=max_iter, n_jobs=n_jobs
+        points,
+        atoms,
+        lam,
+        lam_outlier,
+        tol=tol,
+        max_rounds=max_iter,
+        zero_diagonal=zero_diagonal,
+        n_jobs=n_jobs,
     )
-    coef = coef.astype(X.dtype)
-    objective, gap, dual = certify_outlier(points, coef, lam, lam_outlier)
-    warn_unless_converged(gap, tol)
+    coef = coef.astype(Y.dtype)
+    objective, gap, dual = certify_outlier(
+        points, atoms, coef, lam, lam_outlier, zero_diagonal=zero_diagonal
+    )
     return Solution(coef, objective, gap, dual, n_iter, gap <= tol)

@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from twinsolve.datasets import data_root, fetch_extended_yale_b
+from twinsolve.datasets import (
+    data_root,
+    fetch_extended_yale_b,
+    select_classes,
+    yale_b_subsets,
+)
 
 
 def test_extended_yale_b(real_data):
@@ -42,3 +47,51 @@ def test_data_root_is_argument_then_variable_then_cache(tmp_path, monkeypatch):
     assert data_root("elsewhere").name == "elsewhere"
     monkeypatch.delenv("TWINSOLVE_DATA")
     assert data_root().name == "twinsolve"
+
+
+@pytest.mark.parametrize(("n", "count"), [(2, 163), (3, 416), (5, 812), (8, 136), (10, 3), (38, 1)])
+def test_standard_trials(n, count):
+    subsets = yale_b_subsets(n)
+    assert len(subsets) == len(set(subsets)) == count
+    groups = [range(10), range(10, 20), range(20, 30), range(30, 38)]
+    for subset in subsets:
+        assert len(set(subset)) == n
+        assert list(subset) == sorted(subset)
+        assert n == 38 or sum(set(subset) <= set(group) for group in groups) == 1
+    assert {subject for subset in subsets for subject in subset} == set(
+        range(30 if n == 10 else 38)
+    )
+
+
+@pytest.mark.parametrize("n", [0, 11, 37, 39, 2.5])
+def test_no_group_holds_so_many(n):
+    with pytest.raises(ValueError, match="n_subjects: must be 1 to 10, or 38"):
+        yale_b_subsets(n)
+
+
+def test_trials_of_the_faces(real_data):
+    faces = fetch_extended_yale_b()
+    for subset in yale_b_subsets(8)[::45]:
+        X, y = select_classes(faces.data, faces.target, subset)
+        assert np.bincount(y).tolist() == [int((faces.target == s).sum()) for s in subset]
+        assert (X[y == 3] == faces.data[faces.target == subset[3]]).all()
+
+
+def test_selected_classes_count_in_the_order_asked_for():
+    X = np.arange(10.0).reshape(5, 2)
+    found, labels = select_classes(X, [3, 1, 3, 2, 1], [1, 3])
+    assert (found == X[[0, 1, 2, 4]]).all()
+    assert labels.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "words"),
+    [
+        ([0, 1], [0], "y: must have shape"),
+        ([0, 1, 1], [0, 0], "classes: must be a list of different labels"),
+        ([0, 1, 1], [0, 2, 5], r"classes: not in y: \[2, 5\]"),
+    ],
+)
+def test_bad_selections_are_named(y, classes, words):
+    with pytest.raises(ValueError, match=words):
+        select_classes(np.ones((3, 2)), y, classes)

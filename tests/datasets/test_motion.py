@@ -6,9 +6,9 @@ from scipy.io import savemat
 from twinsolve.datasets import fetch_hopkins155, homogeneous_coordinates, project_trajectories
 
 
-def write(root, name, x, s):
-    (root / "hopkins155" / name).mkdir(parents=True)
-    savemat(root / "hopkins155" / name / f"{name}_truth.mat", {"x": x, "s": s})
+def write(root, name, x, s, **more):
+    (root / "hopkins155" / name).mkdir(parents=True, exist_ok=True)
+    savemat(root / "hopkins155" / name / f"{name}_truth.mat", {"x": x, "s": s, **more})
 
 
 def test_hopkins155(real_data):
@@ -20,6 +20,8 @@ def test_hopkins155(real_data):
         assert len(sequence.X) == len(sequence.labels)
         assert sorted(set(sequence.labels)) == list(range(sequence.n_motions))
         assert np.isfinite(sequence.X).all()
+    for s in sequences:
+        assert (s.X.reshape(len(s.X), -1, 2).max(axis=(0, 1)) <= (s.width, s.height)).all()
     extra = {s.name for s in fetch_hopkins155(include_dancing=True)} - {s.name for s in sequences}
     assert extra == {"dancing"}
 
@@ -47,6 +49,19 @@ def test_axes_are_coordinate_point_frame(tmp_path):
         assert second.X[i].tolist() == expected
     assert second.labels.tolist() == [0, 1, 0, 2]
     assert second.n_motions == 3
+    assert second.width is None
+    assert second.height is None
+
+
+def test_frame_size_is_kept_and_bad_coordinates_are_refused(tmp_path):
+    x = np.ones((3, 4, 2))
+    write(tmp_path, "a", x, np.ones((4, 1)), width=640, height=480)
+    (sequence,) = fetch_hopkins155(data_home=str(tmp_path))
+    assert (sequence.width, sequence.height) == (640, 480)
+    x[0, 1, 1] = np.nan
+    write(tmp_path, "a", x, np.ones((4, 1)))
+    with pytest.raises(ValueError, match=r"a_truth\.mat: holds NaN"):
+        fetch_hopkins155(data_home=str(tmp_path))
 
 
 def test_missing_and_foreign_files_are_named(tmp_path):

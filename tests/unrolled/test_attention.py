@@ -3,12 +3,14 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from twinsolve.unrolled import Attention, Context, Gaussian, Positive, Softmax, SparseCoding
 from twinsolve.unrolled.attention import boolean_mask, fused_attention
+from twinsolve.unrolled.attention.blocked import blocked_attention
 
-from .fused_kernel import EXPLICIT, FUSED, dispatched_attention
+from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
 
 @pytest.fixture
@@ -251,9 +253,43 @@ def test_fused_attention_of_widths_far_apart(shape, width, n_values):
 
 
 def test_fused_attention_of_widths_far_apart_builds_no_large_matrix():
-    for n_keys, kernels in ((256, set()), (257, {FUSED})):
+    for n_keys, kernels in ((256, set()), (257, {BLOCKED})):
         q, k, v = torch.randn(256, 32), torch.randn(n_keys, 32), torch.randn(n_keys, 16)
         assert dispatched_attention(lambda x=(q, k, v): fused_attention(*x)) == kernels
+
+
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (257, 3), (3, 515), (300, 600)])
+def test_blocked_attention(n_queries, n_keys):
+    """Blocks that are not full, on both sides, and logits that overflow without their maximum."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, 3, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
+        for n, w in ((n_queries, 5), (n_keys, 5), (n_keys, 2))
+    )
+    ways = [blocked_attention(300 * q, k, v), torch.softmax(300 * q @ k.mT, dim=-1) @ v]
+    assert_close(*ways, atol=1e-12, rtol=0)
+    weight = torch.randn(ways[0].shape, generator=generator, dtype=torch.float64)
+    gradients = [torch.autograd.grad((weight * way).sum(), (q, k, v)) for way in ways]
+    for found, expected in zip(*gradients, strict=True):
+        # Logits of about 1,000 lose three digits, and multiply the gradient by 300.
+        assert_close(found, expected, atol=1e-9, rtol=1e-9)
+
+
+def test_blocked_attention_is_differentiated_twice():
+    generator = torch.Generator().manual_seed(0)
+    tensors = [
+        torch.randn(2, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
+        for n, w in ((4, 3), (5, 3), (5, 2))
+    ]
+    assert torch.autograd.gradcheck(blocked_attention, tensors)
+    assert torch.autograd.gradgradcheck(blocked_attention, tensors)
+
+
+@pytest.mark.parametrize("context", [sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu")])
+def test_blocks_leave_to_pytorch_what_it_does_otherwise(context):
+    q, k, v = torch.randn(300, 32), torch.randn(300, 32), torch.randn(300, 16)
+    with context:
+        assert BLOCKED not in dispatched_attention(lambda: fused_attention(q, k, v))
 
 
 def test_boolean_mask_reads_both_kinds():

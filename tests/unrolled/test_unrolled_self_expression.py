@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, lasso_objective, sparse_self_expression
+from twinsolve.solvers import ista, lam_max, lasso_objective, sparse_self_expression
 from twinsolve.unrolled import UnrolledSelfExpression
 
 LAM = 0.4
@@ -41,6 +41,40 @@ def test_is_ista_at_the_initial_parameters(n_iter):
     assert_close(layer(X).detach().numpy(), expected, atol=1e-14, rtol=0)
     expected = ista(Y, X, lam=LAM, n_iter=n_iter).coef
     assert_close(layer(Y, X).detach().numpy(), expected, atol=1e-14, rtol=0)
+
+
+def test_relative_penalties_are_those_of_each_row():
+    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
+    X[3] *= 10
+    X[4] = 0
+    longest = float(np.linalg.norm(X.T @ X) / np.linalg.norm(X, 2) ** 2)
+    layer = unrolled(5, 0.1, relative=True, relative_step=longest)
+    largest = lam_max(X, X, zero_diagonal=True)
+    lam, step = 0.1 * np.where(largest > 0, largest, 1), 1 / np.linalg.norm(X, 2) ** 2
+    C, codes = layer(X).detach(), layer(Y, X).detach()
+    expected = ista(X, X, lam=lam, n_iter=5, step=step, zero_diagonal=True).coef
+    assert_close(C.numpy(), expected, atol=1e-13, rtol=0)
+    expected = ista(Y, X, lam=0.1 * lam_max(Y, X), n_iter=5, step=step).coef
+    assert_close(codes.numpy(), expected, atol=1e-13, rtol=0)
+    found = layer.objective(X, C)
+    assert_close(found.numpy(), lasso_objective(X, X, C, lam=lam), atol=1e-11, rtol=0)
+    found = layer.objective(Y, codes, X)
+    expected = lasso_objective(Y, X, codes, lam=0.1 * lam_max(Y, X))
+    assert_close(found.numpy(), expected, atol=1e-12, rtol=0)
+    assert (unrolled(5, 1.0, relative=True)(X) == 0).all()
+    assert (unrolled(5, 0.99, relative=True)(X) != 0).any(dim=1).sum() == 11
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_batch_of_the_keys_leaves_each_its_own_key_out(relative, monkeypatch):
+    X, layer = tokens(23, 5), moved(unrolled(4, 0.1, relative=relative))
+    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 3)
+    own = torch.tensor([4, 0, 22, 7, 8])
+    C = layer(X)
+    codes = layer(X[own], X, own=own)
+    assert_close(codes, C[own], atol=1e-14, rtol=0)
+    objective = layer.objective(X, C)[own]
+    assert_close(layer.objective(X[own], codes, X, own=own), objective, atol=1e-13, rtol=0)
 
 
 def test_converges_to_the_solved_coefficients():
@@ -86,9 +120,10 @@ def test_objective_is_that_of_the_solver():
     assert_close(found.numpy(), lasso_objective(Y, X, codes, lam=LAM), atol=1e-13, rtol=0)
 
 
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("new_points", [False, True])
-def test_gradcheck(new_points):
-    layer = moved(unrolled(3))
+def test_gradcheck(new_points, relative):
+    layer = moved(unrolled(3, 0.1 if relative else LAM, relative=relative))
     names, parameters = zip(*layer.named_parameters(), strict=True)
     points = (tokens(5, 3), tokens(6, 3, seed=1))[: 1 + new_points]
 
@@ -199,6 +234,12 @@ def test_bad_settings_are_named(arguments, words):
 def test_bad_points_are_named(shapes):
     with pytest.raises(ValueError, match=r"queries: must be \(\.\.\., n_queries, d\)"):
         unrolled(2)(*(tokens(*shape) for shape in shapes))
+
+
+@pytest.mark.parametrize(("keys", "count"), [(None, 4), (tokens(6, 3), 3)])
+def test_bad_own_keys_are_named(keys, count):
+    with pytest.raises(ValueError, match=r"own: must be of shape \(4,\), with keys, got"):
+        unrolled(2)(tokens(4, 3), keys, own=torch.arange(count))
 
 
 def test_whole_numbers_are_refused():

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from .blocked import blocked_attention
 from .masks import causal_mask, combine_masks
 
 _QUERY_BLOCK = 256
@@ -28,8 +29,8 @@ def fused_attention(
     Unequal widths of queries and values, inputs or masks of three dimensions, and features that do
     not lie side by side in memory silently send it to an implementation that builds the N x N
     matrix; widths are padded with zeros here, dimensions added, and features copied. Zeros change
-    no dot product, but cost as much as numbers: up to 256 x 256 pairs without mask, of widths far
-    apart, have their matrix built on the CPU, which is faster.
+    no dot product, but cost as much as numbers: without mask on the CPU, widths far apart take
+    faster ways, up to 256 x 256 pairs through their matrix, others through blocks of queries.
 
     Parameters
     ----------
@@ -48,8 +49,10 @@ def fused_attention(
     if is_causal and mask is not None:
         mask, is_causal = combine_masks(mask, causal_mask(q, k)), False
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if mask is None and not is_causal and _matrix_is_faster(q, k, v):
-        return torch.softmax((scale * q) @ k.mT, dim=-1) @ v
+    if mask is None and not is_causal and _padding_is_slower(q, k, v):
+        if q.shape[-2] * k.shape[-2] <= _SMALL_MATRIX:
+            return torch.softmax((scale * q) @ k.mT, dim=-1) @ v
+        return blocked_attention(scale * q, k, v)
     width, n_values = max(q.shape[-1], v.shape[-1]), v.shape[-1]
     missing = max(0, 4 - max(q.ndim, v.ndim))
     if mask is not None and mask.ndim > 2:
@@ -64,13 +67,18 @@ def _unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _matrix_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Few pairs, and so much padding that it costs more than the matrix in memory (measured)."""
-    if torch.compiler.is_compiling() or q.device.type != "cpu" or q.dtype.itemsize < 4:
+def _padding_is_slower(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """So much padding that it costs more than to leave the fused kernel (measured).
+
+    Whoever turns that kernel off wants what PyTorch can differentiate forward.
+    """
+    if torch.compiler.is_compiling() or not torch.backends.cuda.flash_sdp_enabled():
+        return False
+    if q.device.type != "cpu" or q.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu"):
         return False
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
-    padded = wide >= 32 and 2 * wide >= 3 * narrow
-    return padded and q.shape[-2] * k.shape[-2] <= _SMALL_MATRIX
+    same = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    return same and wide >= 32 and 2 * wide >= 3 * narrow
 
 
 def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class UnitRowClustering(LearnedSubspaceClustering):
 
 
 def _without_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Array | csr_array:
-    rows, columns = (points.any(axis=1) for points in (queries, keys))
+    rows, columns = (np.asarray(points.any(axis=1)) for points in (queries, keys))
     if rows.all() and columns.all():
         return coef
     if not isinstance(coef, csr_array):

@@ -88,7 +88,8 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
     >>> from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> model = SelfExpressiveSubspaceClustering(
-    ...     2, hidden_features=(32,), width=32, affinity=symmetric_affinity, random_state=0)
+    ...     2, hidden_features=(32,), width=32, max_iter=300, affinity=symmetric_affinity,
+    ...     random_state=0)
     >>> model.fit_predict(X)
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
@@ -124,7 +125,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
 
     def _represent(self, X: Array) -> csr_array:
         coef = csr_array(super()._represent(X))
-        problem: dict[str, float] = {"lam": 2 / self.gamma, "l1_ratio": self.l1_ratio}
+        problem: dict[str, Any] = {"lam": 2 / self.gamma, "l1_ratio": self.l1_ratio}
         self.objective_ = lasso_objective(X, X, coef, **problem)
         self.gap_ = duality_gap(X, X, coef, zero_diagonal=True, **problem)
         if coef.nnz == 0 and X.any():

@@ -87,7 +87,7 @@ def train(
     >>> X, scale = torch.tensor([1.0, 2.0, 3.0]), Positive(1.0, learnable=True)
     >>> curve = train(scale, lambda rows: (scale() - X[rows]).square().mean(), 3,
     ...               max_iter=100, batch_size=3, learning_rate=0.1, seed=0)
-    >>> len(curve), round(float(scale()), 3)
+    >>> len(curve), round(scale().item(), 1)
     (100, 2.0)
     """
     max_iter = check_count(max_iter, "max_iter", 0)

@@ -193,11 +193,11 @@ class SelfExpressiveNetwork(nn.Module):
             C = self._coefficients(Q, K, own, at)
             return C @ points, C.abs().sum(-1), C.square().sum(-1)
 
-        sums = []
+        sums, n_blocks = [], len(_blocks(Q)) * len(_blocks(K))
         for start, rows in _blocks(Q):
             index = None if own is None else own[start : start + len(rows)]
             parts = [
-                _recomputed(part, rows, some, keys[at : at + len(some)], index, at)
+                _recomputed(part, n_blocks, rows, some, keys[at : at + len(some)], index, at)
                 for at, some in _blocks(K)
             ]
             sums.append([sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True)])
@@ -212,7 +212,8 @@ class SelfExpressiveNetwork(nn.Module):
 
     def _project(self, perceptron: nn.Module, points: Tensor) -> Tensor:
         """Queries or keys, in float32 at least."""
-        projected = torch.cat([_recomputed(perceptron, part) for _, part in _blocks(points)])
+        blocks = _blocks(points)
+        projected = torch.cat([_recomputed(perceptron, len(blocks), part) for _, part in blocks])
         return projected.to(torch.promote_types(projected.dtype, torch.float32))
 
     def extra_repr(self) -> str:
@@ -231,8 +232,8 @@ def _blocks(x: Tensor) -> list[tuple[int, Tensor]]:
     return [(i * _BLOCK, rows) for i, rows in enumerate(x.split(_BLOCK))]
 
 
-def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's value; where gradients are needed, it is computed again in their pass."""
-    if torch.is_grad_enabled():
+def _recomputed(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:
+    """The function's value; of several blocks, gradients compute it again in their pass."""
+    if n_blocks > 1 and torch.is_grad_enabled():
         return checkpoint(function, *arguments, use_reentrant=False)
     return function(*arguments)

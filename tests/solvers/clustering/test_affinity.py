@@ -6,8 +6,10 @@ from scipy.sparse import csr_array, issparse
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import (
     keep_l1_mass,
+    keep_largest,
     low_rank_affinity,
     low_rank_self_expression,
+    nearest_rows_affinity,
     scale_by_row_maximum,
     softmax_rows,
     svd_power_affinity,
@@ -155,8 +157,44 @@ def test_zero_coefficients_give_a_zero_affinity():
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+@pytest.mark.parametrize("n_entries", [1, 3, 50])
+def test_largest_entries_as_a_loop(C, wrap, n_entries):
+    expected = np.zeros_like(C)
+    for i, row in enumerate(C):
+        for j in sorted(range(12), key=lambda j: -abs(row[j]))[:n_entries]:
+            expected[i, j] = row[j]
+    given = wrap(C)
+    found = keep_largest(given, n_entries)
+    assert issparse(found) == issparse(given)
+    dense = found.toarray() if issparse(found) else found
+    assert (dense == expected).all()
+    if issparse(found):
+        assert found.nnz == np.count_nonzero(expected)
+        assert (given != csr_array(C)).nnz == 0
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+def test_nearest_rows_as_a_loop(C, wrap):
+    C = C.astype(np.float32)
+    graph, used = np.zeros((12, 12)), [i for i in range(12) if i != 3]
+    U = unit(C.astype(np.float64))
+    for i in used:
+        for j in sorted((j for j in used if j != i), key=lambda j: -(U[i] @ U[j]))[:2]:
+            graph[i, j] = 1
+    found = nearest_rows_affinity(wrap(C), n_neighbors=2)
+    assert found.dtype == np.float32
+    assert (found.toarray() == (graph + graph.T) / 2).all()
+
+
+def test_nearest_of_few_rows():
+    pair = nearest_rows_affinity(np.diag([1.0, 1.0, 0.0]))
+    assert (pair.toarray() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]).all()
+    assert nearest_rows_affinity(np.diag([1.0, 0.0, 0.0])).nnz == 0
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
 def test_bad_coefficients_are_named(wrap):
-    for step in (symmetric_affinity, svd_power):
+    for step in (symmetric_affinity, svd_power, nearest_rows_affinity):
         with pytest.raises(ValueError, match="coef: must be square"):
             step(wrap(np.ones((2, 3))))
     for step in (symmetric_affinity, unit_rows, scale_by_row_maximum, softmax_rows):
@@ -174,5 +212,9 @@ def test_bad_settings_are_named():
     ):
         with pytest.raises(ValueError, match="power: must be > 0"):
             step(np.eye(2), power=0)
+    with pytest.raises(ValueError, match="n_entries: must be a whole number >= 1"):
+        keep_largest(np.eye(2), 0)
+    with pytest.raises(ValueError, match="n_neighbors: must be a whole number >= 1"):
+        nearest_rows_affinity(np.eye(2), n_neighbors=0)
     with pytest.raises(ValueError, match="dimension: must be a whole number"):
         svd_power_affinity(np.eye(2), 1, dimension=0, power=2)

@@ -1,5 +1,7 @@
 """Data and small settings that the tests of learned clusterers share."""
 
+from typing import Any
+
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
@@ -8,7 +10,7 @@ from twinsolve.unrolled.clustering import (
     UnrolledSubspaceClustering,
 )
 
-SMALL = {
+SMALL: dict[Any, dict[str, Any]] = {
     UnrolledSubspaceClustering: {"n_layers": 5, "max_iter": 20, "batch_size": 32},
     SelfExpressiveSubspaceClustering: {
         "hidden_features": (64,),
@@ -22,7 +24,7 @@ SMALL = {
 }
 
 # Enough for the checks of scikit-learn, which fit some dozens of times.
-SMALLEST = {
+SMALLEST: dict[Any, dict[str, Any]] = {
     UnrolledSubspaceClustering: {"n_layers": 3, "max_iter": 2},
     SelfExpressiveSubspaceClustering: {"hidden_features": (16,), "width": 16, "max_iter": 20},
     AttentionSubspaceClustering: {},

@@ -93,7 +93,7 @@ def test_a_diverging_step_breaks_the_proved_rate(patch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNROLLED[:3])
 def test_finds_a_diagonal_left_in(patch, name, dtype):
-    patch(f"{UNROLLED_FILE}._diagonal", lambda rows, start, k: torch.zeros((), dtype=torch.bool))
+    patch(f"{UNROLLED_FILE}._hidden", lambda own, start, rows, k: torch.zeros((), dtype=torch.bool))
     assert not measured(name, dtype).passed
 
 
@@ -218,3 +218,12 @@ def test_iterates_are_those_of_ista_with_the_steps_and_penalty_of_the_layer():
         plain.reset_parameters()
         assert np.abs(layer_output(twin, plain, inputs) - expected).max() > 1e-3
         assert not twin.covers(moved(copy.deepcopy(layer), 1e-6))
+
+
+@pytest.mark.parametrize("name", [*UNROLLED, "unrolled-self-expression-rate"])
+def test_relative_penalties_are_held_against_their_own_problem(name):
+    twin = TWINS[name]
+    inputs = small_inputs(twin, torch.float64)
+    given = built(twin, inputs)
+    relative = UnrolledSelfExpression(given.n_iter, 0.1, relative=True, features=given.features)
+    assert twin.relation.measure(twin, relative.double(), inputs).passed

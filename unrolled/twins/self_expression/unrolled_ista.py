@@ -53,8 +53,15 @@ def _steps(layer: UnrolledSelfExpression, Z: Array, n_iter: int) -> Array:
     return iteration_values(layer.step, n_iter) / (norm if norm > 0 else 1.0)
 
 
-def _lam(layer: UnrolledSelfExpression) -> float:
-    return float(iteration_values(layer.lam, 1)[0])
+def _lams(
+    layer: UnrolledSelfExpression, Q: Array, K: Array, n_iter: int, zero_diagonal: bool = True
+) -> Array:
+    """Penalties of each iteration and row, of shape (n_iter, n_rows)."""
+    scale = np.ones(len(Q))
+    if layer.relative:
+        largest = lam_max(Q, K, zero_diagonal=zero_diagonal)
+        scale = np.where(largest > 0, largest, 1.0)
+    return iteration_values(layer.lam, n_iter)[:, None] * scale
 
 
 def _is_ista(layer: UnrolledSelfExpression) -> bool:
@@ -67,7 +74,9 @@ def _solve(
 ) -> Array:
     Z = _features(layer, q)
     steps = _steps(layer, Z, layer.n_iter)
-    codes = ista(Z, Z, lam=_lam(layer), n_iter=layer.n_iter, step=steps, zero_diagonal=True)
+    codes = ista(
+        Z, Z, lam=_lams(layer, Z, Z, 1)[0], n_iter=layer.n_iter, step=steps, zero_diagonal=True
+    )
     return codes.coef @ v
 
 
@@ -76,7 +85,8 @@ def _solve_new_points(
 ) -> Array:
     Q, K = _features(layer, q), _features(layer, k)
     steps = _steps(layer, K, layer.n_iter)
-    return ista(Q, K, lam=_lam(layer), n_iter=layer.n_iter, step=steps).coef @ v
+    lam = _lams(layer, Q, K, 1, zero_diagonal=False)[0]
+    return ista(Q, K, lam=lam, n_iter=layer.n_iter, step=steps).coef @ v
 
 
 def _solve_recursion(
@@ -84,7 +94,7 @@ def _solve_recursion(
 ) -> Array:
     """``C <- S_th(Z We + C S)`` with the n x n matrix S, a column of C after the other."""
     Z, n = _features(layer, q), len(q)
-    lams = iteration_values(layer.lam, layer.n_iter)
+    lams = _lams(layer, Z, Z, layer.n_iter)[:, :, None]
     C = np.zeros((n, n))
     for step, lam in zip(_steps(layer, Z, layer.n_iter), lams, strict=True):
         pull, keep = step * Z.T, np.eye(n) - step * (Z @ Z.T)
@@ -95,7 +105,8 @@ def _solve_recursion(
 
 
 def _problem(layer: UnrolledSelfExpression, q: Array, k: Array, head: int = 0) -> Problem:
-    Z, lam = _features(layer, q), _lam(layer)
+    Z = _features(layer, q)
+    lam = _lams(layer, Z, Z, 1)[0]
     solution = sparse_self_expression(Z, lam=lam, tol=_TOL)
 
     def objective(codes: Array) -> float:

@@ -1,0 +1,171 @@
+"""The command `twinsolve cluster`."""
+
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ..terminal import console
+from .study import Lines, Options, Study
+
+
+def cluster(
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATA]...",
+            help="Data sets by name, with settings after a colon, or files .npz, .mat, .csv.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="NAME", help="Run this method; may be given again."),
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Features of the points, [unit]; may be given again."),
+    ] = None,
+    steps: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CHAIN", help="Affinity steps; may be given again."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run the studies of this preset.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="First seed of k-means; seeds all else.")] = 0,
+    n_seeds: Annotated[int, typer.Option(min=1, help="Seeds of k-means.")] = 10,
+    n_trials: Annotated[
+        int | None, typer.Option(min=1, help="Random trials of each data set; default all.")
+    ] = None,
+    n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
+    label_tuned: Annotated[
+        bool, typer.Option("--label-tuned", help="Add settings chosen with labels, marked as such.")
+    ] = False,
+    data_home: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Results [results/cluster or cluster-PRESET]."),
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List all names and end.")] = False,
+) -> None:
+    """Cluster data sets by solved and learned coefficients, and compare.
+
+    A pipeline is: features of the points, a method that represents points by each other, a chain of
+    affinity steps, the spectral step with k-means. Coefficients are computed once for each problem,
+    method and setting; all chains and all seeds of k-means are applied to the same coefficients, so
+    that solvers and affinity steps are judged apart. Without DATA and --method, runs the preset
+    quick: every method on packaged and generated data, in a few minutes.
+
+    --method takes a name of --list, or package.module:Class, a class of your own in the present
+    folder or installed. Any estimator with fit_predict will do; the affinity steps apply if it
+    leaves coef_ (row i represents point i), the spectral step alone if affinity_matrix_.
+
+    DATA is a name of --list or a file with points and labels. Settings follow a colon:
+    synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset.
+
+    Prints the clustering error in %: mean, standard deviation and range over the seeds, of the mean
+    over the trials; NMI and ARI; ME-3, the connectivity of the worst true cluster; and the score
+    without labels by which a setting is chosen for all trials of a data set. A second table has
+    time as a ratio to SSC in the same run, memory, certified gap and, of methods that approximate a
+    solved problem, the distance to its solution.
+
+    Writes table.json, one file more for each further study, settings.json, summary.md and figures
+    to DIR. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped.
+    """
+    from .runs import run_studies, write_studies
+    from .selection import RULE
+
+    if list_all:
+        _print_names()
+        return
+    name = preset or ("quick" if not data and not method else None)
+    folder = output or Path("results") / (f"cluster-{name}" if preset else "cluster")
+    options = Options(seed, n_seeds, n_jobs, data_home, folder / "runs")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        studies = _studies(name, data, method, features, steps, n_trials, label_tuned)
+        tables = run_studies(studies, options)
+    except (FileNotFoundError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    for study in studies:
+        _print_study(study, tables[study.name])
+    settings = {
+        "data": data, "methods": method, "features": features, "steps": steps, "preset": name,
+        "seed": seed, "n_seeds": n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
+    }  # fmt: skip
+    write_studies("twinsolve cluster", studies, tables, settings, [RULE], folder)
+    console().print(f"{RULE}\nWritten to {folder}/", soft_wrap=False)
+
+
+def _studies(
+    preset: str | None,
+    data: list[str] | None,
+    methods: list[str] | None,
+    features: list[str] | None,
+    steps: list[str] | None,
+    n_trials: int | None,
+    label_tuned: bool,
+) -> tuple[Study, ...]:
+    from .presets import find_preset
+    from .tables import custom_study
+
+    if preset is None:
+        return (custom_study(data, methods, features, steps, n_trials, label_tuned),)
+    given = {"DATA": data, "--method": methods, "--features": features, "--steps": steps}
+    if clash := [name for name, value in given.items() if value]:
+        raise ValueError(f"preset: leaves no choice of {', '.join(clash)}")
+    return find_preset(preset)
+
+
+def _print_study(study: Study, table: pd.DataFrame) -> None:
+    for title, lines in {study.name: study.lines, **study.more}.items():
+        headings, rows = lines(table)
+        for first, group in groupby(rows, key=lambda row: row[0]):
+            console().print(_pretty(f"{title}: {first}", (headings[1:], [r[1:] for r in group])))
+
+
+def _pretty(title: str, lines: Lines) -> Table:
+    """A table without the columns that are the same in all rows: the title says these."""
+    headings, rows = lines
+    shown = []
+    for number, heading in enumerate(headings):
+        cells = {row[number] for row in rows}
+        if len(cells) > 1 or len(rows) == 1:
+            shown.append(number)
+        elif cells != {"-"}:
+            title += f", {heading} {cells.pop()}"
+    pretty = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number in shown:
+        pretty.add_column(headings[number])
+    for row in rows:
+        pretty.add_row(*(row[number] for number in shown))
+    return pretty
+
+
+def _print_names() -> None:
+    from .methods import METHODS
+    from .presets import PRESETS
+    from .problems import DATA
+    from .steps import STEPS
+
+    groups: dict[str, dict[str, Any]] = {
+        "Data": {name: source.about for name, source in DATA.items()},
+        "Methods": {name: method.family for name, method in METHODS.items()},
+        "Affinity steps": {name: step.about for name, step in STEPS.items()},
+        "Presets": {name: make.__doc__ for name, make in PRESETS.items()},
+    }
+    for title, names in groups.items():
+        table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")
+        for name, about in names.items():
+            table.add_row(name, about)
+        console().print(table)

@@ -1,0 +1,232 @@
+"""The study of clusters: data x features x methods x settings x affinity steps x seeds."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from ...datasets.root import data_root
+from ...solvers import clustering_accuracy, connectivity
+from ...solvers.clustering.spectral import spectral_labels_by_seed
+from ...solvers.solution import Array
+from .features import check_features, features_of
+from .fitting import Fitted, fit, quality, warm_up
+from .methods import BUILT_IN, Method, code_of, find_method, know
+from .problems import Problem, content_of, make_problem, reads_files, trials_of
+from .selection import select_settings, selection_score
+from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
+from .study import Job, Options, Study, run_jobs
+from .summary import cluster_lines, distance_lines, quality_lines
+
+OWN = "own affinity"
+NO_STEPS = "none"
+
+
+def clusters_study(
+    data: Sequence[str],
+    methods: Sequence[str],
+    *,
+    name: str = "clusters",
+    about: str = "Clusters of every method, by its affinity steps.",
+    features: Sequence[str] = ("unit",),
+    steps: Sequence[str] | None = None,
+    settings: dict[str, list[dict[str, Any]]] | None = None,
+    n_trials: int | None = None,
+    n_fits: int = 1,
+    label_tuned: bool = False,
+    figures: dict[str, Any] | None = None,
+) -> Study:
+    """Study of the methods named on the data sets named.
+
+    Parameters
+    ----------
+    data, methods, features : sequence of str
+        Names, as `make_problem`, `find_method` and `features_of` know them.
+    steps : sequence of str, optional
+        Chains of affinity steps for every method with coefficients; None takes each method's own.
+    settings : dict, optional
+        Settings to try for a method, instead of its grid.
+    n_trials : int, optional
+        Random trials of each data set; None is all of them, or 5 of generated data.
+    n_fits : int, default=1
+        Fits of each learned method, by as many seeds.
+    label_tuned : bool, default=False
+        Add the settings with the best accuracy, marked as such.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown.
+    """
+    found = [find_method(method) for method in methods]
+    for chain in steps or ():
+        check_chain(chain)
+    for names in features:
+        check_features(names)
+
+    def run(options: Options) -> pd.DataFrame:
+        home = str(data_root(options.data_home))
+        jobs = [
+            job
+            for source in data
+            for trial in trials_of(source, n_trials=n_trials, seed=options.seed, data_home=home)
+            for job in _jobs(source, trial, home, found, features, steps, settings, n_fits, options)
+        ]
+        own = [method for method in found if method.name not in BUILT_IN]
+        table = run_jobs(cluster_job, jobs, options, setup=partial(know, own))
+        return select_settings(table, label_tuned=label_tuned)
+
+    more = {
+        "Solver quality": quality_lines,
+        "Distance to the certified solution": distance_lines,
+    }
+    return Study(name, about, run, cluster_lines, figures or {}, more)
+
+
+def _jobs(
+    data: str,
+    trial: str,
+    home: str,
+    methods: Sequence[Method],
+    features: Sequence[str],
+    steps: Sequence[str] | None,
+    settings: dict[str, list[dict[str, Any]]] | None,
+    n_fits: int,
+    options: Options,
+) -> list[Job]:
+    return [
+        {
+            "data": data,
+            "trial": trial,
+            "seed": options.seed,
+            "data_home": home if reads_files(data) else None,
+            "content": content_of(data),
+            "features": names,
+            "method": method.name,
+            "code": code_of(method),
+            "settings": chosen,
+            "steps": list(steps or method.steps),
+            "fit_seed": fit_seed,
+            "seeds": options.seeds,
+        }
+        for names in features
+        for method in methods
+        for chosen in (settings or {}).get(method.name, method.settings)
+        for fit_seed in range(
+            options.seed, options.seed + (n_fits if method.family == "learned" else 1)
+        )
+    ]
+
+
+def cluster_job(
+    *,
+    data: str,
+    trial: str,
+    seed: int,
+    data_home: str | None,
+    content: str | None,
+    features: str,
+    method: str,
+    code: str | None,
+    settings: dict[str, Any],
+    steps: list[str],
+    fit_seed: int,
+    seeds: list[int],
+) -> list[dict[str, Any]]:
+    """Rows of one method with one setting on one problem: a row for each chain and seed."""
+    problem = make_problem(data, trial, seed=seed, data_home=data_home)
+    X = features_of(features, problem)
+    way = find_method(method)
+    warm_up(method)
+    fitted = fit(way, X, problem.n_clusters, fit_seed, settings)
+    about = {
+        "data": data,
+        "trial": trial,
+        "n_points": len(X),
+        "n_features": X.shape[1],
+        "n_clusters": problem.n_clusters,
+        "features": features,
+        "method": method,
+        "family": way.family,
+        "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
+        "fit_seed": fit_seed,
+        **quality(way, fitted, X, problem.labels),
+    }
+    rows = _clusters(way, fitted, X, problem, settings, steps, seeds)
+    return [about | row for row in rows]
+
+
+def _clusters(
+    method: Method,
+    fitted: Fitted,
+    X: Array,
+    problem: Problem,
+    settings: dict[str, Any],
+    steps: list[str],
+    seeds: list[int],
+) -> list[dict[str, Any]]:
+    if fitted.coef is None and fitted.affinity is None:
+        return _by_labels(method, fitted, X, problem, settings, seeds)
+    rows = []
+    for chain in steps if fitted.coef is not None else [OWN]:
+        if chain != OWN and is_dense(chain) and len(X) > DENSE_ROWS:
+            note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
+            rows.append({"steps": chain, "note": note})
+            continue
+        start = time.process_time()
+        affinity = (
+            fitted.affinity if chain == OWN else affinity_of(chain, fitted.coef, problem.n_clusters)
+        )
+        made = time.process_time()
+        found = spectral_labels_by_seed(affinity, problem.n_clusters, seeds)
+        cut = time.process_time()
+        of_chain = {
+            "steps": chain,
+            "steps_seconds": made - start,
+            "spectral_seconds": (cut - made) / len(seeds),
+            "connectivity": _connectivity(affinity, problem.labels),
+            "selection_score": selection_score(affinity, found[0], problem.n_clusters),
+        }
+        rows += [
+            of_chain | {"seed": seed} | scores(problem.labels, labels)
+            for seed, labels in zip(seeds, found, strict=True)
+        ]
+    return rows
+
+
+def _by_labels(
+    method: Method,
+    fitted: Fitted,
+    X: Array,
+    problem: Problem,
+    settings: dict[str, Any],
+    seeds: list[int],
+) -> list[dict[str, Any]]:
+    rows = []
+    random = hasattr(fitted.model, "random_state")
+    for seed in seeds:
+        labels = (
+            fit(method, X, problem.n_clusters, seed, settings).labels if random else fitted.labels
+        )
+        rows.append({"steps": NO_STEPS, "seed": seed} | scores(problem.labels, labels))
+    return rows
+
+
+def scores(true: Array, found: Array) -> dict[str, float]:
+    """ME-1 over the points that belong to a cluster: all but outliers."""
+    known = true >= 0
+    true, found = true[known], found[known]
+    return {
+        "accuracy": clustering_accuracy(true, found),
+        "nmi": float(normalized_mutual_info_score(true, found)),
+        "ari": float(adjusted_rand_score(true, found)),
+    }
+
+
+def _connectivity(affinity: Any, labels: Array) -> float:
+    known = np.flatnonzero(labels >= 0)
+    return connectivity(affinity[known][:, known], labels[known])

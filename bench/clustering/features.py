@@ -1,0 +1,90 @@
+"""Features of a problem's points by name."""
+
+from collections.abc import Callable
+
+import numpy as np
+from sklearn.preprocessing import normalize
+
+from ... import datasets
+from ...solvers.solution import Array
+from .problems import Problem
+
+
+def features_of(name: str, problem: Problem) -> Array:
+    """Features by name.
+
+    ``raw`` are the points as they are. ``pca-D`` are the coordinates along their D leading right
+    singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
+    and ``fourier-D`` those of the square roots of its `fourier_energies`. ``unit-NAME`` are the
+    features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
+    another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1, and ``4n`` is ``pca-D``
+    with D four times the number of clusters.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or images are needed and there are none.
+    """
+    return _parse(name)(problem)
+
+
+def check_features(name: str) -> str:
+    """Return `name` if it is known.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message lists what is allowed.
+    """
+    _parse(name)
+    return name
+
+
+def _parse(name: str) -> Callable[[Problem], Array]:
+    if name == "unit":
+        return _parse("unit-raw")
+    if name.startswith("unit-"):
+        inner = _parse(name.removeprefix("unit-"))
+        return lambda problem: normalize(inner(problem))
+    if name in _FEATURES:
+        return _FEATURES[name]
+    kind, _, size = name.partition("-")
+    if kind in _SIZED and size.isdecimal() and int(size) > 0:
+        return lambda problem: _SIZED[kind](problem, int(size))
+    allowed = [*_FEATURES, "unit", *(f"{kind}-D" for kind in _SIZED)]
+    raise ValueError(f"features: must be among {', '.join(allowed)} or unit-NAME; got {name!r}")
+
+
+def _pca(problem: Problem, dimension: int) -> Array:
+    return _principal(problem.X, dimension)
+
+
+def _fourier(problem: Problem, dimension: int) -> Array:
+    return _principal(np.sqrt(datasets.fourier_energies(_images(problem))), dimension)
+
+
+def _scattering(problem: Problem, dimension: int) -> Array:
+    return _principal(datasets.scattering_features(_images(problem)), dimension)
+
+
+def _images(problem: Problem) -> Array:
+    if problem.images is None:
+        raise ValueError(f"features: need images, and {problem.name} has none")
+    return problem.images
+
+
+def _principal(X: Array, dimension: int) -> Array:
+    return datasets.pca_features(X, min(dimension, *X.shape))
+
+
+_FEATURES: dict[str, Callable[[Problem], Array]] = {
+    "raw": lambda problem: problem.X,
+    "2F": lambda problem: problem.X,
+    "2F+1": lambda problem: datasets.homogeneous_coordinates(problem.X),
+    "4n": lambda problem: _pca(problem, 4 * problem.n_clusters),
+}
+_SIZED: dict[str, Callable[[Problem, int], Array]] = {
+    "pca": _pca,
+    "fourier": _fourier,
+    "scattering": _scattering,
+}

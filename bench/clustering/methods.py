@@ -1,0 +1,236 @@
+"""Clustering methods by name: solved, baselines, learned, and those of a user."""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+STEPS = ("PP-2a", "PP-1 mass=0.7, PP-2", "PP-2b, PP-2a", "PP-3", "PP-4", "PP-5", "keep-largest n=3")
+
+Family = Literal["solved", "baseline", "learned", "user"]
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """``make(n_clusters=, random_state=, n_jobs=, **settings)`` returns an estimator.
+
+    Any estimator with ``fit_predict``. Where it leaves ``coef_``, the chains of affinity `steps`
+    are applied to these; where it leaves ``affinity_matrix_`` alone, the spectral step; else its
+    labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
+    of each setting, the default first. Where the coefficients approximate a solved problem,
+    ``problem(estimator, X)`` gives the arguments ``lam`` and ``l1_ratio`` of the
+    `sparse_self_expression` of the points, or of their `unit_rows`.
+    """
+
+    name: str
+    family: Family
+    make: Callable[..., Any]
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    steps: Sequence[str] = STEPS
+    problem: Callable[[Any, Any], dict[str, Any]] | None = None
+    unit_rows: bool = False
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """All combinations of the grid."""
+        return [
+            dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())
+        ]
+
+
+def register_method(method: Method) -> None:
+    """Add a method, so that `find_method` and the command know it by name.
+
+    Raises
+    ------
+    ValueError
+        If another one has that name.
+    """
+    if METHODS.get(method.name, method) is not method:
+        raise ValueError(f"method: {method.name!r} is registered already")
+    METHODS[method.name] = method
+
+
+def find_method(name: str) -> Method:
+    """The method of that name, or of the user's class ``package.module:Class``.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the message lists what is allowed.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        allowed = ", ".join(METHODS)
+        raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
+    method = Method(name, "user", estimator(name))
+    try:
+        made = method.make(n_clusters=2, random_state=0, n_jobs=1)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(f"method: cannot make {name!r}: {error}") from error
+    if not hasattr(made, "fit_predict"):
+        raise ValueError(f"method: {name!r} has no fit_predict")
+    return method
+
+
+def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
+    """Maker of an estimator by ``package.module:Class``, imported when it is made.
+
+    What it is called with goes to the constructor as far as that takes it; settings always do.
+    """
+
+    def make(n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any) -> Any:
+        module, _, name = path.partition(":")
+        found = getattr(import_module(module), name)
+        known = inspect.signature(found).parameters
+        common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
+        common = {key: value for key, value in common.items() if key in known}
+        return found(**common | fixed | settings)
+
+    make.path = path  # type: ignore[attr-defined]
+    return make
+
+
+def code_of(method: Method) -> str | None:
+    """Hash of the source file of a user's method, by which its results are known."""
+    if method.name in BUILT_IN:
+        return None
+    path = getattr(method.make, "path", None)
+    module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
+    file = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+
+
+def know(methods: Sequence[Method]) -> None:
+    """Make a worker know the user's methods, and where modules in the present folder are."""
+    here = str(Path.cwd())
+    if methods and here not in sys.path:
+        sys.path.append(here)
+    METHODS.update({method.name: method for method in methods if ":" not in method.name})
+
+
+_SOLVERS = "twinsolve.solvers"
+_LEARNED = "twinsolve.unrolled.clustering"
+_GAMMAS = {"gamma": (50.0, 5.0, 20.0, 200.0)}
+_NEIGHBORS = {"n_neighbors": (5, 3, 10)}
+_LAMS = {"lam": (None, 1e-3, 1e-1)}
+
+
+def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
+    return Method(name, "solved", estimator(f"{_SOLVERS}:{path}", **fixed), grid)
+
+
+def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
+    """The Lasso with ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``."""
+    from ...solvers import lam_max
+
+    largest = lam_max(X, X, zero_diagonal=True)
+    return {"lam": (largest + (largest <= 0)) / model.gamma}
+
+
+def _network_penalty(model: Any, X: Any) -> dict[str, Any]:
+    """The elastic net of unit rows with ``lam = 2 / gamma``."""
+    return {"lam": 2 / model.gamma, "l1_ratio": model.l1_ratio}
+
+
+def _unrolled(train_on: str) -> Method:
+    path = f"{_LEARNED}:UnrolledSubspaceClustering"
+    return Method(
+        f"unrolled ({train_on})",
+        "learned",
+        estimator(path, train_on=train_on),
+        _GAMMAS,
+        problem=_relative_penalty,
+    )
+
+
+def _attention(operator: str) -> Method:
+    path = f"{_LEARNED}:AttentionSubspaceClustering"
+    grid = {"temperature": (10.0, 3.0, 30.0)}
+    name = f"attention ({operator.replace('_', ' ')})"
+    return Method(name, "learned", estimator(path, operator=operator), grid)
+
+
+def _make_attention_ista(
+    n_clusters: int, random_state: int | None, n_jobs: int, *, n_iter: int, lam: float
+) -> Any:
+    from ...unrolled import SparseCoding
+
+    operator = SparseCoding(lam, n_iter=n_iter, zero_diagonal=True)
+    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
+    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=1.0)
+
+
+def _attention_penalty(model: Any, X: Any) -> dict[str, Any]:
+    """The Lasso of unit rows: queries and keys are these times the fourth root of n_features."""
+    return {"lam": float(model.operator.lam()) / X.shape[1] ** 0.5}
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        _solved("SSC", "SparseSubspaceClustering", _GAMMAS),
+        _solved("SSC affine", "SparseSubspaceClustering", _GAMMAS, affine=True),
+        _solved("SSC outliers", "OutlierSubspaceClustering", {"alpha": (20.0, 5.0, 50.0)}),
+        _solved("SSC nonnegative", "SparseSubspaceClustering", _GAMMAS, nonnegative=True),
+        _solved("EnSC", "ElasticNetSubspaceClustering", _GAMMAS | {"l1_ratio": (0.9, 0.5)}),
+        _solved("OMP", "OMPSubspaceClustering", {"n_nonzero": (5, 3, 10)}),
+        _solved("LSR", "LeastSquaresSubspaceClustering", _LAMS),
+        _solved("LSR zero diagonal", "LeastSquaresSubspaceClustering", _LAMS, zero_diagonal=True),
+        _solved("LRR", "LowRankRepresentationClustering", {"lam": (None,)}),
+        _solved("LRSC", "LowRankSubspaceClustering", _LAMS),
+        _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3)}, tol=1e-4),
+        _solved("LLE weights", "LocallyLinearSubspaceClustering", _NEIGHBORS),
+        Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
+        Method(
+            "spectral RBF",
+            "baseline",
+            estimator("sklearn.cluster:SpectralClustering"),
+            {"gamma": (1.0, 0.1, 10.0)},
+        ),
+        Method(
+            "kNN graph",
+            "baseline",
+            estimator(f"{_SOLVERS}:NearestNeighborClustering"),
+            _NEIGHBORS,
+        ),
+        Method(
+            "TSC",
+            "baseline",
+            estimator(f"{_SOLVERS}:ThresholdingSubspaceClustering"),
+            _NEIGHBORS,
+        ),
+        Method(
+            "k-subspaces",
+            "baseline",
+            estimator(f"{_SOLVERS}:KSubspaces"),
+            {"dimension": (4, 2, 8)},
+        ),
+        *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
+        *(_attention(operator) for operator in ("softmax", "sparsemax", "ridge", "low_rank")),
+        Method(
+            "attention (ISTA)",
+            "learned",
+            _make_attention_ista,
+            {"n_iter": (10, 50), "lam": (0.2, 1.0)},
+            problem=_attention_penalty,
+            unit_rows=True,
+        ),
+        Method(
+            "SENet",
+            "learned",
+            estimator(f"{_LEARNED}:SelfExpressiveSubspaceClustering"),
+            {"gamma": (200.0, 50.0)},
+            (*STEPS, "nearest-rows n=3"),
+            problem=_network_penalty,
+            unit_rows=True,
+        ),
+    )
+}
+BUILT_IN = frozenset(METHODS)

@@ -1,0 +1,177 @@
+"""Presets by name: tuples of studies, made when asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .clusters import clusters_study
+from .figures import draw_errors
+from .methods import METHODS
+from .study import Study
+
+QUICK_DATA = (
+    "digits:n_points=300",
+    "synthetic:n_samples=40,n_subspaces=5,noise=0.3",
+    "manifolds:n_samples=60,n_manifolds=4,noise=0.05",
+)
+QUICK_STEPS = ("PP-2a", "PP-2b, PP-2a", "PP-4")
+_JOINT = {"LRR", "LRSSC"}  # a singular value decomposition in each of many iterations
+_IMAGE_STEPS = ("PP-2a", "PP-2b, PP-2a", "PP-1 mass=0.7, PP-2", "PP-3", "PP-4", "keep-largest n=3")
+
+
+def quick() -> tuple[Study, ...]:
+    """Packaged data, every method at its first setting."""
+    first = {name: method.settings[:1] for name, method in METHODS.items()}
+    first["SENet"] = [settings | {"max_iter": 300} for settings in first["SENet"]]
+    return (
+        clusters_study(
+            QUICK_DATA,
+            list(METHODS),
+            about="Every method at its default setting, on packaged and generated data.",
+            steps=QUICK_STEPS,
+            settings=first,
+            n_trials=1,
+            figures={"errors.png": draw_errors},
+        ),
+    )
+
+
+def coil20() -> tuple[Study, ...]:
+    """The turned objects of COIL-20 by every method but the slowest."""
+    from .out_of_sample import out_of_sample_study
+
+    methods = [name for name in METHODS if name not in _JOINT]
+    return (
+        clusters_study(
+            ["coil20"],
+            methods,
+            about="COIL-20 by every method, settings chosen without labels.",
+            features=("unit",),
+            steps=_IMAGE_STEPS,
+            n_fits=5,
+            figures={"errors.png": draw_errors},
+        ),
+        out_of_sample_study(("COIL-20",)),
+    )
+
+
+def hopkins() -> tuple[Study, ...]:
+    """All 155 sequences by the recipes, by every solved method and by motion segmentation."""
+    from .motion import frames_study, motion_study
+
+    return motion_study(), frames_study()
+
+
+def yaleb() -> tuple[Study, ...]:
+    """Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."""
+    from .coefficient_figure import coefficient_study
+    from .faces import faces_study
+    from .out_of_sample import out_of_sample_study
+
+    methods = [name for name in METHODS if name not in _JOINT]
+    return (
+        faces_study(),
+        clusters_study(
+            ["yaleb-10", "yaleb-38"],
+            methods,
+            about="10 and 38 persons by every method, settings chosen without labels.",
+            features=("unit-pca-200",),
+            steps=_IMAGE_STEPS,
+            n_fits=5,
+            figures={"errors.png": draw_errors},
+        ),
+        out_of_sample_study(("Yale B 10",)),
+        coefficient_study(("Yale B 10",)),
+    )
+
+
+def synthetic() -> tuple[Study, ...]:
+    """Generated subspaces: every method, phase transitions, layers and held-out points."""
+    from .layers import layers_study
+    from .out_of_sample import out_of_sample_study
+    from .phase import phase_study
+    from .scaling import scaling_study
+    from .self_expressive import self_expressive_study
+
+    problems = [
+        "synthetic:n_samples=50,n_subspaces=5,noise=0.3",
+        "synthetic:n_samples=50,n_subspaces=5,noise=0.3,affine=True",
+        "synthetic:n_samples=50,n_subspaces=4,n_features=40,angle=0.6,noise=0.2",
+    ]
+    return (
+        clusters_study(
+            problems,
+            list(METHODS),
+            about="Every method on unions of random, affine and close subspaces.",
+            n_fits=5,
+            figures={"errors.png": draw_errors},
+        ),
+        phase_study(),
+        layers_study(),
+        out_of_sample_study(("noisy subspaces", "digits")),
+        self_expressive_study(),
+        scaling_study(),
+    )
+
+
+def manifolds() -> tuple[Study, ...]:
+    """Curved manifolds, from subspaces to strongly bent ones."""
+    return (
+        clusters_study(
+            [
+                f"manifolds:n_samples=60,n_manifolds=4,curvature={curvature},noise=0.05"
+                for curvature in (0.0, 0.5, 1.0)
+            ]
+            + ["manifolds:n_samples=60,n_manifolds=3,shape='roll',curvature=0.5"],
+            list(METHODS),
+            about="Every method on closed curved manifolds and on rolled sheets.",
+            n_fits=5,
+            figures={"errors.png": draw_errors},
+        ),
+    )
+
+
+def large() -> tuple[Study, ...]:
+    """The 50,000 training images of CIFAR-10, without any matrix of all pairs of them."""
+    settings: dict[str, list[dict[str, Any]]] = {
+        "SSC": [{"gamma": 20.0, "tol": 1e-2}],
+        "EnSC": [{"gamma": 20.0, "l1_ratio": 0.9, "tol": 1e-2}],
+        "OMP": [{"n_nonzero": 5}],
+        "kNN graph": [{"n_neighbors": 5}],
+        "SENet": [{"max_iter": 2000, "batch_size": 200}],
+        "k-means": [{}],
+    }
+    return (
+        clusters_study(
+            ["cifar10"],
+            list(settings),
+            about="50,000 images; solved to a relative gap of 1e-2.",
+            features=("unit-pca-200", "unit-scattering-500"),
+            steps=("PP-2a", "PP-2b, PP-2a", "keep-largest n=3"),
+            settings=settings,
+            figures={"errors.png": draw_errors},
+        ),
+    )
+
+
+PRESETS: dict[str, Callable[[], tuple[Study, ...]]] = {
+    "quick": quick,
+    "hopkins": hopkins,
+    "yaleb": yaleb,
+    "coil20": coil20,
+    "synthetic": synthetic,
+    "manifolds": manifolds,
+    "large": large,
+}
+
+
+def find_preset(name: str) -> tuple[Study, ...]:
+    """The studies of a preset.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name; the message lists what is allowed.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"preset: must be among {', '.join(PRESETS)}; got {name!r}")
+    return PRESETS[name]()

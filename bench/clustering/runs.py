@@ -1,0 +1,45 @@
+"""Studies that are run one after another, and what they leave on disk."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..results import provenance, write_summary, write_table
+from ..terminal import markdown, progress
+from .study import Options, Study
+
+
+def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:
+    """Tables of the studies by their names; progress is told for each."""
+    return {
+        study.name: study.run(
+            replace(options, progress=progress(study.name)) if options.progress is None else options
+        )
+        for study in studies
+    }
+
+
+def write_studies(
+    title: str,
+    studies: Sequence[Study],
+    tables: dict[str, pd.DataFrame],
+    settings: dict[str, Any],
+    remarks: Sequence[str],
+    directory: Path,
+) -> None:
+    """Write table.json (the first study) and STUDY.json, figures, settings.json and summary.md."""
+    lines = [line for remark in remarks for line in (remark, "")]
+    for number, study in enumerate(studies):
+        table = tables[study.name]
+        write_table(table, directory, study.name if number else "table")
+        for name, draw in study.figures.items():
+            draw(table, directory / name)
+        lines += [f"## {study.name}", "", study.about, ""]
+        lines += [*markdown(*study.lines(table)), ""]
+        for heading, more in study.more.items():
+            lines += [f"### {heading}", "", *markdown(*more(table)), ""]
+        lines += [f"![{name}]({name})" for name in study.figures]
+    write_summary(title, lines, provenance(settings), directory)

@@ -1,0 +1,106 @@
+"""The study of clusters as a function."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from .clusters import clusters_study
+from .methods import METHODS
+from .presets import QUICK_DATA
+from .study import Options, Study
+
+
+def cluster(
+    data: Sequence[str] | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    features: Sequence[str] | None = None,
+    steps: Sequence[str] | None = None,
+    seed: int = 0,
+    n_seeds: int = 10,
+    n_trials: int | None = None,
+    n_jobs: int = 1,
+    label_tuned: bool = False,
+    data_home: str | None = None,
+    directory: Path | None = None,
+    progress: Callable[[Iterable, int], Iterable] | None = None,
+) -> pd.DataFrame:
+    """Cluster data sets by solved and learned coefficients: one tidy table.
+
+    Parameters
+    ----------
+    data : sequence of str, optional
+        Data sets by name, such as ``"digits"``, ``"digits:n_points=500"`` or
+        ``"synthetic:noise=0.3"``, or files ``.npz``, ``.mat``, ``.csv`` with points and labels.
+        None is packaged and generated data.
+    methods : sequence of str, optional
+        Names of methods, or ``"package.module:Class"`` for any estimator with ``fit_predict``.
+        None is all that are registered.
+    features : sequence of str, optional
+        None is ``["unit"]``: rows of unit norm.
+    steps : sequence of str, optional
+        Chains of affinity steps, such as ``"PP-1 mass=0.7, PP-2"``; None takes each method's own.
+    seed : int, default=0
+        First seed of k-means; also seeds generated data, subsets and fits.
+    n_seeds : int, default=10
+        Seeds of k-means.
+    n_trials : int, optional
+        Random trials of each data set; None is all of them, or 5 of generated data.
+    n_jobs : int, default=1
+        Processes; ``joblib.parallel_config`` may name another backend.
+    label_tuned : bool, default=False
+        Append the settings with the best accuracy, marked ``labels`` in the column ``selection``.
+    data_home : str, optional
+        The data root.
+    directory : Path, optional
+        Folder that keeps finished jobs, which are read instead of run again.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over the jobs.
+
+    Returns
+    -------
+    DataFrame
+        A row for each problem, features, method, setting, fit, chain of steps and seed of k-means:
+        accuracy, NMI and ARI; processor seconds and memory of the fit; objective and certified gap
+        where the method has them; ``subspace_error`` (ME-2), ``connectivity`` (ME-3), distances to
+        the certified solution (ME-4); ``selection_score`` and ``selection``, which is
+        ``label-free`` in rows whose setting was chosen without labels.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files of a data set are missing.
+    ValueError
+        If a name or a number is not allowed, or a file is broken.
+
+    Examples
+    --------
+    >>> from twinsolve.bench import cluster
+    >>> table = cluster(["digits:n_points=60"], methods=["k-means"], n_seeds=2)
+    >>> table[["method", "seed", "selection"]].values.tolist()
+    [['k-means', 0, 'label-free'], ['k-means', 1, 'label-free']]
+    """
+    if seed < 0 or n_seeds < 1:
+        raise ValueError(f"seed: must be >= 0 and n_seeds >= 1, got {seed} and {n_seeds}")
+    study = custom_study(data, methods, features, steps, n_trials, label_tuned)
+    return study.run(Options(seed, n_seeds, n_jobs, data_home, directory, progress))
+
+
+def custom_study(
+    data: Sequence[str] | None,
+    methods: Sequence[str] | None,
+    features: Sequence[str] | None,
+    steps: Sequence[str] | None,
+    n_trials: int | None,
+    label_tuned: bool,
+) -> Study:
+    """The study of what a user asks for; what is left out has the defaults of `cluster`."""
+    return clusters_study(
+        data or QUICK_DATA,
+        methods or list(METHODS),
+        features=features or ("unit",),
+        steps=steps,
+        n_trials=n_trials,
+        label_tuned=label_tuned,
+    )

@@ -1,0 +1,182 @@
+"""CIFAR-10 from the binary batches or from class folders of pictures; never from pickles."""
+
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from .files import image_rows, naming, picture_reader
+from .root import first_data_file
+
+_SOURCE = (
+    "CIFAR-10 (Krizhevsky, Learning multiple layers of features from tiny images, 2009) as the "
+    "binary version, or as class folders of pictures, train/CLASS/NAME and test/CLASS/NAME"
+)
+_PLACES = (
+    "cifar-10-batches-bin",
+    "cifar-10-binary.tar.gz",
+    "cifar-10-images",
+    "cifar-10-images.tar.xz",
+)
+_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
+)  # fmt: skip
+_SIZES = {"train": 50_000, "test": 10_000}
+_BATCHES = {
+    "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+_RECORD = 1 + 3 * 32 * 32
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+def fetch_cifar10(
+    *, subset: str = "train", data_home: str | None = None, return_X_y: bool = False
+) -> Bunch:
+    """Load CIFAR-10: 60,000 colour images of 10 classes.
+
+    Read from the first of these that the folder holds: ``cifar-10-batches-bin`` (the binary
+    version, unpacked), ``cifar-10-binary.tar.gz`` (the same as published), ``cifar-10-images``
+    (class folders of JPEG or PNG files) and ``cifar-10-images.tar.xz`` (the same, packed).
+    Archives are read once from front to back, and nothing is unpacked to disk.
+
+    Parameters
+    ----------
+    subset : {"train", "test", "all"}, default="train"
+        The 50,000 training images, the 10,000 test images, or the ones after the others.
+    data_home : str, optional
+        Folder that holds the files. None is the folder in the environment variable
+        TWINSOLVE_DATA, else the user's cache folder.
+    return_X_y : bool, default=False
+        Return ``(data, target)`` instead of a Bunch.
+
+    Returns
+    -------
+    Bunch
+        ``images``: uint8 ndarray of shape (n_images, 32, 32, 3); ``data``: the same as float32
+        rows of 3,072 grey levels, 0 to 255; ``target``: classes 0 to 9; ``target_names``;
+        ``DESCR``. Images of the binary version come in its order, pictures by class and name.
+        JPEG files differ slightly from the original pixels.
+
+    Raises
+    ------
+    FileNotFoundError
+        If none of the files is there: names them, the folder and where the data set comes from.
+    ValueError
+        If a file is damaged or images are missing, or `subset` is unknown.
+    ImportError
+        If pictures are to be read and pillow is not installed.
+
+    Examples
+    --------
+    >>> from twinsolve.datasets import fetch_cifar10
+    >>> fetch_cifar10(subset="test").data.shape  # doctest: +SKIP
+    (10000, 3072)
+    """
+    parts = subset_parts(subset)
+    path = first_data_file(_PLACES, data_home, _SOURCE)
+    if "bin" in path.name:
+        images, target = _binary(path, parts)
+    else:
+        images, target = _pictures(path, parts)
+    data = image_rows(images).astype(np.float32)
+    if return_X_y:
+        return data, target
+    return Bunch(
+        data=data, images=images, target=target, target_names=list(_CLASSES), DESCR=_SOURCE
+    )
+
+
+def subset_parts(subset: str) -> tuple[str, ...]:
+    """Parts of a data set that `subset` asks for."""
+    if subset not in ("train", "test", "all"):
+        raise ValueError(f"subset: must be 'train', 'test' or 'all', got {subset!r}")
+    return ("train", "test") if subset == "all" else (subset,)
+
+
+def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    batches = {name for part in parts for name in _BATCHES[part]}
+    members = _members(path, lambda names: names[-1] in batches)
+    found = {names[-1]: content for names, content in members}
+    records = []
+    for part in parts:
+        for name in _BATCHES[part]:
+            expected = _SIZES[part] // len(_BATCHES[part]) * _RECORD
+            content = found.get(name, b"")
+            if len(content) != expected:
+                raise ValueError(f"{path}: {name} has {len(content)} bytes instead of {expected}")
+            records.append(np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD))
+    rows = np.concatenate(records)
+    if rows[:, 0].max() >= len(_CLASSES):
+        raise ValueError(f"{path}: holds labels above {len(_CLASSES) - 1}")
+    images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), rows[:, 0].astype(np.int64)
+
+
+def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    read = picture_reader()
+    found: dict[tuple[int, int, str], np.ndarray] = {}
+    for names, content in _members(path, lambda names: _is_picture(names, parts)):
+        place = f"{path}: {'/'.join(names)}"
+        image = read(io.BytesIO(content), place, "RGB")
+        if image.shape != (32, 32, 3):
+            raise ValueError(f"{place}: must be 32 x 32, got {image.shape[1]} x {image.shape[0]}")
+        found[parts.index(names[-3]), _CLASSES.index(names[-2]), names[-1]] = image
+    for index, part in enumerate(parts):
+        counts = np.bincount([key[1] for key in found if key[0] == index], minlength=10)
+        if (counts != _SIZES[part] // 10).any():
+            raise ValueError(
+                f"{path}: must hold {_SIZES[part] // 10} pictures a class in {part}, "
+                f"got {dict(zip(_CLASSES, counts.tolist(), strict=True))}"
+            )
+    keys = sorted(found)
+    return np.stack([found[key] for key in keys]), np.array([key[1] for key in keys])
+
+
+def _is_picture(names: list[str], parts: tuple[str, ...]) -> bool:
+    return (
+        len(names) > 2
+        and names[-3] in parts
+        and names[-2] in _CLASSES
+        and names[-1].lower().endswith(_SUFFIXES)
+    )
+
+
+def _members(path: Path, wanted: Callable[[list[str]], bool]) -> Iterator[tuple[list[str], bytes]]:
+    """Name parts and content of the wanted files in a folder or an archive."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            names = list(file.relative_to(path.parent).parts)
+            if wanted(names) and file.is_file():
+                yield names, file.read_bytes()
+        return
+    unpack = gzip.open if path.suffix == ".gz" else lzma.open
+    # The files are decoded outside of `naming`, so that a damaged one is named itself.
+    with ExitStack() as stack:
+        with naming(path, "tar archive"):
+            stream = stack.enter_context(unpack(path))
+            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
+        while (found := _next_file(path, archive, wanted)) is not None:
+            yield found
+        with naming(path, "tar archive"):
+            while stream.read(1 << 20):  # to the end, where the checksum is
+                pass
+
+
+def _next_file(
+    path: Path, archive: tarfile.TarFile, wanted: Callable[[list[str]], bool]
+) -> tuple[list[str], bytes] | None:
+    with naming(path, "tar archive"):
+        while (member := archive.next()) is not None:
+            names = member.name.split("/")
+            if member.isfile() and wanted(names):
+                content = archive.extractfile(member)
+                assert content is not None
+                return names, content.read()
+    return None

@@ -1,0 +1,88 @@
+"""Reading data files: what is damaged or foreign is named, and nothing in a file is executed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.io import loadmat
+from scipy.sparse import issparse
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+@contextmanager
+def naming(place: Path | str, kind: str) -> Iterator[None]:
+    """Turn what a parser raises on a damaged file into a ValueError that names the file."""
+    try:
+        yield
+    except (ImportError, MemoryError, FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # parsers raise nearly anything on damaged bytes
+        raise ValueError(f"{place}: truncated, corrupted or no {kind} file ({error})") from error
+
+
+def read_mat(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a MATLAB file, of version 7.3 too, by name."""
+    if is_hdf5(path):
+        return {name: array.T for name, array in read_hdf5(path).items()}
+    with naming(path, "MATLAB"):
+        content = loadmat(path)
+    return {
+        name: value.toarray() if issparse(value) else value
+        for name, value in content.items()
+        if not name.startswith("__")
+    }
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether HDF5 starts at once or, as in MATLAB 7.3, after 512 bytes."""
+    with open(path, "rb") as file:
+        start = file.read(520)
+    return start[:8] == _HDF5_MAGIC or start[512:] == _HDF5_MAGIC
+
+
+def read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """Read the numeric arrays of an HDF5 file by their names, those in groups as group/name."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(f"{path}: HDF5 needs h5py: pip install 'twinsolve[bench]'") from error
+
+    arrays: dict[str, np.ndarray] = {}
+
+    def keep(name: str, thing: Any) -> None:
+        if isinstance(thing, h5py.Dataset) and thing.dtype.kind in "biuf":
+            arrays[name] = thing[()]
+
+    with naming(path, "HDF5"), h5py.File(path, "r") as file:
+        file.visititems(keep)
+    return arrays
+
+
+def picture_reader() -> Callable[[Any, Path | str, str], np.ndarray]:
+    """Return a function that decodes a picture, from a path or an open file, in a mode."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("pictures need pillow: pip install 'twinsolve[bench]'") from error
+
+    def read(source: Any, place: Path | str, mode: str) -> np.ndarray:
+        with naming(place, "picture"), Image.open(source) as picture:
+            return np.asarray(picture.convert(mode))
+
+    return read
+
+
+def whole_labels(values: np.ndarray, place: Path | str) -> np.ndarray:
+    """Labels counted from 0; refuses what is not a vector of whole numbers."""
+    labels = np.asarray(values).ravel()
+    if labels.dtype.kind not in "biuf" or not labels.size or not (labels == np.rint(labels)).all():
+        raise ValueError(f"{place}: labels must be whole numbers")
+    return labels.astype(np.int64) - int(labels.min())
+
+
+def image_rows(images: np.ndarray) -> np.ndarray:
+    """One image a row."""
+    return images.reshape(len(images), -1)

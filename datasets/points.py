@@ -1,0 +1,196 @@
+"""Points and labels in a user's own files."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from .files import naming, read_mat
+
+_DATA_NAMES = ("X", "x", "data", "fea", "features")
+_TARGET_NAMES = ("y", "target", "targets", "label", "labels", "gnd")
+
+
+def load_points(
+    path: str | Path, *, data_key: str | None = None, target_key: str | int | None = None
+) -> Bunch:
+    """Load points, and labels if there are any, from a ``.npz``, ``.mat`` or ``.csv`` file.
+
+    Nothing in a file is executed: NumPy archives with pickled objects are refused. MATLAB files of
+    version 7.3 need h5py. The first line of a ``.csv`` file is its header if none of its fields is
+    a number, or one is `target_key`.
+
+    Parameters
+    ----------
+    path : str or Path
+    data_key : str, optional
+        Array of ``.npz`` and ``.mat`` files that holds the points as rows. None takes the one
+        named X, x, data, fea or features, else the only matrix.
+    target_key : str or int, optional
+        Array that holds the labels, or column of a ``.csv`` file, by its name in the header or its
+        number (-1 is the last). None takes the array or column named y, target, targets, label,
+        labels or gnd, and no labels if there is none.
+
+    Returns
+    -------
+    Bunch
+        ``data``: ndarray of shape (n_samples, n_features), float32 if the file has it, else
+        float64; ``target``: labels counted from 0, or None; ``target_names``: the labels in the
+        file, sorted, ``target_names[target]`` gives them back, or None; ``feature_names``: the
+        header of a ``.csv`` file, or None; ``DESCR``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged or of another kind, a key is not in it, or the arrays are not
+        finite numbers of fitting shapes; the message says what the file holds.
+    ImportError
+        If the file needs h5py and it is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.datasets import load_points
+    >>> np.savez("points.npz", X=np.eye(3), y=["b", "a", "b"])
+    >>> points = load_points("points.npz")
+    >>> points.data.shape, points.target, points.target_names.tolist()
+    ((3, 3), array([1, 0, 1]), ['a', 'b'])
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"path: no file {path}")
+    feature_names = None
+    if path.suffix == ".csv":
+        if data_key is not None:
+            raise ValueError("data_key: a .csv file holds a single table, leave it out")
+        data, labels, feature_names = _read_csv(path, target_key)
+    elif path.suffix in (".npz", ".mat"):
+        arrays = _read_npz(path) if path.suffix == ".npz" else read_mat(path)
+        data, labels = _choose(path, arrays, data_key, target_key)
+    else:
+        raise ValueError(f"path: must end in .npz, .mat or .csv, got {path}")
+    target_names = target = None
+    if labels is not None:
+        if len(labels) != len(data):
+            raise ValueError(
+                f"{path}: holds {len(data)} points but {len(labels)} labels; points must be rows"
+            )
+        if labels.dtype.kind not in "biufUS":
+            raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
+        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+            raise ValueError(f"{path}: holds NaN or infinite labels")
+        target_names, target = np.unique(labels, return_inverse=True)
+    return Bunch(
+        data=data,
+        target=target,
+        target_names=target_names,
+        feature_names=feature_names,
+        DESCR=f"Points of {path}",
+    )
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with naming(path, "NumPy archive"), np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _choose(
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    data_key: str | None,
+    target_key: str | int | None,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    held = {name: array.shape for name, array in arrays.items()}
+    for key, value in (("data_key", data_key), ("target_key", target_key)):
+        if value is not None and value not in arrays:
+            raise ValueError(f"{key}: no array {value!r} in {path}, which holds {held}")
+    if target_key is None:
+        target_key = next((name for name in _TARGET_NAMES if name in arrays), None)
+    if data_key is None:
+        data_key = next((name for name in _DATA_NAMES if name in arrays), None)
+    if data_key is None:
+        matrices = [name for name, a in arrays.items() if a.ndim == 2 and name != target_key]
+        if len(matrices) != 1:
+            raise ValueError(f"data_key: name the points in {path}, which holds {held}")
+        (data_key,) = matrices
+    data = _numbers(path, arrays[data_key], f"array {data_key!r}")
+    if target_key is None:
+        return data, None
+    labels = arrays[str(target_key)]
+    if max(labels.shape, default=0) != labels.size:
+        raise ValueError(f"target_key: {target_key!r} must be a vector, {path} holds {held}")
+    return data, labels.ravel()
+
+
+def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:
+    if values.ndim != 2 or values.dtype.kind not in "biuf" or not values.size:
+        raise ValueError(
+            f"{path}: {what} must hold numbers in shape (n_samples, n_features), got "
+            f"{values.dtype} in shape {values.shape}"
+        )
+    data = np.ascontiguousarray(
+        values, dtype=np.float32 if values.dtype == np.float32 else np.float64
+    )
+    if not np.isfinite(data).all():
+        row = int(np.nonzero(~np.isfinite(data).all(axis=1))[0][0])
+        raise ValueError(f"{path}: {what} holds NaN or infinite values, first in row {row}")
+    return data
+
+
+def _read_csv(
+    path: Path, target_key: str | int | None
+) -> tuple[np.ndarray, np.ndarray | None, list[str] | None]:
+    with naming(path, "csv"), open(path, newline="", encoding="utf-8-sig") as file:
+        rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
+    if len(rows) < 1:
+        raise ValueError(f"{path}: is empty")
+    width = len(rows[0][1])
+    for line, row in rows:
+        if len(row) != width:
+            raise ValueError(f"{path}: line {line} has {len(row)} fields, the first has {width}")
+    first = rows[0][1]
+    named = target_key in first or not any(_is_number(field) for field in first)
+    header = rows.pop(0)[1] if named else None
+    column = _label_column(path, header, width, target_key)
+    labels = None
+    if column is not None:
+        labels = np.array([row.pop(column) for _, row in rows])
+        if all(_is_number(label) for label in labels):
+            labels = labels.astype(np.float64)
+            if (labels == np.rint(labels)).all():
+                labels = labels.astype(np.int64)
+    for line, row in rows:
+        for field in row:
+            if not _is_number(field):
+                raise ValueError(f"{path}: line {line}: {field!r} is not a number")
+    data = _numbers(path, np.array([row for _, row in rows], dtype=np.float64), "the table")
+    names = header and [name for index, name in enumerate(header) if index != column]
+    return data, labels, names
+
+
+def _label_column(
+    path: Path, header: list[str] | None, width: int, target_key: str | int | None
+) -> int | None:
+    names = [name.strip() for name in header or []]
+    if target_key is None:
+        return next((names.index(name) for name in _TARGET_NAMES if name in names), None)
+    if isinstance(target_key, str):
+        if target_key not in names:
+            raise ValueError(
+                f"target_key: no column {target_key!r} in {path}, whose header is {header}"
+            )
+        return names.index(target_key)
+    if not -width <= target_key < width:
+        raise ValueError(f"target_key: {path} has {width} columns, got {target_key}")
+    return target_key % width
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

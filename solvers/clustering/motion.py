@@ -1,0 +1,185 @@
+"""Motion segmentation: of several affinities, the one with the tightest rigid motions."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.preprocessing import normalize
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..self_expression import sparse_self_expression
+from ..solution import Array
+from ..sparse_coding import lam_max
+from .affinity import keep_l1_mass, scale_by_row_maximum, symmetric_affinity
+from .spectral import check_n_clusters, spectral_labels
+
+_DIMENSIONS = (2, 3)
+_GAMMAS = (50.0, 400.0, 3000.0)
+_MASS = 0.7
+_POWER = 4
+_TOL = 1e-4
+
+
+class MotionSegmentation(ClusterMixin, BaseEstimator):
+    """Segment point trajectories by rigid motion, with settings chosen from the geometry.
+
+    Under an affine camera the trajectories of a rigid motion lie in an affine subspace of dimension
+    2 (flat objects, or translation in the image) or 3. Several affinities are made, and each is cut
+    by the spectral step with pivoted QR. The affinity whose clusters are tightest is kept::
+
+        argmin over affinities of   sum_i r_2(x_i) * sum_i r_3(x_i)
+
+    where ``r_d(x)`` is the distance of x from the principal affine subspace of dimension d of its
+    cluster. The product counts a relative gain alike at both dimensions, whatever the noise, and
+    distances that are not squared leave lost tracks little weight. No labels enter.
+
+    The affinities are, for k clusters:
+
+    - noiseless low-rank representations of the data at rank r in homogeneous coordinates, for r
+      from k + 1 to 4 k: ``|m_i . m_j|^4`` with m the unit rows of ``[1/sqrt(n), U]`` and U the
+      r - 1 leading left singular vectors of the centred data;
+    - affine sparse subspace clustering at gamma 50, 400 and 3000, keeping 0.7 of each row's l1
+      mass, rows scaled by their maximum.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of motions.
+    assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
+        The spectral step on the affinity that was kept.
+    random_state : int, RandomState or None
+        Seeds k-means.
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    affinity_matrix_ : ndarray or csr_array of shape (n_samples, n_samples)
+        The affinity that was kept.
+    chosen_ : str
+        Its setting, such as ``"rank 5"`` or ``"gamma 400"``.
+    scores_ : dict of str to float
+        Logarithm of the product above, by setting.
+    n_features_in_ : int
+
+    Notes
+    -----
+    The form of the rule was chosen with the labels of a random third of Hopkins 155 in sight, among
+    some fifteen criteria; the values are those of the literature or spread evenly over the useful
+    range. The other sequences were then segmented; an earlier design without the sparse affinities
+    was seen to fall behind there.
+
+    The rule can only choose what is offered: parallel planes, the motions of flat objects that do
+    nothing but translate, overlap in all these affinities.
+
+    References
+    ----------
+    Costeira and Kanade, "A Multibody Factorization Method for Independently Moving Objects" (1998);
+    Ji, Salzmann and Li, "Shape Interaction Matrix Revisited and Robustified" (2015), where the rank
+    is chosen by the cut; Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS CL-4,
+    PP-1, PP-2, PP-3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers import MotionSegmentation
+    >>> rng = np.random.default_rng(0)
+    >>> planes = rng.standard_normal((2, 2, 8))
+    >>> X = np.vstack([rng.standard_normal((10, 2)) @ plane + 5 for plane in planes])
+    >>> MotionSegmentation(2, random_state=0).fit_predict(X)
+    array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+          dtype=int32)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 2,
+        *,
+        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.assign_labels = assign_labels
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: None = None) -> "MotionSegmentation":
+        """Segment the rows of X.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
+            range.
+        """
+        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        n_clusters = check_n_clusters(self.n_clusters, len(points))
+        candidates = dict(_affinities(points.astype(np.float64), n_clusters))
+        self.scores_ = {}
+        for name, affinity in candidates.items():
+            labels = spectral_labels(affinity, n_clusters, assign_labels="cluster_qr")
+            self.scores_[name] = _looseness(points, labels)
+        self.chosen_ = min(self.scores_, key=self.scores_.__getitem__)
+        self.affinity_matrix_ = candidates[self.chosen_].astype(points.dtype)
+        self.labels_ = spectral_labels(
+            self.affinity_matrix_,
+            n_clusters,
+            assign_labels=self.assign_labels,
+            random_state=self.random_state,
+        )
+        self._clusters = np.unique(self.labels_)
+        self._subspaces = [_affine_subspace(points[self.labels_ == c]) for c in self._clusters]
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Motion of new trajectories over the same frames: the nearest affine subspace.
+
+        The subspaces have dimension 3, or less where a cluster spans less.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity or a wrong number of features.
+        """
+        check_is_fitted(self)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        distances = []
+        for mean, basis in self._subspaces:
+            centred = points - mean
+            distances.append(np.linalg.norm(centred - (centred @ basis.T) @ basis, axis=1))
+        return self._clusters[np.argmin(distances, axis=0)]
+
+
+def _affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
+    """Affinities by the names of their settings."""
+    U, s, _ = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
+    largest = min(4 * n_clusters - 1, int((s > max(X.shape) * np.finfo(s.dtype).eps * s[0]).sum()))
+    constant = np.full((len(X), 1), len(X) ** -0.5)
+    for rank in range(min(n_clusters, largest), largest + 1):
+        M = normalize(np.hstack([constant, U[:, :rank]]))
+        yield f"rank {rank + 1}", np.abs(M @ M.T) ** _POWER
+    scale = lam_max(X, X, zero_diagonal=True)
+    scale = np.where(scale > 0, scale, 1.0)
+    for gamma in _GAMMAS:
+        coef = sparse_self_expression(X, lam=scale / gamma, affine=True, tol=_TOL).coef
+        coef = scale_by_row_maximum(keep_l1_mass(coef, _MASS))
+        yield f"gamma {gamma:g}", symmetric_affinity(coef)
+
+
+def _looseness(X: Array, labels: Array) -> float:
+    """Logarithm of the product of the sums of distances from the planes and the 3-spaces."""
+    totals = np.full(len(_DIMENSIONS), np.finfo(X.dtype).eps * np.abs(X).sum() or 1.0)
+    for cluster in np.unique(labels):
+        points = X[labels == cluster].astype(np.float64)
+        U, s, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+        scores = U * s
+        totals += [np.linalg.norm(scores[:, d:], axis=1).sum() for d in _DIMENSIONS]
+    return float(np.log(totals).sum())
+
+
+def _affine_subspace(points: Array) -> tuple[Array, Array]:
+    """Mean and orthonormal directions of the principal affine subspace of dimension 3."""
+    mean = points.mean(axis=0)
+    _, s, Rt = np.linalg.svd(points - mean, full_matrices=False)
+    kept = s[:3] > max(points.shape) * np.finfo(s.dtype).eps * max(s[0], np.abs(mean).max())
+    return mean, Rt[:3][kept]

@@ -1,0 +1,176 @@
+"""Clustering by graphs of nearest points: the baseline of all others, and its affine weights."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
+
+from ..locally_linear import locally_linear_weights
+from ..solution import Array, check_integer
+from .base import SubspaceClustering
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NeighborClustering(SubspaceClustering):
+    """Clusterers whose coefficients are weights of neighbours, not a representation."""
+
+    n_neighbors: int = 5
+
+    def _assign(self, points: Array, coef: Array | csr_array) -> Array:
+        """The cluster with the largest sum of weights among a point's neighbours."""
+        clusters, members = np.unique(self.labels_, return_inverse=True)
+        one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
+        return clusters[(coef @ one_hot).toarray().argmax(axis=1)]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NearestNeighborClustering(NeighborClustering):
+    """Spectral clustering of the graph of nearest neighbours, which others must beat.
+
+    ::
+
+        c_ij = 1                                       weights="binary"
+        c_ij = exp(-d_ij^2 / (sigma_i sigma_j))        weights="gaussian"
+
+    for the `n_neighbors` points j != i at the smallest distance ``d_ij``, and zero otherwise;
+    ``sigma_i`` is the distance of point i to the last of its neighbours. Then an affinity of the
+    coefficients and the spectral step. New points join the cluster with the largest sum of weights
+    among their neighbours.
+
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    n_neighbors : int, default=5
+        With fewer than ``n_neighbors + 1`` samples, all others are used.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        ``cosine`` is the Euclidean distance of the points scaled to unit norm, so that the
+        neighbours are those of the largest cosine.
+    weights : {"binary", "gaussian"}, default="binary"
+    affinity, assign_labels, random_state, n_jobs
+        As in `SparseSubspaceClustering`.
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    coef_ : csr_array of shape (n_samples, n_samples)
+        Weights of the neighbours of each sample.
+    affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    n_features_in_ : int
+
+    References
+    ----------
+    von Luxburg, "A tutorial on spectral clustering" (2007); Zelnik-Manor and Perona, "Self-tuning
+    spectral clustering" (2004) for ``gaussian``; EQUATIONS CL-10.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import NearestNeighborClustering
+    >>> X = [[1.0, 0.0], [1.1, 0.0], [1.2, 0.0], [0.0, 1.0], [0.0, 1.1], [0.0, 1.2]]
+    >>> NearestNeighborClustering(2, n_neighbors=2, random_state=0).fit_predict(X)
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    """
+
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    weights: Literal["binary", "gaussian"] = "binary"
+    n_jobs: int | None = None
+
+    def _represent(self, X: Array) -> csr_array:
+        if self.metric not in ("euclidean", "cosine"):
+            raise ValueError(f"metric: must be 'euclidean' or 'cosine', got {self.metric!r}")
+        if self.weights not in ("binary", "gaussian"):
+            raise ValueError(f"weights: must be 'binary' or 'gaussian', got {self.weights!r}")
+        most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
+        self._search = NearestNeighbors(n_neighbors=min(most, len(X) - 1), n_jobs=self.n_jobs)
+        distance, indices = self._search.fit(self._scaled(X)).kneighbors()
+        self._reach = distance[:, -1]
+        return self._weigh(distance, indices, X.dtype)
+
+    def _represent_new(self, X: Array) -> csr_array:
+        distance, indices = self._search.kneighbors(self._scaled(X))
+        return self._weigh(distance, indices, X.dtype)
+
+    def _scaled(self, X: Array) -> Array:
+        return normalize(X) if self.metric == "cosine" else X
+
+    def _weigh(self, distance: Array, indices: Array, dtype: np.dtype) -> csr_array:
+        n, q = distance.shape
+        data = np.ones((n, q))
+        if self.weights == "gaussian":
+            scale = distance[:, -1:] * self._reach[indices]
+            # Where a scale is zero, only coincident points are near.
+            np.divide(distance**2, scale, out=data, where=scale > 0)
+            data[(scale == 0) & (distance == 0)] = 0
+            data[(scale == 0) & (distance > 0)] = np.inf
+            data = np.exp(-data)
+        coef = csr_array(
+            (data.ravel().astype(dtype), indices.ravel(), np.arange(0, n * q + 1, q)),
+            shape=(n, len(self._reach)),
+        )
+        coef.eliminate_zeros()
+        coef.sort_indices()
+        return coef
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LocallyLinearSubspaceClustering(SubspaceClustering):
+    """Clustering by locally linear reconstruction weights: the C of LLE as coefficients.
+
+    ::
+
+        min_c  |x_i - c X|^2 + reg tr(g) |c|^2   subject to   c 1 = 1,   c_j = 0 unless x_j is near
+
+    over the `n_neighbors` nearest points, with ``g_ab = (x_a - x_i).(x_b - x_i)`` among them. Then
+    an affinity of the coefficients and the spectral step. New points are represented by their
+    nearest training points.
+
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    n_neighbors : int, default=5
+        With fewer than ``n_neighbors + 1`` samples, all others are used.
+    reg : float, default=1e-3
+        Regularisation >= 0, as in `locally_linear_weights`.
+    affinity, assign_labels, random_state, n_jobs
+        As in `SparseSubspaceClustering`.
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    coef_ : csr_array of shape (n_samples, n_samples)
+        Rows sum to one; `locally_linear_residual` certifies them.
+    affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    n_features_in_ : int
+
+    References
+    ----------
+    Roweis and Saul, "Nonlinear Dimensionality Reduction by Locally Linear Embedding" (2000);
+    EQUATIONS SE-9, SE-AFF, and QK-LLE for new points.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import LocallyLinearSubspaceClustering
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 7.0], [0.0, 8.0], [0.0, 9.0]]
+    >>> LocallyLinearSubspaceClustering(2, n_neighbors=2, random_state=0).fit_predict(X)
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    """
+
+    n_neighbors: int = 5
+    reg: float = 1e-3
+    n_jobs: int | None = None
+
+    def _represent(self, X: Array) -> csr_array:
+        most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
+        return locally_linear_weights(
+            X, n_neighbors=min(most, len(X) - 1), reg=self.reg, n_jobs=self.n_jobs
+        )
+
+    def _represent_new(self, X: Array) -> csr_array:
+        count = min(self.n_neighbors, len(self._fit_X))
+        return locally_linear_weights(
+            self._fit_X, n_neighbors=count, reg=self.reg, queries=X, n_jobs=self.n_jobs
+        )

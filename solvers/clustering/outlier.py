@@ -1,0 +1,110 @@
+"""Subspace clustering by sparse self-expression of data in which single entries are corrupted."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from ..self_expression import outlier_lams_from_alpha, outlier_self_expression
+from ..self_expression.outlier import solve_outlier
+from ..solution import Array, check_positive, warn_unless_converged
+from .base import SubspaceClustering
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OutlierSubspaceClustering(SubspaceClustering):
+    """Sparse subspace clustering with sparse outliers: for data with corrupted entries, as faces.
+
+    ::
+
+        min_{c, e}  |x_i - c X - e|^2 + lam |c|_1 + lam_outlier |e|_1   subject to   c_i = 0
+
+    followed by an affinity of C and the spectral step. The penalties are those of
+    `outlier_lams_from_alpha` for all samples; a new point is represented with the same ones, and
+    joins the cluster of the smallest residual ``|x - e - sum_{j in cluster} c_j x_j|``.
+
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    alpha : float, default=20.0
+        > 0, as in the circulated code; larger values penalise less. The penalty of outliers
+        against that of coefficients depends on it and on the scale of X alone: the literature
+        takes raw pixels.
+    tol : float, default=1e-6
+        Largest accepted duality gap of a point, relative to ``|x_i|^2``.
+    max_iter : int, default=100
+        Most working sets tried for a point.
+    affinity, assign_labels, random_state, n_jobs
+        As in `SparseSubspaceClustering`. Published numbers have
+        ``symmetric_affinity(scale_by_row_maximum(C))``.
+
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    coef_ : csr_array of shape (n_samples, n_samples)
+        Row i represents sample i; the diagonal is zero.
+    affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    objective_ : float
+        The objective above at `coef_` and the best outliers, summed over the samples.
+    gap_ : ndarray of shape (n_samples,)
+        Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
+    lam_, lam_outlier_ : float
+        The penalties.
+    n_iter_ : int
+        Most Newton steps that a point took.
+    n_features_in_ : int
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013), for faces; EQUATIONS CL-3.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers import OutlierSubspaceClustering
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
+    >>> OutlierSubspaceClustering(2, random_state=0).fit_predict(X)
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    """
+
+    alpha: float = 20.0
+    tol: float = 1e-6
+    max_iter: int = 100
+    n_jobs: int | None = None
+
+    def _represent(self, X: Array) -> csr_array:
+        rows = X[X.any(axis=1)]
+        self.lam_ = self.lam_outlier_ = check_positive(self.alpha, "alpha")
+        if len(rows) > 1:
+            self.lam_, self.lam_outlier_ = outlier_lams_from_alpha(rows, self.alpha)
+        solution = outlier_self_expression(
+            X,
+            lam=self.lam_,
+            lam_outlier=self.lam_outlier_,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            n_jobs=self.n_jobs,
+        )
+        self.objective_ = float(solution.objective.sum())
+        self.gap_ = solution.gap
+        self.n_iter_ = int(solution.n_iter.max())
+        return solution.coef
+
+    def _represent_new(self, X: Array) -> csr_array:
+        solution = solve_outlier(
+            X,
+            self._fit_X,
+            self.lam_,
+            self.lam_outlier_,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            zero_diagonal=False,
+            n_jobs=self.n_jobs,
+        )
+        warn_unless_converged(solution.gap, self.tol)
+        return solution.coef
+
+    def _assign(self, points: Array, coef: Array | csr_array) -> Array:
+        explained = coef @ self._fit_X
+        half = self.lam_outlier_ / 2
+        return super()._assign(explained + np.clip(points - explained, -half, half), coef)

@@ -1,0 +1,292 @@
+"""The command `twinsolve cluster` from end to end, on small problems."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from twinsolve.bench import cluster
+from twinsolve.bench.cli import app
+from twinsolve.bench.clustering import cli
+from twinsolve.bench.clustering.clusters import clusters_study
+from twinsolve.bench.clustering.selection import GROUP
+
+SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.1"
+TIMINGS = ["fit_seconds", "memory_mib", "steps_seconds", "spectral_seconds"]
+OWN = """
+import os, time
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin
+from twinsolve.solvers import ThresholdingSubspaceClustering
+
+class Slow(ThresholdingSubspaceClustering):
+    def fit(self, X, y=None):
+        time.sleep(0.3)
+        with open("fits.log", "a") as log:
+            log.write(f"{float(abs(X).sum())!r}\\n")
+        self.objective_ = os.getpid()
+        return super().fit(X)
+
+class Seeded(ClusterMixin, BaseEstimator):
+    def __init__(self, n_clusters=2, random_state=None):
+        self.n_clusters, self.random_state = n_clusters, random_state
+    def fit(self, X, y=None):
+        rng = np.random.default_rng(self.random_state)
+        self.labels_ = rng.integers(self.n_clusters, size=len(X))
+        return self
+
+class Graph(ClusterMixin, BaseEstimator):
+    def fit(self, X, y=None):
+        self.affinity_matrix_ = np.abs(X @ X.T)
+        self.labels_ = np.zeros(len(X), dtype=int)
+        return self
+
+class Plain:
+    def fit_predict(self, X):
+        return (X[:, 0] > 0).astype(int)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A present folder with a module of the user's methods and a file of points."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_methods.py").write_text(OWN)
+    rng = np.random.default_rng(0)
+    X = np.kron(np.eye(2), np.ones((10, 3))) + 0.1 * rng.standard_normal((20, 6))
+    np.savez(tmp_path / "own.npz", X=X, y=np.repeat([4, 9], 10))
+    yield tmp_path
+    sys.modules.pop("own_methods", None)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["cluster", *arguments])
+
+
+def words(result):
+    """What was printed, without the frame and its line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", "", result.output)
+
+
+def numbers(table):
+    """All that does not depend on the time it took, nor on the process."""
+    return table.drop(columns=[*TIMINGS, "objective"], errors="ignore")
+
+
+def test_own_methods_on_own_data(folder):
+    names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph", "Plain")]
+    result = run(
+        "own.npz", *(word for name in names for word in ("--method", name)),
+        "--n-seeds", "3", "--steps", "PP-2a", "--steps", "keep-largest n=2", "--output", "out",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    table = pd.DataFrame(json.loads((folder / "out" / "table.json").read_text()))
+    assert set(table.family) == {"user"}
+    steps = {name: set(rows.steps) for name, rows in table.groupby("method")}
+    chains = ({"PP-2a", "keep-largest n=2"}, {"none"}, {"own affinity"}, {"none"})
+    assert steps == dict(zip(names, chains, strict=True))
+    by_method = dict(list(table.groupby("method")))
+    assert (by_method[names[2]].accuracy == 1).all()
+    assert by_method[names[1]].accuracy.nunique() > 1  # a fit for each seed
+    assert by_method[names[3]].accuracy.nunique() == 1
+    summary = (folder / "out" / "summary.md").read_text()
+    for text in (*names, "## clusters", "### Solver quality", "chosen without labels"):
+        assert text in summary
+    settings = json.loads((folder / "out" / "settings.json").read_text())["settings"]
+    assert settings["data"] == ["own.npz"]
+    assert settings["label_tuned"] is False
+
+    before = (folder / "fits.log").read_text()
+    again = cluster(
+        ["own.npz"], methods=names[:1], steps=["PP-2a", "keep-largest n=2"], n_seeds=3,
+        directory=folder / "out" / "runs",
+    )  # fmt: skip
+    assert (folder / "fits.log").read_text() == before
+    np.savez(folder / "own.npz", X=np.load("own.npz")["X"][::-1], y=np.repeat([9, 4], 10))
+    cluster(["own.npz"], methods=names[:1], n_seeds=3, directory=folder / "out" / "runs")
+    assert (folder / "fits.log").read_text() != before  # another file under the same name
+    assert len(again) == 6
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_stopped(folder):
+    arguments = (
+        SUBSPACES, "--method", "own_methods:Slow", "--method", "TSC", "--n-seeds", "2",
+        "--steps", "PP-2a",
+    )  # fmt: skip
+    code = "from twinsolve.bench.cli import main; main()"
+    command = [sys.executable, "-c", code, "cluster", *arguments, "--output", "killed"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        deadline = time.monotonic() + 300
+        while len(list((folder / "killed" / "runs").glob("*.json"))) < 3:
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    assert not (folder / "killed" / "table.json").exists()
+    finished = {path: path.read_bytes() for path in (folder / "killed" / "runs").glob("*.json")}
+    assert 3 <= len(finished) < 20  # five trials of Slow, and of TSC with three settings
+    kept = sum(json.loads(text)["key"]["method"] != "TSC" for text in finished.values())
+    fits = (folder / "fits.log").read_text().splitlines()
+    assert kept <= len(fits) <= kept + 1  # the last was perhaps under way
+
+    assert run(*arguments, "--output", "killed").exit_code == 0
+    after = (folder / "fits.log").read_text().splitlines()
+    assert len(after) - len(fits) == 5 - kept
+    assert {path: path.read_bytes() for path in finished} == finished
+    assert run(*arguments, "--output", "whole").exit_code == 0
+    resumed, whole = (
+        pd.DataFrame(json.loads((folder / name / "table.json").read_text()))
+        for name in ("killed", "whole")
+    )
+    pd.testing.assert_frame_equal(numbers(resumed), numbers(whole))
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_serial_table(folder):
+    distributed = pytest.importorskip("distributed")
+    arguments = {
+        "data": [SUBSPACES, "own.npz"],
+        "methods": ["own_methods:Slow", "k-means"],
+        "steps": ["PP-2a"],
+        "n_trials": 2,
+        "n_seeds": 2,
+    }
+    serial = cluster(**arguments)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as them,
+        distributed.Client(them),
+        joblib.parallel_config("dask"),
+    ):
+        spread = cluster(**arguments)
+    pd.testing.assert_frame_equal(numbers(serial), numbers(spread))
+    workers = spread[spread.method == "own_methods:Slow"].objective
+    assert (workers != os.getpid()).all()
+
+
+def test_labels_do_not_decide_which_settings_are_chosen(folder):
+    points = np.load("own.npz")
+    order = np.random.default_rng(0).permutation(20)
+    np.savez("permuted.npz", X=points["X"], y=points["y"][order])
+    tables = [
+        cluster([name], methods=["TSC", "OMP"], steps=["PP-2a", "PP-4 d=1"], n_seeds=2)
+        for name in ("own.npz", "permuted.npz")
+    ]
+    chosen = [
+        table[table.selection == "label-free"][[*GROUP[1:], "settings", "selection_score"]]
+        for table in tables
+    ]
+    assert tables[0].accuracy.mean() > tables[1].accuracy.mean()
+    assert set(chosen[0].settings) < set(tables[0].settings)
+    pd.testing.assert_frame_equal(*chosen)
+
+
+def test_label_tuned_results_are_there_under_the_flag_alone(folder):
+    arguments = ("own.npz", "--method", "TSC", "--n-seeds", "1", "--steps", "PP-2a")
+    for flag in ((), ("--label-tuned",)):
+        result = run(*arguments, *flag, "--output", "out")
+        assert result.exit_code == 0, result.output
+        rows = json.loads((folder / "out" / "table.json").read_text())
+        assert ("labels" in {row["selection"] for row in rows}) is bool(flag)
+        for text in (result.output, (folder / "out" / "summary.md").read_text()):
+            assert ("TSC (labels)" in text) is bool(flag)
+
+
+@pytest.mark.parametrize("length", [0, 1000])
+def test_a_broken_data_file_is_named(folder, length):
+    (folder / "data").mkdir()
+    (folder / "data" / "COIL20.mat").write_bytes(b"MATLAB 5.0 MAT-file".ljust(length, b"\x07"))
+    with pytest.raises(ValueError, match=r"COIL20\.mat"):
+        cluster(["coil20"], methods=["TSC"], data_home=str(folder / "data"))
+    result = run("coil20", "--method", "TSC", "--data-home", "data")
+    assert result.exit_code == 2
+    assert "COIL20.mat" in words(result)
+    whole = (folder / "own.npz").read_bytes()
+    (folder / "own.npz").write_bytes(whole[: len(whole) // 2])
+    result = run("own.npz", "--method", "TSC")
+    assert result.exit_code == 2
+    assert "own.npz" in words(result)
+    result = run("coil20", "--method", "TSC", "--data-home", str(folder / "nothing"))
+    assert result.exit_code == 2
+    assert "COIL20.matisnotin" in words(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("no-data",), "data: must be a file or among digits"),
+        (("digits", "--method", "SSD"), "method: must be package.module:Class or among SSC"),
+        (("digits", "--steps", "PP-9"), "steps: must be among PP-1"),
+        (("digits", "--features", "colour"), "features: must be among raw"),
+        (("--preset", "slow"), "preset: must be among quick"),
+        (("digits", "--preset", "quick"), "preset: leaves no choice of DATA"),
+    ],
+)
+def test_unknown_names_are_refused_with_what_is_allowed(folder, arguments, text):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert text.replace(" ", "") in words(result)
+    assert not (folder / "results").exists()
+
+
+def test_seeds_are_checked():
+    with pytest.raises(ValueError, match="seed: must be >= 0 and n_seeds >= 1"):
+        cluster([SUBSPACES], seed=-1)
+
+
+def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
+    monkeypatch.setattr("twinsolve.bench.clustering.clusters.DENSE_ROWS", 10)
+    result = run(
+        SUBSPACES, "--method", "TSC", "--steps", "PP-2a", "--steps", "PP-4", "--n-trials", "1",
+        "--n-seeds", "1", "--output", "out",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    rows = json.loads((folder / "out" / "table.json").read_text())
+    notes = {row["steps"]: (row["note"], row["accuracy"]) for row in rows}
+    assert notes["PP-2a"][0] is None
+    assert notes["PP-4"] == ("left out above 10 points: needs a dense matrix", None)
+    assert "left out above 10 points" in (folder / "out" / "summary.md").read_text()
+
+
+def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
+    asked = []
+
+    def small(name):
+        asked.append(name)
+        return (
+            clusters_study([SUBSPACES], ["TSC"], n_trials=1),
+            clusters_study(["own.npz"], ["TSC"], name="second", steps=["PP-2a"]),
+        )
+
+    monkeypatch.setattr("twinsolve.bench.clustering.presets.find_preset", small)
+    result = run("--n-seeds", "1")
+    assert result.exit_code == 0, result.output
+    assert asked == ["quick"]
+    for name in ("table", "second"):
+        assert json.loads((folder / "results" / "cluster" / f"{name}.json").read_text())
+    summary = (folder / "results" / "cluster" / "summary.md").read_text()
+    assert summary.index("## clusters") < summary.index("## second")
+    assert run("--preset", "yaleb", "--n-seeds", "1").exit_code == 0
+    assert (folder / "results" / "cluster-yaleb" / "settings.json").exists()
+
+
+def test_help_and_list_explain():
+    result = CliRunner().invoke(app, ["cluster", "--help"])
+    assert result.exit_code == 0
+    for word in ("--method", "--label-tuned", "package.module:Class", "ME-3", "DIR/runs"):
+        assert word in result.output
+    result = run("--list")
+    assert result.exit_code == 0
+    for word in ("digits", "SSC outliers", "learned", "PP-5", "quick"):
+        assert word in result.output
+    assert cli.cluster.__doc__

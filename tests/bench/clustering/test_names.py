@@ -1,0 +1,228 @@
+"""Problems, features, methods and affinity steps by name."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array, issparse
+
+from twinsolve import solvers
+from twinsolve.bench import Method, register_method
+from twinsolve.bench.clustering import methods
+from twinsolve.bench.clustering.clusters import cluster_job
+from twinsolve.bench.clustering.features import check_features, features_of
+from twinsolve.bench.clustering.methods import METHODS, code_of, estimator, find_method
+from twinsolve.bench.clustering.presets import find_preset
+from twinsolve.bench.clustering.problems import DATA, content_of, make_problem, trials_of
+from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
+
+SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
+
+
+def test_a_generated_problem_is_known_by_name_trial_and_seed():
+    problem = make_problem(SUBSPACES, "3", seed=1)
+    again, other = make_problem(SUBSPACES, "3", seed=1), make_problem(SUBSPACES, "2", seed=1)
+    assert problem.X.shape == (24, 12)
+    assert problem.n_clusters == 2
+    assert_array_equal(problem.X, again.X)
+    assert not np.allclose(problem.X, other.X)
+    assert not np.allclose(problem.X, make_problem(SUBSPACES, "3", seed=2).X)
+    assert len(trials_of(SUBSPACES)) == 5
+    assert trials_of(SUBSPACES, n_trials=2) == ["0", "1"]
+
+
+def test_outliers_are_no_cluster():
+    problem = make_problem("synthetic:n_samples=10,n_subspaces=2,outliers=0.3")
+    assert problem.n_clusters == 2
+    assert (problem.labels == -1).sum() == 6
+
+
+def test_a_subset_is_seeded_and_keeps_images_with_points():
+    problem = make_problem("digits:n_points=50", seed=4)
+    assert_array_equal(problem.images.reshape(50, -1), problem.X)
+    assert_array_equal(problem.X, make_problem("digits:n_points=50", seed=4).X)
+    with pytest.raises(ValueError, match="n_points: must be in"):
+        make_problem("digits:n_points=5000")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("digit", "data: must be a file or among digits, synthetic"),
+        ("digits:40", "settings are NAME=VALUE"),
+        ("digits:n_points=x y", "cannot read"),
+        ("synthetic:sound=1", "sound"),
+        ("no/such/file.npz", "data: must be a file"),
+    ],
+)
+def test_unknown_data_are_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        make_problem(name)
+
+
+def test_points_of_the_user(tmp_path):
+    X, y = np.random.default_rng(0).standard_normal((6, 3)), np.array([3, 3, 7, 7, 7, 3])
+    np.savez(tmp_path / "mine.npz", X=X, y=y)
+    table = np.column_stack([X, y])
+    np.savetxt(tmp_path / "mine.csv", table, delimiter=",", header="a,b,c,y", comments="")
+    for name in ("mine.npz", "mine.csv"):
+        problem = make_problem(str(tmp_path / name))
+        assert_allclose(problem.X, X)
+        assert_array_equal(problem.labels, [0, 0, 1, 1, 1, 0])
+        assert content_of(str(tmp_path / name))
+    np.savez(tmp_path / "bare.npz", X=X)
+    with pytest.raises(ValueError, match=r"bare\.npz: holds no labels"):
+        make_problem(str(tmp_path / "bare.npz"))
+
+
+def test_trials_of_real_data(real_data):
+    for name, count in {"yaleb-2": 163, "yaleb-10": 3, "yaleb-38": 1, "hopkins": 155}.items():
+        assert len(trials_of(name)) == count
+    chosen = trials_of("yaleb-2", n_trials=4, seed=1)
+    assert len(set(chosen)) == 4
+    assert chosen == trials_of("yaleb-2", n_trials=4, seed=1)
+    problem = make_problem("yaleb-2", "3+7")
+    assert problem.n_clusters == 2
+    assert set(problem.labels) == {2, 6}
+    with pytest.raises(ValueError, match="no problem hopkins with trial 'x'"):
+        make_problem("hopkins", "x")
+
+
+def test_features_by_name():
+    problem = make_problem("digits:n_points=30")
+    assert_array_equal(features_of("raw", problem), problem.X)
+    assert_allclose(np.linalg.norm(features_of("unit", problem), axis=1), 1)
+    assert features_of("pca-5", problem).shape == (30, 5)
+    assert_allclose(np.linalg.norm(features_of("unit-pca-5", problem), axis=1), 1)
+    assert features_of("4n", make_problem(SUBSPACES)).shape == (24, 8)
+    assert_array_equal(features_of("2F+1", problem)[:, -1], 1)
+    assert features_of("fourier-6", problem).shape == (30, 6)
+    assert features_of("scattering-6", problem).shape == (30, 6)
+    with pytest.raises(ValueError, match="features: need images"):
+        features_of("scattering-6", make_problem(SUBSPACES))
+    for wrong in ("pca", "pca-0", "colour"):
+        with pytest.raises(ValueError, match="features: must be among raw"):
+            check_features(wrong)
+
+
+COEF = csr_array(np.random.default_rng(0).standard_normal((8, 8)) * (1 - np.eye(8)))
+
+
+@pytest.mark.parametrize(
+    ("chain", "by_hand"),
+    [
+        ("PP-2a", lambda C: solvers.symmetric_affinity(C)),
+        ("PP-2", lambda C: solvers.symmetric_affinity(solvers.scale_by_row_maximum(C))),
+        ("PP-2b, PP-2a", lambda C: solvers.symmetric_affinity(solvers.unit_rows(C))),
+        ("PP-2b", lambda C: solvers.symmetric_affinity(solvers.unit_rows(C))),
+        (
+            "PP-1 mass=0.5, PP-2",
+            lambda C: solvers.symmetric_affinity(
+                solvers.scale_by_row_maximum(solvers.keep_l1_mass(C, 0.5))
+            ),
+        ),
+        ("PP-3 power=2", lambda C: solvers.low_rank_affinity(C.toarray(), power=2)),
+        ("PP-3T", lambda C: solvers.low_rank_affinity(C.toarray().T, power=4)),
+        (
+            "PP-4 d=1 power=3",
+            lambda C: solvers.svd_power_affinity(C, 2, dimension=1, power=3),
+        ),
+        ("PP-5", lambda C: solvers.symmetric_affinity(solvers.softmax_rows(abs(C)))),
+        ("PP-5s", lambda C: solvers.symmetric_affinity(solvers.softmax_rows(C))),
+    ],
+)
+def test_chains_are_the_named_steps(chain, by_hand):
+    found, expected = affinity_of(chain, COEF, 2), by_hand(COEF)
+    assert issparse(found) != is_dense(chain)
+    for matrix in (found, affinity_of(chain, COEF.toarray(), 2)):
+        dense = matrix.toarray() if issparse(matrix) else matrix
+        wanted = expected.toarray() if issparse(expected) else expected
+        # Sparse and dense sums differ in order only: rounding of numbers of size one.
+        assert_allclose(dense, wanted, atol=1e-12)
+
+
+def test_keeping_the_largest_entries():
+    found = affinity_of("keep-largest n=2", COEF, 2).toarray()
+    C = np.abs(COEF.toarray())
+    second = np.sort(C, axis=1)[:, [-2]]
+    kept = C * (second <= C)
+    assert_allclose(found, kept + kept.T)
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        ("PP-9", "steps: must be among PP-1, PP-2"),
+        ("", "steps: must be among"),
+        ("PP-2a, PP-1", "nothing can follow an affinity"),
+        ("PP-1 weight=2", "PP-1 has the parameters"),
+        ("PP-1 mass=much", "cannot read"),
+    ],
+)
+def test_unknown_steps_are_refused(chain, words):
+    with pytest.raises(ValueError, match=words):
+        check_chain(chain)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_on_a_tiny_problem(name):
+    method = METHODS[name]
+    quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
+    rows = cluster_job(
+        data=SUBSPACES,
+        trial="0",
+        seed=0,
+        data_home=None,
+        content=None,
+        features="unit",
+        method=name,
+        code=None,
+        settings=method.settings[0] | quick,
+        steps=["PP-2a", "PP-4 d=2"],
+        fit_seed=0,
+        seeds=[0, 1],
+    )
+    assert {row["seed"] for row in rows} == {0, 1}
+    assert all(0.5 <= row["accuracy"] <= 1 for row in rows)
+    assert all(row["family"] == method.family for row in rows)
+    if rows[0]["steps"] == "PP-2a":
+        assert len(rows) == 4
+        assert all(0 <= row["subspace_error"] <= 1 for row in rows)
+        assert all(row["connectivity"] >= 0 for row in rows)
+    if method.problem:
+        assert rows[0]["objective_gap"] >= -1e-6  # the certified gap of the solution
+        assert rows[0]["objective_gap"] <= rows[0]["gap_mean"] + 1e-6
+        assert -1 <= rows[0]["cosine"] <= 1
+
+
+def test_a_method_is_registered_from_outside(monkeypatch):
+    monkeypatch.setattr(methods, "METHODS", dict(METHODS))
+    mine = Method("mine", "user", estimator("sklearn.cluster:Birch"), {"threshold": (0.5, 0.1)})
+    register_method(mine)
+    assert find_method("mine") is mine
+    assert mine.settings == [{"threshold": 0.5}, {"threshold": 0.1}]
+    assert code_of(mine)
+    with pytest.raises(ValueError, match="'mine' is registered already"):
+        register_method(Method("mine", "user", estimator("sklearn.cluster:KMeans")))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("SSD", "method: must be package.module:Class or among SSC"),
+        ("no_module:Class", "cannot make 'no_module:Class'"),
+        ("sklearn.cluster:NoClass", "cannot make"),
+        ("sklearn.decomposition:PCA", "has no fit_predict"),
+    ],
+)
+def test_unknown_methods_are_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        find_method(name)
+
+
+def test_unknown_presets_are_refused():
+    with pytest.raises(ValueError, match="preset: must be among quick"):
+        find_preset("slow")
+
+
+def test_data_sets_say_what_they_are():
+    assert all(source.about for source in DATA.values())

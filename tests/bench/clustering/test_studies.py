@@ -1,0 +1,145 @@
+"""Held-out points, the self-expressive network, phase transitions, scaling and coefficients."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from twinsolve.bench.clustering import phase
+from twinsolve.bench.clustering.coefficient_figure import coefficient_study
+from twinsolve.bench.clustering.out_of_sample import (
+    METHODS,
+    REFERENCE,
+    held_out_gap,
+    out_of_sample_study,
+)
+from twinsolve.bench.clustering.phase import phase_study
+from twinsolve.bench.clustering.point_sets import unit_points
+from twinsolve.bench.clustering.scaling import scaling_study
+from twinsolve.bench.clustering.self_expressive import NETWORK, SOLVED, self_expressive_study
+from twinsolve.bench.clustering.study import Options
+from twinsolve.bench.clustering.trained import SelfExpressiveClustering, UnrolledClustering
+from twinsolve.bench.results import write_table
+from twinsolve.solvers import SparseSubspaceClustering, lasso_objective
+
+
+def check_outputs(study, table, folder):
+    """Lines fit their headings, figures are written, and the table can be kept as JSON."""
+    headings, lines = study.lines(table)
+    assert lines
+    assert {len(line) for line in lines} == {len(headings)}
+    assert all(isinstance(cell, str) for line in lines for cell in line)
+    for name, draw in study.figures.items():
+        draw(table, folder / name)
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    write_table(table, folder)
+    assert len(json.loads((folder / "table.json").read_text())) == len(table)
+
+
+def test_held_out_points(tmp_path, monkeypatch):
+    quick = partial(SelfExpressiveClustering, hidden_features=(32,), width=32, max_iter=30)
+    monkeypatch.setitem(METHODS, "SENet", quick)
+    study = out_of_sample_study(
+        ("noisy subspaces", "Yale B 10"), n_splits=2, n_points=120, rounds=1, batch=40
+    )
+    table = study.run(Options(data_home=str(tmp_path)))  # no faces there
+    assert set(table.data) == {"noisy subspaces"}
+    assert len(table) == 2 * len(METHODS)
+    assert table[["accuracy_fit", "accuracy_new"]].stack().between(0, 100).all()
+    first = table[table.method == REFERENCE]
+    assert (first[["ratio_single", "ratio_batch"]] == 1).all(axis=None)
+    gap = table.groupby("method").gap.max()
+    assert (gap[["SSC", "EnSC"]] <= 1e-6).all()
+    assert (gap[["unrolled, K = 10", "SENet"]] > 1e-6).all()
+    assert gap[["OMP", "LSR", "LRSC", "TSC"]].isna().all()
+    check_outputs(study, table, tmp_path)
+
+
+def test_gaps_of_held_out_points_grow_as_the_solver_is_stopped_early():
+    X, _ = unit_points("noisy subspaces")
+    X, new = X[:100], X[100:150]
+    loose, tight = (
+        held_out_gap(SparseSubspaceClustering(8, tol=tol, random_state=0).fit(X), X, new)
+        for tol in (0.5, 1e-8)
+    )
+    assert 1e-8 < loose <= 0.5
+    assert 0 <= tight <= 1e-8
+
+
+def test_training_lowers_the_objective_of_both_learned_clusterers():
+    X, y = unit_points("subspaces", seed=1)
+    X, y = X[:160], y[:160]
+    plain, trained = (UnrolledClustering(8, max_iter=n, random_state=0).fit(X) for n in (0, 40))
+    objectives = [lasso_objective(X, X, m.coef_, lam=m.lam_).mean() for m in (plain, trained)]
+    assert plain.lam_ == trained.lam_
+    assert objectives[1] < objectives[0]
+    drawn, network = (
+        SelfExpressiveClustering(
+            8, hidden_features=(32,), width=32, max_iter=n, random_state=0
+        ).fit(X)
+        for n in (1, 60)
+    )
+    problem = {"lam": 2 / 200, "l1_ratio": 0.9}
+    objectives = [lasso_objective(X, X, m.coef_, **problem).mean() for m in (drawn, network)]
+    assert objectives[1] < objectives[0]
+    again = SelfExpressiveClustering(
+        8, hidden_features=(32,), width=32, max_iter=60, random_state=0
+    ).fit(X)
+    assert abs(again.coef_ - network.coef_).max() == 0
+
+
+def test_the_network_beside_its_problem(tmp_path):
+    study = self_expressive_study(("noisy subspaces",), n_splits=2, n_points=160, max_iter=20)
+    table = study.run(Options())
+    by_method = table.groupby("method")
+    for name in ("objective_fit", "objective_new"):
+        # Both stand over the solver's objective, whose gap is at most 1e-6 of |x|^2 = 1.
+        assert by_method[name].max()[SOLVED] == 1
+        assert by_method[name].min()[NETWORK] > 1
+    assert set(table.seed) == {0, 1}
+    check_outputs(study, table, tmp_path)
+
+
+def test_phase_transitions_are_drawn_and_resumed(tmp_path, monkeypatch):
+    tiny = (("noise", (0.0, 2.0)), ("angle", (30, 90)), phase.GRIDS["noise-angle"][2])
+    monkeypatch.setitem(phase.GRIDS, "noise-angle", tiny)
+    monkeypatch.setattr(
+        phase, "METHODS", {name: phase.METHODS[name] for name in ("SSC, gamma 50", "TSC")}
+    )
+    study = phase_study(("noise-angle",), n_draws=1)
+    options = Options(directory=tmp_path / "runs")
+    table = study.run(options)
+    assert len(table) == 2 * 2 * 2
+    error = table.groupby("down").error
+    assert error.min()[2.0] > 40
+    assert table[(table.down == 0) & (table.right == 90)].error.max() < 2
+    check_outputs(study, table, tmp_path)
+
+    monkeypatch.setattr(phase, "make_union_of_subspaces", None)
+    pd.testing.assert_frame_equal(study.run(options), table, check_dtype=False)
+    with pytest.raises(TypeError):
+        study.run(Options(seed=5, directory=tmp_path / "runs"))
+
+
+def test_time_against_the_number_of_points(tmp_path):
+    study = scaling_study((50, 100), rounds=1)
+    table = study.run(Options())
+    assert (table[table.method == "SSC, certified"].ratio == 1).all()
+    assert (table.seconds > 0).all()
+    assert table.groupby("method").n_points.nunique().eq(2).all()
+    check_outputs(study, table, tmp_path)
+
+
+def test_coefficients_are_drawn_solved_beside_learned(tmp_path):
+    study = coefficient_study(("noisy subspaces",), max_iter=20)
+    table = study.run(Options())
+    matrices = table.groupby("method").coefficients.apply(lambda rows: np.array(rows.tolist()))
+    assert {C.shape for C in matrices} == {(120, 120)}
+    assert all((C.diagonal() == 0).all() for C in matrices)
+    ratio = table.groupby("method").objective_ratio.first()
+    assert (ratio[["Lasso, solved", "elastic net, solved"]] == 1).all()
+    assert (ratio[["unrolled, K = 10, learned", "SENet, learned"]] > 1).all()
+    assert (np.diff(table[table.method == "Lasso, solved"].label) >= 0).all()
+    check_outputs(study, table, tmp_path)

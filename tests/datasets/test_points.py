@@ -1,0 +1,144 @@
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from scipy.io import savemat
+from scipy.sparse import csc_array
+
+from twinsolve.datasets import load_points
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((6, 3))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "mat"])
+@pytest.mark.parametrize(("data", "labels"), [("X", "y"), ("fea", "gnd"), ("data", "target")])
+def test_common_names_are_found(suffix, data, labels, tmp_path):
+    path, target = tmp_path / f"mine.{suffix}", np.array([4, 4, 2, 9, 2, 4])
+    arrays = {data: X, labels: target, "kernel": np.eye(6)}
+    if suffix == "npz":
+        np.savez(path, **arrays)
+    else:
+        savemat(path, arrays)
+    found = load_points(path)
+    assert (found.data == X).all()
+    assert found.target.tolist() == [1, 1, 0, 2, 0, 1]
+    assert (found.target_names[found.target] == target).all()
+    assert (load_points(str(path), data_key="kernel").data == np.eye(6)).all()
+
+
+def test_labels_are_optional_and_float32_is_kept(tmp_path):
+    np.savez(tmp_path / "mine.npz", anything=X.astype(np.float32), more=np.ones(6))
+    found = load_points(tmp_path / "mine.npz")
+    assert found.data.dtype == np.float32
+    assert found.target is None
+    assert found.target_names is None
+    named = load_points(tmp_path / "mine.npz", target_key="more")
+    assert named.target.tolist() == [0] * 6
+
+
+def test_whole_numbers_become_float64(tmp_path):
+    np.savez(tmp_path / "mine.npz", X=np.full((2, 2), 200, np.uint8))
+    assert (load_points(tmp_path / "mine.npz").data ** 2 == 40_000).all()
+
+
+def test_sparse_matrices_and_version_7_3_of_matlab(tmp_path):
+    savemat(tmp_path / "sparse.mat", {"fea": csc_array(np.eye(4)), "gnd": np.ones((4, 1))})
+    assert (load_points(tmp_path / "sparse.mat").data == np.eye(4)).all()
+    with h5py.File(tmp_path / "new.mat", "w", userblock_size=512) as file:
+        file["X"], file["y"] = X.T, [[1.0, 1, 2, 2, 3, 3]]
+    found = load_points(tmp_path / "new.mat")
+    assert (found.data == X).all()
+    assert found.target.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_missing_h5py_is_named(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "new.mat", "w", userblock_size=512) as file:
+        file["X"] = X.T
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"new\.mat: HDF5 needs h5py: pip install"):
+        load_points(tmp_path / "new.mat")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "keys", "words"),
+    [
+        ({"A": X, "B": X}, {}, r"data_key: name the points in .*'A': \(6, 3\), 'B': \(6, 3\)"),
+        ({"A": np.ones(6)}, {}, r"data_key: name the points in .*'A': \(6,\)"),
+        ({"X": X}, {"data_key": "Z"}, r"data_key: no array 'Z' in .*'X': \(6, 3\)"),
+        ({"X": X}, {"target_key": "Z"}, r"target_key: no array 'Z' in .*'X': \(6, 3\)"),
+        ({"X": X, "Z": X}, {"target_key": "Z"}, "target_key: 'Z' must be a vector"),
+        ({"X": X.T, "y": np.ones(6)}, {}, "holds 3 points but 6 labels; points must be rows"),
+        (
+            {"X": X * np.nan},
+            {},
+            r"mine\.npz: array 'X' holds NaN or infinite values, first in row 0",
+        ),
+        ({"X": X, "y": X[:, 0] * np.nan}, {}, "holds NaN or infinite labels"),
+        ({"X": X, "y": X[:, 0] * 1j}, {}, "labels must be numbers or strings, got complex128"),
+        ({"X": X * 1j}, {}, "must hold numbers in shape .*complex128"),
+        ({"X": X[None]}, {}, r"must hold numbers in shape .*\(1, 6, 3\)"),
+        ({"X": X[:, :0]}, {}, "must hold numbers in shape"),
+    ],
+)
+def test_bad_arrays_are_named(arrays, keys, words, tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(ValueError, match=words):
+        load_points(tmp_path / "mine.npz", **keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "labels", "names"),
+    [
+        ("1,2\n3,4\n", None, None, None),
+        ("a,b\n1,2\n3,4\n", None, None, ["a", "b"]),
+        ("a,label,b\n1,dog,2\n3,cat,4\n", None, ["dog", "cat"], ["a", "b"]),
+        ("\ufeffy,a,b\n7,1,2\n-1,3,4\n\n", None, [7, -1], ["a", "b"]),
+        ('"a","kind","b"\n1,0.5,2\n3,1.5,4\n', "kind", [0.5, 1.5], ["a", "b"]),
+        ("0,1,kind\n1,2,5\n3,4,6\n", "kind", [5, 6], ["0", "1"]),
+        ("1,2,dog\n3,4,cat\n", -1, ["dog", "cat"], None),
+        ("9,1,2\n8,3,4\n", 0, [9, 8], None),
+        ("1,2\r\n3,4", None, None, None),
+    ],
+)
+def test_tables(text, key, labels, names, tmp_path):
+    (tmp_path / "mine.csv").write_text(text, newline="")
+    found = load_points(tmp_path / "mine.csv", target_key=key)
+    assert found.data.tolist() == [[1, 2], [3, 4]]
+    assert found.feature_names == names
+    if labels is None:
+        assert found.target is None
+    else:
+        assert found.target_names[found.target].tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "words"),
+    [
+        ("", {}, r"mine\.csv: is empty"),
+        ("a,b\n", {}, r"mine\.csv: the table must hold numbers"),
+        ("1,2\n3\n", {}, "line 2 has 1 fields, the first has 2"),
+        ("1,2\n3,x\n", {}, "line 2: 'x' is not a number"),
+        ("1,2\n3,\n", {}, "line 2: '' is not a number"),
+        ("1,2\n3,nan\n", {}, "the table holds NaN or infinite values, first in row 1"),
+        ("a,b\n1,2\n", {"target_key": "c"}, r"target_key: no column 'c' in .*\['a', 'b'\]"),
+        ("1,2\n", {"target_key": 2}, "target_key: .* has 2 columns, got 2"),
+        ("1,2\n", {"data_key": "X"}, "data_key: a .csv file holds a single table"),
+    ],
+)
+def test_bad_tables_are_named(text, keys, words, tmp_path):
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        load_points(tmp_path / "mine.csv", **keys)
+
+
+def test_other_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"path: no file .*mine\.npz"):
+        load_points(tmp_path / "mine.npz")
+    (tmp_path / "mine.txt").write_text("1")
+    with pytest.raises(ValueError, match=r"path: must end in \.npz, \.mat or \.csv"):
+        load_points(tmp_path / "mine.txt")
+    (tmp_path / "mine.csv").write_bytes(b"a,b\n\xff\xfe\x00,2\n")
+    with pytest.raises(ValueError, match=r"mine\.csv: truncated, corrupted or no csv file"):
+        load_points(tmp_path / "mine.csv")

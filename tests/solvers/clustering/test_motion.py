@@ -1,0 +1,88 @@
+"""Motion segmentation: clean motions are found, and the rule that chooses an affinity by hand."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from twinsolve.solvers import MotionSegmentation
+
+
+@parametrize_with_checks([MotionSegmentation()])
+@pytest.mark.filterwarnings("default")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def motions(dimensions=(2, 3), n_points=30, n_features=24, noise=1e-3, seed=0):
+    """Points of affine subspaces, and their labels."""
+    rng = np.random.default_rng(seed)
+    X = [
+        rng.standard_normal((n_points, d)) @ rng.standard_normal((d, n_features))
+        + 5 * rng.standard_normal(n_features)
+        for d in dimensions
+    ]
+    y = np.repeat(np.arange(len(dimensions)), n_points)
+    X = np.vstack(X) + noise * rng.standard_normal((len(y), n_features))
+    order = rng.permutation(len(y))
+    return X[order], y[order]
+
+
+@pytest.mark.parametrize("dimensions", [(2, 2), (2, 3), (3, 3), (2, 3, 3)])
+@pytest.mark.parametrize("noise", [0.0, 1e-2])
+def test_flat_and_solid_motions_are_found_and_new_points_join_them(dimensions, noise):
+    X, y = motions(dimensions, noise=noise)
+    train = np.arange(len(X)) % 3 > 0
+    model = MotionSegmentation(len(dimensions), random_state=0).fit(X[train])
+    assert adjusted_rand_score(y[train], model.labels_) == 1
+    assert adjusted_rand_score(y[~train], model.predict(X[~train])) == 1
+    assert_array_equal(model.predict(X[train]), model.labels_)
+
+
+def test_the_kept_affinity_has_the_tightest_clusters():
+    X, _ = motions((2, 3), noise=0.3)
+    model = MotionSegmentation(2, assign_labels="cluster_qr").fit(X)
+    assert set(model.scores_) == {f"rank {r}" for r in range(3, 9)} | {
+        f"gamma {gamma}" for gamma in (50, 400, 3000)
+    }
+    assert model.chosen_ == min(model.scores_, key=model.scores_.get)
+    totals = [0.0, 0.0]
+    for c in (0, 1):
+        points = X[model.labels_ == c] - X[model.labels_ == c].mean(axis=0)
+        Rt = np.linalg.svd(points)[2]
+        for j, d in enumerate((2, 3)):
+            totals[j] += np.linalg.norm(points @ Rt[d:].T, axis=1).sum()
+    assert_allclose(model.scores_[model.chosen_], np.log(totals).sum(), rtol=1e-9)
+
+
+def test_scale_and_rotation_of_the_frames_do_not_matter():
+    X, _ = motions((2, 3), noise=1e-2)
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((24, 24)))[0]
+    expected = MotionSegmentation(2, random_state=0).fit_predict(X)
+    for changed in (1e3 * X, X @ Q):
+        found = MotionSegmentation(2, random_state=0).fit_predict(changed)
+        assert adjusted_rand_score(expected, found) == 1
+
+
+def test_float32_is_kept():
+    X, y = motions()
+    model = MotionSegmentation(2, random_state=0).fit(X.astype(np.float32))
+    assert model.affinity_matrix_.dtype == np.float32
+    assert adjusted_rand_score(y, model.labels_) == 1
+
+
+def test_points_that_coincide():
+    model = MotionSegmentation(2, random_state=0).fit(np.ones((6, 4)))
+    assert model.labels_.shape == (6,)
+    assert np.isfinite(list(model.scores_.values())).all()
+
+
+def test_bad_input_is_named():
+    X, _ = motions()
+    with pytest.raises(ValueError, match="NaN"):
+        MotionSegmentation().fit(np.where(X > 5, np.nan, X))
+    with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
+        MotionSegmentation(3).fit(X[:2])
+    with pytest.raises(ValueError, match="assign_labels: must be 'kmeans' or 'cluster_qr'"):
+        MotionSegmentation(assign_labels="median").fit(X)
