@@ -9,8 +9,12 @@ from scipy.stats import entropy
 from sklearn.metrics import silhouette_score
 from sklearn.preprocessing import normalize
 
-from ...solvers import spectral_labels
-from ...solvers.clustering.spectral import check_affinity, check_n_clusters, leading_eigenvectors
+from ...solvers.clustering.spectral import (
+    check_affinity,
+    check_n_clusters,
+    leading_eigenvectors,
+    spectral_labels,
+)
 from ...solvers.solution import Array
 
 _SAMPLE = 3000

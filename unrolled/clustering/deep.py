@@ -27,7 +27,8 @@ class DeepSubspaceClustering(UnitRowClustering):
     by the inverse square root of the covariance of the residuals ``Z - C Z``: the most likely
     metric, learned layer by layer from the points themselves, without labels, in closed form. The
     coefficients of the last layer are followed by an affinity and the spectral step. Without layers
-    this is unrolled elastic net subspace clustering.
+    this is unrolled elastic net subspace clustering. Where points of different clusters explain
+    each other, as handwritten digits do, a learned metric does harm: raise `shrinkage`.
 
     Parameters
     ----------
