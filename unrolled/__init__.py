@@ -90,9 +90,11 @@ from .nonlocal_energy import (
     Neutreno,
 )
 from .self_expression import (
+    DeepSelfExpression,
     LowRank,
     Ridge,
     SelfExpressiveNetwork,
+    UnrolledADMM,
     UnrolledSelfExpression,
 )
 from .solved_operator import (
@@ -124,6 +126,7 @@ __all__ = [
     "ConvergenceWarning",
     "Correction",
     "CrissCross",
+    "DeepSelfExpression",
     "Elliptical",
     "FeatScale",
     "FeatureKernel",
@@ -159,6 +162,7 @@ __all__ = [
     "TopK",
     "Tupe",
     "Twicing",
+    "UnrolledADMM",
     "UnrolledSelfExpression",
     "VisionTransformer",
     "WindowedTransformer",

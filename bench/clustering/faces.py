@@ -1,6 +1,5 @@
 """Faces: Extended Yale B by the recipes of EQUATIONS 9.2, the optimum beside the literal ADMM."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import normalize
 
-from ...datasets import fetch_extended_yale_b
+from ...datasets import fetch_extended_yale_b, yale_b_subsets
 from ...solvers import (
     admm_outlier_self_expression,
     clustering_accuracy,
@@ -19,16 +18,14 @@ from ...solvers import (
     outlier_lams_from_alpha,
     outlier_self_expression,
     scale_by_row_maximum,
-    spectral_labels,
     svd_power_affinity,
     symmetric_affinity,
 )
+from ...solvers.clustering.spectral import spectral_labels_by_seed
 from ...solvers.solution import Array
 from .study import Options, Study, run_jobs
 
 _ALPHA = 20.0
-_GROUPS = (range(10), range(10, 20), range(20, 30), range(30, 38))
-_ALL = 38
 _OPTIMUM, _ADMM = "SSC optimum", "SSC ADMM, paper"
 
 
@@ -46,7 +43,7 @@ class Recipe:
     tuned: bool = False
 
 
-def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, _ALL), n_trials: int = 60) -> Study:
+def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: int = 60) -> Study:
     """Extended Yale B on the standard trials: all of 2, 10 and 38 subjects, else `n_trials` seeded.
 
     Every recipe runs on the same trials and k-means seeds. Times are of one thread, as ratios
@@ -77,13 +74,8 @@ def run_faces(options: Options, *, n_subjects: tuple[int, ...], n_trials: int) -
 
 
 def choose_trials(n_subjects: int, n_trials: int | None) -> list[list[int]]:
-    """Subsets of `n_subjects` inside the standard groups of subjects; a seeded choice of them.
-
-    All 38 subjects, or more than a group has, are one trial of the first `n_subjects`.
-    """
-    if n_subjects > max(map(len, _GROUPS)):
-        return [list(range(n_subjects))]
-    trials = [list(c) for group in _GROUPS for c in itertools.combinations(group, n_subjects)]
+    """The standard trials of so many subjects, or a seeded choice of them, as lists from 0."""
+    trials = [list(subset) for subset in yale_b_subsets(n_subjects)]
     if n_trials is None or n_trials >= len(trials):
         return trials
     chosen = np.random.default_rng(0).choice(len(trials), n_trials, replace=False)
@@ -103,8 +95,8 @@ def cluster_faces(
         coef, gap = recipe.solve(X)
         seconds = time.process_time() - start
         affinity = recipe.affinity(coef, len(subjects))
-        for seed in seeds:
-            found = spectral_labels(affinity, len(subjects), random_state=seed)
+        labels = spectral_labels_by_seed(affinity, len(subjects), seeds)
+        for seed, found in zip(seeds, labels, strict=True):
             rows.append(
                 {
                     "n_subjects": len(subjects),

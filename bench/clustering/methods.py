@@ -231,6 +231,12 @@ METHODS: dict[str, Method] = {
             problem=_network_penalty,
             unit_rows=True,
         ),
+        Method(
+            "deep self-expression",
+            "learned",
+            estimator(f"{_LEARNED}:DeepSubspaceClustering"),
+            {"n_layers": (2, 1, 4), "shrinkage": (0.1, 100.0)},
+        ),
     )
 }
 BUILT_IN = frozenset(METHODS)

@@ -1,5 +1,8 @@
 """Self-expression as layers: ridge and low-rank attention, learned self-expression."""
 
+from .deep_self_expression import (
+    DeepSelfExpression,
+)
 from .low_rank_attention import (
     LowRank,
 )
@@ -9,13 +12,18 @@ from .ridge_attention import (
 from .self_expressive_network import (
     SelfExpressiveNetwork,
 )
+from .unrolled_admm import (
+    UnrolledADMM,
+)
 from .unrolled_ista import (
     UnrolledSelfExpression,
 )
 
 __all__ = [
+    "DeepSelfExpression",
     "LowRank",
     "Ridge",
     "SelfExpressiveNetwork",
+    "UnrolledADMM",
     "UnrolledSelfExpression",
 ]

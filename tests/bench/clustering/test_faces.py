@@ -55,7 +55,7 @@ def test_a_trial_runs_every_recipe_on_every_seed(data_home):
 
 def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
     monkeypatch.setattr(faces, "RECIPES", RECIPES[:2])
-    monkeypatch.setattr(faces, "_GROUPS", (range(3), range(4, 7)))
+    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
     study = faces_study(n_subjects=(2, 3), n_trials=1)
     table = study.run(Options(n_seeds=2, data_home=data_home))
     trials = table.groupby("n_subjects").subjects.nunique()

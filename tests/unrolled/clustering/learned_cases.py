@@ -5,6 +5,7 @@ from typing import Any
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
+    DeepSubspaceClustering,
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,
 )
@@ -19,6 +20,7 @@ SMALL: dict[Any, dict[str, Any]] = {
         "learning_rate": 3e-3,
     },
     AttentionSubspaceClustering: {"operator": "sparse_coding"},
+    DeepSubspaceClustering: {"n_layers": 2},
 }
 
 # Enough for the checks of scikit-learn, which fit some dozens of times.
@@ -26,6 +28,7 @@ SMALLEST: dict[Any, dict[str, Any]] = {
     UnrolledSubspaceClustering: {"n_layers": 3, "max_iter": 2},
     SelfExpressiveSubspaceClustering: {"hidden_features": (16,), "width": 16, "max_iter": 20},
     AttentionSubspaceClustering: {},
+    DeepSubspaceClustering: {"n_layers": 1, "n_iter": 5},
 }
 
 

@@ -1,0 +1,260 @@
+"""Deep self-expression: its iterations, its layers, and the clusterer."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import normalize
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import (
+    ElasticNetSubspaceClustering,
+    lam_max,
+    sparse_self_expression,
+    symmetric_affinity,
+    unit_rows,
+)
+from twinsolve.unrolled import DeepSelfExpression, UnrolledADMM, UnrolledSelfExpression
+from twinsolve.unrolled.clustering import DeepSubspaceClustering
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def admm(n_iter=10, lam=0.1, **settings):
+    return UnrolledADMM(n_iter, lam, **{"dtype": torch.float64} | settings)
+
+
+def deep(n_layers, d=5, **settings):
+    return DeepSelfExpression(d, n_layers, **{"dtype": torch.float64, "lam": 0.1} | settings)
+
+
+def curves(seed=0, n_curves=3, n_samples=40):
+    """Closed curves that cross the same few dimensions."""
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0, 2 * np.pi, (n_curves * n_samples, 1))
+    waves = np.hstack([np.cos(angle), np.sin(angle), np.cos(2 * angle) / 2, np.sin(2 * angle) / 2])
+    owner = np.repeat(np.arange(n_curves), n_samples)
+    frames = rng.standard_normal((n_curves, 4, 8)) / 3
+    centres = rng.standard_normal((n_curves, 8)) / 3
+    X = np.einsum("ij,ijk->ik", waves, frames[owner]) + centres[owner]
+    return X + 0.01 * rng.standard_normal(X.shape), owner
+
+
+@pytest.mark.parametrize("l1_ratio", [0.8, 0.5])
+def test_admm_converges_to_the_elastic_net(l1_ratio):
+    X, Y = tokens(14, 5), tokens(6, 5, seed=1)
+    solver = ElasticNetSubspaceClustering(2, gamma=10, l1_ratio=l1_ratio, tol=1e-12).fit(X)
+    layer = admm(3000, l1_ratio=l1_ratio)
+    with torch.no_grad():
+        assert_allclose(layer(X).numpy(), solver.coef_.toarray(), atol=1e-6)
+        new = solver._represent_new(Y.numpy()).toarray()
+        assert_allclose(layer(Y, X).numpy(), new, atol=1e-6)
+
+
+def test_admm_iteration_is_the_textbook_one():
+    """Against N x N systems, for the unit keys of the first formula."""
+    X, lam, r = tokens(12, 5), 0.1, 0.9
+    n, G = len(X), X @ X.mT
+    beta = 2 * lam / 0.05
+    largest = (G.abs() - torch.eye(n)).amax(1, keepdim=True)
+    C = U = torch.zeros_like(G)
+    for _ in range(4):
+        V = (2 * G + beta * (C - U)) @ torch.linalg.inv(2 * G + beta * torch.eye(n).double())
+        V = 1.6 * V - 0.6 * C
+        cut = 2 * lam * largest / beta
+        shrunk = F.relu((V + U).abs() - cut) * torch.sign(V + U)
+        C = (shrunk / (1 + cut * (1 - r) / r)).fill_diagonal_(0)
+        U = U + V - C
+    assert_close(admm(4)(X).detach(), C, atol=1e-12, rtol=0)
+
+
+def test_admm_is_ahead_of_as_many_ista_iterations_on_nearly_parallel_keys():
+    """By the gap of the objective; by a factor of 13 on these."""
+    X = F.normalize(tokens(30, 8) + 3 * tokens(1, 8, seed=1), dim=-1)
+    step = float(torch.linalg.matrix_norm(X.mT @ X) / torch.linalg.matrix_norm(X, 2) ** 2)
+    ista = UnrolledSelfExpression(15, 0.1, relative=True, relative_step=step, dtype=torch.float64)
+    optimum = sparse_self_expression(
+        X.numpy(), lam=lam_max(X.numpy(), X.numpy(), zero_diagonal=True) / 10, tol=1e-10
+    ).objective.sum()
+    far, near = (ista.objective(X, f(X)).sum() - optimum for f in (ista, admm(15, l1_ratio=1.0)))
+    assert 0 < near < far / 5
+
+
+def test_admm_in_blocks_and_in_batches():
+    X = tokens(300, 4)
+    whole = admm(3)(X)
+    assert (whole.diagonal() == 0).all()
+    rows = admm(3)(torch.cat([X[290:], X]), X)[10:]
+    assert_close(rows[290:].shape, whole[290:].shape)
+    batch = torch.stack([X[:20], X[20:40]])
+    assert_close(admm(3)(batch)[1], admm(3)(X[20:40]))
+
+
+def test_without_layers_it_is_unrolled_self_expression():
+    X, Y = 3 * tokens(12, 5), tokens(4, 5, seed=1)
+    assert_close(deep(0)(X), admm()(F.normalize(X, dim=-1)))
+    assert_close(deep(0)(Y, X), admm()(Y, F.normalize(X, dim=-1)))
+    assert_close(deep(3, mixing=0.0)(X), deep(0)(X))
+    assert deep(0).fit_projections(X) == []
+
+
+def test_projections_minimise_their_losses():
+    X = tokens(40, 5)
+    model = deep(2)
+    found = model.fit_projections(X)
+    assert_close(torch.tensor(found).double(), model.losses(X))
+    model.losses(X)[0].backward()
+    assert model.projections[0].grad.abs().max() < 1e-10
+    assert found[0] < deep(2).losses(X)[0].item() - 0.1
+    M = X - model.express[0](X) @ X
+    M = (M.mT @ M / 40).detach()
+    M += 0.1 * M.diagonal().mean() * torch.eye(5).double()
+    W = model.projections[0].detach()
+    assert_close(W.mT @ M @ W, torch.eye(5).double(), atol=1e-10, rtol=0)
+
+
+def test_keys_of_other_points_pass_the_layers_as_they_did():
+    """A query that is far from every key changes nothing of another query's coefficients."""
+    X, Y = tokens(20, 5), tokens(4, 5, seed=1)
+    model = deep(2)
+    model.fit_projections(X)
+    assert_close(model(Y, X)[1:2], model(Y[1:2], X))
+    assert model(X).shape == (20, 20)
+    assert (model(X).diagonal() == 0).all()
+
+
+def test_gradients():
+    X, Y = tokens(7, 3), tokens(2, 3, seed=1)
+    model = deep(1, 3, n_iter=3)
+    model.fit_projections(X)
+    weight = model.projections[0]
+
+    def outputs(x, y, w):
+        values = {"projections.0": w}
+        return (
+            torch.func.functional_call(model, values, (x,)),
+            torch.func.functional_call(model, values, (y, x)),
+        )
+
+    inputs = [a.detach().clone().requires_grad_() for a in (X, Y, weight)]
+    assert torch.autograd.gradcheck(outputs, inputs)
+    model.losses(X).sum().backward()
+    assert all(p.grad is not None for p in model.express[0].parameters())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: UnrolledADMM(0, 0.1), "n_iter: must be"),
+        (lambda: UnrolledADMM(5, 1.0), "lam: must be in"),
+        (lambda: UnrolledADMM(5, 0.1, l1_ratio=1.5), "l1_ratio: must be in"),
+        (lambda: UnrolledADMM(5, 0.1)(torch.zeros(3)), "queries: must be"),
+        (lambda: UnrolledADMM(5, 0.1)(torch.zeros(3, 2, dtype=torch.int64)), "queries: must be of"),
+        (lambda: deep(-1), "n_layers: must be"),
+        (lambda: deep(1, mixing=1.5), "mixing: must be in"),
+        (lambda: deep(1, shrinkage=0), "shrinkage: must be"),
+        (lambda: deep(1)(tokens(4, 3)), r"queries: must be \(n_tokens, 5\)"),
+        (lambda: deep(1)(tokens(4, 5), tokens(4, 3)), "keys: must be"),
+    ],
+)
+def test_bad_input_to_layers_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_zero_and_equal_tokens_are_finite():
+    for X in (torch.zeros(5, 3), torch.ones(5, 3), torch.eye(3).repeat(2, 1)):
+        model = DeepSelfExpression(3, 2)
+        assert np.isfinite(model.fit_projections(X)).all()
+        assert model(X).isfinite().all()
+
+
+def make(n_layers=2, n_clusters=3, **settings):
+    return DeepSubspaceClustering(
+        n_clusters, n_layers=n_layers, **{"random_state": 0, "gamma": 20.0} | settings
+    )
+
+
+def test_clusterer_without_layers_is_the_elastic_net():
+    X, _ = make_union_of_subspaces(
+        n_samples=20, n_subspaces=3, n_features=15, dimension=3, noise=0.02, random_state=0
+    )
+    found = make(0, n_iter=500, l1_ratio=0.5).fit(X)
+    solved = ElasticNetSubspaceClustering(3, gamma=20, l1_ratio=0.5, tol=1e-10).fit(normalize(X))
+    # Both single precision and the last iterations' steps are far below.
+    assert_allclose(found.coef_.toarray(), solved.coef_.toarray(), atol=1e-4)
+    assert found.loss_curve_ == []
+
+
+def test_a_fit_is_deterministic_and_leaves_torch_alone():
+    X, _ = curves()
+    state = torch.random.get_rng_state()
+    first, again = make().fit(X), make().fit(X)
+    assert (abs(first.coef_ - again.coef_)).max() == 0
+    assert first.loss_curve_ == again.loss_curve_
+    assert len(first.loss_curve_) == 2
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert make().fit(X.astype(np.float32)).coef_.dtype == np.float32
+
+
+def test_features_of_no_use_change_nothing():
+    """Constant zero features, and a rotation, are not seen."""
+    X, _ = curves()
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((11, 11)))[0]
+    wide = np.hstack([X, np.zeros((len(X), 3))]) @ Q
+    found, expected = make().fit(wide), make().fit(X)
+    assert found.components_.shape == (8, 11)
+    assert adjusted_rand_score(found.labels_, expected.labels_) > 0.99
+    assert_allclose(found.coef_.toarray(), expected.coef_.toarray(), atol=1e-2)
+
+
+def test_new_points_on_manifolds_join_their_cluster():
+    X, y = curves()
+    train = np.arange(len(X)) % 4 > 0
+    model = make(affinity=lambda C: symmetric_affinity(unit_rows(C))).fit(X[train])
+    found = np.r_[model.labels_, model.predict(X[~train])]
+    assert adjusted_rand_score(y[train], model.labels_) > 0.9
+    assert adjusted_rand_score(np.r_[y[train], y[~train]], found) > 0.9
+    assert model.coefficients(X[~train]).shape == (30, 90)
+
+
+def test_directions_that_points_do_not_explain_in_each_other_count_less():
+    """Noise in three features that carry no cluster, of the variance of the others together."""
+    rng = np.random.default_rng(0)
+    X, _ = make_union_of_subspaces(
+        n_samples=40, n_subspaces=3, n_features=20, dimension=2, noise=0.01, random_state=0
+    )
+    X[:, :3] = 0.5 * rng.standard_normal((len(X), 3))
+    model = make(1).fit(X)
+    gain = np.linalg.norm(
+        model.components_.T @ model.network_.projections[0].detach().numpy(), axis=1
+    )
+    assert gain[:3].max() < gain[3:].min() / 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.0}, "gamma: must be > 1"),
+        ({"n_layers": -1}, "n_layers: must be"),
+        ({"mixing": 2.0}, "mixing: must be in"),
+        ({"shrinkage": 0.0}, "shrinkage: must be"),
+        ({"n_iter": 0}, "n_iter: must be"),
+        ({"l1_ratio": 0.0}, "l1_ratio: must be"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make(**settings).fit(curves()[0])
+
+
+def test_unfitted():
+    with pytest.raises(NotFittedError):
+        make().predict(np.ones((2, 8)))
