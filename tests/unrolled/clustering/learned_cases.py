@@ -18,7 +18,7 @@ SMALL: dict[Any, dict[str, Any]] = {
         "batch_size": 64,
         "learning_rate": 3e-3,
     },
-    AttentionSubspaceClustering: {"operator": "sparse_coding"},
+    AttentionSubspaceClustering: {},
 }
 
 # Enough for the checks of scikit-learn, which fit some dozens of times.
