@@ -135,7 +135,7 @@ def summarize_faces(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[st
         "gap",
         "time",
     )
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for count, runs in table.groupby("n_subjects", sort=True):
         seconds = runs.pivot_table(index="subjects", columns="recipe", values="seconds")
         ratios = seconds.div(seconds[_OPTIMUM], axis=0).median()

@@ -69,7 +69,7 @@ def _fourier(problem: Problem, dimension: int) -> Array:
 
 
 def _scattering(problem: Problem, dimension: int) -> Array:
-    return _principal(datasets.scattering_features(_images(problem)), dimension)
+    return _principal(datasets.scattering_features(_images(problem).astype(np.float32)), dimension)
 
 
 def _images(problem: Problem) -> Array:

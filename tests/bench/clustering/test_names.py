@@ -206,12 +206,12 @@ def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_again
         features="raw",
         method="attention (ISTA)",
         code=None,
-        settings={"n_iter": 3000, "lam": 0.2},
+        settings={"n_iter": 10_000, "lam": 1.0},
         steps=["PP-2a"],
         fit_seed=0,
         seeds=[0],
     )
-    assert abs(rows[0]["objective_gap"]) < 1e-6
+    assert abs(rows[0]["objective_gap"]) < 1e-6  # that of the solution
     assert rows[0]["cosine"] > 0.999
 
 
@@ -220,11 +220,12 @@ def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
     monkeypatch.setattr("twinsolve.bench.clustering.held_out._BLOCK", 3)
     settings = {"trial": "0", "seed": 0, "data_home": None, "content": None, "code": None}
     for name in ("SSC", "SSC outliers", "unrolled (objective)", "kNN graph", "k-means"):
+        chosen = METHODS[name].settings[0] | ({"max_iter": 3} if name[0] == "u" else {})
         rows = cluster_job(
             data=SUBSPACES,
             features="unit",
             method=name,
-            settings=METHODS[name].settings[0],
+            settings=chosen,
             steps=["PP-2a", "keep-largest n=3"],
             fit_seed=0,
             seeds=[0, 1],
@@ -238,8 +239,7 @@ def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
         problem = make_problem(SUBSPACES, "0")
         X = features_of("unit", problem)
         fitted, new = split_rows(24, 16, 0)
-        model = METHODS[name].make(2, 0, 1, **METHODS[name].settings[0])
-        model.fit(X[fitted])
+        model = METHODS[name].make(2, 0, 1, **chosen).fit(X[fitted])
         expected = solvers.clustering_accuracy(problem.labels[new], model.predict(X[new]))
         assert rows[0]["accuracy_new"] == expected
 
@@ -256,7 +256,7 @@ def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch
     for features, count in (("pca-4", 1), ("unit", 2)):
         for n_seeds in (1, 2):  # other jobs, same features
             study = clusters_study(
-                ["digits:n_points=40"], ["TSC", "OMP"], features=[features], steps=["PP-2a"]
+                ["digits:n_points=40"], ["TSC"], features=[features], steps=["PP-2a"]
             )
             table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
             prepared.prepared.cache_clear()
