@@ -1,16 +1,15 @@
 """Problems with their features, which many jobs share: made once a process, or once a run."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from ...solvers.solution import Array
 from ..results import resume_array, source_hash
 from .features import features_of, is_costly
 from .problems import Problem, make_problem
-from .study import Options, run_jobs
+from .study import Job, Options, run_jobs
 
 _folder: Path | None = None
 
@@ -39,7 +38,7 @@ def prepared(
     return problem, resume_array(lambda: features_of(features, problem), key, _folder)
 
 
-def prepare(jobs: list[dict[str, Any]], options: Options, setup: Any) -> None:
+def prepare(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
     """Keep the costly features of the jobs, each once, before several of these need them."""
     names = ("data", "trial", "seed", "data_home", "content", "features")
     costly = {tuple(job[name] for name in names): job for job in jobs if is_costly(job["features"])}
@@ -50,5 +49,5 @@ def prepare(jobs: list[dict[str, Any]], options: Options, setup: Any) -> None:
 
 def keep_features(**key: Any) -> list[dict[str, Any]]:
     """Make the features of one problem and keep them; a row says what they are."""
-    _, X = prepared(key.pop("data"), key.pop("trial"), **key)
-    return pd.DataFrame({"n_points": [len(X)], "n_features": [X.shape[1]]}).to_dict("records")
+    _, X = prepared(**key)
+    return [{"n_points": len(X), "n_features": X.shape[1]}]
