@@ -231,7 +231,8 @@ def _by_labels(
     random = hasattr(fitted.model, "random_state")
     for seed in seeds:
         made = refit(random_state=seed) if random else fitted
-        row, found = {"steps": NO_STEPS, "seed": seed}, made.labels
+        row: dict[str, Any] = {"steps": NO_STEPS, "seed": seed, "selection_score": np.nan}
+        found = made.labels
         if len(new):
             (others,), seconds = held_out_labels(made.model, new, [found])
             row["new_ms"] = 1000 * seconds / len(new)

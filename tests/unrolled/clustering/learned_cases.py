@@ -18,14 +18,14 @@ SMALL: dict[Any, dict[str, Any]] = {
         "batch_size": 64,
         "learning_rate": 3e-3,
     },
-    AttentionSubspaceClustering: {},
+    AttentionSubspaceClustering: {"operator": "ridge"},
 }
 
 # Enough for the checks of scikit-learn, which fit some dozens of times.
 SMALLEST: dict[Any, dict[str, Any]] = {
     UnrolledSubspaceClustering: {"n_layers": 3, "max_iter": 2},
     SelfExpressiveSubspaceClustering: {"hidden_features": (16,), "width": 16, "max_iter": 20},
-    AttentionSubspaceClustering: {},
+    AttentionSubspaceClustering: {"operator": "softmax"},
 }
 
 
