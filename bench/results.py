@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def write_table(table: pd.DataFrame, directory: Path, name: str = "table") -> No
     (directory / f"{name}.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
+@lru_cache(maxsize=1)
 def source_hash() -> str:
     """Hash of the package's source files, by which results of another source are told apart."""
     root = Path(__file__).parents[1]
@@ -62,8 +64,7 @@ def resume_table(
     """
     if directory is None:
         return run()
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = directory / f"{name}.json"
+    path = directory / f"{_digest(key)}.json"
     if path.is_file():
         return pd.DataFrame(json.loads(path.read_text())["rows"])
     table = run()
@@ -72,6 +73,25 @@ def resume_table(
     unfinished.write_text(json.dumps({"key": key, "rows": table.to_dict(orient="records")}))
     unfinished.replace(path)
     return table
+
+
+def resume_array(
+    make: Callable[[], np.ndarray], key: dict[str, Any], directory: Path
+) -> np.ndarray:
+    """An array from `directory`, if one with this key is there; else make it and keep it."""
+    path = directory / f"{_digest(key)}.npy"
+    if not path.is_file():
+        directory.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        with unfinished.open("wb") as file:
+            np.save(file, make())
+        unfinished.replace(path)
+    found: np.ndarray = np.load(path)
+    return found
+
+
+def _digest(key: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: Path) -> None:

@@ -3,15 +3,18 @@
 import sys
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..terminal import console
-from .study import Lines, Options, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .study import Lines, Study
 
 
 def cluster(
@@ -82,6 +85,7 @@ def cluster(
     """
     from .runs import run_studies, write_studies
     from .selection import RULE
+    from .study import Options
 
     if list_all:
         _print_names()
@@ -115,7 +119,7 @@ def _studies(
     steps: list[str] | None,
     n_trials: int | None,
     label_tuned: bool,
-) -> tuple[Study, ...]:
+) -> "tuple[Study, ...]":
     from .presets import find_preset
     from .tables import custom_study
 
@@ -127,14 +131,14 @@ def _studies(
     return find_preset(preset)
 
 
-def _print_study(study: Study, table: pd.DataFrame) -> None:
+def _print_study(study: "Study", table: "pd.DataFrame") -> None:
     for title, lines in {study.name: study.lines, **study.more}.items():
         headings, rows = lines(table)
         for first, group in groupby(rows, key=lambda row: row[0]):
             console().print(_pretty(f"{title}: {first}", (headings[1:], [r[1:] for r in group])))
 
 
-def _pretty(title: str, lines: Lines) -> Table:
+def _pretty(title: str, lines: "Lines") -> Table:
     """A table without the columns that are the same in all rows: the title says these."""
     headings, rows = lines
     shown = []

@@ -1,8 +1,9 @@
 """The study of clusters: data x features x methods x settings x affinity steps x seeds."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,20 @@ from ...datasets.root import data_root
 from ...solvers import clustering_accuracy, connectivity
 from ...solvers.clustering.spectral import spectral_labels_by_seed
 from ...solvers.solution import Array
-from .features import check_features, features_of
+from .features import check_features
 from .fitting import Fitted, fit, quality, warm_up
+from .held_out import held_out_labels, split_rows
 from .methods import BUILT_IN, Method, code_of, find_method, know
-from .problems import Problem, content_of, make_problem, reads_files, trials_of
+from .prepared import keep_features_in, prepare, prepared
+from .problems import content_of, reads_files, trials_of
 from .selection import select_settings, selection_score
 from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
 from .study import Job, Options, Study, run_jobs
-from .summary import cluster_lines, distance_lines, quality_lines
+from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines
 
 OWN = "own affinity"
 NO_STEPS = "none"
+Rows = list[dict[str, Any]]
 
 
 def clusters_study(
@@ -37,6 +41,7 @@ def clusters_study(
     settings: dict[str, list[dict[str, Any]]] | None = None,
     n_trials: int | None = None,
     n_fits: int = 1,
+    n_fit_points: int | None = None,
     label_tuned: bool = False,
     figures: dict[str, Any] | None = None,
 ) -> Study:
@@ -54,6 +59,9 @@ def clusters_study(
         Random trials of each data set; None is all of them, or 5 of generated data.
     n_fits : int, default=1
         Fits of each learned method, by as many seeds.
+    n_fit_points : int, optional
+        Random points that are fitted, and by which the others are labelled: by solving for their
+        coefficients or a forward pass, and the cluster of smallest residual. None fits all.
     label_tuned : bool, default=False
         Add the settings with the best accuracy, marked as such.
 
@@ -77,14 +85,25 @@ def clusters_study(
             for job in _jobs(source, trial, home, found, features, steps, settings, n_fits, options)
         ]
         own = [method for method in found if method.name not in BUILT_IN]
-        table = run_jobs(cluster_job, jobs, options, setup=partial(know, own))
+        folder = options.directory and options.directory / "features"
+        setup = partial(_set_up, own, folder)
+        prepare(jobs, options, setup)
+        jobs = [job | {"n_fit_points": n_fit_points} for job in jobs]
+        table = run_jobs(cluster_job, jobs, options, setup=setup)
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
         "Solver quality": quality_lines,
         "Distance to the certified solution": distance_lines,
     }
+    if n_fit_points is not None:
+        more["Held-out points"] = held_out_lines
     return Study(name, about, run, cluster_lines, figures or {}, more)
+
+
+def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
+    know(methods)
+    keep_features_in(folder)
 
 
 def _jobs(
@@ -136,84 +155,99 @@ def cluster_job(
     steps: list[str],
     fit_seed: int,
     seeds: list[int],
+    n_fit_points: int | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed."""
-    problem = make_problem(data, trial, seed=seed, data_home=data_home)
-    X = features_of(features, problem)
+    problem, X = prepared(
+        data, trial, seed=seed, data_home=data_home, content=content, features=features
+    )
+    chosen, others = split_rows(len(X), n_fit_points, seed)
+    true, n_clusters = problem.labels, problem.n_clusters
     way = find_method(method)
     warm_up(method)
-    fitted = fit(way, X, problem.n_clusters, fit_seed, settings)
+    refit = partial(fit, way, X[chosen], n_clusters, settings=settings)
+    fitted = refit(random_state=fit_seed)
     about = {
         "data": data,
         "trial": trial,
         "n_points": len(X),
         "n_features": X.shape[1],
-        "n_clusters": problem.n_clusters,
+        "n_clusters": n_clusters,
         "features": features,
         "method": method,
         "family": way.family,
         "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
         "fit_seed": fit_seed,
-        **quality(way, fitted, X, problem.labels),
+        **quality(way, fitted, X[chosen], true[chosen]),
     }
-    rows = _clusters(way, fitted, X, problem, settings, steps, seeds)
+    if fitted.coef is None and fitted.affinity is None:
+        rows, found = _by_labels(refit, fitted, X[others], seeds)
+    else:
+        rows, found = _by_graph(fitted, true[chosen], n_clusters, steps, seeds)
+        if len(others):
+            new, seconds = held_out_labels(fitted.model, X[others], found)
+            rows = [row | {"new_ms": 1000 * seconds / len(others)} for row in rows]
+            found = [np.concatenate(both) for both in zip(found, new, strict=True)]
+    order = true[np.concatenate([chosen, others])]
+    for row, labels in zip(rows, found, strict=False):
+        row |= scores(order, labels)
+        if len(others):
+            row |= _apart(order, labels, len(chosen))
     return [about | row for row in rows]
 
 
-def _clusters(
-    method: Method,
-    fitted: Fitted,
-    X: Array,
-    problem: Problem,
-    settings: dict[str, Any],
-    steps: list[str],
-    seeds: list[int],
-) -> list[dict[str, Any]]:
-    if fitted.coef is None and fitted.affinity is None:
-        return _by_labels(method, fitted, X, problem, settings, seeds)
-    rows = []
+def _by_graph(
+    fitted: Fitted, true: Array, n_clusters: int, steps: list[str], seeds: list[int]
+) -> tuple[Rows, list[Array]]:
+    """Rows of each chain and seed with the labels found; rows of chains left out come last."""
+    rows, labels, left_out = [], [], []
     for chain in steps if fitted.coef is not None else [OWN]:
-        if chain != OWN and is_dense(chain) and len(X) > DENSE_ROWS:
+        if chain != OWN and is_dense(chain) and len(true) > DENSE_ROWS:
             note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
-            rows.append({"steps": chain, "note": note})
+            left_out.append({"steps": chain, "note": note})
             continue
         start = time.process_time()
-        affinity = (
-            fitted.affinity if chain == OWN else affinity_of(chain, fitted.coef, problem.n_clusters)
-        )
+        affinity = fitted.affinity if chain == OWN else affinity_of(chain, fitted.coef, n_clusters)
         made = time.process_time()
-        found = spectral_labels_by_seed(affinity, problem.n_clusters, seeds)
+        found = spectral_labels_by_seed(affinity, n_clusters, seeds)
         cut = time.process_time()
         of_chain = {
             "steps": chain,
             "steps_seconds": made - start,
             "spectral_seconds": (cut - made) / len(seeds),
-            "connectivity": _connectivity(affinity, problem.labels),
-            "selection_score": selection_score(affinity, found[0], problem.n_clusters),
+            "connectivity": _connectivity(affinity, true),
+            "selection_score": selection_score(affinity, found[0], n_clusters),
         }
-        rows += [
-            of_chain | {"seed": seed} | scores(problem.labels, labels)
-            for seed, labels in zip(seeds, found, strict=True)
-        ]
-    return rows
+        rows += [of_chain | {"seed": seed} for seed in seeds]
+        labels += found
+    return rows + left_out, labels
 
 
 def _by_labels(
-    method: Method,
-    fitted: Fitted,
-    X: Array,
-    problem: Problem,
-    settings: dict[str, Any],
-    seeds: list[int],
-) -> list[dict[str, Any]]:
-    rows = []
+    refit: Callable[..., Fitted], fitted: Fitted, new: Array, seeds: list[int]
+) -> tuple[Rows, list[Array]]:
+    """Rows of each seed with the labels found, of the new points too."""
+    rows, labels = [], []
     random = hasattr(fitted.model, "random_state")
     for seed in seeds:
-        labels = (
-            fit(method, X, problem.n_clusters, seed, settings).labels if random else fitted.labels
-        )
-        rows.append({"steps": NO_STEPS, "seed": seed} | scores(problem.labels, labels))
-    return rows
+        made = refit(random_state=seed) if random else fitted
+        row: dict[str, Any] = {"steps": NO_STEPS, "seed": seed, "selection_score": np.nan}
+        found = made.labels
+        if len(new):
+            (others,), seconds = held_out_labels(made.model, new, [found])
+            row["new_ms"] = 1000 * seconds / len(new)
+            found = np.concatenate([found, others])
+        rows.append(row)
+        labels.append(found)
+    return rows, labels
+
+
+def _apart(true: Array, found: Array, n_fit: int) -> dict[str, float]:
+    """Accuracy of the fitted points and of the others, each by its own match of clusters."""
+    return {
+        "accuracy_fit": scores(true[:n_fit], found[:n_fit])["accuracy"],
+        "accuracy_new": scores(true[n_fit:], found[n_fit:])["accuracy"],
+    }
 
 
 def scores(true: Array, found: Array) -> dict[str, float]:

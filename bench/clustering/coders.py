@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from ...solvers import lam_max, sparse_code
 from ...solvers.sparse_coding.row_blocks import Atoms, solve_rows
 from ...unrolled import LISTA, UnrolledSelfExpression
+from ...unrolled.clustering.training import train
 from ...unrolled.sparse_coding import ista_step
-from .point_sets import unit_points
-from .trained import held_out_loss
-from .training import train
+from .splits import shuffled_points
 
 Array = np.ndarray
 
@@ -34,6 +33,7 @@ _PARAMETRIZATIONS = {
 ON_DICTIONARY = "learned steps, on D alone"
 LEARNED = (*_PARAMETRIZATIONS, ON_DICTIONARY)
 _MOST_ATOMS, _MOST_TRAINING, _MOST_NEW = 512, 400, 500
+_BATCH = 64
 _MOST_FREE = 256  # atoms for which the n_atoms x n_atoms matrices of LISTA are learned
 
 
@@ -67,7 +67,7 @@ def coding_problem(data: str, gamma: float, *, seed: int, data_home: str | None 
     """
     if data == GAUSSIAN:
         return _gaussian(gamma, seed)
-    X, _ = unit_points(data, seed=seed, data_home=data_home)
+    X, _ = shuffled_points(data, seed=seed, data_home=data_home)
     D, T, Y = np.split(X, [len(X) // 2, 3 * len(X) // 4])
     D = D[:_MOST_ATOMS]
     lam = float(np.median(lam_max(D, D, zero_diagonal=True))) / gamma
@@ -129,7 +129,7 @@ def learned_coders(
             yield Coder(name, layer.n_iter, None, _inferring(layer), seconds)
     if problem.atoms_are_points:
         owns = [UnrolledSelfExpression(n, lam) for n in n_iters]
-        losses = [partial(held_out_loss, own, D) for own in owns]
+        losses = [partial(_own_loss, own, D) for own in owns]
         for own, seconds in _chain(owns, losses, len(D), n_steps, seed):
             yield Coder(ON_DICTIONARY, own.n_iter, None, _inferring(partial(own, keys=D)), seconds)
 
@@ -143,7 +143,17 @@ def _chain(
         if before is not None:
             _begin(layer, before)
         start = time.perf_counter()
-        train(layer, loss, n_points, n_steps=n_steps, seed=seed)
+        train(
+            layer,
+            loss,
+            n_points,
+            max_iter=n_steps,
+            batch_size=min(_BATCH, n_points // 2),
+            learning_rate=1e-3,
+            rates=dict.fromkeys(("step", "lam", "threshold"), 0.05),
+            n_judged=min(4 * _BATCH, n_points // 2),
+            seed=seed,
+        )
         seconds += time.perf_counter() - start
         yield layer, seconds
         before = layer
@@ -194,6 +204,12 @@ def _square_norm(atoms: Tensor) -> float:
 
 def _loss(layer: LISTA, points: Tensor, rows: Tensor) -> Tensor:
     return layer.objective(points[rows], layer(points[rows])).mean()
+
+
+def _own_loss(layer: UnrolledSelfExpression, points: Tensor, rows: Tensor) -> Tensor:
+    queries = points[rows]
+    codes = layer(queries, points, own=rows)
+    return layer.objective(queries, codes, points, own=rows).mean()
 
 
 def _inferring(run: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:

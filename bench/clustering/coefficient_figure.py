@@ -16,9 +16,12 @@ from ...solvers import (
     sparse_self_expression,
     subspace_preserving_error,
 )
-from .point_sets import at_hand, unit_points
+from ...unrolled.clustering import (
+    SelfExpressiveSubspaceClustering,
+    UnrolledSubspaceClustering,
+)
+from .splits import NOISY, at_hand, shown, shuffled_points
 from .study import Options, Study, run_jobs
-from .trained import SelfExpressiveClustering, UnrolledClustering
 
 Array = np.ndarray
 
@@ -28,14 +31,14 @@ _QUANTILE = 0.99  # of the sizes, where the colour scale of a panel ends
 
 
 def coefficient_study(
-    data: Sequence[str] = ("noisy subspaces", "digits", "Yale B 10"), *, max_iter: int = 1000
+    data: Sequence[str] = (NOISY, "digits", "yaleb-10"), *, max_iter: int = 1000
 ) -> Study:
     """Pictures of coefficients: two learned methods, each beside the problem that it approaches.
 
     Parameters
     ----------
     data : sequence of str
-        Names among `POINT_SETS`; those whose files are missing are left out.
+        Names as `make_problem` knows them; those whose files are missing are left out.
     max_iter : int, default=1000
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
@@ -53,10 +56,10 @@ def coefficient_study(
         return run_jobs(sorted_coefficients, jobs, options)
 
     about = (
-        "Points of five classes, 24 each. Lasso at the median over points of the penalty that "
-        "makes a code zero, over 50, solved and by 10 unrolled layers; the elastic net at 2/200, "
-        "solved and by a self-expressive network. Learned ones are trained on these points. A row "
-        "of the table is a row of a matrix."
+        "Points of five classes, 24 each. Lasso at the penalty that makes a point's code zero, "
+        "over 50, solved and by 10 unrolled layers; the elastic net at 2/200, solved and by a "
+        "self-expressive network. Learned ones are trained on these points. A row of the table is "
+        "a row of a matrix."
     )
     return Study(
         "coefficients", about, run, coefficient_lines, {"coefficients.png": draw_coefficients}
@@ -67,7 +70,7 @@ def sorted_coefficients(
     *, data: str, max_iter: int, seed: int, data_home: str | None
 ) -> list[dict[str, Any]]:
     """A row for each method and point, the points sorted by class."""
-    X, y = unit_points(data, seed=seed, data_home=data_home)
+    X, y = shuffled_points(data, seed=seed, data_home=data_home)
     rows = np.concatenate([np.flatnonzero(y == label)[:_A_CLASS] for label in range(_N_CLASSES)])
     X, y = X[rows], y[rows]
     found: list[dict[str, Any]] = []
@@ -89,14 +92,14 @@ def sorted_coefficients(
     return found
 
 
-def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, float], list]]:
+def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], list]]:
     """Of each problem its penalty, and coefficients by name, the solved ones first."""
-    lasso: dict[str, Any] = {"lam": float(np.median(lam_max(X, X, zero_diagonal=True))) / 50}
-    net: dict[str, Any] = {"lam": 2 / _GAMMA, "l1_ratio": 0.9}
-    unrolled = UnrolledClustering(_N_CLASSES, max_iter=max_iter // 5, random_state=seed)
-    network = SelfExpressiveClustering(
+    unrolled = UnrolledSubspaceClustering(_N_CLASSES, max_iter=max_iter // 5, random_state=seed)
+    network = SelfExpressiveSubspaceClustering(
         _N_CLASSES, gamma=_GAMMA, max_iter=max_iter, random_state=seed
     )
+    lasso: dict[str, Any] = {"lam": lam_max(X, X, zero_diagonal=True) / unrolled.gamma}
+    net: dict[str, Any] = {"lam": 2 / _GAMMA, "l1_ratio": network.l1_ratio}
     return [
         (
             lasso,
@@ -142,7 +145,7 @@ def draw_coefficients(table: pd.DataFrame, path: Path) -> None:
             _draw_matrix(axes, table[(table.data == data) & (table.method == method)])
             if data == sets[0]:
                 axes.set_title(f"{method}\n{axes.get_title()}", fontsize=10)
-        panels[0].set_ylabel(f"{data}\npoints, sorted by class", fontsize=10)
+        panels[0].set_ylabel(f"{shown(data)}\npoints, sorted by class", fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("points, sorted by class", fontsize=9)
     images = [axes.images[0] for axes in grid.ravel()]

@@ -28,6 +28,11 @@ def features_of(name: str, problem: Problem) -> Array:
     return _parse(name)(problem)
 
 
+def is_costly(name: str) -> bool:
+    """Whether features take a decomposition or more, which is worth keeping."""
+    return name.removeprefix("unit-").partition("-")[0] in {"4n", *_SIZED}
+
+
 def check_features(name: str) -> str:
     """Return `name` if it is known.
 
@@ -64,7 +69,7 @@ def _fourier(problem: Problem, dimension: int) -> Array:
 
 
 def _scattering(problem: Problem, dimension: int) -> Array:
-    return _principal(datasets.scattering_features(_images(problem)), dimension)
+    return _principal(datasets.scattering_features(_images(problem).astype(np.float32)), dimension)
 
 
 def _images(problem: Problem) -> Array:

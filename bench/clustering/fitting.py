@@ -44,7 +44,7 @@ def fit(
     """
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     if isinstance(model, SubspaceClustering):
-        model.set_params(affinity=_edgeless)
+        model.set_params(affinity=edgeless)
     release()
     before = resident("VmRSS") if reset_peak() else np.nan
     start = time.process_time()
@@ -53,7 +53,7 @@ def fit(
     return Fitted(model, np.asarray(labels), seconds, resident("VmHWM") - before)
 
 
-def _edgeless(coef: Any) -> csr_array:
+def edgeless(coef: Any) -> csr_array:
     """An affinity that leaves the spectral step nothing to do."""
     return csr_array(coef.shape)
 

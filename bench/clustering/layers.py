@@ -22,7 +22,7 @@ from .coders import (
     solved_coders,
 )
 from .layers_figure import draw_gaps, draw_times
-from .point_sets import at_hand
+from .splits import SUBSPACES, at_hand
 from .study import Options, Study, run_jobs
 
 Array = np.ndarray
@@ -31,10 +31,10 @@ Cases = Sequence[tuple[str, float]]
 CASES = (
     (GAUSSIAN, 1.25),
     (GAUSSIAN, 10.0),
-    ("subspaces", 10.0),
+    (SUBSPACES, 10.0),
     ("digits", 10.0),
-    ("Yale B 10", 10.0),
-    ("COIL-20", 10.0),
+    ("yaleb-10", 10.0),
+    ("coil20", 10.0),
 )
 BATCH = 1000
 _SINGLE = 20

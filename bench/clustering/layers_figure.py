@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from .coders import LEARNED, ONE_CALL, REFERENCE
+from .splits import shown
 
 _LOWEST, _HIGHEST = 1e-9, 1.0  # gaps outside stand at the edges
 _COLOURS = {
@@ -61,7 +62,7 @@ def _panels(table: pd.DataFrame) -> tuple[Figure, list]:
     for axes in grid[len(cases) :]:
         axes.set_visible(False)
     for i, (axes, ((data, gamma), _)) in enumerate(zip(grid, cases, strict=False)):
-        axes.set_title(f"{data}, gamma {gamma:g}", loc="left", fontsize=10)
+        axes.set_title(f"{shown(str(data))}, gamma {gamma:g}", loc="left", fontsize=10)
         axes.set_yscale("log")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

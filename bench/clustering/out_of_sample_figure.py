@@ -6,6 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from .splits import shown
+
 _COLOURS = {
     "SSC": "black",
     "EnSC": "0.45",
@@ -40,7 +42,7 @@ def draw_out_of_sample(table: pd.DataFrame, path: Path) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(str(data), loc="left", fontsize=10)
+        axes.set_title(shown(str(data)), loc="left", fontsize=10)
         axes.set_xlabel("ms a held-out point, in batches")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

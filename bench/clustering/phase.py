@@ -16,15 +16,15 @@ from ...solvers import (
     ThresholdingSubspaceClustering,
     clustering_accuracy,
 )
+from ...unrolled.clustering import UnrolledSubspaceClustering
 from .heat_maps import draw_heat_maps
 from .study import Options, Study, run_jobs
-from .trained import UnrolledClustering
 
 METHODS: dict[str, Callable[..., Any]] = {
     "SSC, gamma 50": SparseSubspaceClustering,
     "SSC, gamma 5": partial(SparseSubspaceClustering, gamma=5.0),
-    "ISTA, K = 10": partial(UnrolledClustering, n_layers=10, max_iter=0),
-    "unrolled, K = 10": partial(UnrolledClustering, n_layers=10),
+    "ISTA, K = 10": partial(UnrolledSubspaceClustering, n_layers=10, max_iter=0),
+    "unrolled, K = 10": partial(UnrolledSubspaceClustering, n_layers=10),
     "LSR": LeastSquaresSubspaceClustering,
     "TSC": ThresholdingSubspaceClustering,
 }

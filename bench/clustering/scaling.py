@@ -88,7 +88,7 @@ def time_points(*, n_points: int, rounds: int, seed: int) -> list[dict[str, Any]
 def _methods(X: Array) -> dict[str, Callable[[], Any]]:
     largest = lam_max(X, X, zero_diagonal=True)
     points = torch.from_numpy(X.astype(np.float32))
-    layers = UnrolledSelfExpression(10, float(np.median(largest)) / _GAMMA)
+    layers = UnrolledSelfExpression(10, 1 / _GAMMA, relative=True)
     affinity = symmetric_affinity(sparse_self_expression(X, lam=largest / _GAMMA).coef)
 
     def unrolled() -> torch.Tensor:

@@ -6,24 +6,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
-from sklearn.neighbors import KNeighborsClassifier, kneighbors_graph
 
 from ...solvers import (
+    NearestNeighborClustering,
     clustering_accuracy,
     lasso_objective,
+    nearest_rows_affinity,
     sparse_code,
     sparse_self_expression,
     spectral_labels,
     subspace_preserving_error,
     symmetric_affinity,
-    unit_rows,
 )
-from ...solvers.clustering.base import SubspaceClustering
-from .point_sets import at_hand, unit_points
+from ...unrolled.clustering import SelfExpressiveSubspaceClustering
+from .fitting import edgeless
 from .self_expressive_figure import draw_networks
+from .splits import NOISY, at_hand, shuffled_points
 from .study import Options, Study, run_jobs
-from .trained import SelfExpressiveClustering
 
 Array = np.ndarray
 
@@ -32,17 +31,11 @@ _N_NEIGHBORS = 3
 _RATIO = 0.9
 
 
-def nearest_rows(coef: Array | csr_array) -> csr_array:
-    """Affinity of the three nearest neighbours among the unit rows of the coefficients."""
-    rows = csr_array(unit_rows(coef))
-    return symmetric_affinity(csr_array(kneighbors_graph(rows, _N_NEIGHBORS)))
-
-
-STEPS = {"|C| + |C|^T": symmetric_affinity, "3-NN of rows of C": nearest_rows}
+STEPS = {"|C| + |C|^T": symmetric_affinity, "3-NN of rows of C": nearest_rows_affinity}
 
 
 def self_expressive_study(
-    data: Sequence[str] = ("noisy subspaces", "digits"),
+    data: Sequence[str] = (NOISY, "digits"),
     *,
     gamma: float = 200.0,
     n_splits: int = 5,
@@ -54,7 +47,7 @@ def self_expressive_study(
     Parameters
     ----------
     data : sequence of str
-        Names among `POINT_SETS`.
+        Names as `make_problem` knows them; those whose files are missing are left out.
     gamma : float, default=200.0
         As in `SelfExpressiveNetwork`; the solved elastic net is at ``lam = 2 / gamma``.
     n_splits : int, default=5
@@ -89,45 +82,31 @@ def self_expressive_study(
     return Study("self-expressive", about, run, self_expressive_lines, figures)
 
 
-class _Given(SubspaceClustering):
-    """Clusters of coefficients that are known already."""
-
-    def __init__(self, n_clusters, coef, new, affinity, random_state):  # type: ignore[no-untyped-def]
-        self.n_clusters, self.coef, self.new = n_clusters, coef, new
-        self.affinity, self.random_state = affinity, random_state
-        self.assign_labels = "kmeans"
-
-    def _represent(self, X: Array) -> Any:
-        return self.coef
-
-    def _represent_new(self, X: Array) -> Any:
-        return self.new
-
-
 def express(
     *, data: str, seed: int, gamma: float, n_points: int, max_iter: int, data_home: str | None
 ) -> list[dict[str, Any]]:
     """Rows of one split: the network and the solver with each affinity step, and raw 3-NN."""
-    X, y = unit_points(data, seed=seed, data_home=data_home)
+    X, y = shuffled_points(data, seed=seed, data_home=data_home)
     half, n_clusters = min(n_points, len(X)) // 2, len(np.unique(y))
     X, new, y, y_new = X[:half], X[half:n_points], y[:half], y[half:n_points]
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
-    coefs, seconds = {}, {}
 
     start = time.perf_counter()
-    network = SelfExpressiveClustering(
-        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, random_state=seed
-    )
-    network._fit_X = X
-    fitted = network._represent(X)
-    seconds[NETWORK] = time.perf_counter() - start
-    coefs[NETWORK] = fitted, network._represent_new(new)
-
-    start = time.perf_counter()
+    network = SelfExpressiveSubspaceClustering(
+        n_clusters,
+        gamma=gamma,
+        l1_ratio=_RATIO,
+        max_iter=max_iter,
+        affinity=edgeless,
+        random_state=seed,
+    ).fit(X)
+    fitted = time.perf_counter()
     best, best_new = sparse_self_expression(X, **problem), sparse_code(new, X, **problem)
-    seconds[SOLVED] = time.perf_counter() - start
-    coefs[SOLVED] = best.coef, best_new.coef
-
+    seconds = {NETWORK: fitted - start, SOLVED: time.perf_counter() - fitted}
+    coefs = {
+        NETWORK: (network.coef_, network.coefficients(new)),
+        SOLVED: (best.coef, best_new.coef),
+    }
     rows = []
     for method, (coef, coef_new) in coefs.items():
         about = {
@@ -139,16 +118,14 @@ def express(
             "seconds": seconds[method],
         }
         for step, affinity in STEPS.items():
-            model = _Given(n_clusters, coef, coef_new, affinity, seed).fit(X)
-            rows.append(about | {"step": step} | _accuracies(model, new, y, y_new))
-    labels = spectral_labels(
-        symmetric_affinity(csr_array(kneighbors_graph(X, _N_NEIGHBORS))),
-        n_clusters,
-        random_state=seed,
+            labels = spectral_labels(affinity(coef), n_clusters, random_state=seed)
+            labels_new = network.assign(new, coef_new, labels)
+            rows.append(about | {"step": step} | _accuracies(labels, labels_new, y, y_new))
+    graph = NearestNeighborClustering(n_clusters, n_neighbors=_N_NEIGHBORS, random_state=seed).fit(
+        X
     )
-    voted = KNeighborsClassifier(_N_NEIGHBORS).fit(X, labels)
-    voted.labels_ = labels
-    rows.append({"method": NEIGHBORS, "step": ""} | _accuracies(voted, new, y, y_new))
+    found = _accuracies(graph.labels_, graph.predict(new), y, y_new)
+    rows.append({"method": NEIGHBORS, "step": "", **found})
     return [{"data": data, "seed": seed, **row} for row in rows]
 
 
@@ -156,10 +133,10 @@ def _relative(Y: Array, X: Array, coef: Any, best: Array, problem: dict[str, Any
     return float(lasso_objective(Y, X, coef, **problem).mean() / best.mean())
 
 
-def _accuracies(model: Any, new: Array, y: Array, y_new: Array) -> dict[str, float]:
+def _accuracies(labels: Array, labels_new: Array, y: Array, y_new: Array) -> dict[str, float]:
     return {
-        "accuracy_fit": 100 * clustering_accuracy(y, model.labels_),
-        "accuracy_new": 100 * clustering_accuracy(y_new, model.predict(new)),
+        "accuracy_fit": 100 * clustering_accuracy(y, labels),
+        "accuracy_new": 100 * clustering_accuracy(y_new, labels_new),
     }
 
 

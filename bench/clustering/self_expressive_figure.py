@@ -5,6 +5,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from .splits import shown
+
 _COLOURS = {"SENet": "tab:orange", "EnSC, solved": "black", "3-NN of raw points": "tab:blue"}
 
 
@@ -29,10 +31,8 @@ def draw_networks(table: pd.DataFrame, path: Path) -> None:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         network = rows[rows.method == "SENet"]
-        axes.set_title(
-            f"{data}\nSENet's objective: {network.objective_fit.mean():.2f} x the optimum",
-            loc="left", fontsize=10,
-        )  # fmt: skip
+        ratio = f"SENet's objective: {network.objective_fit.mean():.2f} x the optimum"
+        axes.set_title(f"{shown(str(data))}\n{ratio}", loc="left", fontsize=10)
         axes.set_xlabel("accuracy, %")
         axes.grid(axis="x", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

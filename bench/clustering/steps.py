@@ -72,7 +72,8 @@ def is_dense(chain: str) -> bool:
 
 
 def _parse(chain: str) -> list[Callable[..., Any]]:
-    applied, final = [], False
+    applied: list[Callable[..., Any]] = []
+    final = False
     for word in chain.split(","):
         name, *words = word.split() or [""]
         if name not in STEPS:

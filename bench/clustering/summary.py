@@ -87,6 +87,26 @@ def distance_lines(table: pd.DataFrame) -> Lines:
     return _DISTANCE_HEADINGS, rows
 
 
+def held_out_lines(table: pd.DataFrame) -> Lines:
+    """A line for each method and chain of steps: fitted points, others, and time for one of these.
+
+    Means and deviations are over the seeds.
+    """
+    headings = (
+        "data", "features", "method", "settings", "steps", "error fitted %", "error held out %",
+        "ms a point held out",
+    )  # fmt: skip
+    rows = []
+    chosen = table[table.selection == "label-free"]
+    for about, group in chosen.groupby([*_CASE, "steps"], sort=False):
+        if "accuracy_new" not in group or group.accuracy_new.isna().all():
+            continue
+        errors = 100 * (1 - group[["accuracy_fit", "accuracy_new"]])
+        cells = [f"{errors[name].mean():.2f} ± {errors[name].std(ddof=0):.2f}" for name in errors]
+        rows.append((*map(str, about), *cells, _middle(group.new_ms, ".3f")))
+    return headings, rows
+
+
 def _fits(table: pd.DataFrame) -> pd.DataFrame:
     """A row for each fit with a setting that was chosen."""
     return table[table.selection != ""].drop_duplicates([*_CASE, "trial", "fit_seed"])

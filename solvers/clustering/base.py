@@ -21,8 +21,8 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     """Represent the samples by each other, make an affinity of the coefficients, cut the graph.
 
     Subclasses are dataclasses, so that a constructor lists its parameters once. Where the
-    coefficients minimise an objective, `_represent` sets `objective_` to its value, summed over the
-    samples.
+    coefficients minimise an objective, `_represent` sets `objective_` to its value: an array with
+    that of each sample where samples are problems of their own, and a float where they are one.
     """
 
     n_clusters: int | None = 8
@@ -69,16 +69,59 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         ValueError
             On NaN, infinity or a wrong number of features.
         """
+        points = self._new_points(X)
+        return self._assign(points, self._represent_new(points), self.labels_)
+
+    def coefficients(self, X: ArrayLike) -> Array | csr_array:
+        """Coefficients of new points in the training points, as `predict` takes them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_points, n_features)
+
+        Returns
+        -------
+        ndarray or csr_array of shape (n_points, n_samples)
+            No training point is left out, not even one that equals a new point.
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity or a wrong number of features.
+        """
+        return self._represent_new(self._new_points(X))
+
+    def assign(self, X: ArrayLike, coef: Array | csr_array, labels: Array) -> Array:
+        """Labels that `predict` would give, had the training points the given ones.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_points, n_features)
+        coef : ndarray or csr_array of shape (n_points, n_samples)
+            Their `coefficients`, which many labellings share.
+        labels : ndarray of int of shape (n_samples,)
+
+        Returns
+        -------
+        ndarray of int of shape (n_points,)
+
+        Raises
+        ------
+        ValueError
+            On NaN, infinity or a wrong number of features.
+        """
+        return self._assign(self._new_points(X), coef, labels)
+
+    def _new_points(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        points = self._prepare(points)
-        return self._assign(points, self._represent_new(points))
+        return self._prepare(points)
 
-    def _assign(self, points: Array, coef: Array | csr_array) -> Array:
-        clusters = np.unique(self.labels_)
+    def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
+        clusters = np.unique(labels)
         residuals = []
         for cluster in clusters:
-            members = np.flatnonzero(self.labels_ == cluster)
+            members = np.flatnonzero(labels == cluster)
             explained = coef[:, members] @ self._fit_X[members]
             residuals.append(np.linalg.norm(points - explained, axis=1))
         return clusters[np.argmin(residuals, axis=0)]

@@ -58,8 +58,8 @@ class LeastSquaresSubspaceClustering(SubspaceClustering):
     labels_ : ndarray of int of shape (n_samples,)
     coef_ : ndarray of shape (n_samples, n_samples)
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
-    objective_ : float
-        The objective above at `coef_`.
+    objective_ : ndarray of shape (n_samples,)
+        The share of each row of `coef_` in the objective above, which is their sum.
     gap_ : ndarray of shape (n_samples,)
         Duality gap of each row of `coef_`, ``|lam c - r X^T|^2 / lam`` with ``r = x_i - c X`` and
         its product with x_i left out if `zero_diagonal`, relative to ``|x_i|^2``: rounding.
@@ -90,7 +90,7 @@ class LeastSquaresSubspaceClustering(SubspaceClustering):
         if self.zero_diagonal:
             np.fill_diagonal(correlation, 0)
         missed = ((lam * C - correlation) ** 2).sum(axis=1) / lam
-        self.objective_ = float((residual**2).sum() + lam * (C**2).sum())
+        self.objective_ = (residual**2).sum(axis=1) + lam * (C**2).sum(axis=1)
         self.gap_ = missed / np.where(square > 0, square, 1)
         return coef
 
@@ -130,7 +130,8 @@ class LowRankSubspaceClustering(SubspaceClustering):
         Symmetric and positive semidefinite.
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : float
-        The objective above at `coef_`; `low_rank_gap` certifies it.
+        The objective above at `coef_`, where the rows are one problem; `low_rank_gap` certifies
+        it.
     n_features_in_ : int
 
     References

@@ -60,9 +60,9 @@ class LowRankRepresentationClustering(_JointClustering):
     coef_ : ndarray of shape (n_samples, n_samples)
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : float
-        The objective above at `coef_`.
+        The objective above at `coef_`; the rows are one problem.
     gap_ : float
-        Certified duality gap relative to the objective; the rows are one problem.
+        Certified duality gap relative to the objective.
     n_iter_ : int
     n_features_in_ : int
 
@@ -128,9 +128,9 @@ class LowRankSparseSubspaceClustering(_JointClustering):
         The diagonal is zero.
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : float
-        The objective above at `coef_`.
+        The objective above at `coef_`; the rows are one problem.
     gap_ : float
-        Certified duality gap relative to ``|X|_F^2``; the rows are one problem.
+        Certified duality gap relative to ``|X|_F^2``.
     n_iter_ : int
     n_features_in_ : int
 

@@ -19,9 +19,9 @@ class NeighborClustering(SubspaceClustering):
 
     n_neighbors: int = 5
 
-    def _assign(self, points: Array, coef: Array | csr_array) -> Array:
+    def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
         """The cluster with the largest sum of weights among a point's neighbours."""
-        clusters, members = np.unique(self.labels_, return_inverse=True)
+        clusters, members = np.unique(labels, return_inverse=True)
         one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
         return clusters[(coef @ one_hot).toarray().argmax(axis=1)]
 

@@ -45,8 +45,8 @@ class OutlierSubspaceClustering(SubspaceClustering):
     coef_ : csr_array of shape (n_samples, n_samples)
         Row i represents sample i; the diagonal is zero.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
-    objective_ : float
-        The objective above at `coef_` and the best outliers, summed over the samples.
+    objective_ : ndarray of shape (n_samples,)
+        The objective above of each row of `coef_`, with the best outliers.
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     lam_, lam_outlier_ : float
@@ -85,7 +85,7 @@ class OutlierSubspaceClustering(SubspaceClustering):
             max_iter=self.max_iter,
             n_jobs=self.n_jobs,
         )
-        self.objective_ = float(solution.objective.sum())
+        self.objective_ = solution.objective
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
@@ -104,7 +104,8 @@ class OutlierSubspaceClustering(SubspaceClustering):
         warn_unless_converged(solution.gap, self.tol)
         return solution.coef
 
-    def _assign(self, points: Array, coef: Array | csr_array) -> Array:
+    def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
         explained = coef @ self._fit_X
         half = self.lam_outlier_ / 2
-        return super()._assign(explained + np.clip(points - explained, -half, half), coef)
+        cleaned = explained + np.clip(points - explained, -half, half)
+        return super()._assign(cleaned, coef, labels)

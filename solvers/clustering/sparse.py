@@ -42,7 +42,7 @@ class _LassoClustering(SubspaceClustering):
     def _represent(self, X: Array) -> csr_array:
         settings = self._settings(lam_max(X, X, zero_diagonal=True))
         solution = sparse_self_expression(X, affine=self.affine, **settings)
-        self.objective_ = float(solution.objective.sum())
+        self.objective_ = solution.objective
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
@@ -96,8 +96,8 @@ class SparseSubspaceClustering(_LassoClustering):
     coef_ : csr_array of shape (n_samples, n_samples)
         Row i represents sample i; the diagonal is zero.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
-    objective_ : float
-        The objective above at `coef_`, summed over the samples.
+    objective_ : ndarray of shape (n_samples,)
+        The objective above of each row of `coef_`.
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     n_iter_ : int

@@ -168,9 +168,8 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int) -> EmbeddedGra
 def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     """The k largest eigenvalues of ``D^(-1/2) A D^(-1/2)``, descending, and their eigenvectors.
 
-    Every point needs a positive degree, and k must exceed the number of components. On large
-    graphs the eigenvectors of eigenvalue 1, one for each component, are written down and deflated:
-    Lanczos iterations can miss repeated eigenvalues.
+    Every point needs a positive degree. On large graphs the eigenvectors of eigenvalue 1, one for
+    each component, are written down and deflated: Lanczos iterations can miss repeated eigenvalues.
     """
     degree = np.asarray(A.sum(axis=1), dtype=np.float64)
     scale = 1 / np.sqrt(degree)
@@ -186,6 +185,8 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
         return values[::-1], vectors[:, ::-1]
     known = csr_array((np.sqrt(degree), (np.arange(n), part)))
     known = normalize(known, axis=0)
+    if k <= n_parts:
+        return np.ones(k), known[:, :k].toarray()
     deflated = LinearOperator((n, n), matvec=lambda x: M @ x - 2 * (known @ (known.T @ x)))
     start = np.random.RandomState(0).standard_normal(n)
     values, vectors = eigsh(deflated, k - n_parts, which="LA", v0=start)

@@ -1,7 +1,8 @@
 """Training on the rows of one data set: Adam on batches, reproducible, nothing global touched."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from ..attention import check_count, check_positive
+
+_JUDGED_EVERY = 20
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:
@@ -46,6 +49,8 @@ def train(
     learning_rate: float,
     seed: int,
     clip: float | None = None,
+    rates: Mapping[str, float] | None = None,
+    n_judged: int = 0,
 ) -> list[float]:
     """Minimise a loss over the parameters of a module by Adam with cosine decay.
 
@@ -68,6 +73,12 @@ def train(
         Of the order of the rows.
     clip : float, optional
         Largest norm of the gradient, > 0. None does not clip.
+    rates : dict, optional
+        Learning rates > 0 by the module's attributes, such as ``{"step": 0.05}``, for the
+        parameters in these; the others have `learning_rate`.
+    n_judged : int, default=0
+        Number of rows, drawn once, whose loss is taken before the first step, every 20 steps and
+        after the last: the state with the lowest is kept. 0 keeps the last state.
 
     Returns
     -------
@@ -93,14 +104,19 @@ def train(
     max_iter = check_count(max_iter, "max_iter", 0)
     batch_size = check_count(batch_size, "batch_size", 1)
     learning_rate = check_positive(learning_rate, "learning_rate")
+    n_judged = check_count(n_judged, "n_judged", 0)
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
+    optimizer = torch.optim.Adam(_groups(module, rates or {}), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(max_iter, 1))
     batches = _batches(n_rows, batch_size, seed)
+    device = parameters[0].device
+    keeper = _Keeper(module, loss, _judged_rows(n_rows, n_judged, seed).to(device))
     curve: list[float] = []
     with torch.enable_grad():
         for _ in range(max_iter):
-            value = loss(next(batches).to(parameters[0].device))
+            if len(curve) % _JUDGED_EVERY == 0:
+                keeper.judge()
+            value = loss(next(batches).to(device))
             curve.append(value.item())
             if not np.isfinite(curve[-1]):
                 raise ValueError(
@@ -113,7 +129,46 @@ def train(
                 nn.utils.clip_grad_norm_(parameters, clip)
             optimizer.step()
             schedule.step()
+    keeper.judge()
+    keeper.restore()
     return curve
+
+
+class _Keeper:
+    """The state of a module with the lowest loss on some rows; without rows, whatever it is."""
+
+    def __init__(self, module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor) -> None:
+        self.module, self.loss, self.rows = module, loss, rows
+        self.lowest, self.state = np.inf, module.state_dict()
+
+    @torch.no_grad()
+    def judge(self) -> None:
+        if len(self.rows) and (reached := self.loss(self.rows).item()) < self.lowest:
+            self.lowest = reached
+            self.state = {key: value.clone() for key, value in self.module.state_dict().items()}
+
+    def restore(self) -> None:
+        if len(self.rows):
+            self.module.load_state_dict(self.state)
+
+
+def _groups(module: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Trainable parameters by their learning rate, those of the optimizer's own rate first."""
+    groups: dict[float | None, list[nn.Parameter]] = {None: []}
+    for name, parameter in module.named_parameters():
+        rate = rates.get(name.partition(".")[0])
+        if parameter.requires_grad:
+            groups.setdefault(rate, []).append(parameter)
+    return [
+        {"params": found} | ({} if rate is None else {"lr": check_positive(rate, "rates")})
+        for rate, found in groups.items()
+        if found
+    ]
+
+
+def _judged_rows(n_rows: int, n_judged: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + 1)
+    return torch.randperm(n_rows, generator=generator)[:n_judged]
 
 
 def _batches(n_rows: int, size: int, seed: int) -> Iterator[Tensor]:

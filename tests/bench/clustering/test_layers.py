@@ -26,7 +26,7 @@ from twinsolve.bench.clustering.study import Options
 from twinsolve.bench.results import write_table
 from twinsolve.solvers import fista, ista, lam_max
 
-TINY = {"n_iters": (2, 4), "n_steps": 20, "rounds": 1, "batch": 30}
+TINY = {"n_iters": (2, 4), "n_steps": 10, "rounds": 1, "batch": 20}
 
 
 def small_problem(seed=0):
@@ -138,7 +138,7 @@ def test_equal_terms_count_only_what_was_run():
 def test_sets_without_their_file_are_left_out_and_finished_ones_are_not_run_again(
     tmp_path, monkeypatch
 ):
-    found = layers.layers_study((("COIL-20", 5.0), ("digits", 5.0)), **TINY)
+    found = layers.layers_study((("coil20", 5.0), ("digits", 5.0)), **TINY)
     options = Options(data_home=str(tmp_path), directory=tmp_path / "runs")
     first = found.run(options)
     assert set(first.data) == {"digits"}

@@ -16,13 +16,16 @@ from twinsolve.bench.clustering.out_of_sample import (
     out_of_sample_study,
 )
 from twinsolve.bench.clustering.phase import phase_study
-from twinsolve.bench.clustering.point_sets import unit_points
 from twinsolve.bench.clustering.scaling import scaling_study
 from twinsolve.bench.clustering.self_expressive import NETWORK, SOLVED, self_expressive_study
+from twinsolve.bench.clustering.splits import NOISY, at_hand, shuffled_points
 from twinsolve.bench.clustering.study import Options
-from twinsolve.bench.clustering.trained import SelfExpressiveClustering, UnrolledClustering
 from twinsolve.bench.results import write_table
-from twinsolve.solvers import SparseSubspaceClustering, lasso_objective
+from twinsolve.solvers import SparseSubspaceClustering
+from twinsolve.unrolled.clustering import (
+    SelfExpressiveSubspaceClustering,
+    UnrolledSubspaceClustering,
+)
 
 
 def check_outputs(study, table, folder):
@@ -39,13 +42,13 @@ def check_outputs(study, table, folder):
 
 
 def test_held_out_points(tmp_path, monkeypatch):
-    quick = partial(SelfExpressiveClustering, hidden_features=(32,), width=32, max_iter=30)
+    quick = partial(SelfExpressiveSubspaceClustering, hidden_features=(32,), width=32, max_iter=30)
     monkeypatch.setitem(METHODS, "SENet", quick)
-    study = out_of_sample_study(
-        ("noisy subspaces", "Yale B 10"), n_splits=2, n_points=120, rounds=1, batch=40
-    )
+    quick = partial(UnrolledSubspaceClustering, max_iter=5)
+    monkeypatch.setitem(METHODS, "unrolled, K = 10", quick)
+    study = out_of_sample_study((NOISY, "yaleb-10"), n_splits=2, n_points=100, rounds=1, batch=20)
     table = study.run(Options(data_home=str(tmp_path)))  # no faces there
-    assert set(table.data) == {"noisy subspaces"}
+    assert set(table.data) == {NOISY}
     assert len(table) == 2 * len(METHODS)
     assert table[["accuracy_fit", "accuracy_new"]].stack().between(0, 100).all()
     first = table[table.method == REFERENCE]
@@ -58,7 +61,8 @@ def test_held_out_points(tmp_path, monkeypatch):
 
 
 def test_gaps_of_held_out_points_grow_as_the_solver_is_stopped_early():
-    X, _ = unit_points("noisy subspaces")
+    X, _ = shuffled_points(NOISY, seed=0)
+    assert np.allclose(np.linalg.norm(X, axis=1), 1)
     X, new = X[:100], X[100:150]
     loose, tight = (
         held_out_gap(SparseSubspaceClustering(8, tol=tol, random_state=0).fit(X), X, new)
@@ -68,35 +72,32 @@ def test_gaps_of_held_out_points_grow_as_the_solver_is_stopped_early():
     assert 0 <= tight <= 1e-8
 
 
-def test_training_lowers_the_objective_of_both_learned_clusterers():
-    X, y = unit_points("subspaces", seed=1)
-    X, y = X[:160], y[:160]
-    plain, trained = (UnrolledClustering(8, max_iter=n, random_state=0).fit(X) for n in (0, 40))
-    objectives = [lasso_objective(X, X, m.coef_, lam=m.lam_).mean() for m in (plain, trained)]
-    assert plain.lam_ == trained.lam_
-    assert objectives[1] < objectives[0]
-    drawn, network = (
-        SelfExpressiveClustering(
-            8, hidden_features=(32,), width=32, max_iter=n, random_state=0
-        ).fit(X)
-        for n in (1, 60)
+def test_a_forward_pass_is_held_against_the_problem_of_the_new_points():
+    """At K layers, untrained, the gap falls as K grows: the penalty is that of the layers."""
+    X, _ = shuffled_points(NOISY, seed=0)
+    X, new = X[:100], X[100:150]
+    few, many = (
+        held_out_gap(UnrolledSubspaceClustering(8, n_layers=k, max_iter=0).fit(X), X, new)
+        for k in (5, 1000)
     )
-    problem = {"lam": 2 / 200, "l1_ratio": 0.9}
-    objectives = [lasso_objective(X, X, m.coef_, **problem).mean() for m in (drawn, network)]
-    assert objectives[1] < objectives[0]
-    again = SelfExpressiveClustering(
-        8, hidden_features=(32,), width=32, max_iter=60, random_state=0
-    ).fit(X)
-    assert abs(again.coef_ - network.coef_).max() == 0
+    assert many < 0.01 * few
+
+
+def test_points_are_shuffled_by_seed_and_sets_without_files_are_not_at_hand(tmp_path):
+    first, again, other = (shuffled_points("digits", seed=s) for s in (0, 0, 1))
+    assert (first[0] == again[0]).all()
+    assert (first[1] != other[1]).any()
+    assert sorted(first[1]) == sorted(other[1])
+    assert at_hand(["digits", "coil20", NOISY], str(tmp_path)) == ["digits", NOISY]
 
 
 def test_the_network_beside_its_problem(tmp_path):
-    study = self_expressive_study(("noisy subspaces",), n_splits=2, n_points=160, max_iter=20)
+    study = self_expressive_study((NOISY,), n_splits=2, n_points=160, max_iter=20)
     table = study.run(Options())
     by_method = table.groupby("method")
     for name in ("objective_fit", "objective_new"):
         # Both stand over the solver's objective, whose gap is at most 1e-6 of |x|^2 = 1.
-        assert by_method[name].max()[SOLVED] == 1
+        assert by_method[name].max()[SOLVED] == pytest.approx(1, abs=1e-12)
         assert by_method[name].min()[NETWORK] > 1
     assert set(table.seed) == {0, 1}
     check_outputs(study, table, tmp_path)
@@ -133,7 +134,7 @@ def test_time_against_the_number_of_points(tmp_path):
 
 
 def test_coefficients_are_drawn_solved_beside_learned(tmp_path):
-    study = coefficient_study(("noisy subspaces",), max_iter=20)
+    study = coefficient_study((NOISY,), max_iter=20)
     table = study.run(Options())
     matrices = table.groupby("method").coefficients.apply(lambda rows: np.array(rows.tolist()))
     assert {C.shape for C in matrices} == {(120, 120)}

@@ -1,4 +1,5 @@
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ SELF_EXPRESSIVE = [
     NearestNeighborClustering,
 ]
 ALL = [*SELF_EXPRESSIVE, KSubspaces]
-QUICK = {LowRankSparseSubspaceClustering: {"tol": 1e-2}}
+QUICK: dict[Any, dict[str, Any]] = {LowRankSparseSubspaceClustering: {"tol": 1e-2}}
 # They join what is near: a point at the origin too, and a subspace needs points close together.
 LOCAL = [LocallyLinearSubspaceClustering, NearestNeighborClustering]
 

@@ -85,6 +85,15 @@ def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density):
     assert_allclose(normalised(A) @ vectors, vectors * values, atol=1e-9)
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_as_many_eigenvectors_as_components_are_written_down(k):
+    A = block_diag([planted((100,), seed=s)[0] for s in range(3)]).toarray()
+    values, vectors = leading_eigenvectors(A, k)
+    assert_allclose(values, 1)
+    assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-12)
+    assert_allclose(normalised(A) @ vectors, vectors, atol=1e-12)
+
+
 def test_complete_graphs_have_no_other_positive_eigenvalue():
     A = 1 - np.eye(300)
     values, _ = leading_eigenvectors(A, 2)

@@ -19,7 +19,7 @@ SMALL: dict[Any, dict[str, Any]] = {
         "batch_size": 64,
         "learning_rate": 3e-3,
     },
-    AttentionSubspaceClustering: {"operator": "sparse_coding"},
+    AttentionSubspaceClustering: {"operator": "ridge"},
     DeepSubspaceClustering: {"n_layers": 2},
 }
 
@@ -27,7 +27,7 @@ SMALL: dict[Any, dict[str, Any]] = {
 SMALLEST: dict[Any, dict[str, Any]] = {
     UnrolledSubspaceClustering: {"n_layers": 3, "max_iter": 2},
     SelfExpressiveSubspaceClustering: {"hidden_features": (16,), "width": 16, "max_iter": 20},
-    AttentionSubspaceClustering: {},
+    AttentionSubspaceClustering: {"operator": "softmax"},
     DeepSubspaceClustering: {"n_layers": 1, "n_iter": 5},
 }
 

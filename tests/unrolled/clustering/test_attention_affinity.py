@@ -26,7 +26,7 @@ def test_softmax_has_the_logits_that_its_docstring_says():
     logits = 7 * U @ U.T
     new = 7 * normalize(data(seed=1)[0][:5]) @ U.T
     np.fill_diagonal(logits, -np.inf)
-    model = make(KIND, temperature=7.0).fit(X)
+    model = make(KIND, operator="softmax", temperature=7.0).fit(X)
     assert_allclose(model.coef_, softmax(logits, axis=1), atol=1e-12)
     assert_allclose(model.coefficients(data(seed=1)[0][:5]), softmax(new, axis=1), atol=1e-12)
 

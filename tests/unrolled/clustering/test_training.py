@@ -46,6 +46,44 @@ def test_gradients_are_clipped():
     assert linear.weight.item() == pytest.approx(-0.05, rel=1e-6)
 
 
+def test_parameters_have_the_rates_of_their_attributes():
+    """On a loss of constant slope, the first step of Adam is the learning rate itself."""
+    module = nn.Module()
+    for name in ("step", "matrix"):
+        module.add_module(name, nn.Linear(1, 1, bias=False, dtype=torch.float64))
+        getattr(module, name).weight.data.zero_()
+
+    def loss(rows):
+        return sum(child.weight.sum() for child in module.children())
+
+    train(module, loss, 4, rates={"step": 0.3}, **SETTINGS | {"max_iter": 1})
+    assert module.step.weight.item() == pytest.approx(-0.3, rel=1e-6)
+    assert module.matrix.weight.item() == pytest.approx(-0.1, rel=1e-6)
+    with pytest.raises(ValueError, match="rates: must be"):
+        train(module, loss, 4, rates={"step": 0}, **SETTINGS)
+
+
+def test_the_state_with_the_lowest_loss_on_the_judged_rows_is_kept():
+    """Rows after the first pull the weight up; the judged loss rises from the first step on."""
+    linear, judged = nn.Linear(1, 1, bias=False, dtype=torch.float64), []
+    linear.weight.data.zero_()
+
+    def loss(rows):
+        if not torch.is_grad_enabled():
+            judged.append(rows.tolist())
+            return linear.weight.sum()
+        return -linear.weight.sum()
+
+    settings = SETTINGS | {"max_iter": 45}
+    train(linear, loss, 5, n_judged=3, **settings)
+    assert linear.weight.item() == 0
+    assert len(judged) == 4  # before the steps 1, 21 and 41, and at the end
+    assert all(rows == judged[0] for rows in judged)
+    assert len(set(judged[0])) == 3
+    train(linear, loss, 5, **settings)
+    assert linear.weight.item() > 0
+
+
 def test_no_steps_train_nothing():
     module = number()
     assert train(module, lambda rows: module(), 5, **SETTINGS | {"max_iter": 0}) == []
