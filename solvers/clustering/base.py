@@ -40,7 +40,9 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
             range.
         """
-        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = validate_data(
+            self, X, dtype=[np.float64, np.float32], order="C", ensure_min_samples=2
+        )
         points = self._prepare(points)
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
@@ -70,7 +72,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity or a wrong number of features.
         """
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
         points = self._prepare(points)
         return self._assign(points, self._represent_new(points))
 

@@ -83,7 +83,15 @@ def spectral_labels(
 def spectral_labels_by_seed(
     affinity: ArrayLike | csr_array, n_clusters: int, seeds: Iterable[int]
 ) -> list[Array]:
-    """`spectral_labels` with k-means by each seed; the eigenvectors are computed once."""
+    """`spectral_labels` by k-means with each of the `seeds`; the eigenvectors are computed once.
+
+    Returns the labels of each seed, in the order of `seeds`.
+
+    Raises
+    ------
+    ValueError
+        As `spectral_labels`.
+    """
     graph = embed_graph(affinity, n_clusters)
     return [graph.labels(partial(_kmeans, random_state=seed)) for seed in seeds]
 
