@@ -35,8 +35,8 @@ class LowRankRepresentationClustering(_JointClustering):
 
     followed by an affinity of the coefficients and the spectral step. New points go through the
     linear map that takes the samples nearest to their coefficients, ``x pinv(X) C``: no problem of
-    their own is solved. With Frobenius noise it is `LowRankSubspaceClustering`; for affine subspaces
-    append a constant feature to X first.
+    their own is solved. With Frobenius noise it is `LowRankSubspaceClustering`; for affine
+    subspaces append a constant feature to X first.
 
     Parameters
     ----------
