@@ -8,7 +8,7 @@ from sklearn.cluster._spectral import cluster_qr
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.solvers import eigengap_n_clusters, spectral_labels
-from twinsolve.solvers.clustering.spectral import leading_eigenvectors
+from twinsolve.solvers.clustering.spectral import leading_eigenvectors, spectral_labels_by_seed
 
 
 def planted(sizes, between=0.05, seed=0, density=1.0):
@@ -152,6 +152,17 @@ def test_cluster_qr_is_that_of_scikit_learn_and_needs_no_seed():
     assert adjusted_rand_score(cluster_qr(rows), found) == 1
     assert adjusted_rand_score(y, found) > 0.9
     assert (spectral_labels(A, 3, assign_labels="cluster_qr") == found).all()
+
+
+@pytest.mark.parametrize("between", [0.0, 0.9])
+def test_labels_by_seed_are_those_of_each_seed(between):
+    A, _ = planted((20, 30, 25), between=between)
+    seeds = (3, 0, 7)
+    expected = [spectral_labels(A, 3, random_state=seed) for seed in seeds]
+    found = spectral_labels_by_seed(A, 3, seeds)
+    assert [labels.tolist() for labels in found] == [labels.tolist() for labels in expected]
+    with pytest.raises(ValueError, match="n_clusters: must be at most"):
+        spectral_labels_by_seed(A, 76, seeds)
 
 
 def test_scale_and_order_of_the_points_do_not_matter():
