@@ -85,8 +85,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     >>> import numpy as np
     >>> from twinsolve.solvers import MotionSegmentation
     >>> rng = np.random.default_rng(0)
-    >>> planes = rng.standard_normal((2, 2, 8))
-    >>> X = np.vstack([rng.standard_normal((10, 2)) @ plane + 5 for plane in planes])
+    >>> X = np.vstack([rng.standard_normal((10, 2)) @ rng.standard_normal((2, 8))
+    ...                + 5 * rng.standard_normal(8) for _ in range(2)])
     >>> MotionSegmentation(2, random_state=0).fit_predict(X)
     array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
           dtype=int32)
