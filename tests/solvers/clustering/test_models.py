@@ -108,6 +108,22 @@ def test_new_corrupted_points_take_the_cluster_of_smallest_residual_without_outl
         assert found == np.argmin(residual)
 
 
+def test_new_corrupted_points_are_compared_without_their_outliers(monkeypatch):
+    X, _ = corrupted()
+    model = OutlierSubspaceClustering(3, random_state=0).fit(X[:60])
+    seen = []
+    monkeypatch.setattr(
+        "twinsolve.solvers.clustering.base.SubspaceClustering._assign",
+        lambda self, points, coef: seen.append((points, coef)),
+    )
+    model.predict(X[60:])
+    ((clean, coef),) = seen
+    r = X[60:] - coef @ X[:60]
+    e = np.sign(r) * np.maximum(np.abs(r) - model.lam_outlier_ / 2, 0)
+    assert np.abs(e).max() > 0.1
+    assert_allclose(clean, X[60:] - e, atol=1e-12)
+
+
 def test_nonnegative_coefficients_are_those_of_the_solver():
     X, _ = data()
     new = data(seed=1)[0]
@@ -249,3 +265,4 @@ def test_coincident_neighbours_have_weight_one():
     assert (model.labels_ == model.labels_[np.repeat([0, 4], 4)]).all()
     assert isinstance(model.coef_, csr_array)
     assert (model.predict([[0.1, 0.0]]) == model.labels_[0]).all()
+    assert model._represent_new(np.array([[0.1, 0.0]])).nnz == 0

@@ -7,7 +7,17 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import MotionSegmentation, spectral_labels
+from twinsolve.solvers import (
+    MotionSegmentation,
+    keep_l1_mass,
+    lam_max,
+    low_rank_affinity,
+    scale_by_row_maximum,
+    sparse_self_expression,
+    spectral_labels,
+    symmetric_affinity,
+)
+from twinsolve.solvers.clustering.motion import _affinities
 
 
 @parametrize_with_checks([MotionSegmentation()])
@@ -39,6 +49,28 @@ def test_flat_and_solid_motions_are_found_and_new_points_join_them(dimensions, n
     assert adjusted_rand_score(y[train], model.labels_) == 1
     assert adjusted_rand_score(y[~train], model.predict(X[~train])) == 1
     assert_array_equal(model.predict(X[train]), model.labels_)
+
+
+def test_affinities_are_those_of_the_settings():
+    X, _ = motions((2, 3), noise=0.1)
+    found = dict(_affinities(X, 2))
+    U = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[0]
+    ones = np.ones((len(X), 1)) / np.sqrt(len(X))
+    for rank in (3, 5, 8):
+        V = np.hstack([ones, U[:, : rank - 1]])
+        assert_allclose(found[f"rank {rank}"], low_rank_affinity(V @ V.T), atol=1e-9)
+    scale = lam_max(X, X, zero_diagonal=True)
+    for gamma in (50, 3000):
+        coef = sparse_self_expression(X, lam=scale / gamma, affine=True, tol=1e-4).coef
+        expected = symmetric_affinity(scale_by_row_maximum(keep_l1_mass(coef, 0.7)))
+        assert_allclose(found[f"gamma {gamma}"].toarray(), expected.toarray(), atol=1e-12)
+
+
+def test_new_points_join_a_subspace_of_dimension_three_or_what_the_cluster_spans():
+    for noise, dimensions in ((0.0, [2, 3]), (1e-2, [3, 3])):
+        X, _ = motions((2, 3), noise=noise)
+        model = MotionSegmentation(2, random_state=0).fit(X)
+        assert sorted(len(basis) for _, basis in model._subspaces) == dimensions
 
 
 @pytest.mark.parametrize("assign_labels", ["kmeans", "cluster_qr"])
