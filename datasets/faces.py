@@ -55,7 +55,7 @@ def fetch_extended_yale_b(*, data_home: str | None = None, return_X_y: bool = Fa
         images = column_major_images(content["EYALEB_DATA"].T, _SHAPE)
         labels = content["EYALEB_LABEL"]
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}: is not {_SOURCE}") from error
+        raise ValueError(f"{path}: is not {_SOURCE} ({error})") from error
     return image_bunch(path, images, labels, _SOURCE, return_X_y)
 
 

@@ -74,8 +74,8 @@ def fourier_energies(images: ArrayLike, *, window: int = 8, step: int = 4) -> np
     For window position p and frequency k, ``E_p(k) = |sum_u w(u) x(p + u) exp(-2 pi i k.u / m)|^2
     / m^2`` with u over the m x m pixels of the window and the periodic Hann window
     ``w(u) = sin^2(pi (u_1 + 1/2) / m) sin^2(pi (u_2 + 1/2) / m)``. For real images E_p(k) =
-    E_p(-k): one of each pair is kept, with the sum of both. So the energies of a position sum to
-    ``sum_u w(u)^2 x(p + u)^2``.
+    E_p(-k): the column frequencies above m / 2 are left out, and those strictly between 0 and m / 2
+    are doubled for them. So the energies of a position sum to ``sum_u w(u)^2 x(p + u)^2``.
 
     Parameters
     ----------

@@ -78,7 +78,8 @@ def picture_reader() -> Callable[[Any, Path | str, str], np.ndarray]:
 def whole_labels(values: np.ndarray, place: Path | str) -> np.ndarray:
     """Labels counted from 0; refuses what is not a vector of whole numbers."""
     labels = np.asarray(values).ravel()
-    if labels.dtype.kind not in "biuf" or not labels.size or not (labels == np.rint(labels)).all():
+    numbers = labels.dtype.kind in "biuf" and labels.size and np.isfinite(labels).all()
+    if not numbers or (labels != np.rint(labels)).any():
         raise ValueError(f"{place}: labels must be whole numbers")
     return labels.astype(np.int64) - int(labels.min())
 

@@ -120,6 +120,11 @@ def fetch_usps(*, data_home: str | None = None, return_X_y: bool = False) -> Bun
     part before test part. ``data`` has shape (9298, 256) and keeps the file's grey levels;
     ``target_names`` are the digits.
 
+    Copies of ``USPS.mat`` that list the pixels row by row circulate too, and nothing in the file
+    tells them apart: their digits come out mirrored at the diagonal. Distances, inner products and
+    principal components are the same in both readings; feature maps that depend on the
+    orientation are not.
+
     Examples
     --------
     >>> from twinsolve.datasets import fetch_usps
@@ -135,10 +140,10 @@ def fetch_usps(*, data_home: str | None = None, return_X_y: bool = False) -> Bun
     parts = read_hdf5(path)
     try:
         rows = np.concatenate([parts["train/data"], parts["test/data"]])
-        images = rows.reshape(-1, 16, 16)
+        images = _reshape(rows, (16, 16))
         labels = np.concatenate([parts["train/target"], parts["test/target"]])
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}: is not {_USPS}") from error
+        raise ValueError(f"{path}: is not {_USPS} ({error})") from error
     return image_bunch(path, images, labels, _USPS, return_X_y, digits)
 
 
@@ -168,7 +173,14 @@ def image_bunch(
 
 def column_major_images(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Images of `shape` from rows that list them column by column."""
-    return rows.reshape(-1, *shape[::-1]).transpose(0, 2, 1)
+    return _reshape(rows, shape[::-1]).transpose(0, 2, 1)
+
+
+def _reshape(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Images from rows; a transposed matrix is refused, which NumPy would reshape too."""
+    if rows.ndim != 2 or rows.shape[1] != shape[0] * shape[1]:
+        raise ValueError(f"{shape[0] * shape[1]} pixels must be a row, got shape {rows.shape}")
+    return rows.reshape(-1, *shape)
 
 
 def _two_keys(
@@ -183,5 +195,5 @@ def _two_keys(
         images = column_major_images(content["fea"], shape)
         labels = content["gnd"]
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}: is not {source}") from error
+        raise ValueError(f"{path}: is not {source} ({error})") from error
     return image_bunch(path, images, labels, source, return_X_y, target_names)

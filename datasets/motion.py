@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import Bunch
+from sklearn.utils import Bunch, check_array
 
 from .files import read_mat, whole_labels
 from .root import data_root
@@ -82,7 +82,7 @@ def project_trajectories(X: ArrayLike, dimension: int) -> np.ndarray:
     Raises
     ------
     ValueError
-        If ``dimension < 1``.
+        If X is not a finite matrix, or ``dimension < 1``.
 
     Examples
     --------
@@ -93,7 +93,8 @@ def project_trajectories(X: ArrayLike, dimension: int) -> np.ndarray:
     """
     if dimension < 1:
         raise ValueError(f"dimension: must be >= 1, got {dimension}")
-    U, s, _ = np.linalg.svd(np.asarray(X, dtype=np.float64), full_matrices=False)
+    points = check_array(X, dtype=np.float64, input_name="X")
+    U, s, _ = np.linalg.svd(points, full_matrices=False)
     return U[:, :dimension] * s[:dimension]
 
 
@@ -108,14 +109,19 @@ def homogeneous_coordinates(X: ArrayLike) -> np.ndarray:
     -------
     ndarray of shape (n_points, n_features + 1)
 
+    Raises
+    ------
+    ValueError
+        If X is not a finite matrix.
+
     Examples
     --------
     >>> from twinsolve.datasets import homogeneous_coordinates
     >>> homogeneous_coordinates([[3.0, 4.0]])
     array([[3., 4., 1.]])
     """
-    X = np.asarray(X, dtype=np.float64)
-    return np.hstack([X, np.ones((len(X), 1))])
+    points = check_array(X, dtype=np.float64, input_name="X")
+    return np.hstack([points, np.ones((len(points), 1))])
 
 
 def _read(path: Path, name: str) -> Bunch:

@@ -126,7 +126,13 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
     array([[ 0., -1.],
            [ 0.,  0.]])
     """
-    return normalize(check_dense_or_sparse(coef, "coef"), norm="max")
+    C = check_dense_or_sparse(coef, "coef")
+    largest = abs(C).max(axis=1)
+    if isinstance(C, csr_array):
+        largest = np.repeat(largest.toarray(), np.diff(C.indptr))
+        used = np.where(largest > 0, largest, 1)
+        return csr_array((C.data / used, C.indices, C.indptr), shape=C.shape)
+    return C / np.where(largest > 0, largest, 1)[:, None]
 
 
 def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
@@ -157,7 +163,8 @@ def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
     array([[ 0.6, -0.8],
            [ 0. ,  0. ]])
     """
-    return normalize(check_dense_or_sparse(coef, "coef"), norm="l2")
+    # Alone, `normalize` takes rows at rounding level of 1 for zero.
+    return normalize(scale_by_row_maximum(coef))
 
 
 def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:

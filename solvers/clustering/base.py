@@ -40,7 +40,9 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
             range.
         """
-        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = validate_data(
+            self, X, dtype=[np.float64, np.float32], order="C", ensure_min_samples=2
+        )
         points = self._prepare(points)
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
@@ -114,7 +116,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
 
     def _new_points(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
         return self._prepare(points)
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
-from sklearn.preprocessing import normalize
 
 from ..self_expression import omp_self_expression
 from ..solution import Array, check_integer
 from ..sparse_coding.matching_pursuit import pursue_rows
+from .affinity import unit_rows
 from .base import SubspaceClustering
 
 
@@ -60,14 +60,14 @@ class OMPSubspaceClustering(SubspaceClustering):
     def _represent(self, X: Array) -> csr_array:
         most = check_integer(self.n_nonzero, "n_nonzero", minimum=1)
         return omp_self_expression(
-            normalize(X), n_nonzero=min(most, len(X) - 1), tol=self.tol, n_jobs=self.n_jobs
+            unit_rows(X), n_nonzero=min(most, len(X) - 1), tol=self.tol, n_jobs=self.n_jobs
         )
 
     def _represent_new(self, X: Array) -> csr_array:
         points, atoms = (np.ascontiguousarray(Z, dtype=np.float64) for Z in (X, self._fit_X))
         norms, lengths = (np.linalg.norm(Z, axis=1) for Z in (points, atoms))
         codes = pursue_rows(
-            normalize(points), normalize(atoms), self.n_nonzero, self.tol, n_jobs=self.n_jobs
+            unit_rows(points), unit_rows(atoms), self.n_nonzero, self.tol, n_jobs=self.n_jobs
         )
         scale = 1 / np.where(lengths > 0, lengths, 1)
         return (diags_array(norms) @ codes @ diags_array(scale)).tocsr().astype(X.dtype)

@@ -34,9 +34,9 @@ class LowRankRepresentationClustering(_JointClustering):
         min_{C, E}  |C|_* + lam sum_i |e_i|     subject to   X = C X + E
 
     followed by an affinity of the coefficients and the spectral step. New points go through the
-    linear map that takes the samples to their coefficients, ``x pinv(X) C``: no problem of their
-    own is solved. With Frobenius noise it is `LowRankSubspaceClustering`; for affine subspaces
-    append a constant feature to X first.
+    linear map that takes the samples nearest to their coefficients, ``x pinv(X) C``: no problem of
+    their own is solved. With Frobenius noise it is `LowRankSubspaceClustering`; for affine
+    subspaces append a constant feature to X first.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ class LowRankSparseSubspaceClustering(_JointClustering):
         min_C  |X - C X|_F^2 + lam (|C|_* + beta |C|_1)   subject to   diag(C) = 0
 
     followed by an affinity of the coefficients and the spectral step. New points go through the
-    linear map that takes the samples to their coefficients, ``x pinv(X) C``: no problem of their
-    own is solved.
+    linear map that takes the samples nearest to their coefficients, ``x pinv(X) C``: no problem of
+    their own is solved.
 
     Parameters
     ----------

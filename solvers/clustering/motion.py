@@ -27,7 +27,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
 
     Under an affine camera the trajectories of a rigid motion lie in an affine subspace of dimension
     2 (flat objects, or translation in the image) or 3. Several affinities are made, and each is cut
-    by the spectral step with pivoted QR. The affinity whose clusters are tightest is kept::
+    by the spectral step. The affinity whose clusters are tightest is kept, with these clusters::
 
         argmin over affinities of   sum_i r_2(x_i) * sum_i r_3(x_i)
 
@@ -48,7 +48,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     n_clusters : int, default=2
         Number of motions.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
-        The spectral step on the affinity that was kept.
+        The spectral step that cuts every affinity.
     random_state : int, RandomState or None
         Seeds k-means.
 
@@ -85,8 +85,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     >>> import numpy as np
     >>> from twinsolve.solvers import MotionSegmentation
     >>> rng = np.random.default_rng(0)
-    >>> planes = rng.standard_normal((2, 2, 8))
-    >>> X = np.vstack([rng.standard_normal((10, 2)) @ plane + 5 for plane in planes])
+    >>> X = np.vstack([rng.standard_normal((10, 2)) @ rng.standard_normal((2, 8))
+    ...                + 5 * rng.standard_normal(8) for _ in range(2)])
     >>> MotionSegmentation(2, random_state=0).fit_predict(X)
     array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
           dtype=int32)
@@ -114,19 +114,19 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         """
         points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
         n_clusters = check_n_clusters(self.n_clusters, len(points))
-        candidates = dict(_affinities(points.astype(np.float64), n_clusters))
-        self.scores_ = {}
-        for name, affinity in candidates.items():
-            labels = spectral_labels(affinity, n_clusters, assign_labels="cluster_qr")
-            self.scores_[name] = _looseness(points, labels)
-        self.chosen_ = min(self.scores_, key=self.scores_.__getitem__)
-        self.affinity_matrix_ = candidates[self.chosen_].astype(points.dtype)
-        self.labels_ = spectral_labels(
-            self.affinity_matrix_,
-            n_clusters,
-            assign_labels=self.assign_labels,
-            random_state=self.random_state,
-        )
+        self.scores_: dict[str, float] = {}
+        best = np.inf
+        for name, affinity in _affinities(points.astype(np.float64), n_clusters):
+            labels = spectral_labels(
+                affinity,
+                n_clusters,
+                assign_labels=self.assign_labels,
+                random_state=self.random_state,
+            )
+            self.scores_[name] = score = _looseness(points, labels)
+            if score < best:
+                best, self.chosen_, self.labels_ = score, name, labels
+                self.affinity_matrix_ = affinity.astype(points.dtype)
         self._clusters = np.unique(self.labels_)
         self._subspaces = [_affine_subspace(points[self.labels_ == c]) for c in self._clusters]
         return self

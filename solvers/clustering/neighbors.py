@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import normalize
 
 from ..locally_linear import locally_linear_weights
 from ..solution import Array, check_integer
+from .affinity import unit_rows
 from .base import SubspaceClustering
 
 
@@ -94,7 +94,7 @@ class NearestNeighborClustering(NeighborClustering):
         return self._weigh(distance, indices, X.dtype)
 
     def _scaled(self, X: Array) -> Array:
-        return normalize(X) if self.metric == "cosine" else X
+        return unit_rows(X) if self.metric == "cosine" else X
 
     def _weigh(self, distance: Array, indices: Array, dtype: np.dtype) -> csr_array:
         n, q = distance.shape

@@ -30,9 +30,9 @@ def spectral_labels(
 ) -> Array:
     """Cluster the points of a graph by the leading eigenvectors of its normalised affinity.
 
-    The `n_clusters` leading eigenvectors of ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``, with rows
-    scaled to unit norm, are clustered by k-means with 20 restarts or by pivoted QR. A sparse
-    affinity stays sparse.
+    The rows of the `n_clusters` leading eigenvectors of ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``,
+    are clustered, by k-means with 20 restarts after scaling them to unit norm, or by pivoted QR,
+    which takes them as they are. A sparse affinity stays sparse.
 
     A graph with at least `n_clusters` connected components, isolated points not counted, has its
     largest components as clusters. Points in other components, isolated points among them, say
@@ -83,7 +83,15 @@ def spectral_labels(
 def spectral_labels_by_seed(
     affinity: ArrayLike | csr_array, n_clusters: int, seeds: Iterable[int]
 ) -> list[Array]:
-    """`spectral_labels` with k-means by each seed; the eigenvectors are computed once."""
+    """`spectral_labels` by k-means with each of the `seeds`; the eigenvectors are computed once.
+
+    Returns the labels of each seed, in the order of `seeds`.
+
+    Raises
+    ------
+    ValueError
+        As `spectral_labels`.
+    """
     graph = embed_graph(affinity, n_clusters)
     return [graph.labels(partial(_kmeans, random_state=seed)) for seed in seeds]
 
@@ -135,7 +143,7 @@ def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedGraph:
-    """What is cut into `n_clusters`: the unit rows of the connected points, or their component."""
+    """What is cut into `n_clusters`: eigenvectors of the connected points, or their components."""
 
     n_clusters: int
     connected: Array
@@ -162,7 +170,7 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int) -> EmbeddedGra
     k = min(n_clusters, len(part))
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
-    return EmbeddedGraph(k, connected, normalize(leading_eigenvectors(A, k)[1]), part)
+    return EmbeddedGraph(k, connected, leading_eigenvectors(A, k)[1], part)
 
 
 def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
@@ -245,11 +253,14 @@ def _largest_parts(part: Array, k: int) -> Array:
 
 def _kmeans(embedding: Array, random_state: int | np.random.RandomState | None) -> Array:
     k = embedding.shape[1]
-    return KMeans(k, n_init=_N_INIT, random_state=random_state).fit_predict(embedding)
+    return KMeans(k, n_init=_N_INIT, random_state=random_state).fit_predict(normalize(embedding))
 
 
 def _cluster_qr(embedding: Array) -> Array:
-    """Rotate the embedding so that k well-spread rows come close to the axes."""
+    """Rotate the embedding so that k well-spread rows come close to the axes.
+
+    Unit rows would all tie for the first pivot, and the order of the points decide.
+    """
     k = embedding.shape[1]
     pivots = qr(embedding.T, pivoting=True, mode="economic")[2][:k]
     left, _, right = svd(embedding[pivots].T)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.preprocessing import normalize
 
 from ..solution import Array, check_integer
+from .affinity import unit_rows
 from .neighbors import NeighborClustering
 
 _BLOCK_ENTRIES = 2**22
@@ -56,7 +56,7 @@ class ThresholdingSubspaceClustering(NeighborClustering):
 
     def _nearest(self, X: Array, exclude_self: bool) -> csr_array:
         most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
-        U, atoms = normalize(X), normalize(self._fit_X)
+        U, atoms = unit_rows(X), unit_rows(self._fit_X)
         n, n_atoms = len(U), len(atoms)
         q = min(most, n_atoms - exclude_self)
         size = max(1, _BLOCK_ENTRIES // n_atoms)

@@ -36,9 +36,11 @@ def test_columns_become_upright_images(tmp_path):
 def test_missing_and_foreign_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"ExtendedYaleB.mat is not in .*TWINSOLVE_DATA"):
         fetch_extended_yale_b(data_home=str(tmp_path))
-    savemat(tmp_path / "ExtendedYaleB.mat", {"something": [[1]]})
-    with pytest.raises(ValueError, match="is not Extended Yale B"):
-        fetch_extended_yale_b(data_home=str(tmp_path))
+    rows = {"EYALEB_DATA": np.ones((3, 2016)), "EYALEB_LABEL": [[1, 1, 2]]}
+    for foreign in ({"something": [[1]]}, rows):
+        savemat(tmp_path / "ExtendedYaleB.mat", foreign)
+        with pytest.raises(ValueError, match="is not Extended Yale B"):
+            fetch_extended_yale_b(data_home=str(tmp_path))
 
 
 def test_data_root_is_argument_then_variable_then_cache(tmp_path, monkeypatch):

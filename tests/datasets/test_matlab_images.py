@@ -51,11 +51,16 @@ def test_missing_and_foreign_files_are_named(fetch, name, side, tmp_path):
     with pytest.raises(FileNotFoundError, match=rf"{name}.* is not in .*TWINSOLVE_DATA.*Source"):
         fetch(data_home=str(tmp_path))
     path = tmp_path / name
-    for foreign in ({"something": [[1]]}, {"fea": np.ones((1, 1000)), "gnd": [[1]]}):
+    columns = {"fea": np.ones((side**2, 3)), "gnd": [[1], [2], [3]]}
+    for foreign in ({"something": [[1]]}, {"fea": np.ones((1, 1000)), "gnd": [[1]]}, columns):
         savemat(path, foreign)
         with pytest.raises(ValueError, match=rf"{name}: is not "):
             fetch(data_home=str(tmp_path))
-    for labels, words in (([[1]], "holds 2 images but 1 labels"), ([[1.5], [2]], "whole numbers")):
+    for labels, words in (
+        ([[1]], "holds 2 images but 1 labels"),
+        ([[1.5], [2]], "whole numbers"),
+        ([[np.inf], [2]], "whole numbers"),
+    ):
         savemat(path, {"fea": np.ones((2, side**2)), "gnd": labels})
         with pytest.raises(ValueError, match=words):
             fetch(data_home=str(tmp_path))
@@ -85,6 +90,12 @@ def test_usps_in_hdf5_is_row_major_training_part_first(tmp_path):
     assert (found.images == images).all()
     assert found.target.tolist() == [0, 7, 9, 2, 9]
     assert found.target_names[7] == "7"
+    with h5py.File(tmp_path / "usps.h5", "a") as file:
+        for part in ("train", "test"):
+            file.move(f"{part}/data", f"{part}/upright")
+            file[f"{part}/data"] = file[f"{part}/upright"][()].T[:, :2]
+    with pytest.raises(ValueError, match=r"usps\.h5: is not USPS.*256 pixels must be a row"):
+        fetch_usps(data_home=str(tmp_path))
     with h5py.File(tmp_path / "usps.h5", "a") as file:
         del file["test/target"]
     with pytest.raises(ValueError, match=r"usps\.h5: is not USPS"):

@@ -88,6 +88,13 @@ def test_projection_keeps_inner_products_and_does_not_centre():
         project_trajectories(X, 0)
 
 
+@pytest.mark.parametrize("X", [np.full((3, 2), np.nan), np.ones(3)])
+@pytest.mark.parametrize("step", [lambda X: project_trajectories(X, 1), homogeneous_coordinates])
+def test_bad_trajectories_are_refused(step, X):
+    with pytest.raises(ValueError, match=r"NaN|2D array"):
+        step(X)
+
+
 def test_homogeneous_coordinates():
     found = homogeneous_coordinates(np.zeros((2, 3)))
     assert found.tolist() == [[0, 0, 0, 1], [0, 0, 0, 1]]

@@ -63,6 +63,18 @@ def test_rows_are_scaled_as_the_loop_scales_them(C):
     assert_allclose(unit_rows(C), by_norm, rtol=1e-14)
 
 
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+@pytest.mark.parametrize("step", [scale_by_row_maximum, unit_rows])
+def test_rows_of_any_size_are_scaled(C, wrap, step):
+    """Powers of two only move the exponents; squares of the smallest entries vanish."""
+    sizes = np.ldexp(1.0, np.linspace(-600, 600, 12).astype(int))[:, None]
+    expected, found = step(wrap(C)), step(wrap(sizes * C))
+    assert abs(expected - found).max() == 0
+    single = step(wrap((np.ldexp(1.0, -100) * C).astype(np.float32)))
+    assert single.dtype == np.float32
+    assert abs(single - step(wrap(C.astype(np.float32)))).max() == 0
+
+
 def test_symmetric_affinity_as_a_loop(C):
     A = symmetric_affinity(C)
     for i in range(len(C)):

@@ -119,6 +119,14 @@ def test_order_and_scale_of_the_data_do_not_matter(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
+def test_data_of_small_units_in_float32(kind):
+    X, _ = data()
+    X = X.astype(np.float32)
+    found = make(kind).fit_predict(np.float32(1e-12) * X)
+    assert adjusted_rand_score(make(kind).fit_predict(X), found) == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_rotation_of_the_features_does_not_matter(kind):
     X, _ = data()
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((20, 20)))[0]

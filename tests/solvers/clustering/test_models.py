@@ -29,6 +29,7 @@ from twinsolve.solvers import (
     robust_low_rank_self_expression,
     sparse_self_expression,
 )
+from twinsolve.solvers.oracles import self_expression as oracles
 
 
 def data(seed=0, **settings):
@@ -107,6 +108,22 @@ def test_new_corrupted_points_take_the_cluster_of_smallest_residual_without_outl
         assert found == np.argmin(residual)
 
 
+def test_new_corrupted_points_are_compared_without_their_outliers(monkeypatch):
+    X, _ = corrupted()
+    model = OutlierSubspaceClustering(3, random_state=0).fit(X[:60])
+    seen = []
+    monkeypatch.setattr(
+        "twinsolve.solvers.clustering.base.SubspaceClustering._assign",
+        lambda self, points, coef: seen.append((points, coef)),
+    )
+    model.predict(X[60:])
+    ((clean, coef),) = seen
+    r = X[60:] - coef @ X[:60]
+    e = np.sign(r) * np.maximum(np.abs(r) - model.lam_outlier_ / 2, 0)
+    assert np.abs(e).max() > 0.1
+    assert_allclose(clean, X[60:] - e, atol=1e-12)
+
+
 def test_nonnegative_coefficients_are_those_of_the_solver():
     X, _ = data()
     new = data(seed=1)[0]
@@ -133,6 +150,16 @@ def test_objective_of_sparse_models_is_that_of_each_sample(kind):
 
 
 @pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_least_squares_objective_is_that_of_the_oracle(zero_diagonal):
+    X, _ = data(n_samples=4)
+    X[3] = 0
+    model = LeastSquaresSubspaceClustering(2, lam=0.3, zero_diagonal=zero_diagonal).fit(X)
+    C = oracles.least_squares_self_expression(X, lam=0.3, zero_diagonal=zero_diagonal)
+    assert_allclose(model.objective_, ((X - C @ X) ** 2).sum() + 0.3 * (C**2).sum(), rtol=1e-7)
+    assert model.gap_.max() < 1e-20
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
 def test_gap_of_least_squares_bounds_the_suboptimality(zero_diagonal, monkeypatch):
     X, _ = data()
     model = LeastSquaresSubspaceClustering(3, lam=0.3, zero_diagonal=zero_diagonal).fit(X)
@@ -148,11 +175,19 @@ def test_gap_of_least_squares_bounds_the_suboptimality(zero_diagonal, monkeypatc
         lambda X, **settings: moved,
     )
     worse = clone(model).fit(X)
-    above = ((X - moved @ X) ** 2 + 0).sum(axis=1) + 0.3 * (moved**2).sum(axis=1)
+    above = ((X - moved @ X) ** 2).sum(axis=1) + 0.3 * (moved**2).sum(axis=1)
     above -= ((X - C @ X) ** 2).sum(axis=1) + 0.3 * (C**2).sum(axis=1)
     bound = worse.gap_ * (X**2).sum(axis=1)
     assert (above > 0).all()
     assert (bound >= above).all()
+    # The dual objective of r = x - c X, with x_i left out of the constraints if it is barred.
+    for i, (x, c) in enumerate(zip(X, moved, strict=True)):
+        r = x - c @ X
+        reach = X @ r
+        reach[i] *= not zero_diagonal
+        dual = 2 * r @ x - r @ r - reach @ reach / 0.3
+        primal = r @ r + 0.3 * c @ c
+        assert_allclose(bound[i], primal - dual, rtol=1e-9)
 
 
 def test_objective_of_low_rank_models():
@@ -232,3 +267,4 @@ def test_coincident_neighbours_have_weight_one():
     assert (model.labels_ == model.labels_[np.repeat([0, 4], 4)]).all()
     assert isinstance(model.coef_, csr_array)
     assert (model.predict([[0.1, 0.0]]) == model.labels_[0]).all()
+    assert model._represent_new(np.array([[0.1, 0.0]])).nnz == 0

@@ -6,7 +6,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from twinsolve.solvers import MotionSegmentation
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import (
+    MotionSegmentation,
+    keep_l1_mass,
+    lam_max,
+    low_rank_affinity,
+    scale_by_row_maximum,
+    sparse_self_expression,
+    spectral_labels,
+    symmetric_affinity,
+)
+from twinsolve.solvers.clustering.motion import _affinities
 
 
 @parametrize_with_checks([MotionSegmentation()])
@@ -40,9 +51,34 @@ def test_flat_and_solid_motions_are_found_and_new_points_join_them(dimensions, n
     assert_array_equal(model.predict(X[train]), model.labels_)
 
 
-def test_the_kept_affinity_has_the_tightest_clusters():
+def test_affinities_are_those_of_the_settings():
+    X, _ = motions((2, 3), noise=0.1)
+    found = dict(_affinities(X, 2))
+    U = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[0]
+    ones = np.ones((len(X), 1)) / np.sqrt(len(X))
+    for rank in (3, 5, 8):
+        V = np.hstack([ones, U[:, : rank - 1]])
+        assert_allclose(found[f"rank {rank}"], low_rank_affinity(V @ V.T), atol=1e-9)
+    scale = lam_max(X, X, zero_diagonal=True)
+    for gamma in (50, 3000):
+        coef = sparse_self_expression(X, lam=scale / gamma, affine=True, tol=1e-4).coef
+        expected = symmetric_affinity(scale_by_row_maximum(keep_l1_mass(coef, 0.7)))
+        assert_allclose(found[f"gamma {gamma}"].toarray(), expected.toarray(), atol=1e-12)
+
+
+def test_new_points_join_a_subspace_of_dimension_three_or_what_the_cluster_spans():
+    for noise, dimensions in ((0.0, [2, 3]), (1e-2, [3, 3])):
+        X, _ = motions((2, 3), noise=noise)
+        model = MotionSegmentation(2, random_state=0).fit(X)
+        assert sorted(len(basis) for _, basis in model._subspaces) == dimensions
+
+
+@pytest.mark.parametrize("assign_labels", ["kmeans", "cluster_qr"])
+def test_the_kept_affinity_has_the_tightest_clusters(assign_labels):
     X, _ = motions((2, 3), noise=0.3)
-    model = MotionSegmentation(2, assign_labels="cluster_qr").fit(X)
+    model = MotionSegmentation(2, assign_labels=assign_labels, random_state=0).fit(X)
+    labels = spectral_labels(model.affinity_matrix_, 2, assign_labels=assign_labels, random_state=0)
+    assert_array_equal(model.labels_, labels)
     assert set(model.scores_) == {f"rank {r}" for r in range(3, 9)} | {
         f"gamma {gamma}" for gamma in (50, 400, 3000)
     }
@@ -56,13 +92,16 @@ def test_the_kept_affinity_has_the_tightest_clusters():
     assert_allclose(model.scores_[model.chosen_], np.log(totals).sum(), rtol=1e-9)
 
 
-def test_scale_and_rotation_of_the_frames_do_not_matter():
-    X, _ = motions((2, 3), noise=1e-2)
-    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((24, 24)))[0]
-    expected = MotionSegmentation(2, random_state=0).fit_predict(X)
-    for changed in (1e3 * X, X @ Q):
-        found = MotionSegmentation(2, random_state=0).fit_predict(changed)
-        assert adjusted_rand_score(expected, found) == 1
+def test_order_scale_and_rotation_do_not_matter():
+    """Three solid motions that share their mean: the low ranks cut them badly, some nearly well."""
+    X, y = make_union_of_subspaces(
+        30, n_subspaces=3, n_features=20, dimension=3, noise=0.02, random_state=0
+    )
+    rng = np.random.default_rng(0)
+    order, Q = rng.permutation(len(X)), np.linalg.qr(rng.standard_normal((20, 20)))[0]
+    for changed, labels in ((X, y), (X[order], y[order]), (1e3 * X, y), (X @ Q, y)):
+        found = MotionSegmentation(3, random_state=0).fit_predict(changed)
+        assert adjusted_rand_score(labels, found) == 1
 
 
 def test_float32_is_kept():

@@ -8,7 +8,7 @@ from sklearn.cluster._spectral import cluster_qr
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.solvers import eigengap_n_clusters, spectral_labels
-from twinsolve.solvers.clustering.spectral import leading_eigenvectors
+from twinsolve.solvers.clustering.spectral import leading_eigenvectors, spectral_labels_by_seed
 
 
 def planted(sizes, between=0.05, seed=0, density=1.0):
@@ -157,18 +157,31 @@ def test_cluster_qr_is_that_of_scikit_learn_and_needs_no_seed():
     A, y = planted((20, 30, 25), between=0.3)
     found = spectral_labels(A, 3, assign_labels="cluster_qr")
     vectors = eigh(normalised(A))[1][:, :-4:-1]
-    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert adjusted_rand_score(cluster_qr(rows), found) == 1
+    assert adjusted_rand_score(cluster_qr(vectors), found) == 1
     assert adjusted_rand_score(y, found) > 0.9
     assert (spectral_labels(A, 3, assign_labels="cluster_qr") == found).all()
 
 
-def test_scale_and_order_of_the_points_do_not_matter():
-    A, _ = planted((20, 25, 30), between=0.3)
-    found = spectral_labels(A, 3, random_state=0)
-    order = np.random.default_rng(2).permutation(len(A))
-    permuted = spectral_labels(1e-3 * A[np.ix_(order, order)], 3, random_state=0)
-    assert adjusted_rand_score(found[order], permuted) == 1
+@pytest.mark.parametrize("between", [0.0, 0.9])
+def test_labels_by_seed_are_those_of_each_seed(between):
+    A, _ = planted((20, 30, 25), between=between)
+    seeds = (3, 0, 7)
+    expected = [spectral_labels(A, 3, random_state=seed) for seed in seeds]
+    found = spectral_labels_by_seed(A, 3, seeds)
+    assert [labels.tolist() for labels in found] == [labels.tolist() for labels in expected]
+    with pytest.raises(ValueError, match="n_clusters: must be at most"):
+        spectral_labels_by_seed(A, 76, seeds)
+
+
+@pytest.mark.parametrize(("assign_labels", "between"), [("kmeans", 0.3), ("cluster_qr", 0.85)])
+def test_scale_and_order_of_the_points_do_not_matter(assign_labels, between):
+    A, _ = planted((20, 25, 30), between=between)
+    found = spectral_labels(A, 3, assign_labels=assign_labels, random_state=0)
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(A))
+        permuted = 1e-3 * A[np.ix_(order, order)]
+        labels = spectral_labels(permuted, 3, assign_labels=assign_labels, random_state=0)
+        assert adjusted_rand_score(found[order], labels) == 1
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, csr_array])
