@@ -74,3 +74,17 @@ def test_one_frame_and_seed():
 def test_bad_settings_are_named(settings, words):
     with pytest.raises(ValueError, match=words):
         make_rigid_motions(**settings)
+
+
+def test_all_bodies_share_a_zoom():
+    """Both grow by one factor; the mean of 8,000 squared distances errs by about 1 %."""
+    zooms = []
+    for seed in (4, 7):
+        X, y = make_rigid_motions(8000, n_frames=2, random_state=seed)
+        frames = X.reshape(len(X), 2, 2)
+        spread = [frames[y == body].std(axis=0) for body in (0, 1)]
+        first, second = (np.linalg.norm(s[1]) / np.linalg.norm(s[0]) for s in spread)
+        assert abs(first - second) < 0.03
+        assert 0.77 < first < 1.23
+        zooms.append(first)
+    assert max(zooms) - min(zooms) > 0.2

@@ -51,16 +51,19 @@ def test_features_follow_the_formula(crops):
     assert second[0, 0, 1, 3, 2, 2] == pytest.approx(at_block_two(modulus), rel=1e-4)
 
 
-def test_wavelets_are_those_of_morlet():
+@pytest.mark.parametrize("angles", [4, 8])
+def test_wavelets_are_those_of_morlet(angles):
     """In space: a Gaussian times a wave less its mean, up to one common factor."""
-    bank = scattering._filters((64, 64), 2, 4)
+    bank = scattering._filters((64, 64), 2, angles)
     y, x = np.meshgrid(*[np.fft.fftfreq(64, 1 / 64)] * 2, indexing="ij")
     ratios = []
     for j in range(2):
-        for number, theta in enumerate(np.pi * np.arange(4) / 4):
+        for number, theta in enumerate(np.pi * np.arange(angles) / angles):
             along = x * np.cos(theta) + y * np.sin(theta)
+            across = y * np.cos(theta) - x * np.sin(theta)
             width = 0.8 * 2**j
-            gaussian = np.exp(-(x**2 + y**2) / (2 * width**2)) / width**2
+            squares = along**2 + (across / (angles / 4)) ** 2
+            gaussian = np.exp(-squares / (2 * width**2)) / width**2
             wave = gaussian * np.exp(3j * np.pi / 4 / 2**j * along)
             expected = wave - wave.sum() / gaussian.sum() * gaussian
             kernel = np.fft.ifft2(bank.wavelets[j, number])
