@@ -80,7 +80,8 @@ class DeepSubspaceClustering(UnitRowClustering):
     and the values of settings to choose from were found with the labels of Extended Yale B
     (subjects 1 to 10), COIL-20, handwritten digits and generated curves in sight. On these four,
     accuracies are optimistic to that extent. One head is the default without regard to labels:
-    clusters that all coordinates tell apart need not differ in a share of them.
+    clusters that all coordinates tell apart need not differ in a share of them. Tried once on such
+    data, with the other defaults, two and four heads were never better, and mostly far worse.
 
     References
     ----------

@@ -67,7 +67,7 @@ class DeepSelfExpression(nn.Module):
     Raises
     ------
     ValueError
-        If an argument is out of range, or tokens have another width.
+        If an argument is out of range, or tokens have another width or are not finite.
 
     References
     ----------
