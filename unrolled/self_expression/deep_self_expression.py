@@ -19,22 +19,22 @@ class DeepSelfExpression(nn.Module):
     Tokens pass through `n_layers` blocks of H = `num_heads` heads, and are then expressed by each
     other. With Z_h the columns h, h + H, ... of Z, each row of unit norm in each head ::
 
-        C_lh = express_l(Z_h),   Y = norm(Z W_l),   Z <- norm((1 - mixing) Y + mixing A)
-        A = [C_l1 Z_1, ..., C_lH Z_H] W_l,     C = mean_h express(Z_h)
+        C_lh = express_l(Z_h),   Y = norm(Z W_l) = Y_1 + ... + Y_H
+        Z <- norm((1 - mixing) Y + mixing sum_h C_lh Y_h),     C = mean_h express(Z_h)
 
-    where norm gives each row unit norm in each head, and A takes the scale of Y from it: for one
-    head ``A = C_l Y``. A block is a transformer's: multi-head attention whose matrices are
-    self-expression (`UnrolledADMM`), a learned projection W_l of the heads side by side, a residual
-    connection and normalised tokens. Attention moves tokens along their subspace or manifold. The
-    projection is learned by maximum likelihood: residuals ``R = [Z_h - C_lh Z_h]_h`` are taken as
-    normal with covariance ``(W_l W_l^T)^-1``, so that directions in which tokens do not explain
+    where norm gives each row unit norm in each head, and Y_h is the part of Y that Z_h makes. A
+    block is a transformer's: multi-head attention whose matrices are self-expression
+    (`UnrolledADMM`), a learned projection W_l of the heads side by side, a residual connection and
+    normalised tokens. Attention moves tokens along their subspace or manifold. The projection is
+    learned by maximum likelihood: residuals ``R = [Z_1 - C_l1 Z_1, ..., Z_H - C_lH Z_H]`` are taken
+    as normal with covariance ``(W_l W_l^T)^-1``, so that directions in which tokens do not explain
     each other count less ::
 
         loss_l = (|R W_l|_F^2 / n + rho t |W_l|_F^2) / (2 d) - log|det W_l| / d
 
     with t the mean eigenvalue of the residuals' covariance M and rho = `shrinkage`. Given R, it
-    is least at ``W_l = (M + rho t I)^(-1/2) O`` for every orthogonal O, and of a condition of at
-    most ``sqrt(1 + d / rho)``; `fit_projections` sets it, layer by layer. The likelihood leaves O
+    is least at ``W_l = (M + rho t I)^(-1/2) O`` for every orthogonal O, which `fit_projections`
+    sets layer by layer; its condition is at most ``sqrt(1 + d / rho)`` in any depth. The likelihood leaves O
     free, but heads depend on it: O holds the eigenvectors of M, by eigenvalue, so that columns
     dealt to the heads in turn give each head directions of all scales. For one head O matters not
     and is the identity. Without layers, or at the initial ``W_l = I`` without mixing, one head is
