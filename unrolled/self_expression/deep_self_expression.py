@@ -34,11 +34,11 @@ class DeepSelfExpression(nn.Module):
 
     with t the mean eigenvalue of the residuals' covariance M and rho = `shrinkage`. Given R, it
     is least at ``W_l = (M + rho t I)^(-1/2) O`` for every orthogonal O, which `fit_projections`
-    sets layer by layer; its condition is at most ``sqrt(1 + d / rho)`` in any depth. The likelihood leaves O
-    free, but heads depend on it: O holds the eigenvectors of M, by eigenvalue, so that columns
-    dealt to the heads in turn give each head directions of all scales. For one head O matters not
-    and is the identity. Without layers, or at the initial ``W_l = I`` without mixing, one head is
-    `UnrolledADMM`.
+    sets layer by layer; its condition is at most ``sqrt(1 + d / rho)`` in any depth. The likelihood
+    leaves O free, but heads depend on it: O holds the eigenvectors of M, by eigenvalue, so that
+    columns dealt to the heads in turn give each head directions of all scales. For one head O does
+    not matter and is the identity. Without layers, or at the initial ``W_l = I`` without mixing,
+    one head is `UnrolledADMM`.
 
     Parameters
     ----------
