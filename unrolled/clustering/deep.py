@@ -25,10 +25,12 @@ class DeepSubspaceClustering(UnitRowClustering):
 
     by a few iterations of unrolled ADMM, moves them a part of the way to ``C Z``, and projects them
     by the inverse square root of the covariance of the residuals ``Z - C Z``: the most likely
-    metric, learned layer by layer from the points themselves, without labels, in closed form. The
-    coefficients of the last layer are followed by an affinity and the spectral step. Without layers
-    this is unrolled elastic net subspace clustering. Where points of different clusters explain
-    each other, as handwritten digits do, a learned metric does harm: raise `shrinkage`.
+    metric, learned layer by layer from the points themselves, without labels, in closed form. Each
+    head does so with its share of the coordinates, dealt to the heads in turn from the principal
+    ones on; the mean of their coefficients in the last layer is followed by an affinity and the
+    spectral step. Without layers one head is unrolled elastic net subspace clustering. Where points
+    of different clusters explain each other, as handwritten digits do, a learned metric does harm:
+    raise `shrinkage`.
 
     Parameters
     ----------
@@ -36,6 +38,8 @@ class DeepSubspaceClustering(UnitRowClustering):
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     n_layers : int, default=2
         Number of layers >= 0 before the last self-expression.
+    num_heads : int, default=1
+        From 1 to the rank of the unit rows.
     gamma : float, default=50.0
         Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
         values give more non-zeros.
@@ -70,6 +74,15 @@ class DeepSubspaceClustering(UnitRowClustering):
         Negative log-likelihood of each layer's residuals, for each feature, up to a constant.
     n_features_in_ : int
 
+    Notes
+    -----
+    A fit uses no labels, but the design did. The metric, the defaults of `mixing` and `n_layers`,
+    and the values of settings to choose from were found with the labels of Extended Yale B
+    (subjects 1 to 10), COIL-20, handwritten digits and generated curves in sight. On these four,
+    accuracies are optimistic to that extent. One head is the default without regard to labels:
+    clusters that all coordinates tell apart need not differ in a share of them. Tried once on such
+    data, with the other defaults, two and four heads were never better, and mostly far worse.
+
     References
     ----------
     "Attention: Self-Expression Is All You Need", section 5; EQUATIONS CL-1, CL-2,
@@ -91,6 +104,7 @@ class DeepSubspaceClustering(UnitRowClustering):
         n_clusters: int | None = 8,
         *,
         n_layers: int = 2,
+        num_heads: int = 1,
         gamma: float = 50.0,
         l1_ratio: float = 0.9,
         mixing: float = 0.3,
@@ -103,6 +117,7 @@ class DeepSubspaceClustering(UnitRowClustering):
     ) -> None:
         self.n_clusters = n_clusters
         self.n_layers = n_layers
+        self.num_heads = num_heads
         self.gamma = gamma
         self.l1_ratio = l1_ratio
         self.mixing = mixing
@@ -121,6 +136,7 @@ class DeepSubspaceClustering(UnitRowClustering):
         self.network_ = DeepSelfExpression(
             points.shape[1],
             self.n_layers,
+            num_heads=self.num_heads,
             mixing=self.mixing,
             shrinkage=self.shrinkage,
             n_iter=self.n_iter,

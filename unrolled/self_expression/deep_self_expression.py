@@ -1,34 +1,44 @@
-"""Deep self-expression: layers, each with a metric learned from its residuals."""
+"""Deep self-expression: layers of several heads, with a metric learned from residuals."""
 
+from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..attention import check_count, check_positive
 from .unrolled_admm import UnrolledADMM
 
+_SMALLEST = 1e-12  # norm of a row that is divided by it
+
 
 class DeepSelfExpression(nn.Module):
-    """Layers of unrolled self-expression of learned features, for subspaces and curved manifolds.
+    """Layers and heads of unrolled self-expression of learned features, also for curved manifolds.
 
-    Tokens of unit norm pass through `n_layers` blocks, and are then expressed by each other ::
+    Tokens pass through `n_layers` blocks of H = `num_heads` heads, and are then expressed by each
+    other. With Z_h the columns h, h + H, ... of Z, each row of unit norm in each head ::
 
-        C_l = express_l(Z),   Y = norm(Z W_l),   Z <- norm((1 - mixing) Y + mixing C_l Y)
-        C = express(Z)
+        C_lh = express_l(Z_h),   Y = norm(Z W_l) = Y_1 + ... + Y_H
+        Z <- norm((1 - mixing) Y + mixing sum_h C_lh Y_h),     C = mean_h express(Z_h)
 
-    A block is a transformer's: attention whose matrix is self-expression (`UnrolledADMM`), a
-    learned projection W_l, a residual connection and normalised tokens. Attention moves tokens
-    along their subspace or manifold. The projection is learned by maximum likelihood: residuals
-    are taken as normal with covariance ``(W_l W_l^T)^-1``, so that directions in which tokens do
-    not explain each other count less ::
+    where norm gives each row unit norm in each head, and Y_h is the part of Y that Z_h makes. A
+    block is a transformer's: multi-head attention whose matrices are self-expression
+    (`UnrolledADMM`), a learned projection W_l of the heads side by side, a residual connection and
+    normalised tokens. Attention moves tokens along their subspace or manifold. The projection is
+    learned by maximum likelihood: residuals ``R = [Z_1 - C_l1 Z_1, ..., Z_H - C_lH Z_H]`` are taken
+    as normal with covariance ``(W_l W_l^T)^-1``, so that directions in which tokens do not explain
+    each other count less ::
 
-        loss_l = (|(Z - C_l Z) W_l|_F^2 / n + rho t |W_l|_F^2) / (2 d) - log|det W_l| / d
+        loss_l = (|R W_l|_F^2 / n + rho t |W_l|_F^2) / (2 d) - log|det W_l| / d
 
-    with t the mean eigenvalue of the residuals' covariance M and rho = `shrinkage`. Given C_l, it
-    is least at ``W_l = (M + rho t I)^(-1/2)``, which `fit_projections` sets, layer by layer.
-    Without layers, or at the initial ``W_l = I`` without mixing, it is `UnrolledADMM`.
+    with t the mean eigenvalue of the residuals' covariance M and rho = `shrinkage`. Given R, it
+    is least at ``W_l = (M + rho t I)^(-1/2) O`` for every orthogonal O, which `fit_projections`
+    sets layer by layer; its condition is at most ``sqrt(1 + d / rho)`` in any depth. The likelihood
+    leaves O free, but heads depend on it: O holds the eigenvectors of M, by eigenvalue, so that
+    columns dealt to the heads in turn give each head directions of all scales. For one head O does
+    not matter and is the identity. Without layers, or at the initial ``W_l = I`` without mixing,
+    one head is `UnrolledADMM`.
 
     Parameters
     ----------
@@ -36,6 +46,10 @@ class DeepSelfExpression(nn.Module):
         Width d of the tokens.
     n_layers : int, default=2
         Number of blocks >= 0 before the last self-expression.
+    num_heads : int, default=1
+        H in [1, d]. Heads have d / H columns, or one more. The first heads are columns of the
+        tokens as given: order them by scale, as principal components are. Each head has to tell
+        subspaces apart by its own columns, so that narrow tokens want one head.
     mixing : float, default=0.3
         In [0, 1].
     shrinkage : float, default=0.1
@@ -46,14 +60,14 @@ class DeepSelfExpression(nn.Module):
     Attributes
     ----------
     express : ModuleList of UnrolledADMM
-        One for each block, and the last.
+        One for each block, and the last; heads share it.
     projections : ParameterList
         W_l of each block, of shape (d, d); the identity at first.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or tokens have another width.
+        If an argument is out of range, or tokens have another width or are not finite.
 
     References
     ----------
@@ -76,6 +90,7 @@ class DeepSelfExpression(nn.Module):
         in_features: int,
         n_layers: int = 2,
         *,
+        num_heads: int = 1,
         mixing: float = 0.3,
         shrinkage: float = 0.1,
         n_iter: int = 10,
@@ -89,6 +104,9 @@ class DeepSelfExpression(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features = check_count(in_features, "in_features", 1)
         self.n_layers = check_count(n_layers, "n_layers", 0)
+        self.num_heads = check_count(num_heads, "num_heads", 1)
+        if num_heads > in_features:
+            raise ValueError(f"num_heads: must be at most {in_features} features, got {num_heads}")
         self.mixing = check_positive(mixing, "mixing", allow_zero=True)
         if self.mixing > 1:
             raise ValueError(f"mixing: must be in [0, 1], got {mixing!r}")
@@ -111,7 +129,7 @@ class DeepSelfExpression(nn.Module):
             express.reset_parameters()
 
     def forward(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
-        """Coefficients of each query in the keys, by the last layer.
+        """Coefficients of each query in the keys, by the last layer: the mean over its heads.
 
         Parameters
         ----------
@@ -123,19 +141,15 @@ class DeepSelfExpression(nn.Module):
         Returns
         -------
         Tensor of shape (n_queries, n_keys)
+            bfloat16 and float16 are computed in float32.
         """
-        z = self._unit_tokens(queries, "queries")
-        if keys is None:
-            for block in range(self.n_layers):
-                z = self._block(block, z)[0]
-            return self._coefficients(self.n_layers, z)
-        k = self._unit_tokens(keys, "keys")
+        z = self._tokens(queries, "queries")
+        k = None if keys is None else self._tokens(keys, "keys").to(z.dtype)
         for block in range(self.n_layers):
-            C = self._coefficients(block, z, k)
-            y = self._project(block, z)
-            k, projected = self._block(block, k)
-            z = self._mix(y, C @ projected)
-        return self._coefficients(self.n_layers, z, k)
+            following = None if k is None else self._block(block, k)
+            z, k = self._block(block, z, k), following
+        C = reduce(torch.add, self._coefficients(self.n_layers, z, k)) / self.num_heads
+        return C.to(queries.dtype)
 
     def losses(self, X: Tensor) -> Tensor:
         """Loss of the projection of each layer, differentiable in all parameters.
@@ -148,11 +162,11 @@ class DeepSelfExpression(nn.Module):
         -------
         Tensor of shape (n_layers,)
         """
-        z, found = self._unit_tokens(X, "X"), []
+        z, found = self._tokens(X, "X"), []
         for block in range(self.n_layers):
-            residual = z - self._coefficients(block, z) @ z
-            found.append(self._loss(block, _covariance(residual)))
-            z = self._block(block, z)[0]
+            C = list(self._coefficients(block, z))
+            found.append(self._loss(block, self._residual_covariance(z, C)))
+            z = self._block(block, z, C=C)
         return torch.stack(found) if found else X.new_zeros(0)
 
     @torch.no_grad()
@@ -168,59 +182,79 @@ class DeepSelfExpression(nn.Module):
         list of float
             The loss of each layer. A layer without residuals keeps its projection.
         """
-        z, found = self._unit_tokens(X, "X"), []
+        z, found = self._tokens(X, "X"), []
         for block, projection in enumerate(self.projections):
-            C = self._coefficients(block, z)
-            covariance = _covariance(z - C @ z)
+            C = list(self._coefficients(block, z))
+            covariance = self._residual_covariance(z, C)
             if covariance.diagonal().sum() > 0:
                 projection.copy_(self._best_projection(covariance))
             found.append(float(self._loss(block, covariance)))
-            z = self._block(block, z, C)[0]
+            z = self._block(block, z, C=C)
         return found
 
-    def _block(self, block: int, z: Tensor, C: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Tokens after a block, and what its attention carried: the projected tokens."""
-        C = self._coefficients(block, z) if C is None else C
-        y = self._project(block, z)
-        return self._mix(y, C @ y), y
+    def _block(
+        self, block: int, z: Tensor, k: Tensor | None = None, C: Iterable[Tensor] | None = None
+    ) -> Tensor:
+        """Tokens after a block, expressed by the keys k, or by each other."""
+        C = self._coefficients(block, z, k) if C is None else C
+        k, W = z if k is None else k, self.projections[block].to(z.dtype)
+        scale = self._norms(k @ W)
+        attended = sum(c @ (k[:, h] @ W[h] / scale) for h, c in zip(self._heads, C, strict=True))
+        y = self._normalize(z @ W)
+        return self._normalize((1 - self.mixing) * y + self.mixing * attended)
 
-    def _coefficients(self, block: int, queries: Tensor, keys: Tensor | None = None) -> Tensor:
-        C: Tensor = self.express[block](queries, keys)
-        return C
+    def _coefficients(self, block: int, z: Tensor, k: Tensor | None = None) -> Iterator[Tensor]:
+        """Of each head in turn."""
+        for h in self._heads:
+            yield self.express[block](z[:, h], None if k is None else k[:, h])
 
-    def _project(self, block: int, z: Tensor) -> Tensor:
-        return F.normalize(z @ self.projections[block], dim=-1)
+    @property
+    def _heads(self) -> list[slice]:
+        """The columns of each head."""
+        return [slice(head, None, self.num_heads) for head in range(self.num_heads)]
 
-    def _mix(self, y: Tensor, attended: Tensor) -> Tensor:
-        return F.normalize((1 - self.mixing) * y + self.mixing * attended, dim=-1)
+    def _normalize(self, z: Tensor) -> Tensor:
+        return z / self._norms(z)
+
+    def _norms(self, z: Tensor) -> Tensor:
+        """The norm of each row in the head of each column, of shape (n_tokens, d)."""
+        norms = torch.stack([torch.linalg.vector_norm(z[:, h], dim=-1) for h in self._heads], -1)
+        norms = norms.clamp(min=_SMALLEST)
+        return norms.repeat(1, -(-self.in_features // self.num_heads))[:, : self.in_features]
+
+    def _residual_covariance(self, z: Tensor, C: Iterable[Tensor]) -> Tensor:
+        """In float64, as all of the loss."""
+        residual = torch.empty_like(z, dtype=torch.float64)
+        for h, c in zip(self._heads, C, strict=True):
+            residual[:, h] = (z[:, h] - c @ z[:, h]).double()
+        return residual.mT @ residual / len(residual)
 
     def _loss(self, block: int, covariance: Tensor) -> Tensor:
-        """In float64; `covariance` is that of the residuals, and W_l is symmetric or not."""
+        """`covariance` is that of the residuals, and W_l is symmetric or not."""
         W, d = self.projections[block].double(), self.in_features
         quadratic = (W * (self._shrunk(covariance) @ W)).sum() / 2
         return (quadratic - torch.linalg.slogdet(W).logabsdet) / d
 
     def _best_projection(self, covariance: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(self._shrunk(covariance))
-        return (vectors * values.rsqrt()) @ vectors.mT
+        W = vectors * values.rsqrt()
+        return W @ vectors.mT if self.num_heads == 1 else W
 
     def _shrunk(self, covariance: Tensor) -> Tensor:
         mean = covariance.diagonal().mean()
         unit = torch.eye(self.in_features, dtype=covariance.dtype, device=covariance.device)
         return covariance + self.shrinkage * mean * unit
 
-    def _unit_tokens(self, x: Tensor, name: str) -> Tensor:
+    def _tokens(self, x: Tensor, name: str) -> Tensor:
+        """Of unit norm in each head, in float32 at least."""
         if x.ndim != 2 or x.shape[-1] != self.in_features or not x.is_floating_point():
             raise ValueError(
                 f"{name}: must be (n_tokens, {self.in_features}) of a floating dtype, got "
                 f"{tuple(x.shape)} of {x.dtype}"
             )
-        return F.normalize(x, dim=-1)
+        return self._normalize(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def extra_repr(self) -> str:
-        return f"mixing={self.mixing:.4g}, shrinkage={self.shrinkage:.4g}"
-
-
-def _covariance(residual: Tensor) -> Tensor:
-    residual = residual.double()
-    return residual.mT @ residual / len(residual)
+        return (
+            f"num_heads={self.num_heads}, mixing={self.mixing:.4g}, shrinkage={self.shrinkage:.4g}"
+        )

@@ -51,7 +51,7 @@ class UnrolledADMM(nn.Module):
     Raises
     ------
     ValueError
-        If an argument is out of range, or queries and keys differ in width.
+        If an argument is out of range, queries and keys differ in width, or keys are not finite.
 
     References
     ----------
@@ -112,6 +112,8 @@ class UnrolledADMM(nn.Module):
         _check_points(queries, keys)
         wide = torch.promote_types(queries.dtype, torch.float32)
         q, k = queries.to(wide), (queries if keys is None else keys).to(wide)
+        if k.shape[-2] == 0:
+            return (q @ k.mT).to(queries.dtype)
         lam = self.lam().to(wide)
         beta = 2 * lam * k.square().sum(-1).mean(-1)[..., None, None] / self.threshold().to(wide)
         beta = beta.clamp(min=torch.finfo(wide).tiny)
@@ -154,7 +156,10 @@ def _check_points(queries: Tensor, keys: Tensor | None) -> None:
 def _regularized_inverse(k: Tensor, ridge: Tensor) -> Tensor:
     """``(k^T k + ridge I)^-1``, formed and factored in float64."""
     k, unit = k.double(), torch.eye(k.shape[-1], dtype=torch.float64, device=k.device)
-    factor = torch.linalg.cholesky(k.mT @ k + ridge.double() * unit)
+    try:
+        factor = torch.linalg.cholesky(k.mT @ k + ridge.double() * unit)
+    except torch.linalg.LinAlgError as error:
+        raise ValueError("keys: they and their products must be finite") from error
     return torch.cholesky_inverse(factor).to(ridge.dtype)
 
 

@@ -1,5 +1,7 @@
 """Deep self-expression: its iterations, its layers, and the clusterer."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -149,6 +151,148 @@ def test_gradients():
     assert all(p.grad is not None for p in model.express[0].parameters())
 
 
+def one_head(model, X, Y):
+    """Coefficients of X in X and of Y in X, by formulas that know of no heads."""
+    z, k = F.normalize(Y, dim=-1), F.normalize(X, dim=-1)
+    for express, W in zip(model.express[:-1], model.projections, strict=True):
+        y = F.normalize(k @ W, dim=-1)
+        new = F.normalize(z @ W, dim=-1)
+        z = F.normalize(0.7 * new + 0.3 * (express(z, k) @ y), dim=-1)
+        k = F.normalize(0.7 * y + 0.3 * (express(k) @ y), dim=-1)
+    return model.express[-1](k), model.express[-1](z, k)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_one_head_is_the_plain_layer(dtype):
+    """To the last bit, and its projections are the symmetric roots."""
+    X, Y = tokens(40, 5).to(dtype), tokens(6, 5, seed=1).to(dtype)
+    model = deep(3, dtype=dtype)
+    model.fit_projections(X)
+    with torch.no_grad():
+        own, new = one_head(model, X, Y)
+        assert torch.equal(model(X), own)
+        assert torch.equal(model(Y, X), new)
+    assert_close(model.projections[0], model.projections[0].mT)
+
+
+@pytest.mark.parametrize("num_heads", [2, 3])
+def test_heads_are_those_of_multi_head_attention(num_heads):
+    """Against heads as lists of columns, of unequal number for two."""
+    X, Y, d = tokens(30, 9), tokens(4, 9, seed=1), 9
+    model = deep(1, d, num_heads=num_heads)
+    model.fit_projections(X)
+    columns = [list(range(head, d, num_heads)) for head in range(num_heads)]
+
+    def norms(Z):
+        size = torch.zeros_like(Z)
+        for own in columns:
+            size[:, own] = Z[:, own].norm(dim=1, keepdim=True).expand(-1, len(own))
+        return size
+
+    (W,), (first, last) = model.projections, model.express
+    k, z = X / norms(X), Y / norms(Y)
+    attended, moved = torch.zeros_like(z), torch.zeros_like(k)
+    for i in range(d):  # an output column after the other: its scale is that of its own head
+        values = k / norms(k @ W)[:, i : i + 1]
+        for own in columns:
+            attended[:, i] += first(z[:, own], k[:, own]) @ values[:, own] @ W[own, i]
+            moved[:, i] += first(k[:, own]) @ values[:, own] @ W[own, i]
+    mixed = [0.7 * (t @ W) / norms(t @ W) + 0.3 * a for t, a in ((z, attended), (k, moved))]
+    z, k = (t / norms(t) for t in mixed)
+    own = torch.stack([last(k[:, c]) for c in columns]).mean(0)
+    new = torch.stack([last(z[:, c], k[:, c]) for c in columns]).mean(0)
+    assert_close(model(X), own, atol=1e-10, rtol=0)
+    assert_close(model(Y, X), new, atol=1e-10, rtol=0)
+
+
+def test_the_order_of_heads_and_of_columns_inside_them_is_not_seen():
+    X, Y = tokens(30, 6), tokens(4, 6, seed=1)
+    model, other = deep(2, 6, num_heads=3), deep(2, 6, num_heads=3)
+    model.fit_projections(X)
+    order = torch.tensor(
+        [2, 4, 0, 5, 1, 3]
+    )  # heads {0, 3}, {1, 4}, {2, 5} as {2, 5}, {4, 1}, {0, 3}
+    losses = other.fit_projections(X[:, order])
+    assert_close(losses, model.losses(X).tolist())
+    assert_close(other(X[:, order]), model(X), atol=1e-9, rtol=0)
+    assert_close(other(Y[:, order], X[:, order]), model(Y, X), atol=1e-9, rtol=0)
+    apart = X[:, [0, 1, 2, 4, 3, 5]]
+    assert (model(apart) - model(X)).abs().max() > 1e-3
+
+
+def test_projections_of_several_heads_minimise_their_losses():
+    X = tokens(40, 5)
+    model = deep(2, num_heads=2)
+    found = model.fit_projections(X)
+    assert_close(torch.tensor(found).double(), model.losses(X))
+    model.losses(X)[0].backward()
+    W = model.projections[0]
+    assert W.grad.abs().max() < 1e-10
+    size = W.detach().norm(dim=0)
+    assert_close(W.detach().mT @ W.detach(), torch.diag(size**2), atol=1e-9, rtol=0)
+    assert (size.diff() < 0).all()
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_a_query_without_its_own_key_has_the_coefficients_of_a_row(num_heads):
+    """Without mixing, tokens do not depend on others; converged codes do not on the path."""
+    X = tokens(12, 4)
+    model = deep(1, 4, num_heads=num_heads, mixing=0.0, n_iter=2000)
+    model.fit_projections(X)
+    others = torch.arange(12) != 3
+    with torch.no_grad():
+        assert_close(model(X)[3, others], model(X[3:4], X[others])[0], atol=1e-8, rtol=0)
+        assert model(X[3:4], X)[0, 3].abs() > 0.1
+
+
+def test_gradients_of_heads():
+    X, Y = tokens(7, 3), tokens(2, 3, seed=1)
+    model = deep(1, 3, num_heads=2, n_iter=3)
+    model.fit_projections(X)
+
+    def outputs(x, y, w):
+        values = {"projections.0": w}
+        return (
+            torch.func.functional_call(model, values, (x,)),
+            torch.func.functional_call(model, values, (y, x)),
+        )
+
+    inputs = [a.detach().clone().requires_grad_() for a in (X, Y, model.projections[0])]
+    assert torch.autograd.gradcheck(outputs, inputs)
+    model.losses(X).sum().backward()
+    assert all(p.grad is not None for p in model.express[0].parameters())
+
+
+@pytest.mark.parametrize("num_heads", [1, 3])
+def test_the_condition_of_projections_is_bounded_through_many_layers(num_heads):
+    """Also in float32, of fewer tokens than features, one of them zero and two equal."""
+    X = tokens(6, 8).float()
+    X[1], X[3] = 0, X[2]
+    model = DeepSelfExpression(8, 40, num_heads=num_heads)
+    assert np.isfinite(model.fit_projections(X)).all()
+    bound = np.sqrt(1 + 8 / 0.1)
+    # The prior's eigenvalue is rounded in float64, the projection in float32.
+    assert all(torch.linalg.cond(W.double()) < bound + 1e-3 for W in model.projections)
+    C = model(X)
+    assert C.isfinite().all()
+    assert not C[1].any()
+    assert not C[:, 1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single(dtype):
+    X = tokens(20, 6).to(dtype)
+    X[0] = 0
+    model = DeepSelfExpression(6, 2, num_heads=2, dtype=dtype)
+    assert np.isfinite(model.fit_projections(X)).all()
+    C = model(X)
+    assert C.dtype == dtype
+    wide = copy.deepcopy(model).float()(X.float())
+    # Coefficients below one are rounded, and so are the logarithms of lam and threshold.
+    assert_close(C.float(), wide, atol=torch.finfo(dtype).eps, rtol=0)
+    assert not C[0].any()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -157,9 +301,14 @@ def test_gradients():
         (lambda: UnrolledADMM(5, 0.1, l1_ratio=1.5), "l1_ratio: must be in"),
         (lambda: UnrolledADMM(5, 0.1)(torch.zeros(3)), "queries: must be"),
         (lambda: UnrolledADMM(5, 0.1)(torch.zeros(3, 2, dtype=torch.int64)), "queries: must be of"),
+        (lambda: UnrolledADMM(5, 0.1)(torch.full((3, 2), torch.nan)), "keys: .* must be finite"),
+        (lambda: deep(1)(torch.full((3, 5), torch.nan)), "keys: .* must be finite"),
         (lambda: deep(-1), "n_layers: must be"),
         (lambda: deep(1, mixing=1.5), "mixing: must be in"),
         (lambda: deep(1, shrinkage=0), "shrinkage: must be"),
+        (lambda: deep(1, num_heads=0), "num_heads: must be"),
+        (lambda: deep(1, num_heads=2.5), "num_heads: must be"),
+        (lambda: deep(1, num_heads=6), "num_heads: must be at most 5"),
         (lambda: deep(1)(tokens(4, 3)), r"queries: must be \(n_tokens, 5\)"),
         (lambda: deep(1)(tokens(4, 5), tokens(4, 3)), "keys: must be"),
     ],
@@ -170,10 +319,19 @@ def test_bad_input_to_layers_is_named(call, message):
 
 
 def test_zero_and_equal_tokens_are_finite():
-    for X in (torch.zeros(5, 3), torch.ones(5, 3), torch.eye(3).repeat(2, 1)):
-        model = DeepSelfExpression(3, 2)
-        assert np.isfinite(model.fit_projections(X)).all()
-        assert model(X).isfinite().all()
+    for X in (torch.zeros(5, 3), torch.ones(5, 3), torch.eye(3).repeat(2, 1), torch.ones(1, 3)):
+        for num_heads in (1, 2):
+            model = DeepSelfExpression(3, 2, num_heads=num_heads)
+            assert np.isfinite(model.fit_projections(X)).all()
+            assert model(X).isfinite().all()
+
+
+def test_no_keys_and_no_queries():
+    X, nothing = tokens(3, 5), torch.zeros(0, 5).double()
+    for layer in (admm(2), deep(1, num_heads=2)):
+        assert layer(X, nothing).shape == (3, 0)
+        assert layer(nothing, X).shape == (0, 3)
+        assert layer(nothing).shape == (0, 0)
 
 
 def make(n_layers=2, n_clusters=3, **settings):
@@ -202,6 +360,18 @@ def test_a_fit_is_deterministic_and_leaves_torch_alone():
     assert len(first.loss_curve_) == 2
     assert torch.equal(state, torch.random.get_rng_state())
     assert make().fit(X.astype(np.float32)).coef_.dtype == np.float32
+
+
+def test_heads_of_the_clusterer():
+    X, y = make_union_of_subspaces(
+        n_samples=30, n_subspaces=3, n_features=20, dimension=2, noise=0.02, random_state=0
+    )
+    model, again = make(num_heads=2).fit(X), make(num_heads=2).fit(X)
+    assert model.network_.num_heads == 2
+    assert (abs(model.coef_ - again.coef_)).max() == 0
+    assert (abs(model.coef_ - make().fit(X).coef_)).max() > 0.01
+    assert adjusted_rand_score(y, model.labels_) > 0.9
+    assert (model.predict(X) == model.labels_).mean() > 0.9
 
 
 def test_features_of_no_use_change_nothing():
@@ -247,6 +417,7 @@ def test_directions_that_points_do_not_explain_in_each_other_count_less():
         ({"mixing": 2.0}, "mixing: must be in"),
         ({"shrinkage": 0.0}, "shrinkage: must be"),
         ({"n_iter": 0}, "n_iter: must be"),
+        ({"num_heads": 9}, "num_heads: must be at most 8"),
         ({"l1_ratio": 0.0}, "l1_ratio: must be"),
     ],
 )

@@ -13,6 +13,7 @@ from twinsolve.unrolled import (
     SparseMixtureOfExperts,
     UnrolledSelfExpression,
 )
+from twinsolve.unrolled.self_expression.unrolled_admm import _regularized_inverse
 from twinsolve.unrolled.sparse_coding import at_iteration, safe_step, soft_threshold
 from twinsolve.unrolled.twins import exact_twin, twins_of
 from twinsolve.unrolled.twins.relations import layer_output, solver_output
@@ -24,6 +25,8 @@ LISTA_TWINS = [name for name in TWINS if name.startswith("learned-ista")]
 UNROLLED = [
     f"unrolled-self-expression-{kind}" for kind in ("iterates", "limit", "recursion", "new-points")
 ]
+ADMM = ["unrolled-admm-limit", "unrolled-admm-new-points-limit"]
+ADMM_FILE = "self_expression.unrolled_admm"
 LISTA_FILE, UNROLLED_FILE = "sparse_coding.learned_ista", "self_expression.unrolled_ista"
 
 
@@ -95,6 +98,24 @@ def test_a_diverging_step_breaks_the_proved_rate(patch):
 def test_finds_a_diagonal_left_in(patch, name, dtype):
     patch(f"{UNROLLED_FILE}._hidden", lambda own, start, rows, k: torch.zeros((), dtype=torch.bool))
     assert not measured(name, dtype).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", ["threshold", "ridge"])
+@pytest.mark.parametrize("name", ADMM)
+def test_finds_a_penalty_of_admm_that_is_off_by_a_percent(patch, name, fault, dtype):
+    if fault == "threshold":
+        patch(f"{ADMM_FILE}.soft_threshold", lambda z, t: soft_threshold(z, 1.01 * t))
+    else:
+        right = _regularized_inverse
+        patch(f"{ADMM_FILE}._regularized_inverse", lambda k, ridge: right(k, 1.01 * ridge))
+    assert not measured(name, dtype).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_finds_a_diagonal_of_admm_left_in(patch, dtype):
+    patch(f"{ADMM_FILE}._own", lambda rows, start, k: torch.zeros((), dtype=torch.bool))
+    assert not measured(ADMM[0], dtype).passed
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
