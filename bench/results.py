@@ -36,12 +36,12 @@ def processor() -> str:
     return f"{found[1] if found else platform.processor()}, {os.cpu_count()} cores"
 
 
-def write_table(table: pd.DataFrame, directory: Path, name: str = "table") -> None:
-    """Write the rows to ``NAME.json``: a list of objects; numbers that are not finite are null."""
+def write_table(table: pd.DataFrame, directory: Path) -> None:
+    """Write the rows to ``table.json``: a list of objects; numbers that are not finite are null."""
     directory.mkdir(parents=True, exist_ok=True)
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
-    (directory / f"{name}.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    (directory / "table.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
 @lru_cache(maxsize=1)

@@ -80,8 +80,8 @@ def cluster(
     time as a ratio to SSC in the same run, memory, certified gap and, of methods that approximate a
     solved problem, the distance to its solution.
 
-    Writes table.json, one file more for each further study, settings.json, summary.md and figures
-    to DIR. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped.
+    Writes to DIR the table of each study, such as clusters.parquet, with settings.json, summary.md
+    and figures. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped.
     """
     from .runs import run_studies, write_studies
     from .selection import RULE

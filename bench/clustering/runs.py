@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..results import provenance, write_summary, write_table
+from ..results import provenance, write_summary
 from ..terminal import markdown, progress
 from .study import Options, Study
 
@@ -30,11 +30,12 @@ def write_studies(
     remarks: Sequence[str],
     directory: Path,
 ) -> None:
-    """Write table.json (the first study) and STUDY.json, figures, settings.json and summary.md."""
+    """Write STUDY.parquet for each study, figures, settings.json and summary.md."""
+    directory.mkdir(parents=True, exist_ok=True)
     lines = [line for remark in remarks for line in (remark, "")]
-    for number, study in enumerate(studies):
+    for study in studies:
         table = tables[study.name]
-        write_table(table, directory, study.name if number else "table")
+        table.to_parquet(directory / f"{study.name}.parquet", index=False)
         for name, draw in study.figures.items():
             draw(table, directory / name)
         lines += [f"## {study.name}", "", study.about, ""]

@@ -89,7 +89,7 @@ def test_own_methods_on_own_data(folder):
         "--n-seeds", "3", "--steps", "PP-2a", "--steps", "keep-largest n=2", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    table = pd.DataFrame(json.loads((folder / "out" / "table.json").read_text()))
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
     assert set(table.family) == {"user"}
     steps = {name: set(rows.steps) for name, rows in table.groupby("method")}
     chains = ({"PP-2a", "keep-largest n=2"}, {"none"}, {"own affinity"}, {"none"})
@@ -133,7 +133,7 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
             time.sleep(0.02)
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
-    assert not (folder / "killed" / "table.json").exists()
+    assert not (folder / "killed" / "clusters.parquet").exists()
     finished = {path: path.read_bytes() for path in (folder / "killed" / "runs").glob("*.json")}
     assert 3 <= len(finished) < 20  # five trials of Slow, and of TSC with three settings
     kept = sum(json.loads(text)["key"]["method"] != "TSC" for text in finished.values())
@@ -146,8 +146,7 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
     assert {path: path.read_bytes() for path in finished} == finished
     assert run(*arguments, "--output", "whole").exit_code == 0
     resumed, whole = (
-        pd.DataFrame(json.loads((folder / name / "table.json").read_text()))
-        for name in ("killed", "whole")
+        pd.read_parquet(folder / name / "clusters.parquet") for name in ("killed", "whole")
     )
     pd.testing.assert_frame_equal(numbers(resumed), numbers(whole))
 
@@ -196,8 +195,8 @@ def test_label_tuned_results_are_there_under_the_flag_alone(folder):
     for flag in ((), ("--label-tuned",)):
         result = run(*arguments, *flag, "--output", "out")
         assert result.exit_code == 0, result.output
-        rows = json.loads((folder / "out" / "table.json").read_text())
-        assert ("labels" in {row["selection"] for row in rows}) is bool(flag)
+        table = pd.read_parquet(folder / "out" / "clusters.parquet")
+        assert ("labels" in set(table.selection)) is bool(flag)
         for text in (result.output, (folder / "out" / "summary.md").read_text()):
             assert ("TSC (labels)" in text) is bool(flag)
 
@@ -251,10 +250,10 @@ def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
         "--n-seeds", "1", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    rows = json.loads((folder / "out" / "table.json").read_text())
-    notes = {row["steps"]: (row["note"], row["accuracy"]) for row in rows}
-    assert notes["PP-2a"][0] is None
-    assert notes["PP-4"] == ("left out above 10 points: needs a dense matrix", None)
+    table = pd.read_parquet(folder / "out" / "clusters.parquet").set_index("steps")
+    assert pd.isna(table.note["PP-2a"])
+    assert table.note["PP-4"] == "left out above 10 points: needs a dense matrix"
+    assert pd.isna(table.accuracy["PP-4"])
     assert "left out above 10 points" in (folder / "out" / "summary.md").read_text()
 
 
@@ -272,8 +271,8 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     result = run("--n-seeds", "1")
     assert result.exit_code == 0, result.output
     assert asked == ["quick"]
-    for name in ("table", "second"):
-        assert json.loads((folder / "results" / "cluster" / f"{name}.json").read_text())
+    for name in ("clusters", "second"):
+        assert len(pd.read_parquet(folder / "results" / "cluster" / f"{name}.parquet"))
     summary = (folder / "results" / "cluster" / "summary.md").read_text()
     assert summary.index("## clusters") < summary.index("## second")
     assert run("--preset", "yaleb", "--n-seeds", "1").exit_code == 0

@@ -1,7 +1,5 @@
 """Learned against solved codes of new points: coders, gaps, ratios, what equal terms say."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,7 +21,6 @@ from twinsolve.bench.clustering.coders import (
 )
 from twinsolve.bench.clustering.layers import equal_terms, gaps, lower_bound
 from twinsolve.bench.clustering.study import Options
-from twinsolve.bench.results import write_table
 from twinsolve.solvers import fista, ista, lam_max
 
 TINY = {"n_iters": (2, 4), "n_steps": 10, "rounds": 1, "batch": 20}
@@ -108,8 +105,8 @@ def test_summary_and_figures_are_made_of_the_table(table, tmp_path):
     for name, draw in found.figures.items():
         draw(rows, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
-    write_table(rows, tmp_path)
-    assert len(json.loads((tmp_path / "table.json").read_text())) == len(rows)
+    rows.to_parquet(tmp_path / "table.parquet")
+    assert len(pd.read_parquet(tmp_path / "table.parquet")) == len(rows)
 
 
 def test_equal_terms_count_only_what_was_run():

@@ -1,6 +1,5 @@
 """Held-out points, the self-expressive network, phase transitions, scaling and coefficients."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -20,7 +19,6 @@ from twinsolve.bench.clustering.scaling import scaling_study
 from twinsolve.bench.clustering.self_expressive import NETWORK, SOLVED, self_expressive_study
 from twinsolve.bench.clustering.splits import NOISY, at_hand, shuffled_points
 from twinsolve.bench.clustering.study import Options
-from twinsolve.bench.results import write_table
 from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.unrolled.clustering import (
     SelfExpressiveSubspaceClustering,
@@ -29,7 +27,7 @@ from twinsolve.unrolled.clustering import (
 
 
 def check_outputs(study, table, folder):
-    """Lines fit their headings, figures are written, and the table can be kept as JSON."""
+    """Lines fit their headings, figures are written, and the table can be kept."""
     headings, lines = study.lines(table)
     assert lines
     assert {len(line) for line in lines} == {len(headings)}
@@ -37,8 +35,8 @@ def check_outputs(study, table, folder):
     for name, draw in study.figures.items():
         draw(table, folder / name)
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
-    write_table(table, folder)
-    assert len(json.loads((folder / "table.json").read_text())) == len(table)
+    table.to_parquet(folder / "table.parquet")
+    assert len(pd.read_parquet(folder / "table.parquet")) == len(table)
 
 
 def test_held_out_points(tmp_path, monkeypatch):
