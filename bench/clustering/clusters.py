@@ -58,7 +58,7 @@ def clusters_study(
     n_trials : int, optional
         Random trials of each data set; None is all of them, or 5 of generated data.
     n_fits : int, default=1
-        Fits of each learned method, by as many seeds.
+        Fits of each method whose training depends on its seed, by as many seeds.
     n_fit_points : int, optional
         Random points that are fitted, and by which the others are labelled: by solving for their
         coefficients or a forward pass, and the cluster of smallest residual. None fits all.
@@ -135,9 +135,7 @@ def _jobs(
         for names in features
         for method in methods
         for chosen in (settings or {}).get(method.name, method.settings)
-        for fit_seed in range(
-            options.seed, options.seed + (n_fits if method.family == "learned" else 1)
-        )
+        for fit_seed in range(options.seed, options.seed + (n_fits if method.random else 1))
     ]
 
 

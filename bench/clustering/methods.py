@@ -24,7 +24,8 @@ class Method:
     labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
     of each setting, the default first. Where the coefficients approximate a solved problem,
     ``problem(estimator, X)`` gives the arguments ``lam`` and ``l1_ratio`` of the
-    `sparse_self_expression` of the points, or of their `unit_rows`.
+    `sparse_self_expression` of the points, or of their `unit_rows`. The fit of a `random` method
+    depends on its seed.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Method:
     steps: Sequence[str] = STEPS
     problem: Callable[[Any, Any], dict[str, Any]] | None = None
     unit_rows: bool = False
+    random: bool = False
 
     @property
     def settings(self) -> list[dict[str, Any]]:
@@ -147,6 +149,7 @@ def _unrolled(train_on: str) -> Method:
         estimator(path, train_on=train_on),
         _GAMMAS,
         problem=_relative_penalty,
+        random=True,
     )
 
 
@@ -230,6 +233,7 @@ METHODS: dict[str, Method] = {
             (*STEPS, "nearest-rows n=3"),
             problem=_network_penalty,
             unit_rows=True,
+            random=True,
         ),
         Method(
             "deep self-expression",
