@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh, qr, svd
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
@@ -18,6 +18,7 @@ from ..solution import Array, check_dense_or_sparse, check_integer
 
 _N_INIT = 20
 _DENSE_ROWS = 200
+_RESTARTS, _BASIS = 50, 100
 _ASYMMETRY = 1e-5
 
 
@@ -178,6 +179,8 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
 
     Every point needs a positive degree. On large graphs the eigenvectors of eigenvalue 1, one for
     each component, are written down and deflated: Lanczos iterations can miss repeated eigenvalues.
+    Where these iterations stall, on eigenvalues that all but coincide, a dense graph is reduced to
+    tridiagonal form instead, and a sparse one gets a larger basis and a tolerance of 1e-6.
     """
     degree = np.asarray(A.sum(axis=1), dtype=np.float64)
     scale = 1 / np.sqrt(degree)
@@ -188,21 +191,32 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     n = len(degree)
     n_parts, part = connected_components(A, directed=False)
     if n <= _DENSE_ROWS or 2 * k >= n:
-        dense = M.toarray() if isinstance(M, csr_array) else M
-        values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
-        return values[::-1], vectors[:, ::-1]
+        return _all_at_once(M, k)
     known = csr_array((np.sqrt(degree), (np.arange(n), part)))
     known = normalize(known, axis=0)
     if k <= n_parts:
         return np.ones(k), known[:, :k].toarray()
     deflated = LinearOperator((n, n), matvec=lambda x: M @ x - 2 * (known @ (known.T @ x)))
     start = np.random.RandomState(0).standard_normal(n)
-    values, vectors = eigsh(deflated, k - n_parts, which="LA", v0=start)
+    lanczos = partial(eigsh, deflated, k - n_parts, which="LA", v0=start)
+    try:
+        values, vectors = lanczos(maxiter=_RESTARTS)
+    except ArpackNoConvergence:
+        if not isinstance(M, csr_array):
+            return _all_at_once(M, k)
+        values, vectors = lanczos(ncv=max(4 * k, _BASIS), tol=1e-6)
     order = np.argsort(-values)
     return (
         np.concatenate([np.ones(n_parts), values[order]]),
         np.hstack([known.toarray(), vectors[:, order]]),
     )
+
+
+def _all_at_once(M: Array | csr_array, k: int) -> tuple[Array, Array]:
+    n = M.shape[0]
+    dense = M.toarray() if isinstance(M, csr_array) else M
+    values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
+    return values[::-1], vectors[:, ::-1]
 
 
 def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:

@@ -111,6 +111,21 @@ def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
     assert eigengap_n_clusters(A) == 2
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_eigenvalues_that_all_but_coincide(sparse):
+    """Lanczos iterations stall on a chain of pairs: its leading eigenvalues crowd at 1."""
+    n, weak = 1000, 1e-3
+    A = np.diag(np.where(np.arange(n - 1) % 2, weak, 1.0), 1)
+    A += A.T
+    values, vectors = leading_eigenvectors(csr_array(A) if sparse else A, 20)
+    scale = 1 / np.sqrt(A.sum(axis=1))
+    M = scale[:, None] * A * scale
+    atol = 1e-6 if sparse else 1e-12
+    assert_allclose(values, np.linalg.eigvalsh(M)[::-1][:20], atol=atol, rtol=0)
+    assert_allclose(M @ vectors, vectors * values, atol=atol)
+    assert_allclose(vectors.T @ vectors, np.eye(20), atol=1e-8)
+
+
 def test_isolated_points_join_the_largest_cluster_and_spend_none():
     A, y = planted((15, 20))
     padded = np.zeros((40, 40))
