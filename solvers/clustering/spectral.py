@@ -196,6 +196,7 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     known = normalize(known, axis=0)
     if k <= n_parts:
         return np.ones(k), known[:, :k].toarray()
+    known = known.todense()  # fewer columns than eigenvectors
     deflated = LinearOperator((n, n), matvec=lambda x: M @ x - 2 * (known @ (known.T @ x)))
     start = np.random.RandomState(0).standard_normal(n)
     lanczos = partial(eigsh, deflated, k - n_parts, which="LA", v0=start)
@@ -208,7 +209,7 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     order = np.argsort(-values)
     return (
         np.concatenate([np.ones(n_parts), values[order]]),
-        np.hstack([known.toarray(), vectors[:, order]]),
+        np.hstack([known, vectors[:, order]]),
     )
 
 
