@@ -93,6 +93,8 @@ def test_a_given_operator_is_left_alone():
     operator = Softmax(scale=1.0)
     model = make(KIND, operator=operator).fit(data()[0])
     assert model.operator_ is not operator
+    assert operator.training
+    assert not model.operator_.training
     learnable = SparseCoding(0.1, learnable=True)
     before = copy.deepcopy(learnable.state_dict())
     make(KIND, operator=learnable).fit(data()[0])
