@@ -24,11 +24,12 @@ class UnrolledSelfExpression(nn.Module):
     of the penalty that makes the row zero.
 
     Steps are relative to the safe step and penalties are numbers, so that what is learned on some
-    points can be used on any others. Steps beyond the longest sure one of the keys, learned ones or
-    those of keys with a flatter spectrum, may diverge: compare `objective` with ``|z|^2``, its value
-    without coefficients. Other points are coded in given ones by ``forward(queries, keys)``, for which
-    no diagonal is excluded. Rows are taken in blocks, recomputed in the backward pass, so that
-    beside the coefficients memory is O(block * n_keys).
+    points can be used on any others. Steps longer than the longest that is sure to converge, as
+    learned ones are, may diverge, above all for keys with fewer large singular values than those of
+    training: compare `objective` with ``|z|^2``, its value without coefficients. Other points are
+    coded in given ones by ``forward(queries, keys)``, for which no diagonal is excluded. Rows are
+    taken in blocks, recomputed in the backward pass, so that beside the coefficients memory is
+    O(block * n_keys).
 
     Parameters
     ----------
