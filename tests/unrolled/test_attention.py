@@ -292,6 +292,11 @@ def test_blocks_leave_to_pytorch_what_it_does_otherwise(context):
         assert BLOCKED not in dispatched_attention(lambda: fused_attention(q, k, v))
 
 
+def test_blocks_leave_to_pytorch_leading_shapes_that_broadcast():
+    q, k, v = torch.randn(3, 300, 32), torch.randn(1, 300, 32), torch.randn(1, 300, 16)
+    assert_close(fused_attention(q, k, v), torch.softmax(q @ k.mT / 32**0.5, dim=-1) @ v)
+
+
 def test_boolean_mask_reads_both_kinds():
     hidden = torch.tensor([[True, False]])
     assert (boolean_mask(~hidden, 2, "X") == ~hidden).all()

@@ -1,15 +1,19 @@
 """What the learned clusterers share: a device, and the unit rows that some represent."""
 
+import warnings
 from abc import abstractmethod
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array, diags_array
-from sklearn.preprocessing import normalize
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from ...solvers import unit_rows
 from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.solution import Array
+
+_MARGIN = 1.01  # rounding, in float32 too
 
 
 class LearnedSubspaceClustering(SubspaceClustering):
@@ -25,7 +29,7 @@ class UnitRowClustering(LearnedSubspaceClustering):
     """Represents unit rows; a row of zeros has no coefficients, and none are given to it."""
 
     def _prepare(self, X: Array) -> Array:
-        return normalize(X)
+        return unit_rows(X)
 
     def _represent(self, X: Array) -> Array | csr_array:
         self._train(X)
@@ -41,6 +45,17 @@ class UnitRowClustering(LearnedSubspaceClustering):
     @abstractmethod
     def _codes(self, queries: Array, keys: Array | None) -> Array | csr_array:
         """Coefficients of queries in keys; None takes the queries, each without itself."""
+
+
+def warn_if_worse_than_none(objective: Array, points: Array, advice: str) -> None:
+    """Warn if coefficients of some points have a larger objective than zeros, ``|x_i|^2``."""
+    worse = int((objective > _MARGIN * (points**2).sum(axis=1)).sum())
+    if worse:
+        warnings.warn(
+            f"coefficients of {worse} of {len(points)} points are worse than none; {advice}",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
 
 def _without_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Array | csr_array:

@@ -128,10 +128,10 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
         problem: dict[str, Any] = {"lam": 2 / self.gamma, "l1_ratio": self.l1_ratio}
         self.objective_ = lasso_objective(X, X, coef, **problem)
         self.gap_ = duality_gap(X, X, coef, zero_diagonal=True, **problem)
-        if coef.nnz == 0 and X.any():
+        if X.any() and (coef.nnz == 0 or self.objective_.sum() > (X**2).sum()):
             warnings.warn(
-                "all coefficients are zero: the network's products are below its threshold; raise "
-                "gamma or max_iter",
+                "coefficients of the network are no better than zeros; raise gamma or max_iter, or "
+                "lower learning_rate",
                 ConvergenceWarning,
                 stacklevel=3,
             )

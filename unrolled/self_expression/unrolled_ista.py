@@ -23,10 +23,13 @@ class UnrolledSelfExpression(nn.Module):
     and, if `relative`, on that with ``lam_i = lam 2 max_{j != i} |z_i . z_j|`` for row i, in units
     of the penalty that makes the row zero.
 
-    Steps are relative to the safe step and penalties are numbers, so what is learned on some points
-    serves any others. Other points are coded in given ones by ``forward(queries, keys)``, for which
-    no diagonal is excluded. Rows are taken in blocks, recomputed in the backward pass, so that
-    beside the coefficients memory is O(block * n_keys).
+    Steps are relative to the safe step and penalties are numbers, so that what is learned on some
+    points can be used on any others. Steps longer than the longest that is sure to converge, as
+    learned ones are, may diverge, above all for keys with fewer large singular values than those of
+    training: compare `objective` with ``|z|^2``, its value without coefficients. Other points are
+    coded in given ones by ``forward(queries, keys)``, for which no diagonal is excluded. Rows are
+    taken in blocks, recomputed in the backward pass, so that beside the coefficients memory is
+    O(block * n_keys).
 
     Parameters
     ----------

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -37,13 +39,23 @@ def test_training_lowers_the_objective_in_and_out_of_sample():
     new = data(seed=0, n_samples=40)[0]
     means = []
     for max_iter in (0, 20, 150):
-        model = make(KIND, max_iter=max_iter).fit(X)
+        with pytest.warns(ConvergenceWarning) if max_iter == 0 else nullcontext():
+            model = make(KIND, max_iter=max_iter).fit(X)
         means.append(model.objective_.mean())
         assert model.n_iter_ == len(model.loss_curve_) == max_iter
         residual = normalize(new) - model.coefficients(new) @ normalize(X)
         means[-1] += (residual**2).sum(axis=1).mean()
     assert means[2] < 0.5 * means[1]
     assert means[1] < means[0]
+
+
+def test_gradients_are_clipped_to_the_norm_that_its_docstring_says(monkeypatch):
+    largest, clip = [], torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(
+        torch.nn.utils, "clip_grad_norm_", lambda *given: largest.append(given[1]) or clip(*given)
+    )
+    make(KIND, max_iter=3).fit(data()[0])
+    assert largest == [1e-3] * 3
 
 
 def test_coefficients_are_those_of_the_network():
@@ -55,7 +67,7 @@ def test_coefficients_are_those_of_the_network():
 
 
 def test_a_network_of_zeros_warns():
-    with pytest.warns(ConvergenceWarning, match="all coefficients are zero"):
+    with pytest.warns(ConvergenceWarning, match="no better than zeros"):
         model = make(KIND, gamma=1e-6, max_iter=400, learning_rate=0.05).fit(data()[0])
     assert model.coef_.nnz == 0
     assert_allclose(model.objective_, 1)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 
 from twinsolve.solvers import (
     SparseSubspaceClustering,
@@ -67,7 +68,7 @@ def test_training_lowers_what_it_trains_on():
     assert objective.objective_.mean() < both.objective_.mean() < solution.objective_.mean()
     distances = [distance(model, solved) for model in (solution, both, objective, untrained)]
     assert distances == sorted(distances)
-    assert distances[0] < 0.9 * distances[-1]
+    assert distances[0] < 0.87 * distances[-1]
     # What was learned carries over to other points.
     lam = lam_from_gamma(held_out, 50.0)
     gaps = []
@@ -76,6 +77,35 @@ def test_training_lowers_what_it_trains_on():
             coef = model.layers_(torch.from_numpy(held_out)).numpy()
         gaps.append(duality_gap(held_out, held_out, coef, lam=lam, zero_diagonal=True).mean())
     assert gaps[1] < 0.7 * gaps[0]
+
+
+def test_training_never_ends_above_its_start():
+    """Adam with these steps ends a third above the start; the state before it is kept."""
+    X = noisy()
+    start, trained = (
+        make(KIND, n_layers=20, max_iter=n, learning_rate=0.3).fit(X) for n in (0, 40)
+    )
+    assert trained.loss_curve_[-1] > 1.1 * start.objective_.mean() / (X**2).sum(axis=1).mean()
+    means = [(model.objective_ / (X**2).sum(axis=1)).mean() for model in (trained, start)]
+    assert means[0] <= means[1] * (1 + 1e-12)
+
+
+def test_steps_that_diverge_for_new_points_warn():
+    X = noisy()
+    model = make(KIND).fit(X)
+    with torch.no_grad():
+        for step in model.layers_.step:
+            step.log.add_(2.0)
+    with pytest.warns(ConvergenceWarning, match="of 3 of 3 points are worse than none"):
+        model.predict(noisy(1)[:3])
+    assert (model.predict(np.zeros((1, 20))) == model.labels_).any()
+
+
+def test_a_fit_that_diverges_warns(monkeypatch):
+    longest = "twinsolve.unrolled.clustering.unrolled_ista._longest_step"
+    monkeypatch.setattr(longest, lambda points: 1e3)
+    with pytest.warns(ConvergenceWarning, match="of 90 of 90 points .*; lower learning_rate"):
+        make(KIND, max_iter=0).fit(noisy())
 
 
 def test_loss_before_the_first_step_is_the_mean_relative_objective():
