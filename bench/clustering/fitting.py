@@ -16,6 +16,10 @@ from ..speed.memory import release, reset_peak, resident
 from .distances import distance_to_certified
 from .methods import Method, find_method
 
+QUALITY = (
+    "fit_seconds", "memory_mib", "objective", "gap_max", "gap_mean", "nonzeros", "subspace_error",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
@@ -73,17 +77,16 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
         np.asarray(getattr(fitted.model, name, np.nan), dtype=np.float64)
         for name in ("gap_", "objective_")
     )
-    row: dict[str, Any] = {
-        "fit_seconds": fitted.seconds,
-        "memory_mib": fitted.memory_mib,
-        "objective": float(objective.sum()),
-        "gap_max": float(gap.max()),
-        "gap_mean": float(gap.mean()),
-        "nonzeros": np.nan,
-        "subspace_error": np.nan,
-    }
+    nonzeros = error = np.nan
     if fitted.coef is not None:
         count = fitted.coef.nnz if issparse(fitted.coef) else np.count_nonzero(fitted.coef)
-        row["nonzeros"] = count / len(X)
-        row["subspace_error"] = subspace_preserving_error(fitted.coef, labels)
+        nonzeros, error = count / len(X), _subspace_error(fitted.coef, labels)
+    costs = (fitted.seconds, fitted.memory_mib, objective.sum(), gap.max(), gap.mean())
+    row = dict(zip(QUALITY, map(float, (*costs, nonzeros, error)), strict=True))
     return row | distance_to_certified(method, fitted.model, X)
+
+
+def _subspace_error(coef: Any, labels: Array) -> float:
+    """ME-2 among the points that belong to a cluster: all but outliers."""
+    known = np.flatnonzero(labels >= 0)
+    return subspace_preserving_error(coef[known][:, known], labels[known])
