@@ -1,6 +1,5 @@
 """Learned against solved at equal time and at equal gap: codes of new points by K layers."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,12 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ...solvers import lasso_objective, sparse_code
-from ..speed.rounds import in_turns
 from .coders import (
     GAUSSIAN,
     REFERENCE,
     TIGHT,
-    Coder,
     Problem,
     coding_problem,
     iterated_coders,
@@ -22,6 +19,7 @@ from .coders import (
     solved_coders,
 )
 from .layers_figure import draw_gaps, draw_times
+from .per_point import ms_per_point
 from .splits import SUBSPACES, at_hand, contents
 from .study import Options, Study, run_jobs
 
@@ -130,7 +128,7 @@ def code_new_points(
         "single": list(problem.new[:_SINGLE, None]),
         "batch": [np.resize(problem.new, (batch, problem.new.shape[1]))],
     }.items():
-        ms = _times(coders, inputs, rounds)
+        ms = ms_per_point([coder.code for coder in coders], inputs, rounds)
         for row, times in zip(rows, ms, strict=True):
             row[f"ms_{name}"] = float(np.median(times))
             row[f"ratio_{name}"] = float(np.median(times / ms[reference]))
@@ -153,20 +151,6 @@ def gaps(problem: Problem, codes: Any, *, bound: Array) -> Array:
 
 def _spread(gap: Array) -> dict[str, float]:
     return {"gap": float(gap.mean()), "gap_worst": float(gap.max())}
-
-
-def _times(coders: list[Coder], inputs: list[Array], rounds: int) -> Array:
-    """Milliseconds a point of every method in every round."""
-    n_points = sum(len(Y) for Y in inputs)
-    times: dict[int, list[float]] = {i: [] for i in range(len(coders))}
-    for coder in coders:
-        coder.code(inputs[0][:1])
-    for i, _ in in_turns(range(len(coders)), rounds):
-        start = time.perf_counter()
-        for Y in inputs:
-            coders[i].code(Y)
-        times[i].append(1000 * (time.perf_counter() - start) / n_points)
-    return np.array([times[i] for i in range(len(coders))])
 
 
 def equal_terms(table: pd.DataFrame) -> pd.DataFrame:

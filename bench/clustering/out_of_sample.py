@@ -26,8 +26,8 @@ from ...unrolled.clustering import (
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,
 )
-from ..speed.rounds import in_turns
 from .out_of_sample_figure import draw_out_of_sample
+from .per_point import ms_per_point
 from .splits import NOISY, at_hand, contents, shuffled_points
 from .study import Options, Study, run_jobs
 
@@ -130,7 +130,7 @@ def predict_held_out(
         "single": list(new[:_SINGLE, None]),
         "batch": [np.resize(new, (batch, new.shape[1]))],
     }.items():
-        ms = _times(models, inputs, rounds)
+        ms = ms_per_point([model.predict for model in models], inputs, rounds)
         for row, times in zip(rows, ms, strict=True):
             row[f"ms_{kind}"] = float(np.median(times))
             row[f"ratio_{kind}"] = float(np.median(times / ms[0]))
@@ -159,18 +159,6 @@ def _penalty(model: SubspaceClustering, X: Array, new: Array) -> Penalty | None:
         case SelfExpressiveSubspaceClustering():
             return 2 / model.gamma, model.l1_ratio
     return None
-
-
-def _times(models: list[SubspaceClustering], inputs: list[Array], rounds: int) -> Array:
-    """Milliseconds a point of every model's `predict` in every round."""
-    n_points = sum(len(points) for points in inputs)
-    times: dict[int, list[float]] = {i: [] for i in range(len(models))}
-    for i, _ in in_turns(range(len(models)), rounds):
-        start = time.perf_counter()
-        for points in inputs:
-            models[i].predict(points)
-        times[i].append(1000 * (time.perf_counter() - start) / n_points)
-    return np.array([times[i] for i in range(len(models))])
 
 
 def out_of_sample_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
