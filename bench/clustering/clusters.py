@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ...datasets.root import data_root
-from ...solvers import clustering_accuracy, connectivity
 from ...solvers.clustering.spectral import spectral_labels_by_seed
 from ...solvers.solution import Array
 from .features import check_features
 from .fitting import QUALITY, Fitted, fit, quality, warm_up
 from .held_out import held_out_labels, split_rows
+from .judging import connectivity_of, scores, scores_apart
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .prepared import keep_features_in, prepare, prepared
 from .problems import Problem, content_of, reads_files, trials_of
@@ -229,7 +228,7 @@ def _measure(
     for row, labels in zip(rows, found, strict=False):
         row |= scores(order, labels)
         if len(others):
-            row |= _apart(order, labels, len(chosen))
+            row |= scores_apart(order, labels, len(chosen))
     return [about | row for row in rows]
 
 
@@ -263,7 +262,7 @@ def _by_graph(
             "steps": chain,
             "steps_seconds": made - start,
             "spectral_seconds": (cut - made) / len(seeds),
-            "connectivity": _connectivity(affinity, true),
+            "connectivity": connectivity_of(affinity, true),
             "selection_score": selection_score(affinity, found[0], n_clusters),
         }
         rows += [of_chain | {"seed": seed} for seed in seeds]
@@ -288,27 +287,3 @@ def _by_labels(
         rows.append(row)
         labels.append(found)
     return rows, labels
-
-
-def _apart(true: Array, found: Array, n_fit: int) -> dict[str, float]:
-    """Accuracy of the fitted points and of the others, each by its own match of clusters."""
-    return {
-        "accuracy_fit": scores(true[:n_fit], found[:n_fit])["accuracy"],
-        "accuracy_new": scores(true[n_fit:], found[n_fit:])["accuracy"],
-    }
-
-
-def scores(true: Array, found: Array) -> dict[str, float]:
-    """ME-1 over the points that belong to a cluster: all but outliers."""
-    known = true >= 0
-    true, found = true[known], found[known]
-    return {
-        "accuracy": clustering_accuracy(true, found),
-        "nmi": float(normalized_mutual_info_score(true, found)),
-        "ari": float(adjusted_rand_score(true, found)),
-    }
-
-
-def _connectivity(affinity: Any, labels: Array) -> float:
-    known = np.flatnonzero(labels >= 0)
-    return connectivity(affinity[known][:, known], labels[known])

@@ -9,11 +9,11 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from ...datasets import make_union_of_subspaces
-from ...solvers import subspace_preserving_error
 from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.solution import Array
 from ..speed.memory import release, reset_peak, resident
 from .distances import distance_to_certified
+from .judging import subspace_error_of
 from .methods import Method, find_method
 
 QUALITY = (
@@ -80,13 +80,7 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
     nonzeros = error = np.nan
     if fitted.coef is not None:
         count = fitted.coef.nnz if issparse(fitted.coef) else np.count_nonzero(fitted.coef)
-        nonzeros, error = count / len(X), _subspace_error(fitted.coef, labels)
+        nonzeros, error = count / len(X), subspace_error_of(fitted.coef, labels)
     costs = (fitted.seconds, fitted.memory_mib, objective.sum(), gap.max(), gap.mean())
     row = dict(zip(QUALITY, map(float, (*costs, nonzeros, error)), strict=True))
     return row | distance_to_certified(method, fitted.model, X)
-
-
-def _subspace_error(coef: Any, labels: Array) -> float:
-    """ME-2 among the points that belong to a cluster: all but outliers."""
-    known = np.flatnonzero(labels >= 0)
-    return subspace_preserving_error(coef[known][:, known], labels[known])

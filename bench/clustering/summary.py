@@ -110,7 +110,10 @@ def _against_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Series
     methods = list(dict.fromkeys(table.method))
     reference = REFERENCE if REFERENCE in methods or not methods else methods[0]
     case = ["data", "features", "trial"]
-    means = table[table.method == reference].groupby(case)[column].mean().rename("reference")
+    own = table[table.method == reference]
+    if (own.selection == "label-free").any():
+        own = own[own.selection == "label-free"]
+    means = own.groupby(case)[column].mean().rename("reference")
     return reference, table[column] / table.join(means, on=case).reference
 
 

@@ -19,6 +19,7 @@ from twinsolve.bench import cluster
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import cli, prepared, problems
 from twinsolve.bench.clustering.clusters import clusters_study
+from twinsolve.bench.clustering.figures import draw_errors
 from twinsolve.bench.clustering.selection import GROUP
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.1"
@@ -324,7 +325,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     def small(name):
         asked.append(name)
         return (
-            clusters_study([SUBSPACES], ["TSC"], n_trials=1),
+            clusters_study([SUBSPACES], ["TSC"], n_trials=1, figures={"a.png": draw_errors}),
             clusters_study(["own.npz"], ["TSC"], name="second", steps=["PP-2a"]),
         )
 
@@ -336,7 +337,8 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
         assert len(pd.read_parquet(folder / "results" / "cluster" / f"{name}.parquet"))
     summary = (folder / "results" / "cluster" / "summary.md").read_text()
     assert summary.startswith("# twinsolve cluster --preset quick\n")
-    assert "\n\n## clusters" in summary[: summary.index("\n\n## second")]
+    assert "\n\n## clusters\n\n" in summary
+    assert "\n\n![a.png](a.png)\n\n## second\n\n" in summary
     assert "largest mean of (1 + s)" in summary
     assert run("--preset", "yaleb", "--n-seeds", "1").exit_code == 0
     assert (folder / "results" / "cluster-yaleb" / "settings.json").exists()

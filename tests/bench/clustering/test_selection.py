@@ -198,6 +198,11 @@ def test_summary_by_hand(table):
     headings, lines = quality_lines(select_settings(table))
     assert all(len(line) == len(headings) for line in lines)
     assert [line[4] for line in lines] == ["1.00", "1.00"]
+    table.loc[table.method == "B", "fit_seconds"] *= 3
+    table.loc[table.settings == "y", "fit_seconds"] *= 2
+    for tuned, ratios in ((False, ["1.00", "3.00"]), (True, ["1.00", "3.00", "2.00", "6.00"])):
+        _, lines = quality_lines(select_settings(table, label_tuned=tuned))
+        assert [line[4] for line in lines] == ratios
     ours = table.method == "SSC"
     found = {"distance": 0.25, "cosine": 0.5, "support_f1": 0.75, "objective_gap": 0.01}
     for column, value in found.items():
