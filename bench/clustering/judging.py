@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, diags_array
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ...solvers import clustering_accuracy, connectivity, subspace_preserving_error
@@ -35,6 +36,7 @@ def connectivity_of(affinity: Any, labels: Array) -> float:
 
 
 def subspace_error_of(coef: Any, labels: Array) -> float:
-    """ME-2 among the points that belong to a cluster."""
-    known = np.flatnonzero(labels >= 0)
-    return subspace_preserving_error(coef[known][:, known], labels[known])
+    """ME-2 over the points that belong to a cluster; what they take from outliers is wrong."""
+    known = labels >= 0
+    rows = diags_array(known.astype(np.float64)) @ csr_array(coef)
+    return subspace_preserving_error(rows, labels) / float(known.mean())
