@@ -237,9 +237,12 @@ def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     assert "own_methods:Broken | - | PP-2a | failed: RuntimeError: no such luck |" in summary
     assert len(list((folder / "out" / "runs").glob("*.json"))) == 1  # failures are tried again
 
+    assert run("own.npz", "--method", "own_methods:Broken", "--output", "alone").exit_code == 1
+    assert "no such luck" in (folder / "alone" / "summary.md").read_text()
+
     (folder / "mended").touch()
     assert run(*arguments).exit_code == 1
-    assert (folder / "tries.log").read_text() == "xx"
+    assert (folder / "tries.log").read_text() == "xxx"
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     assert table[table.method == "own_methods:Broken"].accuracy.notna().all()
 
