@@ -98,6 +98,7 @@ def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: 
     """Write ``settings.json`` and a Markdown summary."""
     (directory / "settings.json").write_text(json.dumps(run, indent=1) + "\n")
     versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
-    settings = ", ".join(f"{name}={value}" for name, value in run["settings"].items())
+    given = {k: v for k, v in run["settings"].items() if v is not None and v is not False}
+    settings = ", ".join(f"{name}={value}" for name, value in given.items())
     text = [f"# {title}", "", *lines, "", f"Settings: {settings}.", "", f"Run with {versions}."]
     (directory / "summary.md").write_text("\n".join(text) + "\n")

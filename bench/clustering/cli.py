@@ -65,7 +65,7 @@ def cluster(
     affinity steps, the spectral step with k-means. Coefficients are computed once for each problem,
     method and setting; all chains and all seeds of k-means are applied to the same coefficients, so
     that solvers and affinity steps are judged apart. Without DATA and --method, runs the preset
-    quick: every method on packaged and generated data, in a few minutes.
+    quick: every method but the slowest on packaged and generated data, in a few minutes.
 
     --method takes a name of --list, or package.module:Class, a class of your own in the present
     folder or installed. Any estimator with fit_predict will do; the affinity steps apply if it
@@ -82,10 +82,15 @@ def cluster(
 
     Writes to DIR the table of each study, such as clusters.parquet, with settings.json, summary.md
     and figures. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped.
+    Exits with status 1 if a method failed on a problem: its error stands in place of its numbers,
+    and all others keep theirs.
     """
-    from .runs import run_studies, write_studies
-    from .selection import RULE
+    import pandas as pd
+
+    from .presets import find_preset
+    from .runs import rules, run_studies, write_studies
     from .study import Options
+    from .tables import custom_study
 
     if list_all:
         _print_names()
@@ -95,7 +100,17 @@ def cluster(
     options = Options(seed, n_seeds, n_jobs, data_home, folder / "runs")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        studies = _studies(name, data, method, features, steps, n_trials, label_tuned)
+        refused = {
+            "DATA": data, "--method": method, "--features": features, "--steps": steps,
+            "--n-trials": n_trials, "--label-tuned": label_tuned,
+        }  # fmt: skip
+        if name and (clash := [option for option, value in refused.items() if value]):
+            raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
+        studies = (
+            find_preset(name)
+            if name
+            else (custom_study(data, method, features, steps, n_trials, label_tuned),)
+        )
         tables = run_studies(studies, options)
     except (FileNotFoundError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -107,28 +122,11 @@ def cluster(
         "data": data, "methods": method, "features": features, "steps": steps, "preset": name,
         "seed": seed, "n_seeds": n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
     }  # fmt: skip
-    write_studies("twinsolve cluster", studies, tables, settings, [RULE], folder)
-    console().print(f"{RULE}\nWritten to {folder}/", soft_wrap=False)
-
-
-def _studies(
-    preset: str | None,
-    data: list[str] | None,
-    methods: list[str] | None,
-    features: list[str] | None,
-    steps: list[str] | None,
-    n_trials: int | None,
-    label_tuned: bool,
-) -> "tuple[Study, ...]":
-    from .presets import find_preset
-    from .tables import custom_study
-
-    if preset is None:
-        return (custom_study(data, methods, features, steps, n_trials, label_tuned),)
-    given = {"DATA": data, "--method": methods, "--features": features, "--steps": steps}
-    if clash := [name for name, value in given.items() if value]:
-        raise ValueError(f"preset: leaves no choice of {', '.join(clash)}")
-    return find_preset(preset)
+    title = "twinsolve cluster" + (f" --preset {name}" if name else "")
+    write_studies(title, studies, tables, settings, folder)
+    console().print("\n".join([*rules(studies), f"Written to {folder}/"]), soft_wrap=False)
+    notes = pd.concat([table.get("note", pd.Series(dtype=object)) for table in tables.values()])
+    raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
 
 
 def _print_study(study: "Study", table: "pd.DataFrame") -> None:
@@ -157,6 +155,7 @@ def _pretty(title: str, lines: "Lines") -> Table:
 
 
 def _print_names() -> None:
+    from .features import ABOUT
     from .methods import METHODS
     from .presets import PRESETS
     from .problems import DATA
@@ -164,6 +163,7 @@ def _print_names() -> None:
 
     groups: dict[str, dict[str, Any]] = {
         "Data": {name: source.about for name, source in DATA.items()},
+        "Features": ABOUT,
         "Methods": {name: method.family for name, method in METHODS.items()},
         "Affinity steps": {name: step.about for name, step in STEPS.items()},
         "Presets": {name: make.__doc__ for name, make in PRESETS.items()},

@@ -1,32 +1,42 @@
 """The study of clusters: data x features x methods x settings x affinity steps x seeds."""
 
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ...datasets.root import data_root
-from ...solvers import clustering_accuracy, connectivity
 from ...solvers.clustering.spectral import spectral_labels_by_seed
 from ...solvers.solution import Array
 from .features import check_features
-from .fitting import Fitted, fit, quality, warm_up
+from .fitting import QUALITY, Fitted, fit, quality, warm_up
 from .held_out import held_out_labels, split_rows
+from .judging import connectivity_of, scores, scores_apart
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .prepared import keep_features_in, prepare, prepared
-from .problems import content_of, reads_files, trials_of
-from .selection import select_settings, selection_score
+from .problems import Problem, content_of, reads_files, trials_of
+from .selection import RULE, select_settings, selection_score
 from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
-from .study import Job, Options, Study, run_jobs
+from .study import Job, JobFailed, Options, Study, run_jobs
 from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines
 
 OWN = "own affinity"
 NO_STEPS = "none"
+_SPREAD = (
+    "Errors are means over the trials; std and range are over the seeds, of k-means and of fits "
+    "where these depend on one. Times are processor seconds of a fit, as medians of ratios on the "
+    "same trial."
+)
+_NUMBERS = (
+    *QUALITY, "accuracy", "nmi", "ari", "accuracy_fit", "accuracy_new", "new_ms",
+    "selection_score", "connectivity",
+)  # fmt: skip
 Rows = list[dict[str, Any]]
 
 
@@ -43,6 +53,7 @@ def clusters_study(
     n_fits: int = 1,
     n_fit_points: int | None = None,
     label_tuned: bool = False,
+    tuned: bool = False,
     figures: dict[str, Any] | None = None,
 ) -> Study:
     """Study of the methods named on the data sets named.
@@ -64,6 +75,8 @@ def clusters_study(
         coefficients or a forward pass, and the cluster of smallest residual. None fits all.
     label_tuned : bool, default=False
         Add the settings with the best accuracy, marked as such.
+    tuned : bool, default=False
+        Mark all `settings` as chosen with labels, by those who found them.
 
     Raises
     ------
@@ -76,13 +89,15 @@ def clusters_study(
     for names in features:
         check_features(names)
 
+    grids = {way.name: (settings or {}).get(way.name, way.settings) for way in found}
+
     def run(options: Options) -> pd.DataFrame:
         home = str(data_root(options.data_home))
         jobs = [
             job
             for source in data
             for trial in trials_of(source, n_trials=n_trials, seed=options.seed, data_home=home)
-            for job in _jobs(source, trial, home, found, features, steps, settings, n_fits, options)
+            for job in _jobs(source, trial, home, found, features, steps, grids, n_fits, options)
         ]
         own = [method for method in found if method.name not in BUILT_IN]
         folder = options.directory and options.directory / "features"
@@ -90,6 +105,8 @@ def clusters_study(
         prepare(jobs, options, setup)
         jobs = [job | {"n_fit_points": n_fit_points} for job in jobs]
         table = run_jobs(cluster_job, jobs, options, setup=setup)
+        if tuned:
+            return table.assign(selection="labels")
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
@@ -98,7 +115,8 @@ def clusters_study(
     }
     if n_fit_points is not None:
         more["Held-out points"] = held_out_lines
-    return Study(name, about, run, cluster_lines, figures or {}, more)
+    rule = RULE if any(len(grid) > 1 for grid in grids.values()) and not tuned else ""
+    return Study(name, f"{about} {_SPREAD}", run, cluster_lines, figures or {}, more, rule)
 
 
 def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
@@ -113,17 +131,18 @@ def _jobs(
     methods: Sequence[Method],
     features: Sequence[str],
     steps: Sequence[str] | None,
-    settings: dict[str, list[dict[str, Any]]] | None,
+    grids: dict[str, list[dict[str, Any]]],
     n_fits: int,
     options: Options,
 ) -> list[Job]:
+    content = content_of(data, home)
     return [
         {
             "data": data,
             "trial": trial,
             "seed": options.seed,
             "data_home": home if reads_files(data) else None,
-            "content": content_of(data),
+            "content": content,
             "features": names,
             "method": method.name,
             "code": code_of(method),
@@ -134,7 +153,7 @@ def _jobs(
         }
         for names in features
         for method in methods
-        for chosen in (settings or {}).get(method.name, method.settings)
+        for chosen in grids[method.name]
         for fit_seed in range(options.seed, options.seed + (n_fits if method.random else 1))
     ]
 
@@ -159,25 +178,44 @@ def cluster_job(
     problem, X = prepared(
         data, trial, seed=seed, data_home=data_home, content=content, features=features
     )
-    chosen, others = split_rows(len(X), n_fit_points, seed)
-    true, n_clusters = problem.labels, problem.n_clusters
     way = find_method(method)
-    warm_up(method)
-    refit = partial(fit, way, X[chosen], n_clusters, settings=settings)
-    fitted = refit(random_state=fit_seed)
     about = {
         "data": data,
         "trial": trial,
         "n_points": len(X),
         "n_features": X.shape[1],
-        "n_clusters": n_clusters,
+        "n_clusters": problem.n_clusters,
         "features": features,
         "method": method,
         "family": way.family,
         "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
         "fit_seed": fit_seed,
-        **quality(way, fitted, X[chosen], true[chosen]),
     }
+    try:
+        rows = _measure(way, X, problem, settings, steps, fit_seed, seeds, n_fit_points, seed)
+    except Exception as error:
+        raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
+    return [about | row for row in rows]
+
+
+def _measure(
+    way: Method,
+    X: Array,
+    problem: Problem,
+    settings: dict[str, Any],
+    steps: list[str],
+    fit_seed: int,
+    seeds: list[int],
+    n_fit_points: int | None,
+    split_seed: int,
+) -> Rows:
+    """What a method's fit gives, by chain and seed."""
+    chosen, others = split_rows(len(X), n_fit_points, split_seed)
+    true, n_clusters = problem.labels, problem.n_clusters
+    warm_up(way.name)
+    refit = partial(fit, way, X[chosen], n_clusters, settings=settings)
+    fitted = refit(random_state=fit_seed)
+    about = quality(way, fitted, X[chosen], true[chosen])
     if fitted.coef is None and fitted.affinity is None:
         rows, found = _by_labels(refit, fitted, X[others], seeds)
     else:
@@ -190,8 +228,19 @@ def cluster_job(
     for row, labels in zip(rows, found, strict=False):
         row |= scores(order, labels)
         if len(others):
-            row |= _apart(order, labels, len(chosen))
+            row |= scores_apart(order, labels, len(chosen))
     return [about | row for row in rows]
+
+
+def _failed(steps: list[str], seeds: list[int], error: Exception) -> Rows:
+    """Rows without numbers, in place of those that a method owes; the traceback is printed."""
+    traceback.print_exception(error)
+    empty = dict.fromkeys(_NUMBERS, np.nan)
+    note = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+    return [
+        empty | {"steps": chain, "seed": seed, "note": note}
+        for chain, seed in product(steps, seeds)
+    ]
 
 
 def _by_graph(
@@ -213,7 +262,7 @@ def _by_graph(
             "steps": chain,
             "steps_seconds": made - start,
             "spectral_seconds": (cut - made) / len(seeds),
-            "connectivity": _connectivity(affinity, true),
+            "connectivity": connectivity_of(affinity, true),
             "selection_score": selection_score(affinity, found[0], n_clusters),
         }
         rows += [of_chain | {"seed": seed} for seed in seeds]
@@ -238,27 +287,3 @@ def _by_labels(
         rows.append(row)
         labels.append(found)
     return rows, labels
-
-
-def _apart(true: Array, found: Array, n_fit: int) -> dict[str, float]:
-    """Accuracy of the fitted points and of the others, each by its own match of clusters."""
-    return {
-        "accuracy_fit": scores(true[:n_fit], found[:n_fit])["accuracy"],
-        "accuracy_new": scores(true[n_fit:], found[n_fit:])["accuracy"],
-    }
-
-
-def scores(true: Array, found: Array) -> dict[str, float]:
-    """ME-1 over the points that belong to a cluster: all but outliers."""
-    known = true >= 0
-    true, found = true[known], found[known]
-    return {
-        "accuracy": clustering_accuracy(true, found),
-        "nmi": float(normalized_mutual_info_score(true, found)),
-        "ari": float(adjusted_rand_score(true, found)),
-    }
-
-
-def _connectivity(affinity: Any, labels: Array) -> float:
-    known = np.flatnonzero(labels >= 0)
-    return connectivity(affinity[known][:, known], labels[known])

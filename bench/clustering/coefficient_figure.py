@@ -20,7 +20,7 @@ from ...unrolled.clustering import (
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,
 )
-from .splits import NOISY, at_hand, shown, shuffled_points
+from .splits import NOISY, at_hand, contents, shown, shuffled_points
 from .study import Options, Study, run_jobs
 
 Array = np.ndarray
@@ -53,7 +53,8 @@ def coefficient_study(
             }
             for name in at_hand(data, options.data_home)
         ]
-        return run_jobs(sorted_coefficients, jobs, options)
+        content = contents(data, options.data_home)
+        return run_jobs(sorted_coefficients, jobs, options, content=content)
 
     about = (
         "Points of five classes, 24 each. Lasso at the penalty that makes a point's code zero, "

@@ -56,8 +56,7 @@ def _parse(name: str) -> Callable[[Problem], Array]:
     kind, _, size = name.partition("-")
     if kind in _SIZED and size.isdecimal() and int(size) > 0:
         return lambda problem: _SIZED[kind](problem, int(size))
-    allowed = [*_FEATURES, "unit", *(f"{kind}-D" for kind in _SIZED)]
-    raise ValueError(f"features: must be among {', '.join(allowed)} or unit-NAME; got {name!r}")
+    raise ValueError(f"features: must be among {', '.join(ABOUT)}; got {name!r}")
 
 
 def _pca(problem: Problem, dimension: int) -> Array:
@@ -82,6 +81,16 @@ def _principal(X: Array, dimension: int) -> Array:
     return datasets.pca_features(X, min(dimension, *X.shape))
 
 
+ABOUT = {
+    "raw": "points as they are",
+    "2F": "raw, of trajectories",
+    "2F+1": "raw, and a constant 1",
+    "4n": "pca-D with D four times the number of clusters",
+    "pca-D": "D leading principal coordinates, without centring",
+    "fourier-D": "those of the square roots of an image's Fourier energies",
+    "scattering-D": "those of an image's scattering coefficients",
+    "unit-NAME": "features NAME with rows of unit norm; unit is unit-raw",
+}
 _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,

@@ -9,12 +9,16 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from ...datasets import make_union_of_subspaces
-from ...solvers import subspace_preserving_error
 from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.solution import Array
 from ..speed.memory import release, reset_peak, resident
 from .distances import distance_to_certified
+from .judging import subspace_error_of
 from .methods import Method, find_method
+
+QUALITY = (
+    "fit_seconds", "memory_mib", "objective", "gap_max", "gap_mean", "nonzeros", "subspace_error",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +77,10 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
         np.asarray(getattr(fitted.model, name, np.nan), dtype=np.float64)
         for name in ("gap_", "objective_")
     )
-    row: dict[str, Any] = {
-        "fit_seconds": fitted.seconds,
-        "memory_mib": fitted.memory_mib,
-        "objective": float(objective.sum()),
-        "gap_max": float(gap.max()),
-        "gap_mean": float(gap.mean()),
-        "nonzeros": np.nan,
-        "subspace_error": np.nan,
-    }
+    nonzeros = error = np.nan
     if fitted.coef is not None:
         count = fitted.coef.nnz if issparse(fitted.coef) else np.count_nonzero(fitted.coef)
-        row["nonzeros"] = count / len(X)
-        row["subspace_error"] = subspace_preserving_error(fitted.coef, labels)
+        nonzeros, error = count / len(X), subspace_error_of(fitted.coef, labels)
+    costs = (fitted.seconds, fitted.memory_mib, objective.sum(), gap.max(), gap.mean())
+    row = dict(zip(QUALITY, map(float, (*costs, nonzeros, error)), strict=True))
     return row | distance_to_certified(method, fitted.model, X)

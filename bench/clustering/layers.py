@@ -1,6 +1,5 @@
 """Learned against solved at equal time and at equal gap: codes of new points by K layers."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,12 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ...solvers import lasso_objective, sparse_code
-from ..speed.rounds import in_turns
 from .coders import (
     GAUSSIAN,
     REFERENCE,
     TIGHT,
-    Coder,
     Problem,
     coding_problem,
     iterated_coders,
@@ -22,7 +19,8 @@ from .coders import (
     solved_coders,
 )
 from .layers_figure import draw_gaps, draw_times
-from .splits import SUBSPACES, at_hand
+from .per_point import ms_per_point
+from .splits import SUBSPACES, at_hand, contents
 from .study import Options, Study, run_jobs
 
 Array = np.ndarray
@@ -77,13 +75,14 @@ def layers_study(
             "data_home": options.data_home,
         }
         jobs = [{"data": d, "gamma": g, **settings} for d, g in cases if d in known]
-        return run_jobs(code_new_points, jobs, options)
+        return run_jobs(code_new_points, jobs, options, content=contents(names, options.data_home))
 
     about = (
         "Lasso codes of new points in a dictionary of half the points. Gaps are "
         "(F - F*) / |x|^2 against a certified lower bound of F*, over new points. Times are "
         "medians over rounds in turns, on one thread, as ratios to the certified solver at 1e-6 "
-        "whose dictionary is prepared. Layers and iterations run in float32, the solver in "
+        "whose dictionary is prepared; training is told as the number of points that this solver "
+        "codes in the same time, in batches. Layers and iterations run in float32, the solver in "
         "float64. Support-adaptive ISTA takes an eigenvalue for each row whose support changed. "
         "ALISTA is left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are "
         f"learned on {GAUSSIAN} alone."
@@ -129,7 +128,7 @@ def code_new_points(
         "single": list(problem.new[:_SINGLE, None]),
         "batch": [np.resize(problem.new, (batch, problem.new.shape[1]))],
     }.items():
-        ms = _times(coders, inputs, rounds)
+        ms = ms_per_point([coder.code for coder in coders], inputs, rounds)
         for row, times in zip(rows, ms, strict=True):
             row[f"ms_{name}"] = float(np.median(times))
             row[f"ratio_{name}"] = float(np.median(times / ms[reference]))
@@ -152,20 +151,6 @@ def gaps(problem: Problem, codes: Any, *, bound: Array) -> Array:
 
 def _spread(gap: Array) -> dict[str, float]:
     return {"gap": float(gap.mean()), "gap_worst": float(gap.max())}
-
-
-def _times(coders: list[Coder], inputs: list[Array], rounds: int) -> Array:
-    """Milliseconds a point of every method in every round."""
-    n_points = sum(len(Y) for Y in inputs)
-    times: dict[int, list[float]] = {i: [] for i in range(len(coders))}
-    for coder in coders:
-        coder.code(inputs[0][:1])
-    for i, _ in in_turns(range(len(coders)), rounds):
-        start = time.perf_counter()
-        for Y in inputs:
-            coders[i].code(Y)
-        times[i].append(1000 * (time.perf_counter() - start) / n_points)
-    return np.array([times[i] for i in range(len(coders))])
 
 
 def equal_terms(table: pd.DataFrame) -> pd.DataFrame:
@@ -196,7 +181,7 @@ def layer_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, .
     ks = sorted({int(k) for k in table.n_iter.dropna()})
     headings = (
         "data", "method", *(f"gap, K = {k}" for k in ks), f"ratio single, K = {ks[-1]}",
-        f"ratio batch, K = {ks[-1]}", "training, s", "gap at equal time, single",
+        f"ratio batch, K = {ks[-1]}", "training, points solved", "gap at equal time, single",
         "gap at equal time, batch", *(f"time at gap {G:g}, batch" for G in _EQUAL_GAPS),
     )  # fmt: skip
     lines = []
@@ -210,6 +195,8 @@ def layer_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, .
             shown = runs.sort_values("tol").iloc[0]
             cells = [f"{shown.gap:.1e} at {shown.tol:g}", *[""] * (len(ks) - 1)]
         terms = equal.loc[key]
+        solved = table[(table.data == data) & (table.gamma == gamma) & (table.tol == TIGHT)]
+        ms = solved[solved.method == REFERENCE].ms_batch.iloc[0]
         lines.append(
             (
                 f"{data}, gamma {gamma:g}",
@@ -217,7 +204,7 @@ def layer_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, .
                 *cells,
                 f"{shown.ratio_single:.2f}",
                 f"{shown.ratio_batch:.2f}",
-                f"{shown.training_s:.0f}" if shown.training_s else "",
+                f"{1000 * shown.training_s / ms:,.0f}" if shown.training_s else "",
                 *(_or_never(terms[name], ".1e") for name in ("gap_single", "gap_batch")),
                 *(_or_never(terms[f"at_{G:g}"], ".2f") for G in _EQUAL_GAPS),
             )

@@ -15,6 +15,7 @@ from ...solvers import clustering_accuracy, spectral_labels
 from ...solvers.clustering.spectral import spectral_labels_by_seed
 from .motion_figure import draw_motion_errors, draw_motions
 from .motion_recipes import RECIPES, Recipe
+from .splits import contents
 from .study import Options, Study, run_jobs
 
 _GROUPS = {"2 motions": [2], "3 motions": [3], "all": [2, 3]}
@@ -59,7 +60,7 @@ def motion_study(recipes: list[str] | None = None) -> Study:
             }
             for start in range(0, len(names), _CHUNK)
         ]
-        return run_jobs(segment, jobs, options)
+        return run_jobs(segment, jobs, options, content=_content(options))
 
     return Study(
         "motion",
@@ -75,7 +76,7 @@ def frames_study(sequences: tuple[str, ...] = _SHOWN) -> Study:
 
     def run(options: Options) -> pd.DataFrame:
         jobs = [{"sequence": name, "data_home": options.data_home} for name in sequences]
-        return run_jobs(segmented_points, jobs, options)
+        return run_jobs(segmented_points, jobs, options, content=_content(options))
 
     return Study(
         "frames",
@@ -84,6 +85,10 @@ def frames_study(sequences: tuple[str, ...] = _SHOWN) -> Study:
         _frame_lines,
         {"motions.png": draw_motions},
     )
+
+
+def _content(options: Options) -> dict[str, str | None]:
+    return contents(["hopkins"], options.data_home)
 
 
 def segment(
@@ -151,7 +156,7 @@ def motion_lines(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, 
         *("time ratio", "gap"),
     )
     reference = table[table.recipe == _REFERENCE].groupby("sequence").seconds.mean()
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for recipe, runs in table.groupby("recipe", sort=False):
         for group, motions in _GROUPS.items():
             chosen = runs[runs.n_motions.isin(motions)]

@@ -180,6 +180,11 @@ RECIPES = {
             f"SE-12 (alpha 800) {_CERTIFIED}, {_SPARSE}",
             _sparse,
         ),
+        Recipe(
+            "SSC nonnegative optimum 2F",
+            f"CL-4 affine, C >= 0 (alpha 800) {_CERTIFIED}, {_SPARSE}",
+            partial(_sparse, affine=True, nonnegative=True),
+        ),
         Recipe("SSC outliers 2F", f"CL-3 (alpha 800) {_CERTIFIED}, {_SPARSE}", _outliers),
         Recipe(
             "EnSC 2F + 1", f"{_UNIT}, CL-2 (gamma 50, 0.9) {_CERTIFIED}, {_SPARSE}", _elastic_net

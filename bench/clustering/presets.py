@@ -62,6 +62,7 @@ def coil20() -> tuple[Study, ...]:
             features=("unit",),
             steps=("PP-2b, PP-2a", "PP-4 d=4 power=8"),
             settings={"SSC": [{"gamma": 10.0}], "LSR": [{"lam": 0.01}]},
+            tuned=True,
         ),
         out_of_sample_study(("coil20",)),
     )

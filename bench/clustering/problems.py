@@ -32,8 +32,8 @@ class Problem:
 class DataSet:
     """A family of problems: ``make(trial, seed, data_home, **settings)`` one of them.
 
-    ``trials(data_home)`` lists them; a `generated` data set has as many as wanted. Where results
-    depend on files, `files` says so.
+    ``trials(data_home)`` lists them; a `generated` data set has as many as wanted. `files` names
+    the files or folders below the data root of which it reads the first that is there.
     """
 
     name: str
@@ -41,7 +41,7 @@ class DataSet:
     make: Callable[..., Problem]
     trials: Callable[[str | None], list[str]]
     generated: bool = False
-    files: bool = True
+    files: tuple[str, ...] = ()
 
 
 def make_problem(
@@ -94,16 +94,41 @@ def trials_of(
     return [names[index] for index in sorted(chosen)]
 
 
-def content_of(data: str) -> str | None:
-    """Hash of the file of a user's own points, by which its results are known."""
+def content_of(data: str, data_home: str | None = None) -> str | None:
+    """Hash of the files of a data set or of a user's own points; None where there are none."""
+    found = _place(data, data_home)
+    if found is None:
+        return None
+    paths = sorted(path for path in found.rglob("*") if path.is_file()) or [found]
+    stamps = ((path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+    return _hash(tuple(zip(map(str, paths), stamps, strict=True)))
+
+
+def is_at_hand(data: str, data_home: str | None = None) -> bool:
+    """Whether a data set needs no files, or they are there."""
     base = _split(data)[0]
-    return None if base in DATA else hashlib.sha256(Path(base).read_bytes()).hexdigest()[:16]
+    return (base in DATA and not DATA[base].files) or _place(data, data_home) is not None
 
 
 def reads_files(data: str) -> bool:
     """Whether the data root decides what the problem is."""
     base = _split(data)[0]
-    return base in DATA and DATA[base].files
+    return base in DATA and bool(DATA[base].files)
+
+
+def _place(data: str, data_home: str | None) -> Path | None:
+    base = _split(data)[0]
+    root = datasets.data_root(data_home)
+    places = [root / name for name in DATA[base].files] if base in DATA else [Path(base)]
+    return next((place for place in places if place.exists()), None)
+
+
+@lru_cache(maxsize=64)
+def _hash(files: tuple[tuple[str, tuple[int, int]], ...]) -> str:
+    digest = hashlib.sha256()
+    for path, _ in files:
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _find(base: str) -> DataSet:
@@ -146,7 +171,7 @@ def _one_trial(data_home: str | None) -> list[str]:
 
 
 def _loaded(
-    name: str, about: str, load: Callable[[str | None], Any], files: bool = True
+    name: str, about: str, load: Callable[[str | None], Any], files: tuple[str, ...] = ()
 ) -> DataSet:
     def make(trial: str, seed: int, data_home: str | None) -> Problem:
         bunch = _cached(load, data_home)
@@ -155,8 +180,8 @@ def _loaded(
     return DataSet(name, about, make, _one_trial, files=files)
 
 
-def _fetched(name: str, about: str, fetch: str) -> DataSet:
-    return _loaded(name, about, lambda home: getattr(datasets, fetch)(data_home=home))
+def _fetched(name: str, about: str, fetch: str, *files: str) -> DataSet:
+    return _loaded(name, about, lambda home: getattr(datasets, fetch)(data_home=home), files)
 
 
 def _generated(name: str, about: str, generate: str) -> DataSet:
@@ -164,7 +189,7 @@ def _generated(name: str, about: str, generate: str) -> DataSet:
         random_state = np.random.RandomState([seed, int(trial)])
         return _problem(*getattr(datasets, generate)(random_state=random_state, **settings))
 
-    return DataSet(name, about, make, _one_trial, generated=True, files=False)
+    return DataSet(name, about, make, _one_trial, generated=True)
 
 
 @lru_cache(maxsize=4)
@@ -208,10 +233,12 @@ def _persons(n_subjects: int) -> DataSet:
         return _problem(faces.data[rows], faces.target[rows], faces.images[rows])
 
     about = f"Extended Yale B, raw 48 x 42 pixels: the standard trials of {n_subjects} persons"
-    return DataSet(f"yaleb-{n_subjects}", about, make, trials)
+    files = ("ExtendedYaleB.mat",)
+    return DataSet(f"yaleb-{n_subjects}", about, make, trials, files=files)
 
 
 _TRIAL = "+"
+_IDX = ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
 DATA: dict[str, DataSet] = {
     source.name: source
     for source in (
@@ -219,25 +246,39 @@ DATA: dict[str, DataSet] = {
             "digits",
             "digits of scikit-learn, 1,797 at 8 x 8",
             lambda home: datasets.load_digits(),
-            files=False,
         ),
         _generated("synthetic", "points on random subspaces", "make_union_of_subspaces"),
         _generated("manifolds", "points on curved manifolds", "make_union_of_manifolds"),
-        _fetched("coil20", "COIL-20, 1,440 objects at 32 x 32", "fetch_coil20"),
-        _fetched("coil100", "COIL-100, 7,200 objects at 32 x 32", "fetch_coil100"),
-        _fetched("orl", "ORL, 400 faces", "fetch_orl"),
-        _fetched("yale", "Yale, 165 faces", "fetch_yale"),
-        _fetched("usps", "USPS, 9,298 digits at 16 x 16", "fetch_usps"),
-        _fetched("mnist", "MNIST, 70,000 digits", "fetch_mnist"),
-        _fetched("fashion-mnist", "Fashion-MNIST, 70,000 garments", "fetch_fashion_mnist"),
-        _fetched("emnist", "EMNIST, letters", "fetch_emnist"),
-        _fetched("cifar10", "CIFAR-10, the 50,000 training images", "fetch_cifar10"),
+        _fetched("coil20", "COIL-20, 1,440 objects at 32 x 32", "fetch_coil20", "COIL20.mat"),
+        _fetched("coil100", "COIL-100, 7,200 objects at 32 x 32", "fetch_coil100", "COIL100.mat"),
+        _fetched("orl", "ORL, 400 faces", "fetch_orl", "ORL_32x32.mat"),
+        _fetched("yale", "Yale, 165 faces", "fetch_yale", "Yale_32x32.mat"),
+        _fetched("usps", "USPS, 9,298 digits at 16 x 16", "fetch_usps", "USPS.mat", "usps.h5"),
+        _fetched("mnist", "MNIST, 70,000 digits", "fetch_mnist", "mnist", *_IDX, "openml"),
+        _fetched(
+            "fashion-mnist",
+            "Fashion-MNIST, 70,000 garments",
+            "fetch_fashion_mnist",
+            "fashion-mnist",
+            "openml",
+        ),
+        _fetched("emnist", "EMNIST, letters", "fetch_emnist", "emnist", "gzip"),
+        _fetched(
+            "cifar10",
+            "CIFAR-10, the 50,000 training images",
+            "fetch_cifar10",
+            "cifar-10-batches-bin",
+            "cifar-10-binary.tar.gz",
+            "cifar-10-images",
+            "cifar-10-images.tar.xz",
+        ),
         *(_persons(n_subjects) for n_subjects in (2, 3, 5, 8, 10, 38)),
         DataSet(
             "hopkins",
             "Hopkins 155, a sequence a trial",
             _motion,
             lambda home: list(_cached(_sequences, home)),
+            files=("hopkins155",),
         ),
     )
 }

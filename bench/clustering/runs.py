@@ -27,12 +27,11 @@ def write_studies(
     studies: Sequence[Study],
     tables: dict[str, pd.DataFrame],
     settings: dict[str, Any],
-    remarks: Sequence[str],
     directory: Path,
 ) -> None:
     """Write STUDY.parquet for each study, figures, settings.json and summary.md."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = [line for remark in remarks for line in (remark, "")]
+    lines = [line for rule in rules(studies) for line in (rule, "")]
     for study in studies:
         table = tables[study.name]
         table.to_parquet(directory / f"{study.name}.parquet", index=False)
@@ -42,5 +41,10 @@ def write_studies(
         lines += [*markdown(*study.lines(table)), ""]
         for heading, more in study.more.items():
             lines += [f"### {heading}", "", *markdown(*more(table)), ""]
-        lines += [f"![{name}]({name})" for name in study.figures]
-    write_summary(title, lines, provenance(settings), directory)
+        lines += [line for name in study.figures for line in (f"![{name}]({name})", "")]
+    write_summary(title, lines[:-1], provenance(settings), directory)
+
+
+def rules(studies: Sequence[Study]) -> list[str]:
+    """How the studies choose settings, each rule once; none where all settings are given."""
+    return list(dict.fromkeys(study.rule for study in studies if study.rule))

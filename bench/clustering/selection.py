@@ -109,8 +109,12 @@ def select_settings(table: pd.DataFrame, *, label_tuned: bool = False) -> pd.Dat
 
 
 def _chosen(table: pd.DataFrame, column: str) -> Array:
-    """Rows of the setting with the best mean in each group; ties go to the first setting."""
-    means = table.groupby([*GROUP, "settings"], sort=False)[column].mean()
+    """Rows of the setting with the best mean in each group; ties go to the first setting.
+
+    A setting that lacks a number comes after all that do not.
+    """
+    groups = table.groupby([*GROUP, "settings"], sort=False)[column]
+    means = groups.mean().where(groups.count() == groups.size())
     best = means.fillna(-np.inf).groupby(GROUP, sort=False).idxmax()
     keys = pd.MultiIndex.from_frame(table[[*GROUP, "settings"]])
     return np.asarray(keys.isin(best))

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...solvers.solution import Array
 from .features import features_of
-from .problems import make_problem, trials_of
+from .problems import content_of, is_at_hand, make_problem, trials_of
 
 SUBSPACES = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.2"
 NOISY = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.6"
@@ -29,14 +29,12 @@ def shuffled_points(data: str, *, seed: int, data_home: str | None = None) -> tu
 
 def at_hand(names: Sequence[str], data_home: str | None) -> list[str]:
     """Those of the data sets whose files are there."""
-    found = []
-    for name in names:
-        try:
-            make_problem(name, trials_of(name, data_home=data_home)[0], data_home=data_home)
-        except FileNotFoundError:
-            continue
-        found.append(name)
-    return found
+    return [name for name in names if is_at_hand(name, data_home)]
+
+
+def contents(names: Sequence[str], data_home: str | None) -> dict[str, str | None]:
+    """What tells the files of data sets from others: a hash for each."""
+    return {name: content_of(name, data_home) for name in names}
 
 
 def shown(data: str) -> str:

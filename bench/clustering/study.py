@@ -38,7 +38,8 @@ class Study:
     """A question that a preset answers: a table, its lines in a summary, and figures by file name.
 
     ``run(options)`` returns the tidy table; ``lines(table)`` the headings and cells of its summary,
-    and so do the functions in `more`, of further summary tables by their titles.
+    and so do the functions in `more`, of further summary tables by their titles. `rule` says how
+    settings are chosen, where they are.
     """
 
     name: str
@@ -47,6 +48,18 @@ class Study:
     lines: Callable[[pd.DataFrame], Lines]
     figures: Mapping[str, Callable[[pd.DataFrame, Path], None]] = field(default_factory=dict)
     more: Mapping[str, Callable[[pd.DataFrame], Lines]] = field(default_factory=dict)
+    rule: str = ""
+
+
+class JobFailed(Exception):
+    """A job whose failure is a result of its own: `rows` tell it.
+
+    They are not kept, so that a later run tries again.
+    """
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 def run_jobs(
@@ -55,16 +68,18 @@ def run_jobs(
     options: Options,
     *,
     setup: Callable[[], None] | None = None,
+    content: Mapping[str, str | None] | None = None,
 ) -> pd.DataFrame:
     """Rows of ``function(**job)`` for every job, each kept as soon as it is finished.
 
     Jobs are what decides a result, in words and numbers that JSON can hold. They run in
     `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
     that `options.directory` has from an earlier run of the same source is read instead. What a
-    process needs to know beyond a job, `setup` tells it first.
+    process needs to know beyond a job, `setup` tells it first; `content` tells the data files that
+    the jobs read from others under the same names.
     """
-    source = source_hash()
-    tasks = (delayed(_run)(function, job, source, options.directory, setup) for job in jobs)
+    known = {"source": source_hash()} | ({"files": dict(content)} if content else {})
+    tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
     tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
     if options.progress:
         tables = options.progress(tables, len(jobs))
@@ -74,13 +89,16 @@ def run_jobs(
 def _run(
     function: Callable[..., list[dict[str, Any]]],
     job: Job,
-    source: str,
+    known: dict[str, Any],
     directory: Path | None,
     setup: Callable[[], None] | None,
 ) -> pd.DataFrame:
     if setup:
         setup()
-    key = {"study": f"{function.__module__}.{function.__qualname__}", **job, "source": source}
+    key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
     with threads(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
-        return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
+        try:
+            return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
+        except JobFailed as failure:
+            return pd.DataFrame(failure.rows)

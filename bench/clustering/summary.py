@@ -14,8 +14,8 @@ _CLUSTER_HEADINGS = (
     "ME-3", "score",
 )  # fmt: skip
 _QUALITY_HEADINGS = (
-    "data", "features", "method", "settings", "time / SSC", "s", "MiB", "objective", "gap mean",
-    "gap max", "non-zeros", "ME-2",
+    "data", "features", "method", "settings", "MiB", "objective", "gap mean", "gap max",
+    "non-zeros", "ME-2",
 )  # fmt: skip
 _DISTANCE_HEADINGS = (
     "data", "features", "method", "settings", "distance", "cosine", "support F1", "objective gap",
@@ -31,8 +31,8 @@ def cluster_lines(table: pd.DataFrame) -> Lines:
     for (data, features, method, settings, steps, selection), group in groups:
         name = method + _TUNED if selection == "labels" else method
         about = (data, features, name, settings or "-", steps)
-        if group.accuracy.isna().all():
-            rows.append((*about, group.note.iloc[0], *["-"] * (len(_CLUSTER_HEADINGS) - 6)))
+        if group.accuracy.isna().any():
+            rows.append((*about, _note(group), *["-"] * (len(_CLUSTER_HEADINGS) - 6)))
             continue
         errors = 100 * (1 - group.groupby(["fit_seed", "seed"]).accuracy.mean())
         rows.append(
@@ -52,15 +52,12 @@ def cluster_lines(table: pd.DataFrame) -> Lines:
 def quality_lines(table: pd.DataFrame) -> Lines:
     """A line for each method with a setting that was chosen: cost, certificate, coefficients."""
     fits = _fits(table)
-    reference = fits[fits.method == REFERENCE].groupby(["data", "features", "trial"]).fit_seconds
-    seconds = reference.mean().rename("reference")
-    fits = fits.join(seconds, on=["data", "features", "trial"])
-    fits["ratio"] = fits.fit_seconds / fits.reference
+    reference, ratios = _against_reference(fits, "fit_seconds")
+    headings = (*_QUALITY_HEADINGS[:4], f"time / {reference}", *_QUALITY_HEADINGS[4:])
     rows = [
         (
-            *(data, features, method, settings or "-"),
-            _middle(group.ratio, ".2f"),
-            _middle(group.fit_seconds, ".3f"),
+            *(data, features, _marked(str(method), group), settings or "-"),
+            _middle(ratios[group.index], ".2f"),
             _middle(group.memory_mib, ".0f"),
             *(_mean(group, column, ".3g") for column in ("objective", "gap_mean")),
             _number(group.gap_max.max(), ".1e"),
@@ -69,7 +66,7 @@ def quality_lines(table: pd.DataFrame) -> Lines:
         )
         for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
     ]
-    return _QUALITY_HEADINGS, rows
+    return headings, rows
 
 
 def distance_lines(table: pd.DataFrame) -> Lines:
@@ -77,12 +74,12 @@ def distance_lines(table: pd.DataFrame) -> Lines:
     fits = _fits(table)
     rows = [
         (
-            *(data, features, method, settings or "-"),
+            *(data, features, _marked(str(method), group), settings or "-"),
             *(_mean(group, name, ".3f") for name in ("distance", "cosine", "support_f1")),
             _mean(group, "objective_gap", ".1e"),
         )
         for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
-        if group.distance.notna().any()
+        if "distance" in group and group.distance.notna().any()
     ]
     return _DISTANCE_HEADINGS, rows
 
@@ -90,26 +87,51 @@ def distance_lines(table: pd.DataFrame) -> Lines:
 def held_out_lines(table: pd.DataFrame) -> Lines:
     """A line for each method and chain of steps: fitted points, others, and time for one of these.
 
-    Means and deviations are over the seeds.
+    Deviations are over the seeds, of means over the trials.
     """
+    table = table.reindex(columns=table.columns.union(["accuracy_new", "new_ms"], sort=False))
+    chosen = table[(table.selection == "label-free") & table.accuracy_new.notna()]
+    reference, ratios = _against_reference(chosen, "new_ms")
     headings = (
         "data", "features", "method", "settings", "steps", "error fitted %", "error held out %",
-        "ms a point held out",
+        f"time a point held out / {reference}",
     )  # fmt: skip
     rows = []
-    chosen = table[table.selection == "label-free"]
     for about, group in chosen.groupby([*_CASE, "steps"], sort=False):
-        if "accuracy_new" not in group or group.accuracy_new.isna().all():
-            continue
-        errors = 100 * (1 - group[["accuracy_fit", "accuracy_new"]])
+        by_seed = group.groupby(["fit_seed", "seed"])
+        errors = 100 * (1 - by_seed[["accuracy_fit", "accuracy_new"]].mean())
         cells = [f"{errors[name].mean():.2f} ± {errors[name].std(ddof=0):.2f}" for name in errors]
-        rows.append((*map(str, about), *cells, _middle(group.new_ms, ".3f")))
+        rows.append((*map(str, about), *cells, _middle(ratios[group.index], ".2f")))
     return headings, rows
+
+
+def _against_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Series]:
+    """The method that times are held against, SSC or else the first, and the ratios to its mean."""
+    methods = list(dict.fromkeys(table.method))
+    reference = REFERENCE if REFERENCE in methods or not methods else methods[0]
+    case = ["data", "features", "trial"]
+    own = table[table.method == reference]
+    if (own.selection == "label-free").any():
+        own = own[own.selection == "label-free"]
+    means = own.groupby(case)[column].mean().rename("reference")
+    return reference, table[column] / table.join(means, on=case).reference
+
+
+def _note(group: pd.DataFrame) -> str:
+    """Why numbers are missing, and in how many of the trials."""
+    missing = group[group.accuracy.isna()]
+    of = group.trial.nunique()
+    return missing.note.iloc[0] + (f" ({missing.trial.nunique()} of {of} trials)" if of > 1 else "")
+
+
+def _marked(method: str, group: pd.DataFrame) -> str:
+    return method + _TUNED if (group.selection == "labels").all() else method
 
 
 def _fits(table: pd.DataFrame) -> pd.DataFrame:
     """A row for each fit with a setting that was chosen."""
-    return table[table.selection != ""].drop_duplicates([*_CASE, "trial", "fit_seed"])
+    fitted = table[(table.selection != "") & table.fit_seconds.notna()]
+    return fitted.drop_duplicates([*_CASE, "trial", "fit_seed"]).reset_index(drop=True)
 
 
 def _mean(group: pd.DataFrame, column: str, form: str) -> str:

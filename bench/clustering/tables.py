@@ -65,7 +65,8 @@ def cluster(
         accuracy, NMI and ARI; processor seconds and memory of the fit; objective and certified gap
         where the method has them; ``subspace_error`` (ME-2), ``connectivity`` (ME-3), distances to
         the certified solution (ME-4); ``selection_score`` and ``selection``, which is
-        ``label-free`` in rows whose setting was chosen without labels.
+        ``label-free`` in rows whose setting was chosen without labels. A method that fails has
+        rows without numbers, whose ``note`` says why.
 
     Raises
     ------

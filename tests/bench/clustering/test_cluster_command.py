@@ -12,12 +12,14 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.io import savemat
 from typer.testing import CliRunner
 
 from twinsolve.bench import cluster
 from twinsolve.bench.cli import app
-from twinsolve.bench.clustering import cli
+from twinsolve.bench.clustering import cli, prepared, problems
 from twinsolve.bench.clustering.clusters import clusters_study
+from twinsolve.bench.clustering.figures import draw_errors
 from twinsolve.bench.clustering.selection import GROUP
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.1"
@@ -49,6 +51,17 @@ class Graph(ClusterMixin, BaseEstimator):
         self.affinity_matrix_ = np.abs(X @ X.T)
         self.labels_ = np.zeros(len(X), dtype=int)
         return self
+
+class Broken(ThresholdingSubspaceClustering):
+    def fit(self, X, y=None):
+        open("tries.log", "a").write("x")
+        if not os.path.exists("mended"):
+            raise RuntimeError("no such luck")
+        return super().fit(X)
+
+class Misshapen:
+    def fit_predict(self, X):
+        return np.zeros(len(X) - 1, dtype=int)
 
 class Plain:
     def fit_predict(self, X):
@@ -99,8 +112,13 @@ def test_own_methods_on_own_data(folder):
     assert by_method[names[1]].accuracy.nunique() > 1  # a fit for each seed
     assert by_method[names[3]].accuracy.nunique() == 1
     summary = (folder / "out" / "summary.md").read_text()
-    for text in (*names, "## clusters", "### Solver quality", "chosen without labels"):
+    for text in (*names, "# twinsolve cluster\n", "\n\n## clusters", "\n\n### Solver quality"):
         assert text in summary
+    assert "chosen without labels" not in summary  # there is one setting of each
+    assert "None" not in summary
+    assert "False" not in summary
+    assert "Settings: data=['own.npz'], " in summary
+    assert f"time / {names[0]}" in summary
     settings = json.loads((folder / "out" / "settings.json").read_text())["settings"]
     assert settings["data"] == ["own.npz"]
     assert settings["label_tuned"] is False
@@ -117,11 +135,10 @@ def test_own_methods_on_own_data(folder):
     assert len(again) == 6
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_stopped(folder):
     arguments = (
-        SUBSPACES, "--method", "own_methods:Slow", "--method", "TSC", "--n-seeds", "2",
-        "--steps", "PP-2a",
+        SUBSPACES, "--method", "own_methods:Slow", "--method", "k-means", "--n-seeds", "2",
+        "--steps", "PP-2a", "--n-trials", "4",
     )  # fmt: skip
     code = "from twinsolve.bench.cli import main; main()"
     command = [sys.executable, "-c", code, "cluster", *arguments, "--output", "killed"]
@@ -135,14 +152,14 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
     assert child.returncode == -signal.SIGKILL
     assert not (folder / "killed" / "clusters.parquet").exists()
     finished = {path: path.read_bytes() for path in (folder / "killed" / "runs").glob("*.json")}
-    assert 3 <= len(finished) < 20  # five trials of Slow, and of TSC with three settings
-    kept = sum(json.loads(text)["key"]["method"] != "TSC" for text in finished.values())
+    assert 3 <= len(finished) < 8  # four trials of two methods
+    kept = sum(json.loads(text)["key"]["method"] != "k-means" for text in finished.values())
     fits = (folder / "fits.log").read_text().splitlines()
     assert kept <= len(fits) <= kept + 1  # the last was perhaps under way
 
     assert run(*arguments, "--output", "killed").exit_code == 0
     after = (folder / "fits.log").read_text().splitlines()
-    assert len(after) - len(fits) == 5 - kept
+    assert len(after) - len(fits) == 4 - kept
     assert {path: path.read_bytes() for path in finished} == finished
     assert run(*arguments, "--output", "whole").exit_code == 0
     resumed, whole = (
@@ -201,6 +218,51 @@ def test_label_tuned_results_are_there_under_the_flag_alone(folder):
             assert ("TSC (labels)" in text) is bool(flag)
 
 
+def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
+    arguments = (
+        "own.npz", "--method", "own_methods:Broken", "--method", "own_methods:Misshapen",
+        "--method", "k-means", "--n-seeds", "2", "--steps", "PP-2a", "--output", "out",
+    )  # fmt: skip
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert "own_methods.py" in result.stderr  # where it was raised
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    assert (table[table.method == "k-means"].accuracy == 1).all()
+    failed = table[table.method == "own_methods:Broken"]
+    assert len(failed) == 2
+    assert failed.accuracy.isna().all()
+    assert set(failed.note) == {"failed: RuntimeError: no such luck"}
+    assert table[table.method == "own_methods:Misshapen"].note.str.startswith("failed").all()
+    summary = (folder / "out" / "summary.md").read_text()
+    assert "own_methods:Broken | - | PP-2a | failed: RuntimeError: no such luck |" in summary
+    assert len(list((folder / "out" / "runs").glob("*.json"))) == 1  # failures are tried again
+
+    assert run("own.npz", "--method", "own_methods:Broken", "--output", "alone").exit_code == 1
+    assert "no such luck" in (folder / "alone" / "summary.md").read_text()
+
+    (folder / "mended").touch()
+    assert run(*arguments).exit_code == 1
+    assert (folder / "tries.log").read_text() == "xxx"
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    assert table[table.method == "own_methods:Broken"].accuracy.notna().all()
+
+
+def test_data_of_another_content_are_clustered_anew(folder):
+    rng = np.random.default_rng(0)
+    for data in range(2):
+        content = {"fea": rng.integers(0, 255, (12, 1024)), "gnd": np.arange(12)[:, None] % 2 + 1}
+        (folder / "data").mkdir(exist_ok=True)
+        savemat(folder / "data" / "Yale_32x32.mat", content)
+        for _ in range(2):
+            problems._cached.cache_clear()
+            prepared.prepared.cache_clear()
+            cluster(
+                ["yale"], methods=["own_methods:Slow"], steps=["PP-2a"], n_seeds=1,
+                data_home="data", directory=folder / "runs",
+            )  # fmt: skip
+        assert len((folder / "fits.log").read_text().splitlines()) == data + 1
+
+
 @pytest.mark.parametrize("length", [0, 1000])
 def test_a_broken_data_file_is_named(folder, length):
     (folder / "data").mkdir()
@@ -228,7 +290,9 @@ def test_a_broken_data_file_is_named(folder, length):
         (("digits", "--steps", "PP-9"), "steps: must be among PP-1"),
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
-        (("digits", "--preset", "quick"), "preset: leaves no choice of DATA"),
+        (("digits", "--preset", "quick"), "preset: quick leaves no choice of DATA"),
+        (("--preset", "yaleb", "--n-trials", "3"), "preset: yaleb leaves no choice of --n-trials"),
+        (("--label-tuned",), "preset: quick leaves no choice of --label-tuned"),
     ],
 )
 def test_unknown_names_are_refused_with_what_is_allowed(folder, arguments, text):
@@ -250,7 +314,8 @@ def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
         "--n-seeds", "1", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    table = pd.read_parquet(folder / "out" / "clusters.parquet").set_index("steps")
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = table[table.selection != ""].set_index("steps")
     assert pd.isna(table.note["PP-2a"])
     assert table.note["PP-4"] == "left out above 10 points: needs a dense matrix"
     assert pd.isna(table.accuracy["PP-4"])
@@ -263,7 +328,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     def small(name):
         asked.append(name)
         return (
-            clusters_study([SUBSPACES], ["TSC"], n_trials=1),
+            clusters_study([SUBSPACES], ["TSC"], n_trials=1, figures={"a.png": draw_errors}),
             clusters_study(["own.npz"], ["TSC"], name="second", steps=["PP-2a"]),
         )
 
@@ -274,7 +339,10 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     for name in ("clusters", "second"):
         assert len(pd.read_parquet(folder / "results" / "cluster" / f"{name}.parquet"))
     summary = (folder / "results" / "cluster" / "summary.md").read_text()
-    assert summary.index("## clusters") < summary.index("## second")
+    assert summary.startswith("# twinsolve cluster --preset quick\n")
+    assert "\n\n## clusters\n\n" in summary
+    assert "\n\n![a.png](a.png)\n\n## second\n\n" in summary
+    assert "largest mean of (1 + s)" in summary
     assert run("--preset", "yaleb", "--n-seeds", "1").exit_code == 0
     assert (folder / "results" / "cluster-yaleb" / "settings.json").exists()
 
@@ -286,6 +354,6 @@ def test_help_and_list_explain():
         assert word in result.output
     result = run("--list")
     assert result.exit_code == 0
-    for word in ("digits", "SSC outliers", "learned", "PP-5", "quick"):
+    for word in ("digits", "SSC outliers", "learned", "PP-5", "quick", "scattering-D"):
         assert word in result.output
     assert cli.cluster.__doc__

@@ -102,6 +102,10 @@ def test_summary_and_figures_are_made_of_the_table(table, tmp_path):
     headings, lines = found.lines(rows)
     assert len(lines) == len(rows.groupby(["data", "method"]))
     assert {len(line) for line in lines} == {len(headings)}
+    by_hand = rows.assign(training_s=np.where(rows.n_iter > 0, 3.0, 0.0), ms_batch=0.5)
+    by_hand.loc[by_hand.tol == TIGHT, "ms_batch"] = 2.0
+    cell = headings.index("training, points solved")
+    assert {line[cell] for line in found.lines(by_hand)[1]} == {"", "1,500"}
     for name, draw in found.figures.items():
         draw(rows, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000

@@ -45,12 +45,15 @@ def test_every_recipe_segments_clean_sequences(options):
     assert list(dict.fromkeys(table.recipe)) == list(RECIPES)
     assert len(table) == len(RECIPES) * 4 * 2
     assert set(table.seed) == {3, 4}
-    clean = table[(table.sequence != "s3") & ~table.recipe.isin(BASELINES)]
+    # Points that are sums of others with weights >= 0 are few on these linear subspaces.
+    limited = {*BASELINES, "SSC nonnegative optimum 2F"}
+    clean = table[(table.sequence != "s3") & ~table.recipe.isin(limited)]
     assert (clean.error < 5).all()
     assert (table[table.sequence == "s3"].error > 10).all()
     assert table.error.between(0, 100).all()
     assert (table.seconds > 0).all()
-    certified = table[table.recipe.isin(["SSC optimum 2F", "LRR optimum 2F + 1"])]
+    certified = table[table.steps.str.contains("to a gap of 1e-4")]
+    assert len(certified) == 6 * 4 * 2
     assert (certified.gap.astype(float) <= 1e-4).all()
 
 

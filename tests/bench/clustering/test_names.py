@@ -8,12 +8,14 @@ from scipy.sparse import csr_array, issparse
 from twinsolve import solvers
 from twinsolve.bench import Method, register_method
 from twinsolve.bench.clustering import methods
-from twinsolve.bench.clustering.clusters import cluster_job
+from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
 from twinsolve.bench.clustering.features import check_features, features_of
+from twinsolve.bench.clustering.fitting import fit, quality
 from twinsolve.bench.clustering.methods import METHODS, code_of, estimator, find_method
 from twinsolve.bench.clustering.presets import find_preset
 from twinsolve.bench.clustering.problems import DATA, content_of, make_problem, trials_of
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
+from twinsolve.bench.clustering.study import Options
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
@@ -34,6 +36,18 @@ def test_outliers_are_no_cluster():
     problem = make_problem("synthetic:n_samples=10,n_subspaces=2,outliers=0.3")
     assert problem.n_clusters == 2
     assert (problem.labels == -1).sum() == 6
+
+
+def test_rows_of_outliers_count_for_no_error_of_coefficients():
+    method, X = METHODS["TSC"], np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [1, 1]])
+    labels = np.array([0, 0, 1, 1, -1])
+    fitted = fit(method, X, 2, 0, {"n_neighbors": 2})
+    C = abs(fitted.coef.toarray()[:4])
+    wrong = [C[i, labels != labels[i]].sum() / C[i].sum() for i in range(4)]
+    row = quality(method, fitted, X, labels)
+    assert C[:, 4].any()
+    assert row["subspace_error"] == pytest.approx(np.mean(wrong), rel=1e-12)
+    assert row["nonzeros"] == fitted.coef.nnz / 5
 
 
 def test_a_subset_is_seeded_and_keeps_images_with_points():
@@ -236,6 +250,32 @@ def test_a_method_is_registered_from_outside(monkeypatch):
 def test_unknown_methods_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
         find_method(name)
+
+
+def test_fits_are_repeated_only_where_the_seed_decides():
+    """Labels of the k-means step aside: what a method leaves is the same for every seed."""
+    X = features_of("unit", make_problem(SUBSPACES))
+    for name in ("SSC", "unrolled (objective)", "SENet", "deep self-expression"):
+        method = METHODS[name]
+        quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
+        coefs = [
+            np.asarray(fit(method, X, 2, seed, method.settings[0] | quick).coef @ np.eye(len(X)))
+            for seed in (0, 1)
+        ]
+        assert (coefs[0] != coefs[1]).any() == method.random
+    study = clusters_study(
+        [SUBSPACES],
+        ["TSC", "SENet"],
+        steps=["PP-2a"],
+        settings={"TSC": [{}], "SENet": [{"max_iter": 2}]},
+        n_trials=1,
+        n_fits=3,
+    )
+    seeds = study.run(Options(seed=5, n_seeds=2)).groupby("method").fit_seed.unique()
+    assert {name: found.tolist() for name, found in seeds.items()} == {
+        "TSC": [5],
+        "SENet": [5, 6, 7],
+    }
 
 
 def test_unknown_presets_are_refused():

@@ -9,7 +9,10 @@ from scipy.sparse import csr_array
 from sklearn.metrics import silhouette_score
 
 from twinsolve.bench.clustering import selection
+from twinsolve.bench.clustering.clusters import clusters_study
+from twinsolve.bench.clustering.presets import find_preset
 from twinsolve.bench.clustering.selection import select_settings, selection_score
+from twinsolve.bench.clustering.study import Options
 from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy, spectral_labels
@@ -150,6 +153,32 @@ def test_one_setting_for_all_trials_without_labels(table):
     assert (select_settings(shuffled).selection == marked.selection).all()
 
 
+def test_a_setting_that_failed_on_a_trial_is_not_chosen(table):
+    failed = (table.method == "SSC") & (table.settings == "x") & (table.trial == 1)
+    table.loc[failed, ["selection_score", "accuracy"]] = np.nan
+    table["note"] = np.where(failed, "failed: ValueError: no", None)
+    marked = select_settings(table)
+    chosen = marked[(marked.selection != "") & (marked.method == "SSC")]
+    assert set(chosen.settings) == {"y"}
+    only = select_settings(table[(table.method != "SSC") | (table.settings == "x")])
+    line = cluster_lines(only)[1][0]
+    assert line[5] == "failed: ValueError: no (1 of 2 trials)"
+    assert set(line[6:]) == {"-"}
+
+
+def test_settings_that_others_chose_with_labels_are_marked():
+    name = "synthetic:n_samples=10,n_subspaces=2"
+    study = clusters_study(
+        [name], ["TSC"], settings={"TSC": [{}]}, steps=["PP-2a"], n_trials=1, tuned=True
+    )
+    table = study.run(Options(n_seeds=1))
+    for lines in (study.lines, study.more["Solver quality"]):
+        assert lines(table)[1][0][2] == "TSC (labels)"
+    recipes = {study.name: study for study in find_preset("coil20")}["recipes"]
+    assert recipes.rule == ""
+    assert find_preset("coil20")[0].rule == selection.RULE
+
+
 def test_label_tuned_rows_are_added_and_marked(table):
     marked = select_settings(table, label_tuned=True)
     tuned = marked[marked.selection == "labels"]
@@ -169,6 +198,11 @@ def test_summary_by_hand(table):
     headings, lines = quality_lines(select_settings(table))
     assert all(len(line) == len(headings) for line in lines)
     assert [line[4] for line in lines] == ["1.00", "1.00"]
+    table.loc[table.method == "B", "fit_seconds"] *= 3
+    table.loc[table.settings == "y", "fit_seconds"] *= 2
+    for tuned, ratios in ((False, ["1.00", "3.00"]), (True, ["1.00", "3.00", "2.00", "6.00"])):
+        _, lines = quality_lines(select_settings(table, label_tuned=tuned))
+        assert [line[4] for line in lines] == ratios
     ours = table.method == "SSC"
     found = {"distance": 0.25, "cosine": 0.5, "support_f1": 0.75, "objective_gap": 0.01}
     for column, value in found.items():

@@ -17,7 +17,7 @@ from twinsolve.bench.clustering.out_of_sample import (
 from twinsolve.bench.clustering.phase import phase_study
 from twinsolve.bench.clustering.scaling import scaling_study
 from twinsolve.bench.clustering.self_expressive import NETWORK, SOLVED, self_expressive_study
-from twinsolve.bench.clustering.splits import NOISY, at_hand, shuffled_points
+from twinsolve.bench.clustering.splits import NOISY, at_hand, contents, shuffled_points
 from twinsolve.bench.clustering.study import Options
 from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.unrolled.clustering import (
@@ -55,6 +55,11 @@ def test_held_out_points(tmp_path, monkeypatch):
     assert (gap[["SSC", "EnSC"]] <= 1e-6).all()
     assert (gap[["unrolled, K = 10", "SENet"]] > 1e-6).all()
     assert gap[["OMP", "LSR", "LRSC", "TSC"]].isna().all()
+    assert study.lines(table)[1][0][-3:] == ("1.00", "1.00", "1.00")
+    by_split = table.pivot(index="seed", columns="method", values="fit_s")
+    ratio = (by_split.TSC / by_split[REFERENCE]).median()
+    line = next(line for line in study.lines(table)[1] if line[1] == "TSC")
+    assert line[-3] == f"{ratio:.2f}"
     check_outputs(study, table, tmp_path)
 
 
@@ -86,7 +91,17 @@ def test_points_are_shuffled_by_seed_and_sets_without_files_are_not_at_hand(tmp_
     assert (first[0] == again[0]).all()
     assert (first[1] != other[1]).any()
     assert sorted(first[1]) == sorted(other[1])
-    assert at_hand(["digits", "coil20", NOISY], str(tmp_path)) == ["digits", NOISY]
+    names = ["digits", "coil20", NOISY]
+    assert at_hand(names, str(tmp_path)) == ["digits", NOISY]
+    (tmp_path / "COIL20.mat").write_bytes(b"no images")  # it is not read
+    assert at_hand(names, str(tmp_path)) == names
+    first = contents(names, str(tmp_path))
+    assert [name for name in names if first[name]] == ["coil20"]
+    (tmp_path / "COIL20.mat").write_bytes(b"others")
+    assert contents(names, str(tmp_path))["coil20"] != first["coil20"]
+    (tmp_path / "hopkins155" / "a").mkdir(parents=True)
+    (tmp_path / "hopkins155" / "a" / "a_truth.mat").write_bytes(b"a")
+    assert contents(["hopkins"], str(tmp_path))["hopkins"]
 
 
 def test_the_network_beside_its_problem(tmp_path):
@@ -98,6 +113,9 @@ def test_the_network_beside_its_problem(tmp_path):
         assert by_method[name].max()[SOLVED] == pytest.approx(1, abs=1e-12)
         assert by_method[name].min()[NETWORK] > 1
     assert set(table.seed) == {0, 1}
+    headings, lines = study.lines(table)
+    assert headings[-1] == "time / solved"
+    assert {line[-1] for line in lines if line[1] == SOLVED} == {"1.00"}
     check_outputs(study, table, tmp_path)
 
 
@@ -128,6 +146,9 @@ def test_time_against_the_number_of_points(tmp_path):
     assert (table[table.method == "SSC, certified"].ratio == 1).all()
     assert (table.seconds > 0).all()
     assert table.groupby("method").n_points.nunique().eq(2).all()
+    by_hand = table.assign(seconds=table.n_points / 25.0, ratio=2.0)
+    assert {line[1:] for line in study.lines(by_hand)[1]} == {("2", "2", "2")}
+    assert study.lines(by_hand)[0][1:] == ("time / SSC at 50", "time / SSC at 100", "growth")
     check_outputs(study, table, tmp_path)
 
 
