@@ -66,6 +66,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "high_pass_values": {"smoothed": POINTS, "values": POINTS, "omega": ANY},
     "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
     "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},
+    "keep_largest": {"coef": SQUARE, "n_entries": 1},
     "ksvd": {"Y": POINTS, "n_atoms": 3, "n_nonzero": 1, "n_iter": 2},
     "l2_boosting": {"smoother": SQUARE, "values": POINTS, "n_iter": 2, "shrinkage": 0.5},
     "lam_from_alpha": {"X": POINTS, "alpha": 2.0},
@@ -96,6 +97,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "minimize_energy": ENERGY | {"tol": 1e-6, "max_iter": 1000},
     "nadaraya_watson": KERNEL | {"values": POINTS},
     "nadaraya_watson_residual": KERNEL | {"values": POINTS, "estimate": POINTS},
+    "nearest_rows_affinity": {"coef": SQUARE, "n_neighbors": 1},
     "neutreno_fixed_point": {
         "f": POINTS, "A": STOCHASTIC, "lam": 0.5, "tol": 1e-6, "max_iter": 1000,
     },
