@@ -256,6 +256,8 @@ def test_fused_attention_of_widths_far_apart_builds_no_large_matrix():
     for n_keys, kernels in ((256, set()), (257, {BLOCKED})):
         q, k, v = torch.randn(256, 32), torch.randn(n_keys, 32), torch.randn(n_keys, 16)
         assert dispatched_attention(lambda x=(q, k, v): fused_attention(*x)) == kernels
+    q, k, v = torch.randn(256, 16), torch.randn(257, 16), torch.randn(257, 32)
+    assert dispatched_attention(lambda: fused_attention(q, k, v)) == {FUSED}
 
 
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (257, 3), (3, 515), (300, 600)])

@@ -30,7 +30,8 @@ def fused_attention(
     not lie side by side in memory silently send it to an implementation that builds the N x N
     matrix; widths are padded with zeros here, dimensions added, and features copied. Zeros change
     no dot product, but cost as much as numbers: without mask on the CPU, widths far apart take
-    faster ways, up to 256 x 256 pairs through their matrix, others through blocks of queries.
+    faster ways, up to 256 x 256 pairs through their matrix, and more of them, where values are the
+    narrower ones, through blocks of queries.
 
     Parameters
     ----------
@@ -52,7 +53,8 @@ def fused_attention(
     if mask is None and not is_causal and _padding_is_slower(q, k, v):
         if q.shape[-2] * k.shape[-2] <= _SMALL_MATRIX:
             return torch.softmax((scale * q) @ k.mT, dim=-1) @ v
-        return blocked_attention(scale * q, k, v)
+        if q.shape[-1] > v.shape[-1]:
+            return blocked_attention(scale * q, k, v)
     width, n_values = max(q.shape[-1], v.shape[-1]), v.shape[-1]
     missing = max(0, 4 - max(q.ndim, v.ndim))
     if mask is not None and mask.ndim > 2:
