@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from ...datasets.root import data_root
-from ...solvers.clustering.spectral import spectral_labels_by_seed
+from ...solvers.clustering.spectral import embed_graph
 from ...solvers.solution import Array
+from .best import best_lines
 from .features import check_features
 from .fitting import QUALITY, Fitted, fit, quality, warm_up
 from .held_out import held_out_labels, split_rows
@@ -21,7 +22,7 @@ from .judging import connectivity_of, scores, scores_apart
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .prepared import keep_features_in, prepare, prepared
 from .problems import Problem, content_of, reads_files, trials_of
-from .selection import RULE, select_settings, selection_score
+from .selection import RULE, score_of, select_settings
 from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
 from .study import Job, JobFailed, Options, Study, run_jobs
 from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines
@@ -110,6 +111,7 @@ def clusters_study(
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
+        "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
         "Distance to the certified solution": distance_lines,
     }
@@ -256,14 +258,15 @@ def _by_graph(
         start = time.process_time()
         affinity = fitted.affinity if chain == OWN else affinity_of(chain, fitted.coef, n_clusters)
         made = time.process_time()
-        found = spectral_labels_by_seed(affinity, n_clusters, seeds)
+        graph = embed_graph(affinity, n_clusters)
+        found = [graph.kmeans(seed) for seed in seeds]
         cut = time.process_time()
         of_chain = {
             "steps": chain,
             "steps_seconds": made - start,
             "spectral_seconds": (cut - made) / len(seeds),
             "connectivity": connectivity_of(affinity, true),
-            "selection_score": selection_score(affinity, found[0], n_clusters),
+            "selection_score": score_of(graph, found[0], n_clusters),
         }
         rows += [of_chain | {"seed": seed} for seed in seeds]
         labels += found

@@ -4,16 +4,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from scipy.stats import entropy
 from sklearn.metrics import silhouette_score
 from sklearn.preprocessing import normalize
 
 from ...solvers.clustering.spectral import (
+    EmbeddedGraph,
     check_affinity,
     check_n_clusters,
-    leading_eigenvectors,
-    spectral_labels,
+    embed_graph,
 )
 from ...solvers.solution import Array
 
@@ -82,12 +81,19 @@ def selection_score(
     A = check_affinity(affinity)
     if check_n_clusters(n_clusters, A.shape[0]) == 1:
         return 0.0
-    labels = spectral_labels(A, n_clusters, random_state=0) if labels is None else labels
+    graph = embed_graph(A, n_clusters)
+    return score_of(graph, graph.kmeans(0) if labels is None else labels, n_clusters)
+
+
+def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
+    """`selection_score` of the clusters of an embedded graph."""
     clusters = np.unique(np.asarray(labels), return_inverse=True)[1]
-    if clusters.shape != (A.shape[0],):
-        raise ValueError(f"labels: must be one for each of {A.shape[0]} samples")
+    if clusters.shape != graph.connected.shape:
+        raise ValueError(f"labels: must be one for each of {len(graph.connected)} samples")
+    if n_clusters == 1:
+        return 0.0
     balance = entropy(np.bincount(clusters)) / np.log(n_clusters)
-    return float(min(balance, 1.0) * (1 + _silhouette(A, clusters, n_clusters)) / 2)
+    return float(min(balance, 1.0) * (1 + _silhouette(graph, clusters, n_clusters)) / 2)
 
 
 def select_settings(table: pd.DataFrame, *, label_tuned: bool = False) -> pd.DataFrame:
@@ -120,21 +126,19 @@ def _chosen(table: pd.DataFrame, column: str) -> Array:
     return np.asarray(keys.isin(best))
 
 
-def _silhouette(A: Array | csr_array, clusters: Array, n_clusters: int) -> float:
+def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float:
     """Of the connected points, or a seeded sample of them; -1 where there is none."""
-    part = connected_components(A, directed=False)[1]
-    size = np.bincount(part)
-    inside = np.flatnonzero(size[part] > 1)
-    n_parts, n_found = (size > 1).sum(), len(np.unique(clusters[inside]))
-    if n_parts > n_clusters or len(inside) <= n_clusters or n_found < 2:
+    clusters = clusters[graph.connected]
+    n_parts = len(np.unique(graph.part))
+    if n_parts > n_clusters or len(clusters) <= n_clusters or len(np.unique(clusters)) < 2:
         return -1.0
-    if n_parts == n_clusters:
-        embedding = np.eye(n_parts)[np.unique(part[inside], return_inverse=True)[1]]
+    if graph.embedding is None:
+        embedding = np.eye(n_parts)[graph.part]
     else:
-        embedding = normalize(leading_eigenvectors(A[inside][:, inside], n_clusters)[1])
-    if len(inside) > _SAMPLE:
-        chosen = np.random.default_rng(0).choice(len(inside), _SAMPLE, replace=False)
-        embedding, inside = embedding[chosen], inside[chosen]
-        if len(np.unique(clusters[inside])) < 2:
+        embedding = normalize(graph.embedding)
+    if len(clusters) > _SAMPLE:
+        chosen = np.random.default_rng(0).choice(len(clusters), _SAMPLE, replace=False)
+        embedding, clusters = embedding[chosen], clusters[chosen]
+        if len(np.unique(clusters)) < 2:
             return -1.0
-    return float(silhouette_score(embedding, clusters[inside]))
+    return float(silhouette_score(embedding, clusters))

@@ -18,7 +18,7 @@ from ..solution import Array, check_dense_or_sparse, check_integer
 
 _N_INIT = 20
 _DENSE_ROWS = 200
-_RESTARTS, _BASIS = 50, 100
+_RESTARTS, _BASIS = 15, 100
 _ASYMMETRY = 1e-5
 
 
@@ -77,7 +77,7 @@ def spectral_labels(
         raise ValueError(f"assign_labels: must be 'kmeans' or 'cluster_qr', got {assign_labels!r}")
     graph = embed_graph(affinity, n_clusters)
     if assign_labels == "kmeans":
-        return graph.labels(partial(_kmeans, random_state=random_state))
+        return graph.kmeans(random_state)
     return graph.labels(_cluster_qr)
 
 
@@ -94,7 +94,7 @@ def spectral_labels_by_seed(
         As `spectral_labels`.
     """
     graph = embed_graph(affinity, n_clusters)
-    return [graph.labels(partial(_kmeans, random_state=seed)) for seed in seeds]
+    return [graph.kmeans(seed) for seed in seeds]
 
 
 def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 10) -> int:
@@ -161,6 +161,10 @@ class EmbeddedGraph:
         labels = np.full(len(self.connected), most, dtype=np.int32)
         labels[self.connected] = found
         return labels
+
+    def kmeans(self, random_state: int | np.random.RandomState | None) -> Array:
+        """Labels of all points by k-means of the unit rows of the embedding."""
+        return self.labels(partial(_kmeans, random_state=random_state))
 
 
 def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int) -> EmbeddedGraph:

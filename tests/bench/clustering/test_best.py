@@ -1,0 +1,43 @@
+"""The best learned method beside the best solved one."""
+
+import numpy as np
+import pandas as pd
+
+from twinsolve.bench.clustering.best import best_lines
+
+
+def rows(family, method, accuracies, **more):
+    about = {"data": "d", "features": "unit", "steps": "PP-4", "selection": "label-free"}
+    return [
+        about | {"family": family, "method": method, "fit_seed": 0, "seed": i, "accuracy": a} | more
+        for i, a in enumerate(accuracies)
+    ]
+
+
+def line(*groups):
+    found = best_lines(pd.DataFrame([row for group in groups for row in group]))[1]
+    return found[0] if found else None
+
+
+def test_the_best_of_each_family_and_who_is_ahead():
+    learned, worse = rows("learned", "A", [0.9, 0.92]), rows("learned", "B", [0.5, 0.5])
+    solved, baseline = rows("solved", "S", [0.86, 0.88]), rows("baseline", "N", [0.99, 0.99])
+    expected = ("A", "9.00 ± 1.00", "S", "13.00 ± 1.00", "N", "1.00 ± 0.00", "+4.00", "yes")
+    assert line(worse, learned, solved, baseline)[3:] == expected
+    # Ahead by 1.9 with deviations of 1 each is within the spread.
+    assert line(rows("learned", "A", [0.879, 0.899]), solved)[-2:] == ("+1.90", "no")
+    assert line(rows("learned", "A", [0.5, 0.5]), solved)[-2:] == ("-37.00", "no")
+
+
+def test_settings_chosen_with_labels_other_steps_and_failures_do_not_count():
+    solved = rows("solved", "S", [0.8])
+    tuned = rows("learned", "A", [0.99], selection="labels")
+    other = rows("learned", "A", [0.99], steps="PP-2a")
+    failed = rows("learned", "B", [np.nan])
+    assert line(solved, tuned, other, failed) is None
+    assert line(solved, tuned, rows("learned", "A", [0.7]))[3:5] == ("A", "30.00 ± 0.00")
+
+
+def test_deviations_are_over_seeds_of_means_over_trials():
+    learned = [r | {"trial": t} for t in (0, 1) for r in rows("learned", "A", [0.6 + 0.2 * t])]
+    assert line(learned, rows("solved", "S", [0.5]))[4] == "30.00 ± 0.00"
