@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import eigh
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -106,17 +107,36 @@ class KSubspaces(ClusterMixin, BaseEstimator):
                 bases[cluster] = _principal(X[labels == cluster], bases[cluster])
             previous, labels = labels, _distances(X, bases).argmin(axis=1)
             n_iter += 1
-        return float(_distances(X, bases).min(axis=1).sum()), labels, bases, n_iter
+        inertia = sum(_residual(X[labels == c], basis) for c, basis in enumerate(bases))
+        return inertia, labels, bases, n_iter
 
 
 def _principal(points: Array, basis: Array) -> Array:
-    """Leading right singular vectors of `points`; too few points keep the rest of `basis`."""
-    leading = np.linalg.svd(points, full_matrices=False)[2][: len(basis)]
+    """Leading directions; the objective is the smallest up to rounding relative to ``|points|^2``.
+
+    They come from the smaller Gram matrix. Directions that it cannot tell from zero stay as in
+    `basis`.
+    """
+    wide = points.shape[0] < points.shape[1]
+    gram = points @ points.T if wide else points.T @ points
+    first = max(len(gram) - len(basis), 0)
+    if not len(gram):
+        return basis
+    values, vectors = eigh(gram, subset_by_index=[first, len(gram) - 1])
+    known = values > len(gram) * np.finfo(gram.dtype).eps * values[-1]
+    leading = vectors.T[known][::-1]
+    if wide:
+        leading = leading @ points / np.sqrt(values[known][::-1, None])
     completed = np.linalg.qr(np.vstack([leading, basis]).T)[0].T
     return completed[: len(basis)]
 
 
 def _distances(X: Array, bases: Array) -> Array:
-    """Squared distance of each row to each subspace, shape (n_samples, n_clusters)."""
-    residuals = [X - (X @ basis.T) @ basis for basis in bases]
-    return np.stack([(r * r).sum(axis=1) for r in residuals], axis=1)
+    """``|x|^2 - |B x|^2`` of all points and subspaces, up to rounding relative to ``|x|^2``."""
+    inside = (X @ bases.reshape(-1, X.shape[1]).T).reshape(len(X), *bases.shape[:2])
+    return np.maximum((X * X).sum(axis=1)[:, None] - (inside * inside).sum(axis=2), 0)
+
+
+def _residual(X: Array, basis: Array) -> float:
+    residual = X - (X @ basis.T) @ basis
+    return float((residual * residual).sum())
