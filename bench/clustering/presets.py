@@ -62,9 +62,10 @@ def coil20() -> tuple[Study, ...]:
             ["coil20"],
             methods,
             about=f"COIL-20 by every method, settings chosen without labels. {_DESIGN}",
-            features=("unit",),
+            features=("unit-pca-200",),
             steps=_IMAGE_STEPS,
-            n_fits=3,
+            settings=_fewer(),
+            n_fits=2,
             figures={"errors.png": draw_errors},
         ),
         clusters_study(
