@@ -51,6 +51,8 @@ def test_a_trial_runs_every_recipe_on_every_seed(data_home):
     assert (rows.seconds > 0).all()
     assert rows[rows.tuned].recipe.unique().tolist() == ["LSR, SVD and power"]
     assert (rows[rows.recipe == "SSC optimum"].error == 0).all()
+    more = pd.DataFrame(cluster_faces(list(range(6)), [0], data_home))
+    assert set(rows.recipe) - set(more.recipe) == {"SSC ADMM, circulated"}
 
 
 def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
