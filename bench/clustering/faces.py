@@ -57,8 +57,9 @@ def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: i
         "Extended Yale B, 48 x 42 pixels: SSC with sparse outliers, solved to its optimum and by "
         "the ADMM of the literature, and LSR. The ADMM stops after 150 iterations, or where "
         "max |Z - C| < 2e-4, which is not the optimum: on 10 subjects its objective lies about 1 % "
-        "above; its circulated variant runs on up to 5 subjects. Times are processor seconds of one "
-        "thread over those of the optimum on the same trial; PP-2a and PP-4 start from unit rows.",
+        "above; its circulated variant runs on up to 5 subjects. Times are processor seconds of "
+        "one thread over those of the optimum on the same trial; PP-2a and PP-4 start from unit "
+        "rows.",
         partial(run_faces, n_subjects=tuple(n_subjects), n_trials=n_trials),
         summarize_faces,
     )
