@@ -130,8 +130,7 @@ def cluster(
 
 
 def _print_study(study: "Study", table: "pd.DataFrame") -> None:
-    for title, lines in {study.name: study.lines, **study.more}.items():
-        headings, rows = lines(table)
+    for title, (headings, rows) in {study.name: study.lines(table), **study.further(table)}.items():
         for first, group in groupby(rows, key=lambda row: row[0]):
             console().print(_pretty(f"{title}: {first}", (headings[1:], [r[1:] for r in group])))
 

@@ -155,7 +155,7 @@ def manifolds() -> tuple[Study, ...]:
             + ["manifolds:n_samples=60,n_manifolds=3,shape='roll',curvature=0.5"],
             list(METHODS),
             about=f"Every method on closed curved manifolds and on rolled sheets. {_DESIGN}",
-            settings=_at_gammas(50.0, 5.0),
+            settings=_at_gammas(50.0, 5.0) | {"k-subspaces": [{"dimension": 4}, {"dimension": 2}]},
             n_trials=3,
             n_fits=2,
             figures={"errors.png": draw_errors},

@@ -39,8 +39,8 @@ def write_studies(
             draw(table, directory / name)
         lines += [f"## {study.name}", "", study.about, ""]
         lines += [*markdown(*study.lines(table)), ""]
-        for heading, more in study.more.items():
-            lines += [f"### {heading}", "", *markdown(*more(table)), ""]
+        for heading, (headings, rows) in study.further(table).items():
+            lines += [f"### {heading}", "", *markdown(headings, rows), ""]
         lines += [line for name in study.figures for line in (f"![{name}]({name})", "")]
     write_summary(title, lines[:-1], provenance(settings), directory)
 

@@ -50,6 +50,11 @@ class Study:
     more: Mapping[str, Callable[[pd.DataFrame], Lines]] = field(default_factory=dict)
     rule: str = ""
 
+    def further(self, table: pd.DataFrame) -> dict[str, Lines]:
+        """The further summary tables that have anything to say, by their titles."""
+        found = {title: lines(table) for title, lines in self.more.items()}
+        return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
+
 
 class JobFailed(Exception):
     """A job whose failure is a result of its own: `rows` tell it.

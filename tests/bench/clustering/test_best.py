@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.clustering.best import best_lines
+from twinsolve.bench.clustering.clusters import clusters_study
 
 
 def rows(family, method, accuracies, **more):
@@ -41,3 +42,12 @@ def test_settings_chosen_with_labels_other_steps_and_failures_do_not_count():
 def test_deviations_are_over_seeds_of_means_over_trials():
     learned = [r | {"trial": t} for t in (0, 1) for r in rows("learned", "A", [0.6 + 0.2 * t])]
     assert line(learned, rows("solved", "S", [0.5]))[4] == "30.00 ± 0.00"
+
+
+def test_a_study_shows_it_only_where_both_families_ran():
+    study = clusters_study(["digits"], ["SSC"])
+    both = pd.DataFrame(rows("learned", "A", [0.9]) + rows("solved", "S", [0.8]))
+    both = both.assign(trial="0", settings="", fit_seconds=1.0, memory_mib=1.0, gap_max=0.0)
+    title = "Best learned beside best solved, by the same steps"
+    assert study.further(both)[title] == best_lines(both)
+    assert title not in study.further(both[both.family == "solved"])
