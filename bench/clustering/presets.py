@@ -216,7 +216,7 @@ def _large(data: str, name: str, about: str, settings: Settings, **more: Any) ->
         list(settings),
         name=name,
         about=about,
-        features=("unit-pca-200", "unit-scattering-200"),
+        features=("unit-pca-200",),
         steps=("PP-2a", "PP-2b, PP-2a", "keep-largest n=3"),
         settings=settings,
         figures={f"{name}-errors.png": draw_errors},
