@@ -35,7 +35,7 @@ def draw_errors(table: pd.DataFrame, path: Path) -> None:
         ax.set_xlabel("error in %, mean and std over seeds")
         ax.grid(alpha=0.3)
     axes[0].set_yticks(range(len(methods)), methods)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(methods) - 0.5, -0.5)
     handles = {
         label: handle
         for ax in axes
