@@ -92,12 +92,13 @@ def hopkins() -> tuple[Study, ...]:
 def yaleb() -> tuple[Study, ...]:
     """Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."""
     from .coefficient_figure import coefficient_study
-    from .faces import faces_study
+    from .faces import admm_study, faces_study
     from .out_of_sample import out_of_sample_study
 
     methods = [name for name in METHODS if name not in _JOINT]
     return (
         faces_study(),
+        admm_study(),
         clusters_study(
             ["yaleb-10", "yaleb-38"],
             methods,
@@ -132,8 +133,7 @@ def synthetic() -> tuple[Study, ...]:
             list(METHODS),
             about="Every method on unions of random, affine and close subspaces.",
             settings=_at_gammas(50.0, 5.0),
-            n_trials=3,
-            n_fits=2,
+            n_trials=2,
             figures={"errors.png": draw_errors},
         ),
         phase_study(n_draws=2),
