@@ -57,6 +57,35 @@ def test_errors_quoted_stand_in_the_committed_results():
         assert re.search(rf"\| {re.escape(recipe)} \| .* \| all \| {cells} \|", summary), recipe
 
 
+def test_clusters_quoted_stand_in_the_committed_results():
+    data = {
+        "Yale B, 10": ("yaleb", "yaleb-10"),
+        "Yale B, 38": ("yaleb", "yaleb-38"),
+        "COIL-20": ("coil20", "coil20"),
+        "digits": ("manifolds", "digits"),
+        "curves, 0.5": ("manifolds", "manifolds:n_samples=60,n_manifolds=4,curvature=0.5"),
+        "curves, 1.0": ("manifolds", "manifolds:n_samples=60,n_manifolds=4,curvature=1.0"),
+        "rolls": ("manifolds", "manifolds:n_samples=60,n_manifolds=3,shape='roll'"),
+    }
+    quoted = re.findall(rf"^\| ({'|'.join(data)}) \| (.*) \|$", README, re.M)
+    assert {name for name, _ in quoted} == set(data)
+    for name, cells in quoted:
+        preset, source = data[name]
+        summary = (ROOT / f"docs/results/cluster-{preset}/summary.md").read_text()
+        row = rf"^\| {re.escape(source)}[^|]* \| [^|]+ \| {re.escape(cells)} \|$"
+        assert re.search(row, summary, re.M), (name, cells)
+
+
+def test_faces_quoted_stand_in_the_committed_results():
+    summary = (ROOT / "docs/results/cluster-yaleb/summary.md").read_text()
+    quoted = re.findall(r"^\| (\d+) \| (\d+) \| (SSC [\w ,]+) \| (.*) \|$", README, re.M)
+    assert len(quoted) == 12
+    for count, trials, recipe, numbers in quoted:
+        error, time = numbers.split(" | ")
+        row = rf"^\| {count} \| {trials} \| {recipe} \| [^|]+ \| {error} \| .* \| {time} \|$"
+        assert re.search(row, summary, re.M), (count, recipe)
+
+
 def test_filters_quoted_stand_in_the_committed_results():
     summary = (ROOT / "docs/results/speed-filters/summary.md").read_text()
     cases = "nlm|bilateral|regression|lle"

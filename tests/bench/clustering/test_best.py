@@ -10,7 +10,10 @@ from twinsolve.bench.clustering.clusters import clusters_study
 def rows(family, method, accuracies, **more):
     about = {"data": "d", "features": "unit", "steps": "PP-4", "selection": "label-free"}
     return [
-        about | {"family": family, "method": method, "fit_seed": 0, "seed": i, "accuracy": a} | more
+        about
+        | {"family": family, "method": method, "fit_seed": 0, "trial": "0"}
+        | {"seed": i, "accuracy": a}
+        | more
         for i, a in enumerate(accuracies)
     ]
 
@@ -23,11 +26,21 @@ def line(*groups):
 def test_the_best_of_each_family_and_who_is_ahead():
     learned, worse = rows("learned", "A", [0.9, 0.92]), rows("learned", "B", [0.5, 0.5])
     solved, baseline = rows("solved", "S", [0.86, 0.88]), rows("baseline", "N", [0.99, 0.99])
-    expected = ("A", "9.00 ± 1.00", "S", "13.00 ± 1.00", "N", "1.00 ± 0.00", "+4.00", "yes")
+    expected = (
+        "A",
+        "9.00 ± 1.00",
+        "S",
+        "13.00 ± 1.00",
+        "N",
+        "1.00 ± 0.00",
+        "+4.00",
+        "yes",
+        "1 of 1",
+    )
     assert line(worse, learned, solved, baseline)[3:] == expected
     # Ahead by 1.9 with deviations of 1 each is within the spread.
-    assert line(rows("learned", "A", [0.879, 0.899]), solved)[-2:] == ("+1.90", "no")
-    assert line(rows("learned", "A", [0.5, 0.5]), solved)[-2:] == ("-37.00", "no")
+    assert line(rows("learned", "A", [0.879, 0.899]), solved)[-3:] == ("+1.90", "no", "1 of 1")
+    assert line(rows("learned", "A", [0.5, 0.5]), solved)[-3:] == ("-37.00", "no", "0 of 1")
 
 
 def test_settings_chosen_with_labels_other_steps_and_failures_do_not_count():
@@ -40,14 +53,20 @@ def test_settings_chosen_with_labels_other_steps_and_failures_do_not_count():
 
 
 def test_deviations_are_over_seeds_of_means_over_trials():
-    learned = [r | {"trial": t} for t in (0, 1) for r in rows("learned", "A", [0.6 + 0.2 * t])]
-    assert line(learned, rows("solved", "S", [0.5]))[4] == "30.00 ± 0.00"
+    def trials(family, method, accuracies):
+        return [
+            r for t, a in enumerate(accuracies) for r in rows(family, method, [a], trial=str(t))
+        ]
+
+    found = line(trials("learned", "A", [0.6, 0.8]), trials("solved", "S", [0.7, 0.5]))
+    assert found[4] == "30.00 ± 0.00"
+    assert found[-3:] == ("+10.00", "yes", "1 of 2")
 
 
 def test_a_study_shows_it_only_where_both_families_ran():
     study = clusters_study(["digits"], ["SSC"])
     both = pd.DataFrame(rows("learned", "A", [0.9]) + rows("solved", "S", [0.8]))
-    both = both.assign(trial="0", settings="", fit_seconds=1.0, memory_mib=1.0, gap_max=0.0)
+    both = both.assign(settings="", fit_seconds=1.0, memory_mib=1.0, gap_max=0.0)
     title = "Best learned beside best solved, by the same steps"
     assert study.further(both)[title] == best_lines(both)
     assert title not in study.further(both[both.family == "solved"])
