@@ -133,7 +133,7 @@ def synthetic() -> tuple[Study, ...]:
             list(METHODS),
             about="Every method on unions of random, affine and close subspaces.",
             settings=_at_gammas(50.0, 5.0),
-            n_trials=2,
+            n_trials=1,
             figures={"errors.png": draw_errors},
         ),
         phase_study(n_draws=2),
@@ -177,7 +177,6 @@ def large(data: str = "cifar10", n_fit_points: int = 3000) -> tuple[Study, ...]:
     """The 50,000 training images of CIFAR-10, without any matrix of all pairs of them."""
     scalable: Settings = {
         "SSC": [{"gamma": 20.0, "tol": 1e-2}],
-        "EnSC": [{"gamma": 20.0, "l1_ratio": 0.9, "tol": 1e-2}],
         "OMP": [{"n_nonzero": 5}],
         "kNN graph": [{"n_neighbors": 5}],
         "k-means": [{}],
@@ -188,7 +187,7 @@ def large(data: str = "cifar10", n_fit_points: int = 3000) -> tuple[Study, ...]:
         "OMP": [{"n_nonzero": 5}],
         "kNN graph": [{"n_neighbors": 5}],
         "unrolled (objective)": [{"gamma": 20.0}],
-        "SENet": [{"max_iter": 2000, "batch_size": 200}],
+        "SENet": [{"max_iter": 1000, "batch_size": 200}],
         "k-means": [{}],
     }
     return (
@@ -217,7 +216,7 @@ def _large(data: str, name: str, about: str, settings: Settings, **more: Any) ->
         name=name,
         about=about,
         features=("unit-pca-200",),
-        steps=("PP-2a", "PP-2b, PP-2a", "keep-largest n=3"),
+        steps=("PP-2a", "keep-largest n=3"),
         settings=settings,
         figures={f"{name}-errors.png": draw_errors},
         **more,
