@@ -133,7 +133,7 @@ def synthetic() -> tuple[Study, ...]:
             list(METHODS),
             about="Every method on unions of random, affine and close subspaces.",
             settings=_at_gammas(50.0, 5.0),
-            n_trials=1,
+            n_trials=2,
             figures={"errors.png": draw_errors},
         ),
         phase_study(n_draws=2),
