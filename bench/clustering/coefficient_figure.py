@@ -150,9 +150,8 @@ def draw_coefficients(table: pd.DataFrame, path: Path) -> None:
     for axes in grid[-1]:
         axes.set_xlabel("points, sorted by class", fontsize=9)
     images = [axes.images[0] for axes in grid.ravel()]
-    bar = figure.colorbar(images[0], ax=grid, shrink=0.5, pad=0.02, ticks=[0, 1])
-    bar.set_ticklabels(["0", f"{100 * _QUANTILE:.0f} % quantile"])
-    bar.set_label("|c|, relative to the panel's own scale", labelpad=-30)
+    bar = figure.colorbar(images[0], ax=grid, shrink=0.8, pad=0.02, ticks=[0, 1])
+    bar.set_label(f"|c| / the panel's {100 * _QUANTILE:.0f} % quantile", fontsize=9)
     figure.savefig(path, dpi=150)
 
 
