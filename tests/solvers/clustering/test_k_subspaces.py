@@ -50,3 +50,16 @@ def test_clusters_with_fewer_points_than_dimensions():
     assert model.inertia_ == pytest.approx(0, abs=1e-12)
     for basis in model.bases_:
         assert_allclose(basis @ basis.T, np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_features", [3, 200])  # fewer and more than the points of a cluster
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_directions_leave_what_the_singular_values_say(n_features, dtype):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((40, n_features)) * np.logspace(0, -3, n_features)).astype(dtype)
+    model = KSubspaces(1, dimension=2, n_init=1, random_state=0).fit(X)
+    values = np.linalg.svd(X.astype(np.float64), compute_uv=False)
+    rounding = 40 * np.finfo(dtype).eps * (values**2).sum()
+    assert model.inertia_ == pytest.approx((values[2:] ** 2).sum(), abs=rounding)
+    eye = model.bases_[0] @ model.bases_[0].T
+    assert_allclose(eye, np.eye(2), atol=40 * np.finfo(dtype).eps)
