@@ -23,4 +23,5 @@ def progress(description: str) -> Callable[[Iterable, int], Iterable]:
 def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
     top = "| " + " | ".join(headings) + " |"
     rule = "|" + "---|" * len(tuple(headings))
-    return [top, rule, *("| " + " | ".join(line) + " |" for line in lines)]
+    cells = ([cell.replace("|", r"\|") for cell in line] for line in lines)
+    return [top, rule, *("| " + " | ".join(line) + " |" for line in cells)]

@@ -1,6 +1,7 @@
 """Points of the learned-against-solved studies, in the order by which they are split."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from .problems import content_of, is_at_hand, make_problem, trials_of
 SUBSPACES = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.2"
 NOISY = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.6"
 FEATURES = "unit-pca-100"
+_WIDTH = 36
 
 
 def shuffled_points(data: str, *, seed: int, data_home: str | None = None) -> tuple[Array, Array]:
@@ -38,6 +40,6 @@ def contents(names: Sequence[str], data_home: str | None) -> dict[str, str | Non
 
 
 def shown(data: str) -> str:
-    """A name as figures show it: settings on lines of their own."""
+    """A name as figures show it: settings on lines of their own, short enough for a panel."""
     name, _, settings = data.partition(":")
-    return "\n".join(filter(None, (name, settings.replace(",", ", "))))
+    return "\n".join([name, *wrap(settings.replace(",", ", "), _WIDTH)])
