@@ -67,7 +67,7 @@ def test_clusters_quoted_stand_in_the_committed_results():
         "curves, 1.0": ("manifolds", "manifolds:n_samples=60,n_manifolds=4,curvature=1.0"),
         "rolls": ("manifolds", "manifolds:n_samples=60,n_manifolds=3,shape='roll'"),
     }
-    quoted = re.findall(rf"^\| ({'|'.join(data)}) \| (.*) \|$", README, re.M)
+    quoted = re.findall(rf"^\| ({'|'.join(data)}) \| (.* of \d) \|$", README, re.M)
     assert {name for name, _ in quoted} == set(data)
     for name, cells in quoted:
         preset, source = data[name]
@@ -84,6 +84,18 @@ def test_faces_quoted_stand_in_the_committed_results():
         error, time = numbers.split(" | ")
         row = rf"^\| {count} \| {trials} \| {recipe} \| [^|]+ \| {error} \| .* \| {time} \|$"
         assert re.search(row, summary, re.M), (count, recipe)
+
+
+def test_layers_quoted_stand_in_the_committed_results():
+    summary = (ROOT / "docs/results/cluster-synthetic/summary.md").read_text()
+    lines = [line.strip("| ").split(" | ") for line in summary.splitlines()]
+    data = {"digits": "digits", "Yale B, 10": "yaleb-10", "COIL-20": "coil20"}
+    methods = "certified|FISTA|support-adaptive ISTA|learned steps|learned W \\(coupled\\)"
+    quoted = re.findall(rf"^\| ({'|'.join(data)}) \| ({methods}) \| (.*) \|$", README, re.M)
+    assert len(quoted) == 15
+    for name, method, cells in quoted:
+        (line,) = [line for line in lines if line[:2] == [f"{data[name]}, gamma 10", method]]
+        assert [*line[2:6], *line[7:9]] == cells.split(" | "), (name, method)
 
 
 def test_filters_quoted_stand_in_the_committed_results():
