@@ -19,6 +19,7 @@ from twinsolve.solvers import (
     NearestNeighborClustering,
     OutlierSubspaceClustering,
     SparseSubspaceClustering,
+    keep_largest,
     lam_max,
     lasso_objective,
     locally_linear_weights,
@@ -269,3 +270,13 @@ def test_coincident_neighbours_have_weight_one():
     assert isinstance(model.coef_, csr_array)
     assert (model.predict([[0.1, 0.0]]) == model.labels_[0]).all()
     assert model._represent_new(np.array([[0.1, 0.0]])).nnz == 0
+
+
+def test_labels_of_new_points_do_not_depend_on_how_codes_are_stored():
+    X, _ = make_union_of_subspaces(20, n_subspaces=3, random_state=0)
+    model = LeastSquaresSubspaceClustering(3, random_state=0).fit(X[:50])
+    codes = model.coefficients(X[50:])
+    assert (model.assign(X[50:], csr_array(codes), model.labels_) == model.predict(X[50:])).all()
+    sparse = keep_largest(codes, 2)  # 2 of 50 stay sparse
+    found = model.assign(X[50:], csr_array(sparse), model.labels_)
+    assert (found == model.assign(X[50:], np.asarray(sparse), model.labels_)).all()
