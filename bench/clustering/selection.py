@@ -10,8 +10,6 @@ from sklearn.preprocessing import normalize
 
 from ...solvers.clustering.spectral import (
     EmbeddedGraph,
-    check_affinity,
-    check_n_clusters,
     embed_graph,
 )
 from ...solvers.solution import Array
@@ -78,10 +76,7 @@ def selection_score(
     >>> selection_score(A, [0, 0, 1, 1], 2)
     1.0
     """
-    A = check_affinity(affinity)
-    if check_n_clusters(n_clusters, A.shape[0]) == 1:
-        return 0.0
-    graph = embed_graph(A, n_clusters)
+    graph = embed_graph(affinity, n_clusters)
     return score_of(graph, graph.kmeans(0) if labels is None else labels, n_clusters)
 
 

@@ -15,7 +15,7 @@ from ..solution import Array
 from .affinity import symmetric_affinity
 from .spectral import check_n_clusters, eigengap_n_clusters, spectral_labels
 
-_DENSE = 0.05  # share of non-zeros from which sparse products are the slower ones
+_DENSE = 0.2  # share of non-zeros from which sparse products are the slower ones
 
 
 @dataclass(eq=False, repr=False)
@@ -123,7 +123,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
         if isinstance(coef, csr_array) and coef.nnz > _DENSE * coef.shape[0] * coef.shape[1]:
-            coef = coef.toarray()  # dense products are an order faster
+            coef = coef.toarray()
         clusters = np.unique(labels)
         residuals = []
         for cluster in clusters:
