@@ -1,7 +1,8 @@
-"""An exponential that compilers turn into vector instructions, for use in numba kernels.
+"""Exponentials that compilers turn into vector instructions, for use in numba kernels.
 
-``e^x = 2^n p(r)`` with ``n = round(x / log 2)``, ``r = x - n log 2`` (log 2 in two parts), and p
-the Taylor polynomial whose remainder on ``|r| <= log(2) / 2`` is below rounding.
+``e^x = 2^n e^r`` with ``n = round(x / log 2)``, ``r = x - n log 2`` (log 2 in two parts), and
+``2^x = 2^n 2^r`` with ``n = round(x)``. The rest is ``e^r = 1 + r + r^2 q(r)``, q the polynomial
+through Chebyshev's nodes whose error on ``|r| <= log(2) / 2`` is below rounding.
 """
 
 import math
@@ -12,6 +13,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
+from numpy.polynomial import chebyshev
+from scipy.special import hyp1f1
 
 _LOG_2 = Decimal(2).ln()
 _MANTISSA = {types.float32: 23, types.float64: 52}
@@ -41,38 +44,67 @@ def _constants(real: Any, bias: int, kept: int) -> tuple[Any, ...]:
 
 _INVERSE_32, _HIGH_32, _LOW_32, _MAGIC_32, _LEAST_32 = _constants(np.float32, 127, 12)
 _INVERSE_64, _HIGH_64, _LOW_64, _MAGIC_64, _LEAST_64 = _constants(np.float64, 1023, 32)
-_TERMS_32 = tuple(np.float32(1 / math.factorial(k)) for k in range(8))
-_TERMS_64 = tuple(1 / math.factorial(k) for k in range(14))
 
+
+def _terms(real: Any, degree: int, base: float) -> tuple[Any, ...]:
+    """Coefficients of base^r."""
+    half = math.log(2) / 2
+    q = chebyshev.chebinterpolate(lambda t: hyp1f1(1, 3, half * t) / 2, degree - 2)
+    terms = [1.0, 1.0, *(c / half**k for k, c in enumerate(chebyshev.cheb2poly(q)))]
+    return tuple(real(c * math.log(base) ** k) for k, c in enumerate(terms))
+
+
+_E_32, _E_64 = _terms(np.float32, 6, math.e), _terms(np.float64, 11, math.e)
+_TWO_32, _TWO_64 = _terms(np.float32, 6, 2.0), _terms(np.float64, 11, 2.0)
 
 # Only contraction to fused multiply-adds: reordering would undo the rounding by _MAGIC.
-@njit(fastmath={"contract"}, forceinline=True)
+inlined = njit(fastmath={"contract"}, forceinline=True)
+
+
+@inlined
+def _horner_32(c: Any, r: Any) -> Any:
+    return c[0] + r * (c[1] + r * (c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * c[6])))))
+
+
+@inlined
+def _horner_64(c: Any, r: Any) -> Any:
+    p = c[7] + r * (c[8] + r * (c[9] + r * (c[10] + r * c[11])))
+    p = c[3] + r * (c[4] + r * (c[5] + r * (c[6] + r * p)))
+    return c[0] + r * (c[1] + r * (c[2] + r * p))
+
+
+@inlined
 def _exp_32(x: Any) -> Any:
     clipped = max(x, _LEAST_32)
     shifted = clipped * _INVERSE_32 + _MAGIC_32
     n = shifted - _MAGIC_32
-    r = clipped - n * _HIGH_32 - n * _LOW_32
-    c = _TERMS_32
-    p = c[0] + r * (
-        c[1] + r * (c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * (c[6] + r * c[7])))))
-    )
+    p = _horner_32(_E_32, clipped - n * _HIGH_32 - n * _LOW_32)
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return p * power if x > _LEAST_32 else np.float32(0)
 
 
-@njit(fastmath={"contract"}, forceinline=True)
+@inlined
 def _exp_64(x: Any) -> Any:
     clipped = max(x, _LEAST_64)
     shifted = clipped * _INVERSE_64 + _MAGIC_64
     n = shifted - _MAGIC_64
-    r = clipped - n * _HIGH_64 - n * _LOW_64
-    c, r2 = _TERMS_64, r * r
-    low = (c[0] + c[1] * r) + (c[2] + c[3] * r) * r2
-    middle = (c[4] + c[5] * r) + (c[6] + c[7] * r) * r2
-    high = (c[8] + c[9] * r) + (c[10] + c[11] * r) * r2
-    p = low + r2 * r2 * (middle + r2 * r2 * (high + r2 * r2 * (c[12] + c[13] * r)))
+    p = _horner_64(_E_64, clipped - n * _HIGH_64 - n * _LOW_64)
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return p * power if x > _LEAST_64 else 0.0
+
+
+@inlined
+def _exp2_32(x: Any) -> Any:
+    shifted = x + _MAGIC_32
+    power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
+    return _horner_32(_TWO_32, x - (shifted - _MAGIC_32)) * power
+
+
+@inlined
+def _exp2_64(x: Any) -> Any:
+    shifted = x + _MAGIC_64
+    power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
+    return _horner_64(_TWO_64, x - (shifted - _MAGIC_64)) * power
 
 
 def exp(x: Any) -> Any:
@@ -87,3 +119,16 @@ def exp(x: Any) -> Any:
 @overload(exp)
 def _exp(x):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
     return {types.float32: lambda x: _exp_32(x), types.float64: lambda x: _exp_64(x)}.get(x)
+
+
+def exp2(x: Any) -> Any:
+    """``2^x`` for |x| <= 126 in float32 or |x| <= 1022 in float64, inside a numba kernel only.
+
+    Right to two units in the last place there; without meaning beyond.
+    """
+    raise NotImplementedError("exp2: runs inside numba kernels only")
+
+
+@overload(exp2)
+def _exp2(x):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
+    return {types.float32: lambda x: _exp2_32(x), types.float64: lambda x: _exp2_64(x)}.get(x)

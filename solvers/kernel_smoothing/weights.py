@@ -4,6 +4,7 @@ Gaussian weights come from one matrix product a tile where rounding allows it, a
 differences of the coordinates.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from numba import njit
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from ..exponential import exp
+from ..exponential import exp, exp2
 from ..solution import Array, check_matrix, check_positive
 
 Kernel = Callable[[Array], Array]
@@ -27,6 +28,7 @@ _WHOLE_ENTRIES = 2**20
 # Largest (|q|^2 + |k|^2) / s^2 of centred points for which a product of matrices will do: errors of
 # a logit are a few times eps * limit at most, and no weight, being >= exp(-limit), underflows.
 _LIMITS = {np.float32: 64.0, np.float64: 512.0}
+_LOG_2 = math.log(2)
 _HEAVIEST = 1e307  # with this sum of weights, sums of weighted values below 2 in size are finite
 _DECAYS = ("gaussian", "laplace")
 _PROFILES: dict[str, Kernel] = {"epanechnikov": lambda r: np.maximum(1 - r * r, 0)}
@@ -43,7 +45,10 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Products:
-    """``exp(q.k - |k|^2/2 - |q|^2/2)``, of points in units of the bandwidth."""
+    """``exp(q.k - |k|^2/2 - |q|^2/2)``, of points in units of the bandwidth, as a power of two.
+
+    Queries and biases are in units of log 2.
+    """
 
     queries: Array
     keys: Array  # one column a key, as in Distances
@@ -213,9 +218,9 @@ def _products(
         largest = _squares(q).max() + _squares(k).max()
     for real, limit in _LIMITS.items():
         if largest <= limit and np.dtype(real).itemsize >= np.dtype(dtype).itemsize:
-            q, k = q.astype(real), k.astype(real)
-            biases = [(-0.5 * _squares(x)).astype(real) for x in (q, k)]
-            return Products(q, np.ascontiguousarray(k.T), *biases)
+            q, k = (q / _LOG_2).astype(real), k.astype(real)
+            biases = (-0.5 * _LOG_2 * _squares(q), -0.5 / _LOG_2 * _squares(k))
+            return Products(q, np.ascontiguousarray(k.T), *(bias.astype(real) for bias in biases))
     return None
 
 
@@ -259,7 +264,7 @@ def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass
     for i in range(len(tile)):
         products, bias, total = tile[i], query_bias[i], zero
         for j in range(len(products)):
-            weight = exp(min(products[j] + key_bias[j] + bias, zero))
+            weight = exp2(products[j] + (key_bias[j] + bias))
             products[j] = weight
             total += weight
         mass[i] = total

@@ -3,13 +3,19 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from twinsolve.solvers.exponential import exp
+from twinsolve.solvers.exponential import exp, exp2
 
 
 @njit
 def exponentials(x, out):
     for i in range(x.size):
         out[i] = exp(x[i])
+
+
+@njit
+def powers_of_two(x, out):
+    for i in range(x.size):
+        out[i] = exp2(x[i])
 
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
@@ -42,6 +48,22 @@ def test_is_zero_from_the_stated_argument_on(real, least):
     assert np.finfo(real).tiny <= found[1] < 4 * np.finfo(real).tiny
 
 
-def test_outside_of_kernels_it_says_so():
+@pytest.mark.parametrize(("real", "largest"), [(np.float32, 126), (np.float64, 1022)])
+def test_powers_of_two_are_right_to_two_units_and_whole_ones_exact(real, largest):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([k * rng.uniform(-1, 1, 20_000) for k in (1e-4, 1, 20, largest)])
+    x = x.astype(real)
+    found = np.empty_like(x)
+    powers_of_two(x, found)
+    exact = np.exp2(x.astype(np.longdouble))
+    assert (np.abs(found - exact) <= 2 * np.finfo(real).eps * exact).all()
+    whole = np.arange(-largest, largest + 1, dtype=real)
+    found = np.empty_like(whole)
+    powers_of_two(whole, found)
+    assert_array_equal(found, np.exp2(whole))
+
+
+@pytest.mark.parametrize("exponential", [exp, exp2])
+def test_outside_of_kernels_they_say_so(exponential):
     with pytest.raises(NotImplementedError, match="numba kernels"):
-        exp(-1.0)
+        exponential(-1.0)

@@ -232,12 +232,20 @@ def test_invariant_to_translation_and_permutation_of_keys(shift, seed):
     assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=1.0), atol=1e-11)
 
 
-def test_float32_is_kept_and_computed_in_float64(points):
+@pytest.mark.parametrize(
+    ("bandwidth", "n_units"),
+    [
+        (0.45, 0.5),  # c = 69: computed in float64, and rounded once
+        (0.5, 28),  # c = 55: half a unit of each logit is lost, more than once
+    ],
+)
+def test_float32_is_kept_and_computed_in_float64_where_it_must(points, bandwidth, n_units):
     single = [x.astype(np.float32) for x in points]
-    found = nadaraya_watson(*single, bandwidth=0.5)
+    found = nadaraya_watson(*single, bandwidth=bandwidth)
     assert found.dtype == np.float32
-    exact = nadaraya_watson(*(x.astype(np.float64) for x in single), bandwidth=0.5)
-    assert_allclose(found, exact, atol=np.finfo(np.float32).eps * np.abs(exact).max())
+    exact = nadaraya_watson(*(x.astype(np.float64) for x in single), bandwidth=bandwidth)
+    unit = np.finfo(np.float32).eps * np.abs(exact).max()
+    assert_allclose(found, exact, rtol=0, atol=n_units * unit)
 
 
 def test_processes_give_the_answer_of_threads(points):
