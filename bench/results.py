@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_info
 
 _PACKAGES = ("twinsolve", "numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
@@ -28,12 +29,18 @@ def provenance(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Model and number of cores, by which timings of other machines are told apart."""
+    """Model, cores and the kernels that BLAS chose: timings of others are told apart by these."""
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
         found = None
-    return f"{found[1] if found else platform.processor()}, {os.cpu_count()} cores"
+    kernels = {
+        f"{library['internal_api']} for {library.get('architecture', 'this processor')}"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+    model = found[1] if found else platform.processor()
+    return ", ".join([model, f"{os.cpu_count()} cores", *sorted(kernels)])
 
 
 def write_table(table: pd.DataFrame, directory: Path) -> None:

@@ -31,7 +31,7 @@ def nonlocal_means_attention(
     h : float or Tensor of shape ()
         Decay > 0, in grey levels.
     patch_size : int, default=7
-        Odd, in pixels.
+        In pixels; even patches reach one pixel further down and right.
     patch_distance : int or None, default=11
         Half width of the search window, clipped to the image. None is the whole image.
     sigma : float, default=0.0
@@ -53,8 +53,8 @@ def nonlocal_means_attention(
     >>> torch.allclose(nonlocal_means_attention(image, h=0.1, patch_size=3), image)
     True
     """
-    radius = patch_size // 2
-    padded = F.pad(image, (radius,) * 4, mode="reflect") if radius else image
+    border = ((patch_size - 1) // 2, patch_size // 2)
+    padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
         return _windowed(image, padded, h, patch_size, patch_distance, sigma)
     patches = F.unfold(padded, patch_size).mT[:, None]
@@ -126,7 +126,7 @@ class NonLocalMeansAttention(nn.Module):
     h : float, default=0.1
         Decay of the weights in grey levels, > 0.
     patch_size : int, default=7
-        Odd, in pixels.
+        In pixels; even patches reach one pixel further down and right.
     patch_distance : int or None, default=11
         Half width of the search window; None is the whole image. Defaults as in scikit-image.
     sigma : float, default=0.0
@@ -165,8 +165,7 @@ class NonLocalMeansAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if check_count(patch_size, "patch_size", 1) % 2 == 0:
-            raise ValueError(f"patch_size: must be odd, got {patch_size}")
+        check_count(patch_size, "patch_size", 1)
         if patch_distance is not None:
             check_count(patch_distance, "patch_distance", 0)
         self.h = Positive(h, name="h", learnable=learnable, device=device, dtype=dtype)

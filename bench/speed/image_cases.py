@@ -27,7 +27,11 @@ Images = list[Array]
 def make_nonlocal_means(seed: int, n_jobs: int, *, patch_size: int, patch_distance: int) -> Contest:
     size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
     ours = partial(nonlocal_means, **_STRENGTH, **size)
-    methods = [*on_threads(ours, n_jobs), *_nonlocal_means_of_others(n_jobs, **size)]
+    methods = [
+        *on_threads(ours, n_jobs),
+        _patches_of_scikit_image(n_jobs, **size),
+        *_nonlocal_means_of_others(n_jobs, **size),
+    ]
     return _contest([camera() / 255], methods, seed)
 
 
@@ -66,7 +70,9 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
     }
     methods = [
         *(Method(f"{OURS}, {name}", OURS, smooth, n_jobs) for name, smooth in ours.items()),
+        _patches_of_scikit_image(n_jobs, patch_size=5, patch_distance=6),
         *_nonlocal_means_of_others(n_jobs, patch_size=5, patch_distance=6),
+        _patches_of_scikit_image(n_jobs, patch_size=7, patch_distance=10),
         *_nonlocal_means_of_others(n_jobs, patch_size=7, patch_distance=10),
         _slow_mode(patch_size=5, patch_distance=6),
         _opencv_bilateral(n_jobs),
@@ -98,6 +104,20 @@ def _quality(clean: Images, results: Images, first: Images) -> dict[str, float]:
         "ssim": np.mean([structural_similarity(u, v, data_range=1.0) for u, v in pairs]),
         "difference": max(difference.max() for difference in differences),
     }
+
+
+def _patches_of_scikit_image(n_jobs: int, *, patch_size: int, patch_distance: int) -> Method:
+    """Its fast mode divides the sum over ``(patch_size - 1)^2`` pixels by ``patch_size^2``."""
+    name = f"{OURS}, scikit-image's {patch_size} / {2 * patch_distance + 1}"
+    ours = partial(
+        nonlocal_means,
+        patch_size=patch_size - 1,
+        patch_distance=patch_distance,
+        h=_STRENGTH["h"] * patch_size / (patch_size - 1),
+        sigma=_SIGMA,
+        n_jobs=n_jobs,
+    )
+    return Method(name, OURS, ours, n_jobs)
 
 
 def _nonlocal_means_of_others(n_jobs: int, *, patch_size: int, patch_distance: int) -> list[Method]:

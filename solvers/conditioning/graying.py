@@ -75,15 +75,17 @@ def gray_tokens(
     for index in np.ndindex(X.shape[:-2]):
         # Unit scale, so that no square overflows.
         scale = float(np.abs(X[index]).max()) or 1.0
-        unit, largest = gray(X[index].astype(np.float64) / scale, eps)
-        grayed[index] = unit * (scale * largest) if keep_scale else unit
+        unit, largest = gray(np.divide(X[index], scale, dtype=np.float64), eps)
+        factor = scale * largest if keep_scale else 1.0
+        np.multiply(unit, factor, out=grayed[index], casting="same_kind")
     return grayed
 
 
 def _gray_svd(X: Array, eps: float) -> tuple[Array, float]:
     """Grayed matrix over its largest singular value, and that value."""
     U, s, Rt = np.linalg.svd(X, full_matrices=False)
-    return (U * _power_law(s, eps, X.shape)) @ Rt, float(s[0])
+    largest = float(s[0])
+    return (U * _power_law(s, eps, X.shape)) @ Rt, largest
 
 
 def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
@@ -103,13 +105,15 @@ def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
 
 def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
     """Grayed matrix over its largest coefficient, and the size of that coefficient."""
-    F = scipy.fft.dctn(X, norm="ortho")
+    F = scipy.fft.dctn(X, norm="ortho", overwrite_x=True)
     size = np.abs(F)
-    grayed = np.copysign(_power_law(size, eps, X.shape), F)
-    return scipy.fft.idctn(grayed, norm="ortho", overwrite_x=True), float(size.max())
+    largest = float(size.max())
+    np.copysign(_power_law(size, eps, X.shape), F, out=F)
+    return scipy.fft.idctn(F, norm="ortho", overwrite_x=True), largest
 
 
 def _power_law(size: Array, eps: float, shape: tuple[int, ...]) -> Array:
-    ratio = size / (size.max() or 1.0)
-    ratio[ratio <= max(shape) * EPS] = 0
-    return ratio**eps
+    """In the place of `size`: new pages of memory would cost more than the powers."""
+    size /= size.max() or 1.0
+    size[size <= max(shape) * EPS] = 0
+    return np.power(size, eps, out=size)

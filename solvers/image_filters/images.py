@@ -32,9 +32,9 @@ class Planes:
         image = values * values.dtype.type(self.unit)
         return image[0] if self.channel_axis is None else np.moveaxis(image, 0, self.channel_axis)
 
-    def reflect(self, radius: int) -> Array:
-        """Add `radius` pixels on each side by reflection without repeating the edge."""
-        return np.pad(self.values, ((0, 0), (radius, radius), (radius, radius)), mode="reflect")
+    def reflect(self, before: int, after: int) -> Array:
+        """Add pixels at both ends of each axis by reflection without repeating the edge."""
+        return np.pad(self.values, ((0, 0), (before, after), (before, after)), mode="reflect")
 
     def inverse_square(self, width: float) -> float:
         """Return ``1 / width^2`` for a width in grey levels: finite, and 0 for an infinite one."""

@@ -34,10 +34,10 @@ class WindowAverage:
 
     Parameters
     ----------
-    padded : ndarray of shape (channels, height + 2 r, width + 2 r)
-        The image y with r pixels added on each side.
-    taps : ndarray of shape (r + 1,)
-        Weights t of a patch along an axis, by the distance from its centre.
+    padded : ndarray of shape (channels, height + size - 1, width + size - 1)
+        The image y with ``(size - 1) // 2`` pixels added above and left, ``size // 2`` elsewhere.
+    taps : ndarray of shape (size,)
+        Weights t of a patch along an axis, symmetric about its middle.
     position : ndarray of shape (n_down + 1, 2 n_right + 1)
         Weights g of the shifts, at ``[down, right + n_right]``; those up follow by symmetry. The
         shift 0 has weight 1.
@@ -53,7 +53,7 @@ class WindowAverage:
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the image."""
-        border = 2 * len(self.taps) - 2
+        border = len(self.taps) - 1
         return self.padded.shape[1] - border, self.padded.shape[2] - border
 
     @property
@@ -83,7 +83,7 @@ class WindowAverage:
         table = np.pad(window, [(beyond[0], beyond[0]), (beyond[1], beyond[1])])
         rows, columns = np.indices((height, width)).reshape(2, -1)
         shifts = rows - rows[:, None] + height - 1, columns - columns[:, None] + width - 1
-        t = np.concatenate([self.taps[:0:-1], self.taps]).astype(np.float64)
+        t = self.taps.astype(np.float64)
         patches = sliding_window_view(self.padded, (len(t), len(t)), axis=(1, 2))
         weighted = patches * np.sqrt(np.outer(t, t))
         features = np.moveaxis(weighted, 0, 2).reshape(height * width, -1)
@@ -95,23 +95,35 @@ class WindowAverage:
 
 def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     padded, taps = average.padded, average.taps
-    real, radius = padded.dtype, len(taps) - 1
+    real, size, border = padded.dtype, len(taps), (len(taps) - 1) // 2
     channels, (_, width) = len(padded), average.shape
     totals = np.ones((channels + 1, stop - start, width))
-    totals[:-1] = padded[:, start + radius : stop + radius, radius : radius + width]
+    totals[:-1] = padded[:, start + border : stop + border, border : border + width]
     sums = np.zeros(totals.shape, dtype=real)
-    rows = np.empty((2 * radius + 3, width + 2 * radius), dtype=real)
+    rows = np.empty((size + 2, padded.shape[2]), dtype=real)
     most = float(np.finfo(real).max)
     scale, offset = real.type(average.scale), real.type(min(average.offset, most))
-    _add_shifts(padded, taps, average.position, scale, offset, start, totals, sums, rows)
+    pairs = _pairs(taps)
+    _add_shifts(padded, pairs, average.position, scale, offset, start, totals, sums, rows)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)
+
+
+def _pairs(taps: Array) -> Array:
+    """Taps from the middle outwards, each for the two pixels at its distance; at least two.
+
+    A pixel in the middle is a pair with itself, and two pixels are two halves of a pair.
+    """
+    pairs = taps[len(taps) // 2 :].copy()
+    if len(taps) % 2:
+        pairs[0] /= 2
+    return np.repeat(pairs / 2, 2) if len(taps) == 2 else pairs
 
 
 @jit
 def _add_shifts(
     padded: Any,
-    taps: Any,
+    pairs: Any,
     position: Any,
     scale: Any,
     offset: Any,
@@ -121,8 +133,9 @@ def _add_shifts(
     rows: Any,
 ) -> None:
     """Add the weighted pixels (and, last, the weights) of the band from row `start` on."""
-    radius, reach = taps.size - 1, position.shape[1] // 2
-    height, stop = padded.shape[1] - 2 * radius, start + totals.shape[1]
+    size, reach = rows.shape[0] - 2, position.shape[1] // 2
+    border = (size - 1) // 2
+    height, stop = padded.shape[1] - size + 1, start + totals.shape[1]
     for down in range(position.shape[0]):
         for right in range(-reach, reach + 1):
             factor = position[down, right + reach]
@@ -133,48 +146,63 @@ def _add_shifts(
             for i in range(max(0, start - down), min(stop, height - down)):
                 if stop - down <= i < start:  # both pixels belong to other bands
                     continue
-                weights = _weigh_row(padded, taps, i, down, right, i != last + 1, rows)
+                weights = _weigh_row(padded, pairs, i, down, right, i != last + 1, rows)
                 _decay(weights, factor, scale, offset)
                 if i >= start:
-                    _give(weights, padded, radius, i + down, there, sums, i - start, here)
+                    _give(weights, padded, border, i + down, there, sums, i - start, here)
                 if i + down < stop:
-                    _give(weights, padded, radius, i, here, sums, i + down - start, there)
+                    _give(weights, padded, border, i, here, sums, i + down - start, there)
                 last = i
         _flush(sums, totals)
 
 
 @inlined
 def _weigh_row(
-    padded: Any, taps: Any, i: int, down: int, right: int, afresh: bool, rows: Any
+    padded: Any, pairs: Any, i: int, down: int, right: int, afresh: bool, rows: Any
 ) -> Any:
     """Squared distances between the patches of row i and those a shift away.
 
     The squares filtered along rows stay in `rows` for the next i, unless it begins `afresh`.
     """
-    radius, size = taps.size - 1, 2 * taps.size - 1
+    size = rows.shape[0] - 2
+    low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
     here, there = max(0, -right), max(0, right)
     width = rows.shape[1] - abs(right)
-    n = width - 2 * radius
+    n = width - size + 1
     squares, distances = rows[size, :width], rows[size + 1, :n]
-    for k in range(i if afresh else i + 2 * radius, i + size):
+    for k in range(i if afresh else i + size - 1, i + size):
         for channel in range(padded.shape[0]):
             a = padded[channel, k, here : here + width]
             b = padded[channel, k + down, there : there + width]
             _square(a, b, squares, channel == 0)
-        if radius == 0:
+        if size == 1:
             return squares
         along = rows[k % size, :n]
-        centre, x, y = squares[radius : radius + n], radius - 1, radius + 1
-        _start(centre, squares[x : x + n], squares[y : y + n], taps[0], taps[1], along)
-        for t in range(2, radius + 1):
-            x, y = radius - t, radius + t
-            _add_pair(squares[x : x + n], squares[y : y + n], taps[t], along)
-    k = i + radius
-    x, y = (k - 1) % size, (k + 1) % size
-    _start(rows[k % size, :n], rows[x, :n], rows[y, :n], taps[0], taps[1], distances)
-    for t in range(2, radius + 1):
-        x, y = (k - t) % size, (k + t) % size
-        _add_pair(rows[x, :n], rows[y, :n], taps[t], distances)
+        _start(
+            squares[low : low + n],
+            squares[high : high + n],
+            squares[low - second : low - second + n],
+            squares[high + second : high + second + n],
+            pairs[0],
+            pairs[1],
+            along,
+        )
+        for t in range(2, pairs.size):
+            x, y = low - t, high + t
+            _add_pair(squares[x : x + n], squares[y : y + n], pairs[t], along)
+    low, high = i + low, i + high
+    _start(
+        rows[low % size, :n],
+        rows[high % size, :n],
+        rows[(low - second) % size, :n],
+        rows[(high + second) % size, :n],
+        pairs[0],
+        pairs[1],
+        distances,
+    )
+    for t in range(2, pairs.size):
+        x, y = (low - t) % size, (high + t) % size
+        _add_pair(rows[x, :n], rows[y, :n], pairs[t], distances)
     return distances
 
 
@@ -191,9 +219,9 @@ def _square(a: Any, b: Any, out: Any, first: bool) -> None:
 
 
 @inlined
-def _start(centre: Any, left: Any, right: Any, tap: Any, beside: Any, out: Any) -> None:
+def _start(a: Any, b: Any, c: Any, d: Any, tap: Any, beside: Any, out: Any) -> None:
     for x in range(out.size):
-        out[x] = tap * centre[x] + beside * (left[x] + right[x])
+        out[x] = tap * (a[x] + b[x]) + beside * (c[x] + d[x])
 
 
 @inlined
@@ -211,13 +239,13 @@ def _decay(row: Any, factor: Any, scale: Any, offset: Any) -> None:
 
 @inlined
 def _give(
-    weights: Any, padded: Any, radius: int, i: int, x: int, sums: Any, row: int, column: int
+    weights: Any, padded: Any, border: int, i: int, x: int, sums: Any, row: int, column: int
 ) -> None:
     """Add the weighted pixels of row i, from x on, to a row of the sums, from a column on."""
     n = weights.size
     _add(weights, sums[-1, row, column : column + n])
     for channel in range(padded.shape[0]):
-        values = padded[channel, i + radius, x + radius : x + radius + n]
+        values = padded[channel, i + border, x + border : x + border + n]
         _add_product(weights, values, sums[channel, row, column : column + n])
 
 

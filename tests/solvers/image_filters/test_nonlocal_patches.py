@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
+from skimage.data import camera
 from skimage.metrics import peak_signal_noise_ratio
 from skimage.restoration import denoise_nl_means
 
@@ -18,14 +19,16 @@ SIGMA = 25 / 255
 
 
 def patch_mask(patch_size, patch_weights):
-    r = patch_size // 2
-    if patch_weights == "uniform" or r == 0:
+    if patch_weights == "uniform" or patch_size == 1:
         return np.full((patch_size, patch_size), 1 / patch_size**2)
-    deviation = (patch_size - 1) / 4
+    middle, deviation = (patch_size - 1) / 2, (patch_size - 1) / 4
     mask = np.array(
         [
-            [np.exp(-(y**2 + x**2) / (2 * deviation**2)) for x in range(-r, r + 1)]
-            for y in range(-r, r + 1)
+            [
+                np.exp(-((y - middle) ** 2 + (x - middle) ** 2) / (2 * deviation**2))
+                for x in range(patch_size)
+            ]
+            for y in range(patch_size)
         ]
     )
     return mask / mask.sum()
@@ -33,8 +36,8 @@ def patch_mask(patch_size, patch_weights):
 
 def literal(image, patch_size, patch_distance, h, sigma, patch_weights="uniform"):
     """Double loop over pixels, colour or grey with a channel axis last."""
-    r = patch_size // 2
-    padded = np.pad(image, ((r, r), (r, r), (0, 0)), mode="reflect")
+    border = ((patch_size - 1) // 2, patch_size // 2)
+    padded = np.pad(image, (border, border, (0, 0)), mode="reflect")
     mask = patch_mask(patch_size, patch_weights)
     height, width, _ = image.shape
     out = np.zeros_like(image)
@@ -60,7 +63,7 @@ def literal(image, patch_size, patch_distance, h, sigma, patch_weights="uniform"
 @pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
 @pytest.mark.parametrize("sigma", [0.0, 0.1])
 @pytest.mark.parametrize("patch_distance", [None, 0, 2, 40])
-@pytest.mark.parametrize("patch_size", [1, 3, 5])
+@pytest.mark.parametrize("patch_size", [1, 2, 3, 4, 5, 6])
 def test_equals_the_double_loop(patch_size, patch_distance, sigma, patch_weights):
     image = np.random.default_rng(0).random((7, 9, 1))
     expected = literal(image, patch_size, patch_distance, 0.3, sigma, patch_weights)[..., 0]
@@ -111,14 +114,14 @@ def test_bands_of_rows_join_and_threads_change_nothing(patch_distance, real):
 @settings(max_examples=30, deadline=None)
 @given(
     shape=st.tuples(st.integers(4, 12), st.integers(4, 12)),
-    patch_size=st.sampled_from([1, 3, 5, 7]),
+    patch_size=st.integers(1, 7),
     patch_distance=st.one_of(st.none(), st.integers(0, 14)),
     h=st.floats(1e-3, 1e3),
     sigma=st.floats(0, 1),
     patch_weights=st.sampled_from(["uniform", "gaussian"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_is_an_average_and_turns_with_the_image(
+def test_is_an_average_and_odd_patches_turn_with_the_image(
     shape, patch_size, patch_distance, h, sigma, patch_weights, seed
 ):
     image = np.random.default_rng(seed).random(shape)
@@ -127,6 +130,8 @@ def test_is_an_average_and_turns_with_the_image(
     found = nonlocal_means(image, **arguments)
     assert found.min() >= image.min() - 1e-14
     assert found.max() <= image.max() + 1e-14
+    if patch_size % 2 == 0:
+        return
     turned = nonlocal_means(np.rot90(image).copy(), **arguments)
     # Exponents are below 1e6, but weights that matter have exponents below 40.
     assert_allclose(turned, np.rot90(found), atol=1e-12)
@@ -256,6 +261,27 @@ def test_gaussian_patches_are_those_of_scikit_image(colour, sigma, patch_size):
     assert np.abs(nonlocal_means(image, **arguments) - expected).max() > 0.1
 
 
+@pytest.mark.parametrize("sigma", [0.0, SIGMA])
+@pytest.mark.parametrize(("patch_size", "patch_distance"), [(7, 10), (5, 6)])
+def test_the_fast_mode_of_scikit_image_has_patches_of_a_pixel_less(
+    patch_size, patch_distance, sigma
+):
+    """It sums boxes of (p - 1)^2 pixels and divides by p^2."""
+    clean = camera() / 255
+    noisy = clean + SIGMA * np.random.default_rng(0).standard_normal(clean.shape)
+
+    def psnr(denoise, patch_size, h, **options):
+        size = {"patch_size": patch_size, "patch_distance": patch_distance}
+        denoised = denoise(noisy, h=h, sigma=sigma, **size, **options)
+        return peak_signal_noise_ratio(clean, denoised, data_range=1.0)
+
+    h = 0.8 * SIGMA
+    theirs = psnr(denoise_nl_means, patch_size, h, fast_mode=True)
+    scaled = h * patch_size / (patch_size - 1)
+    assert abs(psnr(nonlocal_means, patch_size - 1, scaled) - theirs) < 0.05
+    assert abs(psnr(nonlocal_means, patch_size, scaled) - theirs) > 0.05
+
+
 @pytest.mark.parametrize(
     "arguments", [{}, {"patch_weights": "gaussian", "n_jobs": 2}, {"patch_distance": None}]
 )
@@ -312,8 +338,9 @@ def test_float32_is_kept():
         (np.full((8, 8), np.nan), {"patch_size": 3}, "image: must not hold NaN"),
         (np.ones((8, 8), complex), {}, "image: must hold real"),
         (np.ones((8, 8, 3)), {"channel_axis": 5}, "channel_axis: must be"),
-        (np.ones((8, 8)), {"patch_size": 4}, "patch_size: must be odd"),
-        (np.ones((3, 3)), {"patch_size": 7}, "patch_size: 7 is too large"),
+        (np.ones((8, 8)), {"patch_size": 0}, "patch_size: must be a whole number >= 1"),
+        (np.ones((8, 8)), {"patch_size": 4.0}, "patch_size: must be a whole number"),
+        (np.ones((3, 3)), {"patch_size": 6}, "patch_size: 6 is too large"),
         (np.ones((8, 8)), {"patch_size": 3, "h": 0}, "h: must be > 0"),
         (np.ones((8, 8)), {"patch_size": 3, "sigma": -1}, "sigma: must be >= 0"),
         (np.ones((8, 8)), {"patch_size": 3, "patch_distance": -1}, "patch_distance: must be"),
