@@ -15,6 +15,14 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_info
 
+# Of NumPy alone: other packages may bring their own later.
+_BLAS = sorted(
+    {
+        f"{library['internal_api']} for {library.get('architecture', 'this processor')}"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+)
 _PACKAGES = ("twinsolve", "numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
 
@@ -34,13 +42,8 @@ def processor() -> str:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
         found = None
-    kernels = {
-        f"{library['internal_api']} for {library.get('architecture', 'this processor')}"
-        for library in threadpool_info()
-        if library["user_api"] == "blas"
-    }
     model = found[1] if found else platform.processor()
-    return ", ".join([model, f"{os.cpu_count()} cores", *sorted(kernels)])
+    return ", ".join([model, f"{os.cpu_count()} cores", *_BLAS])
 
 
 def write_table(table: pd.DataFrame, directory: Path) -> None:

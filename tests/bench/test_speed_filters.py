@@ -13,7 +13,7 @@ from skimage.metrics import peak_signal_noise_ratio
 from threadpoolctl import threadpool_info
 from typer.testing import CliRunner
 
-from twinsolve.bench import time_filters
+from twinsolve.bench import results, time_filters
 from twinsolve.bench.cli import app
 from twinsolve.bench.speed import contest, filters, image_cases, point_cases
 from twinsolve.bench.speed.contest import Case, Contest, Method
@@ -162,6 +162,8 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     monkeypatch.setattr(filters, "hold", None)  # nothing is left to compute
     assert run(*arguments).exit_code == 0
     assert isinstance(run(*arguments, "--seed", "1").exception, TypeError)
+    monkeypatch.setattr(results, "_BLAS", ["another"])
+    assert isinstance(run(*arguments).exception, TypeError)
 
 
 def made_of(*methods, measure=lambda results, first: {}, once=False):
