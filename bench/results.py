@@ -110,5 +110,6 @@ def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: 
     versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     given = {k: v for k, v in run["settings"].items() if v is not None and v is not False}
     settings = ", ".join(f"{name}={value}" for name, value in given.items())
-    text = [f"# {title}", "", *lines, "", f"Settings: {settings}.", "", f"Run with {versions}."]
+    machine = f"Run with {versions}, on {run['machine']}."
+    text = [f"# {title}", "", *lines, "", f"Settings: {settings}.", "", machine]
     (directory / "summary.md").write_text("\n".join(text) + "\n")

@@ -111,6 +111,14 @@ def test_filters_quoted_stand_in_the_committed_results():
         assert line[len(row) :].split(" | ")[1:3] == [ratio, result], (case, method)
 
 
+def test_regression_quoted_for_avx2_stands_in_the_committed_results():
+    (avx2, own) = re.findall(r"takes \[([\d.]+) times.*? instead of ([\d.]+)\.", README, re.S)[0]
+    for folder, ratio in (("speed-filters-avx2", avx2), ("speed-filters", own)):
+        rows = json.loads((ROOT / f"docs/results/{folder}/table.json").read_text())
+        (row,) = [r for r in rows if (r["case"], r["package"]) == ("regression-float64", "numpy")]
+        assert f"{row['ratio']:.3g}" == ratio
+
+
 def test_operators_quoted_stand_in_the_committed_results():
     rows = json.loads((ROOT / "docs/results/speed-attention/table.json").read_text())
     found = {(row["operator"], row["form"], row["case"]): row for row in rows}

@@ -70,6 +70,8 @@ def test_equals_the_double_loop(patch_size, patch_distance, sigma, patch_weights
     arguments = {"patch_size": patch_size, "patch_distance": patch_distance, "h": 0.3}
     arguments |= {"sigma": sigma, "patch_weights": patch_weights}
     assert_allclose(nonlocal_means(image[..., 0], **arguments), expected, atol=1e-13)
+    A = nonlocal_means_matrix(image[..., 0], **arguments)
+    assert_allclose(A @ image.ravel(), expected.ravel(), atol=1e-13)
     single = nonlocal_means(image[..., 0].astype(np.float32), **arguments)
     # The exponents are below 1 / 0.3^2, each right to a few units in the last place.
     assert_allclose(single, expected, atol=30 * EPS)

@@ -223,6 +223,7 @@ def test_threads_change_no_bit(kernel, dtype):
     )
 
 
+@settings(deadline=None)
 @given(shift=st.floats(-50, 50), seed=st.integers(0, 100))
 def test_invariant_to_translation_and_permutation_of_keys(shift, seed):
     rng = np.random.default_rng(seed)
@@ -232,20 +233,24 @@ def test_invariant_to_translation_and_permutation_of_keys(shift, seed):
     assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=1.0), atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("bandwidth", "n_units"),
-    [
-        (0.45, 0.5),  # c = 69: computed in float64, and rounded once
-        (0.5, 28),  # c = 55: half a unit of each logit is lost, more than once
-    ],
-)
-def test_float32_is_kept_and_computed_in_float64_where_it_must(points, bandwidth, n_units):
+def lost_in_float32(points, bandwidth):
+    """The largest error of float32, in its units of the largest entry."""
     single = [x.astype(np.float32) for x in points]
     found = nadaraya_watson(*single, bandwidth=bandwidth)
     assert found.dtype == np.float32
     exact = nadaraya_watson(*(x.astype(np.float64) for x in single), bandwidth=bandwidth)
-    unit = np.finfo(np.float32).eps * np.abs(exact).max()
-    assert_allclose(found, exact, rtol=0, atol=n_units * unit)
+    return np.abs(found - exact).max() / np.abs(exact).max() / np.finfo(np.float32).eps
+
+
+def test_float32_is_kept_and_computed_in_float64_where_it_must(points):
+    assert lost_in_float32(points, 0.45) <= 0.5  # c = 69 is over the limit: rounded once
+
+
+def test_float32_loses_about_a_unit_elsewhere():
+    rng = np.random.default_rng(0)
+    draws = ([rng.standard_normal(shape) for shape in ((6, 3), (9, 3), (9, 2))] for _ in range(200))
+    # Logits are about 5, right to a few of their units; those of weights that matter are less.
+    assert np.mean([lost_in_float32(draw, 1.0) for draw in draws]) < 1.5
 
 
 def test_processes_give_the_answer_of_threads(points):
