@@ -1,6 +1,5 @@
 """Iterative operators run to convergence, with the implicit gradient."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -135,7 +134,7 @@ class Solved(Correction):
     ) -> Tensor:
         wide = torch.promote_types(v.dtype, torch.float32)
         if context is not None and context.first_values is not None:
-            context = replace(context, first_values=context.first_values.to(wide))
+            context = context._replace(first_values=context.first_values.to(wide))
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(wide).masked_fill(hidden_by(mask), -torch.inf)
         q, k, u = q.to(wide), k.to(wide), v.to(wide)

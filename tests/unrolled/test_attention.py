@@ -139,9 +139,9 @@ class Recorder(Softmax):
 def test_shell_fills_the_context_along_the_layers():
     first, second = (Attention(12, 3, operator=Recorder(), dtype=torch.float64) for _ in range(2))
     positions = X[:1]
-    context = Context(positions=positions)
-    hidden, _ = first(X, X, X, need_weights=False, context=context)
-    second(hidden, hidden, hidden, need_weights=False, context=context)
+    given = Context(positions=positions)
+    hidden, _, between = first(X, X, X, need_weights=False, context=given)
+    _, _, after = second(hidden, hidden, hidden, need_weights=False, context=between)
     v0 = first.project(X, X, X)[2]
     for layer in (first, second):
         assert_close(layer.operator.seen.first_values, v0)
@@ -151,7 +151,9 @@ def test_shell_fills_the_context_along_the_layers():
     assert first.operator.seen.previous_values is None
     assert_close(second.operator.seen.previous_values, v0)
     v1 = second.project(hidden, hidden, hidden)[2]
-    assert_close(context.previous_values, v1)
+    assert_close(after.previous_values, v1)
+    assert after.values is after.projected_positions is None
+    assert given == Context(positions=positions)
 
 
 def test_missing_context_is_named():

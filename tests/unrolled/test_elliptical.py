@@ -73,8 +73,7 @@ def test_each_query_has_the_metric_of_the_keys_that_it_sees():
 def test_a_mean_over_all_tokens_would_leak_the_future():
     """As in published code: the metric of all tokens in causal rows."""
     q, k, v = qkv()
-    changed = values()
-    changed.values = changed.values.clone()
+    changed = values()  # of new tensors each time
     changed.values[..., -1, 0] += 100
     ours, theirs = [], []
     for context in (values(), changed):
@@ -114,8 +113,8 @@ def test_shells_hand_values_from_layer_to_layer():
     torch.manual_seed(0)
     first, second = (Attention(18, 3, operator=Elliptical()).double() for _ in range(2))
     x, context = tokens(2, 9, 18), Context()
-    y = first(x, x, x, context=context)[0]
-    found, weights = second(y, y, y, context=context, average_attn_weights=False)
+    y, _, context = first(x, x, x, context=context)
+    found, weights, _ = second(y, y, y, context=context, average_attn_weights=False)
     q, k, v = second.project(y, y, y)
     M = elliptical_weights(v, first.project(x, x, x)[2])
     A = torch.softmax((q * M) @ k.mT / 6**0.5, dim=-1)
@@ -162,8 +161,7 @@ def test_metrics_and_values_that_do_not_fit_are_named():
         with pytest.raises(ValueError, match="metric: has shape"):
             Elliptical(torch.ones(shape))(q, k, v)
     for name in ("values", "previous_values"):
-        context = values()
-        setattr(context, name, tokens(2, 3, 8, 6))
+        context = values()._replace(**{name: tokens(2, 3, 8, 6)})
         with pytest.raises(ValueError, match=rf"context\.{name}: must be of 9 tokens"):
             Elliptical()(q, k, v, context=context)
 

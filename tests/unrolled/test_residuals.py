@@ -28,7 +28,7 @@ def stack(layers, branch, X):
     """The layers one after the other, as a model runs them."""
     context = Context(first_tokens=X)
     for layer in layers:
-        context.history.append(X)
+        context = context._replace(history=(*context.history, X))
         X = layer(X, branch(X), context)
     return X.detach()
 
@@ -40,7 +40,7 @@ def attend(X):
 def test_both_forms_start_as_the_plain_residual_exactly():
     """IF-26 at t = 0, and Definition IV.1 at i_l = l and t_l = 1."""
     x, y = tokens(), tokens(seed=1)
-    context = Context(first_tokens=tokens(seed=2), history=[tokens(seed=3), x])
+    context = Context(first_tokens=tokens(seed=2), history=(tokens(seed=3), x))
     plain = Residual()(x, y, context)
     assert (plain == x + y).all()
     assert (GeneralizedResidual(dtype=torch.float64)(x, y, context) == plain).all()
@@ -202,7 +202,7 @@ def test_residuals_are_modules_like_any_other(source):
     layer = residual(source)
 
     def run(x, y, first, t):
-        context = Context(first_tokens=first, history=[first, x])
+        context = Context(first_tokens=first, history=(first, x))
         return torch.func.functional_call(layer, {"t": t}, (x, y, context))
 
     t = layer.t.detach().clone().requires_grad_()
@@ -219,7 +219,7 @@ def test_residuals_are_modules_like_any_other(source):
     assert layer.needs_history == (source is not None)
     assert not Residual().needs_history
     half = [z.detach().bfloat16() for z in (x, y, first)]
-    context = Context(first_tokens=half[2], history=[half[2], half[0]])
+    context = Context(first_tokens=half[2], history=(half[2], half[0]))
     assert layer(half[0], half[1], context).dtype == torch.bfloat16
 
 
@@ -232,7 +232,7 @@ def test_missing_or_unfit_context_is_named():
             residual(0)(x, x, context)
     for source in (2, -3):
         with pytest.raises(ValueError, match="reads history, which has 2 blocks"):
-            residual(source)(x, x, Context(history=[x, x]))
+            residual(source)(x, x, Context(history=(x, x)))
     with pytest.raises(ValueError, match=r"context: the earlier tokens have shape \(5, 4\)"):
         residual()(x, x, Context(first_tokens=x[:5]))
     for source in (True, 1.0, "first"):

@@ -1,17 +1,17 @@
 """What the layers of a model share beyond queries, keys and values."""
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
 
-@dataclass
-class Context:
-    """What a layer may know beyond its own queries, keys and values.
+class Context(NamedTuple):
+    """What a layer may know beyond its own queries, keys and values; it never changes.
 
-    A model makes one for each forward pass and hands it to every `Attention` shell in turn. The
-    model sets `positions`; the shells fill in the rest, and operators read what they declare in
-    `Operator.needs`.
+    A model makes one for each forward pass. Every layer is given the context that the layer before
+    gave back, and gives back another one in turn; operators read what they declare in
+    `Operator.needs`. One context may so be given to any number of layers or passes: without values
+    in it, each of them is a first layer.
 
     Attributes
     ----------
@@ -27,8 +27,18 @@ class Context:
         Values of the layer before; None in the first layer.
     first_tokens : Tensor of shape (..., tokens, dim), optional
         Tokens that entered the first layer.
-    history : list of Tensor of shape (..., tokens, dim)
+    history : tuple of Tensor of shape (..., tokens, dim)
         Tokens that entered each block so far, kept where a residual connection reads them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Attention, Context, Neutreno, Softmax
+    >>> x, context = torch.randn(2, 10, 16), Context()
+    >>> for layer in [Attention(16, 4, operator=Neutreno(Softmax())) for _ in range(3)]:
+    ...     x, _, context = layer(x, x, x, need_weights=False, context=context)
+    >>> context.first_values.shape
+    torch.Size([2, 4, 10, 4])
     """
 
     positions: Tensor | None = None
@@ -37,4 +47,16 @@ class Context:
     first_values: Tensor | None = None
     previous_values: Tensor | None = None
     first_tokens: Tensor | None = None
-    history: list[Tensor] = field(default_factory=list)
+    history: tuple[Tensor, ...] = ()
+
+    def enter(self, tokens: Tensor | None, values: Tensor) -> "Context":
+        """The context as a layer of these tokens and values sees it."""
+        return self._replace(
+            values=values,
+            first_values=values if self.first_values is None else self.first_values,
+            first_tokens=tokens if self.first_tokens is None else self.first_tokens,
+        )
+
+    def leave(self) -> "Context":
+        """The context that this layer hands to the next one."""
+        return self._replace(values=None, projected_positions=None, previous_values=self.values)

@@ -1,6 +1,6 @@
 """The multi-head shell around an operator."""
 
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         context: Context | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Context]:
         """Attend with every head.
 
         Parameters
@@ -122,50 +122,64 @@ class Attention(nn.Module):
             Query i sees keys 0 to i. With an `attn_mask` it is only a hint that the mask is causal,
             and the mask is what counts.
         context : Context, optional
-            Shared by the layers of a model; see `Context`.
+            What the layer before gave back, or a new one in the first layer.
 
         Returns
         -------
         output : Tensor of the shape of `query`
         weights : Tensor of shape (batch, n_queries, n_keys), with heads after the batch if not
             averaged, or None
+        context : Context
+            For the next layer; returned only where a context was given.
 
         Raises
         ------
         ValueError
             If shapes do not fit or the context lacks what the operator needs.
         """
-        if query.ndim == 2:
-            padding = None if key_padding_mask is None else key_padding_mask[None]
-            output, weights = self.forward(
-                query[None], key[None], value[None], padding, need_weights, attn_mask,
-                average_attn_weights, is_causal, context,
-            )  # fmt: skip
-            return output[0], None if weights is None else weights[0]
-        for name, x in (("query", query), ("key", key), ("value", value)):
+        inputs, padding, alone = (query, key, value), key_padding_mask, query.ndim == 2
+        if alone:
+            inputs = same(lambda x: x[None], *inputs)
+            padding = None if padding is None else padding[None]
+        output, weights, after = self._attend(
+            inputs, padding, attn_mask, is_causal, need_weights, context
+        )
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if alone:
+            output, weights = output[0], None if weights is None else weights[0]
+        return (output, weights) if context is None else (output, weights, after)
+
+    def _attend(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        padding: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+        context: Context | None,
+    ) -> tuple[Tensor, Tensor | None, Context]:
+        """Output and each head's weights of a batch, and the context for the next layer."""
+        for name, x in zip(("query", "key", "value"), inputs, strict=True):
             if x.ndim != 3 or x.shape[-1] != self.embed_dim:
                 raise ValueError(
                     f"{name}: must be (batch, tokens, {self.embed_dim}), got {tuple(x.shape)}"
                 )
-        if key_padding_mask is not None and key_padding_mask.shape != key.shape[:2]:
+        query, key, _ = inputs
+        if padding is not None and padding.shape != key.shape[:2]:
             raise ValueError(
                 f"key_padding_mask: must have shape {tuple(key.shape[:2])}, "
-                f"got {tuple(key_padding_mask.shape)}"
+                f"got {tuple(padding.shape)}"
             )
-        q, k, v = self.project(query, key, value)
-        mask = self._mask(key_padding_mask, attn_mask, query.shape[0])
+        q, k, v = self.project(*inputs)
+        mask = self._mask(padding, attn_mask, query.shape[0])
         is_causal = is_causal and attn_mask is None
-        context = self._context(context)
-        layer_context = self.fill(context, query, v)
-        output = self.operator(q, k, v, mask=mask, is_causal=is_causal, context=layer_context)
+        seen = self.fill(context, query, v)
+        output = self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
         weights = None
         if need_weights:
-            weights = self.operator.matrix(
-                q, k, mask=mask, is_causal=is_causal, context=layer_context
-            )
-            weights = weights.mean(dim=1) if average_attn_weights else weights
-        context.previous_values = v
-        return self.out_proj(output.transpose(1, 2).flatten(2)), weights
+            weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
+        return self.out_proj(output.transpose(1, 2).flatten(2)), weights, seen.leave()
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, each (batch, heads, tokens, head_dim)."""
@@ -208,30 +222,39 @@ class Attention(nn.Module):
         ]
         return additive[0] if len(additive) == 1 else additive[0] + additive[1]
 
-    def _context(self, context: Context | None) -> Context:
-        """The model's context, or an empty one if nothing in it is needed."""
+    def fill(self, context: Context | None, query: Tensor, v: Tensor) -> Context:
+        """The context as this layer's operator sees it.
+
+        Raises
+        ------
+        ValueError
+            If what the operator needs can only come from the model, and is not there.
+        """
         needs = ["positions" if n == "projected_positions" else n for n in self.operator.needs]
-        missing = [n for n in needs if n == "positions" and getattr(context, n, None) is None]
+        missing = "positions" in needs and (context is None or context.positions is None)
         if needs and (context is None or missing):
             raise ValueError(
                 f"context: {type(self.operator).__name__} needs {', '.join(needs)}; pass one "
                 f"context=Context({'positions=...' if missing else ''}) through all layers of a "
                 "model"
             )
-        return Context() if context is None else context
+        seen = (context or Context()).enter(query, v)
+        if "projected_positions" not in self.operator.needs or seen.positions is None:
+            return seen
+        return seen._replace(projected_positions=self.project_positions(seen.positions))
 
-    def fill(self, context: Context, query: Tensor, v: Tensor) -> Context:
-        """Complete the model's context, and return it as this layer's operator sees it."""
-        if context.first_tokens is None:
-            context.first_tokens = query
-        if context.first_values is None:
-            context.first_values = v
-        filled = replace(context, values=v) if "values" in self.operator.needs else context
-        if "projected_positions" in self.operator.needs and context.positions is not None:
-            w_q, w_k, _ = self.in_proj_weight.chunk(3)
-            projected = tuple(self._split(F.linear(context.positions, w)) for w in (w_q, w_k))
-            filled = replace(filled, projected_positions=(projected[0], projected[1]))
-        return filled
+    def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions through the query and the key projection, without their biases."""
+        w_q, w_k, _ = self.in_proj_weight.chunk(3)
+        return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
 
     def extra_repr(self) -> str:
         return f"dim={self.embed_dim}, num_heads={self.num_heads}"
+
+
+def same(
+    change: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Change each tensor, once where several are the same: self attention stays recognisable."""
+    changed = {id(x): change(x) for x in (q, k, v)}
+    return changed[id(q)], changed[id(k)], changed[id(v)]

@@ -136,7 +136,7 @@ class GeneralizedResidual(nn.Module):
                     "context=Context(first_tokens=...)"
                 )
             return context.first_tokens
-        history = [] if context is None else context.history
+        history = () if context is None else context.history
         if not -len(history) <= self.source < len(history):
             raise ValueError(
                 f"context: GeneralizedResidual(source={self.source}) reads history, which has "

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import Context, Operator
+from ..attention import Operator
 from .attention_maps import attention_spectrum, map_similarity
 from .energies import gradient_cosine, regularized_energy, smoothness
 from .tokens import (
@@ -240,7 +240,7 @@ class _Recorder:
                 return  # recomputed in a backward pass
             q, k, v = (x.detach() for x in inputs)
             self.seen[layer.name] = {
-                "q": q, "k": k, "v": v, "output": output.detach(), "arguments": _kept(arguments)
+                "q": q, "k": k, "v": v, "output": output.detach(), "arguments": arguments
             }  # fmt: skip
 
         return hook
@@ -283,9 +283,3 @@ class _Recorder:
                     }
                 )
         self.n_layers += 1
-
-
-def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments with the context as it is now: the layer goes on to write its own values there."""
-    context = arguments.get("context")
-    return arguments | {"context": replace(context)} if isinstance(context, Context) else arguments

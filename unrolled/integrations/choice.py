@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..attention import Operator
 from ..named_operators import make_operator
-from .forward_context import SERVED
+from .forward_passes import SERVED
 
 Choice = str | Operator | Callable[[int, int], Operator]
 Chooser = Choice | Callable[[str], Choice | None]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..attention import Operator
 from ..named_operators import make_operator, operator_names
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
-from .forward_context import ForwardContext, LayerContext
+from .forward_passes import ForwardPasses
 from .replacements import keep_operator, parameter_of, rescale
 
 _PREFIX = "twinsolve_"
@@ -73,8 +73,8 @@ def attach_huggingface(
     The operator becomes the submodule ``operator`` of each attention module: its parameters are
     trained, moved and saved with the model's; a checkpoint from before the call loads into it.
     State shared between layers is that of one call of `model`, from which `generate` too goes step
-    by step; gradient checkpointing works with ``use_reentrant=False``. What is honoured and
-    refused is said at `register_huggingface`.
+    by step; of gradient checkpointing the same holds as in `replace_attention`. What is honoured
+    and refused is said at `register_huggingface`.
 
     Parameters
     ----------
@@ -122,15 +122,14 @@ def attach_huggingface(
     model.set_attn_implementation(_ATTACHED)
     if any(module.config._attn_implementation != _ATTACHED for module, _ in chosen):
         raise ValueError("model: its attention implementation cannot be set")
-    shares = any(made.needs for _, made in chosen)
-    passes = ForwardContext(place_positions(model, positions)) if shares else None
+    passes = ForwardPasses(place_positions(model, positions))
     for module, made in chosen:
         like = parameter_of(module)
         module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)
-        if not hasattr(module, "twinsolve_context"):
+        if not hasattr(module, "twinsolve_passes"):
             module.register_load_state_dict_pre_hook(keep_operator)
-        module.twinsolve_context = LayerContext(passes)
-    if passes is not None:
+        module.twinsolve_passes = passes
+    if any(made.needs for _, made in chosen):
         passes.watch(model)
     return model
 
@@ -230,8 +229,8 @@ def _attend(
     query, key = rescale(query, key, scaling)
     if mask is not None and mask.stride(-2) == 0:
         mask = mask[..., :1, :]
-    layer = getattr(module, "twinsolve_context", None) or LayerContext(None)
-    output, context = layer.attend(
+    passes = getattr(module, "twinsolve_passes", None) or ForwardPasses()
+    output, context = passes.attend(
         operator, query, key, value,
         mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Operator
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
-from .forward_context import ForwardContext
+from .forward_passes import ForwardPasses
 from .replacements import (
     FusedProjectionAttention,
     MultiheadReplacement,
@@ -33,9 +33,11 @@ def replace_attention(
     The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
     function of names and returns something for it. Dropout of attention weights is not applied,
     which a warning says. Where an operator shares state between layers (first or previous values),
-    it is that of one call of `model`, and of one ``nn.TransformerEncoder`` or ``Decoder`` in it;
-    gradient checkpointing works with ``use_reentrant=False``. PyTorch's encoder then computes
-    padding tokens instead of setting them to zero, as it cannot take its nested fast path.
+    it is that of one call of `model`, and of one ``nn.TransformerEncoder`` or ``Decoder`` in it.
+    Such layers may be checkpointed with ``use_reentrant=False`` where each backward pass comes
+    before the next forward pass with gradients; else they raise in the backward pass. PyTorch's
+    encoder then computes padding tokens instead of setting them to zero, as it cannot take its
+    nested fast path.
 
     Parameters
     ----------
@@ -95,18 +97,17 @@ def replace_attention(
             f"layers, such as {dropouts[0] or 'the model'}): rows would no longer sum to one",
             stacklevel=2,
         )
-    shares = any(made.needs for _, made in chosen.values())
-    passes = ForwardContext(place_positions(model, positions)) if shares else None
+    passes = ForwardPasses(place_positions(model, positions))
     cross = _cross_attention(model)
     replacements: dict[int, nn.Module] = {}
     for name, (module, made) in chosen.items():
         if id(module) not in replacements:
             replacements[id(module)] = _replacement(
-                module, made, None if id(module) in cross else passes
+                module, made, ForwardPasses() if id(module) in cross else passes
             )
         model = _put(model, name, replacements[id(module)])
     _refuse_nested_tensors(model)
-    if passes is not None:
+    if any(made.needs for _, made in chosen.values()):
         passes.watch(model)
     return model
 
@@ -173,7 +174,7 @@ def _dropout(module: nn.Module) -> float:
     return float(dropout.p if isinstance(dropout, nn.Dropout) else dropout)
 
 
-def _replacement(module: Any, made: Operator, passes: ForwardContext | None) -> nn.Module:
+def _replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.Module:
     like = parameter_of(module)
     made = made.to(device=like.device, dtype=like.dtype)
     multihead = isinstance(module, nn.MultiheadAttention | Attention)

@@ -1,7 +1,6 @@
 """What stands in for a model's own attention modules, with the parameters of the original."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Attention, Context, Operator
-from .forward_context import ForwardContext, LayerContext
+from ..attention.shell import same
+from .forward_passes import ForwardPasses
 
 _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -49,7 +49,7 @@ class FusedProjectionAttention(nn.Module):
     proj: nn.Module
     proj_drop: nn.Module
 
-    def __init__(self, original: Any, operator: Operator, passes: ForwardContext | None) -> None:
+    def __init__(self, original: Any, operator: Operator, passes: ForwardPasses) -> None:
         super().__init__()
         self.num_heads, self.head_dim = heads_of(original)
         self.scale = getattr(original, "scale", None)
@@ -59,7 +59,7 @@ class FusedProjectionAttention(nn.Module):
         self.operator = operator
         for name in ("norm", "proj", "proj_drop"):
             setattr(self, name, getattr(original, name, None) or nn.Identity())
-        self.layer_context = LayerContext(passes)
+        self.passes = passes
         self.register_load_state_dict_pre_hook(keep_operator)
 
     def forward(
@@ -67,7 +67,7 @@ class FusedProjectionAttention(nn.Module):
     ) -> Tensor:
         q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
         q, k = rescale(self.q_norm(q), self.k_norm(k), self.scale)
-        output, _ = self.layer_context.attend(
+        output, _ = self.passes.attend(
             self.operator, q, k, v,
             mask=attn_mask, is_causal=is_causal, tokens=x, project=self._project,
         )  # fmt: skip
@@ -89,7 +89,7 @@ class MultiheadReplacement(Attention):
         self,
         original: nn.MultiheadAttention | Attention,
         operator: Operator,
-        passes: ForwardContext | None,
+        passes: ForwardPasses,
     ) -> None:
         super().__init__(original.embed_dim, original.num_heads, operator=operator, device="meta")
         self.batch_first = original.batch_first  # type: ignore[misc]
@@ -99,7 +99,7 @@ class MultiheadReplacement(Attention):
         for name in (*_SEPARATE, "in_proj_weight", "in_proj_bias"):
             self.register_parameter(name, getattr(original, name, None))
         self.out_proj = original.out_proj
-        self.layer_context = LayerContext(passes)
+        self.passes = passes
         self.register_load_state_dict_pre_hook(keep_operator)
 
     def forward(
@@ -113,18 +113,15 @@ class MultiheadReplacement(Attention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         context: Context | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        arguments = attn_mask, is_causal, need_weights, average_attn_weights, context
-        if query.ndim == 2:
-            padding = None if key_padding_mask is None else key_padding_mask[None]
-            batched = _same(lambda x: x[None], query, key, value)
-            output, weights = self._attend(batched, padding, *arguments)
-            return output[0], None if weights is None else weights[0]
-        if self.batch_first:
-            return self._attend((query, key, value), key_padding_mask, *arguments)
-        turned = _same(lambda x: x.transpose(0, 1), query, key, value)
-        output, weights = self._attend(turned, key_padding_mask, *arguments)
-        return output.transpose(0, 1), weights
+    ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Context]:
+        turn = not self.batch_first and query.ndim == 3
+        if turn:
+            query, key, value = same(lambda x: x.transpose(0, 1), query, key, value)
+        output, *rest = super().forward(
+            query, key, value, key_padding_mask, need_weights, attn_mask,
+            average_attn_weights, is_causal, context,
+        )  # fmt: skip
+        return output.transpose(0, 1) if turn else output, *rest  # type: ignore[return-value]
 
     def _attend(
         self,
@@ -133,21 +130,19 @@ class MultiheadReplacement(Attention):
         attn_mask: Tensor | None,
         is_causal: bool,
         need_weights: bool,
-        average_attn_weights: bool,
         context: Context | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Context]:
         q, k, v = self.project(*inputs)
         mask = self._mask(padding, attn_mask, len(q))
         is_causal = is_causal and attn_mask is None
-        output, seen = self.layer_context.attend(
+        output, seen = self.passes.attend(
             self.operator, q, k, v, mask=mask, is_causal=is_causal,
-            tokens=inputs[0], project=self._project_positions, context=context,
+            tokens=inputs[0], project=self.project_positions, context=context,
         )  # fmt: skip
         weights = None
         if need_weights:
             weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
-            weights = weights.mean(dim=1) if average_attn_weights else weights
-        return self.out_proj(output.transpose(1, 2).flatten(2)), weights
+        return self.out_proj(output.transpose(1, 2).flatten(2)), weights, seen.leave()
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.in_proj_weight is not None:
@@ -159,20 +154,12 @@ class MultiheadReplacement(Attention):
         )
         return q, k, v
 
-    def _project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        if self.in_proj_weight is None:
-            w_q, w_k = self.q_proj_weight, self.k_proj_weight
-        else:
-            w_q, w_k, _ = self.in_proj_weight.chunk(3)
-        return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
-
-
-def _same(
-    change: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Change each tensor, once where several are the same: self attention stays recognisable."""
-    changed = {id(x): change(x) for x in (q, k, v)}
-    return changed[id(q)], changed[id(k)], changed[id(v)]
+    def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        if self.in_proj_weight is not None:
+            return super().project_positions(positions)
+        weights = self.q_proj_weight, self.k_proj_weight
+        q, k = (self._split(F.linear(positions, weight)) for weight in weights)
+        return q, k
 
 
 def heads_of(module: Any) -> tuple[int, int]:

@@ -173,14 +173,14 @@ class Block(nn.Module):
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Context]:
         """Pass tokens through the block.
 
         Parameters
         ----------
         x : Tensor of shape (batch, tokens, dim)
         context : Context, optional
-            One for all blocks of a model; None makes one for this block alone.
+            What the block before gave back, or a new one in the first block.
         memory : Tensor of shape (batch, further, dim), optional
             Further tokens that x attends to, after its own, and that stay as they are.
         key_padding_mask, attn_mask, is_causal
@@ -188,22 +188,28 @@ class Block(nn.Module):
 
         Returns
         -------
-        Tensor of shape (batch, tokens, dim)
+        x : Tensor of shape (batch, tokens, dim)
+        context : Context
+            For the next block; returned only where a context was given.
         """
-        context = Context(first_tokens=x) if context is None else context
+        alone = context is None
+        context = context or Context()
+        if context.first_tokens is None:
+            context = context._replace(first_tokens=x)
         keys = queries = self.attention_norm(x)
         if memory is not None:
             keys = torch.cat([queries, self.attention_norm(memory)], dim=1)
-        y, _ = self.attention(
+        y, _, context = self.attention(
             queries, keys, keys, key_padding_mask,
             need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
         )  # fmt: skip
         hidden = None if key_padding_mask is None else key_padding_mask[:, : x.shape[1]]
         x = self.attention_residual(x, self._scaled("attention_scale", y, hidden), context)
-        if self.feed_forward is None:
-            return x
-        y = self.feed_forward(self.feed_forward_norm(x))
-        return self.feed_forward_residual(x, self._scaled("feed_forward_scale", y, hidden), context)
+        if self.feed_forward is not None:
+            y = self.feed_forward(self.feed_forward_norm(x))
+            y = self._scaled("feed_forward_scale", y, hidden)
+            x = self.feed_forward_residual(x, y, context)
+        return x if alone else (x, context)
 
     def _scaled(self, name: str, y: Tensor, hidden: Tensor | None) -> Tensor:
         scale, y = getattr(self, name), self.dropout(y)

@@ -42,14 +42,13 @@ def run_blocks(
     states: list[Tensor] | None = None,
     **arguments: Any,
 ) -> Tensor:
-    """Pass tokens and one context through all blocks; `states` collects what leaves each."""
+    """Pass tokens through all blocks, starting from a context; `states` collects the results."""
     layers = cast(Iterable[Block], blocks)
-    context.first_tokens = x
     keeps_history = any(block.needs_history for block in layers)
     for block in layers:
         if keeps_history:
-            context.history.append(x)
-        x = block(x, context, **arguments)
+            context = context._replace(history=(*context.history, x))
+        x, context = block(x, context, **arguments)
         if states is not None:
             states.append(x)
     return x

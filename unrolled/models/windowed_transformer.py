@@ -106,13 +106,14 @@ class WindowedStage(nn.Module):
         keeps_history = any(block.needs_history for block in blocks)
         for index, block in enumerate(blocks):
             if keeps_history:
-                context.history.append(x)
+                context = context._replace(history=(*context.history, x))
             windows, heads = self.windows[index % 2], block.attention.num_heads
             inner = windows.enter(context, x.shape[0], heads)
             hidden = windows.hidden_pairs(x.shape[0], heads, x.device)
-            x = windows.join(block(windows.split(x), inner, attn_mask=hidden))
-            for name in kept:
-                setattr(context, name, windows.join_values(getattr(inner, name)))
+            y, inner = block(windows.split(x), inner, attn_mask=hidden)
+            x = windows.join(y)
+            joined: dict[str, Any] = {n: windows.join_values(getattr(inner, n)) for n in kept}
+            context = context._replace(**joined)
         return x
 
 

@@ -74,7 +74,7 @@ class Windows:
             first_values=values(context.first_values),
             previous_values=values(context.previous_values),
             first_tokens=None if first is None else self.split(first),
-            history=[self.split(x) for x in context.history],
+            history=tuple(self.split(x) for x in context.history),
         )
 
     def join_values(self, values: Tensor | None) -> Tensor | None:

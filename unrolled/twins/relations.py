@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -107,11 +107,11 @@ def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> Any:
     """The context with ``function(name, tensor)`` in place of every tensor in it."""
 
     def mapped(name: str, value: Any) -> Any:
-        if isinstance(value, tuple | list):
-            return type(value)(function(name, x) for x in value)
-        return None if value is None else function(name, value)
+        if isinstance(value, tuple):
+            return tuple(mapped(name, x) for x in value)
+        return function(name, value) if isinstance(value, Tensor) else value
 
-    return Context(**{f.name: mapped(f.name, getattr(context, f.name)) for f in fields(context)})
+    return Context(**{name: mapped(name, value) for name, value in context._asdict().items()})
 
 
 def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:

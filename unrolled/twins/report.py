@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -248,10 +248,8 @@ def _merged_context(twin: Twin, layer: Correction) -> Callable[..., Context] | N
         merged = Context()
         for make in reversed(present):  # the outermost has the last word
             found = make(q, k, v)
-            given = {f.name: getattr(found, f.name) for f in fields(found)}
-            merged = replace(
-                merged, **{name: x for name, x in given.items() if not (x is None or x == [])}
-            )
+            given = found._asdict().items()
+            merged = merged._replace(**{name: x for name, x in given if x is not None and x != ()})
         return merged
 
     return make_all if present else None

@@ -143,7 +143,7 @@ class ReadsPrevious(Softmax):
 
 
 def test_matrices_are_those_of_the_context_in_which_the_layer_ran():
-    """After its operator the layer writes its own values over those of the layer before."""
+    """Not of the one that it gives to the next layer, with its own values as the previous ones."""
     layer = Attention(8, 2, operator=ReadsPrevious(), dtype=torch.float64)
     difference = {"difference": lambda seen: (seen.matrix @ seen.v - seen.output).abs().amax()}
     context = Context(previous_values=torch.randn(2, 2, 6, 4, dtype=torch.float64))

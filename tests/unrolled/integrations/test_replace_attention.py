@@ -164,6 +164,9 @@ def test_copies_are_whole_and_separate(operator, copied):
     twin = copied(model)
     exact(twin(X), model(X))
     assert not {id(p) for p in twin.parameters()} & {id(p) for p in model.parameters()}
+    own = {id(block.attn.passes) for block in twin.blocks}
+    assert len(own) == 1
+    assert own != {id(model.blocks[0].attn.passes)}
     with torch.no_grad():
         twin.blocks[0].attn.qkv.weight.mul_(2)
     assert (twin(X) != model(X)).any()
@@ -301,11 +304,8 @@ def test_our_own_shell_takes_another_operator_and_its_models_context():
     model = replace_attention(nn.ModuleList([shell]), FromFirst())
     expected = Attention(12, 3, operator=FromFirst(), dtype=torch.float64)
     expected.load_state_dict(shell.state_dict())
-    first, second = (
-        Context(first_values=Y.unflatten(-1, (3, 4)).transpose(1, 2)) for _ in range(2)
-    )
-    exact(model[0](X, X, X, context=first)[0], expected(X, X, X, context=second)[0])
-    exact(first.previous_values, second.previous_values)
+    given = Context(first_values=Y.unflatten(-1, (3, 4)).transpose(1, 2))
+    exact(model[0](X, X, X, context=given), expected(X, X, X, context=given))
     found = replace_attention(nn.ModuleList([shell]), WithPositions())[0]
     shell.operator = WithPositions()
     exact(
@@ -360,7 +360,7 @@ def test_no_state_is_left_after_a_pass_even_a_failed_one():
         model(Y)
     handle.remove()
     exact(model(X), expected)
-    assert not model.blocks[0].attn.layer_context.passes.running
+    assert model.blocks[0].attn.passes.threads.stack == []
     with pytest.raises(ValueError, match=r"no forward pass of the model .* is under way"):
         model.blocks[1](X)
 
@@ -413,37 +413,47 @@ def test_recomputation_sees_the_same_first_values(where):
     exact(gradients(model, model(X).sum()), gradients(model, by_hand(model, X).sum()))
 
 
-def test_recomputation_finds_its_own_pass_among_several():
-    """Forward, forward, backward, backward in any order, and losses that are kept."""
+def test_recomputation_for_an_earlier_pass_is_refused():
+    """It is never given the context of another pass: backward comes before the next forward."""
     model = replace_attention(vision_model(), FromFirst())
     model.run = [not_reentrant] * 3
-    inputs = (X, Y, X, X.flip(1), X.flip(0))
-    losses = [model(x).square().sum() for x in inputs]
-    for i in (1, 4, 0, 2, 3):
-        expected = gradients(model, by_hand(model, inputs[i]).square().sum())
-        exact(gradients(model, losses[i]), expected)
-    exact(
-        gradients(model, model(X).sum() * model(Y).sum()),
-        gradients(model, by_hand(model, X).sum() * by_hand(model, Y).sum()),
-    )
+    losses = [model(x).square().sum() for x in (X, Y, X)]
+    for loss in losses[1:2]:
+        with pytest.raises(ValueError, match="not those of one call in the model's latest forward"):
+            gradients(model, loss)
+    with torch.no_grad():
+        model(Y)
+    exact(gradients(model, losses[2]), gradients(model, by_hand(model, X).square().sum()))
+    for x in (Y, X):
+        exact(gradients(model, model(x).sum()), gradients(model, by_hand(model, x).sum()))
 
 
-def test_recomputation_inside_another_forward_pass():
+def test_calls_of_one_layer_that_cannot_be_told_apart_are_refused():
+    """A layer that is called twice knows its calls by their values."""
+    model = replace_attention(vision_model(), FromFirst())
+    model.blocks[2] = model.blocks[1]
+    model.run = [not_reentrant] * 3
+    exact(gradients(model, model(X).sum()), gradients(model, by_hand(model, X).sum()))
+    with torch.no_grad():
+        model.blocks[1].attn.qkv.weight[24:] = 0
+        model.blocks[1].attn.qkv.bias[24:] = 0
+    with pytest.raises(ValueError, match="not those of one call in the model's latest forward"):
+        model(X).sum().backward()
+
+
+def test_recomputation_inside_another_forward_pass_is_refused():
     model = replace_attention(vision_model(), FromFirst())
     model.run = [not_reentrant] * 3
-    found = []
-
-    def differentiate(block, x):
-        if not found:
-            found.append(None)
-            found[0] = gradients(model, loss)
-        return not_reentrant(block, x)
-
     loss = model(Y).sum()
     expected = by_hand(model, X)
+
+    def differentiate(block, x):
+        with pytest.raises(ValueError, match="not those of one call in the model's latest forward"):
+            gradients(model, loss)
+        return not_reentrant(block, x)
+
     model.run = [not_reentrant, differentiate, not_reentrant]
     exact(model(X), expected)
-    exact(found[0], gradients(model, by_hand(model, Y).sum()))
 
 
 def test_the_whole_model_and_nested_blocks_may_be_checkpointed():
@@ -465,17 +475,16 @@ def test_reentrant_checkpoints_are_refused_where_gradients_would_be_lost():
         model(X).sum().backward()
 
 
-def test_what_a_pass_kept_dies_with_its_graph():
+def test_what_is_kept_is_of_the_latest_pass_with_gradients():
     model = replace_attention(vision_model(), FromFirst())
-    met = model.blocks[1].attn.layer_context._met
-    loss = model(X).sum()
-    assert len(met) == 1
-    loss.backward()
-    del loss
-    assert len(met) == 0
+    passes = model.blocks[1].attn.passes
+    for _ in range(2):
+        model(X)
+        assert len(passes.met) == 3
+    passes.met = []
     with torch.no_grad():
         model(X)
-    assert len(met) == 0
+    assert passes.met == []
 
 
 def test_stages_of_different_size_are_refused_by_name():

@@ -130,10 +130,12 @@ def test_residual_objects_are_given_the_tokens_and_the_context():
 
 
 def test_no_history_is_kept_unless_a_residual_reads_it():
-    context = Context()
-    run_blocks(make_blocks(2, 12, 3, dtype=torch.float64), X, context)
-    assert context.history == []
-    assert context.first_tokens is X
+    blocks, seen = make_blocks(2, 12, 3, dtype=torch.float64), []
+    for layer in blocks:
+        layer.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[1]))
+    run_blocks(blocks, X, Context())
+    assert [context.history for context in seen] == [(), ()]
+    assert seen[1].first_tokens is X
 
 
 def test_memory_is_attended_to_and_stays():

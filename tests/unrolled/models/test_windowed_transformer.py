@@ -61,8 +61,8 @@ def as_one_sequence(stage, x):
     for index, block in enumerate(stage.blocks):
         w = stage.windows[index % 2]
         mask = hidden_pairs(w.grid, w.window, w.shift).expand(x.shape[0] * heads, -1, -1)
-        context.history.append(x)
-        x = block(x, context, attn_mask=mask)
+        context = context._replace(history=(*context.history, x))
+        x, context = block(x, context, attn_mask=mask)
     return x
 
 

@@ -33,7 +33,7 @@ def _stack(
     """Layers of the same branch, each connected by the residual, as a model runs them."""
     context = Context(first_tokens=X)
     for _ in range(n_layers):
-        context.history.append(X)
+        context = context._replace(history=(*context.history, X))
         X = residual(X, branch(X), context)
     return X
 

@@ -1,0 +1,153 @@
+"""A context for each forward pass of a model that knows nothing of contexts."""
+
+import threading
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Context, Operator
+
+SERVED = set(Context._fields) - {"history"}
+Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class ForwardPasses:
+    """Takes the context from layer to layer of each forward pass of a model.
+
+    Hooks open a `Context` when the model is called and drop it when the call ends. Calls may be
+    nested, and threads have their own. ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``
+    inside the model are chains of layers of their own and open another.
+
+    Gradient checkpointing calls a layer again in a backward pass, when the forward pass is over.
+    The layer is then given, without graph, the context that it met with these very values in the
+    model's latest forward pass with gradients; where there was none, it refuses.
+
+    Parameters
+    ----------
+    positions : str, optional
+        Dotted name of the position features in the model.
+    """
+
+    def __init__(self, positions: str | None = None) -> None:
+        self.positions = positions
+        self.threads = threading.local()
+        self.met: list[tuple[Operator, Tensor, Context]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.positions,)
+
+    def watch(self, model: nn.Module) -> None:
+        """Open a context whenever `model` is called."""
+        model.register_forward_pre_hook(self._open_model, prepend=True)
+        model.register_forward_hook(self._close, always_call=True)
+        for module in model.modules():
+            chain = isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder)
+            if chain and module is not model:
+                module.register_forward_pre_hook(self._open_chain, prepend=True)
+                module.register_forward_hook(self._close, always_call=True)
+
+    def attend(
+        self,
+        operator: Operator,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        tokens: Tensor | None = None,
+        project: Projection | None = None,
+        context: Context | None = None,
+    ) -> tuple[Tensor, Context]:
+        """The operator's output, and the context that it saw.
+
+        A `context` given is that of a model which makes its own.
+
+        Raises
+        ------
+        ValueError
+            If the operator needs a context and there is none.
+        """
+        running = self._running()
+        carried = context is None and bool(running)
+        met = running[-1][1] if carried else context
+        if met is None:
+            met = self._recall(operator, v) if operator.needs else Context()
+        seen = met.enter(tokens, v)
+        _check_shapes(operator, seen, v)
+        if "projected_positions" in operator.needs and seen.positions is not None:
+            assert project is not None
+            seen = seen._replace(projected_positions=project(seen.positions))
+        output = operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
+        if carried:
+            running[-1] = running[-1][0], seen.leave()
+            if operator.needs and output.requires_grad and not torch.compiler.is_compiling():
+                self.met.append((operator, v.detach(), _without_graph(met)))
+        return output, seen
+
+    def _running(self) -> list[tuple[int, Context]]:
+        """This thread's passes under way, of the backward pass that it is in, the last one last."""
+        stack = self.threads.__dict__.setdefault("stack", [])
+        return stack if stack and stack[-1][0] == _backward_pass() else []
+
+    def _recall(self, operator: Operator, v: Tensor) -> Context:
+        """The context that this layer met when it had these values."""
+        kind = type(operator).__name__
+        if _backward_pass() == -1:
+            raise ValueError(
+                f"context: {kind} needs {', '.join(operator.needs)}, but no forward pass of the "
+                "model whose attention was replaced is under way; call that model, not a part of it"
+            )
+        found = [c for o, values, c in self.met if o is operator and torch.equal(values, v)]
+        if len(found) != 1:
+            raise ValueError(
+                f"context: {kind} is computed anew in a backward pass (gradient checkpointing), "
+                "but its values are not those of one call in the model's latest forward pass; "
+                "call backward before the next forward pass, checkpoint with use_reentrant=False, "
+                "or checkpoint the whole model"
+            )
+        return found[0]
+
+    def _open_model(self, model: nn.Module, inputs: Any) -> None:
+        if torch.is_grad_enabled():
+            self.met = []
+        self._open(Context(None if self.positions is None else attrgetter(self.positions)(model)))
+
+    def _open_chain(self, module: nn.Module, inputs: Any) -> None:
+        running = self._running()
+        self._open(Context(running[-1][1].positions if running else None))
+
+    def _open(self, context: Context) -> None:
+        self._running()
+        self.threads.stack.append((_backward_pass(), context))
+
+    def _close(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._running():
+            self.threads.stack.pop()
+
+
+def _backward_pass() -> int:
+    """Number of the backward pass that this thread is in, -1 outside."""
+    return torch._C._current_graph_task_id()
+
+
+def _without_graph(context: Context) -> Context:
+    """The same values; operations on them save the same tensors."""
+
+    def cut(x: Any) -> Any:
+        return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+
+    return Context(*(cut(x) for x in context))
+
+
+def _check_shapes(operator: Operator, seen: Context, v: Tensor) -> None:
+    for name in ("first_values", "previous_values"):
+        other = getattr(seen, name)
+        if name in operator.needs and other is not None and other.shape != v.shape:
+            raise ValueError(
+                f"{name}: shape {tuple(other.shape)}, but the values of this layer have "
+                f"{tuple(v.shape)}; replace the attention of each stage of a model by itself"
+            )
