@@ -143,6 +143,35 @@ def test_causal_equals_the_explicit_mask_and_prefixes(operator):
         assert_close(out[..., :n, :], prefix, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("mask", [None, "padding", "pairs"])
+@pytest.mark.parametrize("n_queries", [1, 4])
+def test_fewer_queries_than_keys_are_the_last_tokens(operator, n_queries, mask):
+    """So that a step of decoding with a cache of keys gives what the whole sequence does."""
+    if not operator.causal or operator.square_only or (mask == "pairs" and not operator.pair_masks):
+        pytest.skip("refuses causal masks, unequal counts or masks of pairs, as declared")
+    given = {} if mask is None else MASKS[mask]
+    q, k, v = qkv()
+    # The context of all tokens, as a model has it: the queries' part is found by the operator.
+    context = context_of(q, k, v)
+    last = slice(9 - n_queries, None)
+    fewer = {name: m if m.shape[-2] == 1 else m[..., last, :] for name, m in given.items()}
+    for method, values in ((operator, (v,)), (operator.matrix, ())):
+        whole = method(q, k, *values, is_causal=True, context=context, **given)[..., last, :]
+        found = method(q[..., last, :], k, *values, is_causal=True, context=context, **fewer)
+        assert_close(found, whole, atol=1e-12, rtol=0)
+        if n_queries == 1:  # the last token sees all keys: nothing is left for a causal mask to hide
+            alone = method(q[..., last, :], k, *values, context=context, **fewer)
+            assert_close(alone, whole, atol=1e-12, rtol=0)
+
+
+def test_more_queries_than_keys_cannot_be_causal(operator):
+    if not operator.causal or operator.square_only:
+        pytest.skip("refuses causal masks or unequal counts, as declared")
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="at most as many queries as keys, got 9 and 8"):
+        call(operator, q, k[..., :8, :], v[..., :8, :], is_causal=True)
+
+
 HIDING = {
     "padding last": ({"mask": torch.arange(9) < 8}, 8),
     "padding first": ({"mask": torch.arange(9) > 0}, 0),

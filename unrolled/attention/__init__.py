@@ -13,6 +13,7 @@ from .masks import (
     hidden_by,
     masked_softmax,
     padding_mask,
+    query_offset,
 )
 from .operator import Correction, Operator, SoftmaxSmoother
 from .parameters import Positive, check_count, check_positive
@@ -35,4 +36,5 @@ __all__ = [
     "map_query_blocks",
     "masked_softmax",
     "padding_mask",
+    "query_offset",
 ]

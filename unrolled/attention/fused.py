@@ -39,7 +39,7 @@ def fused_attention(
     v : Tensor of shape (..., n_keys, e)
     mask : Tensor broadcastable to (..., n_queries, n_keys), optional
     is_causal : bool, default=False
-        With a mask, both apply.
+        Query i sees the keys 0 to ``n_keys - n_queries + i``; with a mask, both apply.
     scale : float, optional
         None is ``d ** -0.5``.
 
@@ -47,8 +47,11 @@ def fused_attention(
     -------
     Tensor of shape (..., n_queries, e)
     """
-    if is_causal and mask is not None:
-        mask, is_causal = combine_masks(mask, causal_mask(q, k)), False
+    if is_causal and (mask is not None or q.shape[-2] != k.shape[-2]):
+        # The kernel's own causal mask would take fewer queries than keys for the first tokens.
+        every = mask is None and q.shape[-2] == 1
+        mask = None if every else combine_masks(mask, causal_mask(q, k))
+        is_causal = False
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if mask is None and not is_causal and _padding_is_slower(q, k, v):
         if q.shape[-2] * k.shape[-2] <= _SMALL_MATRIX:

@@ -4,9 +4,33 @@ import torch
 from torch import Tensor
 
 
+def query_offset(q: Tensor, k: Tensor) -> int:
+    """Index of the token at which the first query stands: the queries are the last tokens.
+
+    Query i is token ``n_keys - n_queries + i``, for causal masks, positions and distances alike, so
+    that a step of decoding with a cache of keys is the last token.
+
+    Raises
+    ------
+    ValueError
+        If there are more queries than keys.
+    """
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    if n_queries > n_keys:
+        raise ValueError(
+            "q: causal masks and positions need at most as many queries as keys, got "
+            f"{n_queries} and {n_keys}: the queries are the last of the tokens"
+        )
+    return n_keys - n_queries
+
+
 def causal_mask(q: Tensor, k: Tensor) -> Tensor:
-    """Boolean mask of shape (n_queries, n_keys): query i sees the keys 0 to i."""
-    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    """Boolean mask of shape (n_queries, n_keys): each query sees the keys up to its own token.
+
+    The last query sees all keys (see `query_offset`).
+    """
+    pairs = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+    return pairs.tril(query_offset(q, k))
 
 
 def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:

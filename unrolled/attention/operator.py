@@ -1,10 +1,12 @@
 """The protocol of operators on (q, k, v), and of corrections that wrap them."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from .context import Context
-from .masks import causal_mask, combine_masks, explicit_mask, masked_softmax
+from .masks import causal_mask, combine_masks, explicit_mask, masked_softmax, query_offset
 from .parameters import Positive
 
 
@@ -26,6 +28,9 @@ class Operator(nn.Module):
         Needs as many queries as keys.
     causal : bool
         ``is_causal=True`` is supported; otherwise it is refused.
+    positional : {None, "relative", "absolute"}
+        What a row reads of where tokens stand: nothing, how far they are from its own token, or
+        their places. Query i then stands at token ``n_keys - n_queries + i``.
     pair_masks : bool
         Masks may differ from query to query; otherwise they may only hide whole keys.
     additive_masks : bool
@@ -43,6 +48,7 @@ class Operator(nn.Module):
     linear_in_values: bool = True
     square_only: bool = False
     causal: bool = True
+    positional: Literal["relative", "absolute"] | None = None
     pair_masks: bool = True
     additive_masks: bool = False
     data_dependent: bool = False
@@ -70,7 +76,8 @@ class Operator(nn.Module):
             As in ``scaled_dot_product_attention``; the lowest number hides as -inf does, and a row
             without visible keys gives zeros.
         is_causal : bool, default=False
-            Query i sees the keys 0 to i; with a mask, both apply.
+            Query i sees the keys 0 to ``n_keys - n_queries + i``: the queries are the last tokens,
+            as in decoding with a cache. With a mask, both apply.
         context : Context, optional
             Holds what `needs` names.
 
@@ -168,6 +175,8 @@ class Operator(nn.Module):
                 )
         if is_causal and not self.causal:
             raise ValueError(f"{name}: does not support is_causal=True")
+        if is_causal and k.shape[-2] > 0:
+            query_offset(q, k)
         for field in self.needs:
             if field != "previous_values" and getattr(context, field, None) is None:
                 raise ValueError(
@@ -228,6 +237,7 @@ class Correction(Operator):
         self.linear_in_values = base.linear_in_values
         self.square_only = base.square_only
         self.causal = base.causal
+        self.positional = base.positional
         self.pair_masks = base.pair_masks
         self.additive_masks = base.additive_masks
         self.data_dependent = base.data_dependent

@@ -119,8 +119,8 @@ class Attention(nn.Module):
         average_attn_weights : bool, default=True
             Average the matrix over heads.
         is_causal : bool, default=False
-            Query i sees keys 0 to i. With an `attn_mask` it is only a hint that the mask is causal,
-            and the mask is what counts.
+            Query i sees the keys 0 to ``n_keys - n_queries + i``. With an `attn_mask` it is only a
+            hint that the mask is causal, and the mask is what counts.
         context : Context, optional
             What the layer before gave back, or a new one in the first layer.
 

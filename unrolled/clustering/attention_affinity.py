@@ -115,6 +115,11 @@ class AttentionSubspaceClustering(UnitRowClustering):
         mask = None
         if keys is None and self.operator_.pair_masks:
             mask = ~torch.eye(len(queries), dtype=torch.bool, device=q.device)
+        if keys is not None and self.operator_.positional:
+            raise ValueError(
+                f"operator: {type(self.operator_).__name__} reads where tokens stand, and new "
+                "points have no place among those of fit"
+            )
         k = q if keys is None else self._heads(keys).to(q.dtype)
         found: Array = self.operator_.matrix(q, k, mask=mask)[0].cpu().numpy()
         return found

@@ -126,7 +126,7 @@ def _choose_all(
             continue
         _check_served(module, name)
         check_needs(made, name, positions is not None or type(module) is Attention)
-        if id(module) in cross and (made.square_only or made.needs):
+        if id(module) in cross and (made.square_only or made.needs or made.positional):
             raise ValueError(
                 f"operator: {type(made).__name__} cannot serve the cross attention {name}; "
                 "return None for it"

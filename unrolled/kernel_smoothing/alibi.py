@@ -14,6 +14,7 @@ from ..attention import (
     check_positive,
     fused_attention,
     map_query_blocks,
+    query_offset,
 )
 from .features import add_bias, split_feature
 
@@ -40,6 +41,8 @@ class ALiBi(SoftmaxSmoother):
     """Dot-product attention with a linear bias: ``l_ij = q_i . k_j / sqrt(d) - m |i - j|``.
 
     The bias stands for the position term of bilateral attention, and needs no position features.
+    Tokens i and j are counted along the keys; with fewer queries than keys the queries are the last
+    of them, as in decoding with a cache.
 
     Causal rows cost no bias at all: with ``|i - j| = i - j`` the i is a constant of the row, and
     ``m j`` one more feature of the keys (split over three in bfloat16 and float16, whose digits are
@@ -73,6 +76,8 @@ class ALiBi(SoftmaxSmoother):
     >>> ALiBi(1, slopes=[0.5]).matrix(q, q)[0, 0, 0].log().diff()
     tensor([-0.5000, -0.5000])
     """
+
+    positional = "relative"
 
     def __init__(
         self,
@@ -112,9 +117,10 @@ class ALiBi(SoftmaxSmoother):
         slopes = self.slopes_for(q)
         if is_causal:
             return _causal(q, k, v, slopes, mask)
+        offset = query_offset(q, k)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            bias = -slopes * _distances(start, rows, k)
+            bias = -slopes * _distances(offset + start, rows, k)
             block_mask = mask
             if mask is not None and mask.shape[-2] > 1:
                 block_mask = mask[..., start : start + rows.shape[-2], :]
@@ -123,7 +129,7 @@ class ALiBi(SoftmaxSmoother):
         return map_query_blocks(block, q)
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        bias = self.slopes_for(q) * _distances(0, q, k)
+        bias = self.slopes_for(q) * _distances(query_offset(q, k), q, k)
         return q @ k.mT * q.shape[-1] ** -0.5 - bias.to(q.dtype)
 
     def extra_repr(self) -> str:
@@ -143,7 +149,7 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, mask: Tensor | None
 
 
 def _distances(start: int, rows: Tensor, k: Tensor) -> Tensor:
-    """``|i - j|`` for the rows of queries from `start` on."""
+    """``|i - j|`` for rows of queries that are the tokens from `start` on."""
     queries = torch.arange(start, start + rows.shape[-2], device=k.device)
     wide = torch.promote_types(k.dtype, torch.float32)
     return (queries[:, None] - torch.arange(k.shape[-2], device=k.device)).abs().to(wide)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, fused_attention
 from .biased import Biased
-from .features import expand_features
+from .features import expand_features, of_queries
 from .gaussian import gaussian_attention
 
 
@@ -22,7 +22,8 @@ class Bilateral(SoftmaxSmoother):
 
     and ``A = softmax(l)``, as one fused attention on concatenated features. Positions are kept
     apart from the tokens, and pass through the same projections Wq and Wk as they do (the shell
-    `Attention` sees to it). At the default bandwidths the first form has the logits of attention on
+    `Attention` sees to it); where those of all keys are given for fewer queries, the queries are
+    the last tokens. At the default bandwidths the first form has the logits of attention on
     ``x = y + p`` without the two cross terms.
 
     With distances, and positions and tokens themselves as queries, keys and values, it is the
@@ -101,6 +102,7 @@ class Bilateral(SoftmaxSmoother):
         self.token_bandwidth = bandwidth(token_bandwidth, "token_bandwidth")
         self.distances = distances
         self.needs = ("projected_positions",) if self.uses_positions else ()
+        self.positional = "absolute" if self.uses_positions else None
 
     def bandwidth_for(self, bandwidth: Positive | None, q: Tensor) -> Tensor | float:
         """The bandwidth in use on queries of this width and dtype."""
@@ -153,7 +155,7 @@ class Bilateral(SoftmaxSmoother):
             return None, None
         name = "context.projected_positions"
         p_q, p_k = context.projected_positions
-        return expand_features(p_q, q, name), expand_features(p_k, k, name)
+        return expand_features(of_queries(p_q, q, k), q, name), expand_features(p_k, k, name)
 
     @torch.no_grad()
     def precompute(self, context: Context) -> Biased:
@@ -192,7 +194,7 @@ class Bilateral(SoftmaxSmoother):
         bias = self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
         tokens_alone = copy.deepcopy(self)
         tokens_alone.uses_positions, tokens_alone.position_bandwidth = False, None
-        tokens_alone.needs = ()
+        tokens_alone.needs, tokens_alone.positional = (), None
         return Biased(tokens_alone, bias)
 
     def extra_repr(self) -> str:

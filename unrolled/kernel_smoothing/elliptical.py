@@ -12,6 +12,7 @@ from ..attention import (
     fused_attention,
     hidden_by,
     masked_softmax,
+    query_offset,
 )
 
 
@@ -33,7 +34,7 @@ def elliptical_weights(
     visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
         None is all keys.
     is_causal : bool, default=False
-        Query i sees the keys 0 to i; only without `visible`.
+        Row i is of the keys 0 to i; only without `visible`.
 
     Returns
     -------
@@ -157,10 +158,7 @@ class Elliptical(Operator):
                 )
         if mask is None:
             metric = elliptical_weights(values, previous, is_causal=is_causal)
-            if not is_causal or q.shape[-2] == k.shape[-2]:
-                return metric
-            rows = torch.arange(q.shape[-2], device=q.device).clamp(max=k.shape[-2] - 1)
-            return metric[..., rows, :]
+            return metric[..., query_offset(q, k) :, :] if is_causal else metric
         visible = ~hidden_by(mask)
         visible = combine_masks(visible, causal_mask(q, k)) if is_causal else visible
         return elliptical_weights(values, previous, visible=visible)

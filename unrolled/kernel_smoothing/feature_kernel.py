@@ -88,7 +88,7 @@ class FeatureKernel(Operator):
             return _divide(sums[..., :-1], sums[..., -1:]).to(out_type)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            seen = block_mask(visible, is_causal, start, rows, k.shape[-2])
+            seen = block_mask(visible, is_causal, start, rows, q, k)
             sums = visible_products(rows, k, seen) @ with_mass
             return _divide(sums[..., :-1], sums[..., -1:])
 

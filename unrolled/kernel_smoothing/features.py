@@ -3,6 +3,15 @@
 import torch
 from torch import Tensor
 
+from ..attention import query_offset
+
+
+def of_queries(features: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """The features of queries that are the last tokens, where those of all tokens are given."""
+    if features.shape[-2] != k.shape[-2] or q.shape[-2] == k.shape[-2]:
+        return features
+    return features[..., query_offset(q, k) :, :]
+
 
 def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
     """Give features the leading dimensions (batch, heads) that the tokens have and they may lack.

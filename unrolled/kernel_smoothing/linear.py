@@ -12,6 +12,7 @@ from ..attention import (
     check_positive,
     combine_masks,
     map_query_blocks,
+    query_offset,
 )
 from .query_blocks import block_mask, visible_products
 
@@ -22,7 +23,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
     """``(q k^T) v`` as ``q (k^T v)``, or its causal form, in time and memory linear in the tokens.
 
     The causal form, ``(q_i . k_j for j <= i, else 0) v``, adds to the pairs within each chunk of
-    tokens the sum of ``k_j^T v_j`` over the chunks before.
+    tokens the sum of ``k_j^T v_j`` over the chunks before. With fewer queries than keys the queries
+    are the last tokens, and what comes before them is one sum.
 
     Parameters
     ----------
@@ -50,15 +52,13 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
     """
     if not is_causal:
         return q @ (k.mT @ v)
-    n_queries = q.shape[-2]
+    n_queries, offset = q.shape[-2], query_offset(q, k)
+    if offset > 0:
+        past = q @ (k[..., :offset, :].mT @ v[..., :offset, :])
+        return past + linear_attention(q, k[..., offset:, :], v[..., offset:, :], is_causal=True)
     chunk = min(_CHUNK, n_queries)
-    padded = n_queries + -n_queries % chunk
-    q, k, v = (
-        F.pad(x[..., :n_queries, :], (0, 0, 0, padded - min(n_queries, x.shape[-2]))).unflatten(
-            -2, (-1, chunk)
-        )
-        for x in (q, k, v)
-    )
+    padding = (0, 0, 0, -n_queries % chunk)
+    q, k, v = (F.pad(x, padding).unflatten(-2, (-1, chunk)) for x in (q, k, v))
     sums = k.mT @ v
     # Shifted, not subtracted: what comes later must not even move the rounding.
     before = F.pad(sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)
@@ -119,7 +119,7 @@ class Linear(Operator):
             return linear_attention(q, k, v, is_causal=is_causal).to(out_type)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            seen = block_mask(visible, is_causal, start, rows, k.shape[-2])
+            seen = block_mask(visible, is_causal, start, rows, q, k)
             return visible_products(rows, k, seen) @ v
 
         return map_query_blocks(block, q).to(out_type)

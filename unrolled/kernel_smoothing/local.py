@@ -11,6 +11,7 @@ from ..attention import (
     combine_masks,
     fused_attention,
     map_query_blocks,
+    query_offset,
 )
 from .query_blocks import block_mask
 
@@ -19,13 +20,13 @@ class Neighborhood(SoftmaxSmoother):
     """Base of scaled dot-product attention to the tokens near by, on a grid of given width.
 
     Token t stands in row ``t // width`` and column ``t % width``; the last row may be incomplete.
+    Fewer queries than keys are the last tokens.
     """
-
-    square_only = True
 
     def __init__(self, width: int, scale: float | None) -> None:
         super().__init__()
         self.width = check_count(width, "width", 1)
+        self.positional = "relative" if width == 1 else "absolute"
         self.scale = None if scale is None else check_positive(scale, "scale")
 
     def near(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -51,13 +52,14 @@ class Neighborhood(SoftmaxSmoother):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        n = k.shape[-2]
+        n, offset = k.shape[-2], query_offset(q, k)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            first, last = self.reach(start, start + rows.shape[-2], n)
+            own = slice(offset + start, offset + start + rows.shape[-2])
+            first, last = self.reach(own.start, own.stop, n)
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
-            near = self._near(indices[start : start + rows.shape[-2]], indices[first:last])
-            seen = block_mask(mask, is_causal, start, rows, n)
+            near = self._near(indices[own], indices[first:last])
+            seen = block_mask(mask, is_causal, start, rows, q, k)
             if seen is not None:
                 seen = seen.expand(*seen.shape[:-1], n)[..., first:last]
             return fused_attention(
@@ -73,7 +75,8 @@ class Neighborhood(SoftmaxSmoother):
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         tokens = torch.arange(k.shape[-2], dtype=torch.int32, device=q.device)
-        return (scale * q @ k.mT).masked_fill(~self._near(tokens, tokens), -torch.inf)
+        near = self._near(tokens[query_offset(q, k) :], tokens)
+        return (scale * q @ k.mT).masked_fill(~near, -torch.inf)
 
 
 class Local(Neighborhood):
@@ -96,7 +99,7 @@ class Local(Neighborhood):
     Raises
     ------
     ValueError
-        If a number is out of range, or queries and keys differ in number.
+        If a number is out of range, or there are more queries than keys.
 
     References
     ----------
@@ -144,7 +147,7 @@ class CrissCross(Neighborhood):
     Raises
     ------
     ValueError
-        If a number is out of range, or queries and keys differ in number.
+        If a number is out of range, or there are more queries than keys.
 
     References
     ----------

@@ -102,7 +102,7 @@ class Logistic(SoftmaxSmoother):
         if self.negative_slope is not None:
 
             def block(rows: Tensor, start: int) -> Tensor:
-                visible = block_mask(mask, is_causal, start, rows, k.shape[-2])
+                visible = block_mask(mask, is_causal, start, rows, q, k)
                 A = block_softmax(self.logits(rows, k, context), visible)
                 return A.to(v.dtype) @ v
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from ..attention import combine_masks, hidden_by, masked_softmax
+from ..attention import combine_masks, hidden_by, masked_softmax, query_offset
 
 
 def block_mask(
-    mask: Tensor | None, is_causal: bool, start: int, rows: Tensor, n_keys: int
+    mask: Tensor | None, is_causal: bool, start: int, rows: Tensor, q: Tensor, k: Tensor
 ) -> Tensor | None:
     """The mask of the queries from `start` on, as many as there are `rows`, the causal one in it.
 
@@ -18,7 +18,8 @@ def block_mask(
     start : int
         Index of the first query of the block.
     rows : Tensor of shape (..., n_block, d)
-    n_keys : int
+    q, k : Tensor of shape (..., n_queries, d), (..., n_keys, d)
+        All queries and keys.
 
     Returns
     -------
@@ -29,8 +30,10 @@ def block_mask(
         mask = mask[..., start:stop, :]
     if not is_causal:
         return mask
-    queries = torch.arange(start, stop, device=rows.device)
-    return combine_masks(mask, queries[:, None] >= torch.arange(n_keys, device=rows.device))
+    offset = query_offset(q, k)
+    queries = torch.arange(start + offset, stop + offset, device=rows.device)
+    past = queries[:, None] >= torch.arange(k.shape[-2], device=rows.device)
+    return combine_masks(mask, past)
 
 
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:

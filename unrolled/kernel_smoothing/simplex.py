@@ -180,7 +180,7 @@ class Sparsemax(Operator):
         context: Context | None,
     ) -> Tensor:
         def block(rows: Tensor, start: int) -> Tensor:
-            visible = block_mask(mask, is_causal, start, rows, k.shape[-2])
+            visible = block_mask(mask, is_causal, start, rows, q, k)
             A = project_on_simplex(masked_logits(self.logits(rows, k), visible))
             return A.to(v.dtype) @ v
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..attention import Context, Positive, SoftmaxSmoother, check_count
+from ..attention import Context, Positive, SoftmaxSmoother, check_count, query_offset
 from .gaussian import gaussian_attention
 
 
@@ -12,8 +12,8 @@ class SpatialGaussian(SoftmaxSmoother):
 
     ``A_ij = exp(-|p_i - p_j|^2 / (2 s^2)) / sum_l exp(-|p_i - p_l|^2 / (2 s^2))``, the bilateral
     filter in the limit of infinite range width. Positions are those of the token index on the grid,
-    ``p_t = (t // width, t % width)``; queries and keys are ignored. One call of fused attention on
-    the positions, in float32 at least.
+    ``p_t = (t // width, t % width)``; queries and keys are ignored, but fewer queries than keys are
+    the last tokens. One call of fused attention on the positions, in float32 at least.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class SpatialGaussian(SoftmaxSmoother):
     Raises
     ------
     ValueError
-        If a number is out of range, or queries and keys differ in number.
+        If a number is out of range, or there are more queries than keys.
 
     References
     ----------
@@ -45,8 +45,6 @@ class SpatialGaussian(SoftmaxSmoother):
     tensor([0.2741, 0.4519, 0.2741])
     """
 
-    square_only = True
-
     def __init__(
         self,
         bandwidth: float,
@@ -59,6 +57,7 @@ class SpatialGaussian(SoftmaxSmoother):
     ) -> None:
         super().__init__()
         self.width = check_count(width, "width", 1)
+        self.positional = "relative" if width == 1 else "absolute"
         self.bandwidth = Positive(
             bandwidth,
             name="bandwidth",
@@ -68,12 +67,12 @@ class SpatialGaussian(SoftmaxSmoother):
             dtype=dtype,
         )
 
-    def positions(self, q: Tensor) -> Tensor:
-        """Row and column of each token, of shape (..., n_tokens, 2)."""
-        tokens = torch.arange(q.shape[-2], device=q.device)
+    def positions(self, k: Tensor) -> Tensor:
+        """Row and column of each token, of shape (..., n_keys, 2)."""
+        tokens = torch.arange(k.shape[-2], device=k.device)
         grid = torch.stack([tokens // self.width, tokens % self.width], dim=-1)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        return grid.to(wide).expand(*q.shape[:-1], 2)
+        wide = torch.promote_types(k.dtype, torch.float32)
+        return grid.to(wide).expand(*k.shape[:-1], 2)
 
     def attend(
         self,
@@ -84,11 +83,11 @@ class SpatialGaussian(SoftmaxSmoother):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        p = self.positions(q)
+        p = self.positions(k)
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(p.dtype)
         smoothed = gaussian_attention(
-            p,
+            p[..., query_offset(q, k) :, :],
             p,
             v.to(p.dtype),
             bandwidth=self.bandwidth().to(p.dtype),
@@ -98,8 +97,9 @@ class SpatialGaussian(SoftmaxSmoother):
         return smoothed.to(v.dtype)
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        p = self.positions(q)
-        squares = (p[..., :, None, :] - p[..., None, :, :]).square().sum(dim=-1)
+        p = self.positions(k)
+        own = p[..., query_offset(q, k) :, :]
+        squares = (own[..., :, None, :] - p[..., None, :, :]).square().sum(dim=-1)
         return -squares / (2 * self.bandwidth().to(p.dtype) ** 2)
 
     def extra_repr(self) -> str:

@@ -59,7 +59,7 @@ class TopK(Operator):
         context: Context | None,
     ) -> Tensor:
         def block(rows: Tensor, start: int) -> Tensor:
-            visible = block_mask(mask, is_causal, start, rows, k.shape[-2])
+            visible = block_mask(mask, is_causal, start, rows, q, k)
             return self._weights(rows, k, visible).to(v.dtype) @ v
 
         return map_query_blocks(block, q)
@@ -72,7 +72,7 @@ class TopK(Operator):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        visible = block_mask(mask, is_causal, 0, q, k.shape[-2])
+        visible = block_mask(mask, is_causal, 0, q, q, k)
         return self._weights(q, k, visible).to(q.dtype)
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

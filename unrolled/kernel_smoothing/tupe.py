@@ -5,14 +5,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Context, SoftmaxSmoother, check_count, fused_attention
-from .features import expand_features
+from .features import expand_features, of_queries
 
 
 class Tupe(SoftmaxSmoother):
     """Attention with untied positions: ``l_ij = (q_i . k_j + p_i Hq Hk^T p_j^T) / sqrt(2 d)``.
 
     Bilateral attention with projections Hq and Hk of the positions that are not those of the
-    tokens; one fused attention on concatenated features. A bias b_ij on the logits, such as one by
+    tokens; one fused attention on concatenated features. Positions are those of the keys, of which
+    fewer queries are the last. A bias b_ij on the logits, such as one by
     relative positions, is an additive mask, or `Biased` around this operator.
 
     Parameters
@@ -27,7 +28,7 @@ class Tupe(SoftmaxSmoother):
     ------
     ValueError
         If a size is not a whole number >= 1, `dim` is no multiple of `num_heads` where it must be,
-        queries and keys differ in number, or the context's positions do not fit.
+        there are more queries than keys, or the context's positions do not fit.
 
     References
     ----------
@@ -44,7 +45,7 @@ class Tupe(SoftmaxSmoother):
     torch.Size([2, 10, 16])
     """
 
-    square_only = True
+    positional = "absolute"
     needs = ("positions",)
 
     def __init__(
@@ -101,7 +102,7 @@ class Tupe(SoftmaxSmoother):
         heads = projected.unflatten(-1, (2 * self.num_heads, -1)).transpose(-3, -2)
         p_q, p_k = heads.chunk(2, dim=-3)
         name = f"context.positions, projected to {self.num_heads} heads"
-        return expand_features(p_q, q, name), expand_features(p_k, k, name)
+        return expand_features(of_queries(p_q, q, k), q, name), expand_features(p_k, k, name)
 
     def extra_repr(self) -> str:
         two_widths, dim = self.position_weight.shape

@@ -99,6 +99,7 @@ class ClassAttentionTransformer(nn.Module):
     def _check_class_operators(self) -> None:
         for operator in operators(self.class_blocks):
             reason = "needs as many queries as keys" if operator.square_only else ""
+            reason = reason or ("needs places of tokens" if operator.positional else "")
             reason = reason or ("needs " + " and ".join(operator.needs) if operator.needs else "")
             if reason:
                 raise ValueError(

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..attention import query_offset
+
 _CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
 
 
@@ -43,7 +45,7 @@ def ista_attention(
     visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
         The other keys are absent from a row's problem. The step lengths are to allow for that.
     is_causal : bool, default=False
-        Query i sees the keys 0 to i.
+        Query i sees the keys 0 to ``n_keys - n_queries + i``.
 
     Returns
     -------
@@ -70,7 +72,8 @@ def ista_attention(
         visible = visible.expand(*batch, *visible.shape[-2:])
     hidden = None if visible is None else ~_flat(visible)
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *rows))
-    settings = _Settings(n_iter, nonnegative, zero_diagonal, is_causal, trained)
+    offset = query_offset(q, k) if is_causal else None
+    settings = _Settings(n_iter, nonnegative, zero_diagonal, offset, trained)
     out, _ = _SparseAttention.apply(*inputs, *rows, hidden, settings)
     return out.view(*batch, *out.shape[-2:])
 
@@ -83,7 +86,7 @@ class _Settings(NamedTuple):
     n_iter: int
     nonnegative: bool
     zero_diagonal: bool
-    is_causal: bool
+    offset: int | None  # of the first query among the keys, if it sees none behind itself
     trained: bool
 
 
@@ -101,7 +104,7 @@ class _Block(NamedTuple):
         return x[self.heads, : self.n_keys]
 
 
-def _blocks(q: Tensor, k: Tensor, is_causal: bool) -> Iterator[_Block]:
+def _blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
     """Blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
     (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
     entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
@@ -110,7 +113,7 @@ def _blocks(q: Tensor, k: Tensor, is_causal: bool) -> Iterator[_Block]:
     for head in range(0, n_heads, heads):
         for start in range(0, n_rows, rows):
             stop = min(start + rows, n_rows)
-            seen = min(stop, n_keys) if is_causal else n_keys
+            seen = n_keys if offset is None else stop + offset
             yield _Block(slice(head, head + heads), slice(start, stop), seen)
 
 
@@ -128,8 +131,8 @@ def _restrict_(codes: Tensor, block: _Block, hidden: Tensor | None, settings: _S
         heads = block.heads if len(hidden) > 1 else slice(None)
         rows = block.rows if hidden.shape[1] > 1 else slice(None)
         codes.masked_fill_(hidden[heads, rows, : block.n_keys], 0)
-    if settings.is_causal:
-        codes.tril_(start)
+    if settings.offset is not None:
+        codes.tril_(start + settings.offset)
     if settings.zero_diagonal and start < block.n_keys:
         codes.diagonal(offset=start, dim1=-2, dim2=-1).zero_()
 
@@ -146,7 +149,7 @@ class _SparseAttention(torch.autograd.Function):
         out = q.new_empty(*q.shape[:2], v.shape[-1])
         residuals = q.new_empty(settings.n_iter if settings.trained else 0, *q.shape)
         with torch.autocast(q.device.type, enabled=False):
-            for block in _blocks(q, k, settings.is_causal):
+            for block in _blocks(q, k, settings.offset):
                 Q, M, T, R = (block.of(x) for x in (q, m, t, residuals))
                 K = block.keys(k)
                 B, residual = torch.bmm(Q * M, K.mT), Q
@@ -176,7 +179,7 @@ class _SparseAttention(torch.autograd.Function):
             torch.zeros_like(m), (grad * out).sum(dim=-1, keepdim=True) / t,
         )  # fmt: skip
         with torch.autocast(q.device.type, enabled=False):
-            for block in _blocks(q, k, ctx.settings.is_causal):
+            for block in _blocks(q, k, ctx.settings.offset):
                 Q, M, T, G, R = (block.of(x) for x in (q, m, t, grad, residuals))
                 K, V = block.keys(k), block.keys(v)
                 codes = _codes_again(R, K, M, block, hidden, ctx.settings)

@@ -16,6 +16,7 @@ from ..attention import (
     check_count,
     combine_masks,
     map_query_blocks,
+    query_offset,
 )
 from .code_blocks import ista_attention
 from .iterations import ista_step, support_step
@@ -136,8 +137,7 @@ class SparseCoding(Operator):
         if is_causal and visible is not None:
             visible, is_causal = visible & causal_mask(q, k), False
         step = safe_step(keys, visible, is_causal)
-        if is_causal and q.shape[-2] != k.shape[-2]:
-            step = step[..., torch.arange(q.shape[-2]).clamp(max=k.shape[-2] - 1), :]
+        step = step[..., query_offset(q, k) :, :] if is_causal else step
         out = ista_attention(
             q.to(wide),
             keys,

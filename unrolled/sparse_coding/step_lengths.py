@@ -18,11 +18,11 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
         Each query's step is that of the keys it sees, so that hidden ones do not leak through it.
         If that differs from query to query, an n_keys x n_keys matrix is built.
     is_causal : bool, default=False
-        Query i sees the keys 0 to i, for as many queries as keys; then `visible` is not given.
+        Row i is of the keys 0 to i; then `visible` is not given.
 
     Returns
     -------
-    Tensor of shape (..., 1 or n_queries, 1)
+    Tensor of shape (..., 1 or n_queries, 1), or (..., n_keys, 1) if causal
         In float64, in which fourth powers of keys do not overflow; 1 where the keys are all zero or
         none is visible, and never more than 1e30, so that it is finite in float32.
 

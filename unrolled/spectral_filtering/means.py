@@ -21,9 +21,9 @@ def visible_mean(
     mask : Tensor broadcastable to (..., n_queries, n_keys), optional
         As in ``scaled_dot_product_attention``; a finite bias hides nothing.
     is_causal : bool, default=False
-        Query i sees the keys 0 to i; with a mask, both apply.
+        Query i sees the keys 0 to ``n_keys - n_queries + i``; with a mask, both apply.
     n_queries : int, optional
-        None is as many as keys; only a causal mask needs it.
+        At most as many as keys, which is None; only a causal mask needs it.
 
     Returns
     -------
@@ -42,15 +42,15 @@ def visible_mean(
     tensor([[1., 2., 4.]])
     """
     n_keys = v.shape[-2]
-    n_queries = n_keys if n_queries is None else n_queries
+    offset = 0 if n_queries is None else n_keys - n_queries
     if mask is None:
-        return _running_mean(v, None, n_queries) if is_causal else _mean(v)
+        return _running_mean(v, None)[..., offset:, :] if is_causal else _mean(v)
     visible = ~hidden_by(mask)
     visible = visible.expand(*visible.shape[:-1], n_keys)
     if visible.shape[-2] > 1:
-        visible = visible.tril() if is_causal else visible
+        visible = visible.tril(offset) if is_causal else visible
         return map_query_blocks(lambda seen, start: _mean(v, seen), visible)
-    return _running_mean(v, visible, n_queries) if is_causal else _mean(v, visible)
+    return _running_mean(v, visible)[..., offset:, :] if is_causal else _mean(v, visible)
 
 
 def _mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -62,8 +62,8 @@ def _mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
     return mean.to(v.dtype)
 
 
-def _running_mean(v: Tensor, visible: Tensor | None, n_queries: int) -> Tensor:
-    """Row i is the mean of the visible values 0 to i; those of further rows are of all values."""
+def _running_mean(v: Tensor, visible: Tensor | None) -> Tensor:
+    """Row i is the mean of the visible values 0 to i."""
     wide = torch.promote_types(v.dtype, torch.float32)
     n_keys = v.shape[-2]
     if visible is None:
@@ -71,8 +71,4 @@ def _running_mean(v: Tensor, visible: Tensor | None, n_queries: int) -> Tensor:
     else:
         v = v * visible.mT
         counts = visible.mT.cumsum(dim=-2).clamp(min=1)
-    means = (v.cumsum(dim=-2, dtype=wide) / counts).to(v.dtype)
-    if n_queries > n_keys:
-        last = means[..., -1:, :].expand(*means.shape[:-2], n_queries - n_keys, -1)
-        means = torch.cat([means, last], dim=-2)
-    return means[..., :n_queries, :]
+    return (v.cumsum(dim=-2, dtype=wide) / counts).to(v.dtype)

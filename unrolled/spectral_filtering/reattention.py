@@ -14,6 +14,7 @@ from ..attention import (
     map_query_blocks,
 )
 from ..kernel_smoothing import Gaussian, Softmax
+from ..kernel_smoothing.query_blocks import block_mask
 
 # Their rows depend on the query alone, not on its index or context: blocks of them can be made.
 _ROWS_ALONE = (Gaussian, Softmax)
@@ -107,11 +108,7 @@ class ReAttention(Operator):
         keys, values = k.to(wide), v.to(wide)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            stop = start + rows.shape[-2]
-            part = mask if mask is None or mask.shape[-2] == 1 else mask[..., start:stop, :]
-            if is_causal:
-                past = torch.ones(stop - start, k.shape[-2], dtype=torch.bool, device=q.device)
-                part = combine_masks(part, past.tril(start))
+            part = block_mask(mask, is_causal, start, rows, q, k)
             return (self._maps(rows, keys, part) @ values).to(v.dtype)
 
         return map_query_blocks(block, q.to(wide))

@@ -49,7 +49,7 @@ def test_only_the_class_token_asks_and_changes_in_class_attention():
 def test_every_operator_runs_among_patches_and_in_class_attention_or_is_refused(name):
     assert model(operator=name)(IMAGES).isfinite().all()
     operator = make_operator(name, num_heads=3, head_dim=4)
-    if operator.square_only or operator.needs:
+    if operator.square_only or operator.needs or operator.positional:
         with pytest.raises(ValueError, match=r"class_operator: .* needs .* one query"):
             model(class_operator=name)
         return
@@ -69,6 +69,7 @@ class NeedsFirst(Softmax):
     [
         (SparseCoding(0.1, zero_diagonal=True), "SparseCoding needs as many queries as keys"),
         ("twicing", "Twicing needs as many queries as keys"),
+        ("alibi", "ALiBi needs places of tokens"),
         (NeedsFirst(), "NeedsFirst needs first_values"),
     ],
 )
