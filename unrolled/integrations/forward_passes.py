@@ -61,10 +61,12 @@ class ForwardPasses:
         tokens: Tensor | None = None,
         project: Projection | None = None,
         context: Context | None = None,
+        n_tokens: int | None = None,
     ) -> tuple[Tensor, Context]:
         """The operator's output, and the context that it saw.
 
-        A `context` given is that of a model which makes its own.
+        A `context` given is that of a model which makes its own. With `n_tokens` that many of the
+        positions are taken, the first: those of sequences that may be shorter than the longest.
 
         Raises
         ------
@@ -77,13 +79,16 @@ class ForwardPasses:
         if met is None:
             met = self._recall(operator, v) if operator.needs else Context()
         seen = met.enter(tokens, v)
+        after = seen.leave()
+        if n_tokens is not None and seen.positions is not None:
+            seen = seen._replace(positions=seen.positions[..., :n_tokens, :])
         _check_shapes(operator, seen, v)
         if "projected_positions" in operator.needs and seen.positions is not None:
             assert project is not None
             seen = seen._replace(projected_positions=project(seen.positions))
         output = operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
         if carried:
-            running[-1] = running[-1][0], seen.leave()
+            running[-1] = running[-1][0], after
             if operator.needs and output.requires_grad and not torch.compiler.is_compiling():
                 self.met.append((operator, v.detach(), _without_graph(met)))
         return output, seen

@@ -16,7 +16,7 @@ from .forward_passes import ForwardPasses
 from .replacements import keep_operator, parameter_of, rescale
 
 _PREFIX = "twinsolve_"
-_ATTACHED = "twinsolve"
+_ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
 _NOT_SERVED = ("softcap", "s_aux", "sinks", "position_bias", "cache", "indices", "block_indices")
 _PROJECTIONS = (("q_proj", "k_proj"), ("query", "key"))
 Function = Callable[..., tuple[Tensor, Tensor | None]]
@@ -29,9 +29,11 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     learn parameters refuse to train like this, and those that share state between layers refuse
     altogether: `attach_huggingface` gives each layer an operator that is part of the model. Masks,
     causal models, grouped keys and the model's scaling are honoured; operators whose rows depend on
-    one query and the keys decode with a cache, the others (``square_only``) ask for
-    ``use_cache=False``. Dropout of attention weights is not applied, which a warning says; logit
-    caps, attention sinks, position biases and paged caches are refused.
+    one query and the keys decode with a cache as they do without, the others (``square_only``) ask
+    for ``use_cache=False``. Operators that read distances between tokens count them along the keys,
+    padding included; those that read places on a grid refuse sliding windows, whose caches drop
+    keys. Dropout of attention weights is not applied, which a warning says; logit caps, attention
+    sinks, position biases and paged caches are refused.
 
     Parameters
     ----------
@@ -61,7 +63,8 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     for name in chosen:
         if name not in known:
             raise ValueError(f"names: must be among {', '.join(known)}, got {name!r}")
-        _register(_PREFIX + name, _shared_operator(name))
+        positional = make_operator(name, num_heads=1, head_dim=1).positional is not None
+        _register(_PREFIX + name, _shared_operator(name), positional)
     return [_PREFIX + name for name in chosen]
 
 
@@ -84,7 +87,7 @@ def attach_huggingface(
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
     positions : str or Tensor, optional
-        As in `replace_attention`.
+        As in `replace_attention`; causal models may have more of them than a sequence has tokens.
 
     Returns
     -------
@@ -103,7 +106,8 @@ def attach_huggingface(
     >>> from twinsolve.unrolled import attach_huggingface
     >>> model = attach_huggingface(model, "sparse_coding")  # doctest: +SKIP
     """
-    _register(_ATTACHED, _attached_operator)
+    for positional, implementation in _ATTACHED.items():
+        _register(implementation, _attached_operator, positional)
     chosen: list[tuple[Any, Operator]] = []
     for name, module in model.named_modules():
         if not _is_attention(module) or (_is_cross(module) and not takes_name(operator)):
@@ -119,8 +123,9 @@ def attach_huggingface(
         chosen.append((module, made))
     if not chosen:
         raise ValueError("model: no attention that calls transformers' AttentionInterface")
-    model.set_attn_implementation(_ATTACHED)
-    if any(module.config._attn_implementation != _ATTACHED for module, _ in chosen):
+    implementation = _ATTACHED[any(made.positional for _, made in chosen)]
+    model.set_attn_implementation(implementation)
+    if any(module.config._attn_implementation != implementation for module, _ in chosen):
         raise ValueError("model: its attention implementation cannot be set")
     passes = ForwardPasses(place_positions(model, positions))
     for module, made in chosen:
@@ -134,8 +139,14 @@ def attach_huggingface(
     return model
 
 
-def _register(name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None]) -> None:
-    """Register an attention function, and beside it masks: without them padding would leak."""
+def _register(
+    name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None], positional: bool
+) -> None:
+    """Register an attention function, and beside it masks: without them padding would leak.
+
+    A static cache holds room for keys to come. A mask for positional operators ends at the last
+    query, and so tells where it stands.
+    """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
@@ -146,8 +157,11 @@ def _register(name: str, operator_for: Callable[[nn.Module, Tensor], Operator | 
 
     def mask(*args: Any, **kwargs: Any) -> Tensor | None:
         made = sdpa_mask(*args, **kwargs)
-        if made is None or kwargs.get("mask_function") is not bidirectional_mask_function:
-            return made
+        if made is None:
+            return None
+        if kwargs.get("mask_function") is not bidirectional_mask_function:
+            last = int(kwargs["q_offset"]) + made.shape[-2] - kwargs["kv_offset"]
+            return made[..., :last] if positional else made
         return made[..., :1, :].expand_as(made)  # `_attend` sees that it is alike for all queries
 
     def attention(
@@ -159,6 +173,8 @@ def _register(name: str, operator_for: Callable[[nn.Module, Tensor], Operator | 
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         operator = operator_for(module, query)
+        if attention_mask is not None and attention_mask.shape[-1] < key.shape[2]:
+            key, value = (x[:, :, : attention_mask.shape[-1]] for x in (key, value))
         if operator is None:
             library = AttentionInterface()["sdpa"]
             return library(module, query, key, value, attention_mask, **kwargs)
@@ -216,6 +232,10 @@ def _attend(
     if is_causal and key.shape[2] > n_queries:  # an empty static cache behind the prompt
         key, value = key[:, :, :n_queries], value[:, :, :n_queries]
     _check_call(operator, n_queries, key.shape[2], causal, kwargs)
+    if sliding_window is not None and operator.positional == "absolute":
+        raise ValueError(
+            f"sliding_window: {kind} reads places of tokens, which caches of a window do not keep"
+        )
     if mask is None and sliding_window is not None and key.shape[2] > sliding_window:
         raise ValueError(f"sliding_window: {kind} got no mask that holds it")
     if dropout > 0:
@@ -233,6 +253,7 @@ def _attend(
     output, context = passes.attend(
         operator, query, key, value,
         mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
+        n_tokens=key.shape[2] if causal else None,
     )  # fmt: skip
     weights = None
     if kwargs.get("output_attentions"):

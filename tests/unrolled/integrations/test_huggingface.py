@@ -1,6 +1,7 @@
 """Hugging Face models, tiny and at random weights; PEERS section 6 names the traps."""
 
 import copy
+import re
 import sys
 
 import pytest
@@ -10,8 +11,12 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import (
     Gaussian,
+    Local,
+    LocallyLinear,
+    Operator,
     Softmax,
     SparseCoding,
+    TopK,
     attach_huggingface,
     operator_names,
     register_huggingface,
@@ -142,6 +147,78 @@ def test_generation_with_a_cache_is_generation_without(operator, cache):
     }  # fmt: skip
     found = model.generate(IDS, use_cache=True, cache_implementation=cache, **settings)
     expected = model.generate(IDS, use_cache=False, **settings)
+    assert found.sequences.equal(expected.sequences)
+    for a, b in zip(found.logits, expected.logits, strict=True):
+        assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
+
+
+REFUSALS = "does not support causal|needs as many queries as keys|sliding_window: |n_neighbors: "
+
+
+def with_operator(kind, name):
+    """A model of the operator of a name in each layer, moved off its initial parameters."""
+    same_width = {"num_key_value_heads": 4} if name == "bilateral" else {}
+    model = build(kind, **same_width)
+    positions = torch.randn(64, 24, generator=GENERATOR.manual_seed(2)).double()
+    if (kind, name) == ("gpt2", "bilateral"):
+        pytest.skip("GPT-2 has no linear projections that positions could pass through")
+    made = {"locally_linear": LocallyLinear(3), "top_k": TopK(3), "local": Local(2)}.get(name, name)
+    return attach_huggingface(model, made, positions=positions)
+
+
+def served(model, call):
+    """What a call gives; None if the operator refuses it by name."""
+    try:
+        return call()
+    except ValueError as error:
+        kind = type(next(m for m in model.modules() if isinstance(m, Operator))).__name__
+        assert kind in str(error)  # noqa: PT017 -- whatever is refused is refused by name
+        assert re.search(REFUSALS, str(error))  # noqa: PT017
+        return None
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_decodes_with_a_cache_as_without_or_refuses(kind, name):
+    """In chunks and by single tokens, after left padding and without, in a window and without."""
+    model = with_operator(kind, name)
+    for padding in (None, LEFT):
+        whole = served(model, lambda p=padding: model(IDS, attention_mask=p, use_cache=False).logits)
+        if whole is None:
+            return
+        cache, parts = None, []
+        for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9)):
+            out = served(model, lambda a=start, b=stop, c=cache, p=padding: model(
+                IDS[:, a:b], attention_mask=None if p is None else p[:, :b],
+                past_key_values=c, use_cache=True,
+            ))  # fmt: skip
+            if out is None:
+                assert start > 0
+                return
+            cache = out.past_key_values
+            parts.append(out.logits)
+        visible = slice(None) if padding is None else padding.bool()
+        exact(torch.cat(parts, dim=1)[visible], whole[visible])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_generates_with_a_cache_what_it_does_without_or_refuses(name, cache):
+    model = with_operator("llama", name)
+    settings = {
+        "attention_mask": LEFT, "max_new_tokens": 3, "do_sample": False,
+        "return_dict_in_generate": True, "output_logits": True,
+    }  # fmt: skip
+    expected = served(model, lambda: model.generate(IDS, use_cache=False, **settings))
+    found = served(
+        model,
+        lambda: model.generate(IDS, use_cache=True, cache_implementation=cache, **settings),
+    )
+    if found is None:
+        assert expected is None or next(
+            m for m in model.modules() if isinstance(m, Operator)
+        ).square_only
+        return
     assert found.sequences.equal(expected.sequences)
     for a, b in zip(found.logits, expected.logits, strict=True):
         assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
