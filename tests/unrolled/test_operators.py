@@ -159,7 +159,9 @@ def test_fewer_queries_than_keys_are_the_last_tokens(operator, n_queries, mask):
         whole = method(q, k, *values, is_causal=True, context=context, **given)[..., last, :]
         found = method(q[..., last, :], k, *values, is_causal=True, context=context, **fewer)
         assert_close(found, whole, atol=1e-12, rtol=0)
-        if n_queries == 1:  # the last token sees all keys: nothing is left for a causal mask to hide
+        if (
+            n_queries == 1
+        ):  # the last token sees all keys: nothing is left for a causal mask to hide
             alone = method(q[..., last, :], k, *values, context=context, **fewer)
             assert_close(alone, whole, atol=1e-12, rtol=0)
 
@@ -330,6 +332,34 @@ def test_bfloat16_runs_where_neighbours_need_not_be_solved_for(operator):
     if not isinstance(operator, LocallyLinear):
         reference = call(operator.double(), *(x.double() for x in inputs))
         assert (out.double() - reference).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_autocast_lowers_nothing(operator, dtype):
+    """Against float64 on the same rounded inputs; more tokens than integers in a narrow dtype."""
+    if operator.data_dependent:
+        pytest.skip("iterates to a tolerance, far too long for this")
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(1, 3, 260, n, generator=generator).to(dtype) for n in (5, 5, 4)]
+    outer = torch.randn(1, 3, 260, 4, generator=generator).double()
+    lowered = torch.float16 if dtype == torch.float16 else torch.bfloat16
+
+    def run(operator, inputs, autocast):
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        with torch.autocast("cpu", lowered, enabled=autocast):
+            out = call(operator, *inputs, is_causal=operator.causal)
+        assert out.dtype == inputs[0].dtype
+        (out.double() * outer).sum().backward()
+        return out, *(torch.zeros_like(x) if x.grad is None else x.grad for x in inputs)
+
+    expected = run(operator.double(), [x.double() for x in inputs], autocast=False)
+    found = run(operator.float(), inputs, autocast=True)
+    # Narrow weights and logits of size 4 are rounded once; in float32 logits of size 78 (ALiBi's)
+    # are. Gradients pass through the rounded weights and logits twice.
+    eps = torch.finfo(dtype).eps * (64 if dtype == torch.float32 else 4)
+    for i, (x, exact) in enumerate(zip(found, expected, strict=True)):
+        error = (x.double() - exact).abs().max()
+        assert error <= (4 if i else 1) * eps * exact.abs().max(), i
 
 
 @pytest.mark.parametrize("ndim", [2, 3, 5])

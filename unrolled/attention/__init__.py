@@ -17,6 +17,7 @@ from .masks import (
 )
 from .operator import Correction, Operator, SoftmaxSmoother
 from .parameters import Positive, check_count, check_positive
+from .precision import without_autocast
 from .shell import Attention
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "masked_softmax",
     "padding_mask",
     "query_offset",
+    "without_autocast",
 ]

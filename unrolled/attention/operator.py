@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from .context import Context
 from .masks import causal_mask, combine_masks, explicit_mask, masked_softmax, query_offset
 from .parameters import Positive
+from .precision import of_one_dtype, without_autocast
 
 
 class Operator(nn.Module):
@@ -67,6 +68,9 @@ class Operator(nn.Module):
     ) -> Tensor:
         """Attend with every query.
 
+        Autocast changes nothing in here: what is computed in float32 or float64 stays so, and the
+        dtype is that of the inputs, which the projections around lower.
+
         Parameters
         ----------
         q : Tensor of shape (..., n_queries, d)
@@ -91,9 +95,11 @@ class Operator(nn.Module):
             If shapes do not fit, or the declared laws exclude the inputs.
         """
         self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context)
-        if 0 in (q.shape[-2], k.shape[-2]):
-            return q @ k.mT @ v
-        return self.attend(q, k, v, explicit_mask(mask), is_causal, context)
+        q, k, v = of_one_dtype(q, k, v)
+        with without_autocast(q):
+            if 0 in (q.shape[-2], k.shape[-2]):
+                return q @ k.mT @ v
+            return self.attend(q, k, v, explicit_mask(mask), is_causal, context)
 
     def matrix(
         self,
@@ -106,9 +112,11 @@ class Operator(nn.Module):
     ) -> Tensor:
         """Return the explicit matrix of shape (..., n_queries, n_keys), for checks and pictures."""
         self.check_inputs(q, k, mask=mask, is_causal=is_causal, context=context)
-        if 0 in (q.shape[-2], k.shape[-2]):
-            return q @ k.mT
-        return self.coefficients(q, k, explicit_mask(mask), is_causal, context)
+        q, k = of_one_dtype(q, k)
+        with without_autocast(q):
+            if 0 in (q.shape[-2], k.shape[-2]):
+                return q @ k.mT
+            return self.coefficients(q, k, explicit_mask(mask), is_causal, context)
 
     def attend(
         self,

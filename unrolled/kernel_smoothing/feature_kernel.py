@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import (
     Context,
@@ -39,8 +39,9 @@ class FeatureKernel(Operator):
     Parameters
     ----------
     feature_map : callable, optional
-        Maps (..., n_tokens, d) to nonnegative features (..., n_tokens, m), token by token; it may
-        be a module with parameters. None is ``elu(x) + 1``.
+        Maps (..., n_tokens, d) to nonnegative features (..., n_tokens, m), token by token. It is
+        given float32 at least or, if it is a module with parameters, their dtype. None is
+        ``elu(x) + 1``.
 
     Raises
     ------
@@ -79,7 +80,7 @@ class FeatureKernel(Operator):
         context: Context | None,
     ) -> Tensor:
         out_type, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
-        q, k, v = self.feature_map(q).to(wide), self.feature_map(k).to(wide), v.to(wide)
+        q, k, v = self._features(q), self._features(k), v.to(wide)
         with_mass = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
         visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
         if visible is None or visible.shape[-2] == 1:
@@ -105,8 +106,17 @@ class FeatureKernel(Operator):
         visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
         if is_causal:
             visible = combine_masks(visible, causal_mask(q, k))
-        weights = visible_products(self.feature_map(q), self.feature_map(k), visible)
-        return _divide(weights, weights.sum(dim=-1, keepdim=True))
+        weights = visible_products(self._features(q), self._features(k), visible)
+        return _divide(weights, weights.sum(dim=-1, keepdim=True)).to(q.dtype)
+
+    def _features(self, x: Tensor) -> Tensor:
+        """Features in float32 at least, in which small ones and their gradients are kept."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        parameters = (
+            self.feature_map.parameters() if isinstance(self.feature_map, nn.Module) else ()
+        )
+        dtype = next((p.dtype for p in parameters), wide)
+        return self.feature_map(x.to(dtype)).to(wide)
 
 
 def _divide(sums: Tensor, mass: Tensor) -> Tensor:

@@ -183,7 +183,9 @@ def test_every_operator_decodes_with_a_cache_as_without_or_refuses(kind, name):
     """In chunks and by single tokens, after left padding and without, in a window and without."""
     model = with_operator(kind, name)
     for padding in (None, LEFT):
-        whole = served(model, lambda p=padding: model(IDS, attention_mask=p, use_cache=False).logits)
+        whole = served(
+            model, lambda p=padding: model(IDS, attention_mask=p, use_cache=False).logits
+        )
         if whole is None:
             return
         cache, parts = None, []
@@ -215,9 +217,10 @@ def test_every_operator_generates_with_a_cache_what_it_does_without_or_refuses(n
         lambda: model.generate(IDS, use_cache=True, cache_implementation=cache, **settings),
     )
     if found is None:
-        assert expected is None or next(
-            m for m in model.modules() if isinstance(m, Operator)
-        ).square_only
+        assert (
+            expected is None
+            or next(m for m in model.modules() if isinstance(m, Operator)).square_only
+        )
         return
     assert found.sequences.equal(expected.sequences)
     for a, b in zip(found.logits, expected.logits, strict=True):
