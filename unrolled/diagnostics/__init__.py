@@ -1,8 +1,14 @@
 """What layers do to tokens: measures, and hooks that take them."""
 
-from .attention_maps import LogitParts, attention_spectrum, logit_parts, map_similarity
-from .energies import gradient_cosine, regularized_energy, smoothness
-from .hooks import MEASURES, Observation, record
+from .attention_maps import (
+    LogitParts,
+    attention_spectrum,
+    logit_parts,
+    map_similarity,
+    nonzero_share,
+)
+from .energies import gradient_cosine, kernel_energy, regularized_energy, smoothness
+from .hooks import ARRAYS, MEASURES, Observation, record
 from .jacobians import jacobian_spectrum, lipschitz_constant
 from .tokens import (
     condition_number,
@@ -12,6 +18,7 @@ from .tokens import (
 )
 
 __all__ = [
+    "ARRAYS",
     "MEASURES",
     "LogitParts",
     "Observation",
@@ -20,10 +27,12 @@ __all__ = [
     "gradient_cosine",
     "high_frequency_share",
     "jacobian_spectrum",
+    "kernel_energy",
     "lipschitz_constant",
     "logit_parts",
     "map_similarity",
     "method_noise_share",
+    "nonzero_share",
     "record",
     "regularized_energy",
     "smoothness",

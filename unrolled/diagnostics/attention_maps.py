@@ -88,6 +88,38 @@ def map_similarity(A: Tensor, B: Tensor | None = None) -> Tensor:
     return total / (n * (n - 1))
 
 
+def nonzero_share(A: Tensor, visible: Tensor | None = None) -> Tensor:
+    """Share of the entries of attention matrices that are not exactly zero.
+
+    1 for softmax attention; what a penalty leaves of sparse attention.
+
+    Parameters
+    ----------
+    A : Tensor of shape (..., n_queries, n_keys)
+    visible : bool Tensor broadcastable to that shape, optional
+        Only these entries count.
+
+    Returns
+    -------
+    Tensor of shape (...), in float32
+        0 where no entry counts.
+
+    References
+    ----------
+    EQUATIONS SE-12.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.diagnostics import nonzero_share
+    >>> nonzero_share(torch.eye(4)), nonzero_share(torch.eye(4), torch.ones(4, 4).tril().bool())
+    (tensor(0.2500), tensor(0.4000))
+    """
+    counted = torch.ones_like(A) if visible is None else visible.expand(A.shape)
+    found = ((A != 0) & counted.bool()).sum(dim=(-2, -1))
+    return found / counted.sum(dim=(-2, -1)).clamp(min=1).float()
+
+
 class LogitParts(NamedTuple):
     """The four terms of the logits of tokens with positions, first the query's, then the key's."""
 

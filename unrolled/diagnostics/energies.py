@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..attention import fused_attention
+from ..attention import causal_mask, combine_masks, fused_attention, masked_softmax
 from .tokens import unit_rows
 
 
@@ -65,6 +65,70 @@ def regularized_energy(u: Tensor, f: Tensor, k: Tensor, *, lam: float) -> Tensor
     tensor(0.5000)
     """
     return smoothness(u, k) + lam / 2 * (u - f).square().sum(dim=(-2, -1))
+
+
+def kernel_energy(
+    u: Tensor,
+    k: Tensor,
+    *,
+    f: Tensor | None = None,
+    lam: Tensor | float = 0.0,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Energy of tokens under the kernel of the keys, relative to the sum of its weights.
+
+    ::
+
+        1 / sum_i d_i ( 1/4 sum_ij K_ij |u_i - u_j|^2 + lam/2 sum_i d_i |u_i - f_i|^2 )
+
+    with ``K_ij = exp(k_i . k_j / sqrt d)`` and ``d_i = sum_j K_ij``: the functionals J and E that
+    symmetric and NeuTRENO attention descend, whatever A the layer applies. Attention divides by the
+    degrees, so that a common factor of all weights says nothing; as a share of their sum they
+    neither overflow nor depend on the number of tokens.
+
+    Parameters
+    ----------
+    u : Tensor of shape (..., n_tokens, e)
+    k : Tensor of shape (..., n_tokens, d)
+    f : Tensor of the shape of u, optional
+        Observed tokens; needed where lam is not zero.
+    lam : Tensor broadcastable to (..., 1, 1) or float, default=0.0
+        Weight of the fidelity; 0 gives J alone.
+    mask, is_causal
+        As in ``scaled_dot_product_attention``: K is zero where key j is hidden from query i, so
+        that it is symmetric only if the mask is.
+
+    Returns
+    -------
+    Tensor of shape (...)
+        In float32 at least; zero where every pair is hidden.
+
+    References
+    ----------
+    EQUATIONS NT-5, NT-10 to NT-14, NT-22 to NT-26, NT-FP.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.diagnostics import kernel_energy
+    >>> u = torch.tensor([[0.0], [2.0]])
+    >>> kernel_energy(u, torch.zeros(2, 4)), kernel_energy(u, torch.zeros(2, 4), f=u + 1, lam=0.6)
+    (tensor(0.5000), tensor(0.8000))
+    """
+    wide = torch.promote_types(k.dtype, torch.float32)
+    k, u = k.to(wide), u.to(wide)
+    logits = k @ k.mT * k.shape[-1] ** -0.5
+    if is_causal:
+        mask = combine_masks(mask, causal_mask(k, k))
+    if mask is not None:
+        mask = mask.expand(logits.shape).flatten(-2)
+    weights = masked_softmax(logits.flatten(-2), mask).view(logits.shape)
+    energy = smoothness(u, weights / 2)
+    if f is None:
+        return energy
+    fidelity = lam / 2 * weights.sum(dim=-1, keepdim=True) * (u - f.to(wide)).square()
+    return energy + fidelity.sum(dim=(-2, -1))
 
 
 def gradient_cosine(

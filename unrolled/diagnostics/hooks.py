@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..attention import Operator
-from .attention_maps import attention_spectrum, map_similarity
-from .energies import gradient_cosine, regularized_energy, smoothness
+from ..attention import Correction, Operator, causal_mask, combine_masks, hidden_by
+from ..nonlocal_energy import Neutreno
+from .attention_maps import attention_spectrum, map_similarity, nonzero_share
+from .energies import gradient_cosine, kernel_energy
 from .tokens import (
     condition_number,
     high_frequency_share,
@@ -56,6 +58,11 @@ class Observation:
             return self.operator.matrix(self.q, self.k, **self.arguments)
 
     @property
+    def masks(self) -> dict[str, Any]:
+        """Those of the arguments that hide keys: ``mask`` and ``is_causal``."""
+        return {key: self.arguments[key] for key in ("mask", "is_causal") if key in self.arguments}
+
+    @property
     def previous_matrix(self) -> Tensor | None:
         """That of the layer before, if there is one and their shapes agree."""
         if self.previous is None or self.previous.matrix.shape != self.matrix.shape:
@@ -82,24 +89,42 @@ def _square(seen: Observation) -> bool:
 
 
 def _gradient_cosine(seen: Observation) -> Tensor | None:
-    if not _square(seen):
-        return None
-    masks = {key: seen.arguments[key] for key in ("mask", "is_causal") if key in seen.arguments}
-    return gradient_cosine(seen.q, seen.k, seen.v, **masks)
+    return gradient_cosine(seen.q, seen.k, seen.v, **seen.masks) if _square(seen) else None
+
+
+def _band_intensity(seen: Observation) -> Tensor | None:
+    return attention_spectrum(seen.matrix)[1] if _square(seen) else None
 
 
 def _high_band(seen: Observation) -> Tensor | None:
     """Mean intensity of the bands but the first, as a multiple of the first's."""
-    if not _square(seen) or seen.k.shape[-2] < 2:
+    intensity = _band_intensity(seen)
+    if intensity is None or intensity.shape[-1] < 2:
         return None
-    intensity = attention_spectrum(seen.matrix)[1]
     return intensity[..., 1:].mean(dim=-1) / intensity[..., 0]
 
 
+def _nonzero_share(seen: Observation) -> Tensor:
+    mask = seen.arguments.get("mask")
+    visible = None if mask is None else ~hidden_by(mask)
+    if seen.arguments.get("is_causal"):
+        visible = combine_masks(visible, causal_mask(seen.q, seen.k))
+    return nonzero_share(seen.matrix, visible)
+
+
+def _smoothness(seen: Observation) -> Tensor | None:
+    return kernel_energy(seen.output, seen.k, **seen.masks) if _square(seen) else None
+
+
 def _energy(seen: Observation) -> Tensor | None:
-    if not _square(seen) or seen.first_values.shape != seen.output.shape:
+    """With the layer's own penalty; None where it has none."""
+    operator = seen.operator
+    while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
+        operator = operator.base
+    if not isinstance(operator, Neutreno) or seen.first_values.shape != seen.output.shape:
         return None
-    return regularized_energy(seen.output, seen.first_values, seen.matrix, lam=0.6)
+    lam = operator.lam()
+    return kernel_energy(seen.output, seen.k, f=seen.first_values, lam=lam, **seen.masks)
 
 
 MEASURES: dict[str, Measure] = {
@@ -110,7 +135,8 @@ MEASURES: dict[str, Measure] = {
     "map_similarity": lambda seen: map_similarity(seen.matrix),
     "map_similarity_to_previous": _between,
     "high_band_intensity": _high_band,
-    "smoothness": lambda seen: smoothness(seen.output, seen.matrix) if _square(seen) else None,
+    "nonzero_share": _nonzero_share,
+    "smoothness": _smoothness,
     "regularized_energy": _energy,
     "gradient_cosine": _gradient_cosine,
     "method_noise_share": lambda seen: (
@@ -118,10 +144,24 @@ MEASURES: dict[str, Measure] = {
     ),
 }
 
+ARRAYS: dict[str, Measure] = {
+    "attention_map": lambda seen: seen.matrix,
+    "map_singular_values": lambda seen: torch.linalg.svdvals(_wide(seen.matrix)),
+    "band_intensity": _band_intensity,
+    "token_singular_values": lambda seen: torch.linalg.svdvals(_wide(seen.tokens)),
+}
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
 
 @contextmanager
 def record(
-    model: nn.Module, measures: Mapping[str, Measure] | None = None
+    model: nn.Module,
+    measures: Mapping[str, Measure] | None = None,
+    *,
+    arrays: Mapping[str, Measure] | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Measure every attention layer of a model in the forward passes inside the ``with`` block.
 
@@ -138,16 +178,26 @@ def record(
         Each takes an `Observation` to a Tensor, whose mean over batch and heads is recorded, or to
         None where it has no meaning. By default `MEASURES`: signed and absolute cosines of tokens
         (NT-E3, AO-76), share of high frequencies (AO-HF) and natural logarithm of the condition
-        number (SK-4) of the block's output; similarity of maps inside the layer (AO-75) and to the
-        layer before, mean intensity of their higher bands over the first's (AO-SPEC), smoothness J
-        and, with lam 0.6 towards the first values, energy E of the operator's output under its
-        matrix (NT-5), cosine of gradients (NT-T4), and method noise ``|v - A v| / |v|``.
+        number (SK-4) of the block's output; of the maps the similarity inside the layer (AO-75) and
+        to the layer before, the mean intensity of higher bands over the first's (AO-SPEC) and the
+        share of visible entries that are not zero; of the operator's output the smoothness J under
+        the kernel of the keys and, where the operator is a `Neutreno`, the energy E with its own
+        lam towards the first values, both relative to the sum of the kernel (`kernel_energy`);
+        cosine of gradients (NT-T4), and method noise ``|v - A v| / |v|``.
+    arrays : mapping of str to callable, optional
+        Such as `ARRAYS` or a part of it, to draw: their results are recorded whole. `ARRAYS` holds
+        "attention_map" (batch, heads, n_queries, n_keys), "map_singular_values" of it, largest
+        first, "band_intensity" (batch, heads, n_tokens) of AO-SPEC and, of the block's output,
+        "token_singular_values" (batch, min(n_tokens, dim)). Each is a NumPy array in float32, or
+        float64 where it is computed in that, and stays in memory as long as its row: a map costs
+        ``4 batch heads n_queries n_keys`` bytes for every layer and call.
 
     Yields
     ------
     list of dict
         Rows ``{"call", "layer", "name", "measure", "value"}`` as they come: number of the forward
         pass and of the layer in it, name of the layer in the model. A `pandas.DataFrame` takes it.
+        Values are numbers, or arrays for what `arrays` asked for.
 
     Raises
     ------
@@ -166,7 +216,7 @@ def record(
     >>> sorted({row["measure"] for row in rows})[:2]
     ['absolute_token_similarity', 'gradient_cosine']
     """
-    recorder = _Recorder(MEASURES if measures is None else measures)
+    recorder = _Recorder(MEASURES if measures is None else measures, arrays or {})
     layers = list(_layers(model))
     if not layers:
         raise ValueError(f"model: holds no Operator, got {type(model).__name__}")
@@ -205,8 +255,9 @@ def _layers(model: nn.Module) -> Iterator[_Layer]:
 class _Recorder:
     """Collects what operators see, and measures it when the block around them is done."""
 
-    def __init__(self, measures: Mapping[str, Measure]) -> None:
-        self.measures = measures
+    def __init__(self, measures: Mapping[str, Measure], arrays: Mapping[str, Measure]) -> None:
+        self.measures = [(name, take, _mean) for name, take in measures.items()]
+        self.measures += [(name, take, _array) for name, take in arrays.items()]
         self.rows: list[dict[str, Any]] = []
         self.call = -1
         self.running = False
@@ -270,7 +321,7 @@ class _Recorder:
         return hook
 
     def _measure(self, name: str, observation: Observation) -> None:
-        for measure, function in self.measures.items():
+        for measure, function, kept in self.measures:
             value = function(observation)
             if value is not None:
                 self.rows.append(
@@ -279,7 +330,15 @@ class _Recorder:
                         "layer": self.n_layers,
                         "name": name,
                         "measure": measure,
-                        "value": float(value.double().mean()),
+                        "value": kept(value),
                     }
                 )
         self.n_layers += 1
+
+
+def _mean(x: Tensor) -> float:
+    return float(x.double().mean())
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return _wide(x).cpu().numpy().copy()

@@ -1,14 +1,27 @@
 """Measures taken from models while they run."""
 
+import math
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, Twicing, VisionTransformer
+from twinsolve.unrolled import (
+    Attention,
+    Context,
+    Gaussian,
+    Neutreno,
+    Softmax,
+    Solved,
+    Twicing,
+    VisionTransformer,
+)
 from twinsolve.unrolled import diagnostics as d
-from twinsolve.unrolled.diagnostics import MEASURES, record
+from twinsolve.unrolled.diagnostics import ARRAYS, MEASURES, record
 
 
 class Block(nn.Module):
@@ -41,7 +54,7 @@ def test_every_measure_of_every_layer_is_recorded_once(model):
     names = [f"{i}.attention" for i in range(3)]
     for layer, name in enumerate(names):
         measured = [row["measure"] for row in rows if row["name"] == name]
-        missing = {"map_similarity_to_previous"} if layer == 0 else set()
+        missing = {"regularized_energy"} | ({"map_similarity_to_previous"} if layer == 0 else set())
         assert sorted(measured) == sorted(set(MEASURES) - missing)
         assert {row["layer"] for row in rows if row["name"] == name} == {layer}
     assert_close(value(rows, 2, "token_similarity"), d.token_similarity(out).mean())
@@ -54,7 +67,7 @@ def test_values_are_those_of_the_functions(model):
     layer = model[1].attention
     q, k, v = layer.project(first, first, first)
     A = layer.operator.matrix(q, k)
-    q0, k0, v0 = model[0].attention.project(X, X, X)
+    q0, k0, _ = model[0].attention.project(X, X, X)
     before = Softmax().matrix(q0, k0)
     after, bands = model[1](first), d.attention_spectrum(A)[1]
     expected = {
@@ -64,8 +77,8 @@ def test_values_are_those_of_the_functions(model):
         "high_band_intensity": bands[..., 1:].sum(dim=-1) / 5 / bands[..., 0],
         "map_similarity": d.map_similarity(A),
         "map_similarity_to_previous": d.map_similarity(A, before),
-        "smoothness": d.smoothness(A @ v, A),
-        "regularized_energy": d.regularized_energy(A @ v, v0, A, lam=0.6),
+        "nonzero_share": torch.ones((), dtype=torch.float64),
+        "smoothness": d.kernel_energy(A @ v, k),
         "gradient_cosine": d.gradient_cosine(q, k, v),
         "method_noise_share": d.method_noise_share(v, A @ v),
         "log_condition_number": d.condition_number(model[1](first)).log(),
@@ -100,8 +113,10 @@ def test_masks_reach_the_measures(model):
     with record(layer) as rows:
         layer(X, X, X, padding, need_weights=False)
     q, k, v = layer.project(X, X, X)
-    A = Softmax().matrix(q, k, mask=~padding[:, None, None, :])
-    assert_close(value(rows, 0, "smoothness"), d.smoothness(A @ v, A).mean())
+    mask = ~padding[:, None, None, :]
+    expected = d.kernel_energy(Softmax()(q, k, v, mask=mask), k, mask=mask)
+    assert_close(value(rows, 0, "smoothness"), expected.mean())
+    assert value(rows, 0, "nonzero_share") == 1
 
 
 def test_class_attention_has_no_square_measures(model):
@@ -213,12 +228,12 @@ def test_other_methods_of_a_model_count_as_passes_of_their_own():
         vit.intermediates(images)
         vit.forward_features(images + 1)
         vit(images)
-    energy = [r for r in rows if r["measure"] == "regularized_energy"]
+    energy = [r for r in rows if r["measure"] == "smoothness"]
     assert [(r["call"], r["layer"]) for r in energy] == [(c, i) for c in range(3) for i in range(2)]
     assert [r["value"] for r in energy[:2]] == [r["value"] for r in energy[4:]]
     with record(vit) as alone:
         vit(images + 1)
-    alone = [r["value"] for r in alone if r["measure"] == "regularized_energy"]
+    alone = [r["value"] for r in alone if r["measure"] == "smoothness"]
     assert [r["value"] for r in energy[2:4]] == alone
 
 
@@ -232,3 +247,72 @@ def test_models_in_bfloat16_are_measured(model):
     assert [r["measure"] for r in rows] == [r["measure"] for r in expected]
     for row, other in zip(rows, expected, strict=True):
         assert row["value"] == pytest.approx(other["value"], rel=0.1, abs=0.05)
+
+
+@pytest.mark.parametrize("wrap", [lambda base: base, Twicing, Solved])
+def test_the_energy_is_that_of_the_layers_own_penalty(wrap):
+    def make(num_heads, head_dim):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return wrap(Neutreno(Softmax(), 0.6, num_heads=num_heads, learnable=True))
+
+    torch.manual_seed(0)
+    vit = VisionTransformer(8, 4, 1, 3, 8, 2, 2, operator=make, dtype=torch.float64)
+    with torch.no_grad():
+        for name, parameter in vit.named_parameters():
+            if name.endswith("lam.log"):
+                parameter[1] += 0.5
+    lam = torch.tensor([0.6, 0.6 * math.exp(0.5)]).double()[:, None, None]
+
+    def literal(seen):
+        return d.kernel_energy(seen.output, seen.k, f=seen.first_values, lam=lam)
+
+    images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    with record(vit, MEASURES | {"literal": literal}) as rows:
+        vit(images)
+    for layer in range(2):
+        found = value(rows, layer, "regularized_energy")
+        assert_close(found, value(rows, layer, "literal"), rtol=1e-6, atol=0)
+        assert found > value(rows, layer, "smoothness")
+
+
+def test_arrays_are_recorded_whole(model):
+    layer, before = model[2].attention, model[1](model[0](X))
+    A = layer.operator.matrix(*layer.project(before, before, before)[:2])
+    with record(model, {}, arrays=ARRAYS) as rows:
+        out = model(X)
+        model.float()(X.float())
+    assert len(rows) == 2 * 3 * len(ARRAYS)
+    s = torch.linalg.svdvals
+    expected = {
+        "attention_map": A,
+        "map_singular_values": s(A),
+        "band_intensity": d.attention_spectrum(A)[1],
+        "token_singular_values": s(out),
+    }
+    assert set(expected) == set(ARRAYS)
+    for row in rows:
+        assert isinstance(row["value"], np.ndarray)
+        assert row["value"].dtype == (np.float64 if row["call"] == 0 else np.float32)
+        if row["layer"] == 2:
+            target = expected[row["measure"]].detach().numpy()
+            tolerance = 1e-12 if row["call"] == 0 else 1e-5
+            np.testing.assert_allclose(row["value"], target, rtol=0, atol=tolerance)
+
+
+def test_arrays_do_not_change_when_the_layer_runs_again(model):
+    """Nor are they views of anything that lives on."""
+    with record(model, {}, arrays={"map": ARRAYS["attention_map"]}) as rows:
+        model(X)
+        kept = [row["value"].copy() for row in rows]
+        model(2 * X)
+    assert all(row["value"].base is None for row in rows)
+    for row, before in zip(rows, kept, strict=False):
+        np.testing.assert_array_equal(row["value"], before)
+
+
+def test_measures_without_meaning_leave_no_arrays(model):
+    layer = model[0].attention
+    with record(layer, {}, arrays=ARRAYS) as rows:
+        layer(X[:, :1], X, X, need_weights=False)
+    assert {row["measure"] for row in rows} == set(ARRAYS) - {"band_intensity"}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from twinsolve import solvers
-from twinsolve.unrolled import Gaussian, Softmax
+from twinsolve.unrolled import Context, Gaussian, Neutreno, Softmax, Symmetric
 from twinsolve.unrolled import diagnostics as d
 
 
@@ -227,3 +227,100 @@ def test_tokens_of_lower_rank_have_no_condition_number_whatever_the_rounding_sk_
     assert torch.linalg.svdvals(x)[-1] > 0
     assert d.condition_number(x).isinf()
     assert d.condition_number(left).isfinite()
+
+
+def loop_energy(u, k, f, lam, visible):
+    """The double loop, in numbers whose exponential does not overflow before exponents of 11000."""
+    u, k, f = (x.numpy().astype(np.longdouble) for x in (u, k, f))
+    n, d = k.shape
+    smooth = fidelity = total = np.longdouble(0)
+    for i in range(n):
+        degree = np.longdouble(0)
+        for j in range(n):
+            if visible[i, j]:
+                weight = np.exp((k[i] @ k[j]) / np.sqrt(np.longdouble(d)))
+                degree += weight
+                smooth += weight * ((u[i] - u[j]) ** 2).sum() / 4
+        fidelity += lam / 2 * degree * ((u[i] - f[i]) ** 2).sum()
+        total += degree
+    return float(smooth / total), float((smooth + fidelity) / total)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).maxexp < 16384, reason="needs longer exponents")
+@pytest.mark.parametrize("size", [1.0, 40.0])
+@pytest.mark.parametrize("masks", ["none", "causal", "pairs", "both"])
+def test_kernel_energies_are_those_of_the_double_loop_where_exponentials_overflow(masks, size):
+    mask = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.7
+    arguments = {
+        "mask": mask if masks in ("pairs", "both") else None,
+        "is_causal": masks in ("causal", "both"),
+    }
+    visible = torch.ones(7, 7, dtype=torch.bool) if arguments["mask"] is None else mask
+    visible = visible.tril() if arguments["is_causal"] else visible
+    keys, lam = size * K, torch.tensor([0.2, 0.6, 1.0]).double()[:, None, None]
+    if size > 1:
+        assert torch.exp(keys @ keys.mT / 2).isinf().any()
+    J = d.kernel_energy(V, keys, **arguments)
+    E = d.kernel_energy(V, keys, f=Q, lam=lam, **arguments)
+    for b in range(2):
+        for h in range(3):
+            expected = loop_energy(V[b, h], keys[b, h], Q[b, h], float(lam[h]), visible)
+            # Exponents of size^2 are rounded to eps.
+            close = {"atol": 1e-13, "rtol": 1e-14 * (1 + size**2)}
+            assert_close(J[b, h].item(), expected[0], **close)
+            assert_close(E[b, h].item(), expected[1], **close)
+
+
+def test_kernel_energies_are_the_solvers_as_shares_of_the_sum_of_weights():
+    weights = [np.exp(k @ k.T / 2) for k in K.reshape(6, 7, 4).numpy()]
+    pairs = zip(V.reshape(6, 7, 4).numpy(), Q.reshape(6, 7, 4).numpy(), weights, strict=True)
+    J, E = zip(
+        *(
+            (
+                solvers.smoothness(u, W) / W.sum(),
+                solvers.regularized_energy(u, f, W, 0.6, fidelity="degree") / W.sum(),
+            )
+            for u, f, W in pairs
+        ),
+        strict=True,
+    )
+    assert_close(d.kernel_energy(V, K).flatten(), torch.tensor(J), atol=0, rtol=1e-12)
+    found = d.kernel_energy(V, K, f=Q, lam=0.6)
+    assert_close(found.flatten(), torch.tensor(E), atol=0, rtol=1e-12)
+
+
+def test_steps_of_symmetric_and_neutreno_attention_lower_the_energies():
+    """The functionals are those that these layers descend, with the layer's own penalty."""
+    smoothed = Symmetric()(Q, K, V)
+    assert (d.kernel_energy(smoothed, K) < d.kernel_energy(V, K)).all()
+    layer = Neutreno(Symmetric(), 0.6)
+    moved = layer(Q, K, V, context=Context(first_values=Q))
+    energies = [d.kernel_energy(u, K, f=Q, lam=0.6) for u in (moved, V)]
+    assert (energies[0] < energies[1]).all()
+
+
+def test_a_kernel_without_pairs_has_no_energy():
+    hidden = torch.zeros(7, 7, dtype=torch.bool)
+    assert (d.kernel_energy(V, K, f=Q, lam=0.6, mask=hidden) == 0).all()
+
+
+def test_nonzero_share_counts_visible_entries():
+    sparse = A * (A > 0.1)
+    visible = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+    for where in (None, visible, visible[:, :, :1]):
+        seen = torch.ones(2, 3, 7, 7, dtype=torch.bool) if where is None else where
+        counts = [
+            [
+                sum(float(sparse[b, h, i, j] != 0) for i, j in pairs) / len(pairs)
+                for h in range(3)
+                for pairs in [seen.expand(2, 3, 7, 7)[b, h].nonzero().tolist()]
+            ]
+            for b in range(2)
+        ]
+        assert_close(
+            d.nonzero_share(sparse, where).double(),
+            torch.tensor(counts).double(),
+            rtol=0,
+            atol=1e-7,
+        )
+    assert d.nonzero_share(sparse, torch.zeros(7, 7, dtype=torch.bool)).eq(0).all()
