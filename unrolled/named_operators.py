@@ -53,7 +53,9 @@ _FACTORIES: dict[str, Factory] = {
     "ridge": lambda heads, dim: Ridge(1.0, num_heads=heads, learnable=True),
     "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),
     "softmax": lambda heads, dim: Softmax(),
-    "sparse_coding": lambda heads, dim: SparseCoding(0.1, num_heads=heads, learnable=True),
+    "sparse_coding": lambda heads, dim: SparseCoding(
+        0.5, relative=True, num_heads=heads, learnable=True
+    ),
     "sparsemax": lambda heads, dim: Sparsemax(),
     "spatial_gaussian": lambda heads, dim: SpatialGaussian(2.0, num_heads=heads, learnable=True),
     "symmetric": lambda heads, dim: Symmetric(),

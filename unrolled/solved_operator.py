@@ -36,7 +36,7 @@ class Solved(Correction):
     Raises
     ------
     ValueError
-        If `base` has no iteration, or a number is out of range.
+        If `base` has no iteration or parameters for each, or a number is out of range.
     RuntimeError
         Under ``torch.export``.
 
@@ -76,6 +76,8 @@ class Solved(Correction):
                 "base: must be iterative, such as SparseCoding(...) or Neutreno(...), got "
                 f"{type(base).__name__}"
             )
+        if getattr(base, "per_iteration", False):
+            raise ValueError("base: must have one set of parameters, not one for each iteration")
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_count(max_iter, "max_iter", 1)
         self.data_dependent = True

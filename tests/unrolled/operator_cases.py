@@ -52,6 +52,10 @@ OPERATORS = {
     "self-expression": lambda: layers.SparseCoding(0.5, n_iter=8, zero_diagonal=True),
     "nonnegative": lambda: layers.SparseCoding(0.5, nonnegative=True),
     "sparse coding per head": lambda: layers.SparseCoding(0.5, num_heads=3, learnable=True),
+    "relative sparse coding": lambda: layers.SparseCoding(
+        0.2, relative=True, n_iter=4, num_heads=3, learnable=True, per_iteration=True
+    ),
+    "relative self-expression": lambda: layers.SparseCoding(0.2, relative=True, zero_diagonal=True),
     "support steps": lambda: layers.SparseCoding(0.5, step="support", num_heads=3, learnable=True),
     "support self": lambda: layers.SparseCoding(
         0.5, n_iter=8, step="support", zero_diagonal=True, nonnegative=True

@@ -159,6 +159,11 @@ CASES = {
     "padding": ({"zero_diagonal": True}, {"mask": torch.arange(11)[None] > 2}),
     "padding and causal": ({}, {"mask": torch.arange(11)[None] > 2, "is_causal": True}),
     "pairs": ({}, {"mask": torch.rand(11, 11, generator=torch.Generator().manual_seed(1)) < 0.6}),
+    "relative causal self": ({"zero_diagonal": True, "relative": True}, {"is_causal": True}),
+    "relative pairs": (
+        {"relative": True},
+        {"mask": torch.rand(11, 11, generator=torch.Generator().manual_seed(1)) < 0.6},
+    ),
 }
 
 
@@ -171,7 +176,8 @@ def test_blocks_and_their_gradients_are_those_of_the_literal_iteration(case, ent
     if "mask" in arguments:
         mask = arguments["mask"]
         arguments = arguments | {"mask": torch.stack([mask, mask.flip(-1)])[:, None]}
-    layer = SparseCoding(0.8, num_heads=3, learnable=True, **settings).double()
+    lam = 0.2 if settings.get("relative") else 0.8
+    layer = SparseCoding(lam, num_heads=3, learnable=True, **settings).double()
     inputs = tokens(2, 3, 11, 4), tokens(2, 3, 11, 4, seed=1), tokens(2, 3, 11, 2, seed=2)
     lam, step = layer.lam.log, layer.relative_step.log
 

@@ -1,5 +1,6 @@
 """The protocol of operators on (q, k, v), and of corrections that wrap them."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -143,9 +144,14 @@ class Operator(nn.Module):
 
     def reset_parameters(self) -> None:
         """Return all parameters to their values at construction."""
+        for part in self._parts():
+            if isinstance(part, Operator | Positive):
+                part.reset_parameters()
+
+    def _parts(self) -> Iterator[nn.Module]:
+        """Modules held by this one, also those in lists."""
         for child in self.children():
-            if isinstance(child, Operator | Positive):
-                child.reset_parameters()
+            yield from child if isinstance(child, nn.ModuleList) else (child,)
 
     def check_inputs(
         self,
@@ -191,7 +197,7 @@ class Operator(nn.Module):
                     f"context: {name} needs {field}; pass context=Context({field}=...)"
                 )
         heads = q.shape[-3] if q.ndim > 2 else 1
-        for parameter in self.children():
+        for parameter in self._parts():
             if isinstance(parameter, Positive) and parameter.num_heads not in (None, heads):
                 raise ValueError(f"num_heads: {name} has {parameter.num_heads}, but q has {heads}")
 

@@ -13,7 +13,8 @@ def positive_per_iteration(initial: float, n_iter: int, name: str, **kwargs: Any
     return nn.ModuleList(values)
 
 
-def at_iteration(values: nn.ModuleList, t: int) -> Tensor:
-    """The value for iteration t; iterations past the last repeat it."""
-    value: Tensor = values[min(t, len(values) - 1)]()
+def at_iteration(values: nn.ModuleList | Positive, t: int) -> Tensor:
+    """The value for iteration t; later ones repeat the last, a single one serves all."""
+    chosen = values if isinstance(values, Positive) else values[min(t, len(values) - 1)]
+    value: Tensor = chosen()
     return value

@@ -1,8 +1,7 @@
 """Sparse attention: the code of each query in the keys, by unrolled ISTA iterations."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +18,9 @@ from ..attention import (
     query_offset,
 )
 from .code_blocks import ista_attention
+from .iteration_parameters import at_iteration, positive_per_iteration
 from .iterations import ista_step, support_step
+from .penalties import lam_max, strongest_key
 from .step_lengths import curvature, safe_step
 
 Step = Literal["safe", "support"]
@@ -41,8 +42,13 @@ class SparseCoding(Operator):
     Parameters
     ----------
     lam : float
-        Penalty > 0 on the scale above. A code is zero iff ``lam >= 2 max_j |q . k_j|``. The papers
-        give no default.
+        Penalty > 0 on the scale above. A signed code is zero iff ``lam >= 2 max_j |q . k_j|``. The
+        papers give no default.
+    relative : bool, default=False
+        The penalty of row i is ``lam lam_max_i``, ``lam_max_i = 2 max_j |q_i . k_j|`` over the keys
+        that the row may use, so that 1 is the penalty that makes it zero whatever the sizes of
+        queries and keys: a fixed one means nothing across heads and depths. Gradients flow through
+        lam_max_i, by the key that attains it (the first, if several do).
     n_iter : int, default=5
         Number of iterations, >= 0. A plain attribute: it may be changed later.
     relative_step : float, default=1.0
@@ -62,11 +68,16 @@ class SparseCoding(Operator):
         One `lam` and `relative_step` a head instead of one for all.
     learnable : bool, default=False
         Train `lam` and, with the safe step, `relative_step` (their logarithms).
+    per_iteration : bool, default=False
+        Train them for each of the `n_iter` iterations apart: then `lam` and `relative_step` are
+        lists of `Positive`, of which the last serves all iterations that follow. Codes are then
+        held whole for a block of queries, in as many copies as iterations while it is trained.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or a mask holds a finite bias.
+        If a number is out of range, `per_iteration` comes without `learnable` or with the step
+        "support", or a mask holds a finite bias.
 
     References
     ----------
@@ -85,6 +96,7 @@ class SparseCoding(Operator):
         self,
         lam: float,
         *,
+        relative: bool = False,
         n_iter: int = 5,
         relative_step: float = 1.0,
         zero_diagonal: bool = False,
@@ -92,6 +104,7 @@ class SparseCoding(Operator):
         step: Step = "safe",
         num_heads: int | None = None,
         learnable: bool = False,
+        per_iteration: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -100,19 +113,21 @@ class SparseCoding(Operator):
             raise ValueError(f'step: must be "safe" or "support", got {step!r}')
         if step == "support" and relative_step != 1:
             raise ValueError(f"relative_step: must be 1 with step='support', got {relative_step!r}")
+        if per_iteration and (step == "support" or not learnable):
+            raise ValueError('per_iteration: needs learnable=True and step="safe"')
         self.step: Step = step
+        self.n_iter = check_count(n_iter, "n_iter", 1 if per_iteration else 0)
+        self.relative = relative
+        self.per_iteration = per_iteration
+        given: dict[str, Any] = {"num_heads": num_heads, "device": device, "dtype": dtype}
         self.lam, self.relative_step = (
-            Positive(
-                value,
-                name=name,
-                num_heads=num_heads,
-                learnable=learnable and (name == "lam" or step == "safe"),
-                device=device,
-                dtype=dtype,
+            positive_per_iteration(value, n_iter, name, **given)
+            if per_iteration
+            else Positive(
+                value, name=name, learnable=learnable and (name == "lam" or step == "safe"), **given
             )
             for name, value in (("lam", lam), ("relative_step", relative_step))
         )
-        self.n_iter = check_count(n_iter, "n_iter", 0)
         self.zero_diagonal = zero_diagonal
         self.nonnegative = nonnegative
         self.square_only = zero_diagonal
@@ -127,7 +142,8 @@ class SparseCoding(Operator):
         context: Context | None,
     ) -> Tensor:
         # Exported programs would lose the gradients of code that works in place.
-        if self.step == "support" or self.n_iter == 0 or torch.compiler.is_exporting():
+        literal = self.step == "support" or self.per_iteration or self.n_iter == 0
+        if literal or torch.compiler.is_exporting():
             return self._attend_step_by_step(q, k, v, mask, is_causal)
         wide = self._wide(q)
         keys, visible = k.to(wide), self._visible(mask, q, k, is_causal=False)
@@ -136,14 +152,17 @@ class SparseCoding(Operator):
             keys, visible = torch.where(visible.mT, keys, 0), None
         if is_causal and visible is not None:
             visible, is_causal = visible & causal_mask(q, k), False
+        lam = at_iteration(self.lam, 0).to(wide)
+        if self.relative:
+            lam = lam * self._lam_max(q.to(wide), keys, visible, is_causal)
         step = safe_step(keys, visible, is_causal)
         step = step[..., query_offset(q, k) :, :] if is_causal else step
         out = ista_attention(
             q.to(wide),
             keys,
             v.to(wide),
-            lam=self.lam(),
-            step=self.relative_step() * step,
+            lam=lam,
+            step=at_iteration(self.relative_step, 0) * step,
             n_iter=self.n_iter,
             nonnegative=self.nonnegative,
             zero_diagonal=self.zero_diagonal,
@@ -162,13 +181,13 @@ class SparseCoding(Operator):
     ) -> Tensor:
         iterate = self.iteration(q, k, mask, is_causal)
         codes = torch.zeros_like(q @ k.mT, dtype=self._wide(q))
-        for _ in range(self.n_iter):
-            codes = iterate(codes)
+        for t in range(self.n_iter):
+            codes = iterate(codes, t)
         return codes.to(q.dtype)
 
     def iteration(
         self, q: Tensor, k: Tensor, mask: Tensor | None = None, is_causal: bool = False
-    ) -> Callable[[Tensor], Tensor]:
+    ) -> Callable[..., Tensor]:
         """The map of codes that is iterated, from zero codes.
 
         Parameters
@@ -179,9 +198,10 @@ class SparseCoding(Operator):
         Returns
         -------
         callable
-            Takes and returns codes of shape (..., n_queries, n_keys), in float64 with the step
-            "support" and in at least float32 without. Differentiable in them, q, k and the
-            parameters. Each row of the result depends on that row of the codes alone.
+            ``iterate(codes, t=0)`` takes and returns codes of shape (..., n_queries, n_keys), in
+            float64 with the step "support" and in at least float32 without, with the parameters
+            of iteration t. Differentiable in them, q, k and the parameters. Each row of the result
+            depends on that row of the codes alone.
 
         Examples
         --------
@@ -201,27 +221,49 @@ class SparseCoding(Operator):
         def block(rows: Tensor, start: int) -> Tensor:
             iterate = self._map(rows, k, visible, start)
             codes = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
-            for _ in range(self.n_iter):
-                codes = iterate(codes)
+            for t in range(self.n_iter):
+                codes = iterate(codes, t)
             return (codes @ v.to(codes.dtype)).to(q.dtype)
 
         return map_query_blocks(block, q)
 
     def _map(
         self, q: Tensor, k: Tensor, visible: Tensor | None, start: int
-    ) -> Callable[[Tensor], Tensor]:
-        """The iteration of the rows from `start` on."""
+    ) -> Callable[..., Tensor]:
+        """The iterations of the rows from `start` on."""
         wide = self._wide(q)
-        q, k, lam = q.to(wide), k.to(wide), self.lam().to(wide)
-        if visible is not None and visible.shape[-2] > 1:
-            visible = visible[..., start : start + q.shape[-2], :]
-        allowed = self._allowed(visible, start, q, k)
-        given = {"q": q, "k": k, "lam": lam, "nonnegative": self.nonnegative, "allowed": allowed}
+        q, k = q.to(wide), k.to(wide)
+        allowed = self._allowed(_rows(visible, start, q), start, q, k)
+        scale = lam_max(q, k, strongest_key(q, k, allowed)) if self.relative else 1.0
+        given = {"q": q, "k": k, "nonnegative": self.nonnegative, "allowed": allowed}
         if self.step == "safe":
-            step = (self.relative_step() * safe_step(k, visible)).to(wide)
-            return partial(ista_step, **given, step=step)
-        whole = curvature(k, k.new_ones(1, k.shape[-2]) if visible is None else visible)
-        return partial(support_step, **given, whole=torch.where(whole > 0, whole, 1))
+            unit = safe_step(k, _rows(visible, start, q))
+        else:
+            seen = k.new_ones(1, k.shape[-2]) if visible is None else _rows(visible, start, q)
+            whole = curvature(k, seen)
+            whole = torch.where(whole > 0, whole, 1)
+
+        def iterate(codes: Tensor, t: int = 0) -> Tensor:
+            lam = scale * at_iteration(self.lam, t).to(wide)
+            if self.step == "support":
+                return support_step(codes, **given, lam=lam, whole=whole)
+            step = (at_iteration(self.relative_step, t) * unit).to(wide)
+            return ista_step(codes, **given, lam=lam, step=step)
+
+        return iterate
+
+    def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
+        def strongest(rows: Tensor, start: int) -> Tensor:
+            allowed = self._allowed(_rows(visible, start, rows), start, rows, k)
+            if is_causal:
+                own = torch.arange(start, start + rows.shape[-2], device=q.device)[:, None]
+                earlier = own >= torch.arange(k.shape[-2], device=q.device)
+                allowed = combine_masks(allowed, earlier)
+            return strongest_key(rows, k, allowed)
+
+        with torch.no_grad():
+            strongest_of_all = map_query_blocks(strongest, q)
+        return lam_max(q, k, strongest_of_all)
 
     def _wide(self, q: Tensor) -> torch.dtype:
         wide = torch.float64 if self.step == "support" else torch.float32
@@ -241,5 +283,12 @@ class SparseCoding(Operator):
     def extra_repr(self) -> str:
         return (
             f"n_iter={self.n_iter}, zero_diagonal={self.zero_diagonal}, "
-            f"nonnegative={self.nonnegative}, step={self.step}"
+            f"nonnegative={self.nonnegative}, step={self.step}, relative={self.relative}"
         )
+
+
+def _rows(visible: Tensor | None, start: int, rows: Tensor) -> Tensor | None:
+    """The part of a mask that belongs to a block of queries."""
+    if visible is None or visible.shape[-2] == 1:
+        return visible
+    return visible[..., start : start + rows.shape[-2], :]

@@ -180,7 +180,7 @@ def _fit_head(
 
 def _initial(layer: nn.Module, name: str, head: int) -> float:
     parameter = getattr(layer, name)
-    if not isinstance(parameter, Positive):
+    if not isinstance(parameter, Positive | nn.ModuleList):
         raise ValueError(f"{name}: must be given to {type(layer).__name__} to be fitted")
     return head_value(parameter, head)
 

@@ -1,12 +1,13 @@
 """Twins: ISTA for sparse self-expression and sparse attention without the diagonal."""
 
 from ..relations import Iterate, Limit, Rate
-from ..sparse_coding.sparse_attention import register_sparse_coding
+from ..sparse_coding.sparse_attention import register_learned, register_sparse_coding
 
 for name, relation, equation, settings in (
     ("self-expression-iterates", Iterate(), "SE-15", {}),
     ("self-expression-rate", Rate(), "SE-15", {}),
     ("self-expression-limit", Limit(), "SE-12", {}),
+    ("relative-self-expression-limit", Limit(), "CL-1", {"relative": True, "share": 0.1}),
     ("nonnegative-self-expression-iterates", Iterate(), "SE-15n", {"nonnegative": True}),
     ("nonnegative-self-expression-limit", Limit(), "SE-15n", {"nonnegative": True}),
     (
@@ -23,3 +24,4 @@ for name, relation, equation, settings in (
     ),
 ):
     register_sparse_coding(name, relation, equation, zero_diagonal=True, **settings)
+register_learned("learned-self-expression-recursion", zero_diagonal=True)

@@ -5,10 +5,9 @@ from typing import Any
 from ....solvers import sparse_code
 from ...solved_operator import Solved
 from ...sparse_coding import SparseCoding
-from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Limit
-from .sparse_attention import build_sparse_coding, lasso_problem
+from .sparse_attention import build_sparse_coding, lasso_problem, penalty
 
 
 def _solve(
@@ -18,7 +17,7 @@ def _solve(
     codes = sparse_code(
         q,
         k,
-        lam=head_value(base.lam, head),
+        lam=penalty(base, q, k, head),
         tol=1e-11,
         zero_diagonal=base.zero_diagonal,
         nonnegative=base.nonnegative,

@@ -1,5 +1,6 @@
 """Twins: ISTA for sparse coding and sparse attention."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,24 +11,43 @@ from ....solvers import ista, lam_max, lasso_objective, sparse_code
 from ...sparse_coding import SparseCoding
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
-from ..relations import Iterate, Limit, Rate, Relation
+from ..relations import Identity, Iterate, Limit, Rate, Relation
 
 _TOL = 1e-11
 
 
 def build_sparse_coding(
-    q: Array, k: Array, v: Array, *, share: float = 0.03, zero_diagonal: bool, **settings: Any
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    share: float = 0.03,
+    zero_diagonal: bool,
+    relative: bool = False,
+    **settings: Any,
 ) -> SparseCoding:
-    """Five iterations, at a share of the penalty that makes the median code zero."""
-    largest = [lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)]
-    lam = share * float(np.median(largest))
+    """Five iterations, at a share of the penalty that makes the median code, or each, zero."""
+    lam = share
+    if not relative:
+        largest = [lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)]
+        lam = share * float(np.median(largest))
+    settings["relative"] = relative
     return SparseCoding(lam, zero_diagonal=zero_diagonal, dtype=torch.float64, **settings)
 
 
-def step_length(layer: SparseCoding, k: Array, head: int) -> float:
+def penalty(layer: SparseCoding, q: Array, k: Array, head: int, t: int = 0) -> float | Array:
+    """The penalty of each row's problem at iteration t."""
+    lam = head_value(layer.lam, head, t)
+    if not layer.relative:
+        return lam
+    largest = lam_max(q, k, zero_diagonal=layer.zero_diagonal)
+    return lam * np.where(largest > 0, largest, 1.0)
+
+
+def step_length(layer: SparseCoding, k: Array, head: int, t: int = 0) -> float:
     """The safe step, or the shortest of the support-adaptive ones."""
     norm = float(np.linalg.norm(k.T @ k, 2 if layer.step == "support" else "fro"))
-    return head_value(layer.relative_step, head) / norm if norm > 0 else 1.0
+    return head_value(layer.relative_step, head, t) / norm if norm > 0 else 1.0
 
 
 def solve_ista(
@@ -36,7 +56,7 @@ def solve_ista(
     codes = ista(
         q,
         k,
-        lam=head_value(layer.lam, head),
+        lam=penalty(layer, q, k, head),
         n_iter=layer.n_iter,
         step="support" if layer.step == "support" else step_length(layer, k, head),
         zero_diagonal=layer.zero_diagonal,
@@ -45,9 +65,37 @@ def solve_ista(
     return codes @ v
 
 
+def build_learned(q: Array, k: Array, v: Array, *, zero_diagonal: bool) -> SparseCoding:
+    """Relative penalties and steps that differ from iteration to iteration and head to head."""
+    layer = build_sparse_coding(
+        q, k, v, share=0.1, zero_diagonal=zero_diagonal, relative=True,
+        num_heads=len(q), learnable=True, per_iteration=True,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.sub_(torch.rand(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return layer
+
+
+def solve_recursion(
+    layer: SparseCoding, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """``C <- S_th(Q We + C S)`` with the n x n matrix S of each iteration."""
+    C = np.zeros((len(q), len(k)))
+    for t in range(layer.n_iter):
+        step = step_length(layer, k, head, t)
+        z = step * (q @ k.T) + C @ (np.eye(len(k)) - step * (k @ k.T))
+        cut = step / 2 * np.reshape(penalty(layer, q, k, head, t), (-1, 1))
+        C = np.maximum(z - cut, 0) if layer.nonnegative else z - np.clip(z, -cut, cut)
+        if layer.zero_diagonal:
+            np.fill_diagonal(C, 0)
+    return C @ v
+
+
 def lasso_problem(layer: SparseCoding, q: Array, k: Array, head: int = 0) -> Problem:
     """The Lasso behind the layer, with its certified solution."""
-    lam = head_value(layer.lam, head)
+    lam = penalty(layer, q, k, head)
     solution = sparse_code(
         q,
         k,
@@ -86,7 +134,9 @@ def ista_logit_range(layer: SparseCoding, q: Array, k: Array, v: Array) -> float
 
 def covers(layer: SparseCoding, *, zero_diagonal: bool, **settings: Any) -> bool:
     """Layers with this diagonal and kind of iteration; support-adaptive ones of either sign."""
-    if layer.zero_diagonal != zero_diagonal:
+    if layer.zero_diagonal != zero_diagonal or layer.per_iteration:
+        return False
+    if settings.get("relative", layer.relative) != layer.relative:
         return False
     if layer.step == "support":
         return settings.get("step") == "support"
@@ -103,6 +153,30 @@ def register_sparse_coding(
     **settings: Any,
 ) -> None:
     """Register a twin of `SparseCoding` with these settings."""
+    build = partial(build_sparse_coding, share=share, **settings)
+    _register(
+        name, relation, equation, build, solve_ista, partial(covers, **settings), zero_diagonal
+    )
+
+
+def register_learned(name: str, *, zero_diagonal: bool) -> None:
+    """Register a twin of `SparseCoding` with parameters of each iteration."""
+
+    def covers(layer: SparseCoding, *, zero_diagonal: bool) -> bool:
+        return layer.per_iteration and layer.zero_diagonal == zero_diagonal
+
+    _register(name, Identity(), "SE-15L", build_learned, solve_recursion, covers, zero_diagonal)
+
+
+def _register(
+    name: str,
+    relation: Relation,
+    equation: str,
+    build: Callable[..., SparseCoding],
+    solve: Callable[..., Array],
+    covers: Callable[..., bool],
+    zero_diagonal: bool,
+) -> None:
     register(
         Twin(
             name=name,
@@ -114,12 +188,10 @@ def register_sparse_coding(
                 + ("12 and 15" if zero_diagonal else "16-18")
             ),
             layer=SparseCoding,
-            build=partial(
-                build_sparse_coding, zero_diagonal=zero_diagonal, share=share, **settings
-            ),
-            solve=solve_ista,
+            build=partial(build, zero_diagonal=zero_diagonal),
+            solve=solve,
             pairing="self" if zero_diagonal else "cross",
-            covers=partial(covers, zero_diagonal=zero_diagonal, **settings),
+            covers=partial(covers, zero_diagonal=zero_diagonal),
             problem=lasso_problem,
             fitted=("lam",),
             logit_range=ista_logit_range,
@@ -147,3 +219,12 @@ register_sparse_coding(
     zero_diagonal=False,
     **_SUPPORT,
 )
+register_sparse_coding(
+    "relative-coding-iterates",
+    Iterate(n_iter=(1, 2, 5)),
+    "CL-1",
+    zero_diagonal=False,
+    share=0.1,
+    relative=True,
+)
+register_learned("learned-coding-recursion", zero_diagonal=False)

@@ -1,0 +1,178 @@
+"""Penalties in units of the one that makes a row zero, and parameters of each iteration."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import twinsolve
+from twinsolve.solvers import ista, lam_max, sparse_code
+from twinsolve.unrolled import Solved, SparseCoding, VisionTransformer
+from twinsolve.unrolled.diagnostics import MEASURES, record
+from twinsolve.unrolled.sparse_coding import safe_step
+
+SETTINGS = {
+    "plain": {},
+    "self": {"zero_diagonal": True},
+    "nonnegative": {"nonnegative": True},
+    "support": {"step": "support"},
+}
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def per_iteration(**settings):
+    """Penalties and steps that differ from iteration to iteration."""
+    layer = SparseCoding(
+        0.2, relative=True, n_iter=4, learnable=True, per_iteration=True, num_heads=2, **settings
+    ).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.sub_(torch.rand(parameter.shape, generator=generator))
+    return layer
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_relative_penalties_are_shares_of_the_solvers_lam_max(name):
+    q, k = tokens(9, 5), tokens(9, 5, seed=1)
+    settings = SETTINGS[name]
+    layer = SparseCoding(0.2, relative=True, **settings)
+    diagonal = settings.get("zero_diagonal", False)
+    lam = 0.2 * lam_max(q, k, zero_diagonal=diagonal)
+    expected = ista(q, k, lam=lam, n_iter=5, **settings).coef
+    assert 0 < np.mean(expected != 0) < 1
+    assert_close(layer.matrix(q, k).numpy(), expected, atol=1e-13, rtol=0)
+    values = torch.eye(9, dtype=torch.float64)
+    assert_close(layer(q, k, values).numpy(), expected, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_only_keys_that_a_row_may_use_count(causal):
+    x = tokens(8, 4)
+    mask = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)) < 0.7
+    layer = SparseCoding(0.2, relative=True, zero_diagonal=True)
+    C = layer.matrix(x, x, mask=mask, is_causal=causal)
+    visible = mask.tril() if causal else mask
+    seen = visible & ~torch.eye(8, dtype=torch.bool)
+    assert (C[~seen] == 0).all()
+    for i in range(8):
+        if not seen[i].any():
+            continue
+        row, keys, step = x[i : i + 1], x[seen[i]], float(safe_step(x[visible[i]]))
+        alone = ista(row, keys, lam=0.2 * lam_max(row, keys), n_iter=5, step=step)
+        assert_close(C[i, seen[i]].numpy(), alone.coef[0], atol=1e-13, rtol=0)
+
+
+def test_one_is_the_penalty_that_makes_every_row_zero_at_any_size():
+    q, k = tokens(3, 7, 4), tokens(3, 7, 4, seed=1)
+    sizes = torch.tensor([1e-9, 1.0, 1e6], dtype=torch.float64)[:, None, None]
+    assert (SparseCoding(1.01, relative=True).matrix(sizes * q, k) == 0).all()
+    C = SparseCoding(0.99, relative=True).matrix(sizes * q, k)
+    assert ((C != 0).sum(dim=-1) >= 1).all()
+    same = SparseCoding(0.99, relative=True).matrix(q, k)
+    assert_close(C / sizes, same, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("step", ["safe", "support"])
+def test_zero_queries_and_rows_without_keys_have_zero_codes_and_finite_gradients(step):
+    q, k = tokens(5, 3), tokens(6, 3, seed=1)
+    q[1] = 0
+    mask = torch.ones(5, 6, dtype=torch.bool)
+    mask[2] = False
+    inputs = [x.requires_grad_() for x in (q, k, tokens(6, 2, seed=2))]
+    layer = SparseCoding(0.3, relative=True, step=step)
+    C = layer.matrix(q, k, mask=mask)
+    assert (C[1:3] == 0).all()
+    assert (C[[0, 3, 4]] != 0).any(dim=-1).all()
+    out = layer(*inputs, mask=mask)
+    assert (out[1:3] == 0).all()
+    (out.square().sum() + C.sum()).backward()
+    assert all(x.grad.isfinite().all() for x in inputs)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_through_lam_max_are_those_of_finite_differences(name, causal):
+    q, k, v = (tokens(6, 3, seed=seed).requires_grad_() for seed in range(3))
+    layer = SparseCoding(0.2, relative=True, n_iter=3, learnable=True, **SETTINGS[name]).double()
+    assert torch.autograd.gradcheck(
+        lambda q, k, v, *_: layer(q, k, v, is_causal=causal), (q, k, v, *layer.parameters())
+    )
+
+
+def test_solved_codes_are_those_of_the_relative_problem_and_its_fit_is_found():
+    x = tokens(12, 5)
+    base = SparseCoding(0.3, relative=True, zero_diagonal=True)
+    lam = 0.3 * lam_max(x, x, zero_diagonal=True)
+    expected = sparse_code(x, x, lam=lam, tol=1e-13, zero_diagonal=True).coef.toarray()
+    found = Solved(base, tol=1e-13).matrix(x, x)
+    assert_close(found.numpy(), expected, atol=1e-8, rtol=0)
+    origin = twinsolve.fit_origin(expected, x.numpy(), problem=base)
+    assert origin.parameters["lam"] == pytest.approx([0.3], rel=1e-4)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_checks_read_relative_penalties(learned):
+    layer = per_iteration(zero_diagonal=True) if learned else SparseCoding(0.2, relative=True)
+    x = 40 * tokens(14, 5).numpy()
+    report = twinsolve.check(layer, x)
+    assert report.correct
+    assert report.twin.endswith("recursion" if learned else "iterates")
+    assert 0 < report.origin["residual_solved"] < 1
+    if learned:
+        origin = twinsolve.fit_origin(layer, x)
+        assert origin.distance < origin.initial_distance
+
+
+def test_parameters_of_each_iteration_are_those_of_all_at_first():
+    q, k, v = tokens(2, 7, 4), tokens(2, 7, 4, seed=1), tokens(2, 7, 4, seed=2)
+    settings = {"relative": True, "n_iter": 3, "num_heads": 2, "learnable": True}
+    layer = SparseCoding(0.2, per_iteration=True, **settings).double()
+    same = SparseCoding(0.2, **settings).double()
+    assert [p.shape for p in layer.parameters()] == 6 * [(2, 1, 1)]
+    assert_close(layer(q, k, v), same(q, k, v), atol=1e-13, rtol=0)
+    moved = per_iteration()
+    layer.load_state_dict(per_iteration().state_dict(), strict=False)
+    with pytest.raises(ValueError, match="num_heads: SparseCoding has 2, but q has 3"):
+        layer(tokens(3, 4, 4), tokens(3, 4, 4), tokens(3, 4, 4))
+    moved.n_iter = 6  # the last parameters serve the two that follow
+    report = twinsolve.check(moved, q[0].numpy())
+    assert report.correct
+    before = moved(q, k, v)
+    moved.reset_parameters()
+    assert {round(p().mean().item(), 12) for p in moved.lam} == {0.2}
+    assert (moved(q, k, v) - before).abs().max() > 1e-3
+
+
+def test_every_iteration_has_a_gradient_of_its_own():
+    q, k, v = (tokens(2, 6, 3, seed=seed).requires_grad_() for seed in range(3))
+    layer = per_iteration()
+    parameters = tuple(layer.parameters())
+    assert torch.autograd.gradcheck(lambda *x: layer(*x[:3]), (q, k, v, *parameters))
+    gradients = torch.autograd.grad(layer(q, k, v).square().sum(), parameters)
+    assert all((g != 0).all() for g in gradients)
+
+
+@pytest.mark.parametrize("settings", [{"learnable": False}, {"learnable": True, "step": "support"}])
+def test_parameters_of_each_iteration_that_nothing_trains_are_refused(settings):
+    with pytest.raises(ValueError, match=r"per_iteration: needs learnable=True and step=\"safe\""):
+        SparseCoding(0.2, per_iteration=True, **settings)
+
+
+def test_no_single_problem_stands_behind_parameters_of_each_iteration():
+    with pytest.raises(ValueError, match="base: must have one set of parameters"):
+        Solved(per_iteration())
+
+
+def test_the_named_operator_is_sparse_in_a_network():
+    """An absolute penalty of 0.1 left 99.6 % of the entries: no head was sparse."""
+    torch.manual_seed(0)
+    model = VisionTransformer(8, 2, 1, 10, 32, 3, 4, operator="sparse_coding")
+    with record(model, {"share": MEASURES["nonzero_share"]}) as rows, torch.no_grad():
+        model(torch.rand(8, 1, 8, 8))
+    assert len(rows) == 3
+    assert all(0.01 < row["value"] < 0.4 for row in rows)
