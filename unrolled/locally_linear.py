@@ -92,7 +92,7 @@ class LocallyLinear(Operator):
     Parameters
     ----------
     n_neighbors : int
-        >= 1.
+        >= 1; where fewer keys are visible, those are used.
     reg : float, default=1e-3
         Regularisation > 0 relative to the trace of the local Gram matrix, as in scikit-learn.
     zero_diagonal : bool, default=False
@@ -101,7 +101,7 @@ class LocallyLinear(Operator):
     Raises
     ------
     ValueError
-        If a number is out of range, there are fewer keys than neighbours, or a mask holds a bias.
+        If a number is out of range, or a mask holds a bias.
 
     References
     ----------
@@ -150,10 +150,7 @@ class LocallyLinear(Operator):
         self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         n_keys = k.shape[-2]
-        if self.n_neighbors > n_keys - self.zero_diagonal:
-            raise ValueError(
-                f"n_neighbors: {self.n_neighbors} neighbours cannot be chosen among {n_keys} keys"
-            )
+        n_neighbors = min(self.n_neighbors, n_keys)
         allowed = None if mask is None else boolean_mask(mask, n_keys, "LocallyLinear")
         if is_causal:
             allowed = combine_masks(allowed, causal_mask(q, k))
@@ -166,7 +163,7 @@ class LocallyLinear(Operator):
             if permitted is not None and permitted.shape[-2] > 1:
                 permitted = permitted[..., start : start + rows.shape[-2], :]
             weights, indices = affine_weights(
-                rows, k, n_neighbors=self.n_neighbors, reg=self.reg, allowed=permitted
+                rows, k, n_neighbors=n_neighbors, reg=self.reg, allowed=permitted
             )
             if v is None:
                 zeros = weights.new_zeros(*weights.shape[:-1], n_keys)

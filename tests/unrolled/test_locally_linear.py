@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import twinsolve
 from twinsolve.solvers import locally_linear_weights
 from twinsolve.unrolled import LocallyLinear
 
@@ -79,6 +80,26 @@ def test_bad_settings_are_named(arguments, words):
         LocallyLinear(arguments[0], **({"reg": arguments[1]} if len(arguments) > 1 else {}))
 
 
-def test_too_few_keys_are_named():
-    with pytest.raises(ValueError, match="6 neighbours cannot be chosen among 6 keys"):
-        LocallyLinear(6, zero_diagonal=True)(tokens(6, 2), tokens(6, 2), tokens(6, 2))
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_short_sequences_use_the_keys_that_there_are(zero_diagonal):
+    """As many as there are, as `TopK` does, and the regularisation is that of these."""
+    for n in (2, 5, 9):
+        x = tokens(n, 3)
+        layer = LocallyLinear(16, zero_diagonal=zero_diagonal)
+        q = x if zero_diagonal else tokens(n, 3, seed=1)
+        expected = locally_linear_weights(
+            x, n_neighbors=n - zero_diagonal, queries=None if zero_diagonal else q
+        ).toarray()
+        assert_close(layer.matrix(q, x).numpy(), expected, atol=1e-10, rtol=0)
+        assert_close(layer(q, x, x).numpy(), expected @ x.numpy(), atol=1e-10, rtol=0)
+    alone = LocallyLinear(16, zero_diagonal=zero_diagonal)(tokens(1, 3), tokens(1, 3), tokens(1, 3))
+    assert_close(alone, torch.zeros_like(alone) if zero_diagonal else tokens(1, 3), atol=0, rtol=0)
+
+
+def test_short_causal_prompts_use_the_prefix_and_reach_their_twin():
+    x = tokens(7, 3)
+    C = LocallyLinear(16).matrix(x, x, is_causal=True)
+    for i in range(7):
+        expected = locally_linear_weights(x[: i + 1], n_neighbors=i + 1, queries=x[i : i + 1])
+        assert_close(C[i, : i + 1].numpy(), expected.toarray()[0], atol=1e-10, rtol=0)
+    assert twinsolve.check(LocallyLinear(16, zero_diagonal=True), x.numpy()).correct

@@ -70,7 +70,8 @@ class Operator(nn.Module):
         """Attend with every query.
 
         Autocast changes nothing in here: what is computed in float32 or float64 stays so, and the
-        dtype is that of the inputs, which the projections around lower.
+        dtype is that of the inputs, which the projections around lower. The leading axes of q, k, v
+        and mask are broadcast against each other.
 
         Parameters
         ----------
@@ -95,6 +96,7 @@ class Operator(nn.Module):
         ValueError
             If shapes do not fit, or the declared laws exclude the inputs.
         """
+        q, k, v = self._broadcast(mask, q, k, v)
         self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context)
         q, k, v = of_one_dtype(q, k, v)
         with without_autocast(q):
@@ -112,6 +114,7 @@ class Operator(nn.Module):
         context: Context | None = None,
     ) -> Tensor:
         """Return the explicit matrix of shape (..., n_queries, n_keys), for checks and pictures."""
+        q, k = self._broadcast(mask, q, k)
         self.check_inputs(q, k, mask=mask, is_causal=is_causal, context=context)
         q, k = of_one_dtype(q, k)
         with without_autocast(q):
@@ -152,6 +155,24 @@ class Operator(nn.Module):
         """Modules held by this one, also those in lists."""
         for child in self.children():
             yield from child if isinstance(child, nn.ModuleList) else (child,)
+
+    def _broadcast(self, mask: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The tensors with the leading axes of all: no operator need look at each one's."""
+        leading = [x.shape[:-2] for x in (*tensors, mask) if x is not None]
+        if all(x == leading[0] for x in leading[: len(tensors)]) and mask is None:
+            return tensors
+        try:
+            batch = torch.broadcast_shapes(*leading)
+        except RuntimeError:
+            shapes = ", ".join(str(tuple(x)) for x in leading)
+            raise ValueError(
+                f"{type(self).__name__}: leading axes of q, k, v and mask must broadcast, "
+                f"got {shapes}"
+            ) from None
+        return tuple(
+            x if x.shape[:-2] == batch or x.ndim < 2 else x.expand(*batch, *x.shape[-2:])
+            for x in tensors
+        )
 
     def check_inputs(
         self,

@@ -14,9 +14,8 @@ def _solve(
     layer: LocallyLinear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     queries = None if layer.zero_diagonal else q
-    weights = locally_linear_weights(
-        k, n_neighbors=layer.n_neighbors, reg=layer.reg, queries=queries
-    )
+    n_neighbors = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
+    weights = locally_linear_weights(k, n_neighbors=n_neighbors, reg=layer.reg, queries=queries)
     return weights @ v
 
 
