@@ -406,6 +406,15 @@ def test_leading_axes_broadcast(operator, leading):
     assert_close(found, expected, atol=1e-12, rtol=0)
 
 
+def test_what_the_output_depends_on_is_declared(operator):
+    inputs = [x.requires_grad_() for x in qkv()]
+    grads = torch.autograd.grad(
+        call(operator, *inputs).square().sum(), inputs, allow_unused=True, materialize_grads=True
+    )
+    read = [name for name, g in zip("qkv", grads, strict=True) if g.abs().max() > 1e-12]
+    assert read == list(operator.reads)
+
+
 def test_leading_axes_that_do_not_fit_are_named(operator):
     with pytest.raises(ValueError, match=r"leading axes of q, k, v and mask must broadcast"):
         operator(tokens(2, 3, 9, 5), tokens(3, 3, 9, 5), tokens(3, 3, 9, 4))

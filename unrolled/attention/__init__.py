@@ -18,7 +18,7 @@ from .masks import (
 from .operator import Correction, Operator, SoftmaxSmoother
 from .parameters import Positive, check_count, check_positive
 from .precision import without_autocast
-from .shell import Attention
+from .shell import Attention, keep_projected
 
 __all__ = [
     "Attention",
@@ -34,6 +34,7 @@ __all__ = [
     "combine_masks",
     "fused_attention",
     "hidden_by",
+    "keep_projected",
     "map_query_blocks",
     "masked_softmax",
     "padding_mask",

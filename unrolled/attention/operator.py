@@ -43,6 +43,8 @@ class Operator(nn.Module):
         Up to a few hundred tokens, building the matrix costs about as much as `forward`.
     needs : tuple of str
         Fields of `Context` that are read.
+    reads : tuple of {"q", "k", "v"}
+        What of these the output depends on; a shell projects no others.
     """
 
     row_stochastic: bool = False
@@ -56,6 +58,7 @@ class Operator(nn.Module):
     data_dependent: bool = False
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ("q", "k", "v")
 
     def forward(
         self,
@@ -277,3 +280,4 @@ class Correction(Operator):
         self.additive_masks = base.additive_masks
         self.data_dependent = base.data_dependent
         self.needs = base.needs
+        self.reads = base.reads

@@ -1,6 +1,7 @@
 """The multi-head shell around an operator."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,10 @@ class Attention(nn.Module):
     """Multi-head attention with any operator between the projections.
 
     ``out_proj(concat_h operator(x_q W_q^h, x_k W_k^h, x_v W_v^h))``
+
+    An operator that does not read its queries or keys (`Operator.reads`), such as `Symmetric`, has
+    no projection of these: ``in_proj_weight`` holds the others alone, in the order q, k, v. Of a
+    checkpoint with all three it loads these; one that lacks a projection that is read is refused.
 
     Follows ``nn.MultiheadAttention(batch_first=True)`` in its signature, mask polarity, returned
     pair, initial values and state-dict keys, but is no subclass of it: in evaluation mode PyTorch's
@@ -71,12 +76,15 @@ class Attention(nn.Module):
             raise ValueError(f"operator: must be an Operator, such as Gaussian(), got {operator!r}")
         self.embed_dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
         self.operator = operator
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * dim, dim, device=device, dtype=dtype))
+        self.projected = operator.reads
+        width = len(self.projected) * dim
+        self.in_proj_weight = nn.Parameter(torch.empty(width, dim, device=device, dtype=dtype))
         if bias:
-            self.in_proj_bias = nn.Parameter(torch.empty(3 * dim, device=device, dtype=dtype))
+            self.in_proj_bias = nn.Parameter(torch.empty(width, device=device, dtype=dtype))
         else:
             self.register_parameter("in_proj_bias", None)
         self.out_proj = nn.Linear(dim, dim, bias=bias, device=device, dtype=dtype)
+        self.register_load_state_dict_pre_hook(keep_projected)
         self._reset_projections()
 
     def reset_parameters(self) -> None:
@@ -85,7 +93,9 @@ class Attention(nn.Module):
         self.operator.reset_parameters()
 
     def _reset_projections(self) -> None:
-        nn.init.xavier_uniform_(self.in_proj_weight)
+        # The bound of all three projections, however many there are.
+        bound = (6 / (4 * self.embed_dim)) ** 0.5
+        nn.init.uniform_(self.in_proj_weight, -bound, bound)
         self.out_proj.reset_parameters()
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
@@ -183,16 +193,24 @@ class Attention(nn.Module):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, each (batch, heads, tokens, head_dim)."""
-        if query is key and key is value:
-            parts = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
+        given = {"q": query, "k": key, "v": value}
+        inputs = [given[name] for name in self.projected]
+        if all(x is inputs[0] for x in inputs):
+            projected = F.linear(inputs[0], self.in_proj_weight, self.in_proj_bias)
+            parts = projected.chunk(len(inputs), dim=-1)
         else:
-            weights = self.in_proj_weight.chunk(3)
-            biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-            inputs = (query, key, value)
+            biases = [None] * len(inputs)
+            if self.in_proj_bias is not None:
+                biases = self.in_proj_bias.chunk(len(inputs))
+            weights = self.in_proj_weight.chunk(len(inputs))
             parts = tuple(
                 F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)
             )
-        q, k, v = (self._split(part) for part in parts)
+        found = dict(zip(self.projected, parts, strict=True))
+        # What is not read gives its shape alone: keys for queries where these are the same tokens.
+        if "q" not in found and "k" in found and query is key:
+            found["q"] = found["k"]
+        q, k, v = (self._split(found.get(name, given[name])) for name in "qkv")
         return q, k, v
 
     def _split(self, x: Tensor) -> Tensor:
@@ -245,11 +263,21 @@ class Attention(nn.Module):
 
     def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Positions through the query and the key projection, without their biases."""
-        w_q, w_k, _ = self.in_proj_weight.chunk(3)
+        w_q, w_k = self.in_proj_weight.chunk(len(self.projected))[:2]
         return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
 
     def extra_repr(self) -> str:
         return f"dim={self.embed_dim}, num_heads={self.num_heads}"
+
+
+def keep_projected(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Of a checkpoint with the projections q, k and v, keep those that the layer has."""
+    assert isinstance(module, Attention)
+    for name in ("in_proj_weight", "in_proj_bias"):
+        parts = state_dict.get(prefix + name)
+        if parts is not None and len(parts) == 3 * module.embed_dim:
+            rows = dict(zip("qkv", parts.chunk(3), strict=True))
+            state_dict[prefix + name] = torch.cat([rows[key] for key in module.projected])
 
 
 def same(

@@ -28,7 +28,8 @@ def replace_attention(
     ``nn.MultiheadAttention`` in all its layouts, and our `Attention`. Parameters are the same
     objects under the same names: optimizers stay valid, and checkpoints from before load, learnable
     operators then keeping their values. With ``Softmax()`` the model computes what it did before.
-    Another call puts in another operator.
+    Another call puts in another operator. Projections that an operator does not read, such as that
+    of the queries of ``Symmetric()``, stay in the model and get zero gradients.
 
     The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
     function of names and returns something for it. Dropout of attention weights is not applied,
@@ -126,6 +127,7 @@ def _choose_all(
             continue
         _check_served(module, name)
         check_needs(made, name, positions is not None or type(module) is Attention)
+        _check_projected(module, made, name)
         if id(module) in cross and (made.square_only or made.needs or made.positional):
             raise ValueError(
                 f"operator: {type(made).__name__} cannot serve the cross attention {name}; "
@@ -133,6 +135,16 @@ def _choose_all(
             )
         chosen[name] = module, made
     return chosen
+
+
+def _check_projected(module: Any, made: Operator, name: str) -> None:
+    """Refuse operators that read what one of our shells does not project."""
+    missing = [part for part in made.reads if part not in getattr(module, "projected", "qkv")]
+    if missing:
+        raise ValueError(
+            f"operator: {type(made).__name__} reads {' and '.join(missing)}, which the attention "
+            f"at {name!r} does not project"
+        )
 
 
 def _is_attention(module: nn.Module) -> bool:

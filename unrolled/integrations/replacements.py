@@ -98,6 +98,7 @@ class MultiheadReplacement(Attention):
         del self.in_proj_weight, self.in_proj_bias
         for name in (*_SEPARATE, "in_proj_weight", "in_proj_bias"):
             self.register_parameter(name, getattr(original, name, None))
+        self.projected = getattr(original, "projected", ("q", "k", "v"))
         self.out_proj = original.out_proj
         self.passes = passes
         self.register_load_state_dict_pre_hook(keep_operator)

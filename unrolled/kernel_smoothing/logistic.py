@@ -77,6 +77,7 @@ class Logistic(SoftmaxSmoother):
         self.negative_slope = (
             None if negative_slope is None else check_positive(negative_slope, "negative_slope")
         )
+        self.reads = ("k", "v") if negative_slope is None else ("q", "k", "v")
         heads = () if num_heads is None else (num_heads,)
         self.query_weight, self.key_weight, self.bias = (
             nn.Parameter(torch.empty(*heads, width, 1, device=device, dtype=dtype))

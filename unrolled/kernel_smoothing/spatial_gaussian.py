@@ -12,8 +12,9 @@ class SpatialGaussian(SoftmaxSmoother):
 
     ``A_ij = exp(-|p_i - p_j|^2 / (2 s^2)) / sum_l exp(-|p_i - p_l|^2 / (2 s^2))``, the bilateral
     filter in the limit of infinite range width. Positions are those of the token index on the grid,
-    ``p_t = (t // width, t % width)``; queries and keys are ignored, but fewer queries than keys are
-    the last tokens. One call of fused attention on the positions, in float32 at least.
+    ``p_t = (t // width, t % width)``; queries and keys are ignored, and an `Attention` shell
+    projects none, but fewer queries than keys are the last tokens. One call of fused attention on
+    the positions, in float32 at least.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ class SpatialGaussian(SoftmaxSmoother):
     >>> SpatialGaussian(1.0).matrix(q, q)[1]
     tensor([0.2741, 0.4519, 0.2741])
     """
+
+    reads = ("v",)
 
     def __init__(
         self,

@@ -12,7 +12,8 @@ class Symmetric(SoftmaxSmoother):
     symmetric, so that ``A v = v - grad J(v) / d`` is a step of preconditioned gradient descent on
     ``J(v) = 1/4 sum_ij K_ij |v_i - v_j|^2``, and J(A v) is never above J(v). With queries apart
     from the keys neither holds (errata E2-a, E2-b). The queries are ignored, so that the operator
-    fits where others do; a causal mask takes the symmetry away.
+    fits where others do, and an `Attention` shell around it projects none; a causal mask takes the
+    symmetry away.
 
     Parameters
     ----------
@@ -38,6 +39,7 @@ class Symmetric(SoftmaxSmoother):
     """
 
     square_only = True
+    reads = ("k", "v")
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()

@@ -150,7 +150,7 @@ class Block(nn.Module):
         """Draw new projections and return everything else to its initial value."""
         reset_children(self)
         with torch.no_grad():
-            for weight in self.attention.in_proj_weight.chunk(3):
+            for weight in self.attention.in_proj_weight.split(self.attention.embed_dim):
                 nn.init.xavier_uniform_(weight)
         xavier_(self.attention.out_proj)
 

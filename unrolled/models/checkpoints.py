@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..attention import Attention, keep_projected
 from .vision_transformer import VisionTransformer
 
 _TIMM = (
@@ -145,6 +146,9 @@ def _load(model: VisionTransformer, state: dict[str, Tensor], interpolate: bool)
         state[projection] = state[projection].flatten(1)
     if "positions.weight" in state:
         state["positions.weight"] = _positions(model, state["positions.weight"], interpolate)
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            keep_projected(module, state, f"{name}.")
     own = model.state_dict()
     missing = [name for name in own if name not in state and not _OWN.search(name)]
     unexpected = [name for name in state if name not in own]

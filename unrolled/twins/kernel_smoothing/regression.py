@@ -66,12 +66,13 @@ def _build_mahalanobis(X: Array) -> Attention:
 
 
 def _is_mahalanobis(layer: Attention) -> bool:
+    if not isinstance(layer.operator, Gaussian):
+        return False
     q, k, _ = layer.in_proj_weight.chunk(3)
     same_bias = layer.in_proj_bias is None or bool(
         (layer.in_proj_bias.chunk(3)[0] == layer.in_proj_bias.chunk(3)[1]).all()
     )
-    gaussian = isinstance(layer.operator, Gaussian)
-    return gaussian and layer.num_heads == 1 and same_bias and bool((q == k).all())
+    return layer.num_heads == 1 and same_bias and bool((q == k).all())
 
 
 def _solve_mahalanobis(layer: Attention, X: Array) -> Array:
