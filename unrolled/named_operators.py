@@ -47,10 +47,10 @@ _FACTORIES: dict[str, Factory] = {
     "local": lambda heads, dim: Local(7),
     "locally_linear": lambda heads, dim: LocallyLinear(16),
     "logistic": lambda heads, dim: Logistic(dim, num_heads=heads),
-    "low_rank": lambda heads, dim: LowRank(1.0, num_heads=heads, learnable=True),
+    "low_rank": lambda heads, dim: LowRank(0.1, relative=True, num_heads=heads, learnable=True),
     "neutreno": lambda heads, dim: Neutreno(Softmax()),
     "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
-    "ridge": lambda heads, dim: Ridge(1.0, num_heads=heads, learnable=True),
+    "ridge": lambda heads, dim: Ridge(0.1, relative=True, num_heads=heads, learnable=True),
     "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),
     "softmax": lambda heads, dim: Softmax(),
     "sparse_coding": lambda heads, dim: SparseCoding(
@@ -84,7 +84,9 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
     ----------
     name : str
         One of `operator_names`. Corrections stand on softmax attention; "criss_cross" takes a grid
-        of 14 columns, that of images of 224 pixels in patches of 16.
+        of 14 columns, that of images of 224 pixels in patches of 16. The penalties of
+        "sparse_coding", "ridge" and "low_rank" are relative to the keys: about a quarter of the
+        entries are not zero, and about half of the directions are kept, at any width and depth.
     num_heads, head_dim : int
         Of the layer, for operators with parameters of these sizes.
 

@@ -83,6 +83,8 @@ OPERATORS = {
     "ridge per head": lambda: layers.Ridge(0.7, num_heads=3, learnable=True, zero_diagonal=True),
     "low rank": lambda: layers.LowRank(0.7),
     "low rank per head": lambda: layers.LowRank(2.0, num_heads=3, learnable=True),
+    "relative ridge self": lambda: layers.Ridge(0.1, relative=True, zero_diagonal=True),
+    "relative low rank": lambda: layers.LowRank(0.1, relative=True, num_heads=3, learnable=True),
     "twicing explicit": lambda: layers.Twicing(layers.Softmax()),
     "neutreno": lambda: layers.Neutreno(layers.Softmax()),
     "neutreno per head": lambda: layers.Neutreno(

@@ -199,9 +199,8 @@ class Attention(nn.Module):
             projected = F.linear(inputs[0], self.in_proj_weight, self.in_proj_bias)
             parts = projected.chunk(len(inputs), dim=-1)
         else:
-            biases = [None] * len(inputs)
-            if self.in_proj_bias is not None:
-                biases = self.in_proj_bias.chunk(len(inputs))
+            bias: Tensor | None = self.in_proj_bias
+            biases = (None,) * len(inputs) if bias is None else bias.chunk(len(inputs))
             weights = self.in_proj_weight.chunk(len(inputs))
             parts = tuple(
                 F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)

@@ -89,7 +89,9 @@ def _square(seen: Observation) -> bool:
 
 
 def _gradient_cosine(seen: Observation) -> Tensor | None:
-    return gradient_cosine(seen.q, seen.k, seen.v, **seen.masks) if _square(seen) else None
+    if not _square(seen) or "q" not in seen.operator.reads:
+        return None
+    return gradient_cosine(seen.q, seen.k, seen.v, **seen.masks)
 
 
 def _band_intensity(seen: Observation) -> Tensor | None:
@@ -113,7 +115,9 @@ def _nonzero_share(seen: Observation) -> Tensor:
 
 
 def _smoothness(seen: Observation) -> Tensor | None:
-    return kernel_energy(seen.output, seen.k, **seen.masks) if _square(seen) else None
+    if not _square(seen) or "k" not in seen.operator.reads:
+        return None
+    return kernel_energy(seen.output, seen.k, **seen.masks)
 
 
 def _energy(seen: Observation) -> Tensor | None:
@@ -256,6 +260,7 @@ class _Recorder:
     """Collects what operators see, and measures it when the block around them is done."""
 
     def __init__(self, measures: Mapping[str, Measure], arrays: Mapping[str, Measure]) -> None:
+        self.measures: list[tuple[str, Measure, Callable[[Tensor], Any]]]
         self.measures = [(name, take, _mean) for name, take in measures.items()]
         self.measures += [(name, take, _array) for name, take in arrays.items()]
         self.rows: list[dict[str, Any]] = []

@@ -15,6 +15,18 @@ def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
     return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)
 
 
+def scaled_penalty(lam: Tensor, gram: Tensor, relative: bool) -> Tensor:
+    """The penalty in float64, if `relative` in units of the largest eigenvalue of `gram`.
+
+    Its gradient is that of a simple eigenvalue, and a subgradient where it is a multiple one.
+    """
+    lam = lam.double()
+    if not relative:
+        return lam
+    largest = torch.linalg.eigvalsh(gram.double())[..., -1:, None]
+    return lam * torch.where(largest > 0, largest, 1)
+
+
 def key_products(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """``k^T k`` and ``k^T v`` in float64, in which a small penalty is not lost.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Context, Operator, Positive
-from .key_products import key_products, visible_keys
+from .key_products import key_products, scaled_penalty, visible_keys
 
 
 class LowRank(Operator):
@@ -26,6 +26,11 @@ class LowRank(Operator):
     ----------
     lam : float
         Penalty > 0. The papers give no default.
+    relative : bool, default=False
+        The penalty is ``2 lam s_1^2``, s_1 the largest singular value of the visible keys, so that
+        directions with ``s^2 > lam s_1^2`` are active, and none at 1, whatever the size and number
+        of the keys: a fixed penalty means nothing across heads and depths. Gradients flow through
+        s_1.
     num_heads : int, optional
         One `lam` a head instead of one for all.
     learnable : bool, default=False
@@ -58,6 +63,7 @@ class LowRank(Operator):
         self,
         lam: float,
         *,
+        relative: bool = False,
         num_heads: int | None = None,
         learnable: bool = False,
         device: torch.device | str | None = None,
@@ -67,6 +73,7 @@ class LowRank(Operator):
         self.lam = Positive(
             lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
         )
+        self.relative = relative
 
     def attend(
         self,
@@ -99,8 +106,12 @@ class LowRank(Operator):
         return (q.double() @ self._filter(k.mT @ k) @ k.mT).to(q.dtype)
 
     def _filter(self, gram: Tensor) -> Tensor:
-        threshold = (self.lam().to(gram) / 2).expand(*gram.shape[:-2], 1, 1)
+        lam = scaled_penalty(self.lam().to(gram), gram, self.relative)
+        threshold = (lam if self.relative else lam / 2).expand(*gram.shape[:-2], 1, 1)
         return _SpectralFilter.apply(gram, threshold)[0]
+
+    def extra_repr(self) -> str:
+        return f"relative={self.relative}"
 
 
 class _SpectralFilter(torch.autograd.Function):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Context, Operator, Positive
-from .key_products import key_products, visible_keys
+from .key_products import key_products, scaled_penalty, visible_keys
 
 
 class Ridge(Operator):
@@ -30,6 +30,10 @@ class Ridge(Operator):
     ----------
     lam : float
         Penalty > 0. The papers give no default.
+    relative : bool, default=False
+        The penalty is ``lam s_1^2``, s_1 the largest singular value of the visible keys, in whose
+        direction queries then shrink by ``1 / (1 + lam)`` whatever the size and number of the keys:
+        a fixed penalty means nothing across heads and depths. Gradients flow through s_1.
     zero_diagonal : bool, default=False
         Exclude key i from the regression of query i; needs as many queries as keys.
     num_heads : int, optional
@@ -67,6 +71,7 @@ class Ridge(Operator):
         self,
         lam: float,
         *,
+        relative: bool = False,
         zero_diagonal: bool = False,
         num_heads: int | None = None,
         learnable: bool = False,
@@ -77,6 +82,7 @@ class Ridge(Operator):
         self.lam = Positive(
             lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
         )
+        self.relative = relative
         self.zero_diagonal = zero_diagonal
         self.square_only = zero_diagonal
 
@@ -95,11 +101,12 @@ class Ridge(Operator):
             return (C.to(wide) @ v.to(wide)).to(dtype)
         q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
         gram, moments = key_products(k, v)
-        factor = torch.linalg.cholesky(_regularized(gram, self.lam()))
+        lam = scaled_penalty(self.lam(), gram, self.relative)
+        factor = torch.linalg.cholesky(_regularized(gram, lam))
         weights = torch.cholesky_solve(moments, factor)
         out = q @ weights.to(wide)
         if self.zero_diagonal:
-            out = out + _left_out(q, k, v, weights, factor, self.lam().to(wide))
+            out = out + _left_out(q, k, v, weights, factor, lam.to(wide))
         return out.to(dtype)
 
     def coefficients(
@@ -115,7 +122,9 @@ class Ridge(Operator):
     def _coefficients(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """``q k^T P`` for ``P = (k k^T + lam I)^-1``; minus ``diag / P_ii`` times row i of P."""
         q, k = q.double(), visible_keys(k, mask, "Ridge").double()
-        factor = torch.linalg.cholesky(_regularized(k @ k.mT, self.lam()))
+        gram = k @ k.mT
+        lam = scaled_penalty(self.lam(), gram, self.relative)
+        factor = torch.linalg.cholesky(_regularized(gram, lam))
         if not self.zero_diagonal:
             return torch.cholesky_solve(k @ q.mT, factor).mT
         P = torch.cholesky_inverse(factor)
@@ -125,11 +134,11 @@ class Ridge(Operator):
         return (C - ratio[..., None] * P).masked_fill(own, 0)
 
     def extra_repr(self) -> str:
-        return f"zero_diagonal={self.zero_diagonal}"
+        return f"zero_diagonal={self.zero_diagonal}, relative={self.relative}"
 
 
 def _regularized(gram: Tensor, lam: Tensor) -> Tensor:
-    return gram + lam.double() * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return gram + lam * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 
 def _left_out(

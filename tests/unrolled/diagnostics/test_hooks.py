@@ -17,6 +17,8 @@ from twinsolve.unrolled import (
     Neutreno,
     Softmax,
     Solved,
+    SpatialGaussian,
+    Symmetric,
     Twicing,
     VisionTransformer,
 )
@@ -124,6 +126,20 @@ def test_class_attention_has_no_square_measures(model):
     with record(layer) as rows:
         layer(X[:, :1], X, X, need_weights=False)
     assert "gradient_cosine" not in {row["measure"] for row in rows}
+
+
+def test_what_an_operator_does_not_read_is_not_measured():
+    """Such queries and keys are no projections, only tokens of the right shape."""
+    torch.manual_seed(0)
+    for operator, missing in (
+        (Symmetric(), {"gradient_cosine"}),
+        (SpatialGaussian(1.0), {"gradient_cosine", "smoothness"}),
+    ):
+        block = Block(operator)
+        with record(block) as rows:
+            block(X)
+        never = {"regularized_energy", "map_similarity_to_previous"}
+        assert {row["measure"] for row in rows} == set(MEASURES) - missing - never
 
 
 def test_a_model_without_operators_is_refused():

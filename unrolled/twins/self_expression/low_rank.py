@@ -25,10 +25,20 @@ def build_near_limit(q: Array, k: Array, v: Array) -> LowRank:
     return LowRank(max(float(s.min()), 1e-3 * float(s.max())) ** 2, dtype=torch.float64)
 
 
+def build_relative(q: Array, k: Array, v: Array) -> LowRank:
+    """Directions with a third of the largest singular value are active."""
+    return LowRank(1 / 9, relative=True, dtype=torch.float64)
+
+
+def penalty(layer: LowRank, k: Array, head: int) -> float:
+    scale = 2 * float(np.linalg.norm(k, 2)) ** 2 if layer.relative else 1.0
+    return head_value(layer.lam, head) * (scale if scale > 0 else 1.0)
+
+
 def solve_self(
     layer: LowRank, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    return low_rank_self_expression(k, lam=head_value(layer.lam, head)) @ v
+    return low_rank_self_expression(k, lam=penalty(layer, k, head)) @ v
 
 
 def solve_cross(
@@ -36,9 +46,10 @@ def solve_cross(
 ) -> Array:
     """The filter from the keys' singular value decomposition, as its definition has it."""
     U, s, Rt = np.linalg.svd(k, full_matrices=False)
-    active = s > np.sqrt(head_value(layer.lam, head) / 2)
+    lam = penalty(layer, k, head)
+    active = s > np.sqrt(lam / 2)
     U, s, Rt = U[:, active], s[active], Rt[active]
-    h = 1 - head_value(layer.lam, head) / (2 * s**2)
+    h = 1 - lam / (2 * s**2)
     return (q @ Rt.T * (h / s)) @ (U.T @ v)
 
 
@@ -46,7 +57,7 @@ def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array,
     """The layer's objective, and the solved problem's dual value, which no objective is under."""
     lhs, rhs = [], []
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
-        lam = head_value(layer.lam, head)
+        lam = penalty(layer, X, head)
         lhs.append(((X - C @ X) ** 2).sum() + lam * np.linalg.norm(C, "nuc"))
         dual = 2 * (X - low_rank_self_expression(X, lam=lam) @ X)
         dual *= min(1.0, lam / np.linalg.norm(dual @ X.T, 2))
@@ -59,7 +70,7 @@ def _small_lam(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, 
     lhs, rhs = [], []
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         lhs.append(np.linalg.norm(C - low_rank_self_expression(X, lam=0), 2))
-        rhs.append(head_value(layer.lam, head) / (2 * _singular_values(X)[-1] ** 2))
+        rhs.append(penalty(layer, X, head) / (2 * _singular_values(X)[-1] ** 2))
     return np.array(lhs), np.array(rhs)
 
 
@@ -93,6 +104,19 @@ register(
         build=build_low_rank,
         solve=solve_cross,
         pairing="cross",
+        fitted=("lam",),
+        **_COMMON,
+    )
+)
+register(
+    Twin(
+        name="low-rank-relative-penalty",
+        relation=Identity(tolerance=1e-8),
+        equation="QK-low rank",
+        build=build_relative,
+        solve=solve_cross,
+        pairing="cross",
+        covers=lambda layer: layer.relative,
         fitted=("lam",),
         **_COMMON,
     )

@@ -16,17 +16,29 @@ from ..relations import Bound, Identity, heads, identity_values
 
 
 def build_ridge(
-    q: Array, k: Array, v: Array, *, share: float = 0.01, zero_diagonal: bool = False
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    share: float = 0.01,
+    zero_diagonal: bool = False,
+    relative: bool = False,
 ) -> Ridge:
     """The penalty is a share of the largest eigenvalue of the keys' Gram matrix."""
-    lam = share * max(float(np.linalg.norm(keys, 2)) ** 2 for keys in k)
-    return Ridge(lam, zero_diagonal=zero_diagonal, dtype=torch.float64)
+    largest = 1.0 if relative else max(float(np.linalg.norm(keys, 2)) ** 2 for keys in k)
+    settings: Any = {"zero_diagonal": zero_diagonal, "relative": relative}
+    return Ridge(share * largest, dtype=torch.float64, **settings)
+
+
+def penalty(layer: Ridge, k: Array, head: int) -> float:
+    scale = float(np.linalg.norm(k, 2)) ** 2 if layer.relative else 1.0
+    return head_value(layer.lam, head) * (scale if scale > 0 else 1.0)
 
 
 def solve_self(
     layer: Ridge, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    lam = head_value(layer.lam, head)
+    lam = penalty(layer, k, head)
     return least_squares_self_expression(k, lam=lam, zero_diagonal=layer.zero_diagonal) @ v
 
 
@@ -34,7 +46,7 @@ def solve_cross(
     layer: Ridge, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     """Regression of the queries on the keys; one for each query where a key is left out."""
-    regression = RidgeRegression(alpha=head_value(layer.lam, head), fit_intercept=False)
+    regression = RidgeRegression(alpha=penalty(layer, k, head), fit_intercept=False)
     if not layer.zero_diagonal:
         return regression.fit(k.T, q.T).coef_ @ v
     rows = range(len(q))
@@ -46,8 +58,9 @@ def solve_cross(
     )
 
 
-def covers(layer: Ridge, *, zero_diagonal: bool) -> bool:
-    return layer.zero_diagonal == zero_diagonal
+def covers(layer: Ridge, *, zero_diagonal: bool, relative: bool = False) -> bool:
+    """Layers with this diagonal, and only relative penalties if `relative`."""
+    return layer.zero_diagonal == zero_diagonal and (layer.relative or not relative)
 
 
 def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
@@ -55,18 +68,20 @@ def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Ar
     codes = layer(q, k, identity_values(k))
     lhs, rhs = [], []
     for head, (C, X) in heads((codes, k)):
-        lam, square = head_value(layer.lam, head), np.linalg.norm(X, 2) ** 2
+        lam, square = penalty(layer, X, head), np.linalg.norm(X, 2) ** 2
         lhs.append(np.linalg.norm(C - X @ X.T / lam, 2))
         rhs.append(square**2 / (lam * (square + lam)))
     return np.array(lhs), np.array(rhs)
 
 
-for name, pairing, zero_diagonal, equation in (
-    ("ridge-self-expression", "self", False, "SE-LSR"),
-    ("ridge-self-expression-zero-diagonal", "self", True, "SE-LSRd"),
-    ("ridge-attention", "cross", False, "QK-ridge"),
-    ("ridge-attention-zero-diagonal", "cross", True, "QK-ridge"),
-):
+_SETTINGS: tuple[tuple[str, Any, dict[str, Any], str], ...] = (
+    ("ridge-self-expression", "self", {"zero_diagonal": False}, "SE-LSR"),
+    ("ridge-self-expression-zero-diagonal", "self", {"zero_diagonal": True}, "SE-LSRd"),
+    ("ridge-attention", "cross", {"zero_diagonal": False}, "QK-ridge"),
+    ("ridge-attention-zero-diagonal", "cross", {"zero_diagonal": True}, "QK-ridge"),
+    ("ridge-relative-penalty", "cross", {"zero_diagonal": True, "relative": True}, "QK-ridge"),
+)
+for name, pairing, settings, equation in _SETTINGS:
     register(
         Twin(
             name=name,
@@ -75,10 +90,10 @@ for name, pairing, zero_diagonal, equation in (
             equation=equation,
             source="Lu et al. (2012); Attention: Self-Expression Is All You Need",
             layer=Ridge,
-            build=partial(build_ridge, zero_diagonal=zero_diagonal),
+            build=partial(build_ridge, **settings),
             solve=solve_self if pairing == "self" else solve_cross,
-            pairing="self" if pairing == "self" else "cross",
-            covers=partial(covers, zero_diagonal=zero_diagonal),
+            pairing=pairing,
+            covers=partial(covers, **settings),
             fitted=("lam",),
         )
     )
