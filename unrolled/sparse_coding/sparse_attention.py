@@ -263,8 +263,9 @@ class SparseCoding(Operator):
         def strongest(rows: Tensor, start: int) -> Tensor:
             allowed = self._allowed(_rows(visible, start, rows), start, rows, k)
             if is_causal:
-                own = torch.arange(start, start + rows.shape[-2], device=q.device)[:, None]
-                earlier = own >= torch.arange(k.shape[-2], device=q.device)
+                first = start + query_offset(q, k)
+                own = torch.arange(first, first + rows.shape[-2], device=q.device)
+                earlier = own[:, None] >= torch.arange(k.shape[-2], device=q.device)
                 allowed = combine_masks(allowed, earlier)
             return strongest_key(rows, k, allowed)
 
