@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .attention import Context, Correction, Operator, Positive, check_count
+from .attention import Context, Correction, Operator, Positive, check_count, drop_hidden
 
 
 class Neutreno(Correction):
@@ -114,7 +114,7 @@ class Neutreno(Correction):
             raise ValueError(
                 f"context: first_values must have the shape {tuple(v.shape)} of v, got {found}"
             )
-        lam = self.lam().to(v.dtype)
+        lam, first = self.lam().to(v.dtype), _own(first, mask)
 
         def step(u: Tensor) -> Tensor:
             smooth = self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)
@@ -134,7 +134,7 @@ class Neutreno(Correction):
         context: Context | None,
     ) -> Tensor:
         step = self.iteration(q, k, v, mask, is_causal, context, relaxed=self.relaxed)
-        u = v
+        u = _own(v, mask)
         for _ in range(self.n_iter):
             u = step(u)
         return u
@@ -155,3 +155,8 @@ class Neutreno(Correction):
 
     def extra_repr(self) -> str:
         return f"relaxed={self.relaxed}, n_iter={self.n_iter}"
+
+
+def _own(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Values that their own rows read: of a token that no query sees, zeros where not finite."""
+    return torch.where(values.isfinite(), values, drop_hidden(values, mask))

@@ -5,7 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import Context, Correction, Operator, check_count, check_positive, hidden_by
+from .attention import (
+    Context,
+    Correction,
+    Operator,
+    check_count,
+    check_positive,
+    drop_hidden,
+    hidden_by,
+)
 from .fixed_point import FixedPoint, Step
 from .nonlocal_energy import Neutreno
 
@@ -97,7 +105,7 @@ class Solved(Correction):
     ) -> Tensor:
         if isinstance(self.base, Neutreno):
             return self._values(self.base, q, k, v, mask, is_causal, context)
-        return self._codes(self.base, q, k, mask, is_causal).to(v.dtype) @ v
+        return self._codes(self.base, q, k, mask, is_causal).to(v.dtype) @ drop_hidden(v, mask)
 
     def coefficients(
         self,
@@ -120,7 +128,7 @@ class Solved(Correction):
         self, base: Any, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         # In float64, as codes may be far smaller than the threshold that rounds them.
-        q, k = q.double(), k.double()
+        q, k = q.double(), drop_hidden(k, mask).double()
         start = torch.zeros_like(q @ k.mT)
         return self._fixed_point(base.iteration(q, k, mask, is_causal), momentum=True)(start)
 

@@ -84,24 +84,6 @@ def test_a_mean_over_all_tokens_would_leak_the_future():
     assert (theirs[0] - theirs[1])[..., :-1, :].abs().max() > 1e-2
 
 
-def test_a_causal_metric_serves_fewer_queries():
-    q, k, v = qkv()
-    few = Elliptical()(q[..., :4, :], k, v, is_causal=True, context=values())
-    all_rows = Elliptical()(q, k, v, is_causal=True, context=values())
-    assert_close(few, all_rows[..., :4, :], atol=1e-13, rtol=0)
-
-
-def test_more_queries_than_keys_see_the_last_metric():
-    q, k, v = qkv()
-    context = Context(
-        values=values().values[..., :4, :], previous_values=values().previous_values[..., :4, :]
-    )
-    k, v = k[..., :4, :], v[..., :4, :]
-    triangle = torch.ones(9, 4, dtype=torch.bool).tril()
-    found = Elliptical()(q, k, v, is_causal=True, context=context)
-    assert_close(found, Elliptical()(q, k, v, mask=triangle, context=context))
-
-
 def test_twicing_keeps_the_metric_of_the_values_not_of_their_residual():
     q, k, v = qkv()
     A = Elliptical().matrix(q, k, context=values())

@@ -217,6 +217,96 @@ def test_hidden_tokens_do_not_leak(operator, hiding, dtype, size):
     assert (found - expected).abs().max() <= tolerance
 
 
+FAR = {
+    "causal": {"is_causal": True},
+    "padding": {"mask": torch.arange(40) < 18},
+    "padding first and causal": {"mask": torch.arange(40) > 21, "is_causal": True},
+    "pairs": {"mask": (torch.arange(40)[:, None] < 18) == (torch.arange(40) < 18)},
+    "additive": {"mask": torch.full((40, 40), -torch.inf).triu(1)},
+}
+
+
+@pytest.mark.parametrize(
+    ("hiding", "dtype", "size"),
+    [
+        *[
+            (hiding, torch.float32, 1e3)
+            for hiding in ("causal", "padding first and causal", "pairs")
+        ],
+        *[(hiding, torch.float32, 1e8) for hiding in ("causal", "padding", "additive")],
+        *[(hiding, torch.float64, 1e5) for hiding in ("causal", "pairs")],
+    ],
+)
+def test_most_tokens_far_away_leave_the_rows_that_do_not_see_them(operator, hiding, dtype, size):
+    """18 rows do not see the other 22 tokens: where these are moves no output and no gradient."""
+    mask, is_causal = FAR[hiding].get("mask"), FAR[hiding].get("is_causal", False)
+    skip_unless_served(operator, mask if mask is not None and mask.ndim > 1 else None, is_causal)
+    if operator.data_dependent and dtype == torch.float32:
+        pytest.skip("works in float64 whatever the input")
+    if getattr(operator, "step", None) == "support":
+        pytest.skip("its choice of steps is not continuous, so that rounding shows")
+    if mask is not None:
+        mask = mask.expand(40, 40)
+        mask = mask.to(dtype) if mask.is_floating_point() else mask
+    hidden = torch.arange(40) < 22 if "first" in hiding else torch.arange(40) >= 18
+    operator = operator.to(dtype)
+    near = [tokens(1, 3, 40, n, seed=n, dtype=dtype) for n in (5, 6, 4)]
+    near[1] = near[1][..., :5]
+
+    def run(scale):
+        # Logits of 1e16 would overflow in the backward pass of scaled_dot_product_attention.
+        scales = (scale if scale < 1e8 else 1, scale, scale)
+        inputs = [
+            torch.where(hidden[:, None], s * x, x).requires_grad_()
+            for s, x in zip(scales, near, strict=True)
+        ]
+        out = call(operator, *inputs, mask=mask, is_causal=is_causal)[..., ~hidden, :]
+        out.square().sum().backward()
+        gradients = (torch.zeros_like(x) if x.grad is None else x.grad for x in inputs)
+        return out, *(g[..., ~hidden, :] for g in gradients)
+
+    # Sums in blocks of other sizes may move the rounding, nothing more: that of the tolerances to
+    # which cases are solved.
+    tolerance = 1e-10 if operator.data_dependent else 100 * torch.finfo(dtype).eps
+    for x, y in zip(run(size), run(1.0), strict=True):
+        assert (x - y).abs().max() <= tolerance * y.abs().max()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("hiding", ["padding", "padding first and causal", "lowest number"])
+def test_keys_that_no_query_sees_may_hold_anything(operator, hiding, value):
+    mask, is_causal = torch.arange(9) < 6, "causal" in hiding
+    if is_causal:
+        mask = mask.flip(0)
+    skip_unless_served(operator, None, is_causal)
+    hidden, mask = ~mask, mask.expand(1, 9)
+    if hiding == "lowest number":
+        mask = torch.zeros(1, 9).double().masked_fill(~mask, torch.finfo(torch.float64).min)
+    q, k, v = qkv()
+    context = context_of(q, k, v)
+
+    def run(hold):
+        held = [torch.where(hidden[:, None], hold, x).requires_grad_() for x in (k, v)]
+        leaves = [q.detach().requires_grad_(), *held]
+        values, previous = (
+            torch.where(hidden[:, None], hold, x) for x in (context.values, context.previous_values)
+        )
+        given = {
+            "mask": mask, "is_causal": is_causal,
+            "context": context._replace(values=values, previous_values=previous),
+        }  # fmt: skip
+        out = operator(*leaves, **given)[..., ~hidden, :]
+        A = operator.matrix(*leaves[:2], **given)[..., ~hidden, :]
+        for parameter in operator.parameters():
+            parameter.grad = None
+        (out.square().sum() + A.square().sum()).backward()
+        learned = [x for x in (*leaves, *operator.parameters()) if x.grad is not None]
+        return out, A, *(x.grad for x in learned)
+
+    for x, y in zip(run(value), run(0.0), strict=True):
+        assert_close(x, y, atol=1e-12, rtol=1e-12)
+
+
 def test_hidden_keys_are_as_if_absent(operator):
     q, k, v = qkv()
     out = call(operator, q, k, v, mask=MASKS["padding"]["mask"])[..., :6, :]

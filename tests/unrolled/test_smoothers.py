@@ -168,12 +168,12 @@ def test_features_may_be_learned_and_vanish():
 
 
 @pytest.mark.parametrize("operator", [Linear(), FeatureKernel(), Logistic(5)], ids=repr)
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(300, 300), (300, 100), (100, 300), (1, 5)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(300, 300), (100, 300), (1, 5)])
 def test_causal_chunks_are_the_explicit_matrix(operator, n_queries, n_keys):
     q, k, v = tokens(3, n_queries, 5), tokens(3, n_keys, 5, seed=1), tokens(3, n_keys, 2, seed=2)
     found = operator.double()(q, k, v, is_causal=True)
     A = operator.matrix(q, k, is_causal=True)
-    assert (A.triu(1) == 0).all()
+    assert (A.triu(n_keys - n_queries + 1) == 0).all()
     assert_close(found, A @ v, atol=1e-11, rtol=1e-11)
 
 

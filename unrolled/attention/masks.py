@@ -47,6 +47,14 @@ def hidden_by(mask: Tensor) -> Tensor:
     return ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
 
 
+def drop_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Keys or values with zeros for those that no query sees, whatever they held."""
+    if mask is None:
+        return x
+    seen = (~hidden_by(mask)).any(dim=-2)[..., None]
+    return torch.where(seen, x, 0)
+
+
 def explicit_mask(mask: Tensor | None) -> Tensor | None:
     """The mask with -inf wherever it hides, so that the lowest number hides a whole row as well."""
     if mask is None or mask.dtype == torch.bool:
@@ -94,11 +102,10 @@ def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
 
 
 def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax of each row over its visible keys; zeros where there are none."""
+    """Softmax of each row over its visible keys; zeros, of zero gradients, where there are none."""
     if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask, -torch.inf)
     elif mask is not None:
         logits = logits + mask
-    return torch.softmax(logits, dim=-1).masked_fill(
-        (logits == -torch.inf).all(dim=-1, keepdim=True), 0
-    )
+    empty = (logits == -torch.inf).all(dim=-1, keepdim=True)
+    return torch.softmax(logits.masked_fill(empty, 0), dim=-1).masked_fill(empty, 0)

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from .context import Context
-from .masks import causal_mask, combine_masks, explicit_mask, masked_softmax, query_offset
+from .masks import (
+    causal_mask,
+    combine_masks,
+    drop_hidden,
+    explicit_mask,
+    masked_softmax,
+    query_offset,
+)
 from .parameters import Positive
 from .precision import of_one_dtype, without_autocast
 
@@ -72,6 +79,12 @@ class Operator(nn.Module):
     ) -> Tensor:
         """Attend with every query.
 
+        Hidden keys are as if absent. A key that no query sees (padding) may hold anything, and so
+        may its value: NaN and infinity reach no output and no gradient either. A key that some
+        queries see must be finite, and its value too (0 times NaN is NaN, as in
+        ``scaled_dot_product_attention``); however large, it moves the rows that do not see it no
+        further than by rounding. Masks hide keys: every query must be finite.
+
         Autocast changes nothing in here: what is computed in float32 or float64 stays so, and the
         dtype is that of the inputs, which the projections around lower. The leading axes of q, k, v
         and mask are broadcast against each other.
@@ -105,7 +118,9 @@ class Operator(nn.Module):
         with without_autocast(q):
             if 0 in (q.shape[-2], k.shape[-2]):
                 return q @ k.mT @ v
-            return self.attend(q, k, v, explicit_mask(mask), is_causal, context)
+            mask = explicit_mask(mask)
+            k, v = self.present(k, mask), self.present(v, mask)
+            return self.attend(q, k, v, mask, is_causal, context)
 
     def matrix(
         self,
@@ -123,7 +138,12 @@ class Operator(nn.Module):
         with without_autocast(q):
             if 0 in (q.shape[-2], k.shape[-2]):
                 return q @ k.mT
-            return self.coefficients(q, k, explicit_mask(mask), is_causal, context)
+            mask = explicit_mask(mask)
+            return self.coefficients(q, self.present(k, mask), mask, is_causal, context)
+
+    def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The keys or values that `attend` is given: zeros for those that no query sees."""
+        return drop_hidden(x, mask)
 
     def attend(
         self,
@@ -281,3 +301,7 @@ class Correction(Operator):
         self.data_dependent = base.data_dependent
         self.needs = base.needs
         self.reads = base.reads
+
+    def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """All of them: rows may read keys or values of their own, and the base drops the others."""
+        return x

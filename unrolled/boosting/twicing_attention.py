@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from ..attention import Context, Correction, Operator
+from ..attention import Context, Correction, Operator, drop_hidden
 
 
 class Twicing(Correction):
@@ -80,6 +80,7 @@ class Twicing(Correction):
     ) -> Tensor:
         if self.is_explicit(q):
             A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+            v = drop_hidden(v, mask)
             once = A @ v
             return once + A @ (v - once)
         once = self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)

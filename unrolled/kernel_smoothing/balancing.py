@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-from ..attention import Context, Correction, Operator, SoftmaxSmoother, check_count, padding_mask
+from ..attention import (
+    Context,
+    Correction,
+    Operator,
+    SoftmaxSmoother,
+    check_count,
+    drop_hidden,
+    padding_mask,
+)
 
 
 class Sinkhorn(Correction):
@@ -71,7 +79,8 @@ class Sinkhorn(Correction):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        return self.coefficients(q, k, mask, is_causal, context).to(v.dtype) @ v
+        A = self.coefficients(q, k, mask, is_causal, context)
+        return A.to(v.dtype) @ drop_hidden(v, mask)
 
     def coefficients(
         self,
@@ -82,6 +91,7 @@ class Sinkhorn(Correction):
         context: Context | None,
     ) -> Tensor:
         visible = None if mask is None else padding_mask(mask, k.shape[-2], "Sinkhorn")
+        k = drop_hidden(k, visible)
         logits = self._logits(q, k, visible, context)
         f, g = _potential(logits, -1), torch.zeros_like(logits[..., :1, :])
         for _ in range(self.n_iter):

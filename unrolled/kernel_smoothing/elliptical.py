@@ -9,6 +9,7 @@ from ..attention import (
     Operator,
     causal_mask,
     combine_masks,
+    drop_hidden,
     fused_attention,
     hidden_by,
     masked_softmax,
@@ -60,7 +61,8 @@ def elliptical_weights(
     elif visible is None:
         sums = changes.sum(dim=-2, keepdim=True)
     else:
-        sums = visible.expand(*visible.shape[:-1], changes.shape[-2]).to(wide) @ changes
+        visible = visible.expand(*visible.shape[:-1], changes.shape[-2])
+        sums = visible.to(wide) @ drop_hidden(changes, visible)
     largest = sums.amax(dim=-1, keepdim=True)
     still = largest == 0
     return torch.where(still, 1, sums / torch.where(still, 1, largest)).to(values.dtype)

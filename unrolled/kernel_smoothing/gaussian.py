@@ -3,7 +3,20 @@
 import torch
 from torch import Tensor
 
-from ..attention import Context, Positive, SoftmaxSmoother, fused_attention, hidden_by
+from ..attention import (
+    Context,
+    Positive,
+    SoftmaxSmoother,
+    causal_mask,
+    combine_masks,
+    explicit_mask,
+    fused_attention,
+    hidden_by,
+    map_query_blocks,
+    query_offset,
+    without_autocast,
+)
+from .query_blocks import block_mask
 
 _CENTRE_SAMPLE = 16
 
@@ -21,8 +34,10 @@ def gaussian_attention(
 
     The query norm cancels in the softmax; the key norm is one more feature of the dot product:
     ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred at
-    the median key, which changes no distance but keeps float32 exact far from the origin; through
-    it alone, and only at the size of rounding, a row depends on keys that it does not see.
+    the median of some keys, which changes no distance but keeps float32 exact far from the origin.
+    Every row sees these keys: under a causal mask they are the first 16. Rows that do not see all
+    of them are computed in float64, which needs no centre, and so are those of masks that differ
+    from query to query, and of a mask beside the causal one.
 
     Parameters
     ----------
@@ -51,8 +66,70 @@ def gaussian_attention(
     >>> gaussian_attention(q, k, torch.tensor([[2.0], [4.0]]), bandwidth=1.0)
     tensor([[3.]])
     """
-    centre = _centre(k, mask).to(k.dtype)
-    q, k = q - centre, k - centre
+    with without_autocast(q):
+        if mask is not None and (is_causal or mask.shape[-2] > 1):
+            return _rows_apart(q, k, v, bandwidth, mask, is_causal)
+        if is_causal:
+            return _causal(q, k, v, bandwidth)
+        return _centred(q, k, v, _centre(k, mask), bandwidth, mask, False)
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
+    """Attention centred at the first keys, but in rows that do not see all of these."""
+    offset = query_offset(q, k)
+    first = k[..., :_CENTRE_SAMPLE, :]
+    n_early = min(max(first.shape[-2] - 1 - offset, 0), q.shape[-2])
+    out = _centred(q, k, v, _centre(first, None), bandwidth, None, True)
+    if n_early == 0:
+        return out
+    seen = slice(offset + n_early)
+    early = _rows_apart(
+        q[..., :n_early, :], k[..., seen, :], v[..., seen, :], bandwidth, None, True
+    )
+    return torch.cat([early, out[..., n_early:, :]], dim=-2)
+
+
+def _rows_apart(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bandwidth: float | Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+) -> Tensor:
+    """Attention whose rows see different keys, so that no centre serves all of them.
+
+    In float64 inputs of float32 need none; its own are centred where some keys are seen by all.
+    """
+    pairs = explicit_mask(mask)
+    if pairs is None or is_causal:
+        pairs = combine_masks(pairs, causal_mask(q, k))
+    seen = ~hidden_by(pairs)
+    by_all = (seen | ~seen.any(dim=-1, keepdim=True)).all(dim=-2, keepdim=True)
+    centre = _centre(k.double(), by_all)
+    if isinstance(bandwidth, Tensor):
+        bandwidth = bandwidth.double()
+    pairs = pairs if pairs.dtype == torch.bool else pairs.double()
+    keys, values = k.double(), v.double()
+
+    def block(rows: Tensor, start: int) -> Tensor:
+        part = block_mask(pairs, False, start, rows, q, k)
+        return _centred(rows.double(), keys, values, centre, bandwidth, part, False)
+
+    return map_query_blocks(block, q).to(v.dtype)
+
+
+def _centred(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    centre: Tensor,
+    bandwidth: float | Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+) -> Tensor:
+    """Fused attention on the features, of queries and keys as seen from a centre."""
+    q, k = q - centre.to(q.dtype), k - centre.to(k.dtype)
     if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
     norms = _key_norms(k)
@@ -71,10 +148,9 @@ def _key_norms(k: Tensor) -> Tensor:
 
 
 def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
-    """The median of keys, of all that some query sees or, without a mask, of a sample.
+    """The median of the keys that all queries see or, without a mask, of a sample; 0 of none.
 
-    Any point would do in exact arithmetic. A median keeps the digits when a few keys are large, and
-    lets a key that a given query must not see move the centre no further than other keys lie.
+    Any point would do in exact arithmetic. A median keeps the digits when a few keys are large.
     """
     k = k.detach().to(torch.promote_types(k.dtype, torch.float32))
     if mask is None:
@@ -82,8 +158,8 @@ def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
         i = torch.arange(k.shape[-2] // step, device=k.device)
         # One of each stretch, at varied places: equal ones may hit one column of an image alone.
         return k[..., i * step + 7 * i % step, :].median(dim=-2, keepdim=True).values
-    seen = ~hidden_by(mask).expand(*mask.shape[:-1], k.shape[-2]).all(dim=-2)
-    visible = torch.where(seen[..., None], k, torch.nan)
+    seen = ~hidden_by(mask).expand(*mask.shape[:-1], k.shape[-2]).mT
+    visible = torch.where(seen, k, torch.nan)
     return visible.nanmedian(dim=-2, keepdim=True).values.nan_to_num()
 
 

@@ -13,7 +13,8 @@ class Symmetric(SoftmaxSmoother):
     ``J(v) = 1/4 sum_ij K_ij |v_i - v_j|^2``, and J(A v) is never above J(v). With queries apart
     from the keys neither holds (errata E2-a, E2-b). The queries are ignored, so that the operator
     fits where others do, and an `Attention` shell around it projects none; a causal mask takes the
-    symmetry away.
+    symmetry away. A key that no query sees is no query either: its row is the mean of the visible
+    values.
 
     Parameters
     ----------

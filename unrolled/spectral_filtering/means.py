@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..attention import hidden_by, map_query_blocks
+from ..attention import drop_hidden, hidden_by, map_query_blocks
 
 
 def visible_mean(
@@ -47,6 +47,7 @@ def visible_mean(
         return _running_mean(v, None)[..., offset:, :] if is_causal else _mean(v)
     visible = ~hidden_by(mask)
     visible = visible.expand(*visible.shape[:-1], n_keys)
+    v = drop_hidden(v, visible)
     if visible.shape[-2] > 1:
         visible = visible.tril(offset) if is_causal else visible
         return map_query_blocks(lambda seen, start: _mean(v, seen), visible)
