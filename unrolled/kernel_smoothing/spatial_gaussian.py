@@ -3,8 +3,15 @@
 import torch
 from torch import Tensor
 
-from ..attention import Context, Positive, SoftmaxSmoother, check_count, query_offset
-from .gaussian import gaussian_attention
+from ..attention import (
+    Context,
+    Positive,
+    SoftmaxSmoother,
+    check_count,
+    map_query_blocks,
+    query_offset,
+)
+from .query_blocks import block_mask, block_softmax
 
 
 class SpatialGaussian(SoftmaxSmoother):
@@ -13,8 +20,9 @@ class SpatialGaussian(SoftmaxSmoother):
     ``A_ij = exp(-|p_i - p_j|^2 / (2 s^2)) / sum_l exp(-|p_i - p_l|^2 / (2 s^2))``, the bilateral
     filter in the limit of infinite range width. Positions are those of the token index on the grid,
     ``p_t = (t // width, t % width)``; queries and keys are ignored, and an `Attention` shell
-    projects none, but fewer queries than keys are the last tokens. One call of fused attention on
-    the positions, in float32 at least.
+    projects none, but fewer queries than keys are the last tokens. Rows are computed in blocks,
+    once for all samples and heads of one bandwidth, from differences of positions, in float32 at
+    least: quadratic time, linear memory.
 
     Parameters
     ----------
@@ -70,13 +78,6 @@ class SpatialGaussian(SoftmaxSmoother):
             dtype=dtype,
         )
 
-    def positions(self, k: Tensor) -> Tensor:
-        """Row and column of each token, of shape (..., n_keys, 2)."""
-        tokens = torch.arange(k.shape[-2], device=k.device)
-        grid = torch.stack([tokens // self.width, tokens % self.width], dim=-1)
-        wide = torch.promote_types(k.dtype, torch.float32)
-        return grid.to(wide).expand(*k.shape[:-1], 2)
-
     def attend(
         self,
         q: Tensor,
@@ -86,24 +87,30 @@ class SpatialGaussian(SoftmaxSmoother):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        p = self.positions(k)
-        if mask is not None and mask.dtype != torch.bool:
-            mask = mask.to(p.dtype)
-        smoothed = gaussian_attention(
-            p[..., query_offset(q, k) :, :],
-            p,
-            v.to(p.dtype),
-            bandwidth=self.bandwidth().to(p.dtype),
-            mask=mask,
-            is_causal=is_causal,
-        )
-        return smoothed.to(v.dtype)
+        values = v.to(torch.promote_types(v.dtype, torch.float32))
+        offset, n_keys = query_offset(q, k), k.shape[-2]
+
+        def block(rows: Tensor, start: int) -> Tensor:
+            first = offset + start
+            logits = self._logits(first, first + rows.shape[-2], n_keys, values)
+            visible = block_mask(mask, is_causal, start, rows, q, k)
+            return block_softmax(logits, visible) @ values
+
+        return map_query_blocks(block, q).to(v.dtype)
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        p = self.positions(k)
-        own = p[..., query_offset(q, k) :, :]
-        squares = (own[..., :, None, :] - p[..., None, :, :]).square().sum(dim=-1)
-        return -squares / (2 * self.bandwidth().to(p.dtype) ** 2)
+        n_keys = k.shape[-2]
+        logits = self._logits(query_offset(q, k), n_keys, n_keys, q)
+        return logits.expand(*q.shape[:-1], n_keys)
+
+    def _logits(self, first: int, stop: int, n_keys: int, like: Tensor) -> Tensor:
+        """Logits of the rows from `first` to `stop`, from whole numbers, which float32 holds."""
+        keys = torch.arange(n_keys, device=like.device)
+        own = torch.arange(first, stop, device=like.device)[:, None]
+        down, across = own // self.width - keys // self.width, own % self.width - keys % self.width
+        wide = torch.promote_types(like.dtype, torch.float32)
+        squares = (down.square() + across.square()).to(wide)
+        return -squares / (2 * self.bandwidth().to(wide) ** 2)
 
     def extra_repr(self) -> str:
         return f"width={self.width}"
