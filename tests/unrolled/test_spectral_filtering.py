@@ -138,7 +138,7 @@ def test_means_are_over_what_each_query_sees(name, is_causal, additive):
         assert_close(found[index], expected, atol=1e-14, rtol=0)
 
 
-@pytest.mark.parametrize("n_queries", [3, 7, 9])
+@pytest.mark.parametrize("n_queries", [3, N])
 @pytest.mark.parametrize("base", [Softmax(), Gaussian(0.9)])
 def test_causal_means_of_any_number_of_queries(base, n_queries):
     q, k, v = tokens(2, 3, n_queries, 4), tokens(seed=1), tokens(seed=2)
@@ -148,9 +148,9 @@ def test_causal_means_of_any_number_of_queries(base, n_queries):
     assert_close(A.sum(dim=-1), torch.ones(2, 3, n_queries, dtype=torch.float64))
     padding = torch.arange(N) > 0
     padded = layer(q, k, v, is_causal=True, mask=padding[None])
-    explicit = padding & torch.ones(n_queries, N, dtype=torch.bool).tril()
+    explicit = padding & torch.ones(n_queries, N, dtype=torch.bool).tril(N - n_queries)
     assert_close(padded, layer(q, k, v, mask=explicit), atol=1e-12, rtol=0)
-    assert (padded[..., 0, :] == 0).all()
+    assert (padded[..., 0, :] == 0).all() == (n_queries == N)
 
 
 def test_a_bias_moves_attention_but_not_the_mean():

@@ -14,6 +14,7 @@ from ..attention import (
     hidden_by,
     masked_softmax,
     query_offset,
+    without_autocast,
 )
 
 
@@ -62,7 +63,8 @@ def elliptical_weights(
         sums = changes.sum(dim=-2, keepdim=True)
     else:
         visible = visible.expand(*visible.shape[:-1], changes.shape[-2])
-        sums = visible.to(wide) @ drop_hidden(changes, visible)
+        with without_autocast(changes):
+            sums = visible.to(wide) @ drop_hidden(changes, visible)
     largest = sums.amax(dim=-1, keepdim=True)
     still = largest == 0
     return torch.where(still, 1, sums / torch.where(still, 1, largest)).to(values.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count, check_positive
+from ..attention import check_count, check_positive, without_autocast
 from .unrolled_admm import UnrolledADMM
 
 _SMALLEST = 1e-12  # norm of a row that is divided by it
@@ -145,10 +145,11 @@ class DeepSelfExpression(nn.Module):
         """
         z = self._tokens(queries, "queries")
         k = None if keys is None else self._tokens(keys, "keys").to(z.dtype)
-        for block in range(self.n_layers):
-            following = None if k is None else self._block(block, k)
-            z, k = self._block(block, z, k), following
-        C = reduce(torch.add, self._coefficients(self.n_layers, z, k)) / self.num_heads
+        with without_autocast(z):
+            for block in range(self.n_layers):
+                following = None if k is None else self._block(block, k)
+                z, k = self._block(block, z, k), following
+            C = reduce(torch.add, self._coefficients(self.n_layers, z, k)) / self.num_heads
         return C.to(queries.dtype)
 
     def losses(self, X: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from scipy.sparse import block_array, csr_array
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..attention import Positive, check_count, check_positive
+from ..attention import Positive, check_count, check_positive, without_autocast
 from ..sparse_coding import soft_threshold
 
 _BLOCK = 1024
@@ -190,8 +190,9 @@ class SelfExpressiveNetwork(nn.Module):
         keys = keys.to(K.dtype)
 
         def part(Q: Tensor, K: Tensor, points: Tensor, own: Tensor | None, at: int) -> Any:
-            C = self._coefficients(Q, K, own, at)
-            return C @ points, C.abs().sum(-1), C.square().sum(-1)
+            with without_autocast(Q):
+                C = self._coefficients(Q, K, own, at)
+                return C @ points, C.abs().sum(-1), C.square().sum(-1)
 
         sums, n_blocks = [], len(_blocks(Q)) * len(_blocks(K))
         for start, rows in _blocks(Q):

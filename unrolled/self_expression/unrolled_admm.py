@@ -5,7 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Positive, check_count, check_positive, map_query_blocks
+from ..attention import (
+    Positive,
+    check_count,
+    check_positive,
+    map_query_blocks,
+    without_autocast,
+)
 from ..sparse_coding import soft_threshold
 
 _RELAXATION = 1.6
@@ -112,30 +118,32 @@ class UnrolledADMM(nn.Module):
         _check_points(queries, keys)
         wide = torch.promote_types(queries.dtype, torch.float32)
         q, k = queries.to(wide), (queries if keys is None else keys).to(wide)
-        if k.shape[-2] == 0:
-            return (q @ k.mT).to(queries.dtype)
-        lam = self.lam().to(wide)
-        beta = 2 * lam * k.square().sum(-1).mean(-1)[..., None, None] / self.threshold().to(wide)
-        beta = beta.clamp(min=torch.finfo(wide).tiny)
-        inverse = _regularized_inverse(k, beta / 2)
+        with without_autocast(q):
+            if k.shape[-2] == 0:
+                return (q @ k.mT).to(queries.dtype)
+            lam = self.lam().to(wide)
+            squares = k.square().sum(-1).mean(-1)[..., None, None]
+            beta = 2 * lam * squares / self.threshold().to(wide)
+            beta = beta.clamp(min=torch.finfo(wide).tiny)
+            inverse = _regularized_inverse(k, beta / 2)
 
-        def block(rows: Tensor, start: int) -> Tensor:
-            hidden = None if keys is not None else _own(rows, start, k)
-            size = (rows @ k.mT).abs()
-            largest = (size if hidden is None else size.masked_fill(hidden, 0)).amax(-1, True)
-            cut = 2 * lam * largest / beta
-            shrunk = 1 + cut * (1 - self.l1_ratio) / self.l1_ratio
-            codes = dual = torch.zeros_like(size)
-            for _ in range(self.n_iter):
-                given = codes - dual
-                ridge = given + (rows - given @ k) @ inverse @ k.mT
-                moved = _RELAXATION * ridge + (1 - _RELAXATION) * codes + dual
-                codes = soft_threshold(moved, cut) / shrunk
-                codes = codes if hidden is None else codes.masked_fill(hidden, 0)
-                dual = moved - codes
-            return codes.to(queries.dtype)
+            def block(rows: Tensor, start: int) -> Tensor:
+                hidden = None if keys is not None else _own(rows, start, k)
+                size = (rows @ k.mT).abs()
+                largest = (size if hidden is None else size.masked_fill(hidden, 0)).amax(-1, True)
+                cut = 2 * lam * largest / beta
+                shrunk = 1 + cut * (1 - self.l1_ratio) / self.l1_ratio
+                codes = dual = torch.zeros_like(size)
+                for _ in range(self.n_iter):
+                    given = codes - dual
+                    ridge = given + (rows - given @ k) @ inverse @ k.mT
+                    moved = _RELAXATION * ridge + (1 - _RELAXATION) * codes + dual
+                    codes = soft_threshold(moved, cut) / shrunk
+                    codes = codes if hidden is None else codes.masked_fill(hidden, 0)
+                    dual = moved - codes
+                return codes.to(queries.dtype)
 
-        return map_query_blocks(block, q)
+            return map_query_blocks(block, q)
 
     def extra_repr(self) -> str:
         return f"n_iter={self.n_iter}, l1_ratio={self.l1_ratio:.4g}"

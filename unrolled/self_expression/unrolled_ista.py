@@ -5,7 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Positive, check_count, check_positive, map_query_blocks
+from ..attention import (
+    Positive,
+    check_count,
+    check_positive,
+    map_query_blocks,
+    without_autocast,
+)
 from ..sparse_coding import at_iteration, positive_per_iteration, safe_step, soft_threshold
 
 
@@ -123,23 +129,24 @@ class UnrolledSelfExpression(nn.Module):
         q, k, own = self._features(queries, keys, own)
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(wide), k.to(wide)
-        unit = safe_step(k).to(wide)
+        with without_autocast(q):
+            unit = safe_step(k).to(wide)
 
-        def block(rows: Tensor, start: int) -> Tensor:
-            hidden = _hidden(own, start, rows, k)
-            gradient = rows @ k.mT
-            codes = torch.zeros_like(gradient)
-            scale = self._penalty_scale(gradient, hidden)
-            for t in range(self.n_iter):
-                step = unit * at_iteration(self.step, t).to(wide)
-                penalty = scale * at_iteration(self.lam, t).to(wide)
-                codes = soft_threshold(codes + step * gradient, step * penalty / 2)
-                codes = codes if hidden is None else codes.masked_fill(hidden, 0)
-                if t + 1 < self.n_iter:
-                    gradient = (rows - codes @ k) @ k.mT
-            return codes.to(dtype)
+            def block(rows: Tensor, start: int) -> Tensor:
+                hidden = _hidden(own, start, rows, k)
+                gradient = rows @ k.mT
+                codes = torch.zeros_like(gradient)
+                scale = self._penalty_scale(gradient, hidden)
+                for t in range(self.n_iter):
+                    step = unit * at_iteration(self.step, t).to(wide)
+                    penalty = scale * at_iteration(self.lam, t).to(wide)
+                    codes = soft_threshold(codes + step * gradient, step * penalty / 2)
+                    codes = codes if hidden is None else codes.masked_fill(hidden, 0)
+                    if t + 1 < self.n_iter:
+                        gradient = (rows - codes @ k) @ k.mT
+                return codes.to(dtype)
 
-        return map_query_blocks(block, q)
+            return map_query_blocks(block, q)
 
     def objective(
         self,

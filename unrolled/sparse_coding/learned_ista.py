@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..attention import Positive, check_count, check_positive
+from ..attention import Positive, check_count, check_positive, without_autocast
 from .coherence import analytic_step, analytic_weights
 from .iteration_parameters import at_iteration, positive_per_iteration
 from .iterations import soft_threshold
@@ -146,13 +146,14 @@ class LISTA(nn.Module):
         """
         wide = torch.promote_types(signals.dtype, torch.float32)
         Y, D = signals.to(wide), self._dictionary(signals, dictionary).to(wide)
-        unit = safe_step(D).to(wide) if self.parametrization == "adaptive" else 1.0
-        batch = torch.broadcast_shapes(Y.shape[:-2], D.shape[:-2])
-        codes = Y.new_zeros(*batch, Y.shape[-2], D.shape[-2])
-        for t in range(self.n_iter):
-            step = unit * at_iteration(self.step, t).to(wide)
-            moved = codes + step * self._gradient(t, Y, codes if t else None, D)
-            codes = soft_threshold(moved, step * at_iteration(self.lam, t).to(wide) / 2)
+        with without_autocast(Y):
+            unit = safe_step(D).to(wide) if self.parametrization == "adaptive" else 1.0
+            batch = torch.broadcast_shapes(Y.shape[:-2], D.shape[:-2])
+            codes = Y.new_zeros(*batch, Y.shape[-2], D.shape[-2])
+            for t in range(self.n_iter):
+                step = unit * at_iteration(self.step, t).to(wide)
+                moved = codes + step * self._gradient(t, Y, codes if t else None, D)
+                codes = soft_threshold(moved, step * at_iteration(self.lam, t).to(wide) / 2)
         return codes.to(signals.dtype)
 
     def objective(self, signals: Tensor, codes: Tensor, dictionary: Tensor | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..attention import drop_hidden, hidden_by, map_query_blocks
+from ..attention import drop_hidden, hidden_by, map_query_blocks, without_autocast
 
 
 def visible_mean(
@@ -59,7 +59,9 @@ def _mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
     if visible is None:
         mean = v.sum(dim=-2, keepdim=True, dtype=wide) / max(v.shape[-2], 1)
     else:
-        mean = visible.to(wide) @ v.to(wide) / visible.sum(dim=-1, keepdim=True).clamp(min=1)
+        with without_autocast(v):
+            sums = visible.to(wide) @ v.to(wide)
+        mean = sums / visible.sum(dim=-1, keepdim=True).clamp(min=1)
     return mean.to(v.dtype)
 
 

@@ -1,0 +1,105 @@
+"""Autocast lowers nothing that is computed in float32; operators by name are in test_operators."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    LISTA,
+    ALiBi,
+    Attention,
+    DeepSelfExpression,
+    FeatScale,
+    FeatureKernel,
+    Softmax,
+    SpatialGaussian,
+    UnrolledADMM,
+    UnrolledSelfExpression,
+)
+from twinsolve.unrolled.kernel_smoothing import elliptical_weights, gaussian_attention
+
+X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+HIDDEN = torch.arange(40) > 30
+COMPUTED_IN_FLOAT32 = {
+    "gaussian attention": lambda: gaussian_attention(X, X, X, bandwidth=0.5),
+    "elliptical weights": lambda: elliptical_weights(X, 2 * X.sin(), visible=HIDDEN[None]),
+    "feature scale": lambda: moved(FeatScale(6))(X, HIDDEN),
+    "lista": lambda: LISTA(X[:8], 5, lam=0.1)(X),
+    "unrolled self-expression": lambda: UnrolledSelfExpression(5, 0.1)(X),
+    "unrolled admm": lambda: UnrolledADMM(5, 0.1)(X),
+    "deep self-expression": lambda: DeepSelfExpression(6, n_layers=2)(X),
+}
+
+
+def moved(layer):
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += 0.5
+    return layer
+
+
+@pytest.mark.parametrize("name", COMPUTED_IN_FLOAT32)
+def test_autocast_changes_nothing(name):
+    compute = COMPUTED_IN_FLOAT32[name]
+    expected = compute()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(compute(), expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("operator", "largest"),
+    [(ALiBi(3), 256), (SpatialGaussian(1.1), 50), (SpatialGaussian(2, width=32), 50)],
+)
+def test_positions_of_a_thousand_tokens_keep_their_digits(operator, largest, is_causal):
+    """Of 8 bits no more than 256 places would be told apart. Logits that count are rounded once."""
+    inputs = [
+        torch.randn(1, 3, 1024, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)
+    ]
+    expected = operator(*(x.double() for x in inputs), is_causal=is_causal)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = operator(*inputs, is_causal=is_causal)
+    assert found.dtype == torch.float32
+    error = (found.double() - expected).abs().max()
+    assert error <= largest * torch.finfo(torch.float32).eps * expected.abs().max()
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_features_too_small_for_half_precision_have_gradients(autocast):
+    """exp(-60) is 0 in float16, and 1 / exp(-60) infinite."""
+    q, k, v = (
+        20 * torch.randn(1, 2, 64, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)
+    )
+    inputs = [x.half().requires_grad_() for x in (q - 30, k - 30, v / 20)]
+    with torch.autocast("cpu", torch.float16, enabled=autocast):
+        out = FeatureKernel()(*inputs)
+    out.float().sum().backward()
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    expected = FeatureKernel()(*exact)
+    expected.sum().backward()
+    eps = torch.finfo(torch.float16).eps
+    assert (out - expected).abs().max() <= eps * expected.abs().max()
+    for x, y in zip(inputs, exact, strict=True):
+        assert (x.grad - y.grad).abs().max() <= eps * y.grad.abs().max()
+
+
+def test_a_feature_map_with_parameters_is_given_their_dtype():
+    features = nn.Sequential(nn.Linear(8, 4), nn.Softplus())
+    q, k, v = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = FeatureKernel(features)(q, k, v)
+    expected = FeatureKernel(features)(q.float(), k.float(), v.float())
+    assert_close(found, expected.bfloat16(), atol=0, rtol=0)
+    narrow = FeatureKernel(features.bfloat16())(q, k, v)
+    assert_close(narrow, found, atol=0.05, rtol=0.05)
+
+
+def test_queries_normalised_in_float32_meet_values_that_are_not():
+    q, k, v = torch.randn(3, 1, 2, 9, 8, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = Softmax()(q, k, v.bfloat16())
+    assert_close(found, Softmax()(q.bfloat16(), k.bfloat16(), v.bfloat16()), atol=0, rtol=0)
+    layer = Attention(16, 2, operator=SpatialGaussian(2.0))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(q[0, 0].new_ones(1, 9, 16), *[q.new_ones(1, 9, 16)] * 2)[0].isfinite().all()
