@@ -52,6 +52,9 @@ class Operator(nn.Module):
         Fields of `Context` that are read.
     reads : tuple of {"q", "k", "v"}
         What of these the output depends on; a shell projects no others.
+    positions_apart : bool
+        Takes positions as a feature of its own, so that models do not add them to its tokens. By
+        default those do whose `needs` name positions.
     """
 
     row_stochastic: bool = False
@@ -66,6 +69,10 @@ class Operator(nn.Module):
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("q", "k", "v")
+
+    @property
+    def positions_apart(self) -> bool:
+        return bool({"positions", "projected_positions"}.intersection(self.needs))
 
     def forward(
         self,
@@ -305,3 +312,7 @@ class Correction(Operator):
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """All of them: rows may read keys or values of their own, and the base drops the others."""
         return x
+
+    @property
+    def positions_apart(self) -> bool:
+        return self.base.positions_apart

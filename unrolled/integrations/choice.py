@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -76,25 +77,40 @@ def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
         )
 
 
-def place_positions(model: nn.Module, positions: str | Tensor | None) -> str | None:
-    """The dotted name of the positions in the model; a new tensor becomes a buffer of it.
+def place_positions(
+    model: nn.Module, positions: str | Tensor | None, made: Iterable[Operator]
+) -> str | None:
+    """The dotted name of the positions in the model; a new tensor becomes part of it.
 
     Raises
     ------
     ValueError
         If the model has no tensor of that name.
+
+    Warns
+    -----
+    UserWarning
+        If the model's own positions go to one of the operators `made` that takes them apart.
     """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if positions is None:
         return None
-    if isinstance(positions, str):
-        if positions not in tensors:
-            raise ValueError(f"positions: the model has no parameter or buffer {positions!r}")
-        return positions
+    if isinstance(positions, str) and positions not in tensors:
+        raise ValueError(f"positions: the model has no parameter or buffer {positions!r}")
     for name, tensor in tensors.items():
-        if tensor is positions:
+        if name == positions or tensor is positions:
+            if apart := [type(operator).__name__ for operator in made if operator.positions_apart]:
+                warnings.warn(
+                    f"positions: {apart[0]} takes them as a feature of its own, but a model that "
+                    f"adds {name!r} to its tokens goes on doing so, and they count twice; hand "
+                    "over a copy and set the model's own to zero",
+                    stacklevel=3,
+                )
             return name
     if not isinstance(positions, Tensor) or positions.ndim < 2:
         raise ValueError("positions: must be a name, or a tensor of shape (..., tokens, dim)")
-    model.register_buffer("twinsolve_positions", positions, persistent=False)
+    if isinstance(positions, nn.Parameter):
+        model.register_parameter("twinsolve_positions", positions)
+    else:
+        model.register_buffer("twinsolve_positions", positions, persistent=False)
     return "twinsolve_positions"

@@ -87,7 +87,8 @@ def attach_huggingface(
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
     positions : str or Tensor, optional
-        As in `replace_attention`; causal models may have more of them than a sequence has tokens.
+        As in `replace_attention`, and with the same care where the model adds its own; causal
+        models may have more of them than a sequence has tokens.
 
     Returns
     -------
@@ -100,6 +101,11 @@ def attach_huggingface(
         If transformers is not installed.
     ValueError
         If the model takes no attention functions, or an operator needs what it cannot have.
+
+    Warns
+    -----
+    UserWarning
+        If the model's own positions go to an operator that takes them apart.
 
     Examples
     --------
@@ -127,7 +133,7 @@ def attach_huggingface(
     model.set_attn_implementation(implementation)
     if any(module.config._attn_implementation != implementation for module, _ in chosen):
         raise ValueError("model: its attention implementation cannot be set")
-    passes = ForwardPasses(place_positions(model, positions))
+    passes = ForwardPasses(place_positions(model, positions, [made for _, made in chosen]))
     for module, made in chosen:
         like = parameter_of(module)
         module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)

@@ -40,6 +40,11 @@ def replace_attention(
     encoder then computes padding tokens instead of setting them to zero, as it cannot take its
     nested fast path.
 
+    Our own backbones keep positions from the tokens of operators that take them as a feature of
+    their own (`Operator.positions_apart`: bilateral, TUPE, ALiBi). Other models go on adding theirs
+    to the tokens, so that such operators count them twice, unless the model's are set to zero and a
+    copy is handed over, as in the last example.
+
     Parameters
     ----------
     model : nn.Module
@@ -51,7 +56,7 @@ def replace_attention(
     positions : str or Tensor, optional
         Position features (..., tokens, dim) for operators that need them: the dotted name of a
         parameter or buffer of the model, or a tensor, which becomes a buffer outside the state
-        dict.
+        dict; an ``nn.Parameter`` becomes a parameter.
 
     Returns
     -------
@@ -66,7 +71,8 @@ def replace_attention(
     Warns
     -----
     UserWarning
-        If the model has dropout of attention weights.
+        If the model has dropout of attention weights, or its own positions go to an operator that
+        takes them apart.
 
     References
     ----------
@@ -85,6 +91,11 @@ def replace_attention(
     )
     >>> model(torch.randn(2, 10, 16)).shape
     torch.Size([2, 10, 16])
+
+    >>> model.pos_embed = nn.Parameter(torch.randn(10, 16))  # stands for one that is added
+    >>> positions = nn.Parameter(model.pos_embed.detach().clone())
+    >>> _ = model.pos_embed.requires_grad_(False).zero_()
+    >>> model = replace_attention(model, "bilateral", positions=positions)
     """
     chosen = _choose_all(model, operator, positions)
     if not chosen:
@@ -98,7 +109,8 @@ def replace_attention(
             f"layers, such as {dropouts[0] or 'the model'}): rows would no longer sum to one",
             stacklevel=2,
         )
-    passes = ForwardPasses(place_positions(model, positions))
+    foreign = [made for module, made in chosen.values() if type(module) is not Attention]
+    passes = ForwardPasses(place_positions(model, positions, foreign))
     cross = _cross_attention(model)
     replacements: dict[int, nn.Module] = {}
     for name, (module, made) in chosen.items():

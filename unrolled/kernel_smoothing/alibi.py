@@ -78,6 +78,7 @@ class ALiBi(SoftmaxSmoother):
     """
 
     positional = "relative"
+    positions_apart = True
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class Bilateral(SoftmaxSmoother):
     coincide where all keys and all positions have equal norms.
 
     Positions should have the scale of sinusoidal ones, ``|p|^2 = dim / 2``; much smaller ones leave
-    the position term without effect.
+    the position term without effect. Models that hold the operator leave tokens without positions.
 
     Parameters
     ----------
@@ -67,6 +67,8 @@ class Bilateral(SoftmaxSmoother):
     >>> layer(x, x, x, need_weights=False, context=Context(positions=positions))[0].shape
     torch.Size([2, 10, 16])
     """
+
+    positions_apart = True
 
     def __init__(
         self,

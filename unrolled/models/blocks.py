@@ -173,6 +173,7 @@ class Block(nn.Module):
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
+        add_positions: bool = False,
     ) -> Tensor | tuple[Tensor, Context]:
         """Pass tokens through the block.
 
@@ -182,9 +183,13 @@ class Block(nn.Module):
         context : Context, optional
             What the block before gave back, or a new one in the first block.
         memory : Tensor of shape (batch, further, dim), optional
-            Further tokens that x attends to, after its own, and that stay as they are.
+            Further tokens that x attends to, before its own, and that stay as they are.
         key_padding_mask, attn_mask, is_causal
             As in `Attention`; masks count `memory` too.
+        add_positions : bool, default=False
+            Add the context's positions, which count `memory` too, to what queries and keys are made
+            of. Values and what leaves the block stay without, so that later layers may take
+            positions apart.
 
         Returns
         -------
@@ -196,14 +201,17 @@ class Block(nn.Module):
         context = context or Context()
         if context.first_tokens is None:
             context = context._replace(first_tokens=x)
-        keys = queries = self.attention_norm(x)
-        if memory is not None:
-            keys = torch.cat([queries, self.attention_norm(memory)], dim=1)
+        tokens = x if memory is None else torch.cat([memory, x], dim=1)
+        n_further = tokens.shape[1] - x.shape[1]
+        keys = values = self.attention_norm(tokens)
+        if add_positions and context.positions is not None:
+            keys = self.attention_norm(tokens + context.positions)
+        queries = keys if memory is None else keys[:, n_further:]
         y, _, context = self.attention(
-            queries, keys, keys, key_padding_mask,
+            queries, keys, values, key_padding_mask,
             need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
         )  # fmt: skip
-        hidden = None if key_padding_mask is None else key_padding_mask[:, : x.shape[1]]
+        hidden = None if key_padding_mask is None else key_padding_mask[:, n_further:]
         x = self.attention_residual(x, self._scaled("attention_scale", y, hidden), context)
         if self.feed_forward is not None:
             y = self.feed_forward(self.feed_forward_norm(x))

@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..attention import Context
 from ..spectral_filtering import LayerScale
 from .blocks import OperatorLike, reset_children, xavier_
-from .stacks import check_positions, make_blocks, operators, run_blocks
+from .stacks import check_positions, make_blocks, operators, position_places, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
 
 
@@ -33,8 +34,8 @@ class ClassAttentionTransformer(nn.Module):
     class_operator : str, Operator, callable, or list of these, default="softmax"
         Of the class-attention layers: one query meets all tokens, so that it may not need as many
         queries as keys, nor values or positions of other layers' tokens.
-    positions, position_scale, norm_eps, token_graying
-        As in `VisionTransformer`; positions are added to patches only.
+    positions, add_positions, position_scale, norm_eps, token_graying
+        As in `VisionTransformer`; the class token has no position.
     **block
         Further options of `Block` for all layers; ``scale=LayerScale`` by default, as in CaiT.
 
@@ -70,6 +71,7 @@ class ClassAttentionTransformer(nn.Module):
         operator: OperatorLike | list[OperatorLike] = "softmax",
         class_operator: OperatorLike | list[OperatorLike] = "softmax",
         positions: str | None = "learned",
+        add_positions: bool | None = None,
         position_scale: float = SINUSOIDAL_SCALE,
         token_graying: nn.Module | None = None,
         norm_eps: float = 1e-6,
@@ -86,7 +88,8 @@ class ClassAttentionTransformer(nn.Module):
         self.positions = Positions(n_patches, dim, positions, scale=position_scale, **place)
         block = {"scale": LayerScale, "norm_eps": norm_eps, **place, **block}
         self.blocks = make_blocks(depth, dim, num_heads, operator=operator, **block)
-        check_positions(self.blocks, positions)
+        check_positions(self.blocks, positions, add_positions)
+        self.add_positions = add_positions
         self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
         self.class_blocks = make_blocks(
             class_depth, dim, num_heads, operator=class_operator, **block
@@ -117,10 +120,19 @@ class ClassAttentionTransformer(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """Class token and patches after the final norm, (batch, 1 + n_patches, dim)."""
         x, positions = self.patch_embedding(images), self.positions()
-        x = x if positions is None else x + positions
-        x = run_blocks(self.blocks, x, Context(positions=positions))
+        made = [*operators(self.blocks), *operators(self.class_blocks)]
+        in_tokens, in_layers = position_places(made, self.add_positions)
+        x = x + positions if in_tokens and positions is not None else x
+        depth = len(self.blocks)
+        x = run_blocks(
+            self.blocks, x, Context(positions=positions), add_positions=in_layers[:depth]
+        )
         token = self.class_token.expand(x.shape[0], -1, -1)
-        token = run_blocks(self.class_blocks, token, Context(), memory=x)
+        of_all = None if positions is None else F.pad(positions, (0, 0, 0, 1))
+        token = run_blocks(
+            self.class_blocks, token, Context(positions=of_all),
+            add_positions=in_layers[depth:], memory=x,
+        )  # fmt: skip
         return self.norm(torch.cat([token, x], dim=1))
 
     def forward(self, images: Tensor) -> Tensor:

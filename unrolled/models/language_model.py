@@ -8,15 +8,15 @@ from torch.nn import functional as F
 
 from ..attention import Context, check_count
 from .blocks import OperatorLike, reset_children, xavier_
-from .stacks import make_blocks, operators, run_blocks
+from .stacks import check_positions, make_blocks, operators, position_places, run_blocks
 from .tokens import SINUSOIDAL_SCALE, Positions
 
 
 class LanguageModel(nn.Module):
     """Causal language model: token t sees tokens 0 to t, and its scores are for token t + 1.
 
-    Tokens are embedded times ``sqrt(dim)``, learned positions are added, and pre-norm `Block` s, a
-    final norm and the head follow.
+    Tokens are embedded times ``sqrt(dim)``, learned positions are added or kept apart, and pre-norm
+    `Block` s, a final norm and the head follow.
 
     Parameters
     ----------
@@ -27,6 +27,9 @@ class LanguageModel(nn.Module):
         As in `Block`; a list has one entry a layer. Every one must support causal masks.
     tie_weights : bool, default=True
         Score with the weight of the embedding; False makes a head of its own, without bias.
+    add_positions : bool, optional
+        As in `VisionTransformer`: by default positions are added to the tokens, unless some
+        operator, such as "alibi", takes them as a feature of its own.
     position_scale : float, default=2**-0.5
         Standard deviation at which positions start.
     norm_eps : float, default=1e-6
@@ -66,6 +69,7 @@ class LanguageModel(nn.Module):
         *,
         operator: OperatorLike | list[OperatorLike] = "softmax",
         tie_weights: bool = True,
+        add_positions: bool | None = None,
         position_scale: float = SINUSOIDAL_SCALE,
         norm_eps: float = 1e-6,
         device: torch.device | str | None = None,
@@ -94,6 +98,8 @@ class LanguageModel(nn.Module):
                     f"operator: {type(made).__name__} does not support causal masks, which a "
                     "language model needs"
                 )
+        check_positions(self.blocks, "learned", add_positions)
+        self.add_positions = add_positions
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = None if tie_weights else nn.Linear(dim, vocab_size, bias=False, **place)
         self.reset_parameters()
@@ -134,10 +140,11 @@ class LanguageModel(nn.Module):
         positions = self.positions()
         assert positions is not None
         positions = positions[: ids.shape[1]]
-        x = self.embedding(ids) * self.embedding.embedding_dim**0.5 + positions
+        in_tokens, in_layers = position_places(operators(self.blocks), self.add_positions)
+        x = self.embedding(ids) * self.embedding.embedding_dim**0.5
         x = run_blocks(
-            self.blocks, x, Context(positions=positions),
-            key_padding_mask=key_padding_mask, is_causal=True,
+            self.blocks, x + positions if in_tokens else x, Context(positions=positions),
+            add_positions=in_layers, key_padding_mask=key_padding_mask, is_causal=True,
         )  # fmt: skip
         x = self.norm(x)
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

@@ -1,6 +1,6 @@
 """Stacks of blocks: options for each layer, and one context through all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -40,15 +40,19 @@ def run_blocks(
     context: Context,
     *,
     states: list[Tensor] | None = None,
+    add_positions: Sequence[bool] | None = None,
     **arguments: Any,
 ) -> Tensor:
-    """Pass tokens through all blocks, starting from a context; `states` collects the results."""
+    """Pass tokens through all blocks, starting from a context; `states` collects the results.
+
+    `add_positions` tells each block whether to add them, as `position_places` says.
+    """
     layers = cast(Iterable[Block], blocks)
     keeps_history = any(block.needs_history for block in layers)
-    for block in layers:
+    for block, adds in zip(layers, add_positions or [False] * len(blocks), strict=True):
         if keeps_history:
             context = context._replace(history=(*context.history, x))
-        x, context = block(x, context, **arguments)
+        x, context = block(x, context, add_positions=adds, **arguments)
         if states is not None:
             states.append(x)
     return x
@@ -59,13 +63,29 @@ def operators(blocks: nn.ModuleList) -> list[Operator]:
     return [block.attention.operator for block in cast(Iterable[Block], blocks)]
 
 
-def check_positions(blocks: nn.ModuleList, positions: str | None) -> None:
-    """Refuse operators that read positions in a model without any.
+def position_places(made: list[Operator], add: bool | None) -> tuple[bool, list[bool]]:
+    """Whether positions are added to the tokens of a model, and which layers add them themselves.
+
+    By default (`add` None) they are added to the tokens. Where some operator takes them apart, the
+    tokens carry none, and layers of other operators add them.
+    """
+    apart = [operator.positions_apart for operator in made]
+    if add is not None:
+        return add, [False] * len(apart)
+    return not any(apart), [any(apart) and not own for own in apart]
+
+
+def check_positions(
+    blocks: nn.ModuleList, positions: str | None, add_positions: bool | None
+) -> None:
+    """Refuse operators that read positions in a model without any, and bad options.
 
     Raises
     ------
     ValueError
     """
+    if add_positions not in (None, True, False):
+        raise ValueError(f"add_positions: must be True, False or None, got {add_positions!r}")
     for operator in operators(blocks):
         if positions is None and {"positions", "projected_positions"} & set(operator.needs):
             raise ValueError(

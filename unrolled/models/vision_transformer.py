@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 from ..attention import Context
 from .blocks import OperatorLike, reset_children, xavier_
-from .stacks import check_positions, make_blocks, run_blocks
+from .stacks import check_positions, make_blocks, operators, position_places, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
 
 
 class VisionTransformer(nn.Module):
     """Vision transformer (ViT) whose attention is any operator, the same or another in each layer.
 
-    Patches are embedded, a class token goes in front (`pool` "class"), positions are added, and
-    pre-norm `Block` s, a final norm and a linear head follow. One `Context` goes through all
-    layers, so that operators may read positions, first and previous values.
+    Patches are embedded, a class token goes in front (`pool` "class"), positions are added or kept
+    apart, and pre-norm `Block` s, a final norm and a linear head follow. A `Context` goes through
+    all layers, so that operators may read positions, first and previous values.
 
     Parameters
     ----------
@@ -32,6 +32,11 @@ class VisionTransformer(nn.Module):
         What the head reads: a class token, or the mean over patches (no class token).
     positions : {"learned", "sinusoidal"} or None, default="learned"
         Sinusoids count tokens in row order, the class token first.
+    add_positions : bool, optional
+        True adds positions to the tokens, False leaves them to operators that take them as a
+        feature of their own (`Operator.positions_apart`: bilateral, TUPE, ALiBi). By default (None)
+        they are added unless some layer has such an operator: then the tokens carry none, and the
+        other layers add them to what their queries and keys are made of, as Carion et al. (2020).
     position_scale : float, default=2**-0.5
         Standard deviation at which learned positions start, by default the scale of sinusoids. The
         customary 0.02 makes a weak baseline for small models.
@@ -51,7 +56,8 @@ class VisionTransformer(nn.Module):
     References
     ----------
     Dosovitskiy et al., *An Image is Worth 16x16 Words* (2021); Touvron et al., *Training
-    data-efficient image transformers* (2021) for the presets; EQUATIONS IF-5, SK-A1.
+    data-efficient image transformers* (2021) for the presets; Carion et al., *End-to-end object
+    detection with transformers* (2020); EQUATIONS IF-5, IF-21, SK-A1.
 
     Examples
     --------
@@ -77,6 +83,7 @@ class VisionTransformer(nn.Module):
         operator: OperatorLike | list[OperatorLike] = "softmax",
         pool: str = "class",
         positions: str | None = "learned",
+        add_positions: bool | None = None,
         position_scale: float = SINUSOIDAL_SCALE,
         token_graying: nn.Module | None = None,
         norm_eps: float = 1e-6,
@@ -101,7 +108,8 @@ class VisionTransformer(nn.Module):
         self.blocks = make_blocks(
             depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **place, **block
         )
-        check_positions(self.blocks, positions)
+        check_positions(self.blocks, positions, add_positions)
+        self.add_positions = add_positions
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = class_head(dim, num_classes, **place)
         self.reset_parameters()
@@ -156,7 +164,9 @@ class VisionTransformer(nn.Module):
             xavier_(self.head)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Embedded tokens with positions, (batch, tokens, dim): what enters the first block.
+        """Embedded tokens, (batch, tokens, dim), as they enter the first block.
+
+        With positions, unless these are kept apart.
 
         Parameters
         ----------
@@ -169,7 +179,8 @@ class VisionTransformer(nn.Module):
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)
         positions = self.positions()
-        return x if positions is None else x + positions
+        in_tokens, _ = position_places(operators(self.blocks), self.add_positions)
+        return x + positions if in_tokens and positions is not None else x
 
     def forward_features(self, images: Tensor, patch_padding_mask: Tensor | None = None) -> Tensor:
         """Tokens after the final norm, (batch, tokens, dim); arguments as in `forward`."""
@@ -225,5 +236,8 @@ class VisionTransformer(nn.Module):
             states.append(x)
         if hidden is not None and self.class_token is not None:
             hidden = nn.functional.pad(hidden, (1, 0), value=False)
-        context = Context(positions=self.positions())
-        return run_blocks(self.blocks, x, context, states=states, key_padding_mask=hidden)
+        _, in_layers = position_places(operators(self.blocks), self.add_positions)
+        return run_blocks(
+            self.blocks, x, Context(positions=self.positions()),
+            states=states, add_positions=in_layers, key_padding_mask=hidden,
+        )  # fmt: skip

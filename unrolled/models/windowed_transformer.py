@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..attention import Context, check_count
 from .blocks import Block, OperatorLike, reset_children, xavier_
-from .stacks import check_positions, layer_settings
+from .stacks import check_positions, layer_settings, operators, position_places
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, size_pair
 from .windows import Windows
 
@@ -70,7 +70,6 @@ class WindowedStage(nn.Module):
         self.blocks = nn.ModuleList(
             Block(dim, num_heads, **place, **setting) for setting in settings
         )
-        check_positions(self.blocks, positions)
         if any(shifts):
             self._check_shifted()
 
@@ -90,15 +89,17 @@ class WindowedStage(nn.Module):
                     "in every other layer"
                 )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, places: tuple[bool, list[bool]]) -> Tensor:
         """Pass a grid of tokens (batch, height, width, dim) through all blocks.
 
-        The values that layers share follow their tokens from one tiling to the next.
+        The values that layers share follow their tokens from one tiling to the next. `places` are
+        those of the positions, as `position_places` gives them.
         """
         positions = self.positions()
+        in_tokens, in_layers = places
         if positions is not None:
             positions = positions.unflatten(0, self.windows[0].grid)[None]
-            x = x + positions
+            x = x + positions if in_tokens else x
         context = Context(positions=positions, first_tokens=x)
         blocks: list[Any] = list(self.blocks)
         kept = {name for block in blocks for name in block.attention.operator.needs}
@@ -110,7 +111,9 @@ class WindowedStage(nn.Module):
             windows, heads = self.windows[index % 2], block.attention.num_heads
             inner = windows.enter(context, x.shape[0], heads)
             hidden = windows.hidden_pairs(x.shape[0], heads, x.device)
-            y, inner = block(windows.split(x), inner, attn_mask=hidden)
+            y, inner = block(
+                windows.split(x), inner, attn_mask=hidden, add_positions=in_layers[index]
+            )
             x = windows.join(y)
             joined: dict[str, Any] = {n: windows.join_values(getattr(inner, n)) for n in kept}
             context = context._replace(**joined)
@@ -122,8 +125,8 @@ class WindowedTransformer(nn.Module):
 
     Stages of `Block` s on windows of `window_size` x `window_size` tokens; between stages, four
     neighbours merge into one token of twice the width. The head reads the mean over the last grid.
-    In place of Swin's relative biases, which most operators cannot take, every stage adds
-    positions to its tokens. Each stage has its own `Context`: first values are those of its first
+    In place of Swin's relative biases, which most operators cannot take, every stage has
+    positions, of its grid. Each stage has its own `Context`: first values are those of its first
     layer.
 
     Parameters
@@ -145,7 +148,7 @@ class WindowedTransformer(nn.Module):
     shift : bool, default=True
         False keeps all windows in place, for operators that take no masks of pairs and for scales
         that mix tokens, which then see one window at a time.
-    positions, position_scale, token_graying, norm_eps
+    positions, add_positions, position_scale, token_graying, norm_eps
         As in `VisionTransformer`.
     **block
         Further options of `Block`; a list has one entry a layer.
@@ -183,6 +186,7 @@ class WindowedTransformer(nn.Module):
         operator: OperatorLike | list[OperatorLike] = "softmax",
         shift: bool = True,
         positions: str | None = "learned",
+        add_positions: bool | None = None,
         position_scale: float = SINUSOIDAL_SCALE,
         token_graying: nn.Module | None = None,
         norm_eps: float = 1e-6,
@@ -217,6 +221,8 @@ class WindowedTransformer(nn.Module):
                 position_scale=position_scale, **place,
             )  # fmt: skip
             self.stages.append(stage)
+            check_positions(stage.blocks, positions, add_positions)
+        self.add_positions = add_positions
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = class_head(dim, num_classes, **place)
         self.reset_parameters()
@@ -230,8 +236,12 @@ class WindowedTransformer(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """Tokens of the last stage after the final norm, (batch, tokens, dim)."""
         x = self.patch_embedding(images).unflatten(1, self.patch_embedding.grid)
-        for index, stage in enumerate(self.stages):
-            x = stage(self.merges[index - 1](x) if index else x)
+        stages: list[Any] = list(self.stages)
+        made = [operator for stage in stages for operator in operators(stage.blocks)]
+        in_tokens, in_layers = position_places(made, self.add_positions)
+        for index, stage in enumerate(stages):
+            own, in_layers = in_layers[: len(stage.blocks)], in_layers[len(stage.blocks) :]
+            x = stage(self.merges[index - 1](x) if index else x, (in_tokens, own))
         return self.norm(x).flatten(1, 2)
 
     def forward(self, images: Tensor) -> Tensor:

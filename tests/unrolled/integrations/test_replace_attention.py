@@ -1,6 +1,7 @@
 import copy
 import pickle
 import threading
+import warnings
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from twinsolve.unrolled import (
     Attention,
+    Bilateral,
     Context,
     Gaussian,
     Softmax,
@@ -539,6 +541,42 @@ def test_positions_go_through_the_projections_of_multihead_attention(batch_first
     )
     model(X if batch_first else X.transpose(0, 1))
     exact(seen[0], tuple(expected))
+
+
+def test_positions_that_a_model_adds_itself_are_counted_twice_and_said_so():
+    for positions in ("pos_embed", None):
+        model = vision_model()
+        own = model.pos_embed if positions is None else positions
+        with pytest.warns(UserWarning, match="adds 'pos_embed' to its tokens .* they count twice"):
+            replace_attention(model, "bilateral", positions=own)
+
+
+def test_positions_handed_over_are_in_no_tokens_and_learn():
+    """IF-21 in the first layer of a model whose own positions are set to zero."""
+    model = vision_model()
+    positions = nn.Parameter(model.pos_embed.detach().clone())
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.pos_embed.requires_grad_(False).zero_()
+        replace_attention(model, Bilateral(), positions=positions)
+    assert dict(model.named_parameters())["twinsolve_positions"] is positions
+    attn, seen = model.blocks[0].attn, {}
+    attn.operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.update(q=args[0], k=args[1], **kwargs), with_kwargs=True
+    )
+    model(X).sum().backward()
+    y = model.blocks[0].norm(X)
+    w_q, w_k, _ = attn.qkv.weight.chunk(3)
+    b_q, b_k, _ = attn.qkv.bias.chunk(3)
+
+    def heads(x):
+        return x.unflatten(-1, (3, 4)).transpose(-3, -2)
+
+    expected = heads(y @ w_q.T + b_q) @ heads(y @ w_k.T + b_k).mT
+    expected = expected + heads(positions @ w_q.T) @ heads(positions @ w_k.T).mT
+    found = attn.operator.logits(seen["q"], seen["k"], seen["context"])
+    assert_close(found, expected / 2, atol=1e-10, rtol=0)
+    assert positions.grad.any()
 
 
 def test_missing_or_bad_positions_are_named():

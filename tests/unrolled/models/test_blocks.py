@@ -140,8 +140,25 @@ def test_no_history_is_kept_unless_a_residual_reads_it():
 
 def test_memory_is_attended_to_and_stays():
     layer = block()
-    found = layer(X[:, :2], memory=X[:, 2:], key_padding_mask=HIDDEN)
-    assert_close(found, layer(X, key_padding_mask=HIDDEN)[:, :2], atol=1e-13, rtol=0)
+    found = layer(X[:, 3:], memory=X[:, :3], key_padding_mask=HIDDEN)
+    assert_close(found, layer(X, key_padding_mask=HIDDEN)[:, 3:], atol=1e-13, rtol=0)
+
+
+def test_queries_stand_behind_their_memory():
+    """Query i is token n_keys - n_queries + i, for causal masks."""
+    layer = block()
+    found = layer(X[:, 3:], memory=X[:, :3], attn_mask=torch.ones(7, 7).triu(1).bool()[3:])
+    assert_close(found, layer(X, is_causal=True)[:, 3:], atol=1e-13, rtol=0)
+
+
+def test_positions_are_added_to_queries_and_keys_alone():
+    layer, positions = block(feed_forward=False), torch.randn(7, 12, dtype=torch.float64)
+    found, _ = layer(X, Context(positions=positions), add_positions=True)
+    with_p, without = (layer.attention_norm(x) for x in (X + positions, X))
+    y, _ = layer.attention(with_p, with_p, without)
+    assert_close(found, X + y, atol=1e-13, rtol=0)
+    last, _ = layer(X[:, 4:], Context(positions=positions), memory=X[:, :4], add_positions=True)
+    assert_close(last, found[:, 4:], atol=1e-13, rtol=0)
 
 
 def test_operators_by_name_object_and_factory():

@@ -234,8 +234,9 @@ def test_huggingface_models_with_operators_are_measured_as_ours_with_their_weigh
     )  # fmt: skip
     theirs = transformers.ViTForImageClassification(config).double().eval()
     ours = VisionTransformer(
-        8, 2, 1, 2, 16, 3, 2, operator=operator, mlp_ratio=2, norm_eps=1e-12, dtype=torch.float64
-    ).eval()
+        8, 2, 1, 2, 16, 3, 2, operator=operator, add_positions=True, mlp_ratio=2, norm_eps=1e-12,
+        dtype=torch.float64,
+    ).eval()  # fmt: skip
     load_huggingface_state_dict(ours, theirs.state_dict())
     made = [block.attention.operator for block in ours.blocks]
     attach_huggingface(

@@ -4,8 +4,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Context, Operator, Softmax, WindowedTransformer, operator_names
-from twinsolve.unrolled.models.stacks import run_blocks
+from twinsolve.unrolled import (
+    Context,
+    Operator,
+    Softmax,
+    WindowedTransformer,
+    make_operator,
+    operator_names,
+)
+from twinsolve.unrolled.models.stacks import operators, position_places, run_blocks
 from twinsolve.unrolled.models.windows import Windows
 
 IMAGES = torch.randn(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
@@ -52,10 +59,16 @@ def hidden_pairs(grid, window, shift):
     return torch.tensor([[tile(a) != tile(b) for b in cells] for a in cells])
 
 
+def run(stage, x):
+    return stage(x, position_places(operators(stage.blocks), None))
+
+
 def as_one_sequence(stage, x):
     """The stage's blocks on all tokens of the grid at once, with masks of all pairs."""
     positions = stage.positions()
-    x = x.flatten(1, 2) + positions
+    x = x.flatten(1, 2)
+    if not stage.blocks[0].attention.operator.positions_apart:
+        x = x + positions
     context = Context(positions=positions, first_tokens=x)
     heads = stage.blocks[0].attention.num_heads
     for index, block in enumerate(stage.blocks):
@@ -74,14 +87,14 @@ def test_windows_equal_attention_with_masks_of_pairs(operator, residual):
     stage = model(operator=operator, residual=residual, dtype=torch.float64).stages[0]
     assert stage.windows[1].shift == (2, 2)
     x = torch.randn(2, 12, 16, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert_close(stage(x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+    assert_close(run(stage, x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
 
 
 def test_a_window_that_covers_one_side_shifts_along_the_other():
     stage = model(image_size=(4, 16), dtype=torch.float64).stages[0]
     assert stage.windows[1].shift == (0, 2)
     x = torch.randn(1, 4, 16, 8, dtype=torch.float64)
-    assert_close(stage(x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+    assert_close(run(stage, x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
 
 
 def test_one_window_over_the_whole_grid_is_plain_attention():
@@ -89,7 +102,7 @@ def test_one_window_over_the_whole_grid_is_plain_attention():
     x = torch.randn(2, 12, 16, 8, dtype=torch.float64)
     tokens = x.flatten(1, 2) + stage.positions()
     expected = run_blocks(stage.blocks, tokens, Context())
-    assert_close(stage(x).flatten(1, 2), expected, atol=1e-12, rtol=0)
+    assert_close(run(stage, x).flatten(1, 2), expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (1, 2), (0, 1)])
@@ -126,7 +139,10 @@ def test_every_operator_runs_or_is_refused_with_shifted_windows(name):
     out = vit.train()(images)
     assert out.shape == (2, 5)
     out.square().sum().backward()
-    grads = {n: p.grad for n, p in vit.named_parameters() if ".operator." not in n}
+    operator = make_operator(name, num_heads=2, head_dim=4)
+    unread = ".positions." if operator.positions_apart and not operator.needs else ".operator."
+    names = (n for n, _ in vit.named_parameters() if ".operator." not in n and unread not in n)
+    grads = {n: vit.get_parameter(n).grad for n in names}
     assert all(g is not None and g.isfinite().all() for g in grads.values())
 
 

@@ -1,0 +1,240 @@
+"""Positions that operators take as a feature of their own are in no tokens."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    ALiBi,
+    Biased,
+    Bilateral,
+    ClassAttentionTransformer,
+    LanguageModel,
+    Neutreno,
+    Operator,
+    Softmax,
+    Tupe,
+    Twicing,
+    VisionTransformer,
+    WindowedTransformer,
+    make_operator,
+    operator_names,
+    replace_attention,
+)
+
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.randn(2, 1, 8, 8, generator=GENERATOR, dtype=torch.float64)
+IDS = torch.randint(9, (2, 10), generator=GENERATOR)
+MODELS = {
+    "vision": partial(VisionTransformer, 8, 2, 1, 5, 12, 2, 3),
+    "mean": partial(VisionTransformer, 8, 2, 1, 5, 12, 2, 3, pool="mean"),
+    "class attention": partial(ClassAttentionTransformer, 8, 2, 1, 5, 12, 2, 3),
+    "windowed": partial(WindowedTransformer, 8, 1, 1, 5, 12, (2,), (3,), window_size=4),
+    "language": partial(LanguageModel, 9, 12, 2, 3, 10),
+}
+APART = {
+    "alibi": lambda: ALiBi(3),
+    "bilateral": lambda: Bilateral(),
+    "nlsa": lambda: Bilateral(math.inf),
+    "tupe": lambda: Tupe(12, 3),
+    "twicing of alibi": lambda: Twicing(ALiBi(3)),
+    "neutreno of nlsa": lambda: Neutreno(Bilateral(math.inf)),
+}
+
+
+def build(name, **options):
+    torch.manual_seed(0)
+    model = MODELS[name](dtype=torch.float64, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def inputs(name):
+    return IDS if name == "language" else IMAGES
+
+
+def embedded(model, name):
+    """What enters the first block of a model without positions."""
+    if name == "language":
+        return model.embedding(IDS) * 12**0.5
+    x = model.patch_embedding(IMAGES)
+    if name == "vision":
+        return torch.cat([model.class_token.expand(2, 1, 12), x], dim=1)
+    if name == "windowed":
+        x = model.stages[0].windows[0].split(x.unflatten(1, (8, 8)))
+    return x
+
+
+def positions_of(model, name):
+    if name == "windowed":
+        p = model.stages[0].positions.weight.unflatten(0, (8, 8))[None]
+        return model.stages[0].windows[0].split(p).repeat(2, 1, 1)
+    return model.positions.weight
+
+
+def first_layer(model, name):
+    """What enters the first block, and what its operator gets."""
+    seen = {}
+    block = model.stages[0].blocks[0] if name == "windowed" else model.blocks[0]
+    handles = [
+        block.register_forward_pre_hook(lambda module, args: seen.update(tokens=args[0])),
+        block.attention.operator.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.update(qkv=args, **kwargs), with_kwargs=True
+        ),
+    ]
+    model(inputs(name))
+    for handle in handles:
+        handle.remove()
+    return block, seen
+
+
+def heads(x, weight, bias=None):
+    y = torch.nn.functional.linear(x, weight, bias)
+    return y.unflatten(-1, (3, 4)).transpose(-3, -2)
+
+
+@pytest.mark.parametrize("name", ["vision", "mean", "class attention", "windowed"])
+@pytest.mark.parametrize("operator", ["bilateral", "tupe", "alibi", "nlsa"])
+def test_logits_of_the_first_layer_are_those_of_the_equations(name, operator):
+    """IF-21, IF-30 and IF-ALI, of embedded tokens and positions; no cross terms."""
+    model = build(name, operator=APART[operator]())
+    block, seen = first_layer(model, name)
+    made = block.attention.operator
+    y, p = block.attention_norm(embedded(model, name)), positions_of(model, name)
+    (w_q, w_k, _), (b_q, b_k, _) = (
+        x.chunk(3) for x in (block.attention.in_proj_weight, block.attention.in_proj_bias)
+    )
+    content = heads(y, w_q, b_q) @ heads(y, w_k, b_k).mT
+    if operator == "bilateral":
+        expected = (content + heads(p, w_q) @ heads(p, w_k).mT) / 4**0.5
+    elif operator == "tupe":
+        h_q, h_k = made.position_weight.chunk(2)
+        expected = (content + heads(p, h_q) @ heads(p, h_k).mT) / 8**0.5
+    elif operator == "alibi":
+        i = torch.arange(y.shape[1], dtype=torch.float64)
+        slopes = made.slopes_for(seen["qkv"][0])
+        expected = content / 4**0.5 - slopes * (i[:, None] - i).abs()
+    else:
+        expected = content / 4**0.5
+    found = made.logits(*seen["qkv"][:2], seen["context"])
+    assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("operator", APART)
+def test_tokens_carry_no_positions_for_such_operators_unless_asked_to(name, operator):
+    made = APART[operator]()
+    assert made.positions_apart
+    if name == "language" and not made.causal:
+        pytest.skip("needs a causal operator")
+    model = build(name, operator=made)
+    bare, p = embedded(model, name), positions_of(model, name)
+    assert_close(first_layer(model, name)[1]["tokens"], bare, atol=0, rtol=0)
+    model = build(name, operator=APART[operator](), add_positions=True)
+    assert_close(first_layer(model, name)[1]["tokens"], bare + p, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_operators_have_them_in_the_tokens_unless_told_not_to(name):
+    model = build(name)
+    bare, p = embedded(model, name), positions_of(model, name)
+    assert_close(first_layer(model, name)[1]["tokens"], bare + p, atol=0, rtol=0)
+    model = build(name, add_positions=False)
+    block, seen = first_layer(model, name)
+    assert_close(seen["tokens"], bare, atol=0, rtol=0)
+    y = block.attention_norm(bare)
+    assert_close(seen["qkv"], block.attention.project(y, y, y), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_mixed_models_the_others_add_them_to_queries_and_keys(name):
+    model = build(name, operator=["softmax", "alibi"])
+    bare, p = embedded(model, name), positions_of(model, name)
+    block, seen = first_layer(model, name)
+    assert_close(seen["tokens"], bare, atol=0, rtol=0)
+    with_p, y = block.attention_norm(bare + p), block.attention_norm(bare)
+    assert_close(seen["qkv"], block.attention.project(with_p, with_p, y), atol=1e-12, rtol=0)
+    assert_close(seen["qkv"][2], block.attention.project(y, y, y)[2], atol=1e-12, rtol=0)
+
+
+def test_one_stage_of_such_operators_keeps_positions_from_the_tokens_of_all():
+    torch.manual_seed(0)
+    model = WindowedTransformer(
+        8, 1, 1, 5, 12, (2, 2), (3, 3), operator=["softmax"] * 2 + ["alibi"] * 2, window_size=4,
+        dtype=torch.float64,
+    )  # fmt: skip
+    _, seen = first_layer(model, "windowed")
+    assert_close(seen["tokens"], embedded(model, "windowed"), atol=0, rtol=0)
+
+
+def test_class_attention_adds_them_to_the_keys_of_patches():
+    model = build("class attention", operator="bilateral")
+    seen = []
+    operator = model.class_blocks[0].attention.operator
+    operator.register_forward_pre_hook(lambda module, args: seen.append(args))
+    x = model.forward_features(IMAGES)
+    entered = []
+    model.class_blocks[0].register_forward_pre_hook(
+        lambda module, args, kwargs: entered.append((args[0], kwargs["memory"])), with_kwargs=True
+    )
+    assert_close(model.forward_features(IMAGES), x)
+    token, patches = entered[0]
+    block = model.class_blocks[0]
+    values = block.attention_norm(torch.cat([patches, token], dim=1))
+    keys = block.attention_norm(torch.cat([patches + model.positions.weight, token], dim=1))
+    expected = block.attention.project(keys[:, -1:], keys, values)
+    assert_close(seen[0], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("operator", ["nlsa", "neutreno of nlsa"])
+def test_without_a_position_term_the_order_of_patches_is_of_no_effect(operator):
+    model = build("mean", operator=APART[operator]())
+    order = torch.randperm(16, generator=GENERATOR)
+    patches = model.patch_embedding.patches(IMAGES)
+    shuffled = patches[:, order].unflatten(2, (2, 2)).unflatten(1, (4, 4)).transpose(2, 3)
+    shuffled = shuffled.reshape(2, 1, 8, 8)
+    assert_close(model.patch_embedding.patches(shuffled), patches[:, order])
+    assert_close(model(shuffled), model(IMAGES), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_replaced_operators_keep_them_apart_too(name):
+    replaced = replace_attention(build(name), "alibi")
+    assert_close(first_layer(replaced, name)[1]["tokens"], embedded(replaced, name), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_the_default_is_by_what_operators_need(name):
+    made = make_operator(name, num_heads=3, head_dim=4)
+    assert made.positions_apart == (name in ("alibi", "bilateral", "tupe"))
+
+
+def test_the_default_of_ones_own_operator_is_by_its_needs_and_can_be_set():
+    class Reads(Softmax):
+        needs = ("positions",)
+
+    class ReadsBoth(Reads):
+        positions_apart = False
+
+    assert Reads().positions_apart
+    assert not ReadsBoth().positions_apart
+    assert not Twicing(ReadsBoth()).positions_apart
+    assert Biased(Bilateral(math.inf), torch.zeros(3, 3)).positions_apart
+    assert not Operator().positions_apart
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_state_dict_of_added_positions_loads(name):
+    """Parameters are the same, wherever positions go."""
+    added = build(name, operator="bilateral" if name != "language" else "alibi", add_positions=True)
+    apart = build(name, operator="bilateral" if name != "language" else "alibi")
+    apart.load_state_dict(added.state_dict())
+    apart.add_positions = True
+    assert_close(apart(inputs(name)), added(inputs(name)), atol=0, rtol=0)
+    with pytest.raises(ValueError, match="add_positions: must be True, False or None, got 'apart'"):
+        build(name, add_positions="apart")
