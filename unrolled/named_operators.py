@@ -38,7 +38,7 @@ _FACTORIES: dict[str, Factory] = {
     "bilateral": lambda heads, dim: Bilateral(
         dim**0.25, dim**0.25, num_heads=heads, learnable=True
     ),
-    "criss_cross": lambda heads, dim: CrissCross(14),
+    "criss_cross": lambda heads, dim: CrissCross(),
     "elliptical": lambda heads, dim: Elliptical(),
     "feature_kernel": lambda heads, dim: FeatureKernel(),
     "gaussian": lambda heads, dim: Gaussian(),
@@ -83,10 +83,11 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
     Parameters
     ----------
     name : str
-        One of `operator_names`. Corrections stand on softmax attention; "criss_cross" takes a grid
-        of 14 columns, that of images of 224 pixels in patches of 16. The penalties of
-        "sparse_coding", "ridge" and "low_rank" are relative to the keys: about a quarter of the
-        entries are not zero, and about half of the directions are kept, at any width and depth.
+        One of `operator_names`. Corrections stand on softmax attention; "criss_cross", "local" and
+        "spatial_gaussian" take the grid of the model around them, or else tokens as a sequence. The
+        penalties of "sparse_coding", "ridge" and "low_rank" are relative to the keys: about a
+        quarter of the entries are not zero, and about half of the directions are kept, at any width
+        and depth.
     num_heads, head_dim : int
         Of the layer, for operators with parameters of these sizes.
 

@@ -313,6 +313,30 @@ def test_scales_are_modules_like_any_other(make):
         make(0)
 
 
+def test_each_token_has_the_mean_of_those_that_it_sees():
+    layer, y = feat_scale(), tokens(2, 7, 4)
+    hidden = torch.rand(2, 7, 7, generator=torch.Generator().manual_seed(0)) > 0.6
+    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    past = torch.ones(7, 7).tril().bool()
+    for arguments, seen in (
+        ({"attn_mask": hidden}, ~hidden),
+        ({"is_causal": True}, past.expand(2, 7, 7)),
+        ({"attn_mask": hidden, "is_causal": True, "key_padding_mask": padding},
+         ~hidden & past & ~padding[:, None]),
+    ):  # fmt: skip
+        found = layer(y, **arguments)
+        for b in range(2):
+            for i in range(7):
+                visible = y[b][seen[b, i]]
+                mean = visible.mean(dim=0) if len(visible) else torch.zeros(4).double()
+                expected = y[b, i] + layer.s * mean + layer.t * (y[b, i] - mean)
+                assert_close(found[b, i], expected, atol=1e-12, rtol=0)
+    for bad in (hidden[:, :3], hidden.double()):
+        with pytest.raises(ValueError, match=r"attn_mask: must be bool of shape \(\.\.\., 7, 7\)"):
+            layer(y, attn_mask=bad)
+
+
 def test_a_mask_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match=r"key_padding_mask: must have shape \(\.\.\., 7\)"):
         feat_scale()(tokens(), torch.ones(2, 5, dtype=torch.bool))

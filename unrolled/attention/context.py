@@ -17,6 +17,10 @@ class Context(NamedTuple):
     ----------
     positions : Tensor of shape (..., tokens, dim), optional
         Position features in the model's width.
+    grid : pair of int, optional
+        Rows and columns of the grid on which tokens lie row by row; None is a sequence.
+    n_class_tokens : int
+        Tokens in front of those on the grid, which stand nowhere.
     projected_positions : pair of Tensor of shape (..., heads, tokens, head_dim), optional
         The positions through the present layer's query and key projections.
     values : Tensor of shape (..., heads, tokens, head_dim), optional
@@ -42,6 +46,8 @@ class Context(NamedTuple):
     """
 
     positions: Tensor | None = None
+    grid: tuple[int, int] | None = None
+    n_class_tokens: int = 0
     projected_positions: tuple[Tensor, Tensor] | None = None
     values: Tensor | None = None
     first_values: Tensor | None = None

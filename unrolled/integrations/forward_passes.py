@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Context, Operator
 
-SERVED = set(Context._fields) - {"history"}
+SERVED = set(Context._fields) - {"grid", "history", "n_class_tokens"}
 Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 

@@ -13,35 +13,42 @@ from ..attention import (
     map_query_blocks,
     query_offset,
 )
+from .grids import Grid
 from .query_blocks import block_mask
 
 
 class Neighborhood(SoftmaxSmoother):
-    """Base of scaled dot-product attention to the tokens near by, on a grid of given width.
+    """Base of scaled dot-product attention to the tokens near by, on a grid.
 
-    Token t stands in row ``t // width`` and column ``t % width``; the last row may be incomplete.
-    Fewer queries than keys are the last tokens.
+    Behind the class tokens, token t stands in row ``t // width`` and column ``t % width``; the last
+    row may be incomplete. Class tokens see all and are seen by all. Fewer queries than keys are the
+    last tokens.
     """
 
-    def __init__(self, width: int, scale: float | None) -> None:
+    def __init__(self, width: int | None, n_class_tokens: int, scale: float | None) -> None:
         super().__init__()
-        self.width = check_count(width, "width", 1)
-        self.positional = "relative" if width == 1 else "absolute"
+        self.grid = Grid(width, n_class_tokens)
+        self.positional = "relative" if width in (None, 1) and not n_class_tokens else "absolute"
         self.scale = None if scale is None else check_positive(scale, "scale")
 
     def near(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Which pairs are neighbours, from their differences in row and column."""
         raise NotImplementedError
 
-    def reach(self, start: int, stop: int, n_tokens: int) -> tuple[int, int]:
-        """First and last but one of the tokens near to some of those from `start` to `stop`."""
-        return 0, n_tokens
+    def reach(self, start: int, stop: int, width: int) -> tuple[int, int | None]:
+        """First and last but one of the places near to some of those from `start` to `stop`."""
+        return 0, None
 
-    def _near(self, queries: Tensor, keys: Tensor) -> Tensor:
-        queries = queries[:, None]
-        return self.near(
-            queries // self.width - keys // self.width, queries % self.width - keys % self.width
-        )
+    def _reach(self, start: int, stop: int, n: int, width: int, n_class: int) -> tuple[int, int]:
+        """The same of tokens, n in all; class tokens are in front."""
+        first, last = self.reach(start - n_class, stop - n_class, width)
+        last = n if last is None or start < n_class else min(n, last + n_class)
+        return 0 if n_class else max(0, first), last
+
+    def _near(self, queries: Tensor, keys: Tensor, width: int, n_class: int) -> Tensor:
+        i, j = queries[:, None] - n_class, keys - n_class
+        near = self.near(i // width - j // width, i % width - j % width)
+        return near | (i < 0) | (j < 0) if n_class else near
 
     def attend(
         self,
@@ -53,12 +60,13 @@ class Neighborhood(SoftmaxSmoother):
         context: Context | None,
     ) -> Tensor:
         n, offset = k.shape[-2], query_offset(q, k)
+        width, n_class = self.grid.on(k, context)
 
         def block(rows: Tensor, start: int) -> Tensor:
             own = slice(offset + start, offset + start + rows.shape[-2])
-            first, last = self.reach(own.start, own.stop, n)
+            first, last = self._reach(own.start, own.stop, n, width, n_class)
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
-            near = self._near(indices[own], indices[first:last])
+            near = self._near(indices[own], indices[first:last], width, n_class)
             seen = block_mask(mask, is_causal, start, rows, q, k)
             if seen is not None:
                 seen = seen.expand(*seen.shape[:-1], n)[..., first:last]
@@ -75,7 +83,7 @@ class Neighborhood(SoftmaxSmoother):
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         tokens = torch.arange(k.shape[-2], dtype=torch.int32, device=q.device)
-        near = self._near(tokens[query_offset(q, k) :], tokens)
+        near = self._near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, context))
         return (scale * q @ k.mT).masked_fill(~near, -torch.inf)
 
 
@@ -83,23 +91,28 @@ class Local(Neighborhood):
     """Scaled dot-product attention to the tokens within a window around each.
 
     On a grid, the window holds the tokens at most `radius` rows and columns away, the token itself
-    among them, and is clipped at the border. Blocks of queries see the keys within their reach
-    alone: time is O(n_tokens * (radius * width + block)), memory is linear. This is one of the
+    among them, and is clipped at the border; class tokens see all and are seen by all. Blocks of
+    queries see the keys within their reach alone: time is O(n_tokens * (radius * width + block)),
+    memory is linear; with class tokens, blocks see all keys up to their reach. This is one of the
     fixed choices of who sees whom that sparse coding is said to replace.
 
     Parameters
     ----------
     radius : int
         >= 0. With 0 a token attends to itself alone.
-    width : int, default=1
-        Number of columns of the grid, on which tokens lie row by row. 1 is a sequence.
+    width : int, optional
+        Number of columns of the grid, on which tokens lie row by row; 1 is a sequence. None is that
+        of the model (`Context.grid`), and 1 without one.
+    n_class_tokens : int, default=0
+        Tokens in front of the grid, where no model tells of them.
     scale : float, optional
         > 0. None is ``head_dim ** -0.5``.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or there are more queries than keys.
+        If a number is out of range, the model's grid is another one or does not fit the tokens, or
+        there are more queries than keys.
 
     References
     ----------
@@ -116,38 +129,49 @@ class Local(Neighborhood):
             [0.0000, 0.5000, 0.5000]])
     """
 
-    def __init__(self, radius: int, *, width: int = 1, scale: float | None = None) -> None:
-        super().__init__(width, scale)
+    def __init__(
+        self,
+        radius: int,
+        *,
+        width: int | None = None,
+        n_class_tokens: int = 0,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__(width, n_class_tokens, scale)
         self.radius = check_count(radius, "radius", 0)
 
     def near(self, rows: Tensor, columns: Tensor) -> Tensor:
         return (rows.abs() <= self.radius) & (columns.abs() <= self.radius)
 
-    def reach(self, start: int, stop: int, n_tokens: int) -> tuple[int, int]:
-        first = (start // self.width - self.radius) * self.width
-        last = ((stop - 1) // self.width + self.radius + 1) * self.width
-        return max(0, first), min(n_tokens, last)
+    def reach(self, start: int, stop: int, width: int) -> tuple[int, int | None]:
+        first = (start // width - self.radius) * width
+        return first, ((stop - 1) // width + self.radius + 1) * width
 
     def extra_repr(self) -> str:
-        return f"radius={self.radius}, width={self.width}"
+        return ", ".join(filter(None, (f"radius={self.radius}", repr(self.grid))))
 
 
 class CrissCross(Neighborhood):
     """Scaled dot-product attention to the tokens in the same row or column of a grid.
 
-    Blocks of queries are masked against all keys: quadratic time, linear memory.
+    Class tokens see all and are seen by all. On a sequence, which is one column, it is plain
+    attention. Blocks of queries are masked against all keys: quadratic time, linear memory.
 
     Parameters
     ----------
-    width : int
-        Number of columns >= 1; tokens lie on the grid row by row.
+    width : int, optional
+        Number of columns >= 1; tokens lie on the grid row by row. None is that of the model
+        (`Context.grid`), and 1, a sequence, without one.
+    n_class_tokens : int, default=0
+        Tokens in front of the grid, where no model tells of them.
     scale : float, optional
         > 0. None is ``head_dim ** -0.5``.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or there are more queries than keys.
+        If a number is out of range, the model's grid is another one or does not fit the tokens, or
+        there are more queries than keys.
 
     References
     ----------
@@ -162,11 +186,13 @@ class CrissCross(Neighborhood):
     tensor([0.3333, 0.3333, 0.3333, 0.0000])
     """
 
-    def __init__(self, width: int, *, scale: float | None = None) -> None:
-        super().__init__(width, scale)
+    def __init__(
+        self, width: int | None = None, *, n_class_tokens: int = 0, scale: float | None = None
+    ) -> None:
+        super().__init__(width, n_class_tokens, scale)
 
     def near(self, rows: Tensor, columns: Tensor) -> Tensor:
         return (rows == 0) | (columns == 0)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}"
+        return repr(self.grid)

@@ -3,11 +3,12 @@
 import copy
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, Context, Operator, check_count, check_positive
+from ..attention import Attention, Context, Operator, check_count, check_positive, hidden_by
 from ..boosting import Residual
 from ..named_operators import make_operator
 
@@ -51,7 +52,7 @@ class Block(nn.Module):
     """Pre-norm transformer block ::
 
         x <- residual(x, scale(attention(norm(x))))
-        x <- residual(x, scale(feed_forward(norm(x))))
+        x <- residual(x, feed_forward(norm(x)))             or scale(feed_forward(norm(x)))
 
     Parameters
     ----------
@@ -67,9 +68,11 @@ class Block(nn.Module):
         tokens.
     scale : callable, optional
         ``scale(dim)`` makes a module y -> y on the branch outputs, such as ``LayerScale``. If its
-        `forward` takes a `key_padding_mask`, it is given the block's.
-    scale_feed_forward : bool, default=True
-        False scales the attention branch alone, as FeatScale is defined.
+        `forward` takes a `key_padding_mask`, an `attn_mask` (bool, True hides a pair of tokens) or
+        `is_causal`, it mixes tokens, as ``FeatScale``, and is given the block's.
+    scale_feed_forward : bool, optional
+        Scale the feed-forward branch too. By default that is done by scales that act on each token
+        alone; those that mix tokens follow attention, as FeatScale is defined.
     residual : callable, optional
         ``residual()`` makes a module that is called as ``residual(x, y, context)``, with x the
         tokens before the branch and y its output. The attribute `needs_history`, if it is there and
@@ -111,7 +114,7 @@ class Block(nn.Module):
         feed_forward_skip: bool = True,
         feed_forward: bool | Callable[[int], nn.Module] = True,
         scale: Callable[[int], nn.Module] | None = None,
-        scale_feed_forward: bool = True,
+        scale_feed_forward: bool | None = None,
         residual: Callable[[], nn.Module] | None = None,
         dropout: float = 0.0,
         norm_eps: float = 1e-6,
@@ -138,11 +141,12 @@ class Block(nn.Module):
                 if callable(feed_forward)
                 else FeedForward(dim, round(mlp_ratio * dim), device=device, dtype=dtype)
             )
+            if scale_feed_forward is None:
+                scale_feed_forward = not _masks_of(self.attention_scale)
             self.feed_forward_scale = make_scale(dim) if scale_feed_forward else nn.Identity()
             self.feed_forward_residual = make_residual() if feed_forward_skip else NoSkip()
-        self._padded_scales = {
-            n for n, m in self.named_children() if n.endswith("_scale") and _takes_padding(m)
-        }
+        scales = {n: m for n, m in self.named_children() if n.endswith("_scale")}
+        self._scale_masks = {name: _masks_of(module) for name, module in scales.items()}
         self.to(device=device, dtype=dtype)
         self.reset_parameters()
 
@@ -156,8 +160,13 @@ class Block(nn.Module):
 
     @property
     def scales_mix_tokens(self) -> bool:
-        """Whether a scale reads all tokens, as one does that takes a `key_padding_mask`."""
-        return bool(self._padded_scales)
+        """Whether a scale reads all tokens, as one does that takes masks."""
+        return any(self._scale_masks.values())
+
+    @property
+    def scales_take_pairs(self) -> bool:
+        """Whether all scales that read all tokens can be told which of them see each other."""
+        return all("attn_mask" in masks for masks in self._scale_masks.values() if masks)
 
     @property
     def needs_history(self) -> bool:
@@ -211,19 +220,30 @@ class Block(nn.Module):
             queries, keys, values, key_padding_mask,
             need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
         )  # fmt: skip
-        hidden = None if key_padding_mask is None else key_padding_mask[:, n_further:]
-        x = self.attention_residual(x, self._scaled("attention_scale", y, hidden), context)
+        padding = None if key_padding_mask is None else key_padding_mask[:, n_further:]
+        masks = {
+            "key_padding_mask": padding,
+            "attn_mask": self._hidden_pairs(attn_mask, x.shape[0], n_further),
+            "is_causal": (is_causal and attn_mask is None) or None,
+        }
+        x = self.attention_residual(x, self._scaled("attention_scale", y, masks), context)
         if self.feed_forward is not None:
             y = self.feed_forward(self.feed_forward_norm(x))
-            y = self._scaled("feed_forward_scale", y, hidden)
+            y = self._scaled("feed_forward_scale", y, masks)
             x = self.feed_forward_residual(x, y, context)
         return x if alone else (x, context)
 
-    def _scaled(self, name: str, y: Tensor, hidden: Tensor | None) -> Tensor:
-        scale, y = getattr(self, name), self.dropout(y)
-        if hidden is None or name not in self._padded_scales:
-            return scale(y)
-        return scale(y, key_padding_mask=hidden)
+    def _scaled(self, name: str, y: Tensor, masks: dict[str, Any]) -> Tensor:
+        taken = {n: masks[n] for n in self._scale_masks[name] if masks[n] is not None}
+        return getattr(self, name)(self.dropout(y), **taken)
+
+    def _hidden_pairs(self, mask: Tensor | None, batch: int, n_further: int) -> Tensor | None:
+        """Pairs of the block's own tokens that some head hides, for scales that mix tokens."""
+        if mask is None or not self.scales_mix_tokens:
+            return None
+        mask = (mask if mask.dtype == torch.bool else hidden_by(mask))[..., n_further:]
+        heads = self.attention.num_heads
+        return mask if mask.ndim == 2 else mask.unflatten(0, (batch, heads)).any(dim=1)
 
 
 def reset_children(module: nn.Module) -> None:
@@ -243,8 +263,10 @@ def xavier_(linear: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
-def _takes_padding(scale: nn.Module) -> bool:
-    return "key_padding_mask" in inspect.signature(scale.forward).parameters
+def _masks_of(scale: nn.Module) -> list[str]:
+    """The masks that a scale takes."""
+    taken = inspect.signature(scale.forward).parameters
+    return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in taken]
 
 
 def _make(operator: OperatorLike, num_heads: int, head_dim: int) -> Operator:

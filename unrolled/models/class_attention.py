@@ -124,9 +124,8 @@ class ClassAttentionTransformer(nn.Module):
         in_tokens, in_layers = position_places(made, self.add_positions)
         x = x + positions if in_tokens and positions is not None else x
         depth = len(self.blocks)
-        x = run_blocks(
-            self.blocks, x, Context(positions=positions), add_positions=in_layers[:depth]
-        )
+        context = Context(positions, self.patch_embedding.grid)
+        x = run_blocks(self.blocks, x, context, add_positions=in_layers[:depth])
         token = self.class_token.expand(x.shape[0], -1, -1)
         of_all = None if positions is None else F.pad(positions, (0, 0, 0, 1))
         token = run_blocks(

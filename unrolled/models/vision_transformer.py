@@ -26,8 +26,8 @@ class VisionTransformer(nn.Module):
         0 leaves the head out.
     dim, depth, num_heads : int
     operator : str, Operator, callable, or list of these, default="softmax"
-        As in `Block`; a list has one entry a layer. Operators with a `width` count tokens on a grid
-        of that many columns, the class token first: take ``pool="mean"`` and ``width=grid[1]``.
+        As in `Block`; a list has one entry a layer. Operators on a grid ("local", "criss_cross",
+        "spatial_gaussian") are told that of the patches, and of the class token.
     pool : {"class", "mean"}, default="class"
         What the head reads: a class token, or the mean over patches (no class token).
     positions : {"learned", "sinusoidal"} or None, default="learned"
@@ -51,7 +51,8 @@ class VisionTransformer(nn.Module):
     Raises
     ------
     ValueError
-        If sizes do not fit, or an operator reads positions and there are none.
+        If sizes do not fit, or an operator reads positions and there are none; when called, if an
+        operator has a `width` that is not ``grid[1]``.
 
     References
     ----------
@@ -238,6 +239,7 @@ class VisionTransformer(nn.Module):
             hidden = nn.functional.pad(hidden, (1, 0), value=False)
         _, in_layers = position_places(operators(self.blocks), self.add_positions)
         return run_blocks(
-            self.blocks, x, Context(positions=self.positions()),
+            self.blocks, x,
+            Context(self.positions(), self.grid, int(self.class_token is not None)),
             states=states, add_positions=in_layers, key_padding_mask=hidden,
         )  # fmt: skip

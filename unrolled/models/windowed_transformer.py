@@ -76,10 +76,10 @@ class WindowedStage(nn.Module):
     def _check_shifted(self) -> None:
         blocks: list[Any] = list(self.blocks)[1::2]
         for block in blocks:
-            if block.scales_mix_tokens:
+            if not block.scales_take_pairs:
                 raise ValueError(
-                    "scale: must act on each token alone where windows shift, as a window then "
-                    "holds tokens that do not see each other; pass shift=False"
+                    "scale: must act on each token alone, or take an attn_mask, where windows "
+                    "shift, as one then holds tokens that do not see each other; pass shift=False"
                 )
             operator = block.attention.operator
             if not operator.pair_masks:
@@ -144,10 +144,11 @@ class WindowedTransformer(nn.Module):
     window_size : int, default=4
         Divides every stage's grid, or exceeds it: then one window covers the grid unshifted.
     operator : str, Operator, callable, or list of these, default="softmax"
-        As in `Block`; a list has ``sum(depths)`` entries.
+        As in `Block`; a list has ``sum(depths)`` entries. Operators on a grid are told that of the
+        window.
     shift : bool, default=True
-        False keeps all windows in place, for operators that take no masks of pairs and for scales
-        that mix tokens, which then see one window at a time.
+        False keeps all windows in place, for operators and scales that mix tokens and take no masks
+        of pairs. FeatScale takes them: its means are those of each token's own window.
     positions, add_positions, position_scale, token_graying, norm_eps
         As in `VisionTransformer`.
     **block
@@ -156,8 +157,8 @@ class WindowedTransformer(nn.Module):
     Raises
     ------
     ValueError
-        If sizes do not fit; or if in a shifted layer an operator takes no masks of pairs, or a
-        `scale` such as FeatScale mixes tokens.
+        If sizes do not fit; or if in a shifted layer an operator, or a `scale` that mixes tokens,
+        takes no masks of pairs.
 
     References
     ----------

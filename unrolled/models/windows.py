@@ -71,6 +71,7 @@ class Windows:
         positions, first = context.positions, context.first_tokens
         return Context(
             positions=None if positions is None else self.split(positions).repeat(batch, 1, 1),
+            grid=self.window,
             first_values=values(context.first_values),
             previous_values=values(context.previous_values),
             first_tokens=None if first is None else self.split(first),

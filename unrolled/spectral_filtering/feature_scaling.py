@@ -6,7 +6,7 @@ import numbers
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count
+from ..attention import check_count, combine_masks
 from .means import visible_mean
 
 
@@ -70,7 +70,13 @@ class FeatScale(nn.Module):
         nn.init.zeros_(self.s)
         nn.init.zeros_(self.t)
 
-    def forward(self, y: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        y: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
         """Weight the frequencies of tokens.
 
         Parameters
@@ -79,6 +85,10 @@ class FeatScale(nn.Module):
         key_padding_mask : Tensor of shape (..., n_tokens), optional
             True (or -inf) hides a token, the polarity of ``nn.MultiheadAttention``: the mean is
             that of the others.
+        attn_mask : bool Tensor of shape (..., n_tokens, n_tokens), optional
+            True hides a token from another: each has the mean of those that it sees.
+        is_causal : bool, default=False
+            Token i has the mean of tokens 0 to i; with masks, all apply.
 
         Returns
         -------
@@ -94,7 +104,15 @@ class FeatScale(nn.Module):
                 )
             mask = key_padding_mask[..., None, :]
             mask = ~mask if mask.dtype == torch.bool else mask
-        dc = visible_mean(y, mask=mask)
+        if attn_mask is not None:
+            n = y.shape[-2]
+            if attn_mask.dtype != torch.bool or attn_mask.shape[-2:] != (n, n):
+                raise ValueError(
+                    f"attn_mask: must be bool of shape (..., {n}, {n}), "
+                    f"got {attn_mask.dtype} of {tuple(attn_mask.shape)}"
+                )
+            mask = combine_masks(mask, ~attn_mask)
+        dc = visible_mean(y, mask=mask, is_causal=is_causal)
         s, t = self.s.to(y.dtype), self.t.to(y.dtype)
         return torch.addcmul(y, t, y - dc) + s * dc
 

@@ -3,7 +3,16 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Block, Context, Gaussian, Softmax, SparseCoding, Twicing
+from twinsolve.unrolled import (
+    Block,
+    Context,
+    FeatScale,
+    Gaussian,
+    LayerScale,
+    Softmax,
+    SparseCoding,
+    Twicing,
+)
 from twinsolve.unrolled.models.stacks import make_blocks, run_blocks
 
 X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -36,6 +45,9 @@ class Times(nn.Module):
 
 class MeanOfShown(nn.Module):
     """Like FeatScale: reads all tokens, so that it must know which are padding."""
+
+    def __init__(self, dim=None):
+        super().__init__()
 
     def forward(self, y, key_padding_mask=None):
         shown = torch.ones_like(y[..., :1]) if key_padding_mask is None else ~key_padding_mask
@@ -112,6 +124,39 @@ def test_scales_that_read_all_tokens_are_told_of_padding():
     assert_close(found, expected, atol=1e-12, rtol=0)
     memory = layer(X[:, :3], memory=X[:, 3:], key_padding_mask=HIDDEN)
     assert memory.shape == (2, 3, 12)
+
+
+def test_scales_that_mix_tokens_follow_attention_alone_unless_asked_to():
+    """FeatScale is defined on the output of attention (AO-10 to AO-12); LayerScale is on both."""
+    assert isinstance(block(scale=FeatScale).attention_scale, FeatScale)
+    assert isinstance(block(scale=FeatScale).feed_forward_scale, nn.Identity)
+    assert isinstance(block(scale=MeanOfShown).feed_forward_scale, nn.Identity)
+    assert isinstance(block(scale=LayerScale).feed_forward_scale, LayerScale)
+    assert isinstance(block(scale=FeatScale, scale_feed_forward=True).feed_forward_scale, FeatScale)
+
+
+@pytest.mark.parametrize("masked", ["is_causal", "attn_mask", "attn_mask per head", "float"])
+@pytest.mark.parametrize("scale_feed_forward", [None, True])
+def test_scales_that_mix_tokens_read_no_hidden_ones(masked, scale_feed_forward):
+    layer = block(scale=FeatScale, scale_feed_forward=scale_feed_forward)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if "_scale." in name:
+                parameter.copy_(torch.randn(12))
+    mask = torch.ones(7, 7).triu(1).bool()
+    arguments = {
+        "is_causal": {"is_causal": True},
+        "attn_mask": {"attn_mask": mask, "is_causal": True},
+        "attn_mask per head": {"attn_mask": mask.expand(6, 7, 7)},
+        "float": {"attn_mask": torch.zeros(7, 7).double().masked_fill(mask, -torch.inf)},
+    }[masked]
+    changed = X.clone()
+    changed[:, 4:] = 7.0
+    found, expected = layer(changed, **arguments), layer(X, **arguments)
+    assert_close(found[:, :4], expected[:, :4], atol=1e-12, rtol=0)
+    behind = layer(X[:, 3:], memory=X[:, :3], attn_mask=mask[3:])
+    alone = layer(changed[:, 3:], memory=X[:, :3], attn_mask=mask[3:])
+    assert_close(behind[:, :1], alone[:, :1], atol=1e-12, rtol=0)
 
 
 def test_residual_objects_are_given_the_tokens_and_the_context():

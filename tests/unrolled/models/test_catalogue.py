@@ -55,7 +55,7 @@ PARTS = {
     "from_this_block": {"residual": partial(GeneralizedResidual, -1)},
     "experts": {"feed_forward": lambda dim: SparseMixtureOfExperts(dim, 3, 4)},
 }
-REFUSED = {("windowed", "feat_scale"), ("language", "feat_scale")}
+REFUSED = {("language", "feat_scale")}
 
 
 def build(backbone, **options):

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import (
     Context,
+    FeatScale,
     Operator,
     Softmax,
     WindowedTransformer,
@@ -88,6 +89,24 @@ def test_windows_equal_attention_with_masks_of_pairs(operator, residual):
     assert stage.windows[1].shift == (2, 2)
     x = torch.randn(2, 12, 16, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert_close(run(stage, x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+
+
+def test_feat_scale_takes_the_mean_of_a_tokens_own_window_where_windows_shift():
+    """AO-10 to AO-12 a window: in shifted ones of the tokens that see each other."""
+    stage = model(scale=FeatScale, dtype=torch.float64).stages[0]
+    with torch.no_grad():
+        for block in stage.blocks:
+            block.attention_scale.s.copy_(torch.randn(8))
+            block.attention_scale.t.copy_(torch.randn(8))
+    x = torch.randn(2, 12, 16, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert_close(run(stage, x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+    scale, windows, seen = stage.blocks[1].attention_scale, stage.windows[1], []
+    scale.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
+    run(stage, x)
+    y, out = (windows.join(part).flatten(1, 2) for part in seen[0])
+    shown = ~hidden_pairs(windows.grid, windows.window, windows.shift)
+    mean = shown.double() @ y / shown.sum(dim=1, keepdim=True)
+    assert_close(out, y + scale.s * mean + scale.t * (y - mean), atol=1e-12, rtol=0)
 
 
 def test_a_window_that_covers_one_side_shifts_along_the_other():

@@ -22,6 +22,13 @@ def _grid_width(q: Array) -> int:
     return side if side**2 == q.shape[-2] else 1
 
 
+def _geometry(layer: Any, context: Any) -> tuple[int, int]:
+    """Number of columns and of class tokens."""
+    if context is not None and context.grid is not None:
+        return context.grid[1], context.n_class_tokens
+    return layer.grid.width or 1, layer.grid.n_class_tokens
+
+
 def _places(n_tokens: int, width: int) -> Array:
     return np.stack(np.divmod(np.arange(n_tokens), width), axis=1)
 
@@ -39,12 +46,14 @@ def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float)
 def _solve_fixed(
     layer: Local | CrissCross, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    places = _places(len(q), layer.width)
+    width, n_class = _geometry(layer, context)
+    places = _places(len(q) - n_class, width)
     offsets = np.abs(places[:, None] - places[None])
     if isinstance(layer, Local):
         near = offsets.max(axis=2) <= layer.radius
     else:
         near = offsets.min(axis=2) == 0
+    near = np.pad(near, (n_class, 0), constant_values=True)
     return _regress([np.flatnonzero(row) for row in near], q, k, v, scale_of(layer, q))
 
 
@@ -59,13 +68,16 @@ def _solve_spatial(
     layer: SpatialGaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     """The bilateral filter of infinite range width on the whole grid, then on its tokens alone."""
-    n_rows = -(-len(q) // layer.width)
+    width, n_class = _geometry(layer, context)
+    n_tokens = len(q) - n_class
+    n_rows = -(-n_tokens // width)
     A = bilateral_matrix(
-        np.zeros((n_rows, layer.width)),
-        win_size=2 * max(n_rows, layer.width) + 1,
+        np.zeros((n_rows, width)),
+        win_size=2 * max(n_rows, width) + 1,
         sigma_color=np.inf,
         sigma_spatial=head_value(layer.bandwidth, head),
-    )[: len(q), : len(q)]
+    )[:n_tokens, :n_tokens]
+    A = np.pad(A / A.diagonal()[:, None], (n_class, 0), constant_values=1.0)
     return A @ v / A.sum(axis=1, keepdims=True)
 
 
@@ -74,7 +86,8 @@ def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
 
 
 def _spatial_range(layer: SpatialGaussian, q: Array, k: Array, v: Array) -> float:
-    squares = ((_places(q.shape[-2], layer.width)[-1] + layer.width) ** 2).sum()
+    width, _ = _geometry(layer, None)
+    squares = ((_places(q.shape[-2], width)[-1] + width) ** 2).sum()
     return float(squares) / (2 * head_value(layer.bandwidth, 0) ** 2)
 
 
