@@ -79,7 +79,7 @@ _SETTINGS: tuple[tuple[str, Any, dict[str, Any], str], ...] = (
     ("ridge-self-expression-zero-diagonal", "self", {"zero_diagonal": True}, "SE-LSRd"),
     ("ridge-attention", "cross", {"zero_diagonal": False}, "QK-ridge"),
     ("ridge-attention-zero-diagonal", "cross", {"zero_diagonal": True}, "QK-ridge"),
-    ("ridge-relative-penalty", "cross", {"zero_diagonal": True, "relative": True}, "QK-ridge"),
+    ("ridge-relative-penalty", "cross", {"zero_diagonal": False, "relative": True}, "QK-ridge"),
 )
 for name, pairing, settings, equation in _SETTINGS:
     register(

@@ -7,7 +7,12 @@ for name, relation, equation, settings in (
     ("self-expression-iterates", Iterate(), "SE-15", {}),
     ("self-expression-rate", Rate(), "SE-15", {}),
     ("self-expression-limit", Limit(), "SE-12", {}),
-    ("relative-self-expression-limit", Limit(), "CL-1", {"relative": True, "share": 0.1}),
+    (
+        "relative-self-expression-iterates",
+        Iterate(n_iter=(1, 2, 5)),
+        "CL-1",
+        {"relative": True, "share": 0.1},
+    ),
     ("nonnegative-self-expression-iterates", Iterate(), "SE-15n", {"nonnegative": True}),
     ("nonnegative-self-expression-limit", Limit(), "SE-15n", {"nonnegative": True}),
     (
