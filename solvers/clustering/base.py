@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..solution import Array
 from .affinity import symmetric_affinity
-from .spectral import check_n_clusters, eigengap_n_clusters, spectral_labels
+from .spectral import check_n_clusters, spectral_labels
 
 _DENSE = 0.2  # share of non-zeros from which sparse products are the slower ones
 
@@ -51,12 +51,9 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         self._fit_X = points
         self.coef_ = self._represent(points)
         self.affinity_matrix_ = self.affinity(self.coef_)
-        n_clusters = self.n_clusters
-        if n_clusters is None:
-            n_clusters = eigengap_n_clusters(self.affinity_matrix_)
         self.labels_ = spectral_labels(
             self.affinity_matrix_,
-            n_clusters,
+            self.n_clusters,
             assign_labels=self.assign_labels,
             random_state=self.random_state,
         )

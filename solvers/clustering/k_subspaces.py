@@ -10,6 +10,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..solution import Array, check_integer
 from .spectral import check_n_clusters
 
+_NO_EIGENGAP = "without an affinity there is no eigengap to tell it"
+
 
 class KSubspaces(ClusterMixin, BaseEstimator):
     """Clustering by nearest subspace, alternating with a principal subspace for each cluster.
@@ -25,6 +27,8 @@ class KSubspaces(ClusterMixin, BaseEstimator):
     Parameters
     ----------
     n_clusters : int, default=8
+        Not None: there is no affinity whose eigengap would tell the number, and the objective
+        falls with every further subspace.
     dimension : int, default=1
         Dimension of every subspace, at most `n_features`.
     n_init : int, default=20
@@ -77,11 +81,11 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            On NaN, infinity, one sample, more clusters than samples, or a `dimension` above
-            `n_features`.
+            On NaN, infinity, one sample, more clusters than samples or None, or a `dimension`
+            above `n_features`.
         """
         points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
-        check_n_clusters(self.n_clusters, len(points))
+        check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         check_integer(self.dimension, "dimension", minimum=1, maximum=points.shape[1])
         check_integer(self.n_init, "n_init", minimum=1)
         check_integer(self.max_iter, "max_iter", minimum=1)

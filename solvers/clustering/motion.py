@@ -20,6 +20,7 @@ _GAMMAS = (50.0, 400.0, 3000.0)
 _MASS = 0.7
 _POWER = 4
 _TOL = 1e-4
+_NO_EIGENGAP = "the number of motions decides which affinities are made"
 
 
 class MotionSegmentation(ClusterMixin, BaseEstimator):
@@ -46,7 +47,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     Parameters
     ----------
     n_clusters : int, default=2
-        Number of motions.
+        Number of motions. Not None: it decides which affinities are made, and the eigengap of the
+        sparse ones, which do not depend on it, is right on one of ten sequences of Hopkins 155.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
         The spectral step that cuts every affinity.
     random_state : int, RandomState or None
@@ -109,11 +111,11 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
-            range.
+            On NaN, infinity, one sample, more clusters than samples or None, or a parameter outside
+            its range.
         """
         points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
-        n_clusters = check_n_clusters(self.n_clusters, len(points))
+        n_clusters = check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         self.scores_: dict[str, float] = {}
         best = np.inf
         for name, affinity in _affinities(points.astype(np.float64), n_clusters):

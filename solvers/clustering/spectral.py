@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -11,20 +11,20 @@ from scipy.linalg import eigh, qr, svd
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
 from ..solution import Array, check_dense_or_sparse, check_integer
+from .kmeans import RepeatedKMeans
 
-_N_INIT = 20
-_DENSE_ROWS = 200
+_MAX_CLUSTERS = 10
+_ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which Lanczos iterations are slower
 _RESTARTS, _BASIS = 15, 100
 _ASYMMETRY = 1e-5
 
 
 def spectral_labels(
     affinity: ArrayLike | csr_array,
-    n_clusters: int,
+    n_clusters: int | None,
     *,
     assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
     random_state: int | np.random.RandomState | None = None,
@@ -44,8 +44,9 @@ def spectral_labels(
     ----------
     affinity : array-like or csr_array of shape (n_samples, n_samples)
         Symmetric and nonnegative.
-    n_clusters : int
-        In [1, n_samples].
+    n_clusters : int or None
+        In [1, n_samples]. None takes the number at the eigengap, at most 10
+        (`eigengap_n_clusters`).
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
         Published numbers use k-means; ``cluster_qr`` is deterministic.
     random_state : int, RandomState or None
@@ -76,9 +77,7 @@ def spectral_labels(
     if assign_labels not in ("kmeans", "cluster_qr"):
         raise ValueError(f"assign_labels: must be 'kmeans' or 'cluster_qr', got {assign_labels!r}")
     graph = embed_graph(affinity, n_clusters)
-    if assign_labels == "kmeans":
-        return graph.kmeans(random_state)
-    return graph.labels(_cluster_qr)
+    return graph.kmeans(random_state) if assign_labels == "kmeans" else graph.cluster_qr()
 
 
 def spectral_labels_by_seed(
@@ -97,7 +96,9 @@ def spectral_labels_by_seed(
     return [graph.kmeans(seed) for seed in seeds]
 
 
-def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 10) -> int:
+def eigengap_n_clusters(
+    affinity: ArrayLike | csr_array, *, max_clusters: int = _MAX_CLUSTERS
+) -> int:
     """Number of clusters at the largest gap between eigenvalues of the normalised affinity.
 
     ``argmax_k mu_k - mu_{k+1}`` over ``1 <= k <= max_clusters``, with ``mu_1 >= mu_2 >= ...`` the
@@ -132,14 +133,7 @@ def eigengap_n_clusters(affinity: ArrayLike | csr_array, *, max_clusters: int = 
     """
     A = check_affinity(affinity)
     max_clusters = check_integer(max_clusters, "max_clusters", minimum=1)
-    _, A, part = _without_isolated_points(A)
-    n_values = min(max_clusters + 1, len(part))
-    if n_values < 2:
-        return 1
-    if part.max() + 1 >= max_clusters:
-        return max_clusters
-    values = leading_eigenvectors(A, n_values)[0]
-    return int(np.argmax(values[:-1] - values[1:])) + 1
+    return _eigengap(*_without_isolated_points(A)[1:], max_clusters)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,18 +158,46 @@ class EmbeddedGraph:
 
     def kmeans(self, random_state: int | np.random.RandomState | None) -> Array:
         """Labels of all points by k-means of the unit rows of the embedding."""
-        return self.labels(partial(_kmeans, random_state=random_state))
+        return self.labels(lambda _: self._repeated.labels(random_state))
+
+    def cluster_qr(self) -> Array:
+        """Labels of all points by pivoted QR of the embedding."""
+        return self.labels(_cluster_qr)
+
+    @cached_property
+    def _repeated(self) -> RepeatedKMeans:
+        """What many seeds of k-means share."""
+        return RepeatedKMeans(normalize(self.embedding), self.n_clusters)
 
 
-def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int) -> EmbeddedGraph:
-    """Embed the points of a graph by its leading eigenvectors, where it does not fall apart."""
+def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> EmbeddedGraph:
+    """Embed the points of a graph by its leading eigenvectors, where it does not fall apart.
+
+    None takes the number of clusters at the eigengap.
+    """
     A = check_affinity(affinity)
-    n_clusters = check_n_clusters(n_clusters, A.shape[0])
+    if n_clusters is not None:
+        check_n_clusters(n_clusters, A.shape[0])
     connected, A, part = _without_isolated_points(A)
+    found = None
+    if n_clusters is None:
+        n_clusters, found = _eigengap(A, part, _MAX_CLUSTERS)
     k = min(n_clusters, len(part))
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
-    return EmbeddedGraph(k, connected, leading_eigenvectors(A, k)[1], part)
+    vectors = leading_eigenvectors(A, k)[1] if found is None else found[:, :k]
+    return EmbeddedGraph(k, connected, vectors, part)
+
+
+def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, Array | None]:
+    """Number of clusters at the largest gap, and the eigenvectors computed on the way, if any."""
+    n_values = min(most + 1, len(part))
+    if n_values < 2:
+        return 1, None
+    if part.max() + 1 >= most:
+        return most, None
+    values, vectors = leading_eigenvectors(A, n_values)
+    return int(np.argmax(values[:-1] - values[1:])) + 1, vectors
 
 
 def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
@@ -193,9 +215,11 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     else:
         M = scale[:, None] * A * scale
     n = len(degree)
-    n_parts, part = connected_components(A, directed=False)
-    if n <= _DENSE_ROWS or 2 * k >= n:
+    most = _ALL_AT_ONCE["sparse" if isinstance(A, csr_array) else "dense"]
+    if n <= most or 2 * k >= n:
         return _all_at_once(M, k)
+    part = _components(A)
+    n_parts = part.max() + 1
     known = csr_array((np.sqrt(degree), (np.arange(n), part)))
     known = normalize(known, axis=0)
     if k <= n_parts:
@@ -242,37 +266,57 @@ def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:
     return A
 
 
-def check_n_clusters(n_clusters: int, n_samples: int) -> int:
+def check_n_clusters(
+    n_clusters: int | None, n_samples: int, *, why_not_none: str | None = None
+) -> int:
     """Return `n_clusters` as an int if it is a whole number from 1 to `n_samples`.
+
+    `why_not_none` says why a clusterer cannot take the number at the eigengap.
 
     Raises
     ------
     ValueError
         Otherwise; the message starts with its name.
     """
-    if check_integer(n_clusters, "n_clusters", minimum=1) > n_samples:
-        raise ValueError(f"n_clusters: must be at most n_samples={n_samples}, got {n_clusters}")
-    return int(n_clusters)
+    if n_clusters is None and why_not_none:
+        raise ValueError(f"n_clusters: must be a number, not None: {why_not_none}")
+    number = check_integer(n_clusters, "n_clusters", minimum=1)  # type: ignore[arg-type]
+    if number > n_samples:
+        raise ValueError(f"n_clusters: must be at most n_samples={n_samples}, got {number}")
+    return number
 
 
 def _without_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
     """Which points are connected to others, the affinity among them, and their component."""
-    part = connected_components(A, directed=False)[1]
+    part = _components(A)
     connected = np.bincount(part)[part] > 1
+    if connected.all():
+        return connected, A, part
     inside = np.flatnonzero(connected)
     part = np.unique(part[connected], return_inverse=True)[1]
     return connected, A[inside][:, inside], part
+
+
+def _components(A: Array | csr_array) -> Array:
+    """Connected component of each point, numbered by their first points."""
+    if isinstance(A, csr_array):
+        return connected_components(A, directed=False)[1]
+    # Making a dense graph sparse first costs more than all the rest.
+    part = np.full(len(A), -1)
+    for point in range(len(A)):
+        if part[point] < 0:
+            reached = np.array([point])
+            number = part.max() + 1
+            while len(reached):
+                part[reached] = number
+                reached = np.flatnonzero((part < 0) & (A[reached].max(axis=0) > 0))
+    return part
 
 
 def _largest_parts(part: Array, k: int) -> Array:
     """The k largest components as clusters 0 to k - 1; all other points join the largest."""
     rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"))[part]
     return np.where(rank < k, rank, 0)
-
-
-def _kmeans(embedding: Array, random_state: int | np.random.RandomState | None) -> Array:
-    k = embedding.shape[1]
-    return KMeans(k, n_init=_N_INIT, random_state=random_state).fit_predict(normalize(embedding))
 
 
 def _cluster_qr(embedding: Array) -> Array:

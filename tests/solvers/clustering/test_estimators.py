@@ -1,3 +1,4 @@
+import inspect
 import pickle
 from typing import Any
 
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
-from sklearn.base import clone
+from sklearn.base import ClusterMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
@@ -25,7 +26,9 @@ from twinsolve.solvers import (
     OutlierSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
+    clustering,
     duality_gap,
+    eigengap_n_clusters,
     keep_l1_mass,
     lam_max,
     least_squares_self_expression,
@@ -108,6 +111,29 @@ def test_number_of_clusters_from_the_eigengap(kind):
     X, y = data(noise=0.0)
     model = make(kind).set_params(n_clusters=None).fit(X)
     assert adjusted_rand_score(y, model.labels_) > 0.95
+
+
+CLUSTERERS = [
+    thing
+    for name in clustering.__all__
+    if isinstance(thing := getattr(clustering, name), type) and issubclass(thing, ClusterMixin)
+]
+
+
+@pytest.mark.parametrize("kind", CLUSTERERS)
+def test_the_number_of_clusters_is_estimated_or_its_absence_explained(kind):
+    """None means the eigengap of the affinity, or is refused with the reason."""
+    X, _ = data(noise=0.0)
+    model = make(kind).set_params(n_clusters=None)
+    text = " ".join(inspect.getdoc(kind).split())
+    if "affinity" in model.get_params():
+        model.fit(X)
+        assert len(np.unique(model.labels_)) == eigengap_n_clusters(model.affinity_matrix_)
+        assert "n_clusters : int or None, default=8 None takes the number at the eigengap" in text
+    else:
+        with pytest.raises(ValueError, match=r"n_clusters: must be a number, not None: \w+ \w+"):
+            model.fit(X)
+        assert "Not None: " in text
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -5,9 +5,11 @@ from scipy.linalg import eigh
 from scipy.sparse import block_diag, csr_array, random_array
 from sklearn.cluster import KMeans
 from sklearn.cluster._spectral import cluster_qr
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.solvers import eigengap_n_clusters, spectral_labels
+from twinsolve.solvers.clustering import kmeans, spectral
 from twinsolve.solvers.clustering.spectral import leading_eigenvectors, spectral_labels_by_seed
 
 
@@ -71,9 +73,15 @@ def test_points_of_very_different_degree_need_the_unit_rows():
     assert adjusted_rand_score(y, without) < 0.7
 
 
+@pytest.fixture
+def lanczos(monkeypatch):
+    """Iterations on graphs so small that they would be solved at once."""
+    monkeypatch.setattr(spectral, "_ALL_AT_ONCE", {"sparse": 200, "dense": 200})
+
+
 @pytest.mark.parametrize("wrap", [np.asarray, csr_array])
 @pytest.mark.parametrize("density", [1.0, 0.05])
-def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density):
+def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density, lanczos):
     """Two components, one of them of two blocks: the eigenvalue 1 is repeated."""
     left, _ = planted((150, 100), density=density)
     right, _ = planted((80,), seed=1, density=density)
@@ -86,7 +94,7 @@ def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_as_many_eigenvectors_as_components_are_written_down(k):
+def test_as_many_eigenvectors_as_components_are_written_down(k, lanczos):
     A = block_diag([planted((100,), seed=s)[0] for s in range(3)]).toarray()
     values, vectors = leading_eigenvectors(A, k)
     assert_allclose(values, 1)
@@ -94,7 +102,7 @@ def test_as_many_eigenvectors_as_components_are_written_down(k):
     assert_allclose(normalised(A) @ vectors, vectors, atol=1e-12)
 
 
-def test_complete_graphs_have_no_other_positive_eigenvalue():
+def test_complete_graphs_have_no_other_positive_eigenvalue(lanczos):
     A = 1 - np.eye(300)
     values, _ = leading_eigenvectors(A, 2)
     assert_allclose(values, [1, -1 / 299], atol=1e-10)
@@ -112,7 +120,7 @@ def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_eigenvalues_that_all_but_coincide(sparse):
+def test_eigenvalues_that_all_but_coincide(sparse, lanczos):
     """Lanczos iterations stall on a chain of pairs: its leading eigenvalues crowd at 1."""
     n, weak = 1000, 1e-3
     A = np.diag(np.where(np.arange(n - 1) % 2, weak, 1.0), 1)
@@ -186,6 +194,72 @@ def test_labels_by_seed_are_those_of_each_seed(between):
     assert [labels.tolist() for labels in found] == [labels.tolist() for labels in expected]
     with pytest.raises(ValueError, match="n_clusters: must be at most"):
         spectral_labels_by_seed(A, 76, seeds)
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "kind"), [(3, "loose"), (12, "loose"), (6, "tight"), (8, "few"), (2, "few")]
+)
+def test_kmeans_is_that_of_scikit_learn_seed_by_seed(n_clusters, kind):
+    """The same labels by the same names; "few" are a dozen points, some of them twice."""
+    rng = np.random.default_rng(n_clusters)
+    X = rng.standard_normal((150, n_clusters))
+    if kind == "tight":
+        X += 9 * np.eye(n_clusters)[rng.integers(n_clusters, size=150)]
+    if kind == "few":
+        X = np.vstack([X[:8], X[:4]])
+    X = X / np.linalg.norm(X, axis=1, keepdims=True)
+    shared = kmeans.RepeatedKMeans(X, n_clusters)
+    for seed in range(5):
+        expected = KMeans(n_clusters, n_init=20, random_state=seed).fit_predict(X)
+        assert shared.labels(seed).tolist() == expected.tolist()
+        assert shared.labels(np.random.RandomState(seed)).tolist() == expected.tolist()
+
+
+def test_scikit_learn_takes_over_where_a_cluster_empties_or_points_are_many(monkeypatch):
+    handed = []
+
+    class Counted(KMeans):
+        def fit_predict(self, X):
+            handed.append(len(X))
+            return super().fit_predict(X)
+
+    monkeypatch.setattr(kmeans, "KMeans", Counted)
+    X = np.repeat(np.eye(3), 5, axis=0)
+    with pytest.warns(ConvergenceWarning, match="distinct clusters"):
+        expected = KMeans(4, n_init=20, random_state=1).fit_predict(X)
+    with pytest.warns(ConvergenceWarning, match="distinct clusters"):
+        found = kmeans.RepeatedKMeans(X, 4).labels(1)
+    assert found.tolist() == expected.tolist()
+    assert handed == [15]
+    monkeypatch.setattr(kmeans, "_MOST_ROWS", 10)
+    assert kmeans.RepeatedKMeans(X, 3).labels(0).tolist() == (
+        KMeans(3, n_init=20, random_state=0).fit_predict(X).tolist()
+    )
+    assert handed == [15, 15]
+
+
+def test_a_graph_is_embedded_once_for_all_seeds_and_for_the_eigengap(monkeypatch):
+    calls = []
+
+    def counted(A, k):
+        calls.append(k)
+        return leading_eigenvectors(A, k)
+
+    monkeypatch.setattr(spectral, "leading_eigenvectors", counted)
+    A, y = planted((20, 30, 25))
+    spectral_labels_by_seed(A, 3, range(4))
+    assert calls == [3]
+    assert adjusted_rand_score(y, spectral_labels(A, None, random_state=0)) == 1
+    assert calls == [3, 11]
+
+
+@pytest.mark.parametrize("density", [0.002, 0.01, 0.5])
+def test_components_of_dense_graphs_are_those_of_sparse_ones(density):
+    A = random_array((200, 200), density=density, rng=0).toarray()
+    A = A + A.T
+    expected = spectral._components(csr_array(A))
+    assert spectral._components(A).tolist() == expected.tolist()
+    assert (expected.max() > 0) == (density < 0.5)
 
 
 @pytest.mark.parametrize(("assign_labels", "between"), [("kmeans", 0.3), ("cluster_qr", 0.85)])

@@ -1,0 +1,237 @@
+"""k-means of few points with many restarts, as scikit-learn draws and ends them."""
+
+import numpy as np
+from numba import njit
+from sklearn.cluster import KMeans
+from sklearn.metrics import euclidean_distances
+from sklearn.utils import check_random_state
+
+from ..solution import Array
+
+_N_INIT = 20
+_MAX_ITER, _TOL = 300, 1e-4
+_ROUNDING = 1e-12  # a smaller part of the potential is no distance
+_MOST_ROWS = 3000  # whose distances fit into memory; above, scikit-learn is fast enough
+
+jit = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+class RepeatedKMeans:
+    """k-means with 20 restarts by one seed after another, on points that they share.
+
+    The labels are those of ``sklearn.cluster.KMeans(n_clusters, n_init=20, random_state=seed)`` up
+    to rounding: the same draws of greedy k-means++, Lloyd iterations to the same end, the same
+    choice among the restarts. The distances between the points are computed once for all seeds,
+    and those from points to centres only where bounds on them leave the nearest centre open
+    (Hamerly, "Making k-means even faster", 2010). More than 3,000 points go to scikit-learn, and so
+    do fewer different points than clusters, and seeds in whose iterations a cluster empties.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    n_clusters : int
+    """
+
+    def __init__(self, X: Array, n_clusters: int) -> None:
+        self.X, self.n_clusters = X, n_clusters
+        if len(X) <= _MOST_ROWS:
+            centred = np.ascontiguousarray(X - X.mean(axis=0), dtype=np.float64)
+            self._points = centred, euclidean_distances(centred, squared=True)
+
+    def labels(self, random_state: int | np.random.RandomState | None) -> Array:
+        """Labels by one seed."""
+        if len(self.X) <= _MOST_ROWS:
+            rng = check_random_state(random_state)
+            begun = rng.get_state()
+            labels, failed = _best_of_restarts(*self._points, *self._draws(rng), self._tol())
+            if not failed:
+                return labels
+            rng.set_state(begun)
+            random_state = rng
+        model = KMeans(self.n_clusters, n_init=_N_INIT, random_state=random_state)
+        return model.fit_predict(self.X)
+
+    def _draws(self, rng: np.random.RandomState) -> tuple[Array, Array]:
+        """First centres, and uniform numbers that choose candidates for each further one."""
+        n, k = len(self.X), self.n_clusters
+        n_trials = 2 + int(np.log(k))
+        weights = np.full(n, 1 / n)
+        first = np.empty(_N_INIT, dtype=np.intp)
+        uniform = np.empty((_N_INIT, k - 1, n_trials))
+        for restart in range(_N_INIT):
+            first[restart] = rng.choice(n, p=weights)
+            uniform[restart] = rng.uniform(size=uniform.shape[1:])
+        return first, uniform
+
+    def _tol(self) -> float:
+        return _TOL * float(self.X.var(axis=0).mean())
+
+
+@jit
+def _best_of_restarts(X, distances, first, uniform, tol):
+    """Labels of smallest inertia, and whether clusters could not be told or one lost its points."""
+    n, k = len(X), uniform.shape[1] + 1
+    rounding = _ROUNDING * distances.sum() / n
+    labels = np.empty(n, np.int32)
+    kept = np.empty(n, np.int32)
+    best = np.inf
+    for restart in range(len(first)):
+        chosen, left = _spread(distances, first[restart], uniform[restart])
+        if left <= rounding:
+            return kept, True
+        inertia = _alternate(X, distances, chosen, labels, tol)
+        if inertia < 0:
+            return kept, True
+        if inertia < best and (restart == 0 or not _same(labels, kept, k)):
+            best = inertia
+            kept[:] = labels
+    return kept, False
+
+
+@jit
+def _spread(distances, first, uniform):
+    """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
+
+    Returns the indices, and the potential before the last was chosen.
+    """
+    n = len(distances)
+    k, n_trials = uniform.shape[0] + 1, uniform.shape[1]
+    chosen = np.empty(k, np.intp)
+    closest, cumulated = distances[first].copy(), np.empty(n)
+    chosen[0] = first
+    potential = before = closest.sum()
+    for j in range(1, k):
+        before = potential
+        total = 0.0
+        for i in range(n):
+            total += closest[i]
+            cumulated[i] = total
+        lowest = np.inf
+        for trial in range(n_trials):
+            candidate = min(np.searchsorted(cumulated, uniform[j - 1, trial] * potential), n - 1)
+            to_candidate = distances[candidate]
+            sum_of_least = 0.0
+            for i in range(n):
+                sum_of_least += min(closest[i], to_candidate[i])
+            if sum_of_least < lowest:
+                lowest, chosen[j] = sum_of_least, candidate
+        potential = lowest
+        to_chosen = distances[chosen[j]]
+        for i in range(n):
+            closest[i] = min(closest[i], to_chosen[i])
+    return chosen, before
+
+
+@jit
+def _alternate(X, distances, chosen, labels, tol):
+    """Lloyd iterations from the chosen points; the inertia, or -1 if a cluster has lost all its."""
+    n, d = X.shape
+    k = len(chosen)
+    upper, lower = np.full(n, np.inf), np.full(n, np.inf)
+    for j in range(k):
+        to_chosen = distances[chosen[j]]
+        for i in range(n):
+            if to_chosen[i] < upper[i]:
+                labels[i], upper[i], lower[i] = j, to_chosen[i], upper[i]
+            elif to_chosen[i] < lower[i]:
+                lower[i] = to_chosen[i]
+    upper, lower = np.sqrt(upper), np.sqrt(lower)
+    centres, means = X[chosen], np.empty((k, d))
+    counts, moved = np.empty(k, np.intp), np.empty(k)
+    columns, scores = np.empty((d, k)), np.empty(k)
+    for iteration in range(_MAX_ITER):
+        changed = _assign(X, centres, columns, scores, labels, upper, lower)
+        means[:] = 0.0
+        counts[:] = 0
+        for i in range(n):
+            counts[labels[i]] += 1
+            for t in range(d):
+                means[labels[i], t] += X[i, t]
+        if counts.min() == 0:
+            return -1.0
+        for j in range(k):
+            for t in range(d):
+                means[j, t] /= counts[j]
+            moved[j] = _squared_distance(means[j], centres[j])
+            centres[j] = means[j]
+        shift = moved.sum()
+        moved[:] = np.sqrt(moved)
+        furthest = np.argmax(moved)
+        second = 0.0
+        for j in range(k):
+            if j != furthest:
+                second = max(second, moved[j])
+        for i in range(n):
+            upper[i] += moved[labels[i]]
+            lower[i] -= second if labels[i] == furthest else moved[furthest]
+        if iteration > 0 and not changed:
+            break
+        if shift <= tol or iteration == _MAX_ITER - 1:
+            _assign(X, centres, columns, scores, labels, upper, lower)
+            break
+    inertia = 0.0
+    for i in range(n):
+        inertia += _squared_distance(X[i], centres[labels[i]])
+    return inertia
+
+
+@jit
+def _assign(X, centres, columns, scores, labels, upper, lower):
+    """Move each point to its nearest centre, and say whether any has changed.
+
+    `upper` bounds the distance to the own centre, `lower` that to all others.
+    """
+    k, d = centres.shape
+    squares = np.empty(k)
+    for j in range(k):
+        squares[j] = 0.0
+        for t in range(d):
+            columns[t, j] = centres[j, t]
+            squares[j] += centres[j, t] ** 2
+    changed = False
+    for i in range(len(X)):
+        if upper[i] < lower[i]:
+            continue
+        own = _squared_distance(X[i], centres[labels[i]])
+        upper[i] = np.sqrt(own)
+        if upper[i] < lower[i]:
+            continue
+        scores[:] = squares
+        norm = 0.0
+        for t in range(d):
+            norm += X[i, t] ** 2
+            twice = 2 * X[i, t]
+            for j in range(k):
+                scores[j] -= twice * columns[t, j]
+        nearest, least, second = 0, np.inf, np.inf
+        for j in range(k):
+            if scores[j] < least:
+                nearest, least, second = j, scores[j], least
+            elif scores[j] < second:
+                second = scores[j]
+        if nearest != labels[i]:
+            labels[i] = nearest
+            changed = True
+        upper[i] = np.sqrt(max(least + norm, 0.0))
+        lower[i] = np.sqrt(max(second + norm, 0.0))
+    return changed
+
+
+@jit
+def _squared_distance(x, y):
+    total = 0.0
+    for t in range(len(x)):
+        total += (x[t] - y[t]) ** 2
+    return total
+
+
+@jit
+def _same(labels, others, k):
+    """Whether two clusterings differ in the names of the clusters alone."""
+    name = np.full(k, -1, np.int32)
+    for i in range(len(labels)):
+        if name[labels[i]] == -1:
+            name[labels[i]] = others[i]
+        elif name[labels[i]] != others[i]:
+            return False
+    return True
