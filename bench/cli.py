@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .clustering.cli import cluster
 from .speed.cli import app as speed
-from .terminal import console, markdown, progress
+from .terminal import console, markdown, progress, results_folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +34,12 @@ def check(
         int, typer.Option(min=0, help="Seed of data, noise and random projections.")
     ] = 0,
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the table, summary and figure.")
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the table, summary and figure.",
+            callback=results_folder,
+        ),
     ] = Path("results/check"),
     load: Annotated[
         list[str] | None,
@@ -83,9 +88,12 @@ def _load(modules: list[str]) -> None:
     sys.path.insert(0, str(Path.cwd()))
     try:
         for module in modules:
+            if not all(word.isidentifier() for word in module.split(".")):
+                raise ImportError("must be the name of a module, such as my_twins of my_twins.py")
             importlib.import_module(module)
-    except ImportError as error:
-        raise typer.BadParameter(str(error), param_hint="--load") from error
+    except Exception as error:  # whatever the user's code raises
+        reason = f"{module!r}: {type(error).__name__}: {error}"
+        raise typer.BadParameter(reason, param_hint="--load") from error
     finally:
         sys.path.pop(0)
 

@@ -44,7 +44,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Read the numeric arrays of an HDF5 file by their names, those in groups as group/name."""
+    """Read the arrays of numbers and of strings by their names, those in groups as group/name."""
     try:
         import h5py
     except ImportError as error:
@@ -53,8 +53,12 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
 
     def keep(name: str, thing: Any) -> None:
-        if isinstance(thing, h5py.Dataset) and thing.dtype.kind in "biuf":
-            arrays[name] = thing[()]
+        if not isinstance(thing, h5py.Dataset) or thing.shape is None:
+            return
+        if thing.dtype.kind in "biuf":
+            arrays[name] = np.asarray(thing[()])
+        elif h5py.check_string_dtype(thing.dtype):
+            arrays[name] = np.asarray(thing.asstr()[()], dtype=str)
 
     with naming(path, "HDF5"), h5py.File(path, "r") as file:
         file.visititems(keep)

@@ -1,10 +1,12 @@
 """MNIST and the sets in its form, from IDX files or from OpenML."""
 
+import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from shutil import copytree, rmtree
 from string import ascii_lowercase, ascii_uppercase, digits
-from urllib.error import URLError
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from sklearn.datasets import fetch_openml
@@ -46,7 +48,7 @@ def fetch_mnist(
     Read from the four IDX files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
     ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or with the suffix ``.gz``, in
     the folder ``mnist`` of the data root or in the root itself, else from OpenML by scikit-learn,
-    which keeps its copy in the folder ``openml`` there.
+    of which a copy is kept in the folder ``openml`` there once it is whole.
 
     Parameters
     ----------
@@ -67,8 +69,8 @@ def fetch_mnist(
     Raises
     ------
     FileNotFoundError
-        If the files are missing and OpenML cannot be reached: names them, the folder and the
-        source.
+        If the files are missing and OpenML cannot be reached, or the folder cannot keep its copy:
+        names them, the folder and the source.
     ValueError
         If a file is damaged or does not hold the expected arrays, or `subset` is unknown.
 
@@ -202,16 +204,36 @@ def _read_pairs(
 def _openml(
     name: str, data_home: str | None, missing: FileNotFoundError
 ) -> tuple[np.ndarray, np.ndarray]:
-    cache = data_root(data_home) / "openml"
+    cache = data_root(data_home) / "openml" / name
     try:
-        found = fetch_openml(name, version=1, as_frame=False, data_home=str(cache))
-    except (URLError, OSError) as error:
-        raise FileNotFoundError(f"{missing} OpenML cannot be reached either: {error}") from error
+        found = _kept(name, cache) if cache.is_dir() else _downloaded(name, cache)
+    except OSError as error:
+        raise FileNotFoundError(f"{missing} Nor is it to be had from OpenML: {error}") from error
     images = np.asarray(found.data)
     n_images = sum(_SIZES.values())
     if images.shape != (n_images, 28 * 28):
         raise ValueError(f"{cache}: {name} must hold {n_images} images, got {images.shape}")
     return images.reshape(-1, 28, 28).astype(np.uint8), np.asarray(found.target).astype(np.int64)
+
+
+def _kept(name: str, cache: Path) -> Bunch:
+    return fetch_openml(name, version=1, as_frame=False, data_home=str(cache))
+
+
+def _downloaded(name: str, cache: Path) -> Bunch:
+    """Download elsewhere first: a failure leaves nothing in the data root, not even folders."""
+    with TemporaryDirectory() as elsewhere:
+        found = _kept(name, Path(elsewhere))
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        part = cache.with_name(f"{name}.{os.getpid()}.part")
+        try:
+            copytree(elsewhere, part)
+            part.rename(cache)
+        except OSError:
+            rmtree(part, ignore_errors=True)
+            if not cache.is_dir():  # else another process was faster
+                raise
+    return found
 
 
 def _bunch(

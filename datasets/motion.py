@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_array
 
 from .files import read_mat, whole_labels
-from .root import data_root
+from .root import data_root, missing
 
 _SOURCE = (
     "Hopkins 155 motion segmentation as hopkins155/NAME/NAME_truth.mat with x and s (Tron and "
@@ -49,13 +49,9 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
     >>> len(fetch_hopkins155())  # doctest: +SKIP
     155
     """
-    folder = data_root(data_home) / "hopkins155"
-    paths = sorted(folder.glob("*/*_truth.mat"))
+    paths = sorted(data_root(data_home).glob("hopkins155/*/*_truth.mat"))
     if not paths:
-        raise FileNotFoundError(
-            f"No sequences in {folder}. Put them there, or name the folder above with data_home= "
-            f"or the environment variable TWINSOLVE_DATA. Source: {_SOURCE}."
-        )
+        raise missing("hopkins155/NAME/NAME_truth.mat", data_home, _SOURCE)
     names = [path.parent.name for path in paths]
     return [
         _read(path, name)

@@ -1,13 +1,17 @@
 """Points and labels in a user's own files."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from sklearn.utils import Bunch
 
-from .files import naming, read_mat
+from .files import image_rows, naming, read_hdf5, read_mat
+from .idx import read_idx
 
+_HDF5 = (".h5", ".hdf5")
+_KINDS = ".npz, .mat, .csv, .h5 or .hdf5, or bear idx in its name"
 _DATA_NAMES = ("X", "x", "data", "fea", "features")
 _TARGET_NAMES = ("y", "target", "targets", "label", "labels", "gnd")
 
@@ -15,22 +19,28 @@ _TARGET_NAMES = ("y", "target", "targets", "label", "labels", "gnd")
 def load_points(
     path: str | Path, *, data_key: str | None = None, target_key: str | int | None = None
 ) -> Bunch:
-    """Load points, and labels if there are any, from a ``.npz``, ``.mat`` or ``.csv`` file.
+    """Load points, and labels if there are any, from a file.
 
-    Nothing in a file is executed: NumPy archives with pickled objects are refused. MATLAB files of
-    version 7.3 need h5py. The first line of a ``.csv`` file is its header if none of its fields is
-    a number, or one is `target_key`.
+    It is a ``.npz``, ``.mat``, ``.csv``, ``.h5`` or ``.hdf5`` file, or an IDX file, plain or with
+    the suffix ``.gz``, which is known by ``idx`` in its name; its labels are another IDX file.
+
+    Points are rows, in MATLAB files as MATLAB shows them. Nothing in a file is executed: NumPy
+    archives with pickled objects are refused. HDF5 and MATLAB files of version 7.3 need h5py. The
+    first line of a ``.csv`` file is its header if none of its fields is a number, or one is
+    `target_key`.
 
     Parameters
     ----------
     path : str or Path
     data_key : str, optional
-        Array of ``.npz`` and ``.mat`` files that holds the points as rows. None takes the one
-        named X, x, data, fea or features, else the only matrix.
+        Array of ``.npz``, ``.mat`` and HDF5 files that holds the points as rows, in a group as
+        group/name. None takes the one named X, x, data, fea or features, else the only matrix.
     target_key : str or int, optional
         Array that holds the labels, or column of a ``.csv`` file, by its name in the header or its
-        number (-1 is the last). None takes the array or column named y, target, targets, label,
-        labels or gnd, and no labels if there is none.
+        number (-1 is the last), or name of the IDX file of the labels, in the same folder. None
+        takes the array or column named y, target, targets, label, labels or gnd, and the IDX file
+        named like that of the points with labels for images and idx1 for idx3; and no labels if
+        there is none.
 
     Returns
     -------
@@ -38,7 +48,8 @@ def load_points(
         ``data``: ndarray of shape (n_samples, n_features), float32 if the file has it, else
         float64; ``target``: labels counted from 0, or None; ``target_names``: the labels in the
         file, sorted, ``target_names[target]`` gives them back, or None; ``feature_names``: the
-        header of a ``.csv`` file, or None; ``DESCR``.
+        header of a ``.csv`` file, or None; ``DESCR``; ``images``: of IDX files of images, these,
+        as (n_samples, height, width), whose pixels ``data`` has in row-major order.
 
     Raises
     ------
@@ -63,15 +74,19 @@ def load_points(
     if not path.is_file():
         raise FileNotFoundError(f"path: no file {path}")
     feature_names = None
+    images: dict[str, np.ndarray] = {}
     if path.suffix == ".csv":
         if data_key is not None:
             raise ValueError("data_key: a .csv file holds a single table, leave it out")
         data, labels, feature_names = _read_csv(path, target_key)
-    elif path.suffix in (".npz", ".mat"):
-        arrays = _read_npz(path) if path.suffix == ".npz" else read_mat(path)
-        data, labels = _choose(path, arrays, data_key, target_key)
+    elif path.suffix in _READ:
+        data, labels = _choose(path, _READ[path.suffix](path), data_key, target_key)
+    elif "idx" in path.name:
+        if data_key is not None:
+            raise ValueError("data_key: an IDX file holds a single array, leave it out")
+        data, labels, images = _read_idx_pair(path, target_key)
     else:
-        raise ValueError(f"path: must end in .npz, .mat or .csv, got {path}")
+        raise ValueError(f"path: must end in {_KINDS}, got {path}")
     target_names = target = None
     if labels is not None:
         if len(labels) != len(data):
@@ -89,7 +104,45 @@ def load_points(
         target_names=target_names,
         feature_names=feature_names,
         DESCR=f"Points of {path}",
+        **images,
     )
+
+
+def point_files(path: str | Path, target_key: str | int | None = None) -> list[Path]:
+    """Files that `load_points` reads: one, or that of the points and that of the labels."""
+    path = Path(path)
+    if "idx" not in path.name or path.suffix in (*_READ, ".csv"):
+        return [path]
+    return [path, *filter(None, [_label_file(path, target_key)])]
+
+
+def _label_file(path: Path, target_key: str | int | None) -> Path | None:
+    """The IDX file of the labels beside that of the points, packed or not."""
+    if target_key is not None:
+        found = path.with_name(str(target_key))
+        if not found.is_file():
+            raise ValueError(f"target_key: no file {found}")
+        return found
+    name = path.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
+    places = [path.with_name(name + end) for end in ("", ".gz")]
+    return next((place for place in places if place != path and place.is_file()), None)
+
+
+def _read_idx_pair(
+    path: Path, target_key: str | int | None
+) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+    pixels = read_idx(path)
+    if pixels.ndim < 2:
+        raise ValueError(
+            f"{path}: holds {pixels.dtype} in shape {pixels.shape}, as labels are; name the file "
+            "of the points"
+        )
+    found = _label_file(path, target_key)
+    labels = None if found is None else read_idx(found)
+    if labels is not None and labels.ndim != 1:
+        raise ValueError(f"{found}: labels must be a vector, got shape {labels.shape}")
+    data = _numbers(path, image_rows(pixels) if len(pixels) else pixels, "the array")
+    return data, labels, {"images": pixels} if pixels.ndim == 3 else {}
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -194,3 +247,10 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_READ: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    ".npz": _read_npz,
+    ".mat": read_mat,
+    **dict.fromkeys(_HDF5, read_hdf5),
+}

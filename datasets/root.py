@@ -37,7 +37,12 @@ def first_data_file(
     for name in names:
         if (root / name).exists():
             return root / name
-    raise FileNotFoundError(
-        f"{' or '.join(names)} is not in {root}. Put it there, or name the folder that has it "
+    raise missing(" or ".join(names), data_home, source)
+
+
+def missing(name: str, data_home: str | os.PathLike[str] | None, source: str) -> FileNotFoundError:
+    """What to raise where a file is not below the data root."""
+    return FileNotFoundError(
+        f"{name} is not in {data_root(data_home)}. Put it there, or name the folder that has it "
         f"with data_home= or the environment variable TWINSOLVE_DATA. Source: {source}."
     )

@@ -9,7 +9,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..terminal import console
+from ..terminal import console, results_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ def cluster(
         list[str] | None,
         typer.Argument(
             metavar="[DATA]...",
-            help="Data sets by name, with settings after a colon, or files .npz, .mat, .csv.",
+            help="Data sets by name or files of points, with settings after a colon.",
             show_default=False,
         ),
     ] = None,
@@ -71,8 +71,11 @@ def cluster(
     folder or installed. Any estimator with fit_predict will do; the affinity steps apply if it
     leaves coef_ (row i represents point i), the spectral step alone if affinity_matrix_.
 
-    DATA is a name of --list or a file with points and labels. Settings follow a colon:
-    synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset.
+    DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
+    file of the points beside that of the labels. Settings follow a colon:
+    synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
+    mnist:subset=test for a part of a data set, mine.h5:data_key=X,target_key=y for the arrays in a
+    file.
 
     Prints the clustering error in %: mean, standard deviation and range over the seeds, of the mean
     over the trials; NMI and ARI; ME-3, the connectivity of the worst true cluster; and the score
@@ -97,6 +100,7 @@ def cluster(
         return
     name = preset or ("quick" if not data and not method else None)
     folder = output or Path("results") / (f"cluster-{name}" if preset else "cluster")
+    results_folder(folder)
     options = Options(seed, n_seeds, n_jobs, data_home, folder / "runs")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -112,7 +116,7 @@ def cluster(
             else (custom_study(data, method, features, steps, n_trials, label_tuned),)
         )
         tables = run_studies(studies, options)
-    except (FileNotFoundError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     finally:
         sys.path.remove(str(Path.cwd()))

@@ -74,8 +74,9 @@ def find_method(name: str) -> Method:
     method = Method(name, "user", estimator(name))
     try:
         made = method.make(n_clusters=2, random_state=0, n_jobs=1)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ValueError(f"method: cannot make {name!r}: {error}") from error
+    except Exception as error:  # whatever the user's code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"method: cannot make {name!r}: {reason}") from error
     if not hasattr(made, "fit_predict"):
         raise ValueError(f"method: {name!r} has no fit_predict")
     return method

@@ -2,6 +2,8 @@
 
 import ast
 import hashlib
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from ... import datasets
+from ...datasets.points import point_files
 from ...solvers.solution import Array
 
 _GENERATED_TRIALS = 5
+_WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +36,8 @@ class Problem:
 class DataSet:
     """A family of problems: ``make(trial, seed, data_home, **settings)`` one of them.
 
-    ``trials(data_home)`` lists them; a `generated` data set has as many as wanted. `files` names
-    the files or folders below the data root of which it reads the first that is there.
+    ``trials(data_home)`` lists them; a `generated` data set has as many as wanted. `files` are
+    patterns of the files and folders below the data root that it may read.
     """
 
     name: str
@@ -53,7 +57,9 @@ def make_problem(
     ----------
     data : str
         Name of a data set, or path of a file of points with labels; after a colon its settings:
-        the keyword arguments of a generator, or ``n_points``, the size of a random subset.
+        the keyword arguments of a generator; those of ``fetch_NAME`` and `load_points`, such as
+        ``mnist:subset=test`` or ``mine.h5:data_key=X``; and ``n_points``, the size of a random
+        subset of what is not generated.
     trial : str, default="0"
         One of `trials_of`.
     seed : int, default=0
@@ -96,18 +102,13 @@ def trials_of(
 
 def content_of(data: str, data_home: str | None = None) -> str | None:
     """Hash of the files of a data set or of a user's own points; None where there are none."""
-    found = _place(data, data_home)
-    if found is None:
-        return None
-    paths = sorted(path for path in found.rglob("*") if path.is_file()) or [found]
-    stamps = ((path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    return _hash(tuple(zip(map(str, paths), stamps, strict=True)))
+    return _hash_of(_files(data, data_home))
 
 
 def is_at_hand(data: str, data_home: str | None = None) -> bool:
     """Whether a data set needs no files, or they are there."""
     base = _split(data)[0]
-    return (base in DATA and not DATA[base].files) or _place(data, data_home) is not None
+    return (base in DATA and not DATA[base].files) or bool(_files(data, data_home))
 
 
 def reads_files(data: str) -> bool:
@@ -116,11 +117,21 @@ def reads_files(data: str) -> bool:
     return base in DATA and bool(DATA[base].files)
 
 
-def _place(data: str, data_home: str | None) -> Path | None:
-    base = _split(data)[0]
+def _files(data: str, data_home: str | None) -> list[Path]:
+    """Files that may decide what a problem is; a folder counts for those in it."""
+    base, settings = _split(data)
+    if base not in DATA:
+        found = point_files(base, settings.get("target_key"))
+        return [path for path in found if path.is_file()]
     root = datasets.data_root(data_home)
-    places = [root / name for name in DATA[base].files] if base in DATA else [Path(base)]
-    return next((place for place in places if place.exists()), None)
+    places = [place for pattern in DATA[base].files for place in sorted(root.glob(pattern))]
+    inside = (path for place in places for path in [place, *sorted(place.rglob("*"))])
+    return [path for path in inside if path.is_file()]
+
+
+def _hash_of(paths: list[Path]) -> str | None:
+    stamps = ((path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+    return _hash(tuple(zip(map(str, paths), stamps, strict=True))) if paths else None
 
 
 @lru_cache(maxsize=64)
@@ -135,7 +146,7 @@ def _find(base: str) -> DataSet:
     if base in DATA:
         return DATA[base]
     if Path(base).is_file():
-        return _loaded(base, "a file of the user", lambda home: _own_points(base, content_of(base)))
+        return _own(base)
     raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}")
 
 
@@ -149,13 +160,15 @@ def _split(data: str) -> tuple[str, dict[str, Any]]:
         try:
             settings[key.strip()] = ast.literal_eval(value.strip())
         except (SyntaxError, ValueError) as error:
-            raise ValueError(f"data: cannot read {value!r} in {data!r}") from error
+            if not _WORD.fullmatch(value.strip()):
+                raise ValueError(f"data: cannot read {value!r} in {data!r}") from error
+            settings[key.strip()] = value.strip()
     return base, settings
 
 
 def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
-    if not 1 <= n_points <= len(problem.X):
-        raise ValueError(f"n_points: must be in [1, {len(problem.X)}], got {n_points}")
+    if not isinstance(n_points, int) or not 1 <= n_points <= len(problem.X):
+        raise ValueError(f"n_points: must be in [1, {len(problem.X)}], got {n_points!r}")
     kept = np.sort(np.random.default_rng(seed).choice(len(problem.X), n_points, replace=False))
     images = None if problem.images is None else problem.images[kept]
     return _problem(problem.X[kept], problem.labels[kept], images)
@@ -171,17 +184,36 @@ def _one_trial(data_home: str | None) -> list[str]:
 
 
 def _loaded(
-    name: str, about: str, load: Callable[[str | None], Any], files: tuple[str, ...] = ()
+    name: str, about: str, load: Callable[..., Any], files: tuple[str, ...] = ()
 ) -> DataSet:
-    def make(trial: str, seed: int, data_home: str | None) -> Problem:
-        bunch = _cached(load, data_home)
+    """A data set of one trial: ``load(data_home, **settings)`` returns a Bunch."""
+
+    def make(trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        bunch = _cached(load, data_home, **settings)
         return _problem(bunch.data, bunch.target, bunch.get("images"))
 
     return DataSet(name, about, make, _one_trial, files=files)
 
 
 def _fetched(name: str, about: str, fetch: str, *files: str) -> DataSet:
-    return _loaded(name, about, lambda home: getattr(datasets, fetch)(data_home=home), files)
+    def load(data_home: str | None, **settings: Any) -> Any:
+        known = inspect.signature(getattr(datasets, fetch)).parameters
+        if unknown := set(settings) - (set(known) - {"data_home", "return_X_y"}):
+            raise TypeError(f"{name} has no setting {', '.join(sorted(unknown))}")
+        return getattr(datasets, fetch)(data_home=data_home, **settings)
+
+    return _loaded(name, about, load, files)
+
+
+def _own(path: str) -> DataSet:
+    """Points of a file, loaded again when its content is another."""
+
+    def make(trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        files = point_files(path, settings.get("target_key"))
+        bunch = _own_points(path, _hash_of(files), **settings)
+        return _problem(bunch.data, bunch.target, bunch.get("images"))
+
+    return DataSet(path, "a file of the user", make, _one_trial)
 
 
 def _generated(name: str, about: str, generate: str) -> DataSet:
@@ -193,18 +225,23 @@ def _generated(name: str, about: str, generate: str) -> DataSet:
 
 
 @lru_cache(maxsize=4)
-def _cached(load: Callable[[str | None], Any], data_home: str | None) -> Any:
+def _cached(load: Callable[..., Any], data_home: str | None, **settings: Any) -> Any:
     """What a process has loaded lately: many of its jobs need the same."""
-    return load(data_home)
+    return load(data_home, **settings)
 
 
 @lru_cache(maxsize=2)
-def _own_points(path: str, content: str | None) -> Any:
-    """Points of a file, loaded again when its content is another."""
-    bunch = datasets.load_points(path)
+def _own_points(path: str, content: str | None, **keys: Any) -> Any:
+    bunch = datasets.load_points(path, **keys)
     if bunch.target is None:
-        raise ValueError(f"{path}: holds no labels, by which clusters are judged")
+        raise ValueError(
+            f"{path}: holds no labels, by which clusters are judged; target_key= names them"
+        )
     return bunch
+
+
+def _digits(data_home: str | None) -> Any:
+    return datasets.load_digits()
 
 
 def _sequences(data_home: str | None) -> dict[str, Any]:
@@ -238,14 +275,14 @@ def _persons(n_subjects: int) -> DataSet:
 
 
 _TRIAL = "+"
-_IDX = ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
+_IDX = "*-ubyte*"
 DATA: dict[str, DataSet] = {
     source.name: source
     for source in (
         _loaded(
             "digits",
             "digits of scikit-learn, 1,797 at 8 x 8",
-            lambda home: datasets.load_digits(),
+            _digits,
         ),
         _generated("synthetic", "points on random subspaces", "make_union_of_subspaces"),
         _generated("manifolds", "points on curved manifolds", "make_union_of_manifolds"),
@@ -254,18 +291,31 @@ DATA: dict[str, DataSet] = {
         _fetched("orl", "ORL, 400 faces", "fetch_orl", "ORL_32x32.mat"),
         _fetched("yale", "Yale, 165 faces", "fetch_yale", "Yale_32x32.mat"),
         _fetched("usps", "USPS, 9,298 digits at 16 x 16", "fetch_usps", "USPS.mat", "usps.h5"),
-        _fetched("mnist", "MNIST, 70,000 digits", "fetch_mnist", "mnist", *_IDX, "openml"),
+        _fetched(
+            "mnist",
+            "MNIST, 60,000 digits; subset=test or all",
+            "fetch_mnist",
+            "mnist",
+            _IDX,
+            "openml/mnist_784",
+        ),
         _fetched(
             "fashion-mnist",
-            "Fashion-MNIST, 70,000 garments",
+            "Fashion-MNIST, 60,000 garments; subset=test or all",
             "fetch_fashion_mnist",
             "fashion-mnist",
-            "openml",
+            "openml/Fashion-MNIST",
         ),
-        _fetched("emnist", "EMNIST, letters", "fetch_emnist", "emnist", "gzip"),
+        _fetched(
+            "emnist",
+            "EMNIST, letters and digits; split=balanced or another, subset=test or all",
+            "fetch_emnist",
+            "emnist",
+            _IDX,
+        ),
         _fetched(
             "cifar10",
-            "CIFAR-10, the 50,000 training images",
+            "CIFAR-10, the 50,000 training images; subset=test or all",
             "fetch_cifar10",
             "cifar-10-batches-bin",
             "cifar-10-binary.tar.gz",

@@ -31,9 +31,10 @@ def cluster(
     Parameters
     ----------
     data : sequence of str, optional
-        Data sets by name, such as ``"digits"``, ``"digits:n_points=500"`` or
-        ``"synthetic:noise=0.3"``, or files ``.npz``, ``.mat``, ``.csv`` with points and labels.
-        None is packaged and generated data.
+        Data sets by name, such as ``"digits"``, ``"digits:n_points=500"``,
+        ``"mnist:subset=test"`` or ``"synthetic:noise=0.3"``, or files with points and labels that
+        `load_points` reads, such as ``"mine.npz"`` or ``"mine.h5:data_key=X,target_key=y"``. None
+        is packaged and generated data.
     methods : sequence of str, optional
         Names of methods, or ``"package.module:Class"`` for any estimator with ``fit_predict``.
         None is all that are registered.

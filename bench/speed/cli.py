@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from ..terminal import console, markdown, progress
+from ..terminal import console, markdown, progress, results_folder
 from .report import METHODS, OPERATORS, SOLVERS, Report, pretty, remarks
 
 app = typer.Typer(
@@ -34,7 +34,12 @@ JobsOfAll = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
 Output = Annotated[
-    Path, typer.Option(metavar="DIR", help="Folder for the results and the finished cases.")
+    Path,
+    typer.Option(
+        metavar="DIR",
+        help="Folder for the results and the finished cases.",
+        callback=results_folder,
+    ),
 ]
 
 

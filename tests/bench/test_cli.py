@@ -1,11 +1,16 @@
 """The command line from end to end, on few and small data sets."""
 
 import json
+import os
+import re
+from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from sklearn.datasets import _openml
 from typer.testing import CliRunner
 
 from twinsolve.bench import check_twins, samples
@@ -227,3 +232,115 @@ def test_help_explains_itself(arguments):
     if arguments:
         for word in ("--seed", "--output", "--load", "TWINSOLVE_DATA", "status 1"):
             assert word in result.output
+
+
+WRONG = [
+    (("nothing",), "No such command 'nothing'"),
+    (("check", "--seed", "-1"), "Invalid value for .--seed."),
+    (("check", "--output", "file"), "--output: file: .*file is no folder"),
+    (("check", "--output", "file/below"), "--output: file/below: .*file is no folder"),
+    (("check", "--output", "locked"), "--output: locked: .* may not be written to"),
+    (("check", "--load", "./own.py"), "--load: './own.py': .*must be the name of a module"),
+    (("check", "--load", "own.py"), "--load: 'own.py': ModuleNotFoundError"),
+    (("check", "--load", "file"), "--load: 'file': ModuleNotFoundError"),
+    (("check", "--load", ""), "--load: '': .*must be the name of a module"),
+    (("check", "--load", "broken"), "--load: 'broken': SyntaxError"),
+    (("check", "--load", "raising"), "--load: 'raising': KeyError: 'no such twin'"),
+    (("cluster", "mnist"), "mnist/train-images-idx3-ubyte.*is not in .*Source: MNIST.*no network"),
+    (("cluster", "emnist:split=letters"), "emnist-letters-train-images.*is not in .*Source: EMN"),
+    (("cluster", "coil20"), "COIL20.mat is not in .*Source: COIL-20"),
+    (("cluster", "hopkins"), "hopkins155/NAME/NAME_truth.mat is not in .*Source: Hopkins"),
+    (("cluster", "yaleb-2"), "ExtendedYaleB.mat is not in .*Source: Extended Yale B"),
+    (
+        ("cluster", "cifar10", "--data-home", "file"),
+        "cifar-10-images.tar.xz is not in file.*Source",
+    ),
+    *(
+        (("cluster", "--preset", name), "is not in .*Source")
+        for name in ("yaleb", "hopkins", "coil20", "large")
+    ),
+    (("cluster", "--preset", "fast"), "preset: must be among quick"),
+    (("cluster", "digit"), "data: must be a file or among digits"),
+    (("cluster", "."), "data: must be a file or among digits"),
+    (("cluster", "file"), "path: must end in .npz, .mat, .csv, .h5 or .hdf5"),
+    (("cluster", "bare.csv"), "bare.csv: holds no labels.*target_key= names them"),
+    (("cluster", "bare.csv:target_key=z"), "target_key: no column 'z'"),
+    (("cluster", "bare.csv:colour=z"), "no problem bare.csv:colour=z.*colour"),
+    (("cluster", "cut.h5"), "cut.h5: truncated, corrupted or no HDF5 file"),
+    (("cluster", "my-images-idx3-ubyte"), "my-images-idx3-ubyte: is no IDX file"),
+    (("cluster", "mnist:subset=rain"), "subset: must be 'train', 'test' or 'all', got 'rain'"),
+    (("cluster", "mnist:part=test"), "mnist has no setting part"),
+    (("cluster", "mnist:data_home=x"), "no problem mnist:data_home=x"),
+    (("cluster", "emnist:split=x"), "split: must be one of"),
+    (("cluster", "digits:subset=test"), "no problem digits:subset=test.*subset"),
+    (("cluster", "digits:n_points=few"), "n_points: must be in .1, 1797., got 'few'"),
+    (("cluster", "digits:n_points=2.5"), "n_points: must be in .1, 1797., got 2.5"),
+    (("cluster", "digits:n_points=a b"), "cannot read 'a b'"),
+    (("cluster", "synthetic:noise=loud"), "no problem synthetic:noise=loud"),
+    (("cluster", "synthetic:n_subspaces=2.5"), "no problem synthetic:n_subspaces=2.5"),
+    (("cluster", "digits", "--method", "SSD"), "method: must be package.module:Class or among"),
+    (("cluster", "digits", "--method", "./own:X"), "cannot make './own:X': TypeError"),
+    (("cluster", "digits", "--method", ":X"), "cannot make ':X': ValueError"),
+    (("cluster", "digits", "--method", "broken:X"), "cannot make 'broken:X': SyntaxError"),
+    (("cluster", "digits", "--method", "raising:X"), "cannot make 'raising:X': KeyError"),
+    (("cluster", "digits", "--steps", "PP-9"), "steps: must be among PP-1"),
+    (("cluster", "digits", "--features", "colour"), "features: must be among raw"),
+    (("cluster", "digits", "--n-seeds", "0"), "Invalid value for .--n-seeds."),
+    (("cluster", "digits", "--n-jobs", "0"), "n_jobs == 0"),
+    (("cluster", "digits", "--output", "file"), "--output: file: .*file is no folder"),
+    (("cluster", "digits", "--output", "locked"), "--output: locked: .* may not be written to"),
+    *(
+        case
+        for name in ("self-expression", "sparse-coding", "filters", "attention")
+        for case in (
+            (("speed", name, "--output", "file"), "--output: file: .*file is no folder"),
+            (("speed", name, "--case", "none"), "cases: must be among .*got .'none'."),
+            (("speed", name, "--rounds", "0"), "Invalid value for .--rounds."),
+        )
+    ),
+    (("speed", "filters", "--peer", "none"), "peers: must be among .*got .'none'."),
+    (("speed", "attention", "--operator", "none"), "operators: must be among"),
+    (("speed", "attention", "--dtype", "int8"), "dtype: must be one of float32"),
+    (("speed", "attention", "--device", "tpu"), "device: must be one of cpu, cuda"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(case[0]) for case in WRONG])
+@pytest.mark.filterwarnings("ignore:A network error occurred")
+def test_wrong_arguments_end_in_one_clear_message_and_leave_nothing(
+    arguments, words, tmp_path, monkeypatch
+):
+    """Offline, with no data, twice: the first run leaves nothing that a second stumbles on."""
+
+    def unreachable(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr(_openml, "urlopen", unreachable)
+    monkeypatch.setattr(_openml.time, "sleep", lambda seconds: None)  # before it tries again
+    monkeypatch.setattr("os.access", _access_to_all_but_locked)
+    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    (tmp_path / "file").touch()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "bare.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "cut.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (tmp_path / "my-images-idx3-ubyte").write_bytes(b"1,2,3,4,5")
+    (tmp_path / "broken.py").write_text("class X(:")
+    (tmp_path / "raising.py").write_text("raise KeyError('no such twin')")
+    before = sorted(tmp_path.rglob("*"))
+    quick = (
+        ("--method", "k-means") if arguments[0] == "cluster" and "--" not in str(arguments) else ()
+    )
+    for _ in range(2):
+        result = CliRunner().invoke(app, [*arguments, *quick])
+        assert result.exit_code == 2, result.output
+        assert isinstance(result.exception, SystemExit)
+        text = re.sub(r"[\s│╭╮╰╯─]+", "", result.output)
+        assert re.search(re.sub(r"\s+", "", words), text), result.output
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def _access_to_all_but_locked(path, mode, access=os.access):
+    """What others than root are told, whom nothing stops."""
+    return access(path, mode) and not (Path(path).name == "locked" and mode & os.W_OK)

@@ -1,4 +1,5 @@
 import gzip
+from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import URLError
 
@@ -87,7 +88,7 @@ def test_classes_of_the_splits(split, n_classes, tmp_path):
 
 
 def test_missing_files_are_named(tmp_path):
-    words = r"mnist/train-images-idx3-ubyte.* is not in .*Source: MNIST.*OpenML cannot be reached"
+    words = r"mnist/train-images-idx3-ubyte.* is not in .*Source: MNIST.*from OpenML: .*no network"
     with pytest.raises(FileNotFoundError, match=words):
         fetch_mnist(data_home=str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"emnist-balanced-train.*gzip\.zip"):
@@ -118,7 +119,7 @@ def test_openml_is_asked_when_there_are_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(mnist, "_SIZES", {"train": 6, "test": 3})
     found = fetch_mnist(subset="test", data_home=str(tmp_path))
     assert asked["name"] == "mnist_784"
-    assert asked["data_home"] == str(tmp_path / "openml")
+    assert not asked["data_home"].startswith(str(tmp_path))  # not there before it is whole
     assert found.target.tolist() == [6, 7, 8]
     assert (found.images == found.target[:, None, None]).all()
     assert found.images.dtype == np.uint8
@@ -127,6 +128,35 @@ def test_openml_is_asked_when_there_are_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(mnist, "_SIZES", {"train": 7, "test": 3})
     with pytest.raises(ValueError, match="mnist_784 must hold 10 images"):
         fetch_mnist(data_home=str(tmp_path))
+
+
+def test_a_download_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):
+    asked = []
+
+    def openml(name, data_home, **settings):
+        asked.append(Path(data_home))
+        Path(data_home, "part").mkdir(exist_ok=True)
+        if len(asked) == 1:
+            raise URLError("cut off")
+        Path(data_home, "part", "file").write_text("all")
+        return SimpleNamespace(data=np.zeros((2, 784)), target=np.array(["1", "2"]))
+
+    monkeypatch.setattr(mnist, "fetch_openml", openml)
+    monkeypatch.setattr(mnist, "_SIZES", {"train": 1, "test": 1})
+    root = tmp_path / "root"
+    with pytest.raises(FileNotFoundError, match="cut off"):
+        fetch_mnist(data_home=str(root))
+    assert not root.exists()
+    assert fetch_mnist(data_home=str(root)).target.tolist() == [1]
+    kept = root / "openml" / "mnist_784"
+    assert [path for path in root.rglob("*") if path.is_file()] == [kept / "part" / "file"]
+    assert fetch_mnist(data_home=str(root)).target.tolist() == [1]
+    assert asked[2] == kept
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match=r"mnist/train-images.*from OpenML: .*file"):
+        fetch_mnist(data_home=str(tmp_path / "file"))
+    assert not asked[0].exists()
+    assert not asked[1].exists()
 
 
 def test_files_that_do_not_fit_each_other_are_named(tmp_path):

@@ -1,3 +1,4 @@
+import gzip
 import sys
 
 import h5py
@@ -51,6 +52,71 @@ def test_sparse_matrices_and_version_7_3_of_matlab(tmp_path):
     found = load_points(tmp_path / "new.mat")
     assert (found.data == X).all()
     assert found.target.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("suffix", ["h5", "hdf5"])
+def test_hdf5_with_its_keys(suffix, tmp_path):
+    path = tmp_path / f"mine.{suffix}"
+    with h5py.File(path, "w") as file:
+        file["X"], file["y"] = X, ["b", "a", "b", "c", "a", "a"]
+        file["train/codes"], file["train/classes"] = X.astype(np.float32), [3, 3, 1, 1, 1, 3]
+        file["nothing"] = h5py.Empty("f8")
+    found = load_points(path)
+    assert (found.data == X).all()
+    assert found.target_names[found.target].tolist() == ["b", "a", "b", "c", "a", "a"]
+    found = load_points(path, data_key="train/codes", target_key="train/classes")
+    assert found.data.dtype == np.float32
+    assert found.target.tolist() == [1, 1, 0, 0, 0, 1]
+    with pytest.raises(
+        ValueError, match=rf"data_key: no array 'Z' in .*mine\.{suffix}.*train/codes"
+    ):
+        load_points(path, data_key="Z")
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(ValueError, match=rf"mine\.{suffix}: truncated, corrupted or no HDF5 file"):
+        load_points(path)
+
+
+@pytest.mark.parametrize("packed", [(), ("images",), ("labels",), ("images", "labels")])
+def test_idx_pairs(packed, tmp_path):
+    images = RNG.integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    written = {}
+    for kind, array in (("images-idx3", images), ("labels-idx1", np.array([7, 7, 2, 7, 2], "u1"))):
+        name = f"my-{kind}-ubyte" + (".gz" if kind[:6] in packed else "")
+        written[kind[:6]] = tmp_path / name
+        content = idx(array)
+        written[kind[:6]].write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    found = load_points(written["images"])
+    assert found.data.dtype == np.float64
+    assert (found.data == images.reshape(5, 12)).all()
+    assert (found.images == images).all()
+    assert found.target_names[found.target].tolist() == [7, 7, 2, 7, 2]
+    with pytest.raises(ValueError, match=r"my-labels.*as labels are; name the file of the points"):
+        load_points(written["labels"])
+    (tmp_path / "others.idx1").write_bytes(idx(np.array([1, 2, 3, 4, 5], "u1")))
+    chosen = load_points(written["images"], target_key="others.idx1")
+    assert chosen.target.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match=r"target_key: no file .*nothing\.idx1"):
+        load_points(written["images"], target_key="nothing.idx1")
+    with pytest.raises(ValueError, match=r"labels must be a vector, got shape \(5, 4, 3\)"):
+        load_points(written["images"], target_key=written["images"].name)
+    with pytest.raises(ValueError, match="data_key: an IDX file holds a single array"):
+        load_points(written["images"], data_key="X")
+    (tmp_path / "others.idx1").write_bytes(idx(np.array([1, 2], "u1")))
+    with pytest.raises(ValueError, match="holds 5 points but 2 labels"):
+        load_points(written["images"], target_key="others.idx1")
+    written["labels"].unlink()
+    assert load_points(written["images"]).target is None
+    written["images"].write_bytes(b"1,2")
+    with pytest.raises(ValueError, match=r"my-images-idx3-ubyte.*(is no IDX file|no gzip file)"):
+        load_points(written["images"])
+    written["images"].write_bytes(gzip.compress(idx(images[:0])))
+    with pytest.raises(ValueError, match=r"my-images-idx3-ubyte"):
+        load_points(written["images"])
+
+
+def idx(array):
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+    return header + array.tobytes()
 
 
 def test_missing_h5py_is_named(tmp_path, monkeypatch):
@@ -138,7 +204,7 @@ def test_other_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path: no file .*mine\.npz"):
         load_points(tmp_path / "mine.npz")
     (tmp_path / "mine.txt").write_text("1")
-    with pytest.raises(ValueError, match=r"path: must end in \.npz, \.mat or \.csv"):
+    with pytest.raises(ValueError, match=r"path: must end in \.npz, \.mat, \.csv, \.h5 or"):
         load_points(tmp_path / "mine.txt")
     (tmp_path / "mine.csv").write_bytes(b"a,b\n\xff\xfe\x00,2\n")
     with pytest.raises(ValueError, match=r"mine\.csv: truncated, corrupted or no csv file"):

@@ -1,5 +1,8 @@
 """Problems, features, methods and affinity steps by name."""
 
+import gzip
+
+import h5py
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -13,7 +16,13 @@ from twinsolve.bench.clustering.features import check_features, features_of
 from twinsolve.bench.clustering.fitting import fit, quality
 from twinsolve.bench.clustering.methods import METHODS, code_of, estimator, find_method
 from twinsolve.bench.clustering.presets import find_preset
-from twinsolve.bench.clustering.problems import DATA, content_of, make_problem, trials_of
+from twinsolve.bench.clustering.problems import (
+    DATA,
+    content_of,
+    is_at_hand,
+    make_problem,
+    trials_of,
+)
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
 from twinsolve.bench.clustering.study import Options
 
@@ -86,6 +95,50 @@ def test_points_of_the_user(tmp_path):
     np.savez(tmp_path / "bare.npz", X=X)
     with pytest.raises(ValueError, match=r"bare\.npz: holds no labels"):
         make_problem(str(tmp_path / "bare.npz"))
+
+
+def test_hdf5_and_idx_files_of_the_user(tmp_path):
+    rng = np.random.default_rng(0)
+    images, y = rng.integers(0, 256, (8, 5, 4), dtype=np.uint8), np.arange(8, dtype="u1") % 3
+    with h5py.File(tmp_path / "mine.h5", "w") as file:
+        file["train/codes"], file["train/classes"] = images.reshape(8, 20) / 255, y
+    name = f"{tmp_path / 'mine.h5'}:data_key=train/codes,target_key=train/classes"
+    problem = make_problem(name)
+    assert_array_equal(problem.labels, y)
+    assert problem.name == name
+    for kind, array in (("images-idx3", images), ("labels-idx1", y)):
+        sizes = np.array(array.shape, dtype=">u4").tobytes()
+        header = bytes([0, 0, 8, array.ndim]) + sizes
+        (tmp_path / f"my-{kind}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+    name = str(tmp_path / "my-images-idx3-ubyte.gz")
+    problem = make_problem(f"{name}:n_points=6", seed=1)
+    assert_array_equal(problem.images.reshape(6, 20), problem.X)
+    assert problem.n_clusters == 3
+    before = content_of(name)
+    labels = tmp_path / "my-labels-idx1-ubyte.gz"
+    labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-1] + b"\1"))
+    assert content_of(name) != before
+    assert_array_equal(make_problem(name).labels[-2:], [0, 1])
+
+
+def test_parts_of_a_data_set_and_all_its_files_count(tmp_path):
+    rng, home = np.random.default_rng(0), str(tmp_path)
+    assert content_of("mnist", home) is None
+    (tmp_path / "openml").mkdir()
+    (tmp_path / "mnist").mkdir()
+    assert content_of("mnist", home) is None
+    assert not is_at_hand("mnist", home)
+    for part, size in (("train", 4), ("t10k", 3)):
+        images = rng.integers(0, 256, (size, 28, 28), dtype=np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", np.arange(size, dtype="u1"))):
+            sizes = np.array(array.shape, dtype=">u4").tobytes()
+            header = bytes([0, 0, 8, array.ndim]) + sizes
+            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    sizes = {"mnist": 4, "mnist:subset=test": 3, "mnist:subset='all'": 7}
+    assert {name: len(make_problem(name, data_home=home).X) for name in sizes} == sizes
+    before = content_of("mnist:subset=test", home)
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(header + b"\0\0\0")
+    assert content_of("mnist:subset=test", home) not in (before, None)
 
 
 def test_trials_of_real_data(real_data):
