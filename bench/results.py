@@ -1,5 +1,6 @@
 """What a command leaves on disk: the table, its settings, a summary and figures."""
 
+import ast
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_info
 
+from .. import __version__
+
 # Of NumPy alone: other packages may bring their own later.
 _BLAS = sorted(
     {
@@ -23,17 +26,22 @@ _BLAS = sorted(
         if library["user_api"] == "blas"
     }
 )
-_PACKAGES = ("twinsolve", "numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
+Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run, with the versions and the machine it ran on."""
     return {
         "settings": settings,
-        "versions": {"python": platform.python_version()}
-        | {package: version(package) for package in _PACKAGES},
+        "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}, {processor()}",
     }
+
+
+def _versions() -> dict[str, str]:
+    own = {"python": platform.python_version(), "twinsolve": __version__}
+    return own | {package: version(package) for package in _PACKAGES}
 
 
 def processor() -> str:
@@ -54,15 +62,38 @@ def write_table(table: pd.DataFrame, directory: Path) -> None:
     (directory / "table.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
+def code() -> dict[str, Any]:
+    """What every key of kept results has: the source, and versions of what it is built on."""
+    return {"source": source_hash(), "versions": _versions()}
+
+
 @lru_cache(maxsize=1)
 def source_hash() -> str:
-    """Hash of the package's source files, by which results of another source are told apart."""
+    """Hash of the package's code, without docstrings and comments, which decide no result."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for folder in ("solvers", "unrolled", "datasets", "bench"):
         for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
+            digest.update(code_of_text(path.read_text()).encode())
     return digest.hexdigest()
+
+
+def code_of_text(source: str) -> str:
+    """What a source file does: its syntax tree without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            body[0] = ast.Pass()
+    return ast.dump(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def resume_table(
@@ -70,7 +101,7 @@ def resume_table(
 ) -> pd.DataFrame:
     """Rows of a run from `directory`, if one with this key is there; else run and keep them.
 
-    The key says what decides the result: settings, seed and `source_hash`.
+    The key says what decides the result: settings, seed and `code`.
     """
     if directory is None:
         return run()
@@ -85,19 +116,35 @@ def resume_table(
     return table
 
 
-def resume_array(
-    make: Callable[[], np.ndarray], key: dict[str, Any], directory: Path
-) -> np.ndarray:
-    """An array from `directory`, if one with this key is there; else make it and keep it."""
-    path = directory / f"{_digest(key)}.npy"
+def resume_parts(
+    make: Callable[[], list[Part]], key: dict[str, Any], directory: Path | None
+) -> list[Part]:
+    """Rows with arrays from `directory`, if some with this key are there; else make and keep them.
+
+    The key is as in `resume_table`.
+    """
+    if directory is None:
+        return make()
+    path = directory / f"{_digest(key)}.npz"
     if not path.is_file():
+        parts = make()
+        arrays = {
+            f"{number}/{name}": array
+            for number, (_, own) in enumerate(parts)
+            for name, array in own.items()
+        }
         directory.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}.part")
         with unfinished.open("wb") as file:
-            np.save(file, make())
+            np.savez(file, rows=json.dumps([row for row, _ in parts]), **arrays)  # type: ignore[arg-type]
         unfinished.replace(path)
-    found: np.ndarray = np.load(path)
-    return found
+    with np.load(path, allow_pickle=False) as kept:
+        rows = json.loads(str(kept["rows"]))
+        parts = [(row, {}) for row in rows]
+        for place in set(kept.files) - {"rows"}:
+            number, _, name = place.partition("/")
+            parts[int(number)][1][name] = kept[place]
+    return parts
 
 
 def _digest(key: dict[str, Any]) -> str:

@@ -62,9 +62,10 @@ def cluster(
     """Cluster data sets by solved and learned coefficients, and compare.
 
     A pipeline is: features of the points, a method that represents points by each other, a chain of
-    affinity steps, the spectral step with k-means. Coefficients are computed once for each problem,
-    method and setting; all chains and all seeds of k-means are applied to the same coefficients, so
-    that solvers and affinity steps are judged apart. Without DATA and --method, runs the preset
+    affinity steps, the spectral step with k-means, or with pivoted QR where a chain ends in
+    cluster-qr. Coefficients are computed once for each problem, method and setting; all chains and
+    all seeds of k-means are applied to the same coefficients, so that solvers and affinity steps
+    are judged apart. Without DATA and --method, runs the preset
     quick: every method but the slowest on packaged and generated data, in a few minutes.
 
     --method takes a name of --list, or package.module:Class, a class of your own in the present
@@ -84,7 +85,8 @@ def cluster(
     solved problem, the distance to its solution.
 
     Writes to DIR the table of each study, such as clusters.parquet, with settings.json, summary.md
-    and figures. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped.
+    and figures. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped,
+    and fits in DIR/runs/fits, which serve any number of seeds of k-means.
     Exits with status 1 if a method failed on a problem: its error stands in place of its numbers,
     and all others keep theirs.
     """
@@ -162,13 +164,13 @@ def _print_names() -> None:
     from .methods import METHODS
     from .presets import PRESETS
     from .problems import DATA
-    from .steps import STEPS
+    from .steps import CUTS, STEPS
 
     groups: dict[str, dict[str, Any]] = {
         "Data": {name: source.about for name, source in DATA.items()},
         "Features": ABOUT,
         "Methods": {name: method.family for name, method in METHODS.items()},
-        "Affinity steps": {name: step.about for name, step in STEPS.items()},
+        "Affinity steps": {name: step.about for name, step in STEPS.items()} | CUTS,
         "Presets": {name: make.__doc__ for name, make in PRESETS.items()},
     }
     for title, names in groups.items():

@@ -2,7 +2,8 @@
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -12,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from ...datasets.root import data_root
-from ...solvers.clustering.spectral import embed_graph
+from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
+from ..results import Part
 from .best import best_lines
 from .features import check_features
 from .fitting import QUALITY, Fitted, fit, quality, warm_up
@@ -21,10 +23,10 @@ from .held_out import held_out_labels, split_rows
 from .judging import connectivity_of, scores, scores_apart
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .prepared import keep_features_in, prepare, prepared
-from .problems import Problem, content_of, reads_files, trials_of
+from .problems import content_of, reads_files, trials_of
 from .selection import RULE, score_of, select_settings
-from .steps import DENSE_ROWS, affinity_of, check_chain, is_dense
-from .study import Job, JobFailed, Options, Study, run_jobs
+from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
+from .study import Job, JobFailed, Keep, Options, Study, run_jobs
 from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines
 
 OWN = "own affinity"
@@ -175,8 +177,12 @@ def cluster_job(
     fit_seed: int,
     seeds: list[int],
     n_fit_points: int | None = None,
+    keep: Keep | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of one method with one setting on one problem: a row for each chain and seed."""
+    """Rows of one method with one setting on one problem: a row for each chain and seed.
+
+    Fits are kept by `keep`, except where other points are labelled by the fitted estimator itself.
+    """
     problem, X = prepared(
         data, trial, seed=seed, data_home=data_home, content=content, features=features
     )
@@ -194,44 +200,90 @@ def cluster_job(
         "fit_seed": fit_seed,
     }
     try:
-        rows = _measure(way, X, problem, settings, steps, fit_seed, seeds, n_fit_points, seed)
+        chosen, others = split_rows(len(X), n_fit_points, seed)
+        case = _Case(way, X[chosen], problem.labels[chosen], problem.n_clusters, settings)
+        if len(others) or keep is None:
+            keep = Keep()
+        found = _measure(case, X[others], steps, fit_seed, seeds, keep)
+        order = problem.labels[np.concatenate([chosen, others])]
+        return [about | row | _worth(order, labels, len(chosen)) for row, labels in found]
     except Exception as error:
         raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
-    return [about | row for row in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A method with one setting, and the points to fit with their labels."""
+
+    way: Method
+    X: Array
+    true: Array
+    n_clusters: int
+    settings: dict[str, Any]
+
+    def fit(self, seed: int) -> Fitted:
+        return fit(self.way, self.X, self.n_clusters, seed, self.settings)
 
 
 def _measure(
-    way: Method,
-    X: Array,
-    problem: Problem,
-    settings: dict[str, Any],
-    steps: list[str],
-    fit_seed: int,
-    seeds: list[int],
-    n_fit_points: int | None,
-    split_seed: int,
-) -> Rows:
-    """What a method's fit gives, by chain and seed."""
-    chosen, others = split_rows(len(X), n_fit_points, split_seed)
-    true, n_clusters = problem.labels, problem.n_clusters
-    warm_up(way.name)
-    refit = partial(fit, way, X[chosen], n_clusters, settings=settings)
-    fitted = refit(random_state=fit_seed)
-    about = quality(way, fitted, X[chosen], true[chosen])
-    if fitted.coef is None and fitted.affinity is None:
-        rows, found = _by_labels(refit, fitted, X[others], seeds)
+    case: _Case, new: Array, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
+) -> list[tuple[dict[str, Any], Array | None]]:
+    """Rows of a fit by chain and seed, each with the labels of its points and of the new ones."""
+    models: list[Any] = []
+
+    def represent() -> list[Part]:
+        warm_up(case.way.name)
+        fitted = case.fit(fit_seed)
+        models.append(fitted.model)
+        return _represented(case, fitted, steps)
+
+    (about, arrays), *graphs = keep(represent)
+    model = models[0] if len(new) else None
+    if graphs:
+        found = _by_graph(graphs, case.n_clusters, steps, seeds)
+        if model is not None:
+            found = _with_held_out(found, model, new)
     else:
-        rows, found = _by_graph(fitted, true[chosen], n_clusters, steps, seeds)
-        if len(others):
-            new, seconds = held_out_labels(fitted.model, X[others], found)
-            rows = [row | {"new_ms": 1000 * seconds / len(others)} for row in rows]
-            found = [np.concatenate(both) for both in zip(found, new, strict=True)]
-    order = true[np.concatenate([chosen, others])]
-    for row, labels in zip(rows, found, strict=False):
-        row |= scores(order, labels)
-        if len(others):
-            row |= scores_apart(order, labels, len(chosen))
-    return [about | row for row in rows]
+        found = _by_labels(case, arrays, model, new, fit_seed, seeds, keep)
+    return [(about | row, labels) for row, labels in found]
+
+
+def _represented(case: _Case, fitted: Fitted, steps: list[str]) -> list[Part]:
+    """What a fit cost and gave, then the graph of each affinity; without one, the labels."""
+    about = quality(case.way, fitted, case.X, case.true)
+    if fitted.coef is None and fitted.affinity is None:
+        if fitted.labels.shape != (len(case.X),):
+            raise ValueError(f"labels: must be one a point, got shape {fitted.labels.shape}")
+        random = hasattr(fitted.model, "random_state")
+        return [(about, {"labels": fitted.labels, "random": np.array(random)})]
+    chains = dict.fromkeys(map(without_cut, steps if fitted.coef is not None else [OWN]))
+    return [(about, {}), *(_embedded(case, fitted, chain) for chain in chains)]
+
+
+def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
+    """The graph of an affinity and what it cost; nothing but a note where the chain is left out."""
+    if chain != OWN and is_dense(chain) and len(case.X) > DENSE_ROWS:
+        note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
+        return {"affinity": chain, "note": note}, {}
+    start = time.process_time()
+    coef, k = fitted.coef, case.n_clusters
+    affinity = fitted.affinity if chain == OWN else affinity_of(chain, coef, k)
+    made = time.process_time()
+    graph = embed_graph(affinity, k)
+    row = {
+        "affinity": chain,
+        "steps_seconds": made - start,
+        "eigen_seconds": time.process_time() - made,
+        "connectivity": connectivity_of(affinity, case.true),
+    }
+    return row, graph.arrays()
+
+
+def _worth(true: Array, labels: Array | None, n_fit: int) -> dict[str, float]:
+    if labels is None:
+        return {}
+    apart = scores_apart(true, labels, n_fit) if n_fit < len(true) else {}
+    return scores(true, labels) | apart
 
 
 def _failed(steps: list[str], seeds: list[int], error: Exception) -> Rows:
@@ -246,47 +298,71 @@ def _failed(steps: list[str], seeds: list[int], error: Exception) -> Rows:
 
 
 def _by_graph(
-    fitted: Fitted, true: Array, n_clusters: int, steps: list[str], seeds: list[int]
-) -> tuple[Rows, list[Array]]:
+    graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]
+) -> list[tuple[dict[str, Any], Array | None]]:
     """Rows of each chain and seed with the labels found; rows of chains left out come last."""
-    rows, labels, left_out = [], [], []
-    for chain in steps if fitted.coef is not None else [OWN]:
-        if chain != OWN and is_dense(chain) and len(true) > DENSE_ROWS:
-            note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
-            left_out.append({"steps": chain, "note": note})
+    found: list[tuple[dict[str, Any], Array | None]] = []
+    left_out: list[tuple[dict[str, Any], Array | None]] = []
+    embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
+    for chain in [OWN] if OWN in embedded else steps:
+        kept, arrays = embedded[chain if chain == OWN else without_cut(chain)]
+        row = {name: value for name, value in kept.items() if name != "affinity"}
+        row["steps"] = chain
+        if not arrays:
+            left_out.append((row, None))
             continue
+        graph = EmbeddedGraph.from_arrays(arrays)
         start = time.process_time()
-        affinity = fitted.affinity if chain == OWN else affinity_of(chain, fitted.coef, n_clusters)
-        made = time.process_time()
-        graph = embed_graph(affinity, n_clusters)
-        found = [graph.kmeans(seed) for seed in seeds]
-        cut = time.process_time()
-        of_chain = {
-            "steps": chain,
-            "steps_seconds": made - start,
-            "spectral_seconds": (cut - made) / len(seeds),
-            "connectivity": connectivity_of(affinity, true),
-            "selection_score": score_of(graph, found[0], n_clusters),
-        }
-        rows += [of_chain | {"seed": seed} for seed in seeds]
-        labels += found
-    return rows + left_out, labels
+        if chain != OWN and cut_of(chain) == "cluster-qr":
+            labels = [graph.cluster_qr()] * len(seeds)
+        else:
+            labels = [graph.kmeans(seed) for seed in seeds]
+        row["cut_seconds"] = (time.process_time() - start) / len(seeds)
+        row["selection_score"] = score_of(graph, labels[0], n_clusters)
+        found += [(row | {"seed": seed}, own) for seed, own in zip(seeds, labels, strict=True)]
+    return found + left_out
+
+
+def _with_held_out(
+    found: list[tuple[dict[str, Any], Array | None]], model: Any, new: Array
+) -> list[tuple[dict[str, Any], Array | None]]:
+    """The same with the labels of new points behind those of the fitted ones."""
+    fitted = [labels for _, labels in found if labels is not None]
+    others, seconds = held_out_labels(model, new, fitted)
+    joined = [np.concatenate(both) for both in zip(fitted, others, strict=True)]
+    ms = {"new_ms": 1000 * seconds / len(new)}
+    rows = [row for row, _ in found]
+    return [
+        *((row | ms, labels) for row, labels in zip(rows, joined, strict=False)),
+        *((row | ms, None) for row in rows[len(joined) :]),
+    ]
 
 
 def _by_labels(
-    refit: Callable[..., Fitted], fitted: Fitted, new: Array, seeds: list[int]
-) -> tuple[Rows, list[Array]]:
-    """Rows of each seed with the labels found, of the new points too."""
-    rows, labels = [], []
-    random = hasattr(fitted.model, "random_state")
+    case: _Case,
+    first: dict[str, Array],
+    model: Any,
+    new: Array,
+    fit_seed: int,
+    seeds: list[int],
+    keep: Keep,
+) -> list[tuple[dict[str, Any], Array | None]]:
+    """Rows of each seed with the labels found, of the new points too: a fit for each seed."""
+    found: list[tuple[dict[str, Any], Array | None]] = []
     for seed in seeds:
-        made = refit(random_state=seed) if random else fitted
+        models = [model]
+
+        def refit(seed: int = seed, models: list[Any] = models) -> list[Part]:
+            fitted = case.fit(seed)
+            models.append(fitted.model)
+            return [({}, {"labels": fitted.labels})]
+
+        again = bool(first["random"]) and seed != fit_seed
+        labels = keep(refit, seed=seed)[0][1]["labels"] if again else first["labels"]
         row: dict[str, Any] = {"steps": NO_STEPS, "seed": seed, "selection_score": np.nan}
-        found = made.labels
         if len(new):
-            (others,), seconds = held_out_labels(made.model, new, [found])
+            (others,), seconds = held_out_labels(models[-1], new, [labels])
             row["new_ms"] = 1000 * seconds / len(new)
-            found = np.concatenate([found, others])
-        rows.append(row)
-        labels.append(found)
-    return rows, labels
+            labels = np.concatenate([labels, others])
+        found.append((row, labels))
+    return found

@@ -21,10 +21,11 @@ from ...solvers import (
     svd_power_affinity,
     symmetric_affinity,
 )
-from ...solvers.clustering.spectral import spectral_labels_by_seed
+from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
+from ..results import Part
 from .splits import contents
-from .study import Options, Study, run_jobs
+from .study import Keep, Options, Study, run_jobs
 
 _ALPHA = 20.0
 _OPTIMUM, _ADMM, _CIRCULATED = "SSC optimum", "SSC ADMM, paper", "SSC ADMM, circulated"
@@ -129,20 +130,23 @@ def choose_trials(n_subjects: int, n_trials: int | None) -> list[list[int]]:
 
 
 def cluster_faces(
-    subjects: list[int], recipes: list[str], seeds: list[int], data_home: str | None
+    subjects: list[int],
+    recipes: list[str],
+    seeds: list[int],
+    data_home: str | None,
+    keep: Keep | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of one trial: each of the recipes, every seed of k-means on the same affinity."""
+    keep = keep or Keep()
     pixels, persons = _faces(data_home)
     inside = np.isin(persons, subjects)
     X, y = pixels[inside], persons[inside]
     rows = []
     for recipe in map(RECIPES.__getitem__, recipes):
-        start = time.process_time()
-        coef, gap = recipe.solve(X)
-        seconds = time.process_time() - start
-        affinity = recipe.affinity(coef, len(subjects))
-        labels = spectral_labels_by_seed(affinity, len(subjects), seeds)
-        for seed, found in zip(seeds, labels, strict=True):
+        ((solved, arrays),) = keep(partial(_embedded, recipe, X, len(subjects)), name=recipe.name)
+        graph = EmbeddedGraph.from_arrays(arrays)
+        for seed in seeds:
+            found = graph.kmeans(seed)
             rows.append(
                 {
                     "n_subjects": len(subjects),
@@ -152,11 +156,19 @@ def cluster_faces(
                     "tuned": recipe.tuned,
                     "seed": seed,
                     "error": 100 * (1 - clustering_accuracy(y, found)),
-                    "gap": gap,
-                    "seconds": seconds,
+                    **solved,
                 }
             )
     return rows
+
+
+def _embedded(recipe: Recipe, X: Array, n_subjects: int) -> list[Part]:
+    """Gap and seconds of a recipe, and the graph that it leads to."""
+    start = time.process_time()
+    coef, gap = recipe.solve(X)
+    seconds = time.process_time() - start
+    graph = embed_graph(recipe.affinity(coef, n_subjects), n_subjects)
+    return [({"gap": gap, "seconds": seconds}, graph.arrays())]
 
 
 def summarize_faces(table: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

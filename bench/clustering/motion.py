@@ -1,7 +1,7 @@
 """The study of motion segmentation: Hopkins 155 by the recipes of EQUATIONS 9.2, and by others."""
 
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from sklearn.utils import Bunch
 
 from ...datasets import fetch_hopkins155, make_union_of_subspaces
 from ...solvers import clustering_accuracy, spectral_labels
-from ...solvers.clustering.spectral import spectral_labels_by_seed
+from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
+from ..results import Part
 from .motion_figure import draw_motion_errors, draw_motions
 from .motion_recipes import RECIPES, Recipe
 from .splits import contents
-from .study import Options, Study, run_jobs
+from .study import Keep, Options, Study, run_jobs
 
 _GROUPS = {"2 motions": [2], "3 motions": [3], "all": [2, 3]}
 _REFERENCE = "SSC circulated 2F"
@@ -92,39 +93,59 @@ def _content(options: Options) -> dict[str, str | None]:
 
 
 def segment(
-    recipes: list[str], sequences: list[str], seeds: list[int], data_home: str | None
+    recipes: list[str],
+    sequences: list[str],
+    seeds: list[int],
+    data_home: str | None,
+    keep: Keep | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of some sequences by all recipes, one after another, so that times compare."""
+    keep = keep or Keep()
     rows = []
     for name in sequences:
         sequence = _sequence(name, data_home)
         for recipe in map(RECIPES.__getitem__, recipes):
-            _warm_up(recipe.name)
-            rows += _rows(recipe, sequence, seeds)
+            rows += _rows(recipe, sequence, seeds, keep)
     return rows
 
 
-def _rows(recipe: Recipe, sequence: Bunch, seeds: list[int]) -> list[dict[str, Any]]:
-    start, gap = time.process_time(), np.nan
+def _rows(recipe: Recipe, sequence: Bunch, seeds: list[int], keep: Keep) -> list[dict[str, Any]]:
+    kept = partial(keep, sequence=sequence.name, recipe=recipe.name)
     if recipe.labels:
-        found = [recipe.labels(sequence, seed) for seed in seeds]
-        seconds = (time.process_time() - start) / len(seeds)
+        runs = [kept(partial(_labelled, recipe, sequence, seed), seed=seed)[0] for seed in seeds]
+        found = [arrays["labels"] for _, arrays in runs]
+        cost = {"seconds": float(np.mean([row["seconds"] for row, _ in runs])), "gap": np.nan}
     else:
-        affinity, gap = recipe.affinity(sequence)  # type: ignore[misc]
-        seconds = time.process_time() - start
-        found = spectral_labels_by_seed(affinity, sequence.n_motions, seeds)
+        ((cost, arrays),) = kept(partial(_embedded, recipe, sequence))
+        graph = EmbeddedGraph.from_arrays(arrays)
+        found = [graph.kmeans(seed) for seed in seeds]
     about = {
         "recipe": recipe.name,
         "steps": recipe.steps,
         "sequence": sequence.name,
         "n_motions": sequence.n_motions,
-        "seconds": seconds,
-        "gap": gap,
+        **cost,
     }
     return [
         about | {"seed": seed, "error": 100 * (1 - clustering_accuracy(sequence.labels, labels))}
         for seed, labels in zip(seeds, found, strict=True)
     ]
+
+
+def _labelled(recipe: Recipe, sequence: Bunch, seed: int) -> list[Part]:
+    """Seconds and labels of a recipe without affinity."""
+    start = time.process_time()
+    labels = recipe.labels(sequence, seed)  # type: ignore[misc]
+    return [({"seconds": time.process_time() - start}, {"labels": labels})]
+
+
+def _embedded(recipe: Recipe, sequence: Bunch) -> list[Part]:
+    """Seconds up to the affinity of a recipe, its gap, and the graph."""
+    _warm_up(recipe.name)
+    start = time.process_time()
+    affinity, gap = recipe.affinity(sequence)  # type: ignore[misc]
+    cost = {"seconds": time.process_time() - start, "gap": gap}
+    return [(cost, embed_graph(affinity, sequence.n_motions).arrays())]
 
 
 def segmented_points(sequence: str, data_home: str | None) -> list[dict[str, Any]]:

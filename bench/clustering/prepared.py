@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...solvers.solution import Array
-from ..results import resume_array, source_hash
+from ..results import code, resume_parts
 from .features import features_of, is_costly
 from .problems import Problem, make_problem
 from .study import Job, Options, run_jobs
@@ -33,9 +33,10 @@ def prepared(
         return problem, features_of(features, problem)
     key = {
         "data": data, "trial": trial, "seed": seed, "data_home": data_home, "content": content,
-        "features": features, "source": source_hash(),
+        "features": features, **code(),
     }  # fmt: skip
-    return problem, resume_array(lambda: features_of(features, problem), key, _folder)
+    ((_, kept),) = resume_parts(lambda: [({}, {"X": features_of(features, problem)})], key, _folder)
+    return problem, kept["X"]
 
 
 def prepare(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:

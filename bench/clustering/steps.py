@@ -41,7 +41,8 @@ def affinity_of(chain: str, coef: Array | csr_array, n_clusters: int) -> Array |
     """Affinity by a chain of steps, such as ``"PP-1 mass=0.7, PP-2"``.
 
     Each step is a name, with parameters after it where they differ from the defaults. A chain
-    that ends in coefficients goes on with PP-2a. Sparse coefficients stay sparse, except in PP-3,
+    that ends in coefficients goes on with PP-2a. What cuts the graph, at its end, is left to
+    `cut_of`. Sparse coefficients stay sparse, except in PP-3,
     PP-4 and PP-5.
 
     Raises
@@ -66,18 +67,31 @@ def check_chain(chain: str) -> str:
     return chain
 
 
+def cut_of(chain: str) -> str:
+    """What cuts the graph into clusters: the last word of a chain, k-means unless said."""
+    last = chain.rpartition(",")[2].strip()
+    return last if last in CUTS else "k-means"
+
+
+def without_cut(chain: str) -> str:
+    """The steps of a chain that make the affinity."""
+    first, _, last = chain.rpartition(",")
+    return first if last.strip() in CUTS else chain
+
+
 def is_dense(chain: str) -> bool:
     """Whether a step needs every entry: such a chain is left out above `DENSE_ROWS` rows."""
-    return any(STEPS[word.split()[0]].dense for word in chain.split(","))
+    return any(STEPS[word.split()[0]].dense for word in without_cut(chain).split(","))
 
 
 def _parse(chain: str) -> list[Callable[..., Any]]:
     applied: list[Callable[..., Any]] = []
     final = False
-    for word in chain.split(","):
+    for word in without_cut(chain).split(","):
         name, *words = word.split() or [""]
         if name not in STEPS:
-            raise ValueError(f"steps: must be among {', '.join(STEPS)}; got {name!r}")
+            allowed = f"{', '.join(STEPS)}, and {' or '.join(CUTS)} behind them"
+            raise ValueError(f"steps: must be among {allowed}; got {name!r}")
         if final:
             raise ValueError(f"steps: nothing can follow an affinity, got {chain!r}")
         step = STEPS[name]
@@ -147,4 +161,8 @@ STEPS = {
         {"n": 3},
         final=True,
     ),
+}
+CUTS = {
+    "k-means": "at the end of a chain: k-means of the spectral embedding, the default",
+    "cluster-qr": "at the end of a chain: pivoted QR of the spectral embedding, without seeds",
 }

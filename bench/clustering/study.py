@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
-from ..results import resume_table, source_hash
+from ..results import Part, code, resume_parts, resume_table
 from ..speed.contest import threads
 
 Job = dict[str, Any]
@@ -56,6 +57,21 @@ class Study:
         return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
 
 
+@dataclass(frozen=True)
+class Keep:
+    """Keeps what a job costs before any seed of k-means comes in: whatever their number, once.
+
+    ``keep(make, **part)`` returns what ``make()`` returned when the job, or that part of it, first
+    ran. Without a directory nothing is kept.
+    """
+
+    job: Mapping[str, Any] = field(default_factory=dict)
+    directory: Path | None = None
+
+    def __call__(self, make: Callable[[], list[Part]], **part: Any) -> list[Part]:
+        return resume_parts(make, {**self.job, "part": part}, self.directory)
+
+
 class JobFailed(Exception):
     """A job whose failure is a result of its own: `rows` tell it.
 
@@ -79,11 +95,12 @@ def run_jobs(
 
     Jobs are what decides a result, in words and numbers that JSON can hold. They run in
     `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
-    that `options.directory` has from an earlier run of the same source is read instead. What a
-    process needs to know beyond a job, `setup` tells it first; `content` tells the data files that
-    the jobs read from others under the same names.
+    that `options.directory` has from an earlier run of the same source and versions is read
+    instead. The function of jobs with ``seeds`` also gets ``keep=``, a `Keep` that does not depend
+    on them. What a process needs to know beyond a job, `setup` tells it first; `content` tells the
+    data files that the jobs read from others under the same names.
     """
-    known = {"source": source_hash()} | ({"files": dict(content)} if content else {})
+    known = code() | ({"files": dict(content)} if content else {})
     tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
     tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
     if options.progress:
@@ -101,6 +118,9 @@ def _run(
     if setup:
         setup()
     key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
+    if "seeds" in job:
+        fit = {name: value for name, value in key.items() if name != "seeds"}
+        function = partial(function, keep=Keep(fit, directory and directory / "fits"))
     with threads(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
         try:

@@ -41,7 +41,8 @@ def cluster(
     features : sequence of str, optional
         None is ``["unit"]``: rows of unit norm.
     steps : sequence of str, optional
-        Chains of affinity steps, such as ``"PP-1 mass=0.7, PP-2"``; None takes each method's own.
+        Chains of affinity steps, such as ``"PP-1 mass=0.7, PP-2"``, which may end in
+        ``"cluster-qr"`` instead of k-means; None takes each method's own.
     seed : int, default=0
         First seed of k-means; also seeds generated data, subsets and fits.
     n_seeds : int, default=10
@@ -55,7 +56,8 @@ def cluster(
     data_home : str, optional
         The data root.
     directory : Path, optional
-        Folder that keeps finished jobs, which are read instead of run again.
+        Folder that keeps finished jobs, and fits whatever the number of seeds, which are read
+        instead of run again.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the jobs.
 

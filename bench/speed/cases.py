@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 
-from ..results import processor, provenance, resume_table, source_hash
+from ..results import code, processor, resume_table
 
 _T = TypeVar("_T")
 
@@ -56,9 +56,8 @@ def run_cases(
         "rounds": rounds,
         "n_jobs": n_jobs,
         "seed": seed,
-        "source": source_hash(),
-        "versions": provenance({})["versions"],
         "machine": processor(),
+        **code(),
     }
     tables = []
     for case in cases:

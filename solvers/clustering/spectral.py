@@ -1,6 +1,6 @@
 """From affinities to clusters: the spectral step and the number of clusters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
@@ -80,22 +80,6 @@ def spectral_labels(
     return graph.kmeans(random_state) if assign_labels == "kmeans" else graph.cluster_qr()
 
 
-def spectral_labels_by_seed(
-    affinity: ArrayLike | csr_array, n_clusters: int, seeds: Iterable[int]
-) -> list[Array]:
-    """`spectral_labels` by k-means with each of the `seeds`; the eigenvectors are computed once.
-
-    Returns the labels of each seed, in the order of `seeds`.
-
-    Raises
-    ------
-    ValueError
-        As `spectral_labels`.
-    """
-    graph = embed_graph(affinity, n_clusters)
-    return [graph.kmeans(seed) for seed in seeds]
-
-
 def eigengap_n_clusters(
     affinity: ArrayLike | csr_array, *, max_clusters: int = _MAX_CLUSTERS
 ) -> int:
@@ -144,6 +128,18 @@ class EmbeddedGraph:
     connected: Array
     embedding: Array | None
     part: Array
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Array]) -> "EmbeddedGraph":
+        """The graph that `arrays` describes."""
+        described = {"embedding": None} | arrays
+        return cls(**described | {"n_clusters": int(arrays["n_clusters"])})  # type: ignore[arg-type]
+
+    def arrays(self) -> dict[str, Array]:
+        """The graph as arrays, which can be stored."""
+        kept = {"n_clusters": np.array(self.n_clusters), "connected": self.connected}
+        kept |= {} if self.embedding is None else {"embedding": self.embedding}
+        return kept | {"part": self.part}
 
     def labels(self, cut: Callable[[Array], Array]) -> Array:
         """Labels of all points; ``cut(embedding)`` labels those of a graph that holds together."""

@@ -73,6 +73,21 @@ def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
     assert all(len(line) == len(headings) for line in lines)
 
 
+def test_more_seeds_take_the_fits_that_are_there(data_home, monkeypatch, tmp_path):
+    monkeypatch.setattr(faces, "_LITERATURE", ("LSR",))
+    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(2),))
+    study = faces_study(n_subjects=(2,))
+    options = Options(n_seeds=1, data_home=data_home, directory=tmp_path)
+    one = study.run(options)
+    spent = replace(RECIPES["LSR"], affinity=lambda coef, n_clusters: 1 / 0)
+    monkeypatch.setitem(RECIPES, "LSR", spent)
+    more = study.run(replace(options, n_seeds=3))
+    assert set(more.seed) == {0, 1, 2}
+    assert (more.seconds == one.seconds[0]).all()
+    with pytest.raises(ZeroDivisionError):
+        study.run(replace(options, directory=tmp_path / "others"))
+
+
 def test_an_admm_that_runs_on_joins_on_some_of_the_trials(data_home, monkeypatch):
     monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
     table = admm_study(n_subjects=(2,), n_trials=2).run(Options(n_seeds=1, data_home=data_home))

@@ -66,6 +66,26 @@ def test_finished_jobs_are_read_again(options, monkeypatch, tmp_path):
         study.run(replace(kept, seed=1))
 
 
+def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path):
+    known = ["LRSC 4n", "k-means 2F"]
+    study, kept = motion_study(known), replace(options, directory=tmp_path / "runs")
+    study.run(kept)
+    spent = replace(RECIPES["LRSC 4n"], affinity=lambda sequence: 1 / 0)
+    monkeypatch.setitem(RECIPES, "LRSC 4n", spent)
+    seeds = []
+
+    def labels(sequence, seed, own=RECIPES["k-means 2F"].labels):
+        seeds.append(seed)
+        return own(sequence, seed)
+
+    monkeypatch.setitem(RECIPES, "k-means 2F", replace(RECIPES["k-means 2F"], labels=labels))
+    more = study.run(replace(kept, n_seeds=3))
+    assert set(more.seed) == {3, 4, 5}
+    assert seeds == [5] * 4
+    with pytest.raises(ZeroDivisionError):
+        study.run(replace(kept, seed=0, directory=tmp_path / "others"))
+
+
 @pytest.mark.parametrize(
     "recipe", ["motion segmentation", "SSC circulated 2F", "LRR optimum 2F + 1"]
 )

@@ -116,9 +116,9 @@ def test_hdf5_and_idx_files_of_the_user(tmp_path):
     assert problem.n_clusters == 3
     before = content_of(name)
     labels = tmp_path / "my-labels-idx1-ubyte.gz"
-    labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-1] + b"\1"))
+    labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-1] + b"\2"))
     assert content_of(name) != before
-    assert_array_equal(make_problem(name).labels[-2:], [0, 1])
+    assert_array_equal(make_problem(name).labels[-2:], [0, 2])
 
 
 def test_parts_of_a_data_set_and_all_its_files_count(tmp_path):

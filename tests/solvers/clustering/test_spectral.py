@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.solvers import eigengap_n_clusters, spectral_labels
 from twinsolve.solvers.clustering import kmeans, spectral
-from twinsolve.solvers.clustering.spectral import leading_eigenvectors, spectral_labels_by_seed
+from twinsolve.solvers.clustering.spectral import EmbeddedGraph, embed_graph, leading_eigenvectors
 
 
 def planted(sizes, between=0.05, seed=0, density=1.0):
@@ -186,14 +186,18 @@ def test_cluster_qr_is_that_of_scikit_learn_and_needs_no_seed():
 
 
 @pytest.mark.parametrize("between", [0.0, 0.9])
-def test_labels_by_seed_are_those_of_each_seed(between):
+def test_an_embedded_graph_serves_all_seeds_and_survives_storage(between):
     A, _ = planted((20, 30, 25), between=between)
     seeds = (3, 0, 7)
-    expected = [spectral_labels(A, 3, random_state=seed) for seed in seeds]
-    found = spectral_labels_by_seed(A, 3, seeds)
-    assert [labels.tolist() for labels in found] == [labels.tolist() for labels in expected]
+    expected = [spectral_labels(A, 3, random_state=seed).tolist() for seed in seeds]
+    graph = embed_graph(A, 3)
+    stored = EmbeddedGraph.from_arrays(graph.arrays())
+    for found in (graph, stored):
+        assert [found.kmeans(seed).tolist() for seed in seeds] == expected
+        qr = spectral_labels(A, 3, assign_labels="cluster_qr")
+        assert found.cluster_qr().tolist() == qr.tolist()
     with pytest.raises(ValueError, match="n_clusters: must be at most"):
-        spectral_labels_by_seed(A, 76, seeds)
+        embed_graph(A, 76)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,9 @@ def test_a_graph_is_embedded_once_for_all_seeds_and_for_the_eigengap(monkeypatch
 
     monkeypatch.setattr(spectral, "leading_eigenvectors", counted)
     A, y = planted((20, 30, 25))
-    spectral_labels_by_seed(A, 3, range(4))
+    graph = embed_graph(A, 3)
+    for seed in range(4):
+        graph.kmeans(seed)
     assert calls == [3]
     assert adjusted_rand_score(y, spectral_labels(A, None, random_state=0)) == 1
     assert calls == [3, 11]
