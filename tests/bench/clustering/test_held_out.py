@@ -67,7 +67,7 @@ def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch
             )
             table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
             prepared.prepared.cache_clear()
-        assert len(list((tmp_path / "runs" / "features").glob("*.npy"))) == 1
+        assert len(list((tmp_path / "runs" / "features").glob("*.npz"))) == 1
         assert made.count(features) == count
     prepared.keep_features_in(None)
     assert set(table.n_features) == {64}
