@@ -79,6 +79,7 @@ class Plain:
 def folder(tmp_path, monkeypatch):
     """A present folder with a module of the user's methods and a file of points."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_methods.py").write_text(OWN)
     rng = np.random.default_rng(0)
     X = np.kron(np.eye(2), np.ones((10, 3))) + 0.1 * rng.standard_normal((20, 6))
