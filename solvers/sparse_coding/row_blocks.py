@@ -1,12 +1,13 @@
 """Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
 
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
+from functools import cache
+from hashlib import sha256
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import joblib
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from ..solution import Array
+from . import active_set, row_pool, selection, slots
 from .row_pool import Codes, solve_block
 from .slots import Problem
 
@@ -24,6 +26,7 @@ _threads = ThreadpoolController()  # once: looking the libraries up takes millis
 _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
 # Blocks depend on the number of rows alone: the answer must not depend on who computes them.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
+_SEAL = sha256().digest_size  # bytes in front of a block that is kept
 
 
 class Atoms:
@@ -72,7 +75,8 @@ def solve_rows(
     """Codes of the rows of Y in the atoms, with ``c_ij = 0`` for ``j = own[i]``.
 
     The search begins at the codes `start`. `progress` wraps the iteration over the blocks. Finished
-    blocks are kept in `directory`, and read if they are those of the same problem.
+    blocks are kept in `directory`. One is read if it is undamaged, of the same rows, and of the
+    same problem, start, options and code of this solver; else these rows are solved anew.
     """
     Y = np.ascontiguousarray(Y, dtype=np.float64)
     n, m = len(Y), len(atoms.rows)
@@ -99,8 +103,7 @@ def solve_rows(
     bounds = _bounds(n)
     folder = None
     if directory is not None:
-        rule = (options, tol, max_rounds, bounds, version("twinsolve"))
-        folder = Path(directory) / joblib.hash((Y, atoms.rows, lam, l1_ratio, own, rule))
+        folder = Path(directory) / _key(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
     found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
     tasks = (
@@ -144,22 +147,46 @@ def _read_only(array: Array) -> Array:
     return view
 
 
+def _key(arrays: dict[str, Array], *rule: Any) -> str:
+    """Name of a solve: of all that its blocks depend on, and of the code that finds them."""
+    given = {name: array for name, array in arrays.items() if name not in ("atoms32", "gram")}
+    stored = arrays["gram"].size > 0
+    return str(joblib.hash((given, stored, rule, _code())))
+
+
+@cache
+def _code() -> str:
+    files = [Path(str(module.__file__)) for module in (active_set, row_pool, selection, slots)]
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _seal(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
+    """Digest of a block together with the solve and the rows that it belongs to."""
+    return sha256(f"{folder.name} {rows} ".encode() + block).digest()
+
+
 def _read(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
-    """None for a block that is not there, or damaged: it is solved anew."""
-    if folder is None:
+    """None for a block that is not there, damaged, or of another solve or other rows."""
+    if folder is None or not (path := folder / f"{rows[0]}.block").is_file():
         return None
-    try:
-        with np.load(folder / f"{rows[0]}.npz") as arrays:
-            return Codes(**arrays)
-    except (OSError, EOFError, ValueError, TypeError, BadZipFile):
+    content = path.read_bytes()
+    seal, block = content[:_SEAL], content[_SEAL:]
+    if seal != _seal(folder, rows, block):
         return None
+    with np.load(BytesIO(block)) as arrays:
+        return Codes(**arrays)
 
 
 def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
-    if folder is not None:
-        with NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as unfinished:
-            np.savez(unfinished, **codes._asdict())
-        Path(unfinished.name).replace(folder / f"{rows[0]}.npz")
+    """Whole or not at all: under another name first."""
+    if folder is None:
+        return
+    buffer = BytesIO()
+    np.savez(buffer, **codes._asdict())
+    block = buffer.getvalue()
+    with NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as unfinished:
+        unfinished.write(_seal(folder, rows, block) + block)
+    Path(unfinished.name).replace(folder / f"{rows[0]}.block")
 
 
 def _join(blocks: list[Codes], m: int) -> Rows:

@@ -2,6 +2,7 @@ import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import (
@@ -135,9 +136,114 @@ def test_passes_count_products_with_all_atoms(X, monkeypatch):
     assert_array_equal(solution.n_passes, 1)
 
 
-def test_a_damaged_block_is_solved_anew(X, serial, tmp_path):
+@pytest.fixture
+def solved(monkeypatch):
+    """The row ranges of the blocks that are solved, not read."""
+    rows, solve = [], row_blocks.solve_block
+
+    def watch(start, stop, *rest):
+        rows.append((start, stop))
+        return solve(start, stop, *rest)
+
+    monkeypatch.setattr(row_blocks, "solve_block", watch)
+    return rows
+
+
+def _blocks(directory):
+    return sorted(directory.glob("*/*.block"), key=lambda path: int(path.stem))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 40, 1000, -1])
+def test_a_truncated_block_is_solved_anew(X, serial, tmp_path, solved, keep):
     sparse_self_expression(X, lam=0.05, directory=tmp_path)
-    (damaged, *_) = sorted(tmp_path.glob("*/*.npz"))
-    damaged.write_bytes(b"half a block")
+    block = _blocks(tmp_path)[1]
+    block.write_bytes(block.read_bytes()[:keep])
+    solved.clear()
     _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path), serial)
+    assert solved == [(130, 260)]
+    sparse_self_expression(X, lam=0.05, directory=tmp_path)
+    assert len(solved) == 1, "and is then whole"
     assert not list(tmp_path.glob("*/*.part"))
+
+
+def test_a_block_with_any_bit_flipped_is_solved_anew(X, serial, tmp_path, solved):
+    sparse_self_expression(X, lam=0.05, directory=tmp_path)
+    block = _blocks(tmp_path)[0]
+    whole = block.read_bytes()
+    solved.clear()
+    places = np.random.default_rng(0).choice(len(whole), 20, replace=False).tolist()
+    for place in [0, len(whole) - 1, *places]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        block.write_bytes(damaged)
+        _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path), serial)
+    assert solved == [(0, 130)] * 22
+
+
+def test_blocks_of_another_solve_or_of_other_rows_are_never_mixed_in(X, serial, tmp_path, solved):
+    """Whatever stands under the name of a block of this solve."""
+    sparse_self_expression(X, lam=0.06, directory=tmp_path / "other")
+    sparse_self_expression(X, lam=0.05, directory=tmp_path / "own")
+    own = _blocks(tmp_path / "own")
+    for place, source in zip(own, _blocks(tmp_path / "other"), strict=True):
+        place.write_bytes(source.read_bytes())
+    solved.clear()
+    _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path / "own"), serial)
+    assert sorted(solved) == [(0, 130), (130, 260), (260, 390)]
+    own[0].write_bytes(own[2].read_bytes())
+    solved.clear()
+    _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path / "own"), serial)
+    assert solved == [(0, 130)]
+
+
+def test_all_that_an_answer_depends_on_makes_another_solve(X, tmp_path, solved, monkeypatch):
+    Y, D = X[:40], X[40:90]
+    plain = {"tol": 1e-6, "max_rounds": 100, "lam": np.full(40, 0.05)}
+    atoms = row_blocks.Atoms(D)
+
+    def solve(Y=Y, atoms=atoms, **changed):
+        solved.clear()
+        row_blocks.solve_rows(Y, atoms, directory=tmp_path, **plain | changed)
+        return len(solved)
+
+    assert solve() == 1
+    assert solve() == 0
+    moved = Y.copy()
+    moved[3, 2] = np.nextafter(moved[3, 2], 1)
+    for changed in (
+        {"Y": moved},
+        {"atoms": row_blocks.Atoms(D[::-1])},
+        {"lam": np.full(40, 0.05 + 1e-16)},
+        {"l1_ratio": 0.9},
+        {"nonneg": True},
+        {"own": np.arange(40)},
+        {"tol": 1e-7},
+        {"max_rounds": 99},
+        {"start": csr_array(np.eye(40, 50))},
+    ):
+        assert solve(**changed) == 1, changed
+        assert solve(**changed) == 0, changed
+    monkeypatch.setattr(row_blocks, "_code", lambda: "another version of the solver")
+    assert solve() == 1
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_whenever_it_is_interrupted_the_answer_is_that_of_one_run(X, tmp_path, affine):
+    class Stop(Exception):
+        pass
+
+    alone = sparse_self_expression(X, lam=0.3, affine=affine, tol=1e-4)
+    call = {"lam": 0.3, "affine": affine, "tol": 1e-4, "directory": tmp_path}
+    for allowed in (0, 1, 2):
+        seen = []
+
+        def progress(blocks, total, allowed=allowed, seen=seen):
+            for block in blocks:
+                if len(seen) == allowed:
+                    raise Stop
+                seen.append(block)
+                yield block
+
+        with pytest.raises(Stop):
+            sparse_self_expression(X, progress=progress, **call)
+    _assert_equal(sparse_self_expression(X, **call), alone)
