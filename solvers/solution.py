@@ -3,6 +3,7 @@
 import math
 import numbers
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ Array = np.ndarray
 class Solution:
     """Answer of a solver together with the certificate of its quality.
 
-    Where the rows of the problem decouple, every field but `history` has one entry a row.
+    Where the rows of the problem decouple, every array but `history` has one entry a row. Solvers
+    make one by `certified`, so that objective, gap and dual are those of `coef` as it stands here,
+    in its dtype, computed in float64.
 
     Attributes
     ----------
@@ -28,15 +31,19 @@ class Solution:
     objective : ndarray of shape (n_rows,)
         Primal objective at `coef`, on the scale printed in the solver's docstring.
     gap : ndarray of shape (n_rows,)
-        ``(objective - dual objective) / |x_i|^2``, computed in float64 from the definition and not
-        from the algorithm's stopping rule: an upper bound on the relative suboptimality. Zero rows
-        have gap 0.
+        ``(objective - dual objective) / |x_i|^2``, or what the solver's docstring says, from the
+        definition and not from the algorithm's stopping rule: an upper bound on the relative
+        suboptimality. Where constraints bind it is no smaller than their relative violation.
+        Zero rows have gap 0; infinity certifies nothing.
     dual : ndarray of shape (n_rows, n_features)
         The feasible dual point that proves `gap`.
     n_iter : ndarray of shape (n_rows,)
         Iterations spent.
-    converged : ndarray of bool of shape (n_rows,)
-        Whether `gap` is at or under the requested tolerance.
+    tol : float
+        The requested tolerance.
+    message : str
+        In words: the rule that ended an iteration which has one of its own, whether every gap is
+        at or under `tol`, and what to turn if not.
     history : dict of str to ndarray, optional
         Quantities recorded along the iterations, where the solver was asked for them.
     n_passes : ndarray of shape (n_rows,), optional
@@ -48,9 +55,71 @@ class Solution:
     gap: Array
     dual: Array
     n_iter: Array
-    converged: Array
+    tol: float
+    message: str
     history: dict[str, Array] | None = None
     n_passes: Array | None = None
+
+    @property
+    def converged(self) -> Array:
+        """Whether `gap` is at or under `tol`, and nothing else; an array of bool."""
+        return np.asarray(self.gap <= self.tol)
+
+
+Certify = Callable[[Any], tuple[Any, Any, Any]]
+
+
+def certified(
+    coef: Any,
+    certify: Certify,
+    *,
+    dtype: Any,
+    tol: float,
+    n_iter: Any,
+    cure: str = "increase max_iter, lam or tol",
+    ended: str = "",
+    unit: str = "row",
+    history: dict[str, Array] | None = None,
+    n_passes: Array | None = None,
+) -> Solution:
+    """Solution that holds `coef` in `dtype`, certified as what it then is.
+
+    `certify` takes those coefficients in float64 and returns objective, gap and dual point. If they
+    miss `tol` by their rounding alone, the message names the dtype; else it ends with `cure`.
+    """
+    kept = coef.astype(dtype, copy=False)
+    objective, gap, dual = certify(kept.astype(np.float64, copy=False))
+    gap = np.where(np.isnan(gap), np.inf, gap)
+    missed = gap > tol
+    cures = cure
+    if missed.any() and kept.dtype != coef.dtype:
+        rounded = missed & (certify(coef)[1] <= tol)
+        advice = f"their rounding to {kept.dtype} is in the way: pass float64 data, or increase tol"
+        if rounded.any():
+            cures = advice if (rounded == missed).all() else f"{cure}; of {rounded.sum()}, {advice}"
+    message = ended + "; " if ended else ""
+    if not missed.any():
+        message += f"the relative gap is at most tol={tol:.3g}"
+    elif gap.ndim:
+        message += (
+            f"{missed.sum()} of {gap.size} {unit}s did not reach the relative gap tol={tol:.3g} "
+            f"(worst {gap.max():.3g}); {cures}"
+        )
+    else:
+        message += f"the relative gap is {gap:.3g}, not tol={tol:.3g}; {cures}"
+    counts = np.broadcast_to(n_iter, gap.shape).copy()
+    return Solution(kept, np.asarray(objective), gap, dual, counts, tol, message, history, n_passes)
+
+
+def aim(tol: float, dtype: Any) -> float:
+    """Gap to iterate to: where the answer is rounded to float32 that takes most of `tol`."""
+    return tol if dtype == np.float64 else 0.1 * tol
+
+
+def warn_unless_converged(solution: Solution) -> None:
+    """Warn the caller of the public function that calls this one, with the solution's message."""
+    if not solution.converged.all():
+        warnings.warn(solution.message, ConvergenceWarning, stacklevel=3)
 
 
 def check_matrix(
@@ -224,16 +293,3 @@ def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     if not (values > 0).all():
         raise ValueError(f"lam: must be finite and > 0, got {lam!r}")
     return values
-
-
-def warn_unless_converged(
-    gap: Array, tol: float, cure: str = "increase max_iter, lam or tol"
-) -> None:
-    """Warn the caller of the public function that calls this one."""
-    if (missed := int((gap > tol).sum())) > 0:
-        warnings.warn(
-            f"{missed} of {len(gap)} rows did not reach the relative duality gap tol={tol:.3g} "
-            f"(worst {gap.max():.3g}); {cure}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )

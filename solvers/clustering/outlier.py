@@ -101,7 +101,7 @@ class OutlierSubspaceClustering(SubspaceClustering):
             zero_diagonal=False,
             n_jobs=self.n_jobs,
         )
-        warn_unless_converged(solution.gap, self.tol)
+        warn_unless_converged(solution)
         return solution.coef
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:

@@ -11,8 +11,8 @@ from scipy.sparse.linalg import expm_multiply
 from scipy.special import exprel
 from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, Solution, check_integer, check_positive
-from .problem import TOL, Problem, check_problem
+from ..solution import Array, Solution, certified, check_integer, check_positive
+from .problem import Problem, check_problem, default_tol, record
 from .weights import not_callable
 
 _SMALL = 500
@@ -58,7 +58,7 @@ def gradient_flow(
     Returns
     -------
     Solution
-        As of `minimize_energy`; `converged` says whether `gap` is at most 1e-8.
+        As of `minimize_energy`, with its default `tol`.
 
     Raises
     ------
@@ -92,9 +92,17 @@ def gradient_flow(
         u = u - length * problem.gradient(u)
         if history:
             trajectory.append(u)
-    recorded = _record(problem, trajectory) if history else None
-    counts = np.full(u.shape[1], n_iter)
-    solution, _ = problem.solution(u, dtype, counts, TOL, recorded)
+    solution = certified(
+        u,
+        problem.certify,
+        dtype=dtype,
+        tol=default_tol(None, dtype),
+        n_iter=n_iter,
+        cure="increase n_iter, or take `minimize_energy`",
+        ended=f"the {n_iter} steps asked for were taken",
+        unit="column",
+        history=record(problem.certify, trajectory) if history else None,
+    )
     before = problem.objective(problem.f, weights.laplacian(problem.f))
     if not (solution.objective <= before + _slack(problem)).all():
         warnings.warn(
@@ -184,12 +192,3 @@ def _move_by_products(problem: Problem, time: float) -> Array:
     blocks = [[_hessian(problem), drive], [None, csr_array((n_features, n_features))]]
     start = np.vstack([np.zeros((n_tokens, n_features)), np.eye(n_features)])
     return np.asarray(expm_multiply(-time * block_array(blocks).tocsr(), start)[:n_tokens])
-
-
-def _record(problem: Problem, trajectory: list[Array]) -> dict[str, Array]:
-    states = [problem.solution(u, u.dtype, np.zeros(0), TOL)[0] for u in trajectory]
-    return {
-        "coef": np.stack(trajectory),
-        "objective": np.stack([state.objective for state in states]),
-        "gap": np.stack([state.gap for state in states]),
-    }

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from ..solution import Array, Solution, check_integer, check_positive
-from .problem import TOL, Problem, check_problem, reciprocal, warn_unless_converged
+from ..solution import Array, Solution, certified, check_integer, warn_unless_converged
+from .problem import MORE, ROUNDING, Problem, check_problem, default_tol, reciprocal
 
 
 def minimize_energy(
@@ -16,7 +16,7 @@ def minimize_energy(
     *,
     lam: float,
     fidelity: str = "constant",
-    tol: float = TOL,
+    tol: float | None = None,
     max_iter: int = 1000,
 ) -> Solution:
     """Minimise the regularised energy: denoise the tokens f along the weights K.
@@ -47,8 +47,9 @@ def minimize_energy(
     fidelity : {"constant", "degree"}, default="constant"
         A token without neighbours has ``u_i = f_i``; with "degree" the energy does not depend on
         it, and this is a choice.
-    tol : float, default=1e-8
-        Largest certified relative error `gap` of any token.
+    tol : float, optional
+        Largest certified relative error `gap` of any token. None is 1e-8, and 1e-5 where the answer
+        is float32, whose rounding the gap counts.
     max_iter : int, default=1000
         Largest number of conjugate-gradient iterations; a dense K is factored if they fail.
 
@@ -56,16 +57,17 @@ def minimize_energy(
     -------
     Solution
         `coef` is u, of the shape of f, float32 if f and K are. A column has `objective`, its
-        energy, and `gap`, certified in float64 before `coef` is rounded::
+        energy, and `gap`, certified in float64::
 
-            |u - u*|_inf / |f|_inf  <=  gap = max_i |grad E(u)_i / w_i| / |f|_inf
+            |u - u*|_inf / s  <=  gap = max_i |grad E(u)_i / w_i| / s,    s = (max f - min f) / 2
 
-        with the fidelity's weights w. A bound on the rounding errors of the gradient is added: of a
-        stored K it is tiny, as the gradient is summed from differences ``K_ij (u_i - u_j)``; of a
-        function it is ``n_tokens eps`` times ``d_i |u_i - mean(u)|``, and large where one weight
-        dwarfs the others. As E is quadratic this proves the energy too: with `dual`
-        ``y = grad J(u)`` the duality gap is ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most
-        ``gap^2 |f|_inf^2 sum_i w_i / 2``. `n_iter` counts conjugate-gradient iterations.
+        with the fidelity's weights w; s is ``|f|_inf`` where f is constant up to rounding. A bound
+        on the rounding errors of the gradient is added: of a stored K it is tiny, as the gradient
+        is summed from differences ``K_ij (u_i - u_j)``; of a function it is ``n_tokens eps`` times
+        ``d_i |u_i - mean(u)|``, and large where one weight dwarfs the others. As E is quadratic
+        this proves the energy too: with `dual` ``y = grad J(u)`` the duality gap is
+        ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most ``gap^2 s^2 sum_i w_i / 2``. `n_iter`
+        counts conjugate-gradient iterations.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def minimize_energy(
            [3.]])
     """
     problem, dtype = check_problem(f, K, lam, fidelity)
-    tol = check_positive(tol, "tol")
+    tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     dense = isinstance(problem.weights.matrix, np.ndarray)
     allowed = min(max_iter, _worthwhile(*problem.f.shape)) if dense else max_iter
@@ -102,9 +104,17 @@ def minimize_energy(
         _, gradient, gap, _ = problem.certificate(u)
         if (gap > tol).any():
             u += _factored_step(problem, -gradient)
-    solution, floor = problem.solution(u, dtype, n_iter, tol)
-    exhausted = (n_iter >= max_iter) & (floor <= tol) & (not dense)
-    warn_unless_converged(solution.gap, tol, exhausted)
+    more = (n_iter >= max_iter).any() and not dense and (problem.certificate(u)[3] <= tol).all()
+    solution = certified(
+        u,
+        problem.certify,
+        dtype=dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure=MORE if more else ROUNDING,
+        unit="column",
+    )
+    warn_unless_converged(solution)
     return solution
 
 

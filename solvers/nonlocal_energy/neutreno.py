@@ -5,10 +5,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Solution, check_integer, check_lam, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    certified,
+    check_integer,
+    check_lam,
+    check_matrix,
+    warn_unless_converged,
+)
 from .convergence import warn_if_diverging
 from .differences import EPS
-from .problem import TOL, check_size, relative_error, warn_unless_converged
+from .problem import MORE, ROUNDING, check_size, default_tol, record, relative_error
 from .weights import Transitions, check_transitions, common_dtype
 
 
@@ -55,7 +63,7 @@ def neutreno_iteration(
     Returns
     -------
     Solution
-        As of `neutreno_fixed_point`; `converged` says whether `gap` is at most 1e-8.
+        As of `neutreno_fixed_point`, with its default `tol`.
 
     Raises
     ------
@@ -96,8 +104,17 @@ def neutreno_iteration(
             u = u + step * problem.residual(u)
             if history:
                 trajectory.append(u)
-        recorded = _record(problem, trajectory) if history else None
-        return problem.solution(u, dtype, n_iter, TOL, recorded)[0]
+        return certified(
+            u,
+            problem.certify,
+            dtype=dtype,
+            tol=default_tol(None, dtype),
+            n_iter=n_iter,
+            cure="increase n_iter, or take `neutreno_fixed_point`",
+            ended=f"the {n_iter} iterations asked for were run",
+            unit="column",
+            history=record(problem.certify, trajectory) if history else None,
+        )
 
 
 def neutreno_fixed_point(
@@ -105,7 +122,7 @@ def neutreno_fixed_point(
     A: Any,
     *,
     lam: float | ArrayLike,
-    tol: float = TOL,
+    tol: float | None = None,
     max_iter: int = 1000,
 ) -> Solution:
     """Fixed point of the NeuTRENO iteration, for any attention matrix: the layer at infinite depth.
@@ -126,8 +143,9 @@ def neutreno_fixed_point(
         As in `neutreno_iteration`.
     lam : float or array-like of shape (n_tokens,)
         Weight > 0, one in all or one a token.
-    tol : float, default=1e-8
-        Largest certified relative error `gap`. The safe iteration needs about
+    tol : float, optional
+        Largest certified relative error `gap`. None is 1e-8, and 1e-5 where the answer is float32,
+        whose rounding the gap counts. The safe iteration needs about
         ``log(1 / tol) / log(1 + lam)`` steps.
     max_iter : int, default=1000
         Largest number of iterations.
@@ -137,10 +155,11 @@ def neutreno_fixed_point(
     Solution
         `coef` is u, of the shape of f, float32 if f is and A is or is a function. With the residual
         ``r = A u + lam (f - u) - u`` in `dual`, a column has `objective` ``max_i |r_i|`` (without
-        symmetry there is no energy) and `gap` ``max_i |r_i / lam_i| / max_i |f_i|``: the largest
-        error of u over the largest entry of f is at most that, as the inverse has positive entries
-        and row sums ``1 / lam``. Of a function A the row sums may miss 1: ``lam_i`` is replaced by
-        ``1 + lam_i - sum_j A_ij`` in the gap. A bound on the rounding errors of r is added to it.
+        symmetry there is no energy) and `gap` ``max_i |r_i / lam_i|`` over half the range of f:
+        the largest error of u over that is at most the gap, as the inverse has positive entries and
+        row sums ``1 / lam``. Of a function A the row sums may miss 1: ``lam_i`` is replaced by
+        ``1 + lam_i - sum_j A_ij`` in the gap, and half the range by the largest entry of f, as a
+        shift then matters. A bound on the rounding errors of r is added to it.
 
     Raises
     ------
@@ -165,7 +184,7 @@ def neutreno_fixed_point(
            [3.]])
     """
     problem, dtype = _check(f, A, lam)
-    tol = check_positive(tol, "tol")
+    tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     u, n_iter = problem.f, 0
     if factored := problem.favours_factor(tol):
@@ -175,9 +194,16 @@ def neutreno_fixed_point(
         while n_iter < max_iter and (problem.gap(residual) > tol / 2).any():
             u = u + residual / (1 + problem.lam)
             residual, n_iter = problem.residual(u), n_iter + 1
-    solution, floor = problem.solution(u, dtype, n_iter, tol)
-    exhausted = (floor <= tol) & (not factored) & (n_iter >= max_iter)
-    warn_unless_converged(solution.gap, tol, exhausted)
+    solution = certified(
+        u,
+        problem.certify,
+        dtype=dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure=MORE if n_iter >= max_iter and not factored else ROUNDING,
+        unit="column",
+    )
+    warn_unless_converged(solution)
     return solution
 
 
@@ -190,31 +216,26 @@ class _Problem(NamedTuple):
         return self.transitions.product(u) + self.lam * (self.f - u) - u
 
     def gap(self, residual: Array) -> Array:
+        excess, f = self.transitions.excess, self.f
+        if excess.any():
+            f = np.vstack([f, -f])
         with np.errstate(over="ignore"):
-            return relative_error(residual / (self.lam - self.transitions.excess), self.f)
+            return relative_error(residual / (self.lam - excess), f)
 
-    def certificate(self, u: Array) -> tuple[Array, Array, Array]:
-        """Residual, gap, and the part of the gap that covers rounding errors."""
+    def certify(self, u: Array) -> tuple[Array, Array, Array]:
+        """Objective, gap, which covers rounding errors, and residual, for `certified`."""
         change, rounding = self.transitions.certified_change(u)
         pull = self.lam * (self.f - u)
         residual = change + pull
         rounding += 2 * EPS * (np.abs(change) + np.abs(pull))
-        return residual, self.gap(np.abs(residual) + rounding), self.gap(rounding)
+        gap = self.gap(np.abs(residual) + rounding)
+        return np.abs(residual).max(axis=0), gap, residual
 
     def favours_factor(self, tol: float) -> bool:
         """Whether LU costs less than the safe iteration, whose products wait for memory."""
         n_iter = float(np.log(2 / tol)) / float(np.log1p(self.lam.min()))
         dense = isinstance(self.transitions.matrix, np.ndarray)
         return dense and bool(len(self.f) < 3 * n_iter * max(16, self.f.shape[1]))
-
-    def solution(
-        self, u: Array, dtype: Any, n_iter: int, tol: float, history: dict | None = None
-    ) -> tuple[Solution, Array]:
-        """Return the solution at u, and the part of its gap that covers rounding errors."""
-        residual, gap, floor = self.certificate(u)
-        objective, counts = np.abs(residual).max(axis=0), np.full(u.shape[1], n_iter)
-        coef = u.astype(dtype, copy=False)
-        return Solution(coef, objective, gap, residual, counts, gap <= tol, history), floor
 
 
 def _check(f: ArrayLike, A: Any, lam: float | ArrayLike) -> tuple[_Problem, Any]:
@@ -236,12 +257,3 @@ def _factored(problem: _Problem) -> Array:
         return np.linalg.solve(matrix, problem.lam * problem.f)
     except np.linalg.LinAlgError:  # lam is below the rounding errors of 1; the gap says so
         return problem.f
-
-
-def _record(problem: _Problem, trajectory: list[Array]) -> dict[str, Array]:
-    states = [problem.solution(u, u.dtype, 0, TOL)[0] for u in trajectory]
-    return {
-        "coef": np.stack(trajectory),
-        "objective": np.stack([state.objective for state in states]),
-        "gap": np.stack([state.gap for state in states]),
-    }

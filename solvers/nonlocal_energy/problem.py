@@ -1,18 +1,17 @@
 """The energy as a problem to be solved: its checks, its gradient and its certificate."""
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, Solution, check_matrix, check_positive
+from ..solution import Array, Certify, check_matrix, check_positive, rounding_error
 from .differences import EPS
 from .weights import Weights, check_weights, common_dtype
 
-TOL = 1e-8
 FIDELITIES = ("constant", "degree")
+MORE = "increase max_iter, lam or tol"
+ROUNDING = "rounding errors limit it: increase lam or tol"
 
 
 class Problem(NamedTuple):
@@ -26,7 +25,7 @@ class Problem(NamedTuple):
         return self.weights.laplacian(u) + self.fidelity * (u - self.f)
 
     def gap(self, gradient: Array) -> Array:
-        """Certified relative error ``max_i |gradient_i / fidelity_i| / max_i |f_i|``, by column.
+        """Certified error ``max_i |gradient_i / fidelity_i|`` over half the range of f, by column.
 
         The Hessian H has no positive entries off its diagonal and ``H 1 = fidelity``, so that
         ``H^-1 >= 0`` and ``|u - u*| <= H^-1 |gradient| <= max_i |gradient_i / fidelity_i|``.
@@ -38,13 +37,10 @@ class Problem(NamedTuple):
         doubled = (u - u.mean(axis=0)) * dual + difference * (difference * self.fidelity)
         return doubled.sum(axis=0) / 2
 
-    def solution(
-        self, u: Array, dtype: Any, n_iter: Array, tol: float, history: dict | None = None
-    ) -> tuple[Solution, Array]:
-        """Return the solution at u, and the part of its gap that covers rounding errors."""
-        dual, _, gap, floor = self.certificate(u)
-        coef, objective = u.astype(dtype, copy=False), self.objective(u, dual)
-        return Solution(coef, objective, gap, dual, n_iter, gap <= tol, history), floor
+    def certify(self, u: Array) -> tuple[Array, Array, Array]:
+        """Objective, gap and dual point, for `certified`."""
+        dual, _, gap, _ = self.certificate(u)
+        return self.objective(u, dual), gap, dual
 
     def certificate(self, u: Array) -> tuple[Array, Array, Array, Array]:
         """Gradients of J and E, the gap, and the part of it that covers rounding errors."""
@@ -77,11 +73,21 @@ def check_size(f: Array, weight: float) -> None:
 
 
 def relative_error(error: Array, f: Array) -> Array:
-    """Largest error over the largest entry of f, in each column; 0 where f is 0."""
-    largest = np.abs(f).max(axis=0)
-    return np.divide(
-        np.abs(error).max(axis=0), largest, out=np.zeros_like(largest), where=largest > 0
-    )
+    """Largest error over half the range of f, in each column: no shift changes it.
+
+    Over its largest entry where f is constant up to rounding; 0 where both are 0.
+    """
+    largest, error = np.abs(f).max(axis=0), np.abs(error).max(axis=0)
+    size = np.ptp(f, axis=0) / 2
+    size = np.where(size > rounding_error(np.float64) * largest, size, largest)
+    return np.divide(error, size, out=np.where(error > 0, np.inf, 0.0), where=size > 0)
+
+
+def default_tol(tol: float | None, dtype: Any) -> float:
+    """The tolerance if given, else one that rounding to `dtype` leaves within reach."""
+    if tol is None:
+        return 1e-8 if dtype == np.float64 else 1e-5
+    return check_positive(tol, "tol")
 
 
 def reciprocal(x: Array) -> Array:
@@ -89,22 +95,7 @@ def reciprocal(x: Array) -> Array:
     return np.divide(1, x, out=np.zeros_like(x), where=x > 0)
 
 
-def warn_unless_converged(gap: Array, tol: float, exhausted: Array) -> None:
-    """Warn the caller of the public function that calls this one.
-
-    More iterations are advised if a column that missed `tol` is `exhausted`: it used up those that
-    were allowed, and rounding errors do not stand in its way.
-    """
-    missed = ~(gap <= tol)
-    if not missed.any():
-        return
-    more = (missed & exhausted).any()
-    cure = (
-        "increase max_iter, lam or tol" if more else "rounding errors limit it: increase lam or tol"
-    )
-    warnings.warn(
-        f"{missed.sum()} of {len(gap)} columns did not reach the certified relative error "
-        f"tol={tol:.3g} (worst {gap.max():.3g}); {cure}",
-        ConvergenceWarning,
-        stacklevel=3,
-    )
+def record(certify: Certify, trajectory: list[Array]) -> dict[str, Array]:
+    """The states u_0 to u_n of a run with their certificates."""
+    objective, gap, _ = zip(*map(certify, trajectory), strict=True)
+    return {"coef": np.stack(trajectory), "objective": np.stack(objective), "gap": np.stack(gap)}

@@ -4,7 +4,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from ..solution import Array, Solution, check_integer, check_lam, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    certified,
+    check_integer,
+    check_lam,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
 from ..sparse_coding.problem import certify
 from .constrained import certify_affine
 
@@ -45,14 +54,19 @@ def admm_self_expression(
     circulated : bool, default=False
         The circulated form instead of the paper's.
     tol : float, default=2e-4
+        Of the stopping rule.
     max_iter : int, default=200
 
     Returns
     -------
     Solution
         `coef` is a dense array whose diagonal is exactly zero. `gap` and `objective` are those of
-        `sparse_self_expression`, with rows first divided by their sums where affine (infinite where
-        a sum is not positive); `converged` says whether ADMM stopped before `max_iter`.
+        `sparse_self_expression`; `message` says whether ADMM's own rule stopped it.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a row ends with a gap above `tol`, as it does where the rule stops it early.
 
     Raises
     ------
@@ -67,20 +81,36 @@ def admm_self_expression(
     Examples
     --------
     >>> from twinsolve.solvers import admm_self_expression
-    >>> X = [[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
-    >>> admm_self_expression(X, lam=0.5, penalty=1.0, tol=1e-300).coef.round(4)
-    array([[ 0.  ,  0.5 , -0.25],
-           [ 0.75,  0.  ,  0.75],
-           [-0.25,  0.5 ,  0.  ]])
+    >>> X = [[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.2, 1.0]]
+    >>> admm_self_expression(X, lam=0.5, penalty=3.0, tol=1e-6).coef.round(4) + 0
+    array([[0.    , 0.7212, 0.    , 0.    ],
+           [0.75  , 0.    , 0.    , 0.    ],
+           [0.    , 0.    , 0.    , 0.7212],
+           [0.    , 0.    , 0.75  , 0.    ]])
     """
     X = check_matrix(X, "X", min_rows=2)
     lam, penalty = check_positive(lam, "lam"), check_positive(penalty, "penalty")
     tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)
-    C, n_iter, converged = _admm(points, 2 / lam, penalty, affine, circulated, tol, max_iter)
-    objective, gap, dual = _certify(points, C, check_lam(lam, len(X)), affine)
-    counts, flags = np.full(len(X), n_iter), np.full(len(X), converged)
-    return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, counts, flags)
+    lams = check_lam(lam, len(X))
+
+    def certify_codes(codes: Array) -> tuple[Array, Array, Array]:
+        if affine:
+            return certify_affine(points, points, csr_array(codes), lams, np.arange(len(X)))
+        return certify(points, points, codes, lams, True, False)
+
+    C, n_iter, stopped = _admm(points, 2 / lam, penalty, affine, circulated, tol, max_iter)
+    solution = certified(
+        C,
+        certify_codes,
+        dtype=X.dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure=cure("sparse_self_expression"),
+        ended=how_admm_ended(n_iter, stopped),
+    )
+    warn_unless_converged(solution)
+    return solution
 
 
 def _admm(
@@ -111,11 +141,13 @@ def shrink(Z: Array, threshold: float) -> Array:
     return np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
 
 
-def _certify(X: Array, C: Array, lam: Array, affine: bool) -> tuple[Array, Array, Array]:
-    if not affine:
-        return certify(X, X, C, lam, True, False)
-    sums = C.sum(axis=1)
-    rows = csr_array(C / np.where(sums > 0, sums, 1)[:, None])
-    objective, gap, dual = certify_affine(X, X, rows, lam, np.arange(len(X)))
-    gap[sums <= 0] = np.inf
-    return objective, gap, dual
+def how_admm_ended(n_iter: int, stopped: bool) -> str:
+    """The rule that ended an ADMM of the literature, in words."""
+    if stopped:
+        return f"ADMM was stopped by its own rule after {n_iter} iterations"
+    return f"ADMM ended at max_iter={n_iter}, before its own rule stopped it"
+
+
+def cure(solver: str) -> str:
+    """What to turn where such an ADMM is short of the optimum."""
+    return f"decrease tol, increase max_iter, or take `{solver}`, which solves the problem"

@@ -3,7 +3,16 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    certified,
+    check_integer,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
+from .admm import cure, how_admm_ended
 from .low_rank import thin_svd
 from .robust_low_rank import certify_robust, shrink_rows, shrink_spectrum
 
@@ -57,9 +66,13 @@ def admm_low_rank_self_expression(
     -------
     Solution
         `coef` is a dense array. `objective`, `gap` and `dual` are those of
-        `robust_low_rank_self_expression`, at ``E = X - C X``; `converged` says whether ADMM stopped
-        before `max_iter`. The rows are one problem, so all but `coef` and `dual` are single
-        numbers.
+        `robust_low_rank_self_expression`, at ``E = X - C X``; `message` says whether ADMM's own
+        rule stopped it. The rows are one problem, so all but `coef` and `dual` are single numbers.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the gap ends above `tol`, as it does where the rule stops ADMM early.
 
     Raises
     ------
@@ -93,24 +106,33 @@ def admm_low_rank_self_expression(
     B = s[:, None] * Rt
     C, W = np.zeros((2, *U.shape))
     E, Y = np.zeros((2, *points.shape))
-    p, n_iter, converged, trace = penalty, 0, False, []
-    while n_iter < max_iter and not converged:
+    p, n_iter, stopped, trace = penalty, 0, False, []
+    while n_iter < max_iter and not stopped:
         J = shrink_spectrum(C + W / p, 1 / p) if len(s) else C
         C = (J - W / p + (points - E + Y / p) @ B.T) / (s**2 + 1)
         missed = points - C @ B
         E = shrink_rows(missed + Y / p, lam / p)
         Y, W, p = Y + p * (missed - E), W + p * (C - J), min(growth * p, _LARGEST_PENALTY)
         if history:
-            trace.append(certify_robust(points, C, U, Y, lam)[:2])
-        converged = max(_largest(missed - E), _largest(C - J)) <= tol
+            trace.append(certify_robust(points, C, B, Y, lam)[:2])
+        stopped = max(_largest(missed - E), _largest(C - J)) <= tol
         n_iter += 1
-    objective, gap, _, dual = certify_robust(points, C, U, Y, lam)
     recorded = None
     if history:
         recorded = dict(zip(("objective", "gap"), np.transpose(trace), strict=True))
-    numbers = (np.asarray(objective), np.asarray(gap), dual, np.asarray(n_iter))
-    coef = (C @ U.T).astype(X.dtype, copy=False)
-    return Solution(coef, *numbers, np.asarray(converged), recorded)
+    C[~X.any(axis=1)] = 0  # but for rounding they are
+    solution = certified(
+        C @ U.T,
+        lambda coef: certify_robust(points, coef, points, Y, lam),
+        dtype=X.dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure=cure("robust_low_rank_self_expression"),
+        ended=how_admm_ended(n_iter, stopped),
+        history=recorded,
+    )
+    warn_unless_converged(solution)
+    return solution
 
 
 def _largest(Z: Array) -> float:

@@ -3,9 +3,17 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    certified,
+    check_integer,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
 from ..sparse_coding.active_set import jit
-from .admm import shrink
+from .admm import cure, how_admm_ended, shrink
 from .huber import certify_outlier
 
 
@@ -51,13 +59,19 @@ def admm_outlier_self_expression(
     circulated : bool, default=False
         The circulated form instead of the paper's.
     tol : float, default=2e-4
+        Of the stopping rule.
     max_iter : int, default=150
 
     Returns
     -------
     Solution
         `coef` is a dense array whose diagonal is exactly zero. `gap` and `objective` are those of
-        `outlier_self_expression`; `converged` says whether ADMM stopped before `max_iter`.
+        `outlier_self_expression`; `message` says whether ADMM's own rule stopped it.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a row ends with a gap above `tol`, as it does where the rule stops it early.
 
     Raises
     ------
@@ -73,7 +87,7 @@ def admm_outlier_self_expression(
     --------
     >>> from twinsolve.solvers import admm_outlier_self_expression
     >>> X = [[2.0, 2.0, 0.0], [2.0, 2.0, 5.0]]
-    >>> settings = {"lam": 0.8, "lam_outlier": 1.0, "penalty": 5.0, "tol": 1e-9, "max_iter": 1000}
+    >>> settings = {"lam": 0.8, "lam_outlier": 1.0, "penalty": 10.0, "tol": 1e-5}
     >>> admm_outlier_self_expression(X, **settings).coef.round(4)
     array([[0.   , 0.064],
            [0.95 , 0.   ]])
@@ -84,10 +98,18 @@ def admm_outlier_self_expression(
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     iterate = _circulated_form if circulated else _paper_form
     points = X.astype(np.float64)
-    C, n_iter, converged = iterate(points, lam, lam_outlier, penalty, tol, max_iter)
-    objective, gap, dual = certify_outlier(points, points, C, lam, lam_outlier, zero_diagonal=True)
-    counts, flags = np.full(len(X), n_iter), np.full(len(X), converged)
-    return Solution(C.astype(X.dtype, copy=False), objective, gap, dual, counts, flags)
+    C, n_iter, stopped = iterate(points, lam, lam_outlier, penalty, tol, max_iter)
+    solution = certified(
+        C,
+        lambda codes: certify_outlier(points, points, codes, lam, lam_outlier, zero_diagonal=True),
+        dtype=X.dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure=cure("outlier_self_expression"),
+        ended=how_admm_ended(n_iter, stopped),
+    )
+    warn_unless_converged(solution)
+    return solution
 
 
 def _paper_form(

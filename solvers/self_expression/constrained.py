@@ -13,6 +13,8 @@ from scipy.sparse import csr_array, vstack
 from ..solution import (
     Array,
     Solution,
+    aim,
+    certified,
     check_integer,
     check_matrix,
     check_positive,
@@ -20,12 +22,9 @@ from ..solution import (
 )
 from ..sparse_coding import lam_max
 from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
-from .low_rank import rank_cutoff
 
-# Smallest distance of a row to the others' span, as 1 - leverage, and largest relative residual of
-# a representation that counts as exact.
+# Smallest distance of a row to the others' span, as 1 - leverage.
 _IN_SPAN = 1e-9
-_EXACT = 1e-9
 _BLOCK_ROWS = 256
 _INNER_TOL = 1e-12
 _INNER_ROUNDS = 200
@@ -47,12 +46,14 @@ def basis_pursuit_self_expression(
 
         min_C  |C|_1   subject to   X = C X,   diag(C) = 0,   and C 1 = 1 if affine
 
-    The affine problem is the other one on X with a constant feature of 1 appended.
+    The affine problem is the other one on X with a constant feature of 1 appended. It is solved on
+    centred data, with a constant w of their size, as it does not depend on origin and scale.
 
-    The certificate is ``gap = (|c_i|_1 - nu_i . x_i) / |c_i|_1`` at a dual point with
-    ``max_{j != i} |x_j . nu_i| <= 1``; c_i reconstructs x_i to 1e-9 of its norm, float32 data to
-    their rounding. A row that the others do not span has no solution: its coefficients are zero and
-    its gap is infinite.
+    The certificate is ``gap = max(| |c_i|_1 - nu_i . x_i | / |c_i|_1, |x_i - c_i X| / |x_i|)`` at a
+    dual point with ``max_{j != i} |x_j . nu_i| <= 1``; where affine, the second ratio is that of
+    ``[x_i - c_i X, w (1 - sum_j c_ij)]`` to ``[x_i - mean, w]``, w the root mean squared norm of
+    the centred rows. A row that the others do not span has no solution: its coefficients are zero
+    and its gap is infinite.
 
     Parameters
     ----------
@@ -101,11 +102,8 @@ def basis_pursuit_self_expression(
     X = check_matrix(X, "X", min_rows=2)
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    points = X.astype(np.float64)
-    if affine:
-        points = np.hstack([points, np.ones((len(X), 1))])
-    points, solvable = _on_their_span(points, X.dtype)
-    exact = max(_EXACT, 16 * float(np.finfo(X.dtype).eps))
+    given, centred = _lift(X.astype(np.float64), affine)
+    points, solvable = _on_their_span(centred, given, X.dtype)
     largest = lam_max(points, points, zero_diagonal=True)
     largest[largest == 0] = 1.0
     atoms, rows = Atoms(points), [csr_array((1, len(X)))] * len(X)
@@ -129,18 +127,32 @@ def basis_pursuit_self_expression(
             n_jobs=n_jobs,
         ).coef
         nu = 2 * (target - C @ points) / lam[:, None]
-        feasible = _scale_into(nu, points, open_rows)
         for at, i in enumerate(open_rows.tolist()):
-            row, found = _polish(points, i, C[[at]], feasible[at], exact)
+            row, feasible, found = _polish(points, i, C[[at]], nu[at])
             if found < gap[i]:
-                rows[i], dual[i], gap[i] = row, feasible[at], found
+                rows[i], dual[i], gap[i] = row, feasible, found
         n_iter[open_rows] += 1
-        left = np.flatnonzero(gap[open_rows] > tol)
+        left = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
         open_rows, nu, C = open_rows[left], nu[left], C[left]
-    coef = csr_array(vstack(rows, format="csr"), dtype=X.dtype)
+    coef = csr_array(vstack(rows, format="csr"))
     coef.sort_indices()
-    warn_unless_converged(gap, tol, "the row may not be in the span of the others")
-    return Solution(coef, abs(coef).sum(axis=1), gap, dual, n_iter, gap <= tol)
+
+    def certify(codes: csr_array) -> tuple[Array, Array, Array]:
+        objective = abs(codes).sum(axis=1)
+        missed = np.linalg.norm(given - codes @ given, axis=1)
+        found = _larger(objective, (dual * centred).sum(axis=1), missed, centred)
+        return objective, np.where(solvable, found, np.inf), _original(dual, given, centred)
+
+    solution = certified(
+        coef,
+        certify,
+        dtype=X.dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure="the row may not be in the span of the others; increase max_iter or tol",
+    )
+    warn_unless_converged(solution)
+    return solution
 
 
 def affine_sparse_code(
@@ -159,18 +171,21 @@ def affine_sparse_code(
 ) -> Solution:
     """`sparse_code` with ``C 1 = 1`` and ``c_ij = 0`` for ``j = own[i]``, for checked arguments.
 
-    The constraint is a feature of weight w, whose target the Bregman iterations shift.
+    Data are centred, which changes nothing. The constraint is a feature of weight w, whose target
+    the Bregman iterations shift.
     """
     dtype, n, m = np.result_type(Y, D), len(Y), len(D)
     Y, D = Y.astype(np.float64), D.astype(np.float64)
+    signals, dictionary = Y - D.mean(axis=0), D - D.mean(axis=0)
     own = np.full(n, -1) if own is None else own
-    weight = np.sqrt(max((Y**2).sum(axis=1).max(), (D**2).sum(axis=1).max(), lam.max()))
-    atoms = Atoms(np.hstack([D, np.full((m, 1), weight)]))
-    coef = csr_array((n, m))
-    objective, gap = np.full((2, n), np.inf)
-    dual, n_iter = np.zeros_like(Y), np.zeros(n, dtype=int)
+    squares = [(Z**2).sum(axis=1).max() for Z in (signals, dictionary)]
+    weight = np.sqrt(max(*squares, lam.max()))
+    atoms = Atoms(np.hstack([dictionary, np.full((m, 1), weight)]))
+    coef, gap = csr_array((n, m)), np.full(n, np.inf)
+    n_iter = np.zeros(n, dtype=int)
     open_rows, C = np.arange(n), csr_array((n, m))
-    target = np.hstack([Y, np.full((n, 1), weight)])
+    target = np.hstack([signals, np.full((n, 1), weight)])
+    enough = aim(tol, dtype)
     for _ in range(max_iter):
         if len(open_rows) == 0:
             break
@@ -191,26 +206,23 @@ def affine_sparse_code(
         n_iter[open_rows] += pivots
         sums = C.sum(axis=1)
         feasible = csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
-        rows = (Y[open_rows], D, feasible, lam[open_rows], own[open_rows])
-        found = certify_affine(*rows, nonnegative, l1_ratio)
-        better = np.flatnonzero((sums > 0.5) & (found[1] < gap[open_rows]))
+        rows = (signals[open_rows], dictionary, feasible, lam[open_rows], own[open_rows])
+        found = certify_affine(*rows, nonnegative, l1_ratio)[1]
+        better = np.flatnonzero((sums > 0.5) & (found < gap[open_rows]))
         take = np.arange(n)
         take[open_rows[better]] = n + better
         coef = vstack([coef, feasible], format="csr")[take]
-        for kept, new in zip((objective, gap, dual), found, strict=True):
-            kept[open_rows[better]] = new[better]
+        gap[open_rows[better]] = found[better]
         target[:, -1] += weight * (1 - sums)
-        left = np.flatnonzero(gap[open_rows] > tol)
+        left = np.flatnonzero(gap[open_rows] > enough)
         open_rows, target, C = open_rows[left], target[left], C[left]
-    if dtype != np.float64:
-        coef = coef.astype(dtype)
-        rounded = coef.astype(np.float64)
-        sums = np.where(np.isfinite(gap), rounded.sum(axis=1), 1)
-        rounded = csr_array(rounded / sums[:, None])
-        objective, found_gap, dual = certify_affine(Y, D, rounded, lam, own, nonnegative, l1_ratio)
-        gap = np.where(np.isfinite(gap), found_gap, np.inf)
-    warn_unless_converged(gap, tol)
-    return Solution(coef, objective, gap, dual, n_iter, gap <= tol)
+    return certified(
+        csr_array(coef),
+        lambda codes: certify_affine(Y, D, codes, lam, own, nonnegative, l1_ratio),
+        dtype=dtype,
+        tol=tol,
+        n_iter=n_iter,
+    )
 
 
 def certify_affine(
@@ -226,8 +238,11 @@ def certify_affine(
 
     The dual of a row is ``max nu . y - |nu|^2 / 4 - ridge |z|^2 + mu`` over ``(nu, mu)`` with
     ``|d_j . nu - 2 ridge z_j + mu| <= lam r`` for ``j != own[i]`` (one-sided if nonnegative). Along
-    ``nu = 2 a (y - c D)``, ``z = a c`` the best `mu` and `a` have a closed form.
+    ``nu = 2 a (y - c D)``, ``z = a c`` the best `mu` and `a` have a closed form. The gap is
+    relative to ``|y - mean(D)|^2 + lam r``, which no translation changes, and is at least
+    ``|sum_j c_j - 1|``.
     """
+    centre = D.mean(axis=0)
     h, ridge = lam * l1_ratio, lam * (1 - l1_ratio) / 2
     residual = Y - C @ D
     energy = (residual**2).sum(axis=1) + ridge * (C**2).sum(axis=1)
@@ -235,7 +250,7 @@ def certify_affine(
     lowest, highest = np.empty((2, len(Y)))
     for start in range(0, len(Y), _BLOCK_ROWS):
         rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
-        correlation = residual[rows] @ D.T - ridge[rows, None] * C[rows].toarray()
+        correlation = residual[rows] @ (D - centre).T - ridge[rows, None] * C[rows].toarray()
         excluded = np.flatnonzero(own[rows] >= 0)
         at = (excluded, own[rows][excluded])
         correlation[at] = np.inf
@@ -245,39 +260,66 @@ def certify_affine(
     bound = np.full(len(Y), np.inf)
     if not nonnegative:
         np.divide(h, highest - lowest, out=bound, where=highest > lowest)
-    slope = (Y * residual).sum(axis=1) - highest
+    slope = ((Y - centre) * residual).sum(axis=1) - highest
     scale = np.clip(slope / np.where(energy > 0, energy, np.inf), 0, bound)
     dual_objective = h + 2 * scale * slope - scale**2 * energy
-    norm = (Y**2).sum(axis=1)
-    gap = (objective - dual_objective).clip(min=0) / np.where(norm > 0, norm, 1)
+    scale_of_gap = ((Y - centre) ** 2).sum(axis=1) + h
+    excess = np.abs(objective - dual_objective) / scale_of_gap
+    gap = np.maximum(excess, np.abs(C.sum(axis=1) - 1))
     return objective, gap, 2 * scale[:, None] * residual
 
 
-def _on_their_span(points: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Points without what is rounding in the precision of `dtype`; which others span."""
+def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
+    """X as given and centred, with a constant feature of their size; both are X if not affine."""
+    if not affine:
+        return X, X
+    centred = X - X.mean(axis=0)
+    weight = np.sqrt((centred**2).sum(axis=1).mean()) or 1.0
+    constant = np.full((len(X), 1), weight)
+    return np.hstack([X, constant]), np.hstack([centred, constant])
+
+
+def _original(dual: Array, given: Array, centred: Array) -> Array:
+    """Dual points of centred data as those of X with a constant feature of 1."""
+    if given is centred:
+        return dual
+    centre, weight = (given - centred)[0, :-1], given[0, -1]
+    constant = weight * dual[:, -1] - dual[:, :-1] @ centre
+    return np.column_stack([dual[:, :-1], constant])
+
+
+def _on_their_span(points: Array, given: Array, dtype: np.dtype) -> tuple[Array, Array]:
+    """Points without what is rounding of `given` in the precision of `dtype`; which others span."""
     U, s, Rt = np.linalg.svd(points, full_matrices=False)
-    kept = s > rank_cutoff(points.astype(dtype), s)
+    eps, longest = float(np.finfo(dtype).eps), max(points.shape)
+    kept = s > eps * (longest * s[0] + 2 * np.sqrt(longest) * np.abs(given).max())
     solvable = 1 - (U[:, kept] ** 2).sum(axis=1) > _IN_SPAN
     return (points if kept.all() else points @ Rt[kept].T @ Rt[kept]), solvable
 
 
-def _scale_into(nu: Array, X: Array, own: Array) -> Array:
-    """Multiples of the rows of `nu` with ``|x_j . nu_i| <= 1`` for all ``j != own[i]``."""
-    largest = np.empty(len(nu))
-    for start in range(0, len(nu), _BLOCK_ROWS):
-        rows = slice(start, start + _BLOCK_ROWS)
-        correlation = np.abs(nu[rows] @ X.T)
-        correlation[np.arange(len(correlation)), own[rows]] = 0
-        largest[rows] = correlation.max(axis=1)
-    return nu / np.maximum(largest, 1)[:, None]
+def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Array, float]:
+    """The best representation of row i on a support, a feasible dual point, and their gap.
+
+    Of two dual points the better: `nu`, and the nearest at which the atoms of the support are
+    tight, which is optimal if the support is.
+    """
+    x, atoms = X[[i]], X[row.indices]
+    values = np.linalg.lstsq(atoms.T, x[0], rcond=None)[0]
+    tight = nu + np.linalg.lstsq(atoms, np.sign(values) - atoms @ nu, rcond=None)[0]
+    correlation = np.abs(X @ np.column_stack([nu, tight]))
+    correlation[i] = 0
+    duals = np.stack([nu, tight]) / np.maximum(correlation.max(axis=0), 1)[:, None]
+    best = duals[(duals @ x[0]).argmax()]
+    missed = np.linalg.norm(x - values @ atoms, axis=1)
+    found = csr_array((values, row.indices, [0, len(values)]), shape=row.shape)
+    return found, best, float(_larger(np.abs(values).sum(), x @ best, missed, x)[0])
 
 
-def _polish(X: Array, i: int, row: csr_array, nu: Array, exact: float) -> tuple[csr_array, float]:
-    """The exact representation of row i on a support, with its gap at the dual point `nu`."""
-    x, support = X[i], row.indices
-    values = np.linalg.lstsq(X[support].T, x, rcond=None)[0]
-    missed, l1 = np.linalg.norm(x - values @ X[support]), np.abs(values).sum()
-    if missed > exact * np.linalg.norm(x):
-        return row, np.inf
-    found = csr_array((values, support, [0, len(support)]), shape=row.shape)
-    return found, max(l1 - float(nu @ x), 0) / (l1 or 1)
+def _larger(l1: Array, dual: Array, missed: Array, X: Array) -> Array:
+    """The larger of the relative excess of the l1 norm and the relative residual, of each row.
+
+    The excess counts in size: below the dual objective a row is, by its residual, not feasible.
+    """
+    size = np.linalg.norm(X, axis=1)
+    excess = np.abs(l1 - dual) / np.where(l1 > 0, l1, 1)
+    return np.maximum(excess, missed / np.where(size > 0, size, 1))

@@ -51,9 +51,9 @@ def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
     """
     X = check_matrix(X, "X")
     lam = check_positive(lam, "lam", allow_zero=True)
-    U, s, _ = np.linalg.svd(X.astype(np.float64), full_matrices=False)
-    kept = s > max(rank_cutoff(X, s), np.sqrt(lam / 2))
-    U, s = U[:, kept], s[kept]
+    U, s, _ = thin_svd(X)
+    active = s > np.sqrt(lam / 2)
+    U, s = U[:, active], s[active]
     C = (U * (1 - lam / (2 * s**2))) @ U.T
     return C.astype(X.dtype, copy=False)
 
@@ -116,7 +116,11 @@ def rank_cutoff(X: Array, s: Array) -> float:
 
 
 def thin_svd(X: Array) -> tuple[Array, Array, Array]:
-    """Singular vectors and values of X above rounding, in float64: ``X = U diag(s) R^T``."""
+    """Singular vectors and values of X above rounding, in float64: ``X = U diag(s) R^T``.
+
+    Rows of U are exactly zero where those of X are.
+    """
     U, s, Rt = np.linalg.svd(X.astype(np.float64), full_matrices=False)
+    U[~X.any(axis=1)] = 0
     kept = s > rank_cutoff(X, s)
     return U[:, kept], s[kept], Rt[kept]

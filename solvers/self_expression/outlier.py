@@ -6,6 +6,8 @@ from numpy.typing import ArrayLike
 from ..solution import (
     Array,
     Solution,
+    aim,
+    certified,
     check_integer,
     check_matrix,
     check_positive,
@@ -76,7 +78,7 @@ def outlier_self_expression(
     solution = solve_outlier(
         X, X, lam, lam_outlier, tol=tol, max_iter=max_iter, zero_diagonal=True, n_jobs=n_jobs
     )
-    warn_unless_converged(solution.gap, tol)
+    warn_unless_converged(solution)
     return solution
 
 
@@ -101,13 +103,17 @@ def solve_outlier(
         atoms,
         lam,
         lam_outlier,
-        tol=tol,
+        tol=aim(tol, Y.dtype),
         max_rounds=max_iter,
         zero_diagonal=zero_diagonal,
         n_jobs=n_jobs,
     )
-    coef = coef.astype(Y.dtype)
-    objective, gap, dual = certify_outlier(
-        points, atoms, coef, lam, lam_outlier, zero_diagonal=zero_diagonal
+    return certified(
+        coef,
+        lambda codes: certify_outlier(
+            points, atoms, codes, lam, lam_outlier, zero_diagonal=zero_diagonal
+        ),
+        dtype=Y.dtype,
+        tol=tol,
+        n_iter=n_iter,
     )
-    return Solution(coef, objective, gap, dual, n_iter, gap <= tol)

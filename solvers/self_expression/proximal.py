@@ -1,17 +1,24 @@
 """Self-expression with penalties that are given by their proximal maps."""
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    aim,
+    certified,
+    check_integer,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
 from .robust_low_rank import shrink_spectrum
 
 Prox = Callable[[Array, float], Array]
-Measure = Callable[[list[Array], list[Array]], tuple[float, float, Array]]
+Measure = Callable[[Array, list[Array], list[Array]], tuple[float, float, Array]]
 
 _CHECK_EVERY = 5
 _RARER = 1.5
@@ -33,8 +40,8 @@ def proximal_self_expression(
         prox_k(Z, t) = argmin_C  1/2 |C - Z|_F^2 + t Theta_k(C)
 
     by ADMM with a copy of C for each penalty; constraints, such as a zero diagonal, are penalties.
-    C is the copy of the last one. The certificate is a KKT residual: with the subgradients
-    ``G_k`` of ``lam Theta_k`` at the copies ``C_k``, the larger of
+    C is the copy of the last one, rounded if X is float32. The certificate is a KKT residual: with
+    the subgradients ``G_k`` of ``lam Theta_k`` at the copies ``C_k``, the larger of
     ``|2 (X - C X) X^T - sum_k G_k|_F / |2 X X^T|_F`` and ``max_k |C_k - C|_F / max(|C|_F, 1)``.
 
     Parameters
@@ -84,15 +91,18 @@ def proximal_self_expression(
     gram = points @ points.T
     scale = 2 * np.linalg.norm(gram) or 1.0
 
-    def residual(copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
-        C = copies[-1]
+    def residual(
+        C: Array, copies: list[Array], subgradients: list[Array]
+    ) -> tuple[float, float, Array]:
         missed = points - C @ points
         stationarity = float(np.linalg.norm(2 * missed @ points.T - sum(subgradients)) / scale)
         size = max(float(np.linalg.norm(C)), 1.0)
         apart = max(float(np.linalg.norm(copy - C)) / size for copy in copies)
         return float((missed**2).sum()), max(stationarity, apart), 2 * missed
 
-    return _consensus(X, proxes, lam, residual, tol, max_iter)
+    solution = _consensus(X, proxes, lam, residual, tol, max_iter)
+    warn_unless_converged(solution)
+    return solution
 
 
 def low_rank_sparse_self_expression(
@@ -154,8 +164,8 @@ def low_rank_sparse_self_expression(
     beta = check_positive(beta, "beta")
     square = (points**2).sum() or 1.0
 
-    def gap(copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
-        C, W = copies[-1], subgradients[0] / lam
+    def gap(C: Array, copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
+        W = subgradients[0] / lam
         missed = points - C @ points
         V = (2 * missed @ points.T / lam - W) / beta
         np.fill_diagonal(V, 0)
@@ -168,13 +178,15 @@ def low_rank_sparse_self_expression(
         return objective, max(objective - dual, 0) / square, 2 * scale * missed
 
     proxes = [shrink_spectrum, lambda Z, t: _shrink_off_diagonal(Z, beta * t)]
-    return _consensus(X, proxes, lam, gap, tol, max_iter)
+    solution = _consensus(X, proxes, lam, gap, tol, max_iter)
+    warn_unless_converged(solution)
+    return solution
 
 
 def _consensus(
     X: Array, proxes: Sequence[Prox], lam: float, measure: Measure, tol: float, max_iter: int
 ) -> Solution:
-    """ADMM on ``C = C_k``; `measure` gives objective, certificate and dual point of the copies."""
+    """ADMM on ``C = C_k``; `measure` certifies C, given the copies and their subgradients."""
     tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)
     values, Q = np.linalg.eigh(points @ points.T)
@@ -182,7 +194,7 @@ def _consensus(
     rho = float(2 * values.mean()) or 1.0
     copies = [np.zeros_like(data) for _ in proxes]
     duals = [np.zeros_like(data) for _ in proxes]
-    best, adapt_at = (np.inf, np.inf, points, copies[-1]), 1.0
+    best, adapt_at, enough = (np.inf, copies, duals), 1.0, aim(tol, X.dtype)
     for iteration in range(1, max_iter + 1):
         right = data + sum(rho * copy - dual for copy, dual in zip(copies, duals, strict=True))
         C = (right @ Q / (2 * values + rho * len(proxes))) @ Q.T
@@ -191,25 +203,24 @@ def _consensus(
         duals = [d + rho * (C - copy) for d, copy in zip(duals, copies, strict=True)]
         if iteration % _CHECK_EVERY and iteration < max_iter:
             continue
-        objective, gap, dual = measure(copies, duals)
-        if gap < best[1]:
-            best = (objective, gap, dual, copies[-1])
-        if gap <= tol:
+        gap = measure(copies[-1], copies, duals)[1]
+        if gap < best[0]:
+            best = (gap, copies, duals)
+        if gap <= enough:
             break
         # Ever rarer, so that the penalty settles and ADMM's convergence is that of a fixed one.
         if iteration >= adapt_at:
             rho *= _balance(C, copies, previous, duals, rho)
             adapt_at *= _RARER
-    objective, gap, dual, C = best
-    if gap > tol:
-        warnings.warn(
-            f"the certificate is {gap:.3g}, not tol={tol:.3g}; increase max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    C = C.astype(X.dtype, copy=False)
-    value, certificate, done = np.asarray(objective), np.asarray(gap), np.asarray(gap <= tol)
-    return Solution(C, value, certificate, dual, np.asarray(iteration), done)
+    _, copies, duals = best
+    return certified(
+        copies[-1],
+        lambda C: measure(C, copies, duals),
+        dtype=X.dtype,
+        tol=tol,
+        n_iter=iteration,
+        cure="increase max_iter or tol",
+    )
 
 
 def _balance(

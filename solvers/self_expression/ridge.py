@@ -58,6 +58,8 @@ def least_squares_self_expression(
     lam = check_positive(lam, "lam")
     U, s, _ = np.linalg.svd(X.astype(np.float64), full_matrices=False)
     C = _leave_one_out(U, s, lam) if zero_diagonal else (U * (s**2 / (s**2 + lam))) @ U.T
+    zero = ~X.any(axis=1)
+    C[zero], C[:, zero] = 0, 0
     return C.astype(X.dtype, copy=False)
 
 

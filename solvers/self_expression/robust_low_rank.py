@@ -1,12 +1,18 @@
 """Low-rank representation with outlying samples: nuclear norm and l2,1 noise, certified."""
 
-import warnings
-
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, Solution, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    Solution,
+    aim,
+    certified,
+    check_integer,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
 from .low_rank import thin_svd
 
 _CHECK_EVERY = 10
@@ -77,33 +83,33 @@ def robust_low_rank_self_expression(
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)
     U, s, Rt = thin_svd(X)
-    best = certify_robust(points, np.zeros((len(X), len(s))), U, np.zeros_like(points), lam)
-    n_iter = 0
+    J, dual, n_iter = np.zeros_like(U), np.zeros_like(points), 0
     if len(s):
-        best, n_iter = _admm(points, U, s, Rt, lam, tol, max_iter)
-    objective, gap, J, dual = best
-    if gap > tol:
-        warnings.warn(
-            f"the relative duality gap is {gap:.3g}, not tol={tol:.3g}; increase max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-    C = (J @ U.T).astype(X.dtype, copy=False)
-    value, certificate, done = np.asarray(objective), np.asarray(gap), np.asarray(gap <= tol)
-    return Solution(C, value, certificate, dual, np.asarray(n_iter), done)
+        J, dual, n_iter = _admm(points, U, s, Rt, lam, aim(tol, X.dtype), max_iter)
+    J[~X.any(axis=1)] = 0  # but for rounding they are
+    solution = certified(
+        J @ U.T,
+        lambda C: certify_robust(points, C, points, dual, lam),
+        dtype=X.dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure="increase max_iter or tol",
+    )
+    warn_unless_converged(solution)
+    return solution
 
 
 def _admm(X, U, s, Rt, lam, tol, max_iter):
     """ADMM on ``C' = J, U S = C' S + E`` for data scaled to spectral norm 1.
 
     Either constraint has a penalty of its own: small singular values need a large one for E.
-    Returns the best certificate and the iterations spent.
+    Returns the J and the dual point of the best certificate, and the iterations spent.
     """
     top, s = s[0], s / s[0]
     B, weight = U * s, lam * top
     C, rho, rho_e = U.copy(), 1.0, 1.0 / (s[-1] * s[len(s) // 2])
     dual, dual_e = np.zeros_like(C), np.zeros_like(C)
-    best = (np.inf, np.inf, None, None)
+    best, rows = (np.inf, C, X), s[:, None] * top * Rt
     for iteration in range(1, max_iter + 1):
         J = shrink_spectrum(C + dual / rho, 1 / rho)
         E = shrink_rows(B - C * s + dual_e / rho_e, weight / rho_e)
@@ -115,14 +121,15 @@ def _admm(X, U, s, Rt, lam, tol, max_iter):
         dual_e += rho_e * (B - C * s - relaxed_e)
         if iteration % _CHECK_EVERY and iteration < max_iter:
             continue
-        found = certify_robust(X, J, U, (dual_e @ Rt) / top, lam)
-        best = found if found[1] < best[1] else best
-        if best[1] <= tol:
+        _, gap, Y = certify_robust(X, J, rows, (dual_e @ Rt) / top, lam)
+        if gap < best[0]:
+            best = (gap, J, Y)
+        if gap <= tol:
             break
         change = C - previous
         rho *= _balance(C - J, C, rho * change, dual)
         rho_e *= _balance(B - C * s - E, B, rho_e * change * s, dual_e)
-    return best, iteration
+    return best[1], best[2], iteration
 
 
 def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
@@ -135,16 +142,19 @@ def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
 
 
 def certify_robust(
-    X: Array, J: Array, U: Array, Y: Array, lam: float
-) -> tuple[float, float, Array, Array]:
-    """Objective, relative gap, J and the feasible multiple of Y, for ``C = J U^T``."""
-    nuclear = np.linalg.norm(J, "nuc") if J.size else 0.0
-    objective = nuclear + lam * np.linalg.norm(X - J @ (U.T @ X), axis=1).sum()
+    X: Array, C: Array, A: Array, Y: Array, lam: float
+) -> tuple[float, float, Array]:
+    """Objective, relative gap and the feasible multiple of Y, for coefficients C in the rows of A.
+
+    A is X, or its rows rotated: ``C U^T`` has the objective of C with ``A = U^T X``.
+    """
+    nuclear = np.linalg.norm(C, "nuc") if C.size else 0.0
+    objective = nuclear + lam * np.linalg.norm(X - C @ A, axis=1).sum()
     norms = np.linalg.norm(Y, axis=1)
     Y = Y * np.minimum(1, lam / np.where(norms > 0, norms, lam))[:, None]
     Y /= max(1, np.linalg.norm(Y @ X.T, 2))
     gap = max(objective - (X * Y).sum(), 0) / (objective or 1)
-    return objective, gap, J, Y
+    return objective, gap, Y
 
 
 def shrink_spectrum(Z: Array, threshold: float) -> Array:

@@ -5,7 +5,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Solution, check_integer, check_lam, check_matrix, check_positive
+from ..solution import (
+    Solution,
+    check_integer,
+    check_lam,
+    check_matrix,
+    check_positive,
+    warn_unless_converged,
+)
 from ..sparse_coding import sparse_code
 from ..sparse_coding.problem import check_l1_ratio
 from ..sparse_coding.row_blocks import Progress
@@ -42,10 +49,11 @@ def sparse_self_expression(
         Penalty > 0. Row i is zero iff ``lam_i >= lam_max(X, X, zero_diagonal=True)[i]``: choose a
         fraction of that. The papers give no default.
     tol : float, default=1e-6
-        Largest accepted duality gap, relative to ``|x_i|^2``.
+        Largest accepted duality gap, relative to ``|x_i|^2``; if `affine`, relative to
+        ``|x_i - mean(X)|^2 + lam_i r``, and no smaller than ``|sum_j c_ij - 1|``.
     affine : bool, default=False
-        Coefficients of each row sum to one, for affine subspaces. Solved by Bregman iterations. In
-        float32 they do so up to rounding, and the certificate is theirs over their sum.
+        Coefficients of each row sum to one, for affine subspaces: the answer does not depend on the
+        origin. Solved by Bregman iterations on centred data.
     l1_ratio : float, default=1.0
         In (0, 1]; 1 is sparse subspace clustering, smaller values its elastic net.
     max_iter : int, default=100
@@ -95,7 +103,7 @@ def sparse_self_expression(
     """
     X = check_matrix(X, "X", min_rows=2)
     if affine:
-        return affine_sparse_code(
+        solution = affine_sparse_code(
             X,
             X,
             check_lam(lam, len(X)),
@@ -108,6 +116,8 @@ def sparse_self_expression(
             progress=progress,
             directory=directory,
         )
+        warn_unless_converged(solution)
+        return solution
     return sparse_code(
         X,
         X,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Solution, check_integer, check_lam, check_positive
+from ..solution import Array, Solution, certified, check_integer, check_lam, check_positive
 from .problem import TOL, certify, check_problem
 
 
@@ -60,7 +60,7 @@ def ista(
     Returns
     -------
     Solution
-        `coef` is a dense array; `converged` says whether `gap` is at most 1e-6.
+        `coef` is a dense array; `tol` is 1e-6.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def fista(
     Returns
     -------
     Solution
-        `coef` is a dense array; `converged` says whether `gap` is at most 1e-6.
+        `coef` is a dense array; `tol` is 1e-6.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def coordinate_descent(
     Returns
     -------
     Solution
-        `coef` is a dense array; `converged` says whether `gap` is at most 1e-6.
+        `coef` is a dense array; `tol` is 1e-6.
 
     Raises
     ------
@@ -281,10 +281,16 @@ def _certify(C: Array, problem: _Problem) -> tuple[Array, Array, Array]:
 
 
 def _solution(C: Array, n_iter: int, problem: _Problem, record: _Record) -> Solution:
-    C = C.astype(np.result_type(problem.Y, problem.D), copy=False)
-    objective, gap, dual = _certify(C, problem)
-    history = record.history and {name: np.array(v) for name, v in record.history.items()}
-    return Solution(C, objective, gap, dual, np.full(len(C), n_iter), gap <= TOL, history)
+    return certified(
+        C,
+        lambda codes: _certify(codes, problem),
+        dtype=np.result_type(problem.Y, problem.D),
+        tol=TOL,
+        n_iter=n_iter,
+        cure="increase n_iter, or take `sparse_code`",
+        ended=f"the {n_iter} iterations asked for were run",
+        history=record.history and {name: np.array(v) for name, v in record.history.items()},
+    )
 
 
 def _gradient_step(C: Array, length: float | Array, problem: _Problem) -> Array:

@@ -9,6 +9,8 @@ from scipy.sparse import csr_array
 from ..solution import (
     Array,
     Solution,
+    aim,
+    certified,
     check_integer,
     check_lam,
     check_positive,
@@ -110,7 +112,7 @@ def sparse_code(
     Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
     problem = _Lasso(Y, D, l1_ratio, zero_diagonal, nonnegative, tol, max_iter)
     solution = problem.solve(check_lam(lam, len(Y)), None, n_jobs, progress, directory)
-    warn_unless_converged(solution.gap, problem.tol)
+    warn_unless_converged(solution)
     return solution
 
 
@@ -182,7 +184,8 @@ def sparse_code_path(
         solutions[index] = problem.solve(penalties[index], start, n_jobs, None, None)
         start = solutions[index].coef.astype(np.float64)
     path = [solutions[index] for index in range(len(values))]
-    warn_unless_converged(np.concatenate([solution.gap for solution in path]), problem.tol)
+    for solution in path:
+        warn_unless_converged(solution)
     return path
 
 
@@ -222,23 +225,25 @@ class _Lasso:
             l1_ratio=self.l1_ratio,
             own=np.arange(len(self.Y)) if self.zero_diagonal else None,
             nonneg=self.nonnegative,
-            tol=self.tol,
+            tol=aim(self.tol, self.dtype),
             max_rounds=self.max_iter,
             start=start,
             n_jobs=n_jobs,
             progress=progress,
             directory=directory,
         )
-        D, coef = self.atoms.rows, rows.coef.astype(self.dtype, copy=False)
-        if coef.dtype == np.float64:
-            # The bound on the correlations holds for these codes; rounded ones need their own.
-            found = certificate(
-                self.Y, coef, self.Y - coef @ D, rows.correlation, lam, self.l1_ratio
-            )
-        else:
-            found = certify(
-                self.Y, D, coef, lam, self.zero_diagonal, self.nonnegative, self.l1_ratio
-            )
-        objective, gap, dual = found
-        converged = gap <= self.tol
-        return Solution(coef, objective, gap, dual, rows.n_iter, converged, None, rows.n_passes)
+        Y, D, ratio = self.Y, self.atoms.rows, self.l1_ratio
+
+        def certify_codes(codes: csr_array) -> tuple[Array, Array, Array]:
+            if codes is rows.coef:  # their correlations are known
+                return certificate(Y, codes, Y - codes @ D, rows.correlation, lam, ratio)
+            return certify(Y, D, codes, lam, self.zero_diagonal, self.nonnegative, ratio)
+
+        return certified(
+            rows.coef,
+            certify_codes,
+            dtype=self.dtype,
+            tol=self.tol,
+            n_iter=rows.n_iter,
+            n_passes=rows.n_passes,
+        )

@@ -5,6 +5,9 @@ from numpy.testing import assert_allclose
 from twinsolve.datasets import homogeneous_coordinates, make_union_of_subspaces
 from twinsolve.solvers import admm_low_rank_self_expression, robust_low_rank_self_expression
 
+# The iterations of the literature are run for their iterates: most end short of the optimum.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def literal_column_form(X, lam, p, growth, n_iter):
     """The inexact augmented Lagrangian of the literature, columns as points, no row space."""
@@ -48,14 +51,15 @@ def test_growing_penalty_stops_short_of_the_optimum_and_a_fixed_one_does_not():
     best = robust_low_rank_self_expression(X, lam=4.0, tol=1e-8)
     assert best.converged
     grown = admm_low_rank_self_expression(X, lam=4.0)
-    assert grown.converged
+    assert "stopped by its own rule" in grown.message
+    assert not grown.converged
     assert grown.gap > 0.05
     assert grown.objective > (1 + 5e-4) * best.objective
     further = admm_low_rank_self_expression(X, lam=4.0, tol=1e-14)
     assert further.n_iter > grown.n_iter + 50
     assert further.gap > 0.9 * grown.gap
     fixed = admm_low_rank_self_expression(X, lam=4.0, penalty=10.0, growth=1.0)
-    assert fixed.converged
+    assert "stopped by its own rule" in fixed.message
     assert fixed.gap < 1e-6
     assert abs(fixed.objective / best.objective - 1) < 1e-6
 
@@ -67,7 +71,6 @@ def test_where_it_stops_depends_on_the_growth():
     assert 2 * gaps[1] < gaps[2]
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("max_iter", [1, 100, 150, 1000])
 def test_gap_is_never_smaller_than_the_suboptimality(X, max_iter):
     best = robust_low_rank_self_expression(X, lam=0.4, tol=1e-8).objective
@@ -86,8 +89,9 @@ def test_history_holds_every_iterate(X):
     assert set(found.history) == {"objective", "gap"}
     for k in (1, 100, int(found.n_iter)):
         at = admm_low_rank_self_expression(X, lam=0.4, max_iter=k)
-        assert found.history["objective"][k - 1] == at.objective
-        assert found.history["gap"][k - 1] == at.gap
+        # The history is of C U in the row space, the rest of C: they round apart.
+        assert_allclose(found.history["objective"][k - 1], at.objective, rtol=1e-13)
+        assert_allclose(found.history["gap"][k - 1], at.gap, atol=1e-13)
     assert len(found.history["gap"]) == found.n_iter
     assert at.history is None
 

@@ -9,6 +9,9 @@ from twinsolve.solvers import (
     outlier_self_expression,
 )
 
+# The iterations of the literature are run for their iterates: most end short of the optimum.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def shrink(Z, t):
     return np.sign(Z) * np.maximum(np.abs(Z) - t, 0)
@@ -64,7 +67,7 @@ def test_is_the_printed_iteration_transposed(X, circulated):
     assert np.abs(expected).max() > 0.05
     assert_allclose(found.coef, expected, atol=1e-9)
     assert found.n_iter.tolist() == [25] * len(X)
-    assert not found.converged.any()
+    assert "ADMM ended at max_iter=25" in found.message
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -105,11 +108,11 @@ def test_stops_at_its_rule_and_says_so(circulated):
     lam, lam_outlier = outlier_lams_from_alpha(X, 5.0)
     settings = {"lam": lam, "lam_outlier": lam_outlier, "penalty": 5.0, "circulated": circulated}
     found = admm_outlier_self_expression(X, max_iter=5000, **settings)
-    assert found.converged.all()
+    assert "stopped by its own rule" in found.message
     assert 10 < found.n_iter.max() < 5000
     assert (found.coef.diagonal() == 0).all()
     before = admm_outlier_self_expression(X, max_iter=int(found.n_iter[0]) - 1, **settings)
-    assert not before.converged.any()
+    assert "before its own rule" in before.message
 
 
 @pytest.mark.parametrize("circulated", [False, True])
