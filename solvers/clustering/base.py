@@ -63,7 +63,8 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         """Labels of new points, by solving for them against the training points.
 
         Each point takes the cluster whose training points, with their coefficients, leave the
-        smallest residual ``|x - sum_{j in cluster} c_j x_j|``.
+        smallest residual ``|x - sum_{j in cluster} c_j x_j|``, of points less the mean of the
+        training points where coefficients sum to one.
 
         Raises
         ------
@@ -121,13 +122,17 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
         if isinstance(coef, csr_array) and coef.nnz > _DENSE * coef.shape[0] * coef.shape[1]:
             coef = coef.toarray()
-        clusters = np.unique(labels)
+        clusters, origin = np.unique(labels), self._origin()
         residuals = []
         for cluster in clusters:
             members = np.flatnonzero(labels == cluster)
-            explained = coef[:, members] @ self._fit_X[members]
-            residuals.append(np.linalg.norm(points - explained, axis=1))
+            explained = coef[:, members] @ (self._fit_X[members] - origin)
+            residuals.append(np.linalg.norm(points - origin - explained, axis=1))
         return clusters[np.argmin(residuals, axis=0)]
+
+    def _origin(self) -> Array | float:
+        """The point that no coefficients represent: the samples' mean if these sum to one."""
+        return 0.0
 
     def _prepare(self, X: Array) -> Array:
         """What is represented: the samples themselves unless a subclass says otherwise."""
@@ -140,3 +145,9 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     @abstractmethod
     def _represent_new(self, X: Array) -> Array | csr_array:
         """Coefficients of new points by the training points, shape (n_points, n_samples)."""
+
+
+def mean_point(X: Array) -> Array:
+    """Mean of the samples, in float64."""
+    mean: Array = X.mean(axis=0, dtype=np.float64)
+    return mean

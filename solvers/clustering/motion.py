@@ -154,7 +154,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
 
 def _affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
     """Affinities by the names of their settings."""
-    U, s, _ = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
+    X = X - X.mean(axis=0)  # trajectories know no origin
+    U, s, _ = np.linalg.svd(X, full_matrices=False)
     largest = min(4 * n_clusters - 1, int((s > max(X.shape) * np.finfo(s.dtype).eps * s[0]).sum()))
     constant = np.full((len(X), 1), len(X) ** -0.5)
     for rank in range(min(n_clusters, largest), largest + 1):

@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 from ..locally_linear import locally_linear_weights
 from ..solution import Array, check_integer
 from .affinity import unit_rows
-from .base import SubspaceClustering
+from .base import SubspaceClustering, mean_point
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -168,6 +168,9 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
         return locally_linear_weights(
             X, n_neighbors=min(most, len(X) - 1), reg=self.reg, n_jobs=self.n_jobs
         )
+
+    def _origin(self) -> Array:
+        return mean_point(self._fit_X)
 
     def _represent_new(self, X: Array) -> csr_array:
         count = min(self.n_neighbors, len(self._fit_X))

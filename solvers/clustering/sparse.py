@@ -8,10 +8,10 @@ from scipy.sparse import csr_array
 
 from ..self_expression import sparse_self_expression
 from ..self_expression.constrained import affine_sparse_code
-from ..solution import Array, check_positive
+from ..solution import Array, check_positive, warn_unless_converged
 from ..sparse_coding import lam_max, sparse_code
 from ..sparse_coding.problem import check_l1_ratio
-from .base import SubspaceClustering
+from .base import SubspaceClustering, mean_point
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,18 +39,30 @@ class _LassoClustering(SubspaceClustering):
             "n_jobs": self.n_jobs,
         }
 
+    def _lam_max(self, X: Array, samples: Array, *, zero_diagonal: bool = False) -> Array:
+        """Of centred points if affine: where no origin matters, none may scale the penalties."""
+        if self.affine:
+            centre = mean_point(samples)
+            X, samples = X - centre, samples - centre
+        return lam_max(X, samples, zero_diagonal=zero_diagonal)
+
     def _represent(self, X: Array) -> csr_array:
-        settings = self._settings(lam_max(X, X, zero_diagonal=True))
+        settings = self._settings(self._lam_max(X, X, zero_diagonal=True))
         solution = sparse_self_expression(X, affine=self.affine, **settings)
         self.objective_ = solution.objective
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
 
+    def _origin(self) -> Array | float:
+        return mean_point(self._fit_X) if self.affine else 0.0
+
     def _represent_new(self, X: Array) -> csr_array:
-        settings = self._settings(lam_max(X, self._fit_X))
+        settings = self._settings(self._lam_max(X, self._fit_X))
         if self.affine:
-            return affine_sparse_code(X, self._fit_X, **settings).coef
+            solution = affine_sparse_code(X, self._fit_X, **settings)
+            warn_unless_converged(solution)
+            return solution.coef
         return sparse_code(X, self._fit_X, **settings).coef
 
 
@@ -62,7 +74,7 @@ class SparseSubspaceClustering(_LassoClustering):
 
         min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   c 1 = 1 if affine,
                                                           c >= 0 if nonnegative
-        lam_i = 2 max_{j != i} |x_i . x_j| / gamma
+        lam_i = 2 max_{j != i} |x_i . x_j| / gamma      (of points less their mean if affine)
 
     followed by an affinity of the coefficients and the spectral step.
 
@@ -74,11 +86,12 @@ class SparseSubspaceClustering(_LassoClustering):
         Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
         values give more non-zeros.
     affine : bool, default=False
-        Coefficients of each point sum to one, for affine subspaces: those that miss the origin.
+        Coefficients of each point sum to one, for affine subspaces: those that miss the origin,
+        on whose place nothing depends.
     nonnegative : bool, default=False
         No coefficient is negative: each point lies in the cone of few others. `lam_i` is the same.
     tol : float, default=1e-6
-        Largest accepted duality gap of a point, relative to ``|x_i|^2``.
+        Largest accepted gap of a point, on the scale of `sparse_self_expression`.
     max_iter : int, default=100
         Most working sets tried for a point; most Bregman iterations if `affine`.
     affinity : callable, default=symmetric_affinity
@@ -99,7 +112,7 @@ class SparseSubspaceClustering(_LassoClustering):
     objective_ : ndarray of shape (n_samples,)
         The objective above of each row of `coef_`.
     gap_ : ndarray of shape (n_samples,)
-        Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
+        Certified gap of each row of `coef_`, on the scale of `sparse_self_expression`.
     n_iter_ : int
         Most steps of the active set that a point took.
     n_features_in_ : int
