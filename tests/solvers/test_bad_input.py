@@ -179,6 +179,7 @@ def test_no_function_is_missing_here():
     assert names == set(ALLOWED)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_is_allowed_is_allowed(name):
     call(name)

@@ -41,6 +41,7 @@ def test_trials_are_the_standard_subsets():
     assert len({trial[0] // 10 for trial in chosen}) == 4
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_trial_runs_every_recipe_on_every_seed(data_home):
     rows = pd.DataFrame(cluster_faces([1, 3, 10], list(RECIPES), [0, 1], data_home))
     assert len(rows) == 2 * len(RECIPES)

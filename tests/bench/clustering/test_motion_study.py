@@ -86,6 +86,7 @@ def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path)
         study.run(replace(kept, seed=0, directory=tmp_path / "others"))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     "recipe", ["motion segmentation", "SSC circulated 2F", "LRR optimum 2F + 1"]
 )
