@@ -6,6 +6,7 @@ Samples are rows.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +28,8 @@ _STEADY = 1e-10  # relative fall of the objective in a step
 class Embedding:
     """Coordinates found by `locally_linear_embedding` and the certificate of their quality.
 
+    The certificate is that of `coordinates` in their dtype, computed in float64.
+
     Attributes
     ----------
     coordinates : ndarray of shape (n_samples, n_components)
@@ -40,7 +43,7 @@ class Embedding:
     n_iter : int
         Steps of the block Lanczos iteration; 1 if the matrix was diagonalised whole.
     converged : bool
-        Whether every residual is at most ``tol mu``, or of the size of rounding.
+        Whether every residual is at most ``tol mu``, or of the size of rounding in their dtype.
     """
 
     coordinates: Array
@@ -165,7 +168,7 @@ class _Eigenproblem:
         self.A, self.transposed, self.tol = A, csr_array(A.T), tol
         magnitude = abs(A)
         bound = magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()
-        self.rounding = 64 * np.finfo(np.float64).eps * bound
+        self.rounding = 64 * bound  # times the precision
 
     def improve(self, Y: Array) -> Array:
         """Orthonormal basis of the same columns that diagonalises ``A^T A`` between them."""
@@ -178,18 +181,20 @@ class _Eigenproblem:
         eigenvalues = (image**2).sum(axis=0)
         return eigenvalues, np.linalg.norm(self.transposed @ image - Y * eigenvalues, axis=0)
 
-    def settled(self, eigenvalues: Array, residual: Array) -> Array:
+    def settled(self, eigenvalues: Array, residual: Array, dtype: Any = np.float64) -> Array:
         """Which pairs are as exact as `tol` asks or rounding allows."""
-        return residual <= np.maximum(self.tol * eigenvalues, self.rounding)
+        rounding = float(np.finfo(dtype).eps) * self.rounding
+        return residual <= np.maximum(self.tol * eigenvalues, rounding)
 
 
 def _certified(problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype) -> Embedding:
     Y = Y * np.where(Y[np.abs(Y).argmax(axis=0), np.arange(Y.shape[1])] < 0, -1.0, 1.0)
+    Y = Y.astype(dtype).astype(np.float64)
     Y = Y[:, problem.residual(Y)[0].argsort(kind="stable")]  # rounding may swap zeros
     eigenvalues, residual = problem.residual(Y)
     basis = np.column_stack([np.full(len(Y), len(Y) ** -0.5), Y])
     orthogonality = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max()
-    converged = bool(problem.settled(eigenvalues, residual).all())
+    converged = bool(problem.settled(eigenvalues, residual, dtype).all())
     if not converged:
         warnings.warn(
             f"relative residuals {residual / eigenvalues} after {n_iter} steps exceed "

@@ -196,6 +196,22 @@ def test_float32_is_kept_and_dense_weights_are_taken():
     assert_allclose(single.coordinates, exact.coordinates, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n_samples", [60, 300])
+def test_the_certificate_is_that_of_the_coordinates_returned(n_samples, dtype):
+    C = csr_array(weights(0, n_samples), dtype=dtype)
+    found = locally_linear_embedding(C, 2, random_state=0)
+    assert found.coordinates.dtype == dtype
+    Y, C = found.coordinates.astype(np.float64), C.toarray().astype(np.float64)
+    A = np.eye(n_samples) - C / C.sum(axis=1, keepdims=True)
+    assert_allclose(found.eigenvalues, ((A @ Y) ** 2).sum(axis=0), rtol=1e-9)
+    residual = np.linalg.norm(A.T @ (A @ Y) - Y * found.eigenvalues, axis=0)
+    assert_allclose(found.residual, residual, rtol=1e-6, atol=1e-15)
+    Z = np.column_stack([np.full(n_samples, n_samples**-0.5), Y])
+    assert_allclose(found.orthogonality, np.abs(Z.T @ Z - np.eye(3)).max(), rtol=1e-6, atol=1e-15)
+    assert found.converged
+
+
 def test_stopping_early_is_said():
     C = weights(0, 400)
     with pytest.warns(ConvergenceWarning, match="after 1 steps exceed tol=1e-12"):
