@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .attention import check_positive
+from .attention import check_positive, once_in
 
 _TRANSFORMS = ("dct", "svd")
 
@@ -28,7 +28,8 @@ class TokenGraying(nn.Module):
     Computed in float64 whatever the input, since the power law raises what is small, rounding
     included. Values up to ``max(n, d)`` times machine precision, relative to the largest, are
     rounding and become 0, as ``0^eps = 0``; there the slope, which is infinite, counts as 0. Else
-    gradients are exact, those of the SVD also where singular values are equal.
+    gradients are exact, those of the SVD also where singular values are equal; these are refused a
+    second derivative.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def _gray_dct(X: Tensor, eps: float) -> Tensor:
 
 def _gray_svd(X: Tensor, eps: float) -> Tensor:
     """Power law on the singular values."""
-    grayed: Tensor = _GraySpectrum.apply(X, eps)
+    grayed: Tensor = _GraySpectrum.apply(X, eps)[0]
     return grayed
 
 
@@ -136,21 +137,26 @@ class _GraySpectrum(torch.autograd.Function):
     lies outside by ``h_i / s_i``; s_1 counts once more, as the scale of the law.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, X: Tensor, eps: float) -> Tensor:
+    def forward(X: Tensor, eps: float) -> tuple[Tensor, ...]:
         U, s, Rt = torch.linalg.svd(X, full_matrices=False)
         s = torch.where(s > _cutoff(X) * s[..., :1], s, 0)
         largest = torch.where(s[..., :1] > 0, s[..., :1], 1)
         ratio = s / largest
         h = largest * torch.where(ratio > 0, ratio**eps, 0)
-        ctx.save_for_backward(U, ratio, h / largest, Rt)
-        ctx.eps = eps
-        return (U * h[..., None, :]) @ Rt
+        return (U * h[..., None, :]) @ Rt, U, ratio, h / largest, Rt
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        U, s, h, Rt = ctx.saved_tensors
-        (G,) = grads
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, ...]) -> None:
+        X, ctx.eps = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(X, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor, None]:
+        X, U, s, h, Rt = ctx.saved_tensors
         inside = U.mT @ G @ Rt.mT
         outer = torch.where(s > 0, h / torch.where(s > 0, s, 1), 0)
         symmetric, antisymmetric = (inside + inside.mT) / 2, (inside - inside.mT) / 2
@@ -162,7 +168,7 @@ class _GraySpectrum(torch.autograd.Function):
         left = U.mT @ G - inside @ Rt
         right = G @ Rt.mT - U @ inside
         grad = U @ (core @ Rt + outer[..., :, None] * left) + (right * outer[..., None, :]) @ Rt
-        return grad, None
+        return once_in(grad, 'TokenGraying("svd")', X), None
 
 
 def _divided_differences(s: Tensor, eps: float) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attention import check_count, check_positive
+from .attention import check_count, check_positive, is_transformed, once_in
 
 Step = Callable[..., Tensor]
 
@@ -36,7 +36,7 @@ class FixedPoint(nn.Module):
     attention matrix with q != k, it may make diverge.
 
     The start gets no gradient, and there is no second derivative. As the work depends on the data,
-    ``torch.export`` and compilation to a full graph are refused.
+    ``torch.export``, the transforms of ``torch.func`` and compilation to a full graph are refused.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class FixedPoint(nn.Module):
     ValueError
         If a number is out of range.
     RuntimeError
-        Under ``torch.export``, or if a second derivative is asked for.
+        Under ``torch.export`` or ``torch.func``, or if a second derivative is asked for.
 
     Warns
     -----
@@ -108,6 +108,8 @@ class FixedPoint(nn.Module):
         """
         if torch.compiler.is_exporting():
             raise RuntimeError(f"FixedPoint: cannot be exported, as {_WHY_EAGER}")
+        if is_transformed():
+            raise RuntimeError(f"FixedPoint: torch.func cannot transform it, as {_WHY_EAGER}")
         return self._eager(start, *inputs)
 
     @torch.compiler.disable(reason=_WHY_EAGER)
@@ -172,13 +174,14 @@ class _Implicit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, applied: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.solve = solve
+        ctx.save_for_backward(applied)
         return applied.detach().clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():
-            raise RuntimeError("FixedPoint: has no second derivative (create_graph=True)")
-        return ctx.solve(grad), None
+        with torch.no_grad():
+            solved = ctx.solve(grad)
+        return once_in(solved, "FixedPoint", grad, *ctx.saved_tensors), None
 
 
 def _momentum(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from .attention import Positive, check_count, check_positive, map_query_blocks
-from .kernel_smoothing import gaussian_attention
+from .attention import Positive, check_count, check_positive, map_query_blocks, recomputed
+from .kernel_smoothing import gaussian_attention, squared_distances
 
 
 def nonlocal_means_attention(
@@ -69,8 +68,11 @@ def nonlocal_means_attention(
 
 def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
     def block(rows: Tensor, start: int) -> Tensor:
-        squares = torch.cdist(rows, patches, compute_mode="donot_use_mm_for_euclid_dist").square()
-        logits = -(squares / patches.shape[-1] - 2 * sigma**2).clamp(min=0) / h / h
+        logits = (
+            -(squared_distances(rows, patches) / patches.shape[-1] - 2 * sigma**2).clamp(min=0)
+            / h
+            / h
+        )
         return torch.softmax(logits, dim=-1) @ pixels
 
     return map_query_blocks(block, patches)
@@ -102,10 +104,7 @@ def _windowed(
 
     total, mass = torch.zeros_like(image), torch.zeros_like(image[:, :1])
     for dy in range(2 * ty + 1):
-        if torch.is_grad_enabled():
-            part = checkpoint(row, padded, wide, pixels, dy, use_reentrant=False)
-        else:
-            part = row(padded, wide, pixels, dy)
+        part = recomputed(row, padded, wide, pixels, dy)
         total, mass = total + part[0], mass + part[1]
     return total / mass
 

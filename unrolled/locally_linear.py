@@ -1,5 +1,7 @@
 """Masked affine attention: reconstruct each query from its nearest keys by weights of sum one."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from .attention import (
     combine_masks,
     map_query_blocks,
 )
+from .kernel_smoothing import distances
 
 
 def affine_weights(
@@ -48,11 +51,11 @@ def affine_weights(
     """
     dtype, q, k = q.dtype, q.double(), k.double()
     with torch.no_grad():
-        distances = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+        nearness = distances(q, k)
         if allowed is not None:
-            distances = distances.masked_fill(~allowed, torch.inf)
-        indices = _nearest(distances, n_neighbors)
-        valid = distances.gather(-1, indices) < torch.inf
+            nearness = nearness.masked_fill(~allowed, torch.inf)
+        indices = _nearest(nearness, n_neighbors)
+        valid = nearness.gather(-1, indices) < torch.inf
     local = (_gather(k, indices) - q[..., None, :]) * valid[..., None]
     gram = local @ local.mT
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
@@ -77,7 +80,7 @@ def _gather(x: Tensor, indices: Tensor) -> Tensor:
     """Rows of x (..., n, d) at indices (..., m, a): (..., m, a, d), without expanding x over m."""
     batch, (n, d) = indices.shape[:-2], x.shape[-2:]
     x = x.expand(*batch, n, d)
-    offsets = torch.arange(batch.numel(), device=x.device) * n
+    offsets = torch.arange(math.prod(batch), device=x.device) * n
     return x.reshape(-1, d)[indices + offsets.reshape(*batch, 1, 1)]
 
 

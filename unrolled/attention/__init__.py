@@ -5,6 +5,14 @@ Tokens are rows. Operators take ``(..., heads, tokens, head_dim)`` and masks as 
 """
 
 from .context import Context
+from .derivatives import (
+    has_no_values,
+    is_one_of_many,
+    is_transformed,
+    once_in,
+    recomputed,
+    vjp,
+)
 from .fused import fused_attention, map_query_blocks
 from .masks import (
     boolean_mask,
@@ -37,11 +45,17 @@ __all__ = [
     "drop_hidden",
     "explicit_mask",
     "fused_attention",
+    "has_no_values",
     "hidden_by",
+    "is_one_of_many",
+    "is_transformed",
     "keep_projected",
     "map_query_blocks",
     "masked_softmax",
+    "once_in",
     "padding_mask",
     "query_offset",
+    "recomputed",
+    "vjp",
     "without_autocast",
 ]

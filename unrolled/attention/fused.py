@@ -1,14 +1,14 @@
 """Attention without the N x N matrix: the fused kernel, and blocks of queries."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from .blocked import blocked_attention
+from .derivatives import is_transformed, recomputed
 from .masks import causal_mask, combine_masks
 
 _QUERY_BLOCK = 256
@@ -79,6 +79,8 @@ def _padding_is_slower(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or not torch.backends.cuda.flash_sdp_enabled():
         return False
+    if is_transformed():
+        return False
     if q.device.type != "cpu" or q.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu"):
         return False
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
@@ -90,16 +92,12 @@ def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Te
     """Apply ``function(q_block, start)`` to blocks of queries and concatenate the results.
 
     Where gradients are needed and there is more than one block, each is recomputed in the backward
-    pass, so that memory stays O(block * n_keys).
+    pass, so that memory stays O(block * n_keys). A program compiled or exported for any number of
+    queries takes them as one block, as the number of blocks would be a part of it.
     """
-    starts = range(0, q.shape[-2], _QUERY_BLOCK)
-    if len(starts) <= 1:
+    n = q.shape[-2]
+    if not has_static_value(n) or n <= _QUERY_BLOCK:
         return function(q, 0)
-    outputs: list[Any] = []
-    for start in starts:
-        rows = q[..., start : start + _QUERY_BLOCK, :]
-        if torch.is_grad_enabled():
-            outputs.append(checkpoint(function, rows, start, use_reentrant=False))
-        else:
-            outputs.append(function(rows, start))
-    return torch.cat(outputs, dim=-2)
+    starts = range(0, n, _QUERY_BLOCK)
+    blocks = [recomputed(function, q[..., i : i + _QUERY_BLOCK, :], i) for i in starts]
+    return torch.cat(blocks, dim=-2)

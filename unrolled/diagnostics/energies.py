@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..attention import causal_mask, combine_masks, fused_attention, masked_softmax
+from ..kernel_smoothing import squared_distances
 from .tokens import unit_rows
 
 
@@ -33,8 +34,7 @@ def smoothness(u: Tensor, k: Tensor) -> Tensor:
     tensor(6.)
     """
     u = u.to(torch.promote_types(u.dtype, torch.float32))
-    squares = torch.cdist(u, u, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return (k * squares).sum(dim=(-2, -1)) / 2
+    return (k * squared_distances(u, u)).sum(dim=(-2, -1)) / 2
 
 
 def regularized_energy(u: Tensor, f: Tensor, k: Tensor, *, lam: float) -> Tensor:

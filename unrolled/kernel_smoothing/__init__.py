@@ -13,6 +13,10 @@ from .biased import (
 from .bilateral import (
     Bilateral,
 )
+from .distances import (
+    distances,
+    squared_distances,
+)
 from .elliptical import (
     Elliptical,
     elliptical_weights,
@@ -79,9 +83,11 @@ __all__ = [
     "TopK",
     "Tupe",
     "alibi_slopes",
+    "distances",
     "elliptical_weights",
     "elu_features",
     "gaussian_attention",
     "linear_attention",
     "project_on_simplex",
+    "squared_distances",
 ]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, fused_attention
 from .biased import Biased
+from .distances import squared_distances
 from .features import expand_features, of_queries
 from .gaussian import gaussian_attention
 
@@ -146,9 +147,7 @@ class Bilateral(SoftmaxSmoother):
         if not self.distances:
             return a @ b.mT / bandwidth**2
         wide = torch.promote_types(a.dtype, torch.float32)
-        exact = "donot_use_mm_for_euclid_dist"
-        distances = torch.cdist(a.to(wide), b.to(wide), compute_mode=exact).to(a.dtype)
-        return -((distances / bandwidth) ** 2) / 2
+        return (-squared_distances(a.to(wide), b.to(wide)) / bandwidth**2 / 2).to(a.dtype)
 
     def _positions(
         self, q: Tensor, k: Tensor, context: Context | None

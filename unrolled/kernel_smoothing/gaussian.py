@@ -16,6 +16,7 @@ from ..attention import (
     query_offset,
     without_autocast,
 )
+from .distances import squared_distances
 from .query_blocks import block_mask
 
 _CENTRE_SAMPLE = 16
@@ -154,10 +155,11 @@ def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
     """
     k = k.detach().to(torch.promote_types(k.dtype, torch.float32))
     if mask is None:
-        step = max(1, k.shape[-2] // _CENTRE_SAMPLE)
-        i = torch.arange(k.shape[-2] // step, device=k.device)
+        i = torch.arange(_CENTRE_SAMPLE, device=k.device)
         # One of each stretch, at varied places: equal ones may hit one column of an image alone.
-        return k[..., i * step + 7 * i % step, :].median(dim=-2, keepdim=True).values
+        place = _CENTRE_SAMPLE * i + 7 * i % _CENTRE_SAMPLE
+        sample = k[..., place * k.shape[-2] // _CENTRE_SAMPLE**2, :]
+        return sample.median(dim=-2, keepdim=True).values
     seen = ~hidden_by(mask).expand(*mask.shape[:-1], k.shape[-2]).mT
     visible = torch.where(seen, k, torch.nan)
     return visible.nanmedian(dim=-2, keepdim=True).values.nan_to_num()
@@ -246,9 +248,8 @@ class Gaussian(SoftmaxSmoother):
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
-        exact = "donot_use_mm_for_euclid_dist"
-        distances = torch.cdist(q.to(wide), k.to(wide), compute_mode=exact).to(q.dtype)
-        return -((distances / self.bandwidth_for(q)) ** 2) / 2
+        squares = squared_distances(q.to(wide), k.to(wide))
+        return (-squares / self.bandwidth_for(q) ** 2 / 2).to(q.dtype)
 
     def extra_repr(self) -> str:
         return "bandwidth=head_dim ** 0.25" if self.bandwidth is None else ""

@@ -6,19 +6,16 @@ import torch
 from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, map_query_blocks
+from .distances import distances, squared_distances
 from .query_blocks import block_mask, block_softmax
 
 LogKernel = Callable[[Tensor, Tensor], Tensor]
 
 
-def _distances(q: Tensor, k: Tensor) -> Tensor:
-    return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
-
-
 _LOG_KERNELS: dict[str, LogKernel] = {
     "exponential": lambda q, k: q @ k.mT,
-    "gaussian": lambda q, k: -_distances(q, k).square() / 2,
-    "laplace": lambda q, k: -_distances(q, k),
+    "gaussian": lambda q, k: -squared_distances(q, k) / 2,
+    "laplace": lambda q, k: -distances(q, k),
 }
 
 
@@ -96,10 +93,16 @@ class Kernel(SoftmaxSmoother):
         )
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+        return self._logits(*self._scaled(q, k))
+
+    def _scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
         bandwidth = self.bandwidth().to(wide)
+        return q.to(wide) / bandwidth, k.to(wide) / bandwidth
+
+    def _logits(self, q: Tensor, k: Tensor) -> Tensor:
         log_kernel = self.kernel if callable(self.kernel) else _LOG_KERNELS[self.kernel]
-        logits = log_kernel(q.to(wide) / bandwidth, k.to(wide) / bandwidth)
+        logits = log_kernel(q, k)
         if logits.shape[-2:] != (q.shape[-2], k.shape[-2]):
             raise ValueError(
                 f"kernel: must give logarithms of shape (..., {q.shape[-2]}, {k.shape[-2]}), got "
@@ -116,10 +119,11 @@ class Kernel(SoftmaxSmoother):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
+        q, k = self._scaled(q, k)
+
         def block(rows: Tensor, start: int) -> Tensor:
             visible = block_mask(mask, is_causal, start, rows, q, k)
-            A = block_softmax(self.logits(rows, k, context), visible)
-            return A.to(v.dtype) @ v
+            return block_softmax(self._logits(rows, k), visible).to(v.dtype) @ v
 
         return map_query_blocks(block, q)
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..attention import (
     Context,
@@ -12,6 +11,8 @@ from ..attention import (
     causal_mask,
     check_positive,
     combine_masks,
+    has_no_values,
+    is_transformed,
     map_query_blocks,
 )
 from .query_blocks import block_mask, masked_logits
@@ -26,10 +27,10 @@ def project_on_simplex(logits: Tensor) -> Tensor:
 
     ``p = max(z - tau, 0)`` with tau such that ``sum_j p_j = 1``. The threshold comes from Newton
     steps on this equation, which is convex and piecewise linear in tau: from below they rise to its
-    root and end there after a few steps. Compiled code cannot loop until then and sorts instead.
+    root and end there after a few steps. Compiled code and the transforms of ``torch.func`` cannot
+    loop until then and sort instead.
 
-    The gradient takes the mean over the support away, inside the support. There is no second
-    derivative.
+    The gradient takes the mean over the support away, inside the support.
 
     Parameters
     ----------
@@ -52,13 +53,15 @@ def project_on_simplex(logits: Tensor) -> Tensor:
     >>> project_on_simplex(torch.tensor([0.5, 0.0, -1.0]))
     tensor([0.7500, 0.2500, 0.0000])
     """
+    if is_transformed():
+        return (logits - sorted_threshold(logits)).relu()
     return _Projection.apply(logits)
 
 
 class _Projection(torch.autograd.Function):
     @staticmethod
     def forward(logits: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
+        if has_no_values(logits):
             return (logits - sorted_threshold(logits)).relu()
         out = torch.empty_like(logits, memory_format=torch.contiguous_format)
         n_keys = logits.shape[-1]
@@ -78,11 +81,10 @@ class _Projection(torch.autograd.Function):
         ctx.save_for_backward(output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        support = ctx.saved_tensors[0].sign()
+        support = ctx.saved_tensors[0].detach().sign()
         inside = gradient * support
-        mean = inside.sum(dim=-1, keepdim=True) / support.sum(dim=-1, keepdim=True).clamp_(min=1)
+        mean = inside.sum(dim=-1, keepdim=True) / support.sum(dim=-1, keepdim=True).clamp(min=1)
         return inside.addcmul_(support, mean, value=-1)
 
 
@@ -131,7 +133,7 @@ class Sparsemax(Operator):
         A_i = argmin_p |p - z_i|^2   subject to   p >= 0,  sum_j p_j = 1,      z_i = scale q_i k^T
 
     Queries are taken in blocks, recomputed in the backward pass, so that memory is linear in the
-    number of tokens. A row without visible keys gives zeros. There is no second derivative.
+    number of tokens. A row without visible keys gives zeros.
 
     Parameters
     ----------

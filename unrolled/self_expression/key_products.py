@@ -37,6 +37,8 @@ def key_products(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _KeyProducts(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(k, v):  # type: ignore[no-untyped-def]
         transposed = k.double().mT

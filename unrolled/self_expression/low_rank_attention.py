@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import Context, Operator, Positive
+from ..attention import Context, Operator, Positive, once_in
 from .key_products import key_products, scaled_penalty, visible_keys
 
 
@@ -19,8 +19,8 @@ class LowRank(Operator):
     and output ``C v``. At q = k this is the minimiser of ``|k - C k|_F^2 + lam |C|_*``, in which
     directions with ``s > sqrt(lam / 2)`` are active; for other queries it is a filter and minimises
     nothing. Computed in float64 from the eigenvectors of ``k^T k`` or ``k k^T``, whichever is
-    smaller; gradients are exact at equal singular values too, but not differentiable again. All
-    keys are coupled, so that masks may only hide whole keys: these are as if absent.
+    smaller; first and second derivatives are exact at equal singular values too, third ones are
+    refused. All keys are coupled, so that masks may only hide whole keys: these are as if absent.
 
     Parameters
     ----------
@@ -117,45 +117,109 @@ class LowRank(Operator):
 class _SpectralFilter(torch.autograd.Function):
     """``g(G)`` of a positive semidefinite G, ``g(w) = max(0, w - t) / w^2``.
 
-    With h of singular values, ``h(s) / s^2 = g(s^2)`` at ``t = lam / 2``. The derivative holds the
-    divided differences of g (Daleckii and Krein); those between active eigenvalues are written
-    without a difference, which leaves nothing to divide by where eigenvalues are equal.
+    With h of singular values, ``h(s) / s^2 = g(s^2)`` at ``t = lam / 2``. Derivatives in G hold the
+    divided differences of g (Daleckii and Krein), that in t those of ``m(w) = 1 / w^2`` for
+    ``w > t``, as ``dg/dt = -m``.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(gram, threshold):  # type: ignore[no-untyped-def]
+    def forward(gram: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w, R = torch.linalg.eigh(gram)
-        scaled = _filtered(w, threshold.squeeze(-1))
-        return (R * scaled[..., None, :]) @ R.mT, w, R
+        g = _Filter(w, threshold).values()
+        return (R * g[..., None, :]) @ R.mT, w, R
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
         _, w, R = output
         ctx.mark_non_differentiable(w, R)
-        ctx.save_for_backward(w, R, inputs[1])
+        ctx.save_for_backward(*inputs, w, R)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx, grad, *_):  # type: ignore[no-untyped-def]
-        w, R, threshold = ctx.saved_tensors
-        inner = R.mT @ grad @ R
-        active = w > threshold.squeeze(-1)
-        weight = torch.where(active, w, 1).pow(-2) * active
-        by_threshold = -(inner.diagonal(dim1=-2, dim2=-1) * weight).sum(dim=-1)[..., None, None]
-        return R @ (_divided_differences(w, threshold) * inner) @ R.mT, by_threshold
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> Any:
+        return _FilterGradient.apply(gradient, *ctx.saved_tensors)
 
 
-def _filtered(w: Tensor, threshold: Tensor) -> Tensor:
-    active = w > threshold
-    return torch.where(active, w - threshold, 0) / torch.where(active, w, 1).square()
+class _FilterGradient(torch.autograd.Function):
+    """The derivative of `_SpectralFilter` as a function in its own right."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, gram: Tensor, threshold: Tensor, w: Tensor, R: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        g, inner = _Filter(w, threshold), R.mT @ gradient @ R
+        by_threshold = -(inner.diagonal(dim1=-2, dim2=-1) * g.slopes()).sum(-1)
+        return R @ (g.differences() * inner) @ R.mT, by_threshold[..., None, None]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, by_gram: Tensor, by_threshold: Tensor) -> Any:
+        gradient, gram, threshold, w, R = ctx.saved_tensors
+        g = _Filter(w, threshold)
+        E, V = (R.mT @ x @ R for x in (gradient, by_gram))
+        slopes, rates = g.slopes(), g.slope_differences()
+        forward = g.differences() * V - by_threshold * torch.diag_embed(slopes)
+        mixed = torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), E, V)
+        again = mixed + torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), V, E)
+        again = again - by_threshold * rates * E
+        by_t = -(rates * E * V).sum((-2, -1), keepdim=True)
+        found = (R @ forward @ R.mT, R @ again @ R.mT, by_t)
+        saved = (gradient, gram, threshold)
+        return *(once_in(x, "LowRank", *saved) for x in found), None, None
 
 
-def _divided_differences(w: Tensor, threshold: Tensor) -> Tensor:
-    """``(g(w_i) - g(w_j)) / (w_i - w_j)``, and ``g'(w_i)`` where they are equal."""
-    g, active = _filtered(w, threshold.squeeze(-1)), w > threshold.squeeze(-1)
-    rows, columns = active[..., :, None], active[..., None, :]
-    gap = torch.where(rows == columns, 1, w[..., :, None] - w[..., None, :])
-    mixed = (g[..., :, None] - g[..., None, :]) / gap
-    inverse = torch.where(active, w, 1).reciprocal()
-    a, b = inverse[..., :, None], inverse[..., None, :]
-    return torch.where(rows & columns, a * b * (threshold * (a + b) - 1), mixed * (rows ^ columns))
+class _Filter:
+    """g at eigenvalues w, with divided differences.
+
+    Those between active eigenvalues are written without a difference, which leaves nothing to
+    divide by where eigenvalues are equal.
+    """
+
+    def __init__(self, w: Tensor, threshold: Tensor) -> None:
+        self.w, self.t = w, threshold
+        self.on = w > threshold.squeeze(-1)
+        self.inverse = torch.where(self.on, w, 1).reciprocal()
+
+    def values(self) -> Tensor:
+        return torch.where(self.on, self.w - self.t.squeeze(-1), 0) * self.inverse.square()
+
+    def slopes(self) -> Tensor:
+        """``m(w) = -dg/dt``."""
+        return self.inverse.square() * self.on
+
+    def differences(self) -> Tensor:
+        """``(g(w_i) - g(w_j)) / (w_i - w_j)``, and ``g'(w_i)`` where they are equal."""
+        a, b = self.inverse[..., :, None], self.inverse[..., None, :]
+        return self._pairs(a * b * (self.t * (a + b) - 1), self.values())
+
+    def slope_differences(self) -> Tensor:
+        """The same of m."""
+        a, b = self.inverse[..., :, None], self.inverse[..., None, :]
+        return self._pairs(-a * b * (a + b), self.slopes())
+
+    def second_differences(self) -> Tensor:
+        """``(g[w_i, w_j] - g[w_j, w_k]) / (w_i - w_k)`` of any three, in any order."""
+        first, w, on = self.differences(), self.w, self.on
+        a, b, c = self._along(self.inverse)
+        active = a * b * c * (1 - self.t[..., None] * (a + b + c))
+        (wi, wj, wk), (i, j, k) = self._along(w), self._along(on)
+        ij, jk, ik = first[..., :, :, None], first[..., None, :, :], first[..., :, None, :]
+        outer = (ij - jk) / torch.where(i == k, 1, wi - wk)
+        inner = (ij - ik) / torch.where(j == k, 1, wj - wk)
+        return torch.where(i & j & k, active, torch.where(i == k, inner, outer) * (i | j | k))
+
+    def _pairs(self, active: Tensor, values: Tensor) -> Tensor:
+        rows, columns = self.on[..., :, None], self.on[..., None, :]
+        gap = torch.where(rows == columns, 1, self.w[..., :, None] - self.w[..., None, :])
+        mixed = (values[..., :, None] - values[..., None, :]) / gap
+        return torch.where(rows & columns, active, mixed * (rows ^ columns))
+
+    @staticmethod
+    def _along(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x[..., :, None, None], x[..., None, :, None], x[..., None, None, :]

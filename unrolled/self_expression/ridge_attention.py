@@ -161,6 +161,8 @@ class _Leverage(torch.autograd.Function):
     of float64 numbers whatever the inputs are. Gradients are taken in the dtype of the inputs.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(k, v, inverse, weights):  # type: ignore[no-untyped-def]
         exact = k.double()

@@ -1,15 +1,16 @@
 """Self-expressive network: coefficients from products of learned queries and keys."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from scipy.sparse import block_array, csr_array
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.func import functional_call
 
-from ..attention import Positive, check_count, check_positive, without_autocast
+from ..attention import Positive, check_count, check_positive, recomputed, without_autocast
 from ..sparse_coding import soft_threshold
 
 _BLOCK = 1024
@@ -167,9 +168,10 @@ class SelfExpressiveNetwork(nn.Module):
         """
         points, own = self._points(queries, keys)
         K, rows = self._project(self.key, points), []
+        b = self.threshold().to(K.dtype)
         for start, Q in _blocks(self._project(self.query, queries)):
             index = None if own is None else own[start : start + len(Q)]
-            blocks = [self._coefficients(Q, part, index, at) for at, part in _blocks(K)]
+            blocks = [self._coefficients(Q, part, b, index, at) for at, part in _blocks(K)]
             rows.append([csr_array(block.cpu().numpy()) for block in blocks])
         return block_array(rows, format="csr")
 
@@ -189,9 +191,11 @@ class SelfExpressiveNetwork(nn.Module):
         Q, K = self._project(self.query, queries), self._project(self.key, keys)
         keys = keys.to(K.dtype)
 
+        threshold = self.threshold().to(K.dtype)
+
         def part(Q: Tensor, K: Tensor, points: Tensor, own: Tensor | None, at: int) -> Any:
             with without_autocast(Q):
-                C = self._coefficients(Q, K, own, at)
+                C = self._coefficients(Q, K, threshold, own, at)
                 return C @ points, C.abs().sum(-1), C.square().sum(-1)
 
         sums, n_blocks = [], len(_blocks(Q)) * len(_blocks(K))
@@ -204,9 +208,11 @@ class SelfExpressiveNetwork(nn.Module):
             sums.append([sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True)])
         return tuple(torch.cat(blocks) for blocks in zip(*sums, strict=True))
 
-    def _coefficients(self, Q: Tensor, K: Tensor, own: Tensor | None, at: int) -> Tensor:
+    def _coefficients(
+        self, Q: Tensor, K: Tensor, threshold: Tensor, own: Tensor | None, at: int
+    ) -> Tensor:
         """A block of C, whose keys begin at `at`; `own` says which key each query is."""
-        C = soft_threshold(Q @ K.mT, self.threshold().to(Q.dtype)) / self.width
+        C = soft_threshold(Q @ K.mT, threshold) / self.width
         if own is None:
             return C
         return C.masked_fill(own[:, None] == torch.arange(at, at + len(K), device=C.device), 0)
@@ -214,7 +220,8 @@ class SelfExpressiveNetwork(nn.Module):
     def _project(self, perceptron: nn.Module, points: Tensor) -> Tensor:
         """Queries or keys, in float32 at least."""
         blocks = _blocks(points)
-        projected = torch.cat([_recomputed(perceptron, len(blocks), part) for _, part in blocks])
+        project = partial(functional_call, perceptron, dict(perceptron.named_parameters()))
+        projected = torch.cat([_recomputed(project, len(blocks), part) for _, part in blocks])
         return projected.to(torch.promote_types(projected.dtype, torch.float32))
 
     def extra_repr(self) -> str:
@@ -235,6 +242,4 @@ def _blocks(x: Tensor) -> list[tuple[int, Tensor]]:
 
 def _recomputed(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:
     """The function's value; of several blocks, gradients compute it again in their pass."""
-    if n_blocks > 1 and torch.is_grad_enabled():
-        return checkpoint(function, *arguments, use_reentrant=False)
-    return function(*arguments)
+    return recomputed(function, *arguments) if n_blocks > 1 else function(*arguments)

@@ -131,6 +131,10 @@ class UnrolledSelfExpression(nn.Module):
         q, k = q.to(wide), k.to(wide)
         with without_autocast(q):
             unit = safe_step(k).to(wide)
+            steps, penalties = (
+                [at_iteration(values, t).to(wide) for t in range(self.n_iter)]
+                for values in (self.step, self.lam)
+            )
 
             def block(rows: Tensor, start: int) -> Tensor:
                 hidden = _hidden(own, start, rows, k)
@@ -138,8 +142,7 @@ class UnrolledSelfExpression(nn.Module):
                 codes = torch.zeros_like(gradient)
                 scale = self._penalty_scale(gradient, hidden)
                 for t in range(self.n_iter):
-                    step = unit * at_iteration(self.step, t).to(wide)
-                    penalty = scale * at_iteration(self.lam, t).to(wide)
+                    step, penalty = unit * steps[t], scale * penalties[t]
                     codes = soft_threshold(codes + step * gradient, step * penalty / 2)
                     codes = codes if hidden is None else codes.masked_fill(hidden, 0)
                     if t + 1 < self.n_iter:

@@ -1,12 +1,13 @@
 """Unrolled ISTA times values in blocks of codes, with a backward pass that keeps none of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..attention import query_offset
+from ..attention import is_one_of_many, query_offset, vjp
+from .iterations import ista_codes
 
 _CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
 
@@ -28,7 +29,8 @@ def ista_attention(
 
     Codes are held for a block of rows at a time. The backward pass is given the residuals
     ``q - C k`` of all iterations, computes the codes of a block from them anew, and needs of the
-    threshold only where codes are not zero. It is not differentiable itself.
+    threshold only where codes are not zero. Where the gradient is differentiated in turn or
+    batched, all codes of all iterations are held.
 
     Parameters
     ----------
@@ -171,9 +173,12 @@ class _SparseAttention(torch.autograd.Function):
         ctx.save_for_backward(*tensors, hidden, *output)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx, grad, _):  # type: ignore[no-untyped-def]
         q, k, v, m, t, hidden, out, residuals = ctx.saved_tensors
+        if is_one_of_many(grad):
+            with torch.autocast(q.device.type, enabled=False):
+                output = _explicit(q, k, hidden, ctx.settings)
+                return *vjp(output, (q, k, v, m, t), grad), None, None
         gradients = _Gradients(
             torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v),
             torch.zeros_like(m), (grad * out).sum(dim=-1, keepdim=True) / t,
@@ -186,6 +191,26 @@ class _SparseAttention(torch.autograd.Function):
                 gradients.add_block(block, Q, K, M, T, R, codes, torch.bmm(G * T, V.mT))
                 block.keys(gradients.v).baddbmm_(codes[-1].mT, G * T)
         return *gradients, None, None
+
+
+def _explicit(
+    q: Tensor, k: Tensor, hidden: Tensor | None, settings: _Settings
+) -> Callable[..., Tensor]:
+    """The same output from the same q, k, v, m and t, without blocks."""
+    allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+    allowed = allowed if settings.offset is None else allowed.tril(settings.offset)
+    if settings.zero_diagonal:
+        allowed = allowed ^ torch.eye(*allowed.shape, dtype=torch.bool, device=q.device)
+    allowed = allowed if hidden is None else allowed & ~hidden
+
+    def output(q: Tensor, k: Tensor, v: Tensor, m: Tensor, t: Tensor) -> Tensor:
+        codes = ista_codes(
+            q, k, lam=2 / m, step=t * m, n_iter=settings.n_iter,
+            nonnegative=settings.nonnegative, allowed=allowed,
+        )  # fmt: skip
+        return codes @ v
+
+    return output
 
 
 def _codes_again(

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count
+from ..attention import check_count, is_transformed
 
 
 class SparseMixtureOfExperts(nn.Module):
@@ -16,8 +16,9 @@ class SparseMixtureOfExperts(nn.Module):
         y = sum_{j in top k of p} g_j relu(x Q_j^T) P_j^T = z Dict^T,   Dict = [P_1 ... P_M]
 
     where z holds ``g_j relu(x Q_j^T)`` for the chosen experts and zeros for the others: of its
-    M k' entries at most k k' are not zero. Only the chosen experts are computed. The code comes
-    from routing, not from a pursuit: z need not be the best code in the dictionary.
+    M k' entries at most k k' are not zero. Only the chosen experts are computed, but in exported
+    programs and the transforms of ``torch.func`` all are. The code comes from routing, not from a
+    pursuit: z need not be the best code in the dictionary.
 
     Parameters
     ----------
@@ -105,6 +106,8 @@ class SparseMixtureOfExperts(nn.Module):
         Tensor of shape (..., d)
         """
         tokens = self._tokens(x)
+        if _counts_are_unknown(x):
+            return (self._all_codes(tokens) @ self.dictionary().mT).to(x.dtype).reshape(x.shape)
         codes, rows, experts = self._expert_codes(tokens)
         mixed = _by_expert(codes, experts, self.synthesis)
         out = torch.zeros_like(tokens).index_add(0, rows, mixed.to(tokens.dtype))
@@ -113,9 +116,12 @@ class SparseMixtureOfExperts(nn.Module):
     def codes(self, x: Tensor) -> Tensor:
         """Sparse codes z of tokens (..., d) in the `dictionary`, of shape (..., M k')."""
         tokens = self._tokens(x)
-        codes, rows, experts = self._expert_codes(tokens)
-        z = tokens.new_zeros(len(tokens), self.n_experts, self.expert_width)
-        z = z.index_put((rows, experts), codes)
+        if _counts_are_unknown(x):
+            z = self._all_codes(tokens)
+        else:
+            codes, rows, experts = self._expert_codes(tokens)
+            z = tokens.new_zeros(len(tokens), self.n_experts, self.expert_width)
+            z = z.index_put((rows, experts), codes)
         return z.reshape(*x.shape[:-1], self.n_experts * self.expert_width)
 
     def dictionary(self) -> Tensor:
@@ -148,6 +154,13 @@ class SparseMixtureOfExperts(nn.Module):
         scores = (tokens @ self.router.mT).softmax(-1).sum(0) / max(len(tokens), 1)
         return self.n_experts * (share * scores).sum()
 
+    def _all_codes(self, tokens: Tensor) -> Tensor:
+        """Codes of shape (n_tokens, M k') from all experts, chosen or not."""
+        gates, chosen = self.route(tokens)
+        weights = gates.new_zeros(len(tokens), self.n_experts).scatter(-1, chosen, gates)
+        hidden = torch.relu(tokens @ self.analysis.flatten(0, 1).mT).to(tokens.dtype)
+        return (weights[..., None] * hidden.unflatten(-1, (self.n_experts, -1))).flatten(-2)
+
     def _expert_codes(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Codes of all choices, sorted by expert, with the indices of their tokens and experts."""
         gates, chosen = self.route(tokens)
@@ -166,6 +179,11 @@ class SparseMixtureOfExperts(nn.Module):
             f"dim={self.dim}, n_experts={self.n_experts}, expert_width={self.expert_width}, "
             f"top_k={self.top_k}, renormalize={self.renormalize}"
         )
+
+
+def _counts_are_unknown(x: Tensor) -> bool:
+    """How many tokens an expert gets: exported, transformed or on the meta device."""
+    return torch.compiler.is_exporting() or is_transformed() or x.is_meta
 
 
 def _by_expert(inputs: Tensor, experts: Tensor, weights: Tensor) -> Tensor:

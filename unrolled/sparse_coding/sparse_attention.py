@@ -14,6 +14,8 @@ from ..attention import (
     causal_mask,
     check_count,
     combine_masks,
+    has_no_values,
+    is_transformed,
     map_query_blocks,
     query_offset,
 )
@@ -37,7 +39,7 @@ class SparseCoding(Operator):
     each token the problem over its own prefix. Codes are signed and need not sum to one. Queries
     are taken in blocks, recomputed in the backward pass; only masks that differ from query to query
     cost an n_keys x n_keys matrix, for the step lengths. bfloat16 and float16 iterate in float32.
-    The gradient of `forward` is not differentiable again; that of `matrix` is.
+    Second derivatives and the transforms of ``torch.func`` hold the codes of all iterations.
 
     Parameters
     ----------
@@ -143,9 +145,9 @@ class SparseCoding(Operator):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        # Exported programs would lose the gradients of code that works in place.
-        literal = self.step == "support" or self.per_iteration or self.n_iter == 0
-        if literal or torch.compiler.is_exporting():
+        # What works in place can be neither traced nor transformed.
+        plain = has_no_values(q) or is_transformed()
+        if self.step == "support" or self.per_iteration or self.n_iter == 0 or plain:
             return self._attend_step_by_step(q, k, v, mask, is_causal)
         wide = self._wide(q)
         keys, visible = k.to(wide), self._visible(mask, q, k, is_causal=False)
@@ -213,15 +215,16 @@ class SparseCoding(Operator):
         >>> iterate(torch.tensor([[2.0, 0.0]]))
         tensor([[2., 0.]])
         """
-        return self._map(q, k, self._visible(mask, q, k, is_causal), 0)
+        return self._map(q, k, *self._numbers(), self._visible(mask, q, k, is_causal), 0)
 
     def _attend_step_by_step(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         visible = self._visible(mask, q, k, is_causal)
+        lam, relative_step = self._numbers()
 
         def block(rows: Tensor, start: int) -> Tensor:
-            iterate = self._map(rows, k, visible, start)
+            iterate = self._map(rows, k, lam, relative_step, visible, start)
             codes = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
             for t in range(self.n_iter):
                 codes = iterate(codes, t)
@@ -229,8 +232,21 @@ class SparseCoding(Operator):
 
         return map_query_blocks(block, q)
 
+    def _numbers(self) -> list[list[Tensor]]:
+        """Penalties and relative steps of all iterations, of which the last stands for the rest."""
+        return [
+            [numbers()] if isinstance(numbers, Positive) else [number() for number in numbers]
+            for numbers in (self.lam, self.relative_step)
+        ]
+
     def _map(
-        self, q: Tensor, k: Tensor, visible: Tensor | None, start: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        lam: list[Tensor],
+        relative_step: list[Tensor],
+        visible: Tensor | None,
+        start: int,
     ) -> Callable[..., Tensor]:
         """The iterations of the rows from `start` on."""
         wide = self._wide(q)
@@ -251,11 +267,11 @@ class SparseCoding(Operator):
             whole = torch.where(whole > 0, whole, 1)
 
         def iterate(codes: Tensor, t: int = 0) -> Tensor:
-            lam = scale * at_iteration(self.lam, t).to(wide)
+            penalty = scale * lam[min(t, len(lam) - 1)].to(wide)
             if self.step == "support":
-                return support_step(codes, **given, lam=lam, whole=whole)
-            step = (at_iteration(self.relative_step, t) * unit).to(wide)
-            return ista_step(codes, **given, lam=lam, step=step)
+                return support_step(codes, **given, lam=penalty, whole=whole)
+            step = (relative_step[min(t, len(lam) - 1)] * unit).to(wide)
+            return ista_step(codes, **given, lam=penalty, step=step)
 
         return iterate
 

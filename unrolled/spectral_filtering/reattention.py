@@ -105,13 +105,18 @@ class ReAttention(Operator):
         context: Context | None,
     ) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
-        keys, values = k.to(wide), v.to(wide)
+        base, q, keys, values = self.base, q.to(wide), k.to(wide), v.to(wide)
+        if isinstance(base, Gaussian):
+            bandwidth = base.bandwidth_for(q)
+            base, q, keys = Gaussian(1.0), q / bandwidth, keys / bandwidth
+        mixing = self._mixing(q)
 
         def block(rows: Tensor, start: int) -> Tensor:
             part = block_mask(mask, is_causal, start, rows, q, k)
-            return (self._maps(rows, keys, part) @ values).to(v.dtype)
+            maps = self._mixed(base.matrix(rows, keys, mask=part), part, *mixing)
+            return (maps @ values).to(v.dtype)
 
-        return map_query_blocks(block, q.to(wide))
+        return map_query_blocks(block, q)
 
     def coefficients(
         self,
@@ -123,17 +128,20 @@ class ReAttention(Operator):
     ) -> Tensor:
         mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
         wide = torch.promote_types(q.dtype, torch.float32)
-        return self._maps(q.to(wide), k.to(wide), mask).to(q.dtype)
+        A = self.base.matrix(q.to(wide), k.to(wide), mask=mask)
+        return self._mixed(A, mask, *self._mixing(A)).to(q.dtype)
 
-    def _maps(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def _mixing(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if q.ndim < 3 or q.shape[-3] != self.num_heads:
             heads = q.shape[-3] if q.ndim > 2 else 1
             raise ValueError(f"num_heads: ReAttention has {self.num_heads}, but q has {heads}")
-        A = self.base.matrix(q, k, mask=mask).movedim(-3, -1)
-        norm = self.norm
-        gamma, beta = (x.to(A.dtype) for x in (norm.weight, norm.bias))
-        mixed = F.layer_norm(A @ self.theta.to(A.dtype), (self.num_heads,), gamma, beta, norm.eps)
-        mixed = mixed.movedim(-1, -3)
+        return self.theta.to(q.dtype), self.norm.weight.to(q.dtype), self.norm.bias.to(q.dtype)
+
+    def _mixed(
+        self, A: Tensor, mask: Tensor | None, theta: Tensor, gamma: Tensor, beta: Tensor
+    ) -> Tensor:
+        mixed = A.movedim(-3, -1) @ theta
+        mixed = F.layer_norm(mixed, (self.num_heads,), gamma, beta, self.norm.eps).movedim(-1, -3)
         return mixed if mask is None else mixed.masked_fill(hidden_by(mask), 0)
 
     def extra_repr(self) -> str:

@@ -1,0 +1,284 @@
+"""Derivatives of derivatives: right, or refused, for every layer that has a gradient."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call, grad, jvp, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.testing import assert_close
+
+import twinsolve.unrolled as layers
+from twinsolve.unrolled.kernel_smoothing import project_on_simplex
+from twinsolve.unrolled.sparse_coding import ista_attention
+
+from .operator_cases import OPERATORS, off_zero
+from .test_operators import Called, tokens
+
+
+def repeated(X):
+    """A matrix of the size of X whose singular values are 3, 3, 1, 1, ..."""
+    U, s, Rt = torch.linalg.svd(X, full_matrices=False)
+    return (U * torch.tensor([3.0, 3.0, 1.0, 1.0, 1.0])[: s.shape[-1]]) @ Rt
+
+
+def qkv():
+    return tuple(tokens(1, 3, 6, 5, seed=seed) for seed in range(3))
+
+
+def wide():
+    """Values far narrower than queries, for which attention leaves PyTorch's kernel."""
+    q, k = tokens(1, 1, 264, 48, seed=1), tokens(1, 1, 264, 48, seed=2)
+    return q / 4, k / 4, tokens(1, 1, 264, 2, seed=3)
+
+
+LAYERS: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]]]] = {
+    name: (lambda make=make: Called(make()), qkv)  # type: ignore[misc]
+    for name, make in OPERATORS.items()
+}
+LAYERS |= {
+    "low rank at repeated values": (
+        lambda: Called(layers.LowRank(0.7, num_heads=3, learnable=True)),
+        lambda: (qkv()[0], repeated(qkv()[1]), qkv()[2]),
+    ),
+    "low rank of few keys": (
+        lambda: Called(layers.LowRank(0.7)),
+        lambda: tuple(x[..., :4, :] for x in qkv()),
+    ),
+    "narrow values": (lambda: Called(layers.Softmax()), wide),
+    "gray dct": (lambda: layers.TokenGraying("dct", eps=0.6), lambda: (tokens(6, 4),)),
+    "gray svd": (lambda: layers.TokenGraying("svd", eps=0.6), lambda: (tokens(6, 4),)),
+    "gray svd at repeated values": (
+        lambda: layers.TokenGraying("svd", eps=0.6),
+        lambda: (repeated(tokens(6, 4)),),
+    ),
+    "feat scale": (lambda: off_zero(layers.FeatScale(4)), lambda: (tokens(2, 6, 4),)),
+    "image": (
+        lambda: layers.NonLocalMeansAttention(0.8, patch_size=3, patch_distance=2, learnable=True),
+        lambda: (tokens(1, 1, 6, 6),),
+    ),
+    "whole image": (
+        lambda: layers.NonLocalMeansAttention(
+            0.8, patch_size=3, patch_distance=None, learnable=True
+        ),
+        lambda: (tokens(1, 1, 6, 6),),
+    ),
+    "whole noisy image": (
+        lambda: layers.NonLocalMeansAttention(
+            0.8, patch_size=3, patch_distance=None, sigma=0.1, learnable=True
+        ),
+        lambda: (tokens(1, 1, 6, 6),),
+    ),
+    "lista": (lambda: layers.LISTA(tokens(8, 5), 3, lam=0.5), lambda: (tokens(4, 5, seed=1),)),
+    "unrolled": (lambda: layers.UnrolledSelfExpression(3, lam=0.5), lambda: (tokens(6, 5),)),
+    "unrolled relative": (
+        lambda: layers.UnrolledSelfExpression(3, lam=0.1, relative=True),
+        lambda: (tokens(6, 5),),
+    ),
+    "network": (
+        lambda: layers.SelfExpressiveNetwork(5, hidden_features=(7,), width=4),
+        lambda: (tokens(6, 5),),
+    ),
+    "experts": (
+        lambda: layers.SparseMixtureOfExperts(5, n_experts=3, expert_width=4),
+        lambda: (tokens(6, 5),),
+    ),
+}
+
+
+# What is refused: by ourselves, or by PyTorch for its function of distances, outside torch.func.
+CDIST = "_cdist_backward"
+REFUSED = {
+    "laplace kernel": CDIST,
+    "sinkhorn": CDIST,
+    "whole noisy image": CDIST,
+    "solved neutreno": "FixedPoint: has no second derivative",
+    "solved sparse coding": "FixedPoint: has no second derivative",
+    "solved self-expression": "FixedPoint: has no second derivative",
+    "gray svd": "TokenGraying.* has no second derivative",
+    "gray svd at repeated values": "TokenGraying.* has no second derivative",
+}
+
+
+class Problem:
+    """A scalar function of a layer's inputs and parameters, their values and a direction."""
+
+    def __init__(self, name):
+        torch.manual_seed(0)
+        make, inputs = LAYERS[name]
+        self.layer = make().double()
+        inputs = inputs()
+        self.names = dict(self.layer.named_parameters())
+        self.n_inputs = len(inputs)
+        values = (*inputs, *(p.detach() for p in self.names.values()))
+        self.values = tuple(x.clone().requires_grad_() for x in values)
+        self.plain = tuple(x.detach() for x in values)
+        self.direction = tuple(
+            tokens(x.numel(), seed=i + 9).reshape(x.shape) for i, x in enumerate(values)
+        )
+
+    def __call__(self, *values):
+        given = dict(zip(self.names, values[self.n_inputs :], strict=True))
+        out = functional_call(self.layer, given, values[: self.n_inputs])
+        return (out + torch.arange(out.numel()).cos().reshape(out.shape)).sin().sum()
+
+    def along(self, gradients):
+        return sum((g * d).sum() for g, d in zip(gradients, self.direction, strict=True))
+
+    def slope(self):
+        """The derivative along the direction, to be differentiated again."""
+        return self.along(gradient(self(*self.values), self.values, create_graph=True))
+
+    def difference(self, h=1e-5):
+        """Differences of fourth order of the first derivatives, along the direction."""
+        change = [torch.zeros_like(x) for x in self.plain]
+        for step, weight in ((1, 8), (-1, -8), (2, -1), (-2, 1)):
+            moved = zip(self.plain, self.direction, strict=True)
+            moved = [(x + step * h * d).requires_grad_() for x, d in moved]
+            for total, part in zip(change, gradient(self(*moved), moved), strict=True):
+                total += weight * part / (12 * h)
+        return change
+
+
+def gradient(out, values, **options):
+    options |= {"allow_unused": True, "materialize_grads": True}
+    return torch.autograd.grad(out, values, **options)
+
+
+def close(found, expected, tolerance):
+    """To a tolerance relative to the largest number of all, as they are one vector."""
+    atol = tolerance * max(float(x.abs().max()) for x in expected)
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b, atol=atol, rtol=0)
+
+
+@pytest.fixture(params=LAYERS)
+def name(request, monkeypatch):
+    """In blocks that do not hold all queries, so that they are recomputed."""
+    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 4)
+    return request.param
+
+
+def test_second_derivatives_are_right_or_refused(name):
+    """Differences err by h^4 = 1e-20 of a fifth derivative, and by eps / h = 1e-11 in rounding."""
+    f = Problem(name)
+    with sdpa_kernel(SDPBackend.MATH):
+        expected, slope = f.difference(), f.slope()
+        if name not in REFUSED:
+            found = gradient(slope, f.values, retain_graph=True)
+            alone = [gradient(slope, [x], retain_graph=True)[0] for x in f.values]
+            close(found, expected, 1e-8)
+            close(alone, found, 1e-13)
+            _, product = torch.autograd.functional.hvp(f, f.plain, f.direction)
+            close(product, found, 1e-13)
+            return
+        with pytest.raises(RuntimeError, match=REFUSED[name]):
+            slope.backward(retain_graph=True)
+        for x, change in zip(f.values, expected, strict=True):
+            if change.abs().max() > 0:
+                with pytest.raises(RuntimeError, match=REFUSED[name]):
+                    gradient(slope, [x], retain_graph=True)
+
+
+def test_the_fused_kernel_gives_the_same_or_refuses(name):
+    if name in REFUSED:
+        pytest.skip("has no second derivative")
+    f = Problem(name)
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = gradient(f.slope(), f.values)
+    try:
+        found = gradient(f.slope(), f.values)
+    except RuntimeError as error:
+        assert "flash_attention_for_cpu_backward is not implemented" in str(error)  # noqa: PT017
+    else:
+        close(found, expected, 1e-12)
+
+
+def test_transforms_give_the_same_or_refuse(name):
+    """Gradients, of mapped functions, mapped, of batches, twice, and forward."""
+    f = Problem(name)
+    all_values = tuple(range(len(f.values)))
+
+    def twice(x):
+        return torch.stack([x, x])
+
+    def mapped(*values):
+        return vmap(f)(*map(twice, values)).sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        out = f(*f.values)
+        expected = gradient(out, f.values, retain_graph=True)
+        if name.startswith("solved"):
+            for transformed in (grad(f, all_values), mapped, lambda *x: jvp(f, x, x)):
+                with pytest.raises(RuntimeError, match=r"FixedPoint: torch\.func cannot transform"):
+                    transformed(*f.plain)
+            return
+        weights = torch.tensor([1.0, 2.0], dtype=torch.float64)
+        several = torch.autograd.grad(
+            out, f.values, weights, is_grads_batched=True, allow_unused=True
+        )
+        several = [0 * x if y is None else y[1] for x, y in zip(expected, several, strict=True)]
+        close(several, [2 * x for x in expected], 1e-12)
+        close(grad(f, all_values)(*f.plain), expected, 1e-12)
+        close(grad(mapped, all_values)(*f.plain), [2 * x for x in expected], 1e-12)
+        found = vmap(grad(f, all_values))(*map(twice, f.plain))
+        close([x[1] for x in found], expected, 1e-12)
+        _, pull = vjp(f, *f.plain)
+        close([x[1] for x in vmap(pull)(weights)], [2 * x for x in expected], 1e-12)
+        try:
+            change = jvp(f, f.plain, f.direction)[1]
+        except NotImplementedError as error:
+            assert "forward" in str(error)  # noqa: PT017 -- PyTorch names the function
+        else:
+            close([change], [f.along(expected)], 1e-11)
+        again = grad(lambda *x: f.along(grad(f, all_values)(*x)), all_values)
+        if REFUSED.get(name, CDIST) == CDIST:
+            close(again(*f.plain), f.difference(), 1e-8)
+        else:
+            with pytest.raises(RuntimeError, match=REFUSED[name]):
+                again(*f.plain)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 2, 4)])
+def test_gradgradcheck_of_the_projection(shape):
+    z = (2 * tokens(*shape)).requires_grad_()
+    assert gradgradcheck(project_on_simplex, z)
+    assert gradcheck(project_on_simplex, z, check_batched_grad=True)
+
+
+@pytest.mark.parametrize(("nonnegative", "zero_diagonal"), [(False, False), (True, True)])
+@pytest.mark.parametrize("mask", ["none", "causal", "pairs"])
+def test_gradgradcheck_of_sparse_attention(mask, zero_diagonal, nonnegative):
+    q, k, v = (tokens(1, 4, 2, seed=s).requires_grad_() for s in range(3))
+    visible = torch.rand(4, 4, generator=torch.Generator().manual_seed(0)) < 0.7
+
+    def attend(q, k, v, lam):
+        return ista_attention(
+            q, k, v, lam=lam, step=0.2, n_iter=3, nonnegative=nonnegative,
+            zero_diagonal=zero_diagonal, is_causal=mask == "causal",
+            visible=visible if mask == "pairs" else None,
+        )  # fmt: skip
+
+    lam = torch.full((4, 1), 0.3, dtype=torch.float64, requires_grad=True)
+    assert gradgradcheck(attend, (q, k, v, lam))
+    assert gradcheck(attend, (q, k, v, lam), check_batched_grad=True)
+
+
+def test_low_rank_has_two_derivatives_and_no_third():
+    q, k, v = (x[..., :4, :3].requires_grad_() for x in qkv())
+    layer = layers.LowRank(0.9, num_heads=3, learnable=True, dtype=torch.float64)
+    assert gradgradcheck(layer, (q, repeated(k).detach().requires_grad_(), v))
+    first = gradient(layer(q, k, v).sin().sum(), [k], create_graph=True)[0]
+    second = gradient(first.sin().sum(), [k], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="LowRank: has no"):
+        gradient(second.sum(), [k])
+
+
+def test_support_steps_have_finite_second_derivatives_where_singular_values_tie():
+    q, k = tokens(4, 3).requires_grad_(), torch.eye(3, dtype=torch.float64, requires_grad=True)
+    out = layers.SparseCoding(0.3, step="support")(q, k, k)
+    first = gradient(out.square().sum(), [q, k], create_graph=True)
+    second = gradient(sum(x.square().sum() for x in first), [q, k])
+    assert all(x.isfinite().all() for x in second)

@@ -1,0 +1,85 @@
+"""What the layers' own gradients and recomputed blocks share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def is_transformed() -> bool:
+    """Inside a transform of ``torch.func``."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def has_no_values(x: Tensor) -> bool:
+    """Compiled, exported or on the meta device: loops cannot wait for a value of it."""
+    return torch.compiler.is_compiling() or x.is_meta
+
+
+def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function's value, which the backward pass computes again instead of keeping its graph.
+
+    The transforms of ``torch.func`` cannot do that and keep it. The function closes over tensors,
+    not over modules: those of a ``functional_call`` are gone when it runs again.
+    """
+    if torch.is_grad_enabled() and not is_transformed():
+        return checkpoint(function, *arguments, use_reentrant=False)
+    return function(*arguments)
+
+
+def is_one_of_many(gradient: Tensor) -> bool:
+    """Whether a backward pass is to be differentiated, or run for a batch of gradients at once.
+
+    What works in place serves neither; `vjp` of an explicit form does.
+    """
+    batched = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+    return torch.is_grad_enabled() or batched
+
+
+def vjp(function: Callable[..., Any], inputs: tuple[Tensor, ...], gradients: Any) -> Any:
+    """Gradients in the inputs of a function, which may be differentiated as often as it may."""
+    return torch.func.vjp(function, *inputs)[1](gradients)
+
+
+def once_in(gradient: Tensor, name: str, *inputs: Tensor) -> Tensor:
+    """A gradient that raises wherever its own derivative in the inputs is asked for.
+
+    Its dependence on what came in from above stays as it is.
+
+    Parameters
+    ----------
+    gradient : Tensor
+        As a backward pass computes it.
+    name : str
+        Of the layer, for the message.
+    *inputs : Tensor
+        Saved by the forward pass; the gradient's graph leaves its dependence on them out.
+
+    Returns
+    -------
+    Tensor
+        Equal to `gradient`.
+    """
+    if not torch.is_grad_enabled():
+        return gradient
+    return gradient + _NoDerivative.apply(name, gradient.dtype, *inputs)
+
+
+class _NoDerivative(torch.autograd.Function):
+    """Zero, as a function of tensors in which it cannot be differentiated."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(name: str, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+        return inputs[0].new_zeros((), dtype=dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise RuntimeError(f"{ctx.name}: has no second derivative")
