@@ -4,6 +4,7 @@ import warnings
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from ..attention import Context, Correction, Operator, drop_hidden
 
@@ -89,7 +90,8 @@ class Twicing(Correction):
     def is_explicit(self, q: Tensor) -> bool:
         """Whether queries like these are attended with by the explicit matrix."""
         wide = q.dtype in (torch.float32, torch.float64)
-        return self.base.cheap_matrix and wide and q.shape[-2] <= self.max_explicit
+        few = has_static_value(q.shape[-2]) and q.shape[-2] <= self.max_explicit
+        return self.base.cheap_matrix and wide and few
 
     def coefficients(
         self,

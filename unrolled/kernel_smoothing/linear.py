@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
 from ..attention import (
@@ -24,7 +25,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
 
     The causal form, ``(q_i . k_j for j <= i, else 0) v``, adds to the pairs within each chunk of
     tokens the sum of ``k_j^T v_j`` over the chunks before. With fewer queries than keys the queries
-    are the last tokens, and what comes before them is one sum.
+    are the last tokens, and what comes before them is one sum. A program that is compiled or
+    exported for any number of tokens holds all pairs.
 
     Parameters
     ----------
@@ -53,6 +55,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
     if not is_causal:
         return q @ (k.mT @ v)
     n_queries, offset = q.shape[-2], query_offset(q, k)
+    if not has_static_value(n_queries) or not has_static_value(offset):
+        return (q @ k.mT).tril(offset) @ v
     if offset > 0:
         past = q @ (k[..., :offset, :].mT @ v[..., :offset, :])
         return past + linear_attention(q, k[..., offset:, :], v[..., offset:, :], is_causal=True)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from ..attention import (
     Context,
@@ -64,7 +65,9 @@ class Neighborhood(SoftmaxSmoother):
 
         def block(rows: Tensor, start: int) -> Tensor:
             own = slice(offset + start, offset + start + rows.shape[-2])
-            first, last = self._reach(own.start, own.stop, n, width, n_class)
+            first, last = 0, n
+            if has_static_value(n):
+                first, last = self._reach(own.start, own.stop, n, width, n_class)
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
             near = self._near(indices[own], indices[first:last], width, n_class)
             seen = block_mask(mask, is_causal, start, rows, q, k)

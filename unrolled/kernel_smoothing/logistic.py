@@ -1,5 +1,7 @@
 """Logistic attention: logits that are a term of the query plus a term of the key."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +22,7 @@ class Logistic(SoftmaxSmoother):
 
     Without an inner nonlinearity the terms of the query and b cancel in the softmax: every row is
     ``a = softmax(k u_K)``, ``A = 1 a^T`` has rank one, and all outputs are the same after a single
-    layer. Then u_Q and b have no effect (and no gradient), and without a causal mask one weighted
+    layer. Then u_Q and b have no effect and are not learned, and without a causal mask one weighted
     mean serves all queries in linear time. With `negative_slope` the logits pass through a leaky
     ReLU, as graph attention networks have it, and rows differ; the matrix is then built in blocks
     of queries that are recomputed in the backward pass.
@@ -39,10 +41,11 @@ class Logistic(SoftmaxSmoother):
 
     Attributes
     ----------
-    query_weight, key_weight : Parameter of shape (num_heads, head_dim, 1) or (head_dim, 1)
+    query_weight, key_weight : Tensor of shape (num_heads, head_dim, 1) or (head_dim, 1)
         u_Q and u_K; normal with variance ``1 / head_dim`` at construction.
-    bias : Parameter of shape (num_heads, 1, 1) or (1, 1)
-        b; zero at construction.
+    bias : Tensor of shape (num_heads, 1, 1) or (1, 1)
+        b; zero at construction. `key_weight` is a parameter; the others are with `negative_slope`,
+        and else buffers.
 
     Raises
     ------
@@ -62,6 +65,9 @@ class Logistic(SoftmaxSmoother):
     1
     """
 
+    query_weight: Tensor
+    bias: Tensor
+
     def __init__(
         self,
         head_dim: int,
@@ -79,10 +85,14 @@ class Logistic(SoftmaxSmoother):
         )
         self.reads = ("k", "v") if negative_slope is None else ("q", "k", "v")
         heads = () if num_heads is None else (num_heads,)
-        self.query_weight, self.key_weight, self.bias = (
-            nn.Parameter(torch.empty(*heads, width, 1, device=device, dtype=dtype))
-            for width in (head_dim, head_dim, 1)
-        )
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.key_weight = nn.Parameter(torch.empty(*heads, head_dim, 1, **factory))
+        for name, width in (("query_weight", head_dim), ("bias", 1)):
+            weight = torch.empty(*heads, width, 1, **factory)
+            if negative_slope is None:
+                self.register_buffer(name, weight)
+            else:
+                self.register_parameter(name, nn.Parameter(weight))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -100,17 +110,16 @@ class Logistic(SoftmaxSmoother):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
+        self._check(q)
+        wide = torch.promote_types(k.dtype, torch.float32)
+        terms = k.to(wide) @ self.key_weight.to(wide)
         if self.negative_slope is not None:
 
             def block(rows: Tensor, start: int) -> Tensor:
                 visible = block_mask(mask, is_causal, start, rows, q, k)
-                A = block_softmax(self.logits(rows, k, context), visible)
-                return A.to(v.dtype) @ v
+                return block_softmax(self._sums(rows, terms), visible).to(v.dtype) @ v
 
-            return map_query_blocks(block, q)
-        self._check(q)
-        wide = torch.promote_types(k.dtype, torch.float32)
-        terms = k.to(wide) @ self.key_weight.to(wide)
+            return map_query_blocks(block, self._query_terms(q))
         if not is_causal and (mask is None or mask.shape[-2] == 1):
             a = block_softmax(terms.mT, mask).to(v.dtype)
             return (a @ v).expand(*(a @ v).shape[:-2], q.shape[-2], v.shape[-1])
@@ -122,15 +131,17 @@ class Logistic(SoftmaxSmoother):
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         self._check(q)
+        wide = torch.promote_types(k.dtype, torch.float32)
+        return self._sums(self._query_terms(q), k.to(wide) @ self.key_weight.to(wide))
+
+    def _query_terms(self, q: Tensor) -> Tensor:
+        """``q_i . u_Q + b``, of shape (..., n_queries, 1)."""
         wide = torch.promote_types(q.dtype, torch.float32)
-        logits = (
-            q.to(wide) @ self.query_weight.to(wide)
-            + (k.to(wide) @ self.key_weight.to(wide)).mT
-            + self.bias.to(wide)
-        )
-        if self.negative_slope is None:
-            return logits
-        return F.leaky_relu(logits, self.negative_slope)
+        return q.to(wide) @ self.query_weight.to(wide) + self.bias.to(wide)
+
+    def _sums(self, query_terms: Tensor, key_terms: Tensor) -> Tensor:
+        logits = query_terms + key_terms.mT
+        return logits if self.negative_slope is None else F.leaky_relu(logits, self.negative_slope)
 
     def _check(self, q: Tensor) -> None:
         heads = q.shape[-3] if q.ndim > 2 else 1

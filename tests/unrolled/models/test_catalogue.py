@@ -89,12 +89,10 @@ def test_every_operator_learns_and_is_measured_in_every_backbone_or_is_refused(b
         out = model(x)
     assert_close(out, model(x), atol=0, rtol=0)
     out.square().sum().backward()
-    grads = {n: p.grad for n, p in model.named_parameters() if ".operator." not in n}
+    grads = {n: p.grad for n, p in model.named_parameters()}
     if name == "alibi" and backbone != "class_attention":  # distances stand for positions
         grads = {n: g for n, g in grads.items() if "positions.weight" not in n}
     assert all(g is not None and g.isfinite().all() for g in grads.values())
-    learned = [p.grad for n, p in model.named_parameters() if ".operator." in n]
-    assert all(g.isfinite().all() for g in learned if g is not None)
 
     n_layers, n_softmax = DEPTHS.get(backbone, (2, 0))
     assert {row["layer"] for row in rows} == set(range(n_layers))

@@ -1,0 +1,126 @@
+"""Operators by name: compiled, exported, without memory, copied, and trained in parallel."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing import assert_close
+
+from twinsolve.unrolled import VisionTransformer, make_operator, operator_names
+
+from .test_operators import Called, tokens
+
+BATCH, HEADS, DIM = 2, 3, 2
+# More than one block of queries in the last: those compiled before serve it.
+LENGTHS = (28, 42, 300)
+
+
+@pytest.fixture(params=operator_names())
+def operator(request):
+    torch.manual_seed(0)
+    return make_operator(request.param, num_heads=HEADS, head_dim=DIM).double()
+
+
+def qkv(n_tokens, batch=BATCH, **options):
+    shape = (batch, HEADS, n_tokens, DIM)
+    return tuple(tokens(*shape, seed=s).to(**options).requires_grad_() for s in range(3))
+
+
+class Causal(Called):
+    def forward(self, q, k, v):
+        return super().forward(q, k, v, is_causal=True)
+
+
+def outputs_and_gradients(layer, inputs):
+    out = layer(*inputs)
+    return out, *torch.autograd.grad(
+        out.sin().sum(), inputs, allow_unused=True, materialize_grads=True
+    )
+
+
+def compiles_twice(layer, backend):
+    """Once for the first length and once for any other, with the eager layer's numbers."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(layer, backend=counter, fullgraph=True)
+    for n in LENGTHS:
+        inputs = qkv(n)
+        pairs = zip(
+            outputs_and_gradients(compiled, inputs),
+            outputs_and_gradients(layer, inputs),
+            strict=True,
+        )
+        for found, expected in pairs:
+            assert_close(found, expected, atol=1e-11 * float(expected.abs().max()), rtol=0)
+    assert counter.frame_count <= 2
+
+
+def test_one_program_serves_all_lengths(operator):
+    compiles_twice(Called(operator), "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Called, Causal])
+def test_one_program_of_inductor_serves_all_lengths(operator, make):
+    if make is Called or operator.causal:
+        compiles_twice(make(operator), "inductor")
+
+
+def exports(layer):
+    axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("tokens", min=17)}
+    program = torch.export.export(layer, qkv(LENGTHS[0]), dynamic_shapes=(axes,) * 3).module()
+    for n, batch in zip(LENGTHS, (2, 1, 3), strict=True):
+        inputs = qkv(n, batch)
+        expected = layer(*inputs)
+        atol = 1e-12 * float(expected.abs().max())
+        assert_close(program(*inputs), expected, atol=atol, rtol=0)
+
+
+def test_exports_for_any_batch_and_number_of_tokens(operator):
+    exports(Causal(operator) if operator.causal else Called(operator))
+
+
+@pytest.mark.slow
+def test_exports_without_causal_mask(operator):
+    exports(Called(operator))
+
+
+@pytest.mark.parametrize("make", [Called, Causal])
+def test_shapes_without_values(operator, make):
+    if make is Causal and not operator.causal:
+        pytest.skip("refuses causal masks, as declared")
+    with torch.device("meta"):
+        inputs = qkv(300, device="meta")
+        out, *gradients = outputs_and_gradients(make(operator.to("meta")), inputs)
+    assert out.is_meta
+    assert out.shape == (BATCH, HEADS, 300, DIM)
+    assert [g.shape for g in gradients] == [x.shape for x in inputs]
+
+
+def test_copies_and_pickles_compute_the_same(operator):
+    inputs = qkv(LENGTHS[0])
+    expected = Called(operator)(*inputs)
+    for other in (copy.deepcopy(operator), pickle.loads(pickle.dumps(operator))):
+        assert_close(Called(other)(*inputs), expected, atol=0, rtol=0)
+        assert other.state_dict().keys() == operator.state_dict().keys()
+    there_and_back = copy.deepcopy(operator).float().double()
+    assert_close(Called(there_and_back)(*inputs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", operator_names())
+def test_trains_in_distributed_data_parallel(name):
+    """Which waits for the gradient of every parameter, and says so in the next step."""
+    process_group = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=process_group, rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model = VisionTransformer(8, 2, 1, 5, 12, 2, HEADS, operator=name)
+        model = DistributedDataParallel(model)
+        for _ in range(3):
+            model(torch.randn(2, 1, 8, 8)).square().sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
