@@ -116,7 +116,7 @@ def attach_huggingface(
         _register(implementation, _attached_operator, positional)
     chosen: list[tuple[Any, Operator]] = []
     for name, module in model.named_modules():
-        if not _is_attention(module) or (_is_cross(module) and not takes_name(operator)):
+        if not calls_interface(module) or (_is_cross(module) and not takes_name(operator)):
             continue
         made = choose(operator, name, *_heads(module))
         if made is None:
@@ -283,8 +283,8 @@ def _check_call(
         )
 
 
-def _is_attention(module: nn.Module) -> bool:
-    """Whether it calls the interface; such modules say whether they are causal."""
+def calls_interface(module: nn.Module) -> bool:
+    """Whether its attention is a function of transformers; such modules say if they are causal."""
     config = getattr(module, "config", None)
     model = hasattr(module, "set_attn_implementation")
     return hasattr(module, "is_causal") and hasattr(config, "_attn_implementation") and not model

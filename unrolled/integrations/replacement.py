@@ -1,21 +1,30 @@
 """Putting operators into models that have attention of their own."""
 
 import warnings
+from collections.abc import Container
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..attention import Attention, Operator
+from ..kernel_smoothing import Softmax
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
+from .huggingface import calls_interface
 from .replacements import (
     FusedProjectionAttention,
     MultiheadReplacement,
     heads_of,
     parameter_of,
 )
+from .verification import Mismatch, check_arguments, compare_fused, compare_multihead
 
-_FUSED_PARTS = {"qkv", "q_norm", "k_norm", "norm", "attn_drop", "proj", "proj_drop", "operator"}
+_OURS = (Attention, FusedProjectionAttention, MultiheadReplacement)
+_FUSED_PARTS = {"qkv", "q_norm", "k_norm", "norm", "proj", "proj_drop"}
+_HOOKS = [name for name in vars(nn.Module()) if "forward" in name or "backward" in name]
+_MULTIHEAD_PARTS = {"in_proj_weight", "in_proj_bias", "out_proj"} | {
+    f"{name}_proj_weight" for name in "qkv"
+}
 
 
 def replace_attention(
@@ -25,11 +34,14 @@ def replace_attention(
 
     Found are modules with linear ``qkv`` and ``proj`` and a ``num_heads``, as in vision
     transformers (``scale``, ``q_norm``, ``k_norm``, ``norm`` and ``proj_drop`` are kept),
-    ``nn.MultiheadAttention`` in all its layouts, and our `Attention`. Parameters are the same
-    objects under the same names: optimizers stay valid, and checkpoints from before load, learnable
-    operators then keeping their values. With ``Softmax()`` the model computes what it did before.
-    Another call puts in another operator. Projections that an operator does not read, such as that
-    of the queries of ``Symmetric()``, stay in the model and get zero gradients.
+    ``nn.MultiheadAttention`` in all its layouts, and our `Attention`. With ``Softmax()`` the model
+    computes what it did before: each module is tried first, a copy of it with random weights on
+    random tokens, in evaluation and in training mode and with the masks that it takes, and all is
+    refused if one differs by more than rounding. Parameters are the same objects under the same
+    names, and hooks stay: optimizers stay valid, and checkpoints from before load, learnable
+    operators then keeping their values. Another call puts in another operator. Projections that an
+    operator does not read, such as that of the queries of ``Symmetric()``, stay in the model and
+    get zero gradients.
 
     The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
     function of names and returns something for it. Dropout of attention weights is not applied,
@@ -66,7 +78,8 @@ def replace_attention(
     Raises
     ------
     ValueError
-        If there is no attention, or one that cannot be served; nothing is changed then.
+        If there is no attention, or one that cannot be served: the message names it, its class, and
+        what differs. Nothing is changed then; a function of names can leave such a layer alone.
 
     Warns
     -----
@@ -101,7 +114,7 @@ def replace_attention(
     if not chosen:
         raise ValueError(
             "model: no self attention to replace (linear qkv and proj with num_heads, or "
-            "nn.MultiheadAttention)"
+            "nn.MultiheadAttention); for Hugging Face models there is attach_huggingface"
         )
     if dropouts := [name for name, (module, _) in chosen.items() if _dropout(module) > 0]:
         warnings.warn(
@@ -130,14 +143,22 @@ def _choose_all(
 ) -> dict[str, tuple[nn.Module, Operator]]:
     """Each attention that is to be replaced, by name, with its operator; checks all of them."""
     cross = _cross_attention(model)
-    chosen: dict[str, tuple[nn.Module, Operator]] = {}
+    picked: dict[str, tuple[nn.Module, Any]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not _is_attention(module) or (id(module) in cross and not takes_name(operator)):
             continue
-        made = choose(operator, name, *heads_of(module))
-        if made is None:
-            continue
+        choice: Any = operator
+        if takes_name(operator):
+            choice = choice(name)
+        if choice is not None:
+            picked[name] = module, choice
+    _refuse_hugging_face(model, picked, operator)
+    for name, module in {id(m): (n, m) for n, (m, _) in reversed(picked.items())}.values():
         _check_served(module, name)
+    chosen: dict[str, tuple[nn.Module, Operator]] = {}
+    for name, (module, choice) in picked.items():
+        made = choose(choice, name, *heads_of(module))
+        assert made is not None
         check_needs(made, name, positions is not None or type(module) is Attention)
         _check_projected(module, made, name)
         if id(module) in cross and (made.square_only or made.needs or made.positional):
@@ -160,10 +181,8 @@ def _check_projected(module: Any, made: Operator, name: str) -> None:
 
 
 def _is_attention(module: nn.Module) -> bool:
-    if isinstance(module, nn.MultiheadAttention | Attention):
-        return True
-    linear = all(isinstance(getattr(module, name, None), nn.Linear) for name in ("qkv", "proj"))
-    return linear and isinstance(getattr(module, "num_heads", None), int)
+    known = isinstance(module, nn.MultiheadAttention | Attention)
+    return known or isinstance(getattr(module, "qkv", None), nn.Module)
 
 
 def _cross_attention(model: nn.Module) -> set[int]:
@@ -171,24 +190,62 @@ def _cross_attention(model: nn.Module) -> set[int]:
     return {id(layer.multihead_attn) for layer in layers}
 
 
+def _refuse_hugging_face(model: nn.Module, picked: Container[str], operator: Chooser) -> None:
+    """Refuse models whose attention is a function of transformers, instead of leaving it alone."""
+    for name, module in model.named_modules():
+        if calls_interface(module) and name not in picked and not takes_name(operator):
+            raise ValueError(
+                f"model: the attention at {name!r} ({type(module).__name__}) is one of Hugging "
+                "Face transformers: use attach_huggingface"
+            )
+
+
 def _check_served(module: Any, name: str) -> None:
     """Refuse attention that computes something else than softmax(q k^T) v between projections."""
-    extra: list[str] = []
-    if isinstance(module, nn.MultiheadAttention):
-        if type(module).forward is not nn.MultiheadAttention.forward:
-            extra.append("a forward of its own")
-        if module.bias_k is not None:
-            extra.append("add_bias_kv=True")
-        if module.add_zero_attn:
-            extra.append("add_zero_attn=True")
-    elif not isinstance(module, Attention):
-        tensors = (*module.named_parameters(), *module.named_buffers())
-        extra += [key for key, _ in tensors if key.split(".")[0] not in _FUSED_PARTS]
-        heads, width = heads_of(module)
-        if (module.qkv.out_features, module.proj.in_features) != (3 * heads * width, heads * width):
-            extra.append("heads of unequal number or width in qkv and proj")
-    if extra:
-        raise ValueError(f"model: the attention at {name!r} has {', '.join(extra)}: not served")
+    try:
+        if isinstance(module, nn.MultiheadAttention):
+            _check_multihead(module)
+        elif type(module) not in _OURS:
+            _check_fused(module)
+    except Mismatch as error:
+        hint = "; for Hugging Face models there is attach_huggingface"
+        raise ValueError(
+            f"model: the attention at {name!r} ({type(module).__name__}) {error}: not served"
+            f"{hint if calls_interface(module) else ''}"
+        ) from error
+
+
+def _check_multihead(module: nn.MultiheadAttention) -> None:
+    if type(module).forward is not nn.MultiheadAttention.forward:
+        raise Mismatch("has a forward of its own")
+    if module.bias_k is not None:
+        raise Mismatch("has add_bias_kv=True")
+    if module.add_zero_attn:
+        raise Mismatch("has add_zero_attn=True")
+    _refuse_tensors(module, _MULTIHEAD_PARTS)
+    compare_multihead(module, lambda twin: MultiheadReplacement(twin, Softmax(), ForwardPasses()))
+
+
+def _check_fused(module: Any) -> None:
+    if isinstance(module, _OURS):
+        raise Mismatch("is of a class of its own")
+    for name in ("qkv", "proj"):
+        if not isinstance(part := getattr(module, name, None), nn.Linear):
+            raise Mismatch(f"has {type(part).__name__} as {name} instead of Linear")
+    if not isinstance(heads := getattr(module, "num_heads", None), int):
+        raise Mismatch(f"has num_heads {heads!r} instead of a whole number")
+    _refuse_tensors(module, _FUSED_PARTS)
+    heads, width = heads_of(module)
+    if (module.qkv.out_features, module.proj.in_features) != (3 * heads * width, heads * width):
+        raise Mismatch("has heads of unequal number or width in qkv and proj")
+    check_arguments(module, FusedProjectionAttention)
+    compare_fused(module, lambda twin: FusedProjectionAttention(twin, Softmax(), ForwardPasses()))
+
+
+def _refuse_tensors(module: nn.Module, parts: set[str]) -> None:
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    if extra := [name for name, _ in tensors if name.split(".")[0] not in parts]:
+        raise Mismatch(f"has {', '.join(extra)}")
 
 
 def _dropout(module: nn.Module) -> float:
@@ -203,6 +260,8 @@ def _replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.Modul
     made = made.to(device=like.device, dtype=like.dtype)
     multihead = isinstance(module, nn.MultiheadAttention | Attention)
     new = (MultiheadReplacement if multihead else FusedProjectionAttention)(module, made, passes)
+    for name in _HOOKS:  # the same dictionaries, from which the handles of the hooks remove them
+        vars(new)[name] = vars(module)[name]
     return new.train(module.training)
 
 

@@ -39,8 +39,8 @@ def keep_operator(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_
 class FusedProjectionAttention(nn.Module):
     """Stands in for attention with one ``qkv`` projection and ``proj``, as in vision transformers.
 
-    Takes ``forward(x, attn_mask=None, is_causal=False)``, masks as in
-    ``scaled_dot_product_attention``.
+    Takes ``forward(x, attn_mask=None, is_causal=False)``, x of shape (batch, tokens, dim) and masks
+    as in ``scaled_dot_product_attention``.
     """
 
     q_norm: nn.Module
@@ -65,6 +65,8 @@ class FusedProjectionAttention(nn.Module):
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
+        if x.ndim != 3:
+            raise ValueError(f"x: must be (batch, tokens, dim), got {tuple(x.shape)}")
         q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
         q, k = rescale(self.q_norm(q), self.k_norm(k), self.scale)
         output, _ = self.passes.attend(

@@ -1,0 +1,415 @@
+"""Attention modules with qkv, proj and num_heads that others have, some unlike plain attention."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .examples import VisionAttention
+
+
+class Plain(VisionAttention):
+    """Plain attention in parts; the others differ from it in one."""
+
+    def forward(self, x):
+        return self.attend(x)
+
+    def attend(self, x):
+        q, k, v = self.split(self.qkv(x))
+        return self.merge(self.weights(q, k) @ v)
+
+    def split(self, x):
+        return x.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def weights(self, q, k):
+        return (q @ k.mT * self.scale).softmax(dim=-1)
+
+    def merge(self, out):
+        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
+
+
+class ChannelAttention(Plain):
+    """XCiT without its temperature: channels attend to channels."""
+
+    def attend(self, x):
+        q, k, v = (part.mT for part in self.split(self.qkv(x)))
+        weights = (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(dim=-1)
+        return self.merge((weights @ v).mT)
+
+
+class HeadsFirst(Plain):
+    """Features of qkv in the order (head, part, width), as in GPT-NeoX."""
+
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, 3, -1)).permute(3, 0, 2, 1, 4).unbind(0)
+
+
+class PartsLast(Plain):
+    """Features of qkv in the order (head, width, part)."""
+
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, -1, 3)).permute(4, 0, 2, 1, 3).unbind(0)
+
+
+class WidthFirst(Plain):
+    """Features of qkv in the order (part, width, head)."""
+
+    def split(self, x):
+        return x.unflatten(-1, (3, -1, self.num_heads)).permute(2, 0, 4, 1, 3).unbind(0)
+
+
+class Cosine(Plain):
+    def weights(self, q, k):
+        return (10 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(dim=-1)
+
+
+class Causal(Plain):
+    def weights(self, q, k):
+        logits = q @ k.mT * self.scale
+        return logits.masked_fill(torch.ones_like(logits).triu(1).bool(), -torch.inf).softmax(-1)
+
+
+class OverQueries(Plain):
+    def weights(self, q, k):
+        return (q @ k.mT * self.scale).softmax(dim=-2)
+
+
+class Sigmoid(Plain):
+    def weights(self, q, k):
+        return (q @ k.mT * self.scale).sigmoid()
+
+
+class ScaledTwice(Plain):
+    """Uses its scale on queries and keys."""
+
+    def weights(self, q, k):
+        return super().weights(q * self.scale, k)
+
+
+class Decaying(Plain):
+    """A bias of distances that is computed on the fly."""
+
+    def weights(self, q, k):
+        places = torch.arange(q.shape[-2], device=q.device, dtype=q.dtype)
+        distances = (places[:, None] - places).abs()
+        return (q @ k.mT * self.scale - 0.1 * distances).softmax(dim=-1)
+
+
+class Rotated(Plain):
+    """Rotary positions inside."""
+
+    def weights(self, q, k):
+        angles = torch.arange(q.shape[-2], device=q.device, dtype=q.dtype)[:, None]
+        q, k = (torch.cat([x * angles.cos(), x * angles.sin()], dim=-1) for x in (q, k))
+        return super().weights(q, k)
+
+
+class Windowed(Plain):
+    """Tokens see those of their own window; up to 49 tokens that is plain attention."""
+
+    window_size = (7, 7)
+
+    def weights(self, q, k):
+        window = torch.arange(q.shape[-2], device=q.device) // 49
+        logits = (q @ k.mT * self.scale).masked_fill(window[:, None] != window, -torch.inf)
+        return logits.softmax(dim=-1)
+
+
+class WideWindowed(Windowed):
+    """A window that only the module tells of."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.window_size = 10
+
+    def weights(self, q, k):
+        window = torch.arange(q.shape[-2], device=q.device) // 100
+        logits = (q @ k.mT * self.scale).masked_fill(window[:, None] != window, -torch.inf)
+        return logits.softmax(dim=-1)
+
+
+class PooledKeys(Plain):
+    def attend(self, x):
+        q, k, v = self.split(self.qkv(x))
+        k, v = (F.avg_pool2d(part, (2, 1), ceil_mode=True) for part in (k, v))
+        return self.merge(self.weights(q, k) @ v)
+
+
+class ClassAttention(Plain):
+    """The first token alone asks."""
+
+    def attend(self, x):
+        q, k, v = self.split(self.qkv(x))
+        return self.merge(self.weights(q[..., :1, :], k) @ v)
+
+
+class Gated(Plain):
+    def attend(self, x):
+        return super().attend(x) * x.sigmoid()
+
+
+class Residual(Plain):
+    def attend(self, x):
+        return x + super().attend(x)
+
+
+class AcrossBatch(Plain):
+    def attend(self, x):
+        return super().attend(x - x.mean(dim=0))
+
+
+class SharedNorm(Plain):
+    """Keys through the norm of the queries: alike until trained."""
+
+    def weights(self, q, k):
+        return super().weights(self.q_norm(q), self.q_norm(k))
+
+
+class NormOverHeads(Plain):
+    """Norms of the queries and keys of all heads together."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.q_norm, self.k_norm = nn.LayerNorm(12), nn.LayerNorm(12)
+
+    def split(self, x):
+        q, k, v = x.chunk(3, dim=-1)
+        return super().split(torch.cat([self.q_norm(q), self.k_norm(k), v], dim=-1))
+
+
+class NormOfEachHead(Plain):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.norm = nn.LayerNorm(4)
+
+    def merge(self, out):
+        return super().merge(self.norm(out))
+
+
+class NormBefore(Plain):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.norm = nn.LayerNorm(12)
+
+    def attend(self, x):
+        return super().attend(self.norm(x))
+
+
+class NormAfter(Plain):
+    """Served: between the heads and proj."""
+
+    def __init__(self, norm=None, **arguments):
+        super().__init__(**arguments)
+        self.norm = nn.LayerNorm(12) if norm is None else norm
+
+    def merge(self, out):
+        return self.proj_drop(self.proj(self.norm(out.transpose(1, 2).flatten(2))))
+
+
+class OtherDropout(Plain):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.resid_drop = nn.Dropout(0.2)
+
+    def attend(self, x):
+        return self.resid_drop(super().attend(x))
+
+
+class WithParameter(Plain):
+    """A parameter that is 1 or 0 at first; where it goes does not matter here."""
+
+    def __init__(self, name, value, **arguments):
+        super().__init__(**arguments)
+        setattr(self, name, nn.Parameter(value))
+
+
+class LearnedDropout(Plain):
+    """Something learned in the place of dropout."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.attn_drop = nn.Conv2d(3, 3, 1)
+
+    def weights(self, q, k):
+        return self.attn_drop(super().weights(q, k))
+
+
+class Tuple(Plain):
+    def attend(self, x):
+        q, k, v = self.split(self.qkv(x))
+        return self.merge(self.weights(q, k) @ v), self.weights(q, k)
+
+
+class WithRope(Plain):
+    def forward(self, x, rope=None):
+        return self.attend(x if rope is None else x * rope)
+
+
+class WithXpos(Plain):
+    def forward(self, x, xpos):
+        return self.attend(x + xpos)
+
+
+class WithAnything(Plain):
+    def forward(self, x, **kwargs):
+        return self.attend(x)
+
+
+class OtherOrder(Plain):
+    def forward(self, x, is_causal=False, attn_mask=None):
+        return self.attend(x)
+
+
+class OtherPolarity(Plain):
+    """True hides, as in nn.MultiheadAttention; masks of floats are added."""
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = self.split(self.qkv(x))
+        logits = q @ k.mT * self.scale
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            logits = logits.masked_fill(attn_mask, -torch.inf)
+        elif attn_mask is not None:
+            logits = logits + attn_mask
+        return self.merge(logits.softmax(dim=-1) @ v)
+
+
+class OnlyBooleans(Plain):
+    """Served: True sees, and other masks are an error."""
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = self.split(self.qkv(x))
+        logits = q @ k.mT * self.scale
+        if attn_mask is not None:
+            logits = logits.masked_fill(~attn_mask, -torch.inf)
+        return self.merge(logits.softmax(dim=-1) @ v)
+
+
+class IgnoresMask(Plain):
+    def forward(self, x, attn_mask=None):
+        return self.attend(x)
+
+
+class FlatMask(Plain):
+    """A mask of the keys of each sequence."""
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = self.split(self.qkv(x))
+        logits = q @ k.mT * self.scale
+        if attn_mask is not None:
+            batch, n = attn_mask.shape
+            assert batch == len(x)
+            logits = logits + attn_mask.reshape(batch, 1, 1, n)
+        return self.merge(logits.softmax(dim=-1) @ v)
+
+
+class IgnoresCausal(Plain):
+    def forward(self, x, attn_mask=None, is_causal=False):
+        q, k, v = self.split(self.qkv(x))
+        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask, scale=self.scale))
+
+
+class Planes(Plain):
+    """Tokens on a grid, (batch, height, width, dim)."""
+
+    def attend(self, x):
+        batch, height, width, dim = x.shape
+        return super().attend(x.flatten(1, 2)).reshape(batch, height, width, dim)
+
+
+class Convolutional(nn.Module):
+    """Tokens on a grid, (batch, dim, height, width), and convolutions as projections."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = 3
+        self.qkv, self.proj = nn.Conv2d(12, 36, 1), nn.Conv2d(12, 12, 1)
+
+    def forward(self, x):
+        return self.proj(self.qkv(x)[:, :12])
+
+
+class FixedCount(Plain):
+    """Takes as many tokens as it was made for."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.input_size = (4, 4)
+
+    def attend(self, x):
+        assert x.shape[1] == 4 * 4 + 1, "wrong number of tokens"
+        return super().attend(x)
+
+
+class SecretCount(Plain):
+    def attend(self, x):
+        assert x.shape[1] == 23, "wrong number of tokens"
+        return super().attend(x)
+
+
+class Remembering(Plain):
+    """Served: keeps its last weights, with their graph."""
+
+    def weights(self, q, k):
+        self.last = super().weights(q, k)
+        return self.last
+
+
+SERVED = {
+    "plain": Plain,
+    "norm after heads": NormAfter,
+    "batch norm after heads": lambda: NormAfter(_PerFeature(nn.BatchNorm1d(12))),
+    "norms of queries and keys": lambda: VisionAttention(qk_norm=True),
+    "without scale": lambda: Plain(scale=1.0),
+    "one head": lambda: Plain(num_heads=1),
+    "boolean masks": OnlyBooleans,
+    "fixed number of tokens": FixedCount,
+    "dropout of weights": lambda: VisionAttention(dropout=0.3),
+    "keeps its weights": Remembering,
+}
+DIFFERENT = "relative error of"
+REFUSED = {
+    ChannelAttention: DIFFERENT,
+    HeadsFirst: DIFFERENT,
+    PartsLast: DIFFERENT,
+    WidthFirst: DIFFERENT,
+    Cosine: DIFFERENT,
+    Causal: DIFFERENT,
+    OverQueries: DIFFERENT,
+    Sigmoid: DIFFERENT,
+    ScaledTwice: DIFFERENT,
+    Decaying: DIFFERENT,
+    Rotated: DIFFERENT,
+    Windowed: DIFFERENT,
+    WideWindowed: r"\(2, 102, 12\) .* relative error of",
+    PooledKeys: DIFFERENT,
+    ClassAttention: r"returns torch.float64 \(2, 1, 12\)",
+    Gated: DIFFERENT,
+    Residual: DIFFERENT,
+    AcrossBatch: DIFFERENT,
+    SharedNorm: DIFFERENT,
+    NormOverHeads: "its replacement does not",
+    NormOfEachHead: "its replacement does not",
+    NormBefore: DIFFERENT,
+    OtherDropout: "in training mode its replacement has a relative error",
+    LearnedDropout: "has attn_drop.weight, attn_drop.bias",
+    Tuple: "returns torch.float64",
+    WithRope: "takes the argument rope in its forward",
+    WithXpos: "takes the argument xpos in its forward",
+    WithAnything: r"takes the argument \*\*kwargs in its forward",
+    OtherOrder: "takes the argument is_causal in its forward",
+    OtherPolarity: "with a boolean attn_mask .* relative error",
+    IgnoresMask: "with a boolean attn_mask .* relative error",
+    FlatMask: "takes an attn_mask, but in none of the forms",
+    IgnoresCausal: "with is_causal=True its replacement has a relative error",
+    Planes: "could not be run on random tokens",
+    Convolutional: "has Conv2d as qkv instead of Linear",
+    SecretCount: "could not be run on random tokens .* wrong number of tokens",
+}
+
+
+class _PerFeature(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):
+        return self.norm(x.mT).mT

@@ -1,0 +1,280 @@
+"""Whether a replacement with ``Softmax()`` computes what the original attention does."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Build = Callable[[Any], nn.Module]
+
+_SHORT = 11
+_LONG = 67  # more tokens than the customary windows of 7 x 7 and 8 x 8 hold
+_MOST = 1025
+_ROUNDINGS = 32
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Mismatch(ValueError):
+    """What an attention module does that its replacement would not."""
+
+
+def check_arguments(original: nn.Module, replacement: type[nn.Module]) -> None:
+    """Refuse arguments of the original's forward that the replacement lacks, or has elsewhere.
+
+    Raises
+    ------
+    Mismatch
+    """
+    served = [*inspect.signature(replacement.forward).parameters][1:]
+    stars: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    for place, parameter in enumerate(inspect.signature(original.forward).parameters.values()):
+        star = stars.get(parameter.kind, "")
+        if star or served[place : place + 1] != [parameter.name]:
+            raise Mismatch(
+                f"takes the argument {star}{parameter.name} in its forward, where only "
+                f"({', '.join(served)}) can be served"
+            )
+
+
+def compare_fused(original: nn.Module, build: Build) -> None:
+    """Run attention with linear ``qkv`` and ``proj`` beside its replacement, on random tokens.
+
+    It is a copy that runs, with random weights: those at hand may be zeros and ones that hide a
+    difference. Both run in evaluation mode, with the masks that the original takes, and in training
+    mode with the same random draws. Half precision runs in float32 as well, where a difference
+    shows that rounding would hide; a module without data (``meta``) runs on the CPU.
+
+    Parameters
+    ----------
+    original : nn.Module
+        Left as it is, and so are the states of the random generators.
+    build : callable
+        Makes the replacement with ``Softmax()`` of a module.
+
+    Raises
+    ------
+    Mismatch
+        Says what differs.
+    """
+    options = inspect.signature(original.forward).parameters
+    for twin, like in _twins(original):
+        trial = _Trial(twin, build)
+        x = _tokens_that_run(twin, _long_counts(twin), like)
+        trial.compare((x,))
+        x = _tokens_that_run(twin, (_SHORT, x.shape[1]), like)
+        if "is_causal" in options:
+            trial.compare((x,), "is_causal=True", is_causal=True)
+        if "attn_mask" in options:
+            _compare_masks(trial, x)
+        trial.compare_training((x,))
+
+
+def compare_multihead(original: nn.MultiheadAttention, build: Build) -> None:
+    """Run ``nn.MultiheadAttention`` beside its replacement, as `compare_fused` does.
+
+    Raises
+    ------
+    Mismatch
+    """
+    widths = original.embed_dim, original.kdim, original.vdim
+    for twin, like in _twins(original):
+        trial = _Trial(twin, build)
+        q, k, v = (_random((2, _SHORT, width), like, seed) for seed, width in enumerate(widths))
+        first = original.batch_first
+        inputs = (q, k, v) if first else (q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1))
+        hidden = ~_visible(like.device)[0, 0]
+        trial.compare(inputs)
+        trial.compare(inputs, "attn_mask", attn_mask=hidden)
+        trial.compare(inputs, "key_padding_mask", key_padding_mask=hidden[:2])
+        trial.compare_training(inputs)
+
+
+class _Trial:
+    """A module in evaluation mode, and its replacement that shares its weights."""
+
+    def __init__(self, original: nn.Module, build: Build) -> None:
+        self.original = original.eval()
+        try:
+            self.replacement = build(original).eval()
+        except Exception as error:
+            raise Mismatch(f"has parts that do not fit together as expected ({error})") from error
+
+    def compare(self, inputs: tuple[Tensor, ...], how: str = "", **options: Any) -> None:
+        """Refuse unless both give the same up to rounding."""
+        given = f"random tokens {tuple(inputs[0].shape)}{' with ' if how else ''}{how}"
+        try:
+            expected = _run(self.original, inputs, options)
+        except Exception as error:
+            raise Mismatch(f"fails on {given} ({_brief(error)})") from error
+        try:
+            found = _run(self.replacement, inputs, options)
+        except Exception as error:
+            why = _brief(error)
+            raise Mismatch(f"runs on {given}, its replacement does not ({why})") from error
+        expected, found = (x if isinstance(x, tuple) else (x,) for x in (expected, found))
+        if [_form(x) for x in expected] != [_form(x) for x in found]:
+            raise Mismatch(
+                f"returns {', '.join(map(_form, expected))} of {given}, its replacement "
+                f"{', '.join(map(_form, found))}"
+            )
+        allowed = _ROUNDINGS * _eps(inputs[0])
+        for a, b in zip(found, expected, strict=True):
+            if not (deviation := _relative_error(a, b)) <= allowed:
+                raise Mismatch(
+                    f"is not the softmax attention that its parts suggest: on {given} its "
+                    f"replacement has a relative error of {deviation:.2g}, and rounding explains "
+                    f"{allowed:.1g}"
+                )
+
+    def compare_training(self, inputs: tuple[Tensor, ...]) -> None:
+        """Compare in training mode, without dropout of weights: other dropout must stay."""
+        if inputs[0].device.type not in ("cpu", "cuda"):
+            return  # generators whose states `_run` does not know
+        weights: Any = getattr(self.original, "attn_drop", None)
+        if isinstance(weights, nn.Dropout):
+            weights.p = 0.0
+        for name in ("attn_drop", "dropout"):
+            if isinstance(getattr(self.original, name, None), float):
+                setattr(self.original, name, 0.0)
+        self.original.train()
+        self.replacement.train()
+        self.compare(inputs, "the same random draws in training mode")
+
+
+def _compare_masks(trial: _Trial, x: Tensor) -> None:
+    """Masks mean the same in every form of scaled_dot_product_attention that the original takes."""
+    visible = _visible(x.device, x.shape[1])
+    bias = _random(visible.shape, x, 7).masked_fill(~visible, -torch.inf)
+    taken = 0
+    for kind, mask in (("a boolean", visible), ("an additive", bias)):
+        for form in (mask, mask[:, 0], mask[0, 0], mask[..., :1, :]):
+            try:
+                _run(trial.original, (x,), {"attn_mask": form})
+            except Exception:
+                continue
+            taken += 1
+            trial.compare((x,), f"{kind} attn_mask {tuple(form.shape)}", attn_mask=form)
+    if not taken:
+        raise Mismatch(
+            "takes an attn_mask, but in none of the forms of scaled_dot_product_attention"
+        )
+
+
+def _twins(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
+    """Copies with random weights to run, each with a tensor of the device and dtype to run in."""
+    like = next(p for p in original.parameters() if p.is_floating_point())
+    dtypes = [like.dtype] if like.dtype.itemsize >= 4 else [torch.float32, like.dtype]
+    for dtype in dtypes:
+        twin = _copy(original)
+        if dtype != like.dtype:
+            twin = twin.to(dtype)
+        with torch.no_grad():
+            for seed, (name, parameter) in enumerate(twin.named_parameters()):
+                if parameter.is_floating_point():
+                    scale = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
+                    scale = 0.3 if name.endswith("bias") else scale
+                    parameter.copy_(scale * _random(parameter.shape, parameter, seed))
+        yield twin, next(p for p in twin.parameters() if p.is_floating_point())
+
+
+def _copy(original: nn.Module) -> nn.Module:
+    """A copy without hooks, that has data even if the original is on the meta device."""
+    kept = [x for part in original.modules() for x in vars(part).values() if isinstance(x, Tensor)]
+    detached = {id(x): x.detach().clone() for x in kept if not x.is_leaf}  # deepcopy refuses them
+    try:
+        twin = copy.deepcopy(original, detached)
+    except Exception as error:
+        raise Mismatch(f"cannot be copied for a trial run ({_brief(error)})") from error
+    for part in twin.modules():
+        for hooks in _HOOKS:
+            getattr(part, hooks).clear()
+    if any(x.is_meta for x in (*twin.parameters(), *twin.buffers())):
+        twin = twin.to_empty(device="cpu")
+        for buffer in twin.buffers():
+            buffer.fill_(1)
+    return twin
+
+
+def _run(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
+    """The module's output without gradients; every run meets the same states of generators."""
+    device = inputs[0].device
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        torch.autocast(device.type, enabled=False),
+    ):
+        return module(*(x.clone() for x in inputs), **options)
+
+
+def _tokens_that_run(module: Any, counts: tuple[int, ...], like: Tensor) -> Tensor:
+    """Random tokens of the first count that the module takes."""
+    refusals: dict[int, str] = {}
+    for count in counts:
+        x = _random((2, count, module.qkv.in_features), like, count)
+        try:
+            _run(module, (x,), {})
+        except Exception as error:
+            refusals[count] = _brief(error)
+        else:
+            return x
+    raise Mismatch(
+        f"could not be run on random tokens (batch, tokens, {module.qkv.in_features}) with 2 x "
+        f"{', '.join(map(str, refusals))} of them ({refusals[counts[0]]})"
+    )
+
+
+def _long_counts(module: nn.Module) -> tuple[int, ...]:
+    """Counts of tokens to try: beyond all windows, or what the module says of its own number."""
+    told: dict[str, set[int]] = {}
+    for name, value in vars(module).items():
+        pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+        if all(type(side) is int and side > 0 for side in pair):
+            told[name] = {pair[0] * pair[1]} | ({value} if type(value) is int else set())
+    windows = (max(sizes) for name, sizes in told.items() if "window" in name)
+    beyond = max(_LONG, *(size + 2 for size in windows if size < _MOST - 1), 0)
+    sizes = {n + extra for sizes in told.values() for n in sizes for extra in (0, 1)}
+    fixed = sorted((n for n in sizes if 1 < n <= _MOST), reverse=True)
+    return tuple(dict.fromkeys((beyond, _LONG, *fixed)))
+
+
+def _visible(device: torch.device, n_tokens: int = _SHORT) -> Tensor:
+    """Boolean mask (2, 1, tokens, tokens) in which every query sees a key, itself at least."""
+    shape = 2, 1, n_tokens, n_tokens
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.rand(shape, generator=generator, device="cpu") > 0.4
+    return (drawn | torch.eye(n_tokens, dtype=torch.bool, device="cpu")).to(device)
+
+
+def _random(shape: tuple[int, ...], like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
+
+
+def _eps(x: Tensor) -> float:
+    """Relative rounding of one product; attention may well compute its softmax in float32."""
+    eps = max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps)
+    reduced = {"high": 2.0**-10, "medium": 2.0**-7}
+    if x.dtype == torch.float32:
+        eps = reduced.get(torch.get_float32_matmul_precision(), eps)
+    return eps
+
+
+def _relative_error(found: Any, expected: Any) -> float:
+    if not isinstance(expected, Tensor):
+        return 0.0
+    a, b = (x.detach().to("cpu").to(torch.float64) for x in (found, expected))
+    return float((a - b).norm() / b.norm().clamp(min=torch.finfo(b.dtype).tiny))
+
+
+def _form(x: Any) -> str:
+    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
