@@ -1,7 +1,9 @@
 """Operators as attention implementations of Hugging Face transformers, which stays optional."""
 
+import inspect
+import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +19,7 @@ from .replacements import keep_operator, parameter_of, rescale
 
 _PREFIX = "twinsolve_"
 _ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
-_NOT_SERVED = ("softcap", "s_aux", "sinks", "position_bias", "cache", "indices", "block_indices")
+_NOT_SERVED = ("softcap", "s_aux", "sinks", "cache", "indices", "block_indices")
 _PROJECTIONS = (("q_proj", "k_proj"), ("query", "key"))
 Function = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -28,12 +30,16 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     The operators stand at their initial parameters, one for all layers of equal size. Those that
     learn parameters refuse to train like this, and those that share state between layers refuse
     altogether: `attach_huggingface` gives each layer an operator that is part of the model. Masks,
-    causal models, grouped keys and the model's scaling are honoured; operators whose rows depend on
-    one query and the keys decode with a cache as they do without, the others (``square_only``) ask
-    for ``use_cache=False``. Operators that read distances between tokens count them along the keys,
-    padding included; those that read places on a grid refuse sliding windows, whose caches drop
-    keys. Dropout of attention weights is not applied, which a warning says; logit caps, attention
-    sinks, position biases and paged caches are refused.
+    causal models, grouped keys, the model's scaling and position biases are honoured; operators
+    whose rows depend on one query and the keys decode with a cache as they do without, the others
+    (``square_only``) ask for ``use_cache=False``. Operators that read distances between tokens
+    count them along the keys, padding included; those that read places on a grid refuse sliding
+    windows, whose caches drop keys. Dropout of attention weights is not applied, which a warning
+    says; logit caps, attention sinks and paged caches are refused.
+
+    "twinsolve_softmax" computes what the library's "sdpa" does, and models that do not support that
+    are refused where they ask for masks or attention. A model that asks for neither keeps its own
+    attention without our knowing; `attach_huggingface` refuses it.
 
     Parameters
     ----------
@@ -100,7 +106,8 @@ def attach_huggingface(
     ImportError
         If transformers is not installed.
     ValueError
-        If the model takes no attention functions, or an operator needs what it cannot have.
+        If the model takes no attention functions, or an operator needs what it cannot have; nothing
+        is changed then.
 
     Warns
     -----
@@ -116,7 +123,10 @@ def attach_huggingface(
         _register(implementation, _attached_operator, positional)
     chosen: list[tuple[Any, Operator]] = []
     for name, module in model.named_modules():
-        if not calls_interface(module) or (_is_cross(module) and not takes_name(operator)):
+        if not calls_interface(module):
+            continue
+        _check_library(module.config)
+        if _is_cross(module) and not takes_name(operator):
             continue
         made = choose(operator, name, *_heads(module))
         if made is None:
@@ -128,12 +138,23 @@ def attach_huggingface(
             _position_weights(module)
         chosen.append((module, made))
     if not chosen:
-        raise ValueError("model: no attention that calls transformers' AttentionInterface")
+        raise ValueError(
+            f"model: {type(model).__name__} has no attention that calls transformers' "
+            "AttentionInterface"
+        )
     implementation = _ATTACHED[any(made.positional for _, made in chosen)]
-    model.set_attn_implementation(implementation)
-    if any(module.config._attn_implementation != implementation for module, _ in chosen):
-        raise ValueError("model: its attention implementation cannot be set")
-    passes = ForwardPasses(place_positions(model, positions, [made for _, made in chosen]))
+    before = [(config, config._attn_implementation) for config in _configs(model)]
+    try:
+        model.set_attn_implementation(implementation)
+        for module, _ in chosen:
+            if module.config._attn_implementation != implementation:
+                kind = type(module).__name__
+                raise ValueError(f"model: the attention implementation of {kind} cannot be set")
+        passes = ForwardPasses(place_positions(model, positions, [made for _, made in chosen]))
+    except Exception:
+        for config, earlier in before:
+            config._attn_implementation = earlier
+        raise
     for module, made in chosen:
         like = parameter_of(module)
         module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)
@@ -143,6 +164,41 @@ def attach_huggingface(
     if any(made.needs for _, made in chosen):
         passes.watch(model)
     return model
+
+
+def _configs(model: nn.Module) -> Iterator[Any]:
+    """The configurations of the model and its parts, outer ones first."""
+
+    def within(config: Any) -> Iterator[Any]:
+        yield config
+        for name in getattr(config, "sub_configs", ()):
+            if (inner := getattr(config, name, None)) is not None:
+                yield from within(inner)
+
+    for part in model.modules():
+        if hasattr(part, "set_attn_implementation"):
+            yield from within(part.config)
+
+
+def _check_library(config: Any) -> None:
+    """Refuse models whose attention is not that of "sdpa", as the library says of its classes.
+
+    Theirs has sinks, caps or bands of its own, and masks of another form.
+    """
+    if not torch.compiler.is_compiling():
+        _check_classes(type(config).__module__, type(config).__name__)
+
+
+@lru_cache
+def _check_classes(module: str, config: str) -> None:
+    file = sys.modules.get(module.replace(".configuration_", ".modeling_"))
+    for kind in vars(file).values() if file else ():
+        own = getattr(getattr(kind, "config_class", None), "__name__", None) == config
+        if own and not getattr(kind, "_supports_sdpa", True):
+            raise ValueError(
+                f"model: transformers itself does not support sdpa as the attention of "
+                f"{kind.__name__}, nor can an operator be"
+            )
 
 
 def _register(
@@ -162,6 +218,7 @@ def _register(
         ) from error
 
     def mask(*args: Any, **kwargs: Any) -> Tensor | None:
+        _check_library(kwargs.get("config"))
         made = sdpa_mask(*args, **kwargs)
         if made is None:
             return None
@@ -178,6 +235,7 @@ def _register(
         attention_mask: Tensor | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        _check_library(getattr(module, "config", None))
         operator = operator_for(module, query)
         if attention_mask is not None and attention_mask.shape[-1] < key.shape[2]:
             key, value = (x[:, :, : attention_mask.shape[-1]] for x in (key, value))
@@ -229,6 +287,7 @@ def _attend(
     scaling: float | None = None,
     is_causal: bool | None = None,
     sliding_window: int | None = None,
+    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """What transformers calls: heads second on the way in, third on the way out."""
@@ -244,6 +303,8 @@ def _attend(
         )
     if mask is None and sliding_window is not None and key.shape[2] > sliding_window:
         raise ValueError(f"sliding_window: {kind} got no mask that holds it")
+    if position_bias is not None:
+        mask = _add_bias(position_bias[..., : key.shape[2]], mask)
     if dropout > 0:
         warnings.warn(
             f"{kind}: dropout of attention weights ({dropout}) is not applied: rows would no "
@@ -267,6 +328,12 @@ def _attend(
     return output.transpose(1, 2).contiguous(), weights
 
 
+def _add_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
+
+
 def _check_call(
     operator: Operator, n_queries: int, n_keys: int, causal: bool, kwargs: dict[str, Any]
 ) -> None:
@@ -284,10 +351,18 @@ def _check_call(
 
 
 def calls_interface(module: nn.Module) -> bool:
-    """Whether its attention is a function of transformers; such modules say if they are causal."""
+    """Whether its attention is a function of transformers."""
     config = getattr(module, "config", None)
-    model = hasattr(module, "set_attn_implementation")
-    return hasattr(module, "is_causal") and hasattr(config, "_attn_implementation") and not model
+    if hasattr(module, "set_attn_implementation") or not hasattr(config, "_attn_implementation"):
+        return False
+    return hasattr(module, "is_causal") or _asks_interface(type(module))
+
+
+def _asks_interface(kind: type[nn.Module]) -> bool:
+    try:
+        return "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(kind.forward)
+    except (OSError, TypeError):
+        return False
 
 
 def _is_cross(module: nn.Module) -> bool:

@@ -1,0 +1,103 @@
+"""Every architecture of transformers is served exactly or refused by name, and left as it was."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    Softmax,
+    attach_huggingface,
+    register_huggingface,
+    replace_attention,
+)
+
+from .architectures import CONFIG_MAPPING, inputs_of, outputs_of, tiny
+
+pytest.importorskip("transformers")
+
+NO_SDPA = "does not support sdpa as the attention of"
+NO_INTERFACE = "has no attention that calls transformers' AttentionInterface"
+SERVED = [
+    "albert", "bart", "beit", "bert", "clip", "deit", "dinov2", "distilbert", "electra", "gemma",
+    "gemma3_text", "gpt2", "gpt_neox", "layoutlm", "llama", "mistral", "mixtral", "modernbert",
+    "olmo2", "opt", "phi", "phi3", "qwen2", "qwen3", "roberta", "siglip_vision_model", "swin", "t5",
+    "vit", "wav2vec2", "whisper",
+]  # fmt: skip
+REFUSED = {
+    "big_bird": NO_INTERFACE,
+    "bigbird_pegasus": NO_SDPA,
+    "bloom": NO_INTERFACE,
+    "falcon": "the attention implementation of FalconAttention cannot be set",
+    "gemma2": NO_SDPA,
+    "git": NO_SDPA,
+    "gpt_oss": NO_SDPA,
+    "mamba": NO_INTERFACE,
+    "mpt": NO_INTERFACE,
+    "nllb-moe": NO_SDPA,
+}
+
+
+def traces(model):
+    """What a refusal must leave as it was."""
+    parts = [(name, type(part), vars(part).keys()) for name, part in model.named_modules()]
+    hooks = [
+        len(value)
+        for part in model.modules()
+        for name, value in vars(part).items()
+        if name.endswith("_hooks")
+    ]
+    configs = [part.config for part in model.modules() if hasattr(part, "config")]
+    implementations = [getattr(config, "_attn_implementation", None) for config in configs]
+    tensors = {name: (id(x), x._version) for name, x in model.state_dict(keep_vars=True).items()}
+    return parts, hooks, implementations, tensors, torch.get_rng_state().tolist()
+
+
+def check(plug_in, kind, message):
+    """Plugged in, or refused with the message where one is given."""
+    model = tiny(kind)
+    inputs = [inputs_of(model), inputs_of(model, padded=True)]
+    expected = [outputs_of(model, given) for given in inputs]
+    before = traces(model)
+    if message is not None:
+        with pytest.raises(ValueError, match=message):
+            plug_in(model, Softmax())
+        assert traces(model) == before
+    else:
+        plug_in(model, Softmax())
+    for given, outputs in zip(inputs, expected, strict=True):
+        assert_close(outputs_of(model, given), outputs, atol=1e-9, rtol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", [*SERVED, *REFUSED])
+def test_attaching_is_exact_or_refused(kind):
+    check(attach_huggingface, kind, REFUSED.get(kind))
+
+
+@pytest.mark.parametrize("kind", ["bert", "bloom", "gpt2", "mamba", "siglip_vision_model", "t5"])
+def test_replacing_points_to_attaching(kind):
+    check(replace_attention, kind, "attach_huggingface")
+
+
+@pytest.mark.parametrize("kind", ["bloom", "codegen", "gpt_oss", "mpt", "nllb-moe"])
+def test_names_are_refused_where_masks_or_attention_are_asked_for(kind):
+    register_huggingface(["softmax"])
+    model = tiny(kind, "twinsolve_softmax")
+    with pytest.raises(ValueError, match=NO_SDPA):
+        outputs_of(model, inputs_of(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plug_in", [attach_huggingface, replace_attention])
+@pytest.mark.parametrize("kind", CONFIG_MAPPING)
+def test_every_architecture_is_exact_or_refused(kind, plug_in):
+    try:
+        model = tiny(kind)
+        outputs_of(model, inputs_of(model))
+    except Exception as error:
+        pytest.skip(f"no tiny model: {error}")
+    try:
+        plug_in(model, Softmax())
+    except ValueError:
+        check(plug_in, kind, "model: ")
+    else:
+        check(plug_in, kind, None)
