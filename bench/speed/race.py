@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from ... import __version__
 from ...solvers.solution import Array
 from .alone import describe, solve_alone
 from .peers import Peer
@@ -106,7 +106,7 @@ def _about_ours(tol: float, n_jobs: int, n: int) -> dict[str, Any]:
     name = "twinsolve" if n_jobs == 1 else f"twinsolve, n_jobs={n_jobs}"
     return {
         "solver": name,
-        "version": version("twinsolve"),
+        "version": __version__,
         "n_jobs": n_jobs,
         "rows_timed": n,
         "tol": tol,
