@@ -215,7 +215,8 @@ class SparseCoding(Operator):
         >>> iterate(torch.tensor([[2.0, 0.0]]))
         tensor([[2., 0.]])
         """
-        return self._map(q, k, *self._numbers(), self._visible(mask, q, k, is_causal), 0)
+        lam, relative_step = self._numbers()
+        return self._map(q, k, lam, relative_step, self._visible(mask, q, k, is_causal), 0)
 
     def _attend_step_by_step(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
