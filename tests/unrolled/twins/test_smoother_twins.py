@@ -3,9 +3,16 @@
 import pytest
 import torch
 
-from twinsolve.unrolled import CrissCross, Local, Logistic, Softmax, Symmetric, TopK
+from twinsolve.unrolled import (
+    CrissCross,
+    Local,
+    Logistic,
+    Softmax,
+    SpatialGaussian,
+    Symmetric,
+    TopK,
+)
 from twinsolve.unrolled.kernel_smoothing import (
-    gaussian_attention,
     linear_attention,
     project_on_simplex,
 )
@@ -72,11 +79,8 @@ def test_finds_one_key_more(patch):
 
 def test_finds_a_missing_two_of_the_spatial_width(patch):
     """Erratum E0-b: h^2 is 2 s^2."""
-
-    def narrower(*x, bandwidth, **y):
-        return gaussian_attention(*x, bandwidth=bandwidth / 2**0.5, **y)
-
-    patch("spatial_gaussian.gaussian_attention", narrower)
+    right = SpatialGaussian._logits
+    patch("spatial_gaussian.SpatialGaussian._logits", lambda *x: 2 * right(*x))
     assert not passes("spatial-gaussian")
 
 
