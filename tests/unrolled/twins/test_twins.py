@@ -193,7 +193,7 @@ def first_tokens_of(context, count, *_):
     def cut(value):
         if isinstance(value, tuple):
             return tuple(cut(x) for x in value)
-        return None if value is None else value[..., :count, :]
+        return value[..., :count, :] if isinstance(value, torch.Tensor) else value
 
     return Context(*(cut(value) for value in context))
 
