@@ -215,6 +215,7 @@ CLUSTERERS = {
     "OMP": (lambda: solvers.OMPSubspaceClustering(3, random_state=0), False),
     "LLE": (lambda: solvers.LocallyLinearSubspaceClustering(3, random_state=0), True),
     "thresholding": (lambda: solvers.ThresholdingSubspaceClustering(3, random_state=0), False),
+    "motion": (lambda: solvers.MotionSegmentation(3, random_state=0), True),
     "neighbours": (lambda: solvers.NearestNeighborClustering(3, random_state=0), True),
 }
 
