@@ -45,6 +45,9 @@ def _constants(real: Any, bias: int, kept: int) -> tuple[Any, ...]:
 _INVERSE_32, _HIGH_32, _LOW_32, _MAGIC_32, _LEAST_32 = _constants(np.float32, 127, 12)
 _INVERSE_64, _HIGH_64, _LOW_64, _MAGIC_64, _LEAST_64 = _constants(np.float64, 1023, 32)
 
+# The power of two whose exponent has no bits left: 0.
+_VANISHED_32, _VANISHED_64 = np.float32(-127), np.float64(-1023)
+
 
 def _terms(real: Any, degree: int, base: float) -> tuple[Any, ...]:
     """Coefficients of base^r."""
@@ -101,6 +104,16 @@ def _exp2_32(x: Any) -> Any:
 
 
 @inlined
+def _exp2_to_zero_32(x: Any) -> Any:
+    return _exp2_32(max(x, _VANISHED_32))
+
+
+@inlined
+def _exp2_to_zero_64(x: Any) -> Any:
+    return _exp2_64(max(x, _VANISHED_64))
+
+
+@inlined
 def _exp2_64(x: Any) -> Any:
     shifted = x + _MAGIC_64
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
@@ -132,3 +145,20 @@ def exp2(x: Any) -> Any:
 @overload(exp2)
 def _exp2(x):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
     return {types.float32: lambda x: _exp2_32(x), types.float64: lambda x: _exp2_64(x)}.get(x)
+
+
+def exp2_to_zero(x: Any) -> Any:
+    """``2^x`` for x <= 126 in float32 or x <= 1022 in float64, inside a numba kernel only.
+
+    Right to two units in the last place; 0 for x < -126.5 in float32 or x < -1022.5 in float64,
+    where 2^x is below the smallest normal number.
+    """
+    raise NotImplementedError("exp2_to_zero: runs inside numba kernels only")
+
+
+@overload(exp2_to_zero)
+def _exp2_to_zero(x):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
+    return {
+        types.float32: lambda x: _exp2_to_zero_32(x),
+        types.float64: lambda x: _exp2_to_zero_64(x),
+    }.get(x)

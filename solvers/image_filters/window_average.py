@@ -7,9 +7,11 @@
 
 A shift j - i serves both of its pixels, as ``w_ij = w_ji``. Patches are compared by filtering the
 squared differences along rows and then along columns, with direct sums: their terms are not
-negative, so that no digit is lost, as it would be in running sums and integral images.
+negative, so that no digit is lost, as it would be in running sums and integral images. The sums of
+small uniform patches are plain ones, taken at once and turned into weights in the same pass.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +21,11 @@ from numba import njit
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
-from ..exponential import exp
+from ..exponential import exp2_to_zero
 from ..solution import Array
 
-_BAND_ROWS = 64
+_BLOCK_ROWS = 32
+_MOST_AT_ONCE = 7  # LLVM compares at most 8 pairs of arrays for overlap before it vectorises
 
 jit = njit(nogil=True, cache=True, fastmath={"contract"})
 inlined = njit(nogil=True, fastmath={"contract"}, forceinline=True)
@@ -65,13 +68,16 @@ class WindowAverage:
     def apply(self, n_jobs: int | None) -> Array:
         """Average, band of rows by band of rows; returns shape (channels, height, width).
 
-        The sums of one vertical shift are taken in the precision of the image, their total in
-        float64. No band reads what another wrote: the result does not depend on `n_jobs`.
+        The sums of one block of rows and vertical shift are taken in the precision of the image,
+        their total in float64. Blocks are the same in all bands, and no band reads what another
+        wrote: the result does not depend on `n_jobs`.
         """
         height, _ = self.shape
+        blocks = -(-height // _BLOCK_ROWS)
+        rows = _BLOCK_ROWS * -(-blocks // joblib.effective_n_jobs(n_jobs))
         bands = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_average_band)(self, start, min(start + _BAND_ROWS, height))
-            for start in range(0, height, _BAND_ROWS)
+            joblib.delayed(_average_band)(self, start, min(start + rows, height))
+            for start in range(0, height, rows)
         )
         return np.concatenate(bands, axis=1)
 
@@ -99,21 +105,35 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     channels, (_, width) = len(padded), average.shape
     totals = np.ones((channels + 1, stop - start, width))
     totals[:-1] = padded[:, start + border : stop + border, border : border + width]
-    sums = np.zeros(totals.shape, dtype=real)
-    rows = np.empty((size + 2, padded.shape[2]), dtype=real)
-    most = float(np.finfo(real).max)
-    scale, offset = real.type(average.scale), real.type(min(average.offset, most))
-    pairs = _pairs(taps)
-    _add_shifts(padded, pairs, average.position, scale, offset, start, totals, sums, rows)
+    sums = np.zeros((2, channels + 1, _BLOCK_ROWS, width), dtype=real)
+    rows = np.zeros((size + 3, padded.shape[2]), dtype=real)
+    pairs, (slope, rise) = _pairs(taps), _line(average)
+    slope /= real.type(1 if len(pairs) else size * size)
+    _add_shifts(padded, pairs, average.position, slope, rise, start, totals, sums, rows)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)
+
+
+def _line(average: WindowAverage) -> tuple[Any, Any]:
+    """Slope and rise: ``w_ij = g_(j-i) 2^min(rise - slope d_ij, 0)``.
+
+    The slope is at most what keeps the rise finite: beyond, weights are those of the position or 0.
+    """
+    real = average.padded.dtype
+    most = float(np.finfo(real).max) / 4
+    offset = min(average.offset, most)
+    slope = real.type(min(average.scale / math.log(2), most / max(offset, 1)))
+    return slope, real.type(float(slope) * offset)
 
 
 def _pairs(taps: Array) -> Array:
     """Taps from the middle outwards, each for the two pixels at its distance; at least two.
 
-    A pixel in the middle is a pair with itself, and two pixels are two halves of a pair.
+    A pixel in the middle is a pair with itself, and two pixels are two halves of a pair. None are
+    returned of uniform patches that are summed at once.
     """
+    if len(taps) <= _MOST_AT_ONCE and (taps == taps[0]).all():
+        return taps[:0]
     pairs = taps[len(taps) // 2 :].copy()
     if len(taps) % 2:
         pairs[0] /= 2
@@ -125,85 +145,138 @@ def _add_shifts(
     padded: Any,
     pairs: Any,
     position: Any,
-    scale: Any,
-    offset: Any,
+    slope: Any,
+    rise: Any,
     start: int,
     totals: Any,
     sums: Any,
     rows: Any,
 ) -> None:
-    """Add the weighted pixels (and, last, the weights) of the band from row `start` on."""
-    size, reach = rows.shape[0] - 2, position.shape[1] // 2
-    border = (size - 1) // 2
+    """Add the weighted pixels (and, last, the weights) of the band from row `start` on.
+
+    `sums` are those of the rows of a block, and of the rows that lie a shift below them.
+    """
+    size, reach = rows.shape[0] - 3, position.shape[1] // 2
+    border, block = (size - 1) // 2, sums.shape[2]
     height, stop = padded.shape[1] - size + 1, start + totals.shape[1]
-    for down in range(position.shape[0]):
-        for right in range(-reach, reach + 1):
-            factor = position[down, right + reach]
-            if factor == 0 or (down == 0 and right <= 0):
-                continue
-            here, there = max(0, -right), max(0, right)
-            last = -2
-            for i in range(max(0, start - down), min(stop, height - down)):
-                if stop - down <= i < start:  # both pixels belong to other bands
+    above = max(0, start - position.shape[0] + 1)
+    for first in range(above - above % block, stop, block):
+        for down in range(position.shape[0]):
+            for right in range(-reach, reach + 1):
+                factor = position[down, right + reach]
+                if factor == 0 or (down == 0 and right <= 0):
                     continue
-                weights = _weigh_row(padded, pairs, i, down, right, i != last + 1, rows)
-                _decay(weights, factor, scale, offset)
-                if i >= start:
-                    _give(weights, padded, border, i + down, there, sums, i - start, here)
-                if i + down < stop:
-                    _give(weights, padded, border, i, here, sums, i + down - start, there)
-                last = i
-        _flush(sums, totals)
+                level = np.log2(factor)
+                here, there = max(0, -right), max(0, right)
+                last = -2
+                for i in range(max(first, start - down), min(first + block, stop, height - down)):
+                    if stop - down <= i < start:  # both pixels belong to other bands
+                        continue
+                    _square_rows(padded, i, down, right, i != last + 1, rows)
+                    n = rows.shape[1] - abs(right) - size + 1
+                    weights = rows[size + 1, :n]
+                    if pairs.size == 0:
+                        _weigh_sums(rows, level + rise, slope, level, weights)
+                    else:
+                        _filter(rows, pairs, i, weights)
+                        _decay(weights, level + rise, slope, level, weights)
+                    if i >= start:
+                        _give(weights, padded, border, i + down, there, sums[0], i - first, here)
+                    if i + down < stop:
+                        _give(weights, padded, border, i, here, sums[1], i - first, there)
+                    last = i
+            _flush(sums[0], totals, first - start)
+            _flush(sums[1], totals, first + down - start)
 
 
 @inlined
-def _weigh_row(
-    padded: Any, pairs: Any, i: int, down: int, right: int, afresh: bool, rows: Any
-) -> Any:
-    """Squared distances between the patches of row i and those a shift away.
+def _square_rows(padded: Any, i: int, down: int, right: int, afresh: bool, rows: Any) -> None:
+    """Squared differences in the rows of the patches of row i.
 
-    The squares filtered along rows stay in `rows` for the next i, unless it begins `afresh`.
+    They stay in `rows` for the next i, unless it begins `afresh`.
     """
-    size = rows.shape[0] - 2
-    low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
+    size = rows.shape[0] - 3
     here, there = max(0, -right), max(0, right)
     width = rows.shape[1] - abs(right)
-    n = width - size + 1
-    squares, distances = rows[size, :width], rows[size + 1, :n]
     for k in range(i if afresh else i + size - 1, i + size):
         for channel in range(padded.shape[0]):
             a = padded[channel, k, here : here + width]
             b = padded[channel, k + down, there : there + width]
-            _square(a, b, squares, channel == 0)
-        if size == 1:
-            return squares
-        along = rows[k % size, :n]
-        _start(
-            squares[low : low + n],
-            squares[high : high + n],
-            squares[low - second : low - second + n],
-            squares[high + second : high + second + n],
-            pairs[0],
-            pairs[1],
-            along,
+            _square(a, b, rows[k % size, :width], channel == 0)
+
+
+@inlined
+def _weigh_sums(rows: Any, rise: Any, slope: Any, level: Any, out: Any) -> None:
+    """Weights from the squares summed along columns, then along rows."""
+    size, n = rows.shape[0] - 3, out.size
+    sums, width = rows[size, : n + size - 1], n + size - 1
+    if size == 1:
+        _decay(rows[0, :n], rise, slope, level, out)
+    elif size <= 5:
+        _add_five(
+            *(rows[0, :width], rows[1, :width], _row(rows, 2)[:width]),
+            *(_row(rows, 3)[:width], _row(rows, 4)[:width], sums),
         )
-        for t in range(2, pairs.size):
-            x, y = low - t, high + t
-            _add_pair(squares[x : x + n], squares[y : y + n], pairs[t], along)
-    low, high = i + low, i + high
+        _decay_five(
+            *(sums[:n], sums[1 : n + 1], _from(rows, 2, n), _from(rows, 3, n), _from(rows, 4, n)),
+            *(rise, slope, level, out),
+        )
+    else:
+        _add_seven(
+            *(rows[0, :width], rows[1, :width], rows[2, :width], rows[3, :width]),
+            *(rows[4, :width], rows[5, :width], _row(rows, 6)[:width], sums),
+        )
+        _decay_seven(
+            *(sums[:n], sums[1 : n + 1], sums[2 : n + 2], sums[3 : n + 3]),
+            *(sums[4 : n + 4], sums[5 : n + 5], _from(rows, 6, n), rise, slope, level, out),
+        )
+
+
+@inlined
+def _row(rows: Any, k: int) -> Any:
+    """A row of squares; zeros beyond the patch."""
+    size = rows.shape[0] - 3
+    return rows[k if k < size else size + 2]
+
+
+@inlined
+def _from(rows: Any, k: int, n: int) -> Any:
+    """The sums along columns from the k-th on; zeros beyond the patch."""
+    size = rows.shape[0] - 3
+    return rows[size, k : k + n] if k < size else rows[size + 2, :n]
+
+
+@inlined
+def _filter(rows: Any, pairs: Any, i: int, out: Any) -> None:
+    """Squares filtered along columns, then along rows."""
+    size, n = rows.shape[0] - 3, out.size
+    low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
+    along = rows[size, : n + size - 1]
+    width = along.size
+    x, y = i + low, i + high
     _start(
-        rows[low % size, :n],
-        rows[high % size, :n],
-        rows[(low - second) % size, :n],
-        rows[(high + second) % size, :n],
+        rows[x % size, :width],
+        rows[y % size, :width],
+        rows[(x - second) % size, :width],
+        rows[(y + second) % size, :width],
         pairs[0],
         pairs[1],
-        distances,
+        along,
     )
     for t in range(2, pairs.size):
-        x, y = (low - t) % size, (high + t) % size
-        _add_pair(rows[x, :n], rows[y, :n], pairs[t], distances)
-    return distances
+        _add_pair(rows[(x - t) % size, :width], rows[(y + t) % size, :width], pairs[t], along)
+    _start(
+        along[low : low + n],
+        along[high : high + n],
+        along[low - second : low - second + n],
+        along[high + second : high + second + n],
+        pairs[0],
+        pairs[1],
+        out,
+    )
+    for t in range(2, pairs.size):
+        x, y = low - t, high + t
+        _add_pair(along[x : x + n], along[y : y + n], pairs[t], out)
 
 
 @inlined
@@ -219,6 +292,46 @@ def _square(a: Any, b: Any, out: Any, first: bool) -> None:
 
 
 @inlined
+def _add_five(a: Any, b: Any, c: Any, d: Any, e: Any, out: Any) -> None:
+    for x in range(out.size):
+        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
+
+
+@inlined
+def _add_seven(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, out: Any) -> None:
+    for x in range(out.size):
+        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
+
+
+@inlined
+def _decay_five(
+    a: Any, b: Any, c: Any, d: Any, e: Any, rise: Any, slope: Any, level: Any, out: Any
+) -> None:
+    for x in range(out.size):
+        total = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
+        out[x] = exp2_to_zero(min(rise - slope * total, level))
+
+
+@inlined
+def _decay_seven(
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    e: Any,
+    f: Any,
+    g: Any,
+    rise: Any,
+    slope: Any,
+    level: Any,
+    out: Any,
+) -> None:
+    for x in range(out.size):
+        total = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
+        out[x] = exp2_to_zero(min(rise - slope * total, level))
+
+
+@inlined
 def _start(a: Any, b: Any, c: Any, d: Any, tap: Any, beside: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] = tap * (a[x] + b[x]) + beside * (c[x] + d[x])
@@ -231,10 +344,9 @@ def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
 
 
 @inlined
-def _decay(row: Any, factor: Any, scale: Any, offset: Any) -> None:
-    zero = np.float32(0)
-    for x in range(row.size):
-        row[x] = factor * exp(-scale * max(row[x] - offset, zero))
+def _decay(distances: Any, rise: Any, slope: Any, level: Any, out: Any) -> None:
+    for x in range(out.size):
+        out[x] = exp2_to_zero(min(rise - slope * distances[x], level))
 
 
 @inlined
@@ -243,16 +355,20 @@ def _give(
 ) -> None:
     """Add the weighted pixels of row i, from x on, to a row of the sums, from a column on."""
     n = weights.size
-    _add(weights, sums[-1, row, column : column + n])
     for channel in range(padded.shape[0]):
         values = padded[channel, i + border, x + border : x + border + n]
-        _add_product(weights, values, sums[channel, row, column : column + n])
+        total, given = sums[channel, row, column : column + n], sums[-1, row, column : column + n]
+        if channel == 0:
+            _add_both(weights, values, total, given)
+        else:
+            _add_product(weights, values, total)
 
 
 @inlined
-def _add(row: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] += row[x]
+def _add_both(a: Any, b: Any, products: Any, out: Any) -> None:
+    for x in range(a.size):
+        products[x] += a[x] * b[x]
+        out[x] += a[x]
 
 
 @inlined
@@ -262,9 +378,10 @@ def _add_product(a: Any, b: Any, out: Any) -> None:
 
 
 @jit
-def _flush(sums: Any, totals: Any) -> None:
+def _flush(sums: Any, totals: Any, first: int) -> None:
+    """Add the sums to the rows of the totals from the first on, where there are such."""
     for channel in range(sums.shape[0]):
-        for y in range(sums.shape[1]):
+        for y in range(max(0, -first), min(sums.shape[1], totals.shape[1] - first)):
             for x in range(sums.shape[2]):
-                totals[channel, y, x] += sums[channel, y, x]
+                totals[channel, first + y, x] += sums[channel, y, x]
                 sums[channel, y, x] = 0

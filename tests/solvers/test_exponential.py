@@ -3,7 +3,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from twinsolve.solvers.exponential import exp, exp2
+from twinsolve.solvers.exponential import exp, exp2, exp2_to_zero
 
 
 @njit
@@ -16,6 +16,12 @@ def exponentials(x, out):
 def powers_of_two(x, out):
     for i in range(x.size):
         out[i] = exp2(x[i])
+
+
+@njit
+def powers_of_two_to_zero(x, out):
+    for i in range(x.size):
+        out[i] = exp2_to_zero(x[i])
 
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
@@ -48,8 +54,9 @@ def test_is_zero_from_the_stated_argument_on(real, least):
     assert np.finfo(real).tiny <= found[1] < 4 * np.finfo(real).tiny
 
 
+@pytest.mark.parametrize("powers_of_two", [powers_of_two, powers_of_two_to_zero])
 @pytest.mark.parametrize(("real", "largest"), [(np.float32, 126), (np.float64, 1022)])
-def test_powers_of_two_are_right_to_two_units_and_whole_ones_exact(real, largest):
+def test_powers_of_two_are_right_to_two_units_and_whole_ones_exact(real, largest, powers_of_two):
     rng = np.random.default_rng(0)
     x = np.concatenate([k * rng.uniform(-1, 1, 20_000) for k in (1e-4, 1, 20, largest)])
     x = x.astype(real)
@@ -63,7 +70,16 @@ def test_powers_of_two_are_right_to_two_units_and_whole_ones_exact(real, largest
     assert_array_equal(found, np.exp2(whole))
 
 
-@pytest.mark.parametrize("exponential", [exp, exp2])
+@pytest.mark.parametrize(("real", "least"), [(np.float32, -126.5), (np.float64, -1022.5)])
+def test_powers_of_two_vanish_below_the_stated_argument(real, least):
+    below = np.nextafter(real(least), real(-np.inf))
+    x = np.array([below, 2 * below, -1e30, -np.inf, least + 0.5], dtype=real)
+    found = np.empty_like(x)
+    powers_of_two_to_zero(x, found)
+    assert_array_equal(found, [0, 0, 0, 0, np.finfo(real).tiny])
+
+
+@pytest.mark.parametrize("exponential", [exp, exp2, exp2_to_zero])
 def test_outside_of_kernels_they_say_so(exponential):
     with pytest.raises(NotImplementedError, match="numba kernels"):
         exponential(-1.0)
