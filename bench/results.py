@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
@@ -21,11 +22,12 @@ from .. import __version__
 # Of NumPy alone: other packages may bring their own later.
 _BLAS = sorted(
     {
-        f"{library['internal_api']} for {library.get('architecture', 'this processor')}"
+        f"{library['internal_api']}: {library.get('architecture', 'this processor')}"
         for library in threadpool_info()
         if library["user_api"] == "blas"
     }
 )
+_VECTORS = {"+avx512f": "AVX-512", "+avx2": "AVX2", "+avx": "AVX", "+sse2": "SSE2", "+neon": "NEON"}
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
 
@@ -36,6 +38,7 @@ def provenance(settings: dict[str, Any]) -> dict[str, Any]:
         "settings": settings,
         "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}, {processor()}",
+        "instructions": ", ".join([instructions(), *_of_torch()]),
     }
 
 
@@ -45,13 +48,31 @@ def _versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Model, cores and the kernels that BLAS chose: timings of others are told apart by these."""
+    """Model and cores: timings of others are told apart by these and by `instructions`."""
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
         found = None
     model = found[1] if found else platform.processor()
-    return ", ".join([model, f"{os.cpu_count()} cores", *_BLAS])
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def instructions() -> str:
+    """Vector instructions that numba compiles for, and the kernels that BLAS chose."""
+    from llvmlite.binding import get_host_cpu_name
+    from numba import config
+    from numba.core.codegen import get_host_cpu_features
+
+    given = config.CPU_FEATURES
+    features = (get_host_cpu_features() if given is None else given).split(",")
+    widest = next((name for flag, name in _VECTORS.items() if flag in features), "scalar")
+    return ", ".join([f"numba: {widest} ({config.CPU_NAME or get_host_cpu_name()})", *_BLAS])
+
+
+def _of_torch() -> list[str]:
+    if "torch" not in sys.modules:
+        return []
+    return [f"torch: {sys.modules['torch'].backends.cpu.get_cpu_capability()}"]
 
 
 def write_table(table: pd.DataFrame, directory: Path) -> None:
@@ -158,5 +179,6 @@ def write_summary(title: str, lines: list[str], run: dict[str, Any], directory: 
     given = {k: v for k, v in run["settings"].items() if v is not None and v is not False}
     settings = ", ".join(f"{name}={value}" for name, value in given.items())
     machine = f"Run with {versions}, on {run['machine']}."
-    text = [f"# {title}", "", *lines, "", f"Settings: {settings}.", "", machine]
+    vectors = f"Instruction sets: {run['instructions']}."
+    text = [f"# {title}", "", *lines, "", f"Settings: {settings}.", "", machine, "", vectors]
     (directory / "summary.md").write_text("\n".join(text) + "\n")

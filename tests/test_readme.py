@@ -44,7 +44,7 @@ def test_times_quoted_stand_in_the_committed_results(command):
     assert len(quoted) in (3, 9)
     for case, solver, numbers in quoted:
         cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
-        row = rf"\| {case} \| {solver} \| \d+ \| [\d.e-]* \| [^|]+ \| {cells} \|"
+        row = rf"\| {case} \| {solver} \| float64 \| 1 \| \d+ \| [\d.e-]* \| [^|]+ \| {cells} \|"
         assert re.search(row, summary), (case, solver)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 
-from ..results import code, processor, resume_table
+from ..results import code, instructions, processor, resume_table
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ def run_cases(
     """The rows of all cases; one whose data are missing has a row that says so.
 
     A case is known by the command, its name, the versions of the peers and of what ours is built
-    on, rounds, threads, seed, source and processor.
+    on, rounds, threads, seed, source, processor and instruction sets.
     """
     if min(rounds, n_jobs) < 1 or seed < 0:
         raise ValueError(
@@ -57,6 +57,7 @@ def run_cases(
         "n_jobs": n_jobs,
         "seed": seed,
         "machine": processor(),
+        "instructions": instructions(),
         **code(),
     }
     tables = []

@@ -8,11 +8,22 @@ import pandas as pd
 import typer
 
 from ..terminal import console, markdown, progress, results_folder
-from .report import METHODS, OPERATORS, SOLVERS, Report, pretty, remarks
+from .report import METHODS, OPERATORS, SOLVERS, Report, check_measured, pretty, remarks
 
 app = typer.Typer(
     no_args_is_help=True, help="Time a solver beside those that a user would pick instead."
 )
+
+
+def _hold(name: str | None) -> str | None:
+    from .instructions import hold_to
+
+    try:
+        hold_to(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return name
+
 
 Cases = Annotated[
     list[str] | None,
@@ -33,6 +44,12 @@ JobsOfAll = Annotated[
     int, typer.Option(min=1, help="Threads, where a package offers them; ours on one joins.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
+Instructions = Annotated[
+    str | None,
+    typer.Option(
+        callback=_hold, help="avx2: no wider ones, as on a processor that has no AVX-512."
+    ),
+]
 Output = Annotated[
     Path,
     typer.Option(
@@ -50,6 +67,7 @@ def self_expression(
     rounds: Rounds = 3,
     n_jobs: Jobs = 1,
     seed: Seed = 0,
+    instructions: Instructions = None,
     output: Output = Path("results/speed-self-expression"),
 ) -> None:
     """Each row of a data set from few others, at a certified relative gap of 1e-6.
@@ -87,6 +105,7 @@ def sparse_coding(
     rounds: Rounds = 3,
     n_jobs: Jobs = 1,
     seed: Seed = 0,
+    instructions: Instructions = None,
     output: Output = Path("results/speed-sparse-coding"),
 ) -> None:
     """1,000 signals in a random dictionary of 1,024 atoms, at a certified relative gap of 1e-6.
@@ -113,6 +132,7 @@ def filters(
     rounds: Rounds = 3,
     n_jobs: JobsOfAll = 1,
     seed: Seed = 0,
+    instructions: Instructions = None,
     output: Output = Path("results/speed-filters"),
 ) -> None:
     """Filters on images, smoothers and embeddings of points, token graying.
@@ -122,11 +142,11 @@ def filters(
     peak of ours beyond the input, measured on Linux in a process of its own.
 
     Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: patch and window),
-    bilateral-disk-11, bilateral-square-11; set12, with its files in the folder that the environment
-    variable TWINSOLVE_DATA names; regression-float64 and regression-float32 (Nadaraya-Watson),
-    lle-weights, lle-3 and lle-50 (locally linear embedding: features), graying-svd-224,
-    graying-dct-224, graying-svd-64 and graying-dct-64 (token graying: width of the images). Peers:
-    numpy, opencv, scikit-image, scikit-learn, scipy, torch.
+    bilateral-square-11 and regression (Nadaraya-Watson), each followed by -float64 or -float32;
+    bilateral-disk-11-float32; set12, with its files in the folder that the environment variable
+    TWINSOLVE_DATA names; lle-weights, lle-3 and lle-50 (locally linear embedding: features),
+    graying-svd-224, graying-dct-224, graying-svd-64 and graying-dct-64 (token graying: width of the
+    images). Peers: numpy, opencv, scikit-image, scikit-learn, scipy, torch.
 
     Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
     is kept in DIR/runs and not run again while settings and source are the same.
@@ -149,6 +169,7 @@ def attention(
     rounds: Rounds = 5,
     n_jobs: JobsOfAll = 1,
     seed: Seed = 0,
+    instructions: Instructions = None,
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     output: Output = Path("results/speed-attention"),
@@ -202,6 +223,7 @@ def _report(
         table = timing(**settings, directory=output / "runs", progress=progress("Timing"))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    check_measured(table)
     lines, noted = report.lines(table), remarks(table)
     screen = console()
     screen.print(pretty(report.headings, lines))

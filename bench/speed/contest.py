@@ -37,7 +37,7 @@ MODULES = {
     "torch": "torch",
 }
 COLUMNS = [
-    "case", "about", "inputs", "method", "package", "version", "n_jobs", "ms", "ms_lowest",
+    "case", "about", "dtype", "inputs", "method", "package", "version", "n_jobs", "ms", "ms_lowest",
     "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost",
     "log_kappa", "memory_mib", "note",
 ]  # fmt: skip
@@ -76,7 +76,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Case:
-    """A contest by name; ``make(seed, n_jobs)`` prepares it.
+    """A contest by name, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
 
     Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
     ours is run again in a process of its own.
@@ -85,6 +85,7 @@ class Case:
     name: str
     about: str
     make: Callable[[int, int], Contest]
+    dtype: str
     once: bool = False
     memory: bool = True
 
@@ -117,7 +118,8 @@ def hold(
         step()
     rows = {racer.method.name: racer.row(racers[0], contest) for racer in racers}
     rows[racers[0].method.name] |= facts
-    about = {"case": case.name, "about": case.about, "inputs": len(contest.inputs)}
+    about = {"case": case.name, "about": case.about, "dtype": case.dtype}
+    about |= {"inputs": len(contest.inputs)}
     return pd.DataFrame(
         about
         | {"method": m.name, "package": m.package, "version": versions[m.package]}

@@ -12,71 +12,93 @@ from .contest import COLUMNS, MODULES, OURS, Case, hold
 from .peers import installed
 from .race import Progress
 
+_DTYPES = ("float64", "float32")
+
 CASES = {
     case.name: case
     for case in (
         *(
             Case(
-                f"nlm-{patch_size}-{2 * patch_distance + 1}",
-                "non-local means, uniform patches, 512 x 512, float32",
+                f"nlm-{patch_size}-{2 * patch_distance + 1}-{dtype}",
+                "non-local means, uniform patches, 512 x 512",
                 partial(
                     image_cases.make_nonlocal_means,
                     patch_size=patch_size,
                     patch_distance=patch_distance,
+                    dtype=dtype,
                 ),
+                dtype,
             )
             for patch_size, patch_distance in ((7, 10), (5, 6))
+            for dtype in _DTYPES
+        ),
+        *(
+            Case(
+                f"nlm-gaussian-7-21-{dtype}",
+                "non-local means, Gaussian patch weights, 512 x 512",
+                partial(image_cases.make_gaussian_patches, dtype=dtype),
+                dtype,
+            )
+            for dtype in _DTYPES
         ),
         Case(
-            "nlm-gaussian-7-21",
-            "non-local means, Gaussian patch weights, 512 x 512, float32",
-            image_cases.make_gaussian_patches,
-        ),
-        Case(
-            "bilateral-disk-11",
-            "bilateral filter on disks, 512 x 512, float32",
+            "bilateral-disk-11-float32",
+            "bilateral filter on disks, 512 x 512",
             image_cases.make_bilateral_disk,
+            "float32",
         ),
-        Case(
-            "bilateral-square-11",
-            "bilateral filter on squares, 512 x 512, float32",
-            image_cases.make_bilateral_square,
+        *(
+            Case(
+                f"bilateral-square-11-{dtype}",
+                "bilateral filter on squares, 512 x 512",
+                partial(image_cases.make_bilateral_square, dtype=dtype),
+                dtype,
+            )
+            for dtype in _DTYPES
         ),
         Case(
             "set12",
-            "the 12 images, noise of 25 grey levels, float32",
+            "the 12 images, noise of 25 grey levels",
             image_cases.make_set12,
+            "float32",
             once=True,
             memory=False,
         ),
         *(
             Case(
                 f"regression-{dtype}",
-                f"50,000 queries and keys of 32 features, {dtype}",
+                "50,000 queries and keys of 32 features",
                 partial(point_cases.make_regression, n_points=50_000, dtype=dtype),
+                dtype,
             )
-            for dtype in ("float64", "float32")
+            for dtype in _DTYPES
         ),
-        Case("lle-weights", "10,000 points, 12 given neighbours each", point_cases.make_weights),
+        Case(
+            "lle-weights",
+            "10,000 points, 12 given neighbours each",
+            point_cases.make_weights,
+            "float64",
+        ),
         *(
             Case(
                 f"lle-{n_features}",
                 f"10,000 points in {n_features} dimensions, 12 neighbours, 2 components",
                 partial(point_cases.make_embedding, n_features=n_features),
+                "float64",
             )
             for n_features in (3, 50)
         ),
         *(
             Case(
                 f"graying-{transform}-{image_size}",
-                f"tokens of 32 colour images, {image_size} pixels wide, patches of {patch_size}, "
-                "float32",
+                f"tokens of 32 colour images, {image_size} pixels wide, patches of {patch_size}",
                 partial(
                     point_cases.make_graying,
                     transform=transform,
                     image_size=image_size,
                     patch_size=patch_size,
                 ),
+                "float32",
                 memory=False,
             )
             for image_size, patch_size in ((224, 16), (64, 4))
@@ -104,10 +126,10 @@ def time_filters(
     ----------
     cases : iterable of str, optional
         Among ``nlm-7-21``, ``nlm-5-13`` and ``nlm-gaussian-7-21`` (patch and window),
-        ``bilateral-disk-11``, ``bilateral-square-11``, ``set12`` (every image once),
-        ``regression-float64``, ``regression-float32``, ``lle-weights``, ``lle-3``, ``lle-50``,
-        ``graying-svd-224``, ``graying-dct-224``, ``graying-svd-64`` and ``graying-dct-64`` (token
-        graying: width of the image). None is all of them.
+        ``bilateral-square-11`` and ``regression``, each followed by ``-float64`` or ``-float32``;
+        ``bilateral-disk-11-float32``, ``set12`` (every image once), ``lle-weights``, ``lle-3``,
+        ``lle-50``, ``graying-svd-224``, ``graying-dct-224``, ``graying-svd-64`` and
+        ``graying-dct-64`` (token graying: width of the image). None is all of them.
     peers : iterable of str, optional
         Packages, among ``numpy``, ``opencv``, ``scikit-image``, ``scikit-learn``, ``scipy``
         and ``torch``.
@@ -144,8 +166,8 @@ def time_filters(
     Examples
     --------
     >>> from twinsolve.bench import time_filters
-    >>> table = time_filters(cases=["bilateral-disk-11"], peers=["opencv"])  # doctest: +SKIP
-    >>> table[["method", "ms", "ratio", "psnr"]]  # doctest: +SKIP
+    >>> table = time_filters(cases=["lle-weights"], peers=["scikit-learn"])  # doctest: +SKIP
+    >>> table[["method", "ms", "ratio", "difference"]]  # doctest: +SKIP
     """
     names = {package: package for package in MODULES if package != OURS}
     packages = chosen(peers, names, "peers")

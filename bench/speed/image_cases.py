@@ -24,7 +24,9 @@ _BANDWIDTHS: dict[str, Any] = {"sigma_color": 0.25, "sigma_spatial": 2.0}
 Images = list[Array]
 
 
-def make_nonlocal_means(seed: int, n_jobs: int, *, patch_size: int, patch_distance: int) -> Contest:
+def make_nonlocal_means(
+    seed: int, n_jobs: int, *, patch_size: int, patch_distance: int, dtype: str
+) -> Contest:
     size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
     ours = partial(nonlocal_means, **_STRENGTH, **size)
     methods = [
@@ -32,27 +34,27 @@ def make_nonlocal_means(seed: int, n_jobs: int, *, patch_size: int, patch_distan
         _patches_of_scikit_image(n_jobs, **size),
         *_nonlocal_means_of_others(n_jobs, **size),
     ]
-    return _contest([camera() / 255], methods, seed)
+    return _contest([camera() / 255], methods, seed, dtype)
 
 
-def make_gaussian_patches(seed: int, n_jobs: int) -> Contest:
+def make_gaussian_patches(seed: int, n_jobs: int, *, dtype: str) -> Contest:
     size: dict[str, Any] = {"patch_size": 7, "patch_distance": 10}
     ours = partial(nonlocal_means, patch_weights="gaussian", **_STRENGTH, **size)
-    return _contest([camera() / 255], [*on_threads(ours, n_jobs), _slow_mode(**size)], seed)
+    return _contest([camera() / 255], [*on_threads(ours, n_jobs), _slow_mode(**size)], seed, dtype)
 
 
 def make_bilateral_disk(seed: int, n_jobs: int) -> Contest:
     ours = partial(bilateral_filter, footprint=disk(5), **_BANDWIDTHS)
     methods = [*on_threads(ours, n_jobs), _opencv_bilateral(n_jobs)]
-    return _contest([camera() / 255], methods, seed)
+    return _contest([camera() / 255], methods, seed, "float32")
 
 
-def make_bilateral_square(seed: int, n_jobs: int) -> Contest:
+def make_bilateral_square(seed: int, n_jobs: int, *, dtype: str) -> Contest:
     settings = _BANDWIDTHS | {"win_size": 11}
     ours = partial(bilateral_filter, **settings)
     theirs = partial(denoise_bilateral, mode="reflect", **settings)
     methods = [*on_threads(ours, n_jobs), Method("scikit-image", "scikit-image", theirs)]
-    return _contest([camera() / 255], methods, seed)
+    return _contest([camera() / 255], methods, seed, dtype)
 
 
 def make_set12(seed: int, n_jobs: int) -> Contest:
@@ -77,18 +79,18 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
         _slow_mode(patch_size=5, patch_distance=6),
         _opencv_bilateral(n_jobs),
     ]
-    return _contest(fetch_set12().images, methods, seed)
+    return _contest(fetch_set12().images, methods, seed, "float32")
 
 
-def _contest(images: Images, methods: list[Method], seed: int) -> Contest:
-    clean, noisy = _noisy(images, seed)
+def _contest(images: Images, methods: list[Method], seed: int, dtype: str) -> Contest:
+    clean, noisy = _noisy(images, seed, dtype)
     return Contest([(image,) for image in noisy], methods, partial(_quality, clean))
 
 
-def _noisy(images: Images, seed: int) -> tuple[Images, Images]:
+def _noisy(images: Images, seed: int, dtype: str) -> tuple[Images, Images]:
     rng = np.random.default_rng(seed)
-    clean = [image.astype(np.float32) for image in images]
-    return clean, [(u + _SIGMA * rng.standard_normal(u.shape)).astype(np.float32) for u in clean]
+    clean = [image.astype(dtype) for image in images]
+    return clean, [(u + _SIGMA * rng.standard_normal(u.shape)).astype(dtype) for u in clean]
 
 
 def _quality(clean: Images, results: Images, first: Images) -> dict[str, float]:
@@ -143,7 +145,7 @@ def _opencv_nonlocal_means(image: Array, *, patch_size: int, window: int) -> Arr
 
     noisy = np.rint(255 * image).clip(0, 255).astype(np.uint8)
     denoised: Any = cv2.fastNlMeansDenoising(noisy, None, 255 * _OPENCV_H, patch_size, window)
-    return denoised.astype(np.float32) / np.float32(255)
+    return denoised.astype(image.dtype) / image.dtype.type(255)
 
 
 def _opencv_bilateral(n_jobs: int) -> Method:

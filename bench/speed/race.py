@@ -28,8 +28,8 @@ _MOST_SECONDS = 60.0  # for the fewest rows
 _WARM_UP = 64
 _LARGEST_GRAM = 4 * 2**30  # bytes
 COLUMNS = [
-    "case", "lam", "n_rows", "n_features", "solver", "version", "n_jobs", "rows_timed", "tol",
-    "ms_per_row", "ms_lowest", "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "gap",
+    "case", "lam", "dtype", "n_rows", "n_features", "solver", "version", "n_jobs", "rows_timed",
+    "tol", "ms_per_row", "ms_lowest", "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "gap",
     "nonzeros", "passes", "seconds", "memory_mib", "note",
 ]  # fmt: skip
 
@@ -51,7 +51,8 @@ def race(
         else:
             rows = _rounds(problem, case.tol, peers, rounds, n_jobs, seed, progress)
     n_rows, n_features = problem.Y.shape
-    about = {"case": case.name, "lam": case.lam, "n_rows": n_rows, "n_features": n_features}
+    about = {"case": case.name, "lam": case.lam, "dtype": str(problem.Y.dtype)}
+    about |= {"n_rows": n_rows, "n_features": n_features}
     return pd.DataFrame([about | row for row in rows]).reindex(columns=COLUMNS)
 
 

@@ -23,6 +23,8 @@ def _solver_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
         (
             row.case,
             row.solver,
+            row.dtype,
+            str(int(row.n_jobs)),
             str(int(row.rows_timed)),
             _number(row.tol, ".0e"),
             _range(row.ms_per_row, row.ms_lowest, row.ms_highest),
@@ -41,6 +43,7 @@ def _method_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
         (
             row.case,
             row.method,
+            row.dtype,
             str(int(row.n_jobs)),
             _short(row.ms),
             _range(row.ratio, row.ratio_lowest, row.ratio_highest),
@@ -68,7 +71,7 @@ SOLVERS = Report(
         "input.",
     ),
     headings=(
-        *("case", "solver", "rows", "tol.", "ms a row", "x ours"),
+        *("case", "solver", "dtype", "threads", "rows", "tol.", "ms a row", "x ours"),
         *("gap", "non-zeros", "passes", "MiB"),
     ),
     lines=_solver_lines,
@@ -84,7 +87,7 @@ METHODS = Report(
         "of scikit-image at `patch_size=p` compares patches of p - 1 pixels: ours on these stand",
         "beside it.",
     ),
-    headings=("case", "method", "threads", "ms", "x ours", "result", "difference", "MiB"),
+    headings=("case", "method", "dtype", "threads", "ms", "x ours", "result", "difference", "MiB"),
     lines=_method_lines,
 )
 
@@ -95,6 +98,8 @@ def _operator_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
             row.case,
             row.operator,
             row.form,
+            row.dtype,
+            str(int(row.n_jobs)),
             _range(row.inference_ratio, row.inference_ratio_lowest, row.inference_ratio_highest),
             _range(row.training_ratio, row.training_ratio_lowest, row.training_ratio_highest),
             _number(row.training_ms, ".3g"),
@@ -119,11 +124,25 @@ OPERATORS = Report(
         "implementations of fused attention that were reached.",
     ),
     headings=(
-        *("case", "operator", "form", "inference", "training", "ms"),
+        *("case", "operator", "form", "dtype", "threads", "inference", "training", "ms"),
         *("MiB", "exponent", "Gflop", "parameters", "kernel"),
     ),
     lines=_operator_lines,
 )
+
+
+def check_measured(table: pd.DataFrame) -> None:
+    """A time tells little unless its dtype and number of threads stand beside it.
+
+    Raises
+    ------
+    ValueError
+        If a row has neither a note nor both.
+    """
+    timed = table[table.note == ""]
+    for column in ("dtype", "n_jobs"):
+        if column not in timed or timed[column].isna().any():
+            raise ValueError(f"table: every row timed needs its {column}")
 
 
 def remarks(table: pd.DataFrame) -> list[str]:

@@ -1,14 +1,18 @@
 """The commands `twinsolve speed ...` on small problems, with the peers that are installed."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from llvmlite.binding import get_host_cpu_features
 from numpy.testing import assert_allclose
 from PIL import Image
 from scipy.sparse import csr_array
@@ -19,8 +23,10 @@ from twinsolve.bench import time_self_expression, time_sparse_coding
 from twinsolve.bench.cli import app
 from twinsolve.bench.speed import alone, memory, peers, race, sparse
 from twinsolve.bench.speed.figure import draw_scaling
+from twinsolve.bench.speed.instructions import _AVX2, hold_to
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.speed.problems import SELF_EXPRESSION, Case, SparseProblem, _subspaces
+from twinsolve.bench.speed.report import check_measured
 from twinsolve.solvers import duality_gap, lam_max, lasso_objective, sparse_code
 
 KINDS = {"self-expression": SELF_EXPRESSION_PEERS, "sparse-coding": SPARSE_CODING_PEERS}
@@ -221,7 +227,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert settings == {
         "cases": None, "peers": ["scikit-learn"], "rounds": 2, "n_jobs": 1, "seed": 0,
     }  # fmt: skip
-    assert "| synthetic-100 | twinsolve | 100 |" in (out / "summary.md").read_text()
+    assert "| synthetic-100 | twinsolve | float64 | 1 | 100 |" in (out / "summary.md").read_text()
     assert Image.open(out / "scaling.png").size[0] > 800
 
     monkeypatch.setattr(sparse, "race", None)  # nothing is left to compute
@@ -326,3 +332,73 @@ def test_real_data_as_they_are_timed(real_data):
     assert problem.Y.shape == (1440, 300)
     assert_allclose(np.linalg.norm(problem.Y, axis=1), 1)
     assert isinstance(problem.solve(tol=1e-2, n_jobs=1).coef, csr_array)
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SNAPSHOTS = sorted(path.name for path in RESULTS.glob("speed-*"))
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_committed_times_say_what_they_were_measured_on(name):
+    check_measured(pd.DataFrame(json.loads((RESULTS / name / "table.json").read_text())))
+    settings = json.loads((RESULTS / name / "settings.json").read_text())
+    assert settings["instructions"]
+    summary = (RESULTS / name / "summary.md").read_text()
+    assert f"\nInstruction sets: {settings['instructions']}.\n" in summary
+    (headings,) = re.findall(r"^\| case \| .*", summary, re.M)
+    assert "| dtype | threads |" in headings
+
+
+@pytest.mark.parametrize("column", ["dtype", "n_jobs"])
+def test_times_without_their_dtype_or_threads_are_refused(column):
+    table = pd.DataFrame({"case": ["a", "b"], "dtype": "float32", "n_jobs": 1, "note": ["", "-"]})
+    check_measured(table)
+    for lacking in (table.drop(columns=column), table.assign(**{column: None})):
+        with pytest.raises(ValueError, match=f"every row timed needs its {column}"):
+            check_measured(lacking)
+
+
+def test_instruction_sets_are_those_in_use():
+    """A process held to AVX2 compiles nothing wider, and says so."""
+    if not get_host_cpu_features().get("avx2"):
+        pytest.skip("the processor has no AVX2")
+    code = (
+        "import numpy, numba\n"
+        "from twinsolve.bench.results import instructions\n"
+        "f = numba.njit(lambda x: x * x)\n"
+        "f(numpy.ones(3))\n"
+        "print('zmm' in ''.join(f.inspect_asm().values()), instructions())"
+    )
+    for held in (False, True):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | (_AVX2 if held else {}),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        wide, words = run.stdout.split(maxsplit=1)
+        assert ("numba: AVX2 (haswell)" in words) == held
+        assert not (held and wide == "True")
+        assert not held or "openblas" not in words or "openblas: Haswell" in words
+
+
+def test_a_command_is_held_to_avx2_by_starting_anew(monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execve", lambda *call: started.append(call))
+    features = "twinsolve.bench.speed.instructions.get_host_cpu_features"
+    monkeypatch.setattr(features, lambda: {"avx2": True})
+    hold_to("avx2")
+    ((program, arguments, environment),) = started
+    assert program == arguments[0] == sys.executable
+    assert environment["OPENBLAS_CORETYPE"] == "Haswell"
+    monkeypatch.setattr(os, "environ", environment)
+    hold_to("avx2")
+    hold_to(None)
+    assert len(started) == 1
+    monkeypatch.setattr(features, dict)
+    with pytest.raises(ValueError, match="this processor has no AVX2"):
+        hold_to("avx2")
+    result = run("filters", "--instructions", "sse")
+    assert result.exit_code == 2
+    assert "must be avx2" in result.output

@@ -1,6 +1,7 @@
 """The command `twinsolve speed filters` on small inputs, with the peers that are installed."""
 
 import json
+import re
 import sys
 import time
 from functools import partial
@@ -42,7 +43,7 @@ def small(monkeypatch):
     for name in ("regression-float64", "regression-float32"):
         case = filters.CASES[name]
         make = partial(case.make.func, **case.make.keywords | {"n_points": 1100})
-        monkeypatch.setitem(filters.CASES, name, Case(name, case.about, make))
+        monkeypatch.setitem(filters.CASES, name, Case(name, case.about, make, case.dtype))
 
 
 CAMERA = image_cases.camera()[100:164, 200:280]
@@ -55,6 +56,7 @@ def run(*arguments):
 @pytest.mark.parametrize("name", [name for name in filters.CASES if name != "set12"])
 def test_table_of_every_case(small, name):
     table = time_filters(cases=[name], rounds=2)
+    kind = name if name in NEAR else re.sub("-float(32|64)$", "", name)
     assert table.package[0] == "twinsolve"
     assert len(table) > 1
     for row in table.itertuples():
@@ -64,10 +66,11 @@ def test_table_of_every_case(small, name):
         assert row.ms_lowest <= row.ms <= row.ms_highest
         assert row.ratio_lowest <= row.ratio <= row.ratio_highest
         assert row.n_jobs == 1
-        if name in NEAR:
-            assert row.difference <= NEAR[name]
+        assert row.dtype == filters.CASES[name].dtype
+        if kind in NEAR:
+            assert row.difference <= NEAR[kind]
     assert table.ratio[0] == 1
-    if name in ("nlm-7-21", "nlm-5-13"):
+    if kind in ("nlm-7-21", "nlm-5-13"):
         same_patches, theirs = table.psnr[1:3]
         assert_allclose(same_patches, theirs, atol=0.05)
     if name.startswith("lle") and name != "lle-weights":
@@ -80,7 +83,7 @@ def test_table_of_every_case(small, name):
 
 
 def test_quality_is_that_of_scikit_image():
-    clean, noisy = image_cases._noisy([CAMERA / 255], 0)
+    clean, noisy = image_cases._noisy([CAMERA / 255], 0, "float32")
     assert noisy[0].dtype == np.float32
     found = image_cases._quality(clean, noisy, clean)
     expected = peak_signal_noise_ratio(clean[0], noisy[0], data_range=1.0)
@@ -108,7 +111,7 @@ def test_patches_hold_every_pixel_once():
 
 
 def test_two_threads_join_one(small):
-    table = time_filters(cases=["nlm-5-13"], n_jobs=2, rounds=1)
+    table = time_filters(cases=["nlm-5-13-float32"], n_jobs=2, rounds=1)
     assert table.method[:2].tolist() == ["twinsolve", "twinsolve, one thread"]
     assert table.n_jobs[:4].tolist() == [2, 1, 2, 1]  # scikit-image offers none
     assert table.difference[1] == 0
@@ -116,7 +119,7 @@ def test_two_threads_join_one(small):
 
 def test_memory_is_of_a_fresh_process():
     make = partial(point_cases.make_regression, n_points=1100, dtype="float32")
-    memory = contest.memory_alone(Case("tiny", "-", make), 0, 1)
+    memory = contest.memory_alone(Case("tiny", "-", make, "float32"), 0, 1)
     if sys.platform == "linux":
         assert 1100 * 32 * 4 / 2**20 < memory < 60  # more than the result
 
@@ -135,7 +138,7 @@ def test_set12_runs_every_method_once(small, monkeypatch):
 
 def test_peers_that_are_not_installed_are_said(small, monkeypatch):
     monkeypatch.setattr(contest, "installed", lambda module: None if module == "cv2" else "1")
-    table = time_filters(cases=["bilateral-disk-11"], rounds=1)
+    table = time_filters(cases=["bilateral-disk-11-float32"], rounds=1)
     assert table.note.tolist() == ["", "cv2 is not installed"]
     assert np.isnan(table.ms[1])
 
@@ -143,12 +146,12 @@ def test_peers_that_are_not_installed_are_said(small, monkeypatch):
 def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
     out = tmp_path / "out"
-    arguments = ("--output", str(out), "--case", "nlm-5-13", "--rounds", "1")
+    arguments = ("--output", str(out), "--case", "nlm-5-13-float32", "--rounds", "1")
     result = run(*arguments, "--case", "set12")
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     for words in (
-        "nlm-5-13",
+        "nlm-5-13-float32",
         "scikit-image fast mode",
         " dB, 0.",
         "set12: set12/01.png is not in",
@@ -156,7 +159,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
         assert words in text
     rows = json.loads((out / "table.json").read_text())
     assert rows[0]["memory_mib"] == 1
-    assert "| nlm-5-13 | twinsolve | 1 |" in (out / "summary.md").read_text()
+    assert "| nlm-5-13-float32 | twinsolve | float32 | 1 |" in (out / "summary.md").read_text()
     assert not (out / "quality.png").exists()
 
     monkeypatch.setattr(filters, "hold", None)  # nothing is left to compute
@@ -168,7 +171,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
 
 def made_of(*methods, measure=lambda results, first: {}, once=False):
     made = Contest([(1.0,), (2.0,)], [*methods], measure)
-    return Case("set12", "-", lambda seed, n_jobs: made, once=once, memory=False)
+    return Case("set12", "-", lambda seed, n_jobs: made, "float32", once=once, memory=False)
 
 
 def test_figure_of_set12(tmp_path):
