@@ -59,14 +59,13 @@ def processor() -> str:
 
 def instructions() -> str:
     """Vector instructions that numba compiles for, and the kernels that BLAS chose."""
-    from llvmlite.binding import get_host_cpu_name
-    from numba import config
-    from numba.core.codegen import get_host_cpu_features
+    from numba.core.registry import cpu_target
 
-    given = config.CPU_FEATURES
-    features = (get_host_cpu_features() if given is None else given).split(",")
-    widest = next((name for flag, name in _VECTORS.items() if flag in features), "scalar")
-    return ", ".join([f"numba: {widest} ({config.CPU_NAME or get_host_cpu_name()})", *_BLAS])
+    _, processor_compiled_for, features = cpu_target.target_context.codegen().magic_tuple()
+    widest = next(
+        (name for flag, name in _VECTORS.items() if flag in features.split(",")), "scalar"
+    )
+    return ", ".join([f"numba: {widest} ({processor_compiled_for})", *_BLAS])
 
 
 def _of_torch() -> list[str]:

@@ -118,7 +118,7 @@ def hold(
         step()
     rows = {racer.method.name: racer.row(racers[0], contest) for racer in racers}
     rows[racers[0].method.name] |= facts
-    about = {"case": case.name, "about": case.about, "dtype": case.dtype}
+    about: dict[str, Any] = {"case": case.name, "about": case.about, "dtype": case.dtype}
     about |= {"inputs": len(contest.inputs)}
     return pd.DataFrame(
         about
