@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from .attention import (
     Context,
@@ -153,7 +154,9 @@ class LocallyLinear(Operator):
         self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         n_keys = k.shape[-2]
-        n_neighbors = min(self.n_neighbors, n_keys)
+        n_neighbors = self.n_neighbors
+        if has_static_value(n_keys):
+            n_neighbors = min(n_neighbors, n_keys)
         allowed = None if mask is None else boolean_mask(mask, n_keys, "LocallyLinear")
         if is_causal:
             allowed = combine_masks(allowed, causal_mask(q, k))

@@ -93,11 +93,11 @@ class SpatialGaussian(SoftmaxSmoother):
         context: Context | None,
     ) -> Tensor:
         values = v.to(torch.promote_types(v.dtype, torch.float32))
-        offset, grid = query_offset(q, k), self.grid.on(k, context)
+        offset, grid, bandwidth = query_offset(q, k), self.grid.on(k, context), self.bandwidth()
 
         def block(rows: Tensor, start: int) -> Tensor:
             first = offset + start
-            logits = self._logits(first, first + rows.shape[-2], values, *grid)
+            logits = _logits(first, first + rows.shape[-2], values, bandwidth, *grid)
             visible = block_mask(mask, is_causal, start, rows, q, k)
             return block_softmax(logits, visible) @ values
 
@@ -105,18 +105,21 @@ class SpatialGaussian(SoftmaxSmoother):
 
     def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
         grid = self.grid.on(k, context)
-        logits = self._logits(query_offset(q, k), k.shape[-2], k, *grid)
+        logits = _logits(query_offset(q, k), k.shape[-2], k, self.bandwidth(), *grid)
         return logits.expand(*q.shape[:-1], k.shape[-2])
-
-    def _logits(self, first: int, stop: int, keys: Tensor, width: int, n_class: int) -> Tensor:
-        """Logits of the rows from `first` to `stop`, from whole numbers, which float32 holds."""
-        j = torch.arange(keys.shape[-2], device=keys.device) - n_class
-        i = torch.arange(first, stop, device=keys.device)[:, None] - n_class
-        squares = (i // width - j // width).square() + (i % width - j % width).square()
-        if n_class:
-            squares = squares.masked_fill((i < 0) | (j < 0), 0)
-        wide = torch.promote_types(keys.dtype, torch.float32)
-        return -squares.to(wide) / (2 * self.bandwidth().to(wide) ** 2)
 
     def extra_repr(self) -> str:
         return repr(self.grid)
+
+
+def _logits(
+    first: int, stop: int, keys: Tensor, bandwidth: Tensor, width: int, n_class: int
+) -> Tensor:
+    """Logits of the rows from `first` to `stop`, from whole numbers, which float32 holds."""
+    j = torch.arange(keys.shape[-2], device=keys.device) - n_class
+    i = torch.arange(first, stop, device=keys.device)[:, None] - n_class
+    squares = (i // width - j // width).square() + (i % width - j % width).square()
+    if n_class:
+        squares = squares.masked_fill((i < 0) | (j < 0), 0)
+    wide = torch.promote_types(keys.dtype, torch.float32)
+    return -squares.to(wide) / (2 * bandwidth.to(wide) ** 2)

@@ -8,7 +8,14 @@ from torch.nn import functional as F
 
 from ..attention import Context, check_count
 from .blocks import OperatorLike, reset_children, xavier_
-from .stacks import check_positions, make_blocks, operators, position_places, run_blocks
+from .stacks import (
+    check_positions,
+    learn_read_positions,
+    make_blocks,
+    operators,
+    position_places,
+    run_blocks,
+)
 from .tokens import SINUSOIDAL_SCALE, Positions
 
 
@@ -99,6 +106,7 @@ class LanguageModel(nn.Module):
                     "language model needs"
                 )
         check_positions(self.blocks, "learned", add_positions)
+        learn_read_positions(self.positions, self.blocks, add_positions)
         self.add_positions = add_positions
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = None if tie_weights else nn.Linear(dim, vocab_size, bias=False, **place)

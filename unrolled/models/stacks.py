@@ -92,3 +92,16 @@ def check_positions(
                 f"positions: {type(operator).__name__} reads positions; must be 'learned' or "
                 "'sinusoidal', got None"
             )
+
+
+def learn_read_positions(
+    positions: nn.Module, blocks: nn.ModuleList, add_positions: bool | None
+) -> None:
+    """Positions are learned where tokens or layers carry them or operators read them.
+
+    Without a gradient they would stop training on several processes.
+    """
+    made = operators(blocks)
+    in_tokens, in_layers = position_places(made, add_positions)
+    read = any({"positions", "projected_positions"} & set(operator.needs) for operator in made)
+    positions.requires_grad_(in_tokens or any(in_layers) or read)

@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 from ..attention import Context, check_count
 from .blocks import Block, OperatorLike, reset_children, xavier_
-from .stacks import check_positions, layer_settings, operators, position_places
+from .stacks import (
+    check_positions,
+    layer_settings,
+    learn_read_positions,
+    operators,
+    position_places,
+)
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, size_pair
 from .windows import Windows
 
@@ -223,6 +229,7 @@ class WindowedTransformer(nn.Module):
             )  # fmt: skip
             self.stages.append(stage)
             check_positions(stage.blocks, positions, add_positions)
+            learn_read_positions(stage.positions, stage.blocks, add_positions)
         self.add_positions = add_positions
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = class_head(dim, num_classes, **place)
