@@ -8,13 +8,13 @@ from twinsolve.unrolled import (
     Local,
     Logistic,
     Softmax,
-    SpatialGaussian,
     Symmetric,
     TopK,
 )
 from twinsolve.unrolled.kernel_smoothing import (
     linear_attention,
     project_on_simplex,
+    spatial_gaussian,
 )
 from twinsolve.unrolled.kernel_smoothing.query_blocks import block_softmax
 from twinsolve.unrolled.twins.kernel_smoothing.walks import WalkLimit
@@ -45,7 +45,7 @@ def test_finds_logits_scaled_wrongly(patch, name):
 
 
 def test_finds_a_squared_distance_in_the_laplace_kernel(patch):
-    patch("kernel._distances", lambda q, k: torch.cdist(q, k).square())
+    patch("kernel.distances", lambda q, k: torch.cdist(q, k).square())
     assert not passes("laplace-kernel")
 
 
@@ -79,8 +79,8 @@ def test_finds_one_key_more(patch):
 
 def test_finds_a_missing_two_of_the_spatial_width(patch):
     """Erratum E0-b: h^2 is 2 s^2."""
-    right = SpatialGaussian._logits
-    patch("spatial_gaussian.SpatialGaussian._logits", lambda *x: 2 * right(*x))
+    right = spatial_gaussian._logits
+    patch("spatial_gaussian._logits", lambda *x: 2 * right(*x))
     assert not passes("spatial-gaussian")
 
 
