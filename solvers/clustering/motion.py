@@ -41,8 +41,9 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     - noiseless low-rank representations of the data at rank r in homogeneous coordinates, for r
       from k + 1 to 4 k: ``|m_i . m_j|^4`` with m the unit rows of ``[1/sqrt(n), U]`` and U the
       r - 1 leading left singular vectors of the centred data;
-    - affine sparse subspace clustering at gamma 50, 400 and 3000, keeping 0.7 of each row's l1
-      mass, rows scaled by their maximum.
+    - affine sparse subspace clustering at gamma 50, 400 and 3000 (relative to the centred
+      trajectories, as in `SparseSubspaceClustering`), keeping 0.7 of each row's l1 mass, rows
+      scaled by their maximum.
 
     Parameters
     ----------

@@ -59,7 +59,8 @@ def test_affinities_are_those_of_the_settings():
     for rank in (3, 5, 8):
         V = np.hstack([ones, U[:, : rank - 1]])
         assert_allclose(found[f"rank {rank}"], low_rank_affinity(V @ V.T), atol=1e-9)
-    scale = lam_max(X, X, zero_diagonal=True)
+    centred = X - X.mean(axis=0)
+    scale = lam_max(centred, centred, zero_diagonal=True)
     for gamma in (50, 3000):
         coef = sparse_self_expression(X, lam=scale / gamma, affine=True, tol=1e-4).coef
         expected = symmetric_affinity(scale_by_row_maximum(keep_l1_mass(coef, 0.7)))
