@@ -175,17 +175,19 @@ def _short(value: float) -> str:
 
 
 def pretty(headings: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Table:
+    """The lines by case; a dtype or number of threads that all share stands below."""
+    lines = list(lines)
+    values = {h: {line[i] for line in lines} for i, h in enumerate(headings)}
+    shared = [h for h in ("dtype", "threads") if len(values[h]) == 1]
+    kept = [i for i, heading in enumerate(headings) if heading not in shared]
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in headings[1:]:
-        name = heading in (
-            "solver",
-            "method",
-            "operator",
-            "kernel",
-        )  # wraps where the screen is narrow
-        shown.add_column(heading, justify="left" if name else "right", no_wrap=not name)
+    if shared:
+        shown.caption = ", ".join(f"{heading}: {min(values[heading])}" for heading in shared)
+    for i in kept[1:]:
+        name = headings[i] in _NAMES  # wraps where the screen is narrow
+        shown.add_column(headings[i], justify="left" if name else "right", no_wrap=not name)
     previous = ""
-    for case, *cells in lines:
+    for case, *cells in ([line[i] for i in kept] for line in lines):
         if case != previous:
             shown.add_section()
             shown.add_row(case, style="italic")
