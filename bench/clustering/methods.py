@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -154,11 +155,19 @@ def _unrolled(train_on: str) -> Method:
     )
 
 
-def _attention(operator: str) -> Method:
-    path = f"{_LEARNED}:AttentionSubspaceClustering"
-    grid = {"temperature": (10.0, 3.0, 30.0)}
-    name = f"attention ({operator.replace('_', ' ')})"
-    return Method(name, "learned", estimator(path, operator=operator), grid)
+def _attention(name: str, make: Callable[..., Any]) -> Method:
+    return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
+
+
+def _make_attention_regression(
+    n_clusters: int, random_state: int | None, n_jobs: int, *, kind: str, temperature: float
+) -> Any:
+    """By a fixed penalty: the relative one of the named operator knows no temperature."""
+    from ... import unrolled
+
+    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
+    operator = getattr(unrolled, kind)(1.0)
+    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=temperature)
 
 
 def _make_attention_ista(
@@ -217,7 +226,12 @@ METHODS: dict[str, Method] = {
             {"dimension": (4, 2, 8)},
         ),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
-        *(_attention(operator) for operator in ("softmax", "sparsemax", "ridge", "low_rank")),
+        *(
+            _attention(name, estimator(f"{_LEARNED}:AttentionSubspaceClustering", operator=name))
+            for name in ("softmax", "sparsemax")
+        ),
+        _attention("ridge", partial(_make_attention_regression, kind="Ridge")),
+        _attention("low rank", partial(_make_attention_regression, kind="LowRank")),
         Method(
             "attention (ISTA)",
             "learned",

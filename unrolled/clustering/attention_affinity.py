@@ -24,8 +24,9 @@ class AttentionSubspaceClustering(UnitRowClustering):
 
     followed by an affinity of the coefficients and the spectral step. Softmax attention has the
     logits ``temperature cos(x_i, x_j)``; an operator that regresses queries on keys with penalty
-    lam, such as ridge or sparse coding, has that with ``lam / s^2`` on unit rows. Nothing is
-    trained: it is what an attention layer with identity projections knows of the subspaces.
+    lam, such as ``Ridge(1.0)`` or ``SparseCoding(0.1)``, has that with ``lam / s^2`` on unit rows;
+    one with a relative penalty, as by name, knows no temperature. Nothing is trained: it is what an
+    attention layer with identity projections knows of the subspaces.
 
     A point does not attend to itself if the operator takes masks that differ between queries, but
     twicing returns to it by way of others. Operators that take none, ridge and low rank among them,

@@ -9,7 +9,14 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
 
 from twinsolve.solvers import ista, least_squares_self_expression, low_rank_self_expression
-from twinsolve.unrolled import Ridge, Softmax, SparseCoding, make_operator, operator_names
+from twinsolve.unrolled import (
+    LowRank,
+    Ridge,
+    Softmax,
+    SparseCoding,
+    make_operator,
+    operator_names,
+)
 from twinsolve.unrolled.clustering import AttentionSubspaceClustering
 
 from .learned_cases import data, make
@@ -34,9 +41,9 @@ def test_softmax_has_the_logits_that_its_docstring_says():
 def test_regressions_are_the_solvers_at_the_penalty_that_its_docstring_says():
     X, _ = data()
     U, square = normalize(X), 10 * 20**0.5
-    for name, solve in (("ridge", least_squares_self_expression),
-                        ("low_rank", low_rank_self_expression)):  # fmt: skip
-        found = make(KIND, operator=name).fit(X).coef_
+    for operator, solve in ((Ridge(1.0), least_squares_self_expression),
+                            (LowRank(1.0), low_rank_self_expression)):  # fmt: skip
+        found = make(KIND, operator=operator).fit(X).coef_
         assert_allclose(found, solve(U, lam=1 / square), atol=1e-9)
     operator = Ridge(2.0, zero_diagonal=True)
     expected = least_squares_self_expression(U, lam=2 / square, zero_diagonal=True)
@@ -72,10 +79,17 @@ def test_operators_of_a_context_are_refused_by_name(name):
         make(KIND, operator=name).fit(data()[0])
 
 
-@pytest.mark.parametrize("name", ["ridge", "low_rank", "sparse_coding"])
-def test_self_expression_finds_subspaces_that_cross(name):
+@pytest.mark.parametrize("operator", [Ridge(1.0), LowRank(1.0), SparseCoding(0.1)])
+def test_self_expression_finds_subspaces_that_cross(operator):
     X, y = data(n_subspaces=4, n_features=12, dimension=3)
-    assert adjusted_rand_score(y, make(KIND, 4, operator=name).fit_predict(X)) > 0.9
+    assert adjusted_rand_score(y, make(KIND, 4, operator=operator).fit_predict(X)) > 0.9
+
+
+@pytest.mark.parametrize("name", ["ridge", "low_rank", "sparse_coding"])
+def test_relative_penalties_know_no_temperature(name):
+    X, _ = data()
+    cold, warm = (make(KIND, operator=name, temperature=t).fit(X).coef_ for t in (1.0, 100.0))
+    assert_allclose(cold, warm, atol=1e-10)
 
 
 def test_sparse_coding_tells_the_number_of_clusters_only_once_it_has_converged():
