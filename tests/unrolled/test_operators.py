@@ -506,11 +506,6 @@ def test_what_the_output_depends_on_is_declared(operator):
     assert read == list(operator.reads)
 
 
-def test_leading_axes_that_do_not_fit_are_named(operator):
-    with pytest.raises(ValueError, match=r"leading axes of q, k, v and mask must broadcast"):
-        operator(tokens(2, 3, 9, 5), tokens(3, 3, 9, 5), tokens(3, 3, 9, 4))
-
-
 def test_query_blocks_change_neither_output_nor_gradient(operator, monkeypatch):
     masks = MASKS["pairs"] if operator.pair_masks else MASKS["padding"]
 
@@ -539,9 +534,9 @@ def test_unequal_counts_are_refused_or_served_as_declared(operator):
 
 def test_shapes_that_do_not_fit_are_named(operator):
     q, k, v = qkv()
-    with pytest.raises(ValueError, match="differ in width"):
+    with pytest.raises(ValueError, match="k: must have the width of q"):
         operator(q[..., :3], k, v)
-    with pytest.raises(ValueError, match="9 keys but 8 values"):
+    with pytest.raises(ValueError, match="v: must have as many tokens as k, 9, got 8"):
         operator(q, k, v[..., :8, :])
 
 
@@ -550,7 +545,7 @@ def test_masks_that_do_not_fit_are_named(operator):
     for shape in ((9,), (4, 9), (9, 4)):
         with pytest.raises(ValueError, match=r"mask: must broadcast to \(\.\.\., 9, 9\)"):
             operator(q, k, v, mask=torch.ones(shape, dtype=torch.bool))
-    with pytest.raises(ValueError, match="mask: must be boolean or floating point"):
+    with pytest.raises(ValueError, match="mask: must be bool, float32 or"):
         operator(q, k, v, mask=torch.ones(9, 9, dtype=torch.long))
     if operator.pair_masks:
         rows = (torch.arange(9) != 2)[:, None]

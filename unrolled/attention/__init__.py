@@ -14,6 +14,7 @@ from .derivatives import (
     vjp,
 )
 from .fused import fused_attention, map_query_blocks
+from .inputs import check_input
 from .masks import (
     boolean_mask,
     causal_mask,
@@ -40,6 +41,7 @@ __all__ = [
     "boolean_mask",
     "causal_mask",
     "check_count",
+    "check_input",
     "check_positive",
     "combine_masks",
     "drop_hidden",

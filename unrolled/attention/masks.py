@@ -103,9 +103,11 @@ def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
 
 def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax of each row over its visible keys; zeros, of zero gradients, where there are none."""
+    dtype = logits.dtype
     if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask, -torch.inf)
     elif mask is not None:
         logits = logits + mask
     empty = (logits == -torch.inf).all(dim=-1, keepdim=True)
-    return torch.softmax(logits.masked_fill(empty, 0), dim=-1).masked_fill(empty, 0)
+    rows = torch.softmax(logits.masked_fill(empty, 0), dim=-1).masked_fill(empty, 0)
+    return rows.to(dtype)

@@ -3,10 +3,17 @@
 from collections.abc import Iterator
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from .context import Context
+from .inputs import (
+    check_context,
+    check_mask,
+    check_mask_shape,
+    check_tokens,
+    common_batch,
+    of_common_batch,
+)
 from .masks import (
     causal_mask,
     combine_masks,
@@ -101,9 +108,10 @@ class Operator(nn.Module):
         q : Tensor of shape (..., n_queries, d)
         k : Tensor of shape (..., n_keys, d)
         v : Tensor of shape (..., n_keys, e)
+            All of one dtype and device; what stands in front broadcasts.
         mask : Tensor broadcastable to (..., n_queries, n_keys), optional
-            As in ``scaled_dot_product_attention``; the lowest number hides as -inf does, and a row
-            without visible keys gives zeros.
+            As in ``scaled_dot_product_attention``, boolean, of the dtype of q or float32; the
+            lowest number hides as -inf does, and a row without visible keys gives zeros.
         is_causal : bool, default=False
             Query i sees the keys 0 to ``n_keys - n_queries + i``: the queries are the last tokens,
             as in decoding with a cache. With a mask, both apply.
@@ -117,13 +125,12 @@ class Operator(nn.Module):
         Raises
         ------
         ValueError
-            If shapes do not fit, or the declared laws exclude the inputs.
+            If shapes, dtypes or devices do not fit, or the declared laws exclude the inputs.
         """
-        q, k, v = self._broadcast(mask, q, k, v)
         self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context)
-        q, k, v = of_one_dtype(q, k, v)
+        q, k, v = of_common_batch(mask, *of_one_dtype(q, k, v))
         with without_autocast(q):
-            if 0 in (q.shape[-2], k.shape[-2]):
+            if 0 in (*q.shape, *k.shape, *v.shape):
                 return q @ k.mT @ v
             mask = explicit_mask(mask)
             k, v = self.present(k, mask), self.present(v, mask)
@@ -139,11 +146,10 @@ class Operator(nn.Module):
         context: Context | None = None,
     ) -> Tensor:
         """Return the explicit matrix of shape (..., n_queries, n_keys), for checks and pictures."""
-        q, k = self._broadcast(mask, q, k)
         self.check_inputs(q, k, mask=mask, is_causal=is_causal, context=context)
-        q, k = of_one_dtype(q, k)
+        q, k = of_common_batch(mask, *of_one_dtype(q, k))
         with without_autocast(q):
-            if 0 in (q.shape[-2], k.shape[-2]):
+            if 0 in (*q.shape, *k.shape):
                 return q @ k.mT
             mask = explicit_mask(mask)
             return self.coefficients(q, self.present(k, mask), mask, is_causal, context)
@@ -186,24 +192,6 @@ class Operator(nn.Module):
         for child in self.children():
             yield from child if isinstance(child, nn.ModuleList) else (child,)
 
-    def _broadcast(self, mask: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The tensors with the leading axes of all: no operator need look at each one's."""
-        leading = [x.shape[:-2] for x in (*tensors, mask) if x is not None]
-        if all(x == leading[0] for x in leading[: len(tensors)]) and mask is None:
-            return tensors
-        try:
-            batch = torch.broadcast_shapes(*leading)
-        except RuntimeError:
-            shapes = ", ".join(str(tuple(x)) for x in leading)
-            raise ValueError(
-                f"{type(self).__name__}: leading axes of q, k, v and mask must broadcast, "
-                f"got {shapes}"
-            ) from None
-        return tuple(
-            x if x.shape[:-2] == batch or x.ndim < 2 else x.expand(*batch, *x.shape[-2:])
-            for x in tensors
-        )
-
     def check_inputs(
         self,
         q: Tensor,
@@ -221,33 +209,21 @@ class Operator(nn.Module):
         ValueError
         """
         name = type(self).__name__
-        if min(q.ndim, k.ndim) < 2 or q.shape[-1] != k.shape[-1]:
-            raise ValueError(f"{name}: q {tuple(q.shape)} and k {tuple(k.shape)} differ in width")
-        if v is not None and v.shape[-2] != k.shape[-2]:
-            raise ValueError(f"{name}: {k.shape[-2]} keys but {v.shape[-2]} values")
+        tensors = (q, k) if v is None else (q, k, v)
+        check_tokens(**dict(zip("qkv", tensors, strict=False)))
         if self.square_only and q.shape[-2] != k.shape[-2]:
             raise ValueError(
                 f"{name}: needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}"
             )
         if mask is not None:
-            if mask.dtype != torch.bool and not mask.is_floating_point():
-                raise ValueError(f"mask: must be boolean or floating point, got {mask.dtype}")
-            last, counts = mask.shape[-2:], (q.shape[-2], k.shape[-2])
-            if len(last) < 2 or any(m not in (1, n) for m, n in zip(last, counts, strict=True)):
-                raise ValueError(
-                    f"mask: must broadcast to (..., {counts[0]}, {counts[1]}), "
-                    f"got {tuple(mask.shape)}"
-                )
+            check_mask(mask, "mask", q)
+            check_mask_shape(mask, *tensors)
         if is_causal and not self.causal:
             raise ValueError(f"{name}: does not support is_causal=True")
         if is_causal and k.shape[-2] > 0:
             query_offset(q, k)
-        for field in self.needs:
-            if field != "previous_values" and getattr(context, field, None) is None:
-                raise ValueError(
-                    f"context: {name} needs {field}; pass context=Context({field}=...)"
-                )
-        heads = q.shape[-3] if q.ndim > 2 else 1
+        check_context(context, self.needs, k, name)
+        heads = (1, *common_batch(mask, *tensors))[-1]
         for parameter in self._parts():
             if isinstance(parameter, Positive) and parameter.num_heads not in (None, heads):
                 raise ValueError(f"num_heads: {name} has {parameter.num_heads}, but q has {heads}")

@@ -12,7 +12,7 @@ def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     In it dtypes are those that the code says: what is computed in float32 or float64 stays there,
     which autocast would lower, and so do features whose digits count, such as positions.
     """
-    if _autocast_dtype(like) is None:
+    if autocast_dtype(like) is None:
         return nullcontext()
     return torch.autocast(like.device.type, enabled=False)
 
@@ -23,13 +23,13 @@ def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     As ``scaled_dot_product_attention`` takes them there: normalised queries come in float32, values
     from a projection do not.
     """
-    narrow = _autocast_dtype(tensors[0])
+    narrow = autocast_dtype(tensors[0])
     if narrow is None or len({x.dtype for x in tensors}) == 1:
         return tensors
     return tuple(x if x.dtype == torch.float64 else x.to(narrow) for x in tensors)
 
 
-def _autocast_dtype(like: Tensor) -> torch.dtype | None:
+def autocast_dtype(like: Tensor) -> torch.dtype | None:
     """What autocast lowers to on the device of `like`; None where it is off."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .context import Context
+from .inputs import check_input, check_is_context, check_shell
 from .operator import Operator
 from .parameters import check_count
 
@@ -75,6 +76,7 @@ class Attention(nn.Module):
         if not isinstance(operator, Operator):
             raise ValueError(f"operator: must be an Operator, such as Gaussian(), got {operator!r}")
         self.embed_dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
+        self.kdim = self.vdim = dim
         self.operator = operator
         self.projected = operator.reads
         width = len(self.projected) * dim
@@ -125,7 +127,8 @@ class Attention(nn.Module):
             Return the explicit matrix too; False keeps memory linear in the number of tokens where
             the operator is fused.
         attn_mask : Tensor of shape (n_queries, n_keys) or (batch * num_heads, n_queries, n_keys)
-            True (or -inf) hides a pair.
+            True (or -inf) hides a pair. Also one that broadcasts to (batch, num_heads, n_queries,
+            n_keys), such as (batch, 1, n_queries, n_keys) for one mask a sequence.
         average_attn_weights : bool, default=True
             Average the matrix over heads.
         is_causal : bool, default=False
@@ -145,8 +148,14 @@ class Attention(nn.Module):
         Raises
         ------
         ValueError
-            If shapes do not fit or the context lacks what the operator needs.
+            If shapes, dtypes or devices do not fit, or the context lacks what the operator needs.
         """
+        tensors = {"query": query, "key": key, "value": value}
+        widths = self.embed_dim, self.kdim, self.vdim
+        check_shell(
+            tensors, widths, self.num_heads, key_padding_mask, attn_mask, next(self.parameters())
+        )
+        check_is_context(context)
         inputs, padding, alone = (query, key, value), key_padding_mask, query.ndim == 2
         if alone:
             inputs = same(lambda x: x[None], *inputs)
@@ -170,21 +179,10 @@ class Attention(nn.Module):
         context: Context | None,
     ) -> tuple[Tensor, Tensor | None, Context]:
         """Output and each head's weights of a batch, and the context for the next layer."""
-        for name, x in zip(("query", "key", "value"), inputs, strict=True):
-            if x.ndim != 3 or x.shape[-1] != self.embed_dim:
-                raise ValueError(
-                    f"{name}: must be (batch, tokens, {self.embed_dim}), got {tuple(x.shape)}"
-                )
-        query, key, _ = inputs
-        if padding is not None and padding.shape != key.shape[:2]:
-            raise ValueError(
-                f"key_padding_mask: must have shape {tuple(key.shape[:2])}, "
-                f"got {tuple(padding.shape)}"
-            )
         q, k, v = self.project(*inputs)
-        mask = self._mask(padding, attn_mask, query.shape[0])
+        mask = self._mask(padding, attn_mask, q.shape[0])
         is_causal = is_causal and attn_mask is None
-        seen = self.fill(context, query, v)
+        seen = self.fill(context, inputs[0], v)
         output = self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
         weights = None
         if need_weights:
@@ -262,6 +260,9 @@ class Attention(nn.Module):
 
     def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Positions through the query and the key projection, without their biases."""
+        check_input(
+            positions, "context.positions", ("...", "tokens", self.embed_dim), self.in_proj_weight
+        )
         w_q, w_k = self.in_proj_weight.chunk(len(self.projected))[:2]
         return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Operator
+from ..kernel_smoothing.features import add_bias
 from ..named_operators import make_operator, operator_names
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
@@ -304,7 +305,7 @@ def _attend(
     if mask is None and sliding_window is not None and key.shape[2] > sliding_window:
         raise ValueError(f"sliding_window: {kind} got no mask that holds it")
     if position_bias is not None:
-        mask = _add_bias(position_bias[..., : key.shape[2]], mask)
+        mask = add_bias(mask, position_bias[..., : key.shape[2]])
     if dropout > 0:
         warnings.warn(
             f"{kind}: dropout of attention weights ({dropout}) is not applied: rows would no "
@@ -326,12 +327,6 @@ def _attend(
     if kwargs.get("output_attentions"):
         weights = operator.matrix(query, key, mask=mask, is_causal=is_causal, context=context)
     return output.transpose(1, 2).contiguous(), weights
-
-
-def _add_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is None:
-        return bias
-    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
 
 
 def _check_call(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import Attention, Context, Operator
+from ..attention import Attention, Context, Operator, check_input
 from ..attention.shell import same
 from .forward_passes import ForwardPasses
 
@@ -65,8 +65,7 @@ class FusedProjectionAttention(nn.Module):
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        if x.ndim != 3:
-            raise ValueError(f"x: must be (batch, tokens, dim), got {tuple(x.shape)}")
+        check_input(x, "x", ("batch", "tokens", self.qkv.in_features), self.qkv.weight)
         q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
         q, k = rescale(self.q_norm(q), self.k_norm(k), self.scale)
         output, _ = self.passes.attend(
@@ -80,6 +79,8 @@ class FusedProjectionAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def _project(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.qkv.in_features
+        check_input(positions, "context.positions", ("...", "tokens", width), self.qkv.weight)
         w_q, w_k, _ = self.qkv.weight.chunk(3)
         return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
 
@@ -136,7 +137,7 @@ class MultiheadReplacement(Attention):
         context: Context | None,
     ) -> tuple[Tensor, Tensor | None, Context]:
         q, k, v = self.project(*inputs)
-        mask = self._mask(padding, attn_mask, len(q))
+        mask = self._mask(padding, attn_mask, q.shape[0])
         is_causal = is_causal and attn_mask is None
         output, seen = self.passes.attend(
             self.operator, q, k, v, mask=mask, is_causal=is_causal,
@@ -161,6 +162,8 @@ class MultiheadReplacement(Attention):
         if self.in_proj_weight is not None:
             return super().project_positions(positions)
         weights = self.q_proj_weight, self.k_proj_weight
+        for weight in weights:
+            check_input(positions, "context.positions", ("...", "tokens", weight.shape[1]), weight)
         q, k = (self._split(F.linear(positions, weight)) for weight in weights)
         return q, k
 

@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, Context, Operator, check_count, check_positive, hidden_by
+from ..attention import (
+    Attention,
+    Context,
+    Operator,
+    check_count,
+    check_input,
+    check_positive,
+    hidden_by,
+)
+from ..attention.inputs import check_is_context
 from ..boosting import Residual
 from ..named_operators import make_operator
 
@@ -206,6 +215,11 @@ class Block(nn.Module):
         context : Context
             For the next block; returned only where a context was given.
         """
+        weight, dim = next(self.attention.parameters()), self.attention.embed_dim
+        check_input(x, "x", ("tokens", dim) if x.ndim == 2 else ("batch", "tokens", dim), weight)
+        if memory is not None:
+            check_input(memory, "memory", (x.shape[0], "tokens", dim), weight)
+        check_is_context(context)
         alone = context is None
         context = context or Context()
         if context.first_tokens is None:
@@ -214,6 +228,8 @@ class Block(nn.Module):
         n_further = tokens.shape[1] - x.shape[1]
         keys = values = self.attention_norm(tokens)
         if add_positions and context.positions is not None:
+            shape = ("...", tokens.shape[1], dim)
+            check_input(context.positions, "context.positions", shape, weight)
             keys = self.attention_norm(tokens + context.positions)
         queries = keys if memory is None else keys[:, n_further:]
         y, _, context = self.attention(

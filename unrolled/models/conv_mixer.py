@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count
+from ..attention import check_count, check_input
 from .blocks import reset_children, xavier_
 from .tokens import class_head
 
@@ -114,8 +114,9 @@ class ConvMixer(nn.Module):
             If images have another number of channels or are not a multiple of the patches.
         """
         channels, patch = self.patch_embedding.in_channels, self.patch_embedding.kernel_size
-        fits = images.ndim == 4 and images.shape[1] == channels
-        if not fits or images.shape[2] % patch[0] or images.shape[3] % patch[1]:
+        sizes = ("batch", channels, "height", "width")
+        check_input(images, "images", sizes, self.patch_embedding.weight)
+        if images.shape[2] % patch[0] or images.shape[3] % patch[1]:
             raise ValueError(
                 f"images: must be (batch, {channels}, height, width) with sides that are multiples "
                 f"of {patch[0]}, got {tuple(images.shape)}"

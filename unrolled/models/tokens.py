@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count, check_positive
+from ..attention import check_count, check_input, check_positive
 from .blocks import xavier_
 
 # Root mean square of sinusoidal positions: |p|^2 = dim / 2.
@@ -165,11 +165,7 @@ class PatchEmbedding(nn.Module):
 
     def patches(self, images: Tensor) -> Tensor:
         """Raw patches of shape (batch, n_patches, channels * pixels) of (batch, channels, h, w)."""
-        if images.ndim != 4 or images.shape[1:] != self.image_shape:
-            raise ValueError(
-                f"images: must be (batch, {', '.join(map(str, self.image_shape))}), "
-                f"got {tuple(images.shape)}"
-            )
+        check_input(images, "images", ("batch", *self.image_shape), self.projection.weight)
         x = images.unflatten(3, (self.grid[1], -1)).unflatten(2, (self.grid[0], -1))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 

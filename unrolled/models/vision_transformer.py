@@ -235,10 +235,11 @@ class VisionTransformer(nn.Module):
     ) -> Tensor:
         if hidden is not None:
             shape = (images.shape[0], self.grid[0] * self.grid[1])
-            if hidden.dtype != torch.bool or hidden.shape != shape:
+            found = hidden.dtype, tuple(hidden.shape), hidden.device
+            if found != (torch.bool, shape, images.device):
                 raise ValueError(
-                    f"patch_padding_mask: must be bool of shape {shape}, "
-                    f"got {hidden.dtype} of {tuple(hidden.shape)}"
+                    f"patch_padding_mask: must be bool of shape {shape} on {images.device}, got "
+                    f"{found[0]} of {found[1]} on {found[2]}"
                 )
         x = self._tokens(images, hidden)
         if states is not None:

@@ -145,7 +145,7 @@ def test_hooks_stay_with_the_attention_and_do_not_see_the_trial():
 
 def test_inputs_of_another_form_than_tried_are_refused():
     model = replace_attention(model_with(Plain()), "softmax")
-    with pytest.raises(ValueError, match=r"x: must be \(batch, tokens, dim\), got \(1, 2, 17, 1"):
+    with pytest.raises(ValueError, match=r"x: must be \(batch, tokens, 12\), got \(1, 2, 17, 1"):
         model[1].attn(X[None])
 
 
