@@ -168,7 +168,7 @@ class _GraySpectrum(torch.autograd.Function):
         left = U.mT @ G - inside @ Rt
         right = G @ Rt.mT - U @ inside
         grad = U @ (core @ Rt + outer[..., :, None] * left) + (right * outer[..., None, :]) @ Rt
-        return once_in(grad, 'TokenGraying("svd")', X), None
+        return once_in(grad, 'TokenGraying("svd"): has no second derivative', X), None
 
 
 def _divided_differences(s: Tensor, eps: float) -> Tensor:

@@ -11,6 +11,7 @@ from .attention import check_count, check_positive, is_transformed, once_in
 
 Step = Callable[..., Tensor]
 
+_REFUSAL = "FixedPoint: has no second derivative"
 _WHY_EAGER = "the number of iterations of a fixed point depends on the data"
 
 
@@ -181,7 +182,7 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         with torch.no_grad():
             solved = ctx.solve(grad)
-        return once_in(solved, "FixedPoint", grad, *ctx.saved_tensors), None
+        return once_in(solved, _REFUSAL, grad, *ctx.saved_tensors), None
 
 
 def _momentum(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

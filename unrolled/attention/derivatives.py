@@ -43,7 +43,7 @@ def vjp(function: Callable[..., Any], inputs: tuple[Tensor, ...], gradients: Any
     return torch.func.vjp(function, *inputs)[1](gradients)
 
 
-def once_in(gradient: Tensor, name: str, *inputs: Tensor) -> Tensor:
+def once_in(gradient: Tensor, refusal: str, *inputs: Tensor) -> Tensor:
     """A gradient that raises wherever its own derivative in the inputs is asked for.
 
     Its dependence on what came in from above stays as it is.
@@ -52,8 +52,8 @@ def once_in(gradient: Tensor, name: str, *inputs: Tensor) -> Tensor:
     ----------
     gradient : Tensor
         As a backward pass computes it.
-    name : str
-        Of the layer, for the message.
+    refusal : str
+        What the error says.
     *inputs : Tensor
         Saved by the forward pass; the gradient's graph leaves its dependence on them out.
 
@@ -64,7 +64,7 @@ def once_in(gradient: Tensor, name: str, *inputs: Tensor) -> Tensor:
     """
     if not torch.is_grad_enabled():
         return gradient
-    return gradient + _NoDerivative.apply(name, gradient.dtype, *inputs)
+    return gradient + _NoDerivative.apply(refusal, gradient.dtype, *inputs)
 
 
 class _NoDerivative(torch.autograd.Function):
@@ -73,13 +73,13 @@ class _NoDerivative(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+    def forward(refusal: str, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
         return inputs[0].new_zeros((), dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.name = inputs[0]
+        ctx.refusal = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError(f"{ctx.name}: has no second derivative")
+        raise RuntimeError(ctx.refusal)

@@ -171,7 +171,7 @@ class _FilterGradient(torch.autograd.Function):
         by_t = -(rates * E * V).sum((-2, -1), keepdim=True)
         found = (R @ forward @ R.mT, R @ again @ R.mT, by_t)
         saved = (gradient, gram, threshold)
-        return *(once_in(x, "LowRank", *saved) for x in found), None, None
+        return *(once_in(x, "LowRank: has no third derivative", *saved) for x in found), None, None
 
 
 class _Filter:

@@ -233,12 +233,13 @@ class SparseCoding(Operator):
 
         return map_query_blocks(block, q)
 
-    def _numbers(self) -> list[list[Tensor]]:
+    def _numbers(self) -> tuple[list[Tensor], list[Tensor]]:
         """Penalties and relative steps of all iterations, of which the last stands for the rest."""
-        return [
+        lam, relative_step = (
             [numbers()] if isinstance(numbers, Positive) else [number() for number in numbers]
             for numbers in (self.lam, self.relative_step)
-        ]
+        )
+        return lam, relative_step
 
     def _map(
         self,
