@@ -12,7 +12,7 @@ from twinsolve.unrolled import operator_names
 QUADRATIC = {"sinkhorn"}
 FUSED = {
     "alibi", "attn_scale", "bilateral", "elliptical", "gaussian", "local", "neutreno", "softmax",
-    "spatial_gaussian", "symmetric", "tupe", "twicing",
+    "symmetric", "tupe", "twicing",
 }  # fmt: skip
 # Features twice as wide as values, which the fused kernel would want padded with zeros.
 KERNEL = {"bilateral": "blocked_attention", "tupe": "blocked_attention"}

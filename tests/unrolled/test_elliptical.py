@@ -143,7 +143,7 @@ def test_metrics_and_values_that_do_not_fit_are_named():
         with pytest.raises(ValueError, match="metric: has shape"):
             Elliptical(torch.ones(shape))(q, k, v)
     for name in ("values", "previous_values"):
-        for shape, message in (((2, 3, 8, 5), "must have as many"), ((2, 3, 9, 6), "must be of 9")):
+        for shape, message in (((2, 3, 8, 6), "must have as many"), ((2, 3, 9, 5), "must be of 9")):
             context = values()._replace(**{name: tokens(*shape)})
             with pytest.raises(ValueError, match=rf"context\.{name}: {message}"):
                 Elliptical()(q, k, v, context=context)

@@ -58,8 +58,8 @@ def test_finds_a_key_that_is_not_left_out(monkeypatch, name, dtype):
 @DTYPES
 @pytest.mark.parametrize("name", LOW_RANK)
 def test_finds_twice_the_low_rank_threshold(monkeypatch, name, dtype):
-    right = low_rank_attention._filtered
-    monkeypatch.setattr(low_rank_attention, "_filtered", lambda w, t: right(w, 2 * t))
+    right = low_rank_attention._Filter
+    monkeypatch.setattr(low_rank_attention, "_Filter", lambda w, t: right(w, 2 * t))
     assert not measured(name, dtype).passed
 
 

@@ -124,11 +124,11 @@ def test_finds_faults_of_the_self_expressive_network(patch, fault, dtype):
     target = "self_expression.self_expressive_network.SelfExpressiveNetwork"
     right = SelfExpressiveNetwork._coefficients
     if fault == "diagonal":
-        patch(f"{target}._coefficients", lambda self, Q, K, own, at: right(self, Q, K, None, at))
+        patch(f"{target}._coefficients", lambda self, *a: right(self, *a[:3], None, a[4]))
     elif fault == "width":
         patch(f"{target}._coefficients", lambda self, *a: right(self, *a) * self.width)
     elif fault == "threshold":
-        patch(f"{target}._coefficients", lambda self, Q, K, own, at: right(self, Q, 2 * K, own, at))
+        patch(f"{target}._coefficients", lambda self, Q, K, *a: right(self, Q, 2 * K, *a))
     else:
         objective = SelfExpressiveNetwork.objective
         patch(f"{target}.objective", lambda self, X: objective(self, X) * 0.99)

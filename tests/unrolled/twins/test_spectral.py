@@ -1,6 +1,5 @@
 """Twins of frequency scales, residual connections and token graying: faults that they find."""
 
-import copy
 
 import pytest
 import torch
@@ -91,14 +90,12 @@ def test_finds_a_factor_that_is_added(patch):
 
 
 def test_finds_heads_mixed_the_wrong_way_round(patch):
-    right = ReAttention._maps
+    right = ReAttention._mixed
 
-    def transposed(self, *inputs):
-        layer = copy.deepcopy(self)
-        layer.theta.data = self.theta.data.mT
-        return right(layer, *inputs)
+    def transposed(self, A, mask, theta, gamma, beta):
+        return right(self, A, mask, theta.mT, gamma, beta)
 
-    patch("spectral_filtering.reattention.ReAttention._maps", transposed)
+    patch("spectral_filtering.reattention.ReAttention._mixed", transposed)
     assert not measured("re-attention").passed
 
 

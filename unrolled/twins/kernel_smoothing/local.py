@@ -64,6 +64,12 @@ def _solve_top_k(
     return _regress(chosen, q, k, v, scale_of(layer, q))
 
 
+def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
+    """Points to cluster are a sequence: symmetries of a square would leave clusters to rounding."""
+    width = _grid_width(q) if v.shape[-1] == 1 else 1
+    return SpatialGaussian(1.2, width=width, dtype=torch.float64)
+
+
 def _solve_spatial(
     layer: SpatialGaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
@@ -123,7 +129,7 @@ register(
         equation="IF-13, QK-local",
         source="Tomasi and Manduchi (1998); Revisiting Transformers, eq. 13",
         layer=SpatialGaussian,
-        build=lambda q, k, v: SpatialGaussian(1.2, width=_grid_width(q), dtype=torch.float64),
+        build=_build_spatial,
         solve=_solve_spatial,
         logit_range=_spatial_range,
     )
