@@ -1,6 +1,5 @@
 """Twins of frequency scales, residual connections and token graying: faults that they find."""
 
-
 import pytest
 import torch
 
