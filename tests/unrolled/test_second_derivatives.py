@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 import twinsolve.unrolled as layers
+from twinsolve.unrolled import make_operator, operator_names
 from twinsolve.unrolled.kernel_smoothing import project_on_simplex
 from twinsolve.unrolled.sparse_coding import ista_attention
 
@@ -18,10 +19,16 @@ from .operator_cases import OPERATORS, off_zero
 from .test_operators import Called, tokens
 
 
-def repeated(X):
-    """A matrix of the size of X whose singular values are 3, 3, 1, 1, ..."""
+def repeated(X, values=(3.0, 3.0, 1.0, 1.0, 1.0)):
+    """A matrix of the size of X with these singular values."""
     U, s, Rt = torch.linalg.svd(X, full_matrices=False)
-    return (U * torch.tensor([3.0, 3.0, 1.0, 1.0, 1.0])[: s.shape[-1]]) @ Rt
+    return (U * torch.tensor(values)[: s.shape[-1]]) @ Rt
+
+
+def below_the_largest():
+    """Queries, keys and values: of the keys' singular values only the largest is alone."""
+    q, k, v = qkv()
+    return q, repeated(k, (4.0, 2.0, 2.0, 1.0, 1.0)), v
 
 
 def qkv():
@@ -42,6 +49,14 @@ LAYERS |= {
     "low rank at repeated values": (
         lambda: Called(layers.LowRank(0.7, num_heads=3, learnable=True)),
         lambda: (qkv()[0], repeated(qkv()[1]), qkv()[2]),
+    ),
+    "relative ridge at repeated values": (
+        lambda: Called(layers.Ridge(0.1, relative=True, num_heads=3, learnable=True)),
+        below_the_largest,
+    ),
+    "relative low rank at repeated values": (
+        lambda: Called(layers.LowRank(0.1, relative=True, num_heads=3, learnable=True)),
+        below_the_largest,
     ),
     "low rank of few keys": (
         lambda: Called(layers.LowRank(0.7)),
@@ -274,6 +289,25 @@ def test_low_rank_has_two_derivatives_and_no_third():
     second = gradient(first.sin().sum(), [k], create_graph=True)[0]
     with pytest.raises(RuntimeError, match="LowRank: has no third derivative"):
         gradient(second.sum(), [k])
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_padding_in_a_layer_leaves_second_derivatives_finite(name):
+    """Fewer visible keys than a head has features: the Gram matrix has several zero eigenvalues."""
+    torch.manual_seed(0)
+    operator = make_operator(name, num_heads=2, head_dim=8)
+    layer = layers.Attention(16, 2, operator=operator, dtype=torch.float64)
+    x = tokens(1, 6, 16).requires_grad_()
+    hidden, context = torch.arange(6)[None] >= 4, layers.Context(tokens(6, 16, seed=1))
+    with sdpa_kernel(SDPBackend.MATH):
+        out = layer(x, x, x, hidden, need_weights=False, context=context)[0][:, :4]
+        (first,) = gradient(out.square().sum(), [x], create_graph=True)
+        try:
+            (second,) = gradient(first.square().sum(), [x])
+        except RuntimeError as error:
+            assert CDIST in str(error) or "has no second derivative" in str(error)  # noqa: PT017
+        else:
+            assert second.isfinite().all()
 
 
 def test_support_steps_have_finite_second_derivatives_where_singular_values_tie():

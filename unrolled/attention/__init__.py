@@ -13,6 +13,7 @@ from .derivatives import (
     recomputed,
     vjp,
 )
+from .eigenvalues import largest_eigenvalue
 from .fused import fused_attention, map_query_blocks
 from .inputs import check_input
 from .masks import (
@@ -52,6 +53,7 @@ __all__ = [
     "is_one_of_many",
     "is_transformed",
     "keep_projected",
+    "largest_eigenvalue",
     "map_query_blocks",
     "masked_softmax",
     "once_in",

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import padding_mask
+from ..attention import largest_eigenvalue, padding_mask
 
 
 def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
@@ -18,12 +18,12 @@ def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
 def scaled_penalty(lam: Tensor, gram: Tensor, relative: bool) -> Tensor:
     """The penalty in float64, if `relative` in units of the largest eigenvalue of `gram`.
 
-    Its gradient is that of a simple eigenvalue, and a subgradient where it is a multiple one.
+    Its derivatives are those of `largest_eigenvalue`.
     """
     lam = lam.double()
     if not relative:
         return lam
-    largest = torch.linalg.eigvalsh(gram.double())[..., -1:, None]
+    largest = largest_eigenvalue(gram.double())[..., None]
     return lam * torch.where(largest > 0, largest, 1)
 
 
