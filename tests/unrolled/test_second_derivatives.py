@@ -19,16 +19,16 @@ from .operator_cases import OPERATORS, off_zero
 from .test_operators import Called, tokens
 
 
-def repeated(X, values=(3.0, 3.0, 1.0, 1.0, 1.0)):
-    """A matrix of the size of X with these singular values."""
+def repeated(X):
+    """A matrix of the size of X whose singular values are 3, 3, 1, 1, ..."""
     U, s, Rt = torch.linalg.svd(X, full_matrices=False)
-    return (U * torch.tensor(values)[: s.shape[-1]]) @ Rt
+    return (U * torch.tensor([3.0, 3.0, 1.0, 1.0, 1.0])[: s.shape[-1]]) @ Rt
 
 
 def below_the_largest():
-    """Queries, keys and values: of the keys' singular values only the largest is alone."""
+    """Queries, keys and values: the keys' smaller singular values are equal to the last digit."""
     q, k, v = qkv()
-    return q, repeated(k, (4.0, 2.0, 2.0, 1.0, 1.0)), v
+    return q, torch.eye(6, 5).double() * torch.tensor([4.0, 2.0, 2.0, 1.0, 1.0]) + 0 * k, v
 
 
 def qkv():

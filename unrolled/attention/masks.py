@@ -47,6 +47,11 @@ def hidden_by(mask: Tensor) -> Tensor:
     return ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
 
 
+def hidden_by_layer(mask: Tensor) -> Tensor:
+    """Where a mask of the polarity of ``nn.MultiheadAttention`` hides: True, or as `hidden_by`."""
+    return mask if mask.dtype == torch.bool else hidden_by(mask)
+
+
 def drop_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
     """Keys or values with zeros for those that no query sees, whatever they held."""
     if mask is None:

@@ -15,7 +15,7 @@ from ..attention import (
     check_count,
     check_input,
     check_positive,
-    hidden_by,
+    hidden_by_layer,
 )
 from ..attention.inputs import check_is_context
 from ..boosting import Residual
@@ -197,10 +197,10 @@ class Block(nn.Module):
 
         Parameters
         ----------
-        x : Tensor of shape (batch, tokens, dim)
+        x : Tensor of shape (batch, tokens, dim) or (tokens, dim)
         context : Context, optional
             What the block before gave back, or a new one in the first block.
-        memory : Tensor of shape (batch, further, dim), optional
+        memory : Tensor of shape (batch, further, dim) or (further, dim), optional
             Further tokens that x attends to, before its own, and that stay as they are.
         key_padding_mask, attn_mask, is_causal
             As in `Attention`; masks count `memory` too.
@@ -211,35 +211,35 @@ class Block(nn.Module):
 
         Returns
         -------
-        x : Tensor of shape (batch, tokens, dim)
+        x : Tensor of the shape of `x`
         context : Context
             For the next block; returned only where a context was given.
         """
         weight, dim = next(self.attention.parameters()), self.attention.embed_dim
         check_input(x, "x", ("tokens", dim) if x.ndim == 2 else ("batch", "tokens", dim), weight)
         if memory is not None:
-            check_input(memory, "memory", (x.shape[0], "tokens", dim), weight)
+            check_input(memory, "memory", (*x.shape[:-2], "tokens", dim), weight)
         check_is_context(context)
         alone = context is None
         context = context or Context()
         if context.first_tokens is None:
             context = context._replace(first_tokens=x)
-        tokens = x if memory is None else torch.cat([memory, x], dim=1)
-        n_further = tokens.shape[1] - x.shape[1]
+        tokens = x if memory is None else torch.cat([memory, x], dim=-2)
+        n_further = tokens.shape[-2] - x.shape[-2]
         keys = values = self.attention_norm(tokens)
         if add_positions and context.positions is not None:
-            shape = ("...", tokens.shape[1], dim)
+            shape = ("...", tokens.shape[-2], dim)
             check_input(context.positions, "context.positions", shape, weight)
             keys = self.attention_norm(tokens + context.positions)
-        queries = keys if memory is None else keys[:, n_further:]
+        queries = keys if memory is None else keys[..., n_further:, :]
         y, _, context = self.attention(
             queries, keys, values, key_padding_mask,
             need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
         )  # fmt: skip
-        padding = None if key_padding_mask is None else key_padding_mask[:, n_further:]
+        padding = None if key_padding_mask is None else key_padding_mask[..., n_further:]
         masks = {
             "key_padding_mask": padding,
-            "attn_mask": self._hidden_pairs(attn_mask, x.shape[0], n_further),
+            "attn_mask": self._hidden_pairs(attn_mask, x, n_further),
             "is_causal": (is_causal and attn_mask is None) or None,
         }
         x = self.attention_residual(x, self._scaled("attention_scale", y, masks), context)
@@ -253,13 +253,18 @@ class Block(nn.Module):
         taken = {n: masks[n] for n in self._scale_masks[name] if masks[n] is not None}
         return getattr(self, name)(self.dropout(y), **taken)
 
-    def _hidden_pairs(self, mask: Tensor | None, batch: int, n_further: int) -> Tensor | None:
+    def _hidden_pairs(self, mask: Tensor | None, x: Tensor, n_further: int) -> Tensor | None:
         """Pairs of the block's own tokens that some head hides, for scales that mix tokens."""
         if mask is None or not self.scales_mix_tokens:
             return None
-        mask = (mask if mask.dtype == torch.bool else hidden_by(mask))[..., n_further:]
-        heads = self.attention.num_heads
-        return mask if mask.ndim == 2 else mask.unflatten(0, (batch, heads)).any(dim=1)
+        hidden, n_tokens = hidden_by_layer(mask), x.shape[-2]
+        if hidden.ndim == 3:
+            hidden = hidden.unflatten(0, (-1, self.attention.num_heads))
+        if hidden.ndim == 4:
+            hidden = hidden.any(dim=1)
+        pairs = (*x.shape[:-2], n_tokens, n_further + n_tokens)
+        hidden = hidden.squeeze(0) if x.ndim == 2 and hidden.ndim == 3 else hidden
+        return hidden.expand(pairs)[..., n_further:]
 
 
 def reset_children(module: nn.Module) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import Context, check_count
+from ..attention import Context, check_count, hidden_by_layer
 from .blocks import OperatorLike, reset_children, xavier_
 from .stacks import (
     check_positions,
@@ -126,8 +126,8 @@ class LanguageModel(nn.Module):
         ----------
         ids : int Tensor of shape (batch, length)
             Positions count from the left, so shorter sequences are padded on the right.
-        key_padding_mask : bool Tensor of shape (batch, length), optional
-            True hides a token.
+        key_padding_mask : Tensor of shape (batch, length), optional
+            True (or -inf) hides a token.
 
         Returns
         -------
@@ -177,5 +177,5 @@ class LanguageModel(nn.Module):
         losses = F.cross_entropy(scores, targets.long(), reduction="none")
         if key_padding_mask is None:
             return losses.sum() / max(1, losses.numel())
-        shown = ~key_padding_mask[:, 1:].flatten()
+        shown = ~hidden_by_layer(key_padding_mask)[:, 1:].flatten()
         return losses.where(shown, 0).sum() / shown.sum().clamp(min=1)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from twinsolve.unrolled import (
     Context,
     FeatScale,
     Gaussian,
+    GeneralizedResidual,
     LayerScale,
     Softmax,
     SparseCoding,
@@ -157,6 +160,57 @@ def test_scales_that_mix_tokens_read_no_hidden_ones(masked, scale_feed_forward):
     behind = layer(X[:, 3:], memory=X[:, :3], attn_mask=mask[3:])
     alone = layer(changed[:, 3:], memory=X[:, :3], attn_mask=mask[3:])
     assert_close(behind[:, :1], alone[:, :1], atol=1e-12, rtol=0)
+
+
+def pair_masks():
+    """Masks of every shape that `Attention` takes, which some heads do not share."""
+    whole = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(1)) < 0.3
+    shapes = [(7, 7), (7, 1), (1, 7), (1, 1), (6, 7, 7), (6, 1, 7), (6, 7, 1)]
+    shapes += [(b, h, n, m) for b in (1, 2) for h in (1, 3) for n in (1, 7) for m in (1, 7)]
+    of = {2: whole[0, 0], 3: whole.flatten(0, 1), 4: whole}
+    return [of[len(shape)][tuple(slice(n) for n in shape)] for shape in shapes]
+
+
+@pytest.mark.parametrize("mask", pair_masks(), ids=lambda mask: str(tuple(mask.shape)))
+@pytest.mark.parametrize("n_further", [0, 2])
+def test_masks_of_every_shape_hide_from_scales_what_some_head_hides(mask, n_further):
+    layer, given = block(scale=FeatScale), []
+    n = 7 - n_further
+    mask = mask if mask.shape[-2] == 1 else mask[..., :n, :]
+    layer.attention_scale.forward = lambda y, attn_mask=None, **_: given.append(attn_mask) or y
+    for form in (mask, torch.zeros(mask.shape).double().masked_fill(mask, -torch.inf)):
+        layer(X[:, n_further:], memory=X[:, :n_further] if n_further else None, attn_mask=form)
+    heads = mask.unflatten(0, (2, 3)) if mask.ndim == 3 else mask
+    expected = heads.expand(2, 3, n, 7).any(dim=1)[..., n_further:]
+    assert len(given) == 2
+    assert all(torch.equal(pairs, expected) for pairs in given)
+
+
+@pytest.mark.parametrize("residual", [None, partial(GeneralizedResidual, 0)])
+@pytest.mark.parametrize("scale", [None, FeatScale, LayerScale])
+def test_a_sequence_alone_is_a_batch_of_one(scale, residual):
+    layer = block(scale=scale, residual=residual, scale_feed_forward=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    x, hidden = X[0], torch.arange(7) >= 5
+    pairs = torch.ones(7, 7).triu(1).bool()
+    cases = [{}, {"is_causal": True}, {"key_padding_mask": hidden}]
+    cases += [{"attn_mask": mask} for mask in (pairs, pairs.expand(3, 7, 7), pairs[None, None])]
+    for masks in cases:
+        batch = {n: m[None] if n == "key_padding_mask" else m for n, m in masks.items()}
+        context = Context(history=(x,), positions=x)
+        found, _ = layer(x, context, add_positions=True, **masks)
+        context = Context(history=(x[None],), positions=x)
+        expected, _ = layer(x[None], context, add_positions=True, **batch)
+        assert_close(found, expected[0], atol=1e-12, rtol=0)
+        if "is_causal" not in masks:
+            masks = {n: m[..., 3:, :] if n == "attn_mask" else m for n, m in masks.items()}
+            batch = {n: m[None] if n == "key_padding_mask" else m for n, m in masks.items()}
+        found, _ = layer(x[3:], Context(history=(x[3:],)), memory=x[:3], **masks)
+        context = Context(history=(x[None, 3:],))
+        expected, _ = layer(x[None, 3:], context, memory=x[None, :3], **batch)
+        assert_close(found, expected[0], atol=1e-12, rtol=0)
 
 
 def test_residual_objects_are_given_the_tokens_and_the_context():

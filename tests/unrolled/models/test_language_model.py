@@ -72,6 +72,8 @@ def test_the_loss_is_that_of_the_next_tokens():
     kept = [(0, t) for t in range(17)] + [(1, t) for t in range(4)]
     each = torch.stack([-log_p[b, t, IDS[b, t + 1]] for b, t in kept])
     assert_close(lm.loss(IDS, hidden), each.mean())
+    additive = torch.zeros(2, 18).masked_fill(hidden, -torch.inf)
+    assert_close(lm.loss(IDS, additive), each.mean())
 
 
 def test_nothing_to_predict_costs_nothing():
