@@ -114,7 +114,8 @@ class Neutreno(Correction):
             raise ValueError(
                 f"context: first_values must have the shape {tuple(v.shape)} of v, got {found}"
             )
-        lam, first = self.lam().to(v.dtype), _own(first, mask)
+        lam, first = self.lam().to(v.dtype), own_rows(first, mask)
+        q = own_rows(q, mask)
 
         def step(u: Tensor) -> Tensor:
             smooth = self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)
@@ -134,7 +135,7 @@ class Neutreno(Correction):
         context: Context | None,
     ) -> Tensor:
         step = self.iteration(q, k, v, mask, is_causal, context, relaxed=self.relaxed)
-        u = _own(v, mask)
+        u = own_rows(v, mask)
         for _ in range(self.n_iter):
             u = step(u)
         return u
@@ -147,6 +148,7 @@ class Neutreno(Correction):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
+        q = own_rows(q, mask)
         A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
         lam = self.lam().to(A.dtype)
         identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
@@ -157,6 +159,6 @@ class Neutreno(Correction):
         return f"relaxed={self.relaxed}, n_iter={self.n_iter}"
 
 
-def _own(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Values that their own rows read: of a token that no query sees, zeros where not finite."""
-    return torch.where(values.isfinite(), values, drop_hidden(values, mask))
+def own_rows(x: Tensor, mask: Tensor | None) -> Tensor:
+    """What a token's own row reads of it: if no query sees the token, zeros where not finite."""
+    return torch.where(x.isfinite(), x, drop_hidden(x, mask))

@@ -15,7 +15,7 @@ from .attention import (
     hidden_by,
 )
 from .fixed_point import FixedPoint, Step
-from .nonlocal_energy import Neutreno
+from .nonlocal_energy import Neutreno, own_rows
 
 
 class Solved(Correction):
@@ -117,6 +117,7 @@ class Solved(Correction):
     ) -> Tensor:
         if not isinstance(self.base, Neutreno):
             return self._codes(self.base, q, k, mask, is_causal).to(q.dtype)
+        q = own_rows(q, mask)
         A = self.base.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
         wide = torch.promote_types(A.dtype, torch.float32)
         identity = torch.eye(A.shape[-1], dtype=wide, device=A.device)

@@ -308,6 +308,27 @@ def test_keys_that_no_query_sees_may_hold_anything(operator, hiding, value):
         assert_close(x, y, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [9, 300])
+def test_padding_of_nan_reaches_no_visible_row(operator, dtype, n):
+    """Queries too, as in a layer; by matrices of few tokens, and in the form for many."""
+    if n > 9 and operator.data_dependent:
+        pytest.skip("iterates to a tolerance, far too long for this")
+    operator = operator.to(dtype)
+    hidden = torch.arange(n) >= n - 3
+    q, k, v = (tokens(1, 3, n, 5, seed=seed, dtype=dtype) for seed in range(3))
+    context, given = context_of(q, k, v), {"mask": ~hidden.expand(1, n)}
+
+    def run(hold):
+        held = [torch.where(hidden[:, None], hold, x) for x in (q, k, v)]
+        given["context"] = context._replace(values=held[2], previous_values=held[1])
+        out = operator(*held, **given)[..., ~hidden, :]
+        return out, operator.matrix(*held[:2], **given)[..., ~hidden, :]
+
+    for found, expected in zip(run(torch.nan), run(0.0), strict=True):
+        assert_close(found, expected, atol=1e-6, rtol=0)
+
+
 def test_hidden_keys_are_as_if_absent(operator):
     q, k, v = qkv()
     out = call(operator, q, k, v, mask=MASKS["padding"]["mask"])[..., :6, :]
@@ -420,6 +441,14 @@ def test_bfloat16_runs_where_neighbours_need_not_be_solved_for(operator):
     if not isinstance(operator, LocallyLinear):
         reference = call(operator.double(), *(x.double() for x in inputs))
         assert (out.double() - reference).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_output_and_matrix_have_the_dtype_of_the_inputs(operator, dtype):
+    inputs = [x.to(dtype) for x in qkv()]
+    for made in (operator.float(), copy.deepcopy(operator).to(dtype)):
+        assert call(made, *inputs).dtype == dtype
+        assert matrix(made, *inputs).dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -145,14 +145,15 @@ class Operator(nn.Module):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> Tensor:
-        """Return the explicit matrix of shape (..., n_queries, n_keys), for checks and pictures."""
+        """Return the explicit matrix of shape (..., n_queries, n_keys), in the dtype of q."""
         self.check_inputs(q, k, mask=mask, is_causal=is_causal, context=context)
         q, k = of_common_batch(mask, *of_one_dtype(q, k))
         with without_autocast(q):
             if 0 in (*q.shape, *k.shape):
                 return q @ k.mT
             mask = explicit_mask(mask)
-            return self.coefficients(q, self.present(k, mask), mask, is_causal, context)
+            A = self.coefficients(q, self.present(k, mask), mask, is_causal, context)
+            return A.to(q.dtype)
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """The keys or values that `attend` is given: zeros for those that no query sees."""
@@ -178,7 +179,7 @@ class Operator(nn.Module):
         is_causal: bool,
         context: Context | None,
     ) -> Tensor:
-        """What `matrix` gives, of checked inputs with at least one query and key."""
+        """What `matrix` gives, in any dtype, of checked inputs with at least one query and key."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:

@@ -83,7 +83,7 @@ class Twicing(Correction):
             A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
             v = drop_hidden(v, mask)
             once = A @ v
-            return once + A @ (v - once)
+            return once + A @ drop_hidden(v - once, mask)
         once = self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)
         return once + self.base(q, k, v - once, mask=mask, is_causal=is_causal, context=context)
 
@@ -102,4 +102,4 @@ class Twicing(Correction):
         context: Context | None,
     ) -> Tensor:
         A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
-        return 2 * A - A @ A
+        return 2 * A - A @ drop_hidden(A, mask)
