@@ -38,7 +38,9 @@ class Bilateral(SoftmaxSmoother):
     ----------
     position_bandwidth : float, optional
         hp > 0. None is ``head_dim ** 0.25``. Infinity leaves the term out and needs no positions:
-        nonlocal self-attention, which is plain attention at the default token bandwidth.
+        nonlocal self-attention, which is plain attention at the default token bandwidth. As models
+        leave its tokens without positions too, one of such layers alone is blind to the order of
+        its tokens, unless it is made with ``add_positions=True``.
     token_bandwidth : float, optional
         hy > 0. None is ``head_dim ** 0.25``.
     distances : bool, default=False
