@@ -302,9 +302,19 @@ def test_blocks_and_language_models_name_what_does_not_fit():
             model(**arguments)
 
 
+def test_kinds_of_masks_are_named_once():
+    with pytest.raises(ValueError, match=r"mask: must be bool or torch\.float32, got torch\.int64"):
+        Softmax()(X.float(), X.float(), X.float(), mask=MASK.long())
+
+
 def test_patch_padding_masks_that_do_not_fit_are_named():
     model = VisionTransformer(8, 2, 1, 3, 12, 1, 3)
     hidden = torch.zeros(2, 16, dtype=torch.bool)
+    for mask in ([[False] * 16] * 2, hidden.numpy()):
+        with pytest.raises(ValueError, match="patch_padding_mask: must be a Tensor, got "):
+            model(IMAGES, mask)
+    with pytest.raises(ValueError, match="images: must be a Tensor, got ndarray"):
+        model(IMAGES.numpy(), hidden)
     for mask in (hidden.long(), hidden[:, :9], hidden[0], hidden.float()):
         with pytest.raises(ValueError, match=r"patch_padding_mask: must be bool of shape \(2, 16"):
             model(IMAGES, mask)

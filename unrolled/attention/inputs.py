@@ -61,7 +61,8 @@ def check_mask(mask: Any, name: str, like: Tensor) -> None:
         raise ValueError(f"{name}: must be a Tensor, got {type(mask).__name__}")
     floating = mask.is_floating_point() if autocast_dtype(like) else mask.dtype == like.dtype
     if mask.dtype not in (torch.bool, torch.float32) and not floating:
-        raise ValueError(f"{name}: must be bool, float32 or {like.dtype}, got {mask.dtype}")
+        kinds = "bool or" if like.dtype == torch.float32 else "bool, float32 or"
+        raise ValueError(f"{name}: must be {kinds} {like.dtype}, got {mask.dtype}")
     if mask.device != like.device:
         raise ValueError(f"{name}: must be on {like.device} as the tokens, got {mask.device}")
 

@@ -170,13 +170,25 @@ class PatchEmbedding(nn.Module):
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def forward(self, images: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Tokens of shape (batch, n_patches, dim); hidden patches are 0 in the token graying."""
+        """Tokens of shape (batch, n_patches, dim); `hidden` ones are of patches of zeros."""
         patches = self.patches(images)
+        if hidden is not None:
+            _check_hidden(hidden, patches)
+            patches = patches.masked_fill(hidden[..., None], 0)
         if self.token_graying is not None:
-            if hidden is not None:
-                patches = patches.masked_fill(hidden[..., None], 0)
             patches = self.token_graying(patches)
         return self.projection(patches)
+
+
+def _check_hidden(hidden: Any, patches: Tensor) -> None:
+    if not isinstance(hidden, Tensor):
+        raise ValueError(f"patch_padding_mask: must be a Tensor, got {type(hidden).__name__}")
+    found = hidden.dtype, hidden.shape, hidden.device
+    if found != (torch.bool, patches.shape[:2], patches.device):
+        raise ValueError(
+            f"patch_padding_mask: must be bool of shape {tuple(patches.shape[:2])} on "
+            f"{patches.device}, got {found[0]} of {tuple(found[1])} on {found[2]}"
+        )
 
 
 def class_head(

@@ -210,7 +210,8 @@ class VisionTransformer(nn.Module):
         ----------
         images : Tensor of shape (batch, in_channels, height, width)
         patch_padding_mask : bool Tensor of shape (batch, n_patches), optional
-            True hides a patch from all tokens, the mean and the token graying, where it is 0.
+            True hides a patch from all tokens, the mean and the token graying, where it is 0. It
+            may hold anything, NaN too.
 
         Returns
         -------
@@ -233,14 +234,6 @@ class VisionTransformer(nn.Module):
     def _run(
         self, images: Tensor, hidden: Tensor | None, states: list[Tensor] | None = None
     ) -> Tensor:
-        if hidden is not None:
-            shape = (images.shape[0], self.grid[0] * self.grid[1])
-            found = hidden.dtype, tuple(hidden.shape), hidden.device
-            if found != (torch.bool, shape, images.device):
-                raise ValueError(
-                    f"patch_padding_mask: must be bool of shape {shape} on {images.device}, got "
-                    f"{found[0]} of {found[1]} on {found[2]}"
-                )
         x = self._tokens(images, hidden)
         if states is not None:
             states.append(x)

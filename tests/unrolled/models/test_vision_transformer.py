@@ -140,6 +140,26 @@ def test_hidden_patches_are_as_if_absent(pool, name):
     assert not torch.allclose(found, expected, atol=1e-2)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
+@pytest.mark.parametrize("pool", ["class", "mean"])
+@pytest.mark.parametrize("name", operator_names())
+def test_hidden_patches_may_hold_anything(name, pool, value):
+    """Of outputs and of gradients of all parameters and of shown pixels, nothing changes."""
+    hidden = torch.arange(16) >= 12
+    pixels = torch.zeros(8, 12).bool()
+    pixels[6:] = True
+
+    def run(hold):
+        vit = model(operator=name, pool=pool)
+        images = torch.where(pixels, hold, IMAGES).requires_grad_()
+        out = vit(images, hidden.expand(len(images), -1))
+        out.square().sum().backward()
+        return out, images.grad, *(p.grad for p in vit.parameters() if p.requires_grad)
+
+    for found, expected in zip(run(value), run(0.0), strict=True):
+        assert_close(found, expected, atol=0, rtol=0)
+
+
 def test_the_mean_leaves_hidden_patches_out():
     vit = model(pool="mean", depth=0)
     hidden = torch.zeros(3, 16, dtype=torch.bool)
