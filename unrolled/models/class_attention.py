@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..attention import Context
 from ..spectral_filtering import LayerScale
 from .blocks import OperatorLike, reset_children, xavier_
-from .stacks import check_positions, make_blocks, operators, position_places, run_blocks
+from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
 
 
@@ -88,13 +88,13 @@ class ClassAttentionTransformer(nn.Module):
         self.positions = Positions(n_patches, dim, positions, scale=position_scale, **place)
         block = {"scale": LayerScale, "norm_eps": norm_eps, **place, **block}
         self.blocks = make_blocks(depth, dim, num_heads, operator=operator, **block)
-        check_positions(self.blocks, positions, add_positions)
-        self.add_positions = add_positions
         self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
         self.class_blocks = make_blocks(
             class_depth, dim, num_heads, operator=class_operator, **block
         )
         self._check_class_operators()
+        readers = [*operators(self.blocks), *operators(self.class_blocks)]
+        self.add_positions = prepare_positions([(self.positions, readers)], add_positions)
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = class_head(dim, num_classes, **place)
         self.reset_parameters()

@@ -9,11 +9,10 @@ from torch.nn import functional as F
 from ..attention import Context, check_count, hidden_by_layer
 from .blocks import OperatorLike, reset_children, xavier_
 from .stacks import (
-    check_positions,
-    learn_read_positions,
     make_blocks,
     operators,
     position_places,
+    prepare_positions,
     run_blocks,
 )
 from .tokens import SINUSOIDAL_SCALE, Positions
@@ -105,9 +104,8 @@ class LanguageModel(nn.Module):
                     f"operator: {type(made).__name__} does not support causal masks, which a "
                     "language model needs"
                 )
-        check_positions(self.blocks, "learned", add_positions)
-        learn_read_positions(self.positions, self.blocks, add_positions)
-        self.add_positions = add_positions
+        readers = operators(self.blocks)
+        self.add_positions = prepare_positions([(self.positions, readers)], add_positions)
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = None if tie_weights else nn.Linear(dim, vocab_size, bias=False, **place)
         self.reset_parameters()

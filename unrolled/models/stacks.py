@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..attention import Context, Operator, check_count
 from .blocks import Block
+from .tokens import Positions
 
 
 def layer_settings(depth: int, **options: Any) -> list[dict[str, Any]]:
@@ -75,33 +76,41 @@ def position_places(made: list[Operator], add: bool | None) -> tuple[bool, list[
     return not any(apart), [any(apart) and not own for own in apart]
 
 
-def check_positions(
-    blocks: nn.ModuleList, positions: str | None, add_positions: bool | None
-) -> None:
-    """Refuse operators that read positions in a model without any, and bad options.
+def prepare_positions(
+    stages: Sequence[tuple[Positions, list[Operator]]], add_positions: bool | None
+) -> bool | None:
+    """Train the positions that a model reads, and no others.
+
+    A parameter without gradient would stop the training on several processes.
+
+    Parameters
+    ----------
+    stages : sequence of (Positions, list of Operator)
+        Positions, and the operators of all layers that may read them.
+    add_positions : bool, optional
+        As `position_places` takes it.
+
+    Returns
+    -------
+    bool or None
+        `add_positions`.
 
     Raises
     ------
     ValueError
+        If `add_positions` is anything else, or an operator reads positions where there are none.
     """
     if add_positions not in (None, True, False):
         raise ValueError(f"add_positions: must be True, False or None, got {add_positions!r}")
-    for operator in operators(blocks):
-        if positions is None and {"positions", "projected_positions"} & set(operator.needs):
+    everywhere = [operator for _, made in stages for operator in made]
+    in_tokens, in_layers = position_places(everywhere, add_positions)
+    for positions, made in stages:
+        own, in_layers = in_layers[: len(made)], in_layers[len(made) :]
+        readers = [o for o in made if {"positions", "projected_positions"} & set(o.needs)]
+        if readers and positions.kind is None:
             raise ValueError(
-                f"positions: {type(operator).__name__} reads positions; must be 'learned' or "
+                f"positions: {type(readers[0]).__name__} reads positions; must be 'learned' or "
                 "'sinusoidal', got None"
             )
-
-
-def learn_read_positions(
-    positions: nn.Module, blocks: nn.ModuleList, add_positions: bool | None
-) -> None:
-    """Positions are learned where tokens or layers carry them or operators read them.
-
-    Without a gradient they would stop training on several processes.
-    """
-    made = operators(blocks)
-    in_tokens, in_layers = position_places(made, add_positions)
-    read = any({"positions", "projected_positions"} & set(operator.needs) for operator in made)
-    positions.requires_grad_(in_tokens or any(in_layers) or read)
+        positions.requires_grad_(in_tokens or any(own) or bool(readers))
+    return add_positions

@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from ..attention import Context
 from .blocks import OperatorLike, reset_children, xavier_
 from .stacks import (
-    check_positions,
-    learn_read_positions,
     make_blocks,
     operators,
     position_places,
+    prepare_positions,
     run_blocks,
 )
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
@@ -116,9 +115,8 @@ class VisionTransformer(nn.Module):
         self.blocks = make_blocks(
             depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **place, **block
         )
-        check_positions(self.blocks, positions, add_positions)
-        learn_read_positions(self.positions, self.blocks, add_positions)
-        self.add_positions = add_positions
+        readers = operators(self.blocks)
+        self.add_positions = prepare_positions([(self.positions, readers)], add_positions)
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = class_head(dim, num_classes, **place)
         self.reset_parameters()

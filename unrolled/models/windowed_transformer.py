@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from ..attention import Context, check_count
 from .blocks import Block, OperatorLike, reset_children, xavier_
 from .stacks import (
-    check_positions,
     layer_settings,
-    learn_read_positions,
     operators,
     position_places,
+    prepare_positions,
 )
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, size_pair
 from .windows import Windows
@@ -228,9 +227,9 @@ class WindowedTransformer(nn.Module):
                 position_scale=position_scale, **place,
             )  # fmt: skip
             self.stages.append(stage)
-            check_positions(stage.blocks, positions, add_positions)
-            learn_read_positions(stage.positions, stage.blocks, add_positions)
-        self.add_positions = add_positions
+        made: list[Any] = list(self.stages)
+        readers = [(stage.positions, operators(stage.blocks)) for stage in made]
+        self.add_positions = prepare_positions(readers, add_positions)
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
         self.head = class_head(dim, num_classes, **place)
         self.reset_parameters()

@@ -35,6 +35,10 @@ MODELS = {
     "windowed": partial(WindowedTransformer, 8, 1, 1, 5, 12, (2,), (3,), window_size=4),
     "language": partial(LanguageModel, 9, 12, 2, 3, 10),
 }
+MODELS_AND_STAGES = {
+    **MODELS,
+    "two stages": partial(WindowedTransformer, 8, 1, 1, 5, 6, (1, 1), (3, 3), window_size=4),
+}
 APART = {
     "alibi": lambda: ALiBi(3),
     "bilateral": lambda: Bilateral(),
@@ -226,6 +230,20 @@ def test_the_default_of_ones_own_operator_is_by_its_needs_and_can_be_set():
     assert not Twicing(ReadsBoth()).positions_apart
     assert Biased(Bilateral(math.inf), torch.zeros(3, 3)).positions_apart
     assert not Operator().positions_apart
+
+
+@pytest.mark.parametrize("name", MODELS_AND_STAGES)
+@pytest.mark.parametrize("add", [True, False, None])
+@pytest.mark.parametrize("operator", ["softmax", "nlsa", "alibi", "bilateral", "nlsa and softmax"])
+def test_positions_are_trained_where_something_reads_them(name, add, operator):
+    """On several processes a parameter without gradient stops the training."""
+    made = APART[operator]() if operator in APART else operator
+    made = [APART["nlsa"](), "softmax"] if operator == "nlsa and softmax" else made
+    model = MODELS_AND_STAGES[name](operator=made, add_positions=add, dtype=torch.float64)
+    model(inputs(name)).square().sum().backward()
+    idle = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    still = [n for n, p in model.named_parameters() if not p.requires_grad and p.grad is not None]
+    assert idle == still == []
 
 
 @pytest.mark.parametrize("name", MODELS)
