@@ -12,7 +12,7 @@ Build = Callable[[Any], nn.Module]
 
 _SHORT = 11
 _LONG = 67  # more tokens than the customary windows of 7 x 7 and 8 x 8 hold
-_MOST = 1025
+_MOST = 32 * 32  # tokens of the largest window that is tried
 _ROUNDINGS = 32
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -230,17 +230,33 @@ def _tokens_that_run(module: Any, counts: tuple[int, ...], like: Tensor) -> Tens
 
 
 def _long_counts(module: nn.Module) -> tuple[int, ...]:
-    """Counts of tokens to try: beyond all windows, or what the module says of its own number."""
-    told: dict[str, set[int]] = {}
-    for name, value in vars(module).items():
+    """Counts of tokens to try: beyond all windows, or what the module says of its own number.
+
+    A whole number w among the module's attributes, of whatever name, may be the length of a window,
+    the reach of one to either side, or the side of a square one; of a pair either may be a length,
+    and both the sides. Tried are two tokens more than each of these sizes first, then two windows,
+    and last, for modules that take nothing else, the size itself, without and with a class token.
+
+    Raises
+    ------
+    Mismatch
+        If a window of that name may hold more tokens than are tried.
+    """
+    sizes: set[int] = set()
+    for name, value in inspect.getmembers_static(module):
         pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
-        if all(type(side) is int and side > 0 for side in pair):
-            told[name] = {pair[0] * pair[1]} | ({value} if type(value) is int else set())
-    windows = (max(sizes) for name, sizes in told.items() if "window" in name)
-    beyond = max(_LONG, *(size + 2 for size in windows if size < _MOST - 1), 0)
-    sizes = {n + extra for sizes in told.values() for n in sizes for extra in (0, 1)}
-    fixed = sorted((n for n in sizes if 1 < n <= _MOST), reverse=True)
-    return tuple(dict.fromkeys((beyond, _LONG, *fixed)))
+        if not all(type(side) is int and side > 0 for side in pair):
+            continue
+        told = {*pair, pair[0] * pair[1]}
+        if "window" in name and max(told) > _MOST:
+            raise Mismatch(
+                f"has {name}={value!r}, a window that may hold {max(told)} tokens, where at most "
+                f"{_MOST} can be tried"
+            )
+        sizes |= {size for size in told if size <= _MOST}
+    beyond = sorted({_LONG, *(size + 2 for size in sizes if size + 2 > _LONG)}, reverse=True)
+    fixed = sorted({n for size in sizes for n in (2 * size, size + 1, size) if n > 1}, reverse=True)
+    return tuple(dict.fromkeys((*beyond, *fixed)))
 
 
 def _visible(device: torch.device, n_tokens: int = _SHORT) -> Tensor:

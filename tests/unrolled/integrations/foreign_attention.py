@@ -127,6 +127,37 @@ class WideWindowed(Windowed):
         return logits.softmax(dim=-1)
 
 
+class LocalWindows(Plain):
+    """Sequences cut into windows, of a length that the module tells of by any name."""
+
+    def __init__(self, name, window, **arguments):
+        super().__init__(**arguments)
+        self.window = lambda: window  # no number
+        setattr(self, name, window)
+
+    def weights(self, q, k):
+        window = torch.arange(q.shape[-2], device=q.device) // self.window()
+        logits = (q @ k.mT * self.scale).masked_fill(window[:, None] != window, -torch.inf)
+        return logits.softmax(dim=-1)
+
+
+class Banded(LocalWindows):
+    """Tokens see those up to a radius away."""
+
+    def weights(self, q, k):
+        places = torch.arange(q.shape[-2], device=q.device)
+        far = (places[:, None] - places).abs() > self.window()
+        return (q @ k.mT * self.scale).masked_fill(far, -torch.inf).softmax(dim=-1)
+
+
+class WholeWindows(LocalWindows):
+    """Takes whole windows alone."""
+
+    def attend(self, x):
+        assert x.shape[1] % self.window() == 0, "no whole windows"
+        return super().attend(x)
+
+
 class PooledKeys(Plain):
     def attend(self, x):
         q, k, v = self.split(self.qkv(x))

@@ -12,7 +12,17 @@ from torch.testing import assert_close
 from twinsolve.unrolled import Attention, Softmax, replace_attention
 
 from .examples import Block, VisionAttention, tokens
-from .foreign_attention import REFUSED, SERVED, HeadsFirst, Plain, SharedNorm, WithParameter
+from .foreign_attention import (
+    REFUSED,
+    SERVED,
+    Banded,
+    HeadsFirst,
+    LocalWindows,
+    Plain,
+    SharedNorm,
+    WholeWindows,
+    WithParameter,
+)
 
 X = tokens(1, 17)
 
@@ -73,6 +83,28 @@ def test_attention_that_differs_is_refused_by_name_without_a_trace(kind, trainin
         replace_attention(model, "logistic", positions=torch.zeros(17, 12))
     assert traces(model) == before
     assert_close(model.state_dict(), state, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("window", [8, 32, 33, 65, 68, 100, 128, 512])
+@pytest.mark.parametrize("name", ["window_size", "radius", "block", "chunk_size"])
+@pytest.mark.parametrize("kind", [LocalWindows, Banded, WholeWindows])
+def test_windows_of_a_sequence_are_refused_whatever_they_are_called(kind, name, window):
+    model = model_with(kind(name, window), torch.float32)
+    told = "a window that may hold" if "window" in name and window > 32 else "relative error of"
+    with pytest.raises(ValueError, match=rf"\({kind.__name__}\) .*{told}"):
+        replace_attention(model, "softmax")
+
+
+def test_a_window_that_the_class_tells_of_and_too_large_a_pair_are_refused():
+    class OfClass(LocalWindows):
+        reach = 90
+
+    with pytest.raises(ValueError, match=r"\(2, 92, 12\) .* relative error"):
+        replace_attention(model_with(OfClass("other", 90)), "softmax")
+    attention = Plain()
+    attention.window_size = (32, 64)
+    with pytest.raises(ValueError, match=r"window_size=\(32, 64\), a window that may hold 2048"):
+        replace_attention(model_with(attention), "softmax")
 
 
 @pytest.mark.parametrize("name", ["temperature", "logit_scale", "gamma", "proj_l", "norm_table"])
