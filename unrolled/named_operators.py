@@ -1,6 +1,8 @@
 """Operators by name, for models, plugging in and benchmarks."""
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 from .attention import Operator
 from .boosting import Twicing
@@ -30,6 +32,7 @@ from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
 
 Factory = Callable[[int, int], Operator]
+OperatorLike = str | Operator | Factory
 
 # Each takes (num_heads, head_dim); parameters are at their origin, learnable where papers learn.
 _FACTORIES: dict[str, Factory] = {
@@ -111,6 +114,30 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
     if name not in _FACTORIES:
         raise ValueError(f"operator: must be one of {', '.join(operator_names())}, got {name!r}")
     return _FACTORIES[name](num_heads, head_dim)
+
+
+def made_operator(choice: OperatorLike, num_heads: int, head_dim: int) -> Operator:
+    """A new operator for a layer of given size: of a name, a copy, or what a factory makes.
+
+    Raises
+    ------
+    ValueError
+        If `choice` is none of these, such as a class, or a factory makes something else.
+    """
+    made: Any = choice
+    if isinstance(choice, str):
+        return make_operator(choice, num_heads=num_heads, head_dim=head_dim)
+    if isinstance(choice, Operator):
+        return copy.deepcopy(choice)
+    if callable(choice) and not isinstance(choice, type):
+        made = choice(num_heads, head_dim)
+    if isinstance(made, Operator):
+        return made
+    got = f"the class {made.__name__}" if isinstance(made, type) else repr(made)
+    raise ValueError(
+        "operator: must be a name, an Operator such as Softmax(), or a factory (num_heads, "
+        f"head_dim) -> Operator; got {got}"
+    )
 
 
 def register_operator(name: str, factory: Factory) -> None:

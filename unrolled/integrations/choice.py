@@ -1,6 +1,5 @@
 """Which operator goes into which layer of a model."""
 
-import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
@@ -9,17 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..attention import Operator
-from ..named_operators import make_operator
+from ..named_operators import OperatorLike, made_operator
 from .forward_passes import SERVED
 
-Choice = str | Operator | Callable[[int, int], Operator]
-Chooser = Choice | Callable[[str], Choice | None]
+Chooser = OperatorLike | Callable[[str], OperatorLike | None]
 
 POSITIONS = ("positions", "projected_positions")
-_ALLOWED = (
-    "operator: must be a name, an Operator, a factory (num_heads, head_dim) -> Operator, or a "
-    "function of a layer's name that returns one of these or None"
-)
 
 
 def takes_name(operator: Chooser) -> bool:
@@ -47,16 +41,10 @@ def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Opera
         chosen = chosen(name)
         if chosen is None:
             return None
-    made = chosen
-    if isinstance(chosen, str):
-        made = make_operator(chosen, num_heads=num_heads, head_dim=head_dim)
-    elif isinstance(chosen, Operator):
-        made = copy.deepcopy(chosen)
-    elif callable(chosen) and not isinstance(chosen, type):
-        made = chosen(num_heads, head_dim)
-    if not isinstance(made, Operator):
-        raise ValueError(f"{_ALLOWED}; got {made!r} for {name or 'the model'}")
-    return made
+    try:
+        return made_operator(chosen, num_heads, head_dim)
+    except ValueError as error:
+        raise ValueError(f"{error} (for {name or 'the model'})") from error
 
 
 def check_needs(operator: Operator, name: str, has_positions: bool) -> None:

@@ -1,6 +1,5 @@
 """The transformer block with a slot for each part that the papers exchange."""
 
-import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from ..attention import (
     Attention,
     Context,
-    Operator,
     check_count,
     check_input,
     check_positive,
@@ -19,9 +17,7 @@ from ..attention import (
 )
 from ..attention.inputs import check_is_context
 from ..boosting import Residual
-from ..named_operators import make_operator
-
-OperatorLike = str | Operator | Callable[[int, int], Operator]
+from ..named_operators import OperatorLike, made_operator
 
 
 class FeedForward(nn.Module):
@@ -136,7 +132,7 @@ class Block(nn.Module):
         check_positive(mlp_ratio, "mlp_ratio")
         make_scale = scale or (lambda dim: nn.Identity())
         make_residual = residual or Residual
-        operator = _make(operator, num_heads, dim // num_heads)
+        operator = made_operator(operator, num_heads, dim // num_heads)
         self.attention_norm = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, num_heads, operator=operator, device=device, dtype=dtype)
         self.attention_scale = make_scale(dim)
@@ -288,16 +284,3 @@ def _masks_of(scale: nn.Module) -> list[str]:
     """The masks that a scale takes."""
     taken = inspect.signature(scale.forward).parameters
     return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in taken]
-
-
-def _make(operator: OperatorLike, num_heads: int, head_dim: int) -> Operator:
-    if isinstance(operator, str):
-        return make_operator(operator, num_heads=num_heads, head_dim=head_dim)
-    if isinstance(operator, Operator):
-        return copy.deepcopy(operator)
-    if callable(operator):
-        return operator(num_heads, head_dim)
-    raise ValueError(
-        "operator: must be a name, an Operator or a callable (num_heads, head_dim) -> Operator, "
-        f"got {operator!r}"
-    )

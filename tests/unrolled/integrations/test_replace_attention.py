@@ -606,7 +606,7 @@ def test_models_without_attention_and_bad_operators_are_named():
     with pytest.raises(ValueError, match="model: no self attention to replace"):
         replace_attention(nn.Linear(3, 3), "softmax")
     for bad in (3, Gaussian, lambda name: 3, lambda heads, width: "softmax"):
-        with pytest.raises(ValueError, match="operator: must be a name, an Operator, a factory"):
+        with pytest.raises(ValueError, match=r"operator: must be a name, .* a factory"):
             replace_attention(vision_model(), bad)
     with pytest.raises(ValueError, match=r"operator: must be one of .*softmax"):
         replace_attention(vision_model(), "nothing")

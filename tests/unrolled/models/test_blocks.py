@@ -302,7 +302,7 @@ def test_dropout_acts_in_training_alone():
     [
         ({"operator": 3}, "operator: must be a name"),
         ({"operator": "soft"}, "operator: must be one of"),
-        ({"operator": lambda heads, dim: nn.Identity()}, "operator: must be an Operator"),
+        ({"operator": lambda heads, dim: nn.Identity()}, "operator: must be a name, an Operator"),
         ({"mlp_ratio": 0}, "mlp_ratio: must be finite and > 0"),
     ],
 )
