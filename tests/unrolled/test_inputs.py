@@ -17,6 +17,8 @@ from twinsolve.unrolled import (
     Softmax,
     VisionTransformer,
     WindowedTransformer,
+    make_operator,
+    operator_names,
     replace_attention,
 )
 
@@ -199,6 +201,27 @@ def test_the_shell_names_what_does_not_fit(bad):
     for shell in shells():
         with pytest.raises(ValueError, match=message):
             shell(**({"query": X, "key": X, "value": X} | changes))
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_one_sequence_stands_for_a_batch_of_the_others(name):
+    """Queries, keys or values of one sequence: what they are expanded, mask and context too."""
+    torch.manual_seed(0)
+    ours = Attention(12, 3, operator=make_operator(name, num_heads=3, head_dim=4)).double()
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+    positions = X[0].clone()
+    mask = torch.zeros(6, 7, 7, dtype=torch.bool)
+    mask[:2, :, 5:] = True  # the same keys for every query, others in each head and sequence
+    replaced = replace_attention(nn.ModuleList([theirs]), name, positions=positions)[0]
+    for layer in (ours, replaced):
+        for alone in (("query",), ("key",), ("value",), ("key", "value")):
+            few = {n: X[:1] if n in alone else X for n in ("query", "key", "value")}
+            many = {n: x.expand(2, 7, 12) for n, x in few.items()}
+            arguments = {"attn_mask": mask, "context": Context(positions=positions)}
+            found, expected = layer(**few, **arguments), layer(**many, **arguments)
+            assert_close(found[:2], expected[:2], atol=1e-12, rtol=1e-12)
+            for a, b in zip(found[2], expected[2], strict=True):
+                assert a is b or a == b if not isinstance(a, torch.Tensor) else a.shape == b.shape
 
 
 def test_the_shell_names_positions_that_do_not_fit():

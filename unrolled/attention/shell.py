@@ -8,7 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .context import Context
-from .inputs import check_input, check_is_context, check_shell
+from .inputs import (
+    check_input,
+    check_is_context,
+    check_shell,
+    of_common_batch,
+)
 from .operator import Operator
 from .parameters import check_count
 
@@ -121,6 +126,7 @@ class Attention(nn.Module):
         ----------
         query : Tensor of shape (batch, n_queries, dim) or (n_queries, dim)
         key, value : Tensor of shape (batch, n_keys, dim) or (n_keys, dim)
+            A batch of one sequence stands for as many as the others have.
         key_padding_mask : Tensor of shape (batch, n_keys), optional
             True (or -inf) hides a key, the polarity of ``nn.MultiheadAttention``.
         need_weights : bool, default=True
@@ -139,7 +145,7 @@ class Attention(nn.Module):
 
         Returns
         -------
-        output : Tensor of the shape of `query`
+        output : Tensor of shape (batch, n_queries, dim) or (n_queries, dim)
         weights : Tensor of shape (batch, n_queries, n_keys), with heads after the batch if not
             averaged, or None
         context : Context
@@ -179,15 +185,29 @@ class Attention(nn.Module):
         context: Context | None,
     ) -> tuple[Tensor, Tensor | None, Context]:
         """Output and each head's weights of a batch, and the context for the next layer."""
-        q, k, v = self.project(*inputs)
+        tokens, *_ = of_common_batch(None, *inputs)
+        q, k, v = of_common_batch(None, *self.project(*inputs))
         mask = self._mask(padding, attn_mask, q.shape[0])
         is_causal = is_causal and attn_mask is None
-        seen = self.fill(context, inputs[0], v)
-        output = self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
+        output, seen = self._operate(q, k, v, mask, is_causal, tokens, context)
         weights = None
         if need_weights:
             weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
         return self.out_proj(output.transpose(1, 2).flatten(2)), weights, seen.leave()
+
+    def _operate(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        tokens: Tensor,
+        context: Context | None,
+    ) -> tuple[Tensor, Context]:
+        """The operator's output, and the context that it saw."""
+        seen = self.fill(context, tokens, v)
+        return self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen), seen
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, each (batch, heads, tokens, head_dim)."""

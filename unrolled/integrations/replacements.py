@@ -127,26 +127,20 @@ class MultiheadReplacement(Attention):
         )  # fmt: skip
         return output.transpose(0, 1) if turn else output, *rest  # type: ignore[return-value]
 
-    def _attend(
+    def _operate(
         self,
-        inputs: tuple[Tensor, Tensor, Tensor],
-        padding: Tensor | None,
-        attn_mask: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
         is_causal: bool,
-        need_weights: bool,
+        tokens: Tensor,
         context: Context | None,
-    ) -> tuple[Tensor, Tensor | None, Context]:
-        q, k, v = self.project(*inputs)
-        mask = self._mask(padding, attn_mask, q.shape[0])
-        is_causal = is_causal and attn_mask is None
-        output, seen = self.passes.attend(
+    ) -> tuple[Tensor, Context]:
+        return self.passes.attend(
             self.operator, q, k, v, mask=mask, is_causal=is_causal,
-            tokens=inputs[0], project=self.project_positions, context=context,
+            tokens=tokens, project=self.project_positions, context=context,
         )  # fmt: skip
-        weights = None
-        if need_weights:
-            weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
-        return self.out_proj(output.transpose(1, 2).flatten(2)), weights, seen.leave()
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.in_proj_weight is not None:
