@@ -156,6 +156,23 @@ def test_shell_fills_the_context_along_the_layers():
     assert given == Context(positions=positions)
 
 
+@pytest.mark.parametrize("reads", [("k", "q", "v"), ("v", "k", "q"), ("q", "k")])
+def test_positions_go_through_the_projections_that_the_operator_names(reads):
+    class Ordered(Recorder):
+        pass
+
+    Ordered.reads = reads
+    layer = Attention(12, 3, operator=Ordered(), dtype=torch.float64)
+    rows = dict(zip(reads, layer.in_proj_weight.chunk(len(reads)), strict=True))
+    for found, name in zip(layer.project_positions(X), "qk", strict=True):
+        expected = (X @ rows[name].T).unflatten(-1, (3, 4)).transpose(-3, -2)
+        assert_close(found, expected, atol=1e-12, rtol=0)
+    Ordered.reads = ("k", "v")
+    layer = Attention(12, 3, operator=Ordered(), dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"Ordered needs positions .* does not read q"):
+        layer(X, X, X, context=Context(positions=X))
+
+
 def test_missing_context_is_named():
     layer = Attention(12, 3, operator=Recorder(), dtype=torch.float64)
     with pytest.raises(ValueError, match=r"Recorder needs positions, .*positions="):

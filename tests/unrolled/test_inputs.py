@@ -231,7 +231,8 @@ def test_the_shell_names_positions_that_do_not_fit():
         (X[0, :, :8], r"context\.positions: must be \(\.\.\., tokens, 12\), got \(7, 8\)"),
         (X[0].float(), r"context\.positions: must be torch\.float64 as the weights, got"),
         (X[0, 0], r"context\.positions: must be \(\.\.\., tokens, 12\), got \(12,\)"),
-        (X[0, :5], r"context\.projected_positions: must have as many tokens as the keys, 7"),
+        (X[0, :5], r"context\.positions: must have as many tokens as the keys, 7"),
+        (tokens(9, 12), r"context\.positions: must have as many tokens as the keys, 7"),
         (3.0, r"context\.positions: must be a Tensor, got float"),
     ):
         for layer in (shell, replaced):

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from .context import Context
 from .inputs import (
+    check_context,
     check_input,
     check_is_context,
     check_shell,
@@ -263,7 +264,8 @@ class Attention(nn.Module):
         Raises
         ------
         ValueError
-            If what the operator needs can only come from the model, and is not there.
+            If what the operator needs can only come from the model, and is not there, or if there
+            are more or fewer positions than keys.
         """
         needs = ["positions" if n == "projected_positions" else n for n in self.operator.needs]
         missing = "positions" in needs and (context is None or context.positions is None)
@@ -276,15 +278,30 @@ class Attention(nn.Module):
         seen = (context or Context()).enter(query, v)
         if "projected_positions" not in self.operator.needs or seen.positions is None:
             return seen
-        return seen._replace(projected_positions=self.project_positions(seen.positions))
+        projected = self.project_positions(seen.positions)
+        check_context(seen, ("positions",), v, type(self.operator).__name__)
+        return seen._replace(projected_positions=projected)
 
     def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions through the query and the key projection, without their biases."""
+        """Positions through the query and the key projection, without their biases.
+
+        Raises
+        ------
+        ValueError
+            If they do not fit the weights, or the operator does not read queries and keys.
+        """
         check_input(
             positions, "context.positions", ("...", "tokens", self.embed_dim), self.in_proj_weight
         )
-        w_q, w_k = self.in_proj_weight.chunk(len(self.projected))[:2]
-        return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
+        rows = self.in_proj_weight.chunk(len(self.projected))
+        weights = dict(zip(self.projected, rows, strict=True))
+        if missing := {"q", "k"} - weights.keys():
+            raise ValueError(
+                f"context: {type(self.operator).__name__} needs positions through projections of "
+                f"queries and keys, but does not read {', '.join(sorted(missing))}"
+            )
+        q, k = (self._split(F.linear(positions, weights[name])) for name in "qk")
+        return q, k
 
     def extra_repr(self) -> str:
         return f"dim={self.embed_dim}, num_heads={self.num_heads}"

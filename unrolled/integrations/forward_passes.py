@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, Operator
+from ..attention.inputs import check_context
 
 SERVED = set(Context._fields) - {"grid", "history", "n_class_tokens"}
 Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -61,17 +62,20 @@ class ForwardPasses:
         tokens: Tensor | None = None,
         project: Projection | None = None,
         context: Context | None = None,
-        n_tokens: int | None = None,
+        cached: bool = False,
     ) -> tuple[Tensor, Context]:
         """The operator's output, and the context that it saw.
 
-        A `context` given is that of a model which makes its own. With `n_tokens` that many of the
-        positions are taken, the first: those of sequences that may be shorter than the longest.
+        A `context` given is that of a model which makes its own. The positions of a model that
+        makes none are those of its longest sequence: the first are taken, as many as there are
+        keys, where all keys of the sequence are there. That is in self attention, with as many
+        queries as keys, and in decoding, where more keys may be `cached`; but not in layers with
+        fewer tokens than the first one.
 
         Raises
         ------
         ValueError
-            If the operator needs a context and there is none.
+            If the operator needs a context and there is none, or one that does not fit.
         """
         running = self._running()
         carried = context is None and bool(running)
@@ -80,12 +84,16 @@ class ForwardPasses:
             met = self._recall(operator, v) if operator.needs else Context()
         seen = met.enter(tokens, v)
         after = seen.leave()
-        if n_tokens is not None and seen.positions is not None:
-            seen = seen._replace(positions=seen.positions[..., :n_tokens, :])
+        n_keys, first = k.shape[-2], seen.first_values
+        whole = first is not None and q.shape[-2] == n_keys == first.shape[-2]
+        if context is None and seen.positions is not None and (cached or whole):
+            seen = seen._replace(positions=seen.positions[..., :n_keys, :])
         _check_shapes(operator, seen, v)
         if "projected_positions" in operator.needs and seen.positions is not None:
             assert project is not None
-            seen = seen._replace(projected_positions=project(seen.positions))
+            projected = project(seen.positions)
+            check_context(seen, ("positions",), k, type(operator).__name__)
+            seen = seen._replace(projected_positions=projected)
         output = operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
         if carried:
             running[-1] = running[-1][0], after

@@ -94,8 +94,7 @@ def attach_huggingface(
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
     positions : str or Tensor, optional
-        As in `replace_attention`, and with the same care where the model adds its own; causal
-        models may have more of them than a sequence has tokens.
+        As in `replace_attention`, and with the same care where the model adds its own.
 
     Returns
     -------
@@ -321,7 +320,7 @@ def _attend(
     output, context = passes.attend(
         operator, query, key, value,
         mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
-        n_tokens=key.shape[2] if causal else None,
+        cached=causal,
     )  # fmt: skip
     weights = None
     if kwargs.get("output_attentions"):

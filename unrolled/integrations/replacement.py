@@ -68,7 +68,9 @@ def replace_attention(
     positions : str or Tensor, optional
         Position features (..., tokens, dim) for operators that need them: the dotted name of a
         parameter or buffer of the model, or a tensor, which becomes a buffer outside the state
-        dict; an ``nn.Parameter`` becomes a parameter.
+        dict; an ``nn.Parameter`` becomes a parameter. Of more positions than tokens the first are
+        taken, which is right for sequences that all start at the first place, not for windows of a
+        larger grid.
 
     Returns
     -------

@@ -462,6 +462,19 @@ def test_positions_go_through_the_layers_projections():
         attach_huggingface(build("gpt2"), WithPositions(), positions="transformer.wpe.weight")
 
 
+@pytest.mark.parametrize("operator", ["bilateral", "tupe"])
+@pytest.mark.parametrize("kind", ["bert", "bert decoder", "llama as encoder"])
+def test_of_positions_of_the_longest_sequence_the_first_are_taken(kind, operator):
+    table = 0.3 * torch.randn(512, 24, generator=GENERATOR.manual_seed(2)).double()
+    torch.manual_seed(0)
+    heads = {"num_key_value_heads": 4} if "llama" in kind else {}
+    model = attach_huggingface(build(kind, **heads), operator, positions=table)
+    short = copy.deepcopy(model)
+    short.twinsolve_positions = table[:9]
+    for padding in (None, RIGHT):
+        exact(outputs(model, padding), outputs(short, padding))
+
+
 def test_models_that_cannot_be_served_are_named():
     with pytest.raises(ValueError, match="model: Linear has no attention that calls"):
         attach_huggingface(nn.Linear(2, 2), "softmax")

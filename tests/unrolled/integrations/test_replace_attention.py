@@ -579,6 +579,32 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
     assert positions.grad.any()
 
 
+@pytest.mark.parametrize("operator", ["bilateral", "tupe"])
+@pytest.mark.parametrize("make", [encoder, vision_model])
+def test_of_positions_of_the_longest_sequence_the_first_are_taken(make, operator):
+    table = tokens(6, 20)[0]
+    torch.manual_seed(0)
+    model = randomise(replace_attention(make(), operator, positions=table)).eval()
+    short = copy.deepcopy(model)
+    short.twinsolve_positions = table[:7]
+    exact(model(X), short(X))
+    short.twinsolve_positions = table[-7:]
+    assert (model(X) - short(X)).abs().max() > 1e-3
+    model.twinsolve_positions = table[:5]
+    with pytest.raises(ValueError, match=r"context.positions: .* as the keys, 7, got \(5, 12\)"):
+        model(X)
+
+
+def test_layers_of_fewer_tokens_than_the_first_have_no_positions_of_its_table():
+    class Pooling(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x)[:, ::2])
+
+    model = replace_attention(Pooling(Block(), Block()), "bilateral", positions=tokens(6)[0])
+    with pytest.raises(ValueError, match=r"context.positions: .* as the keys, 4, got \(7, 12\)"):
+        model.double()(X)
+
+
 def test_missing_or_bad_positions_are_named():
     with pytest.raises(ValueError, match=r"positions: WithPositions at blocks\.0\.attn needs them"):
         replace_attention(vision_model(), WithPositions())
