@@ -126,7 +126,7 @@ def replace_attention(
         )
     foreign = [made for module, made in chosen.values() if type(module) is not Attention]
     passes = ForwardPasses(place_positions(model, positions, foreign))
-    cross = _cross_attention(model)
+    cross, whole = _cross_attention(model), model
     replacements: dict[int, nn.Module] = {}
     for name, (module, made) in chosen.items():
         if id(module) not in replacements:
@@ -134,6 +134,8 @@ def replace_attention(
                 module, made, ForwardPasses() if id(module) in cross else passes
             )
         model = _put(model, name, replacements[id(module)])
+    if model is not whole and passes.positions == "twinsolve_positions":
+        place_positions(model, positions, [])
     _refuse_nested_tensors(model)
     if any(made.needs for _, made in chosen.values()):
         passes.watch(model)

@@ -22,7 +22,15 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 
-from .examples import Block, FromFirst, VisionModel, WithPositions, tokens, vision_model
+from .examples import (
+    Block,
+    FromFirst,
+    VisionAttention,
+    VisionModel,
+    WithPositions,
+    tokens,
+    vision_model,
+)
 
 X, Y = tokens(1), tokens(2)
 PADDING = torch.zeros(2, 7, dtype=torch.bool)
@@ -577,6 +585,21 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
     found = attn.operator.logits(seen["q"], seen["k"], seen["context"])
     assert_close(found, expected / 2, atol=1e-10, rtol=0)
     assert positions.grad.any()
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("make", [Attention, nn.MultiheadAttention, VisionAttention])
+def test_positions_go_to_attention_that_is_the_model_itself(make, learned):
+    arguments = {Attention: {"operator": Softmax()}, nn.MultiheadAttention: {"batch_first": True}}
+    alone = make(12, 3, **arguments.get(make, {})).double().eval()
+    positions = nn.Parameter(tokens(6)[0]) if learned else tokens(6)[0]
+    within = nn.Sequential(copy.deepcopy(alone))
+    within.forward = lambda *inputs: within[0](*inputs)
+    replace_attention(within, WithPositions(), positions=positions)
+    model = replace_attention(alone, WithPositions(), positions=positions)
+    assert ("twinsolve_positions" in dict(model.named_parameters())) == learned
+    inputs = (X,) if make is VisionAttention else (X, X, X)
+    exact(model(*inputs), within(*inputs))
 
 
 @pytest.mark.parametrize("operator", ["bilateral", "tupe"])
