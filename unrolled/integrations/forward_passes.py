@@ -62,15 +62,13 @@ class ForwardPasses:
         tokens: Tensor | None = None,
         project: Projection | None = None,
         context: Context | None = None,
-        cached: bool = False,
+        first_positions: bool = False,
     ) -> tuple[Tensor, Context]:
         """The operator's output, and the context that it saw.
 
-        A `context` given is that of a model which makes its own. The positions of a model that
-        makes none are those of its longest sequence: the first are taken, as many as there are
-        keys, where all keys of the sequence are there. That is in self attention, with as many
-        queries as keys, and in decoding, where more keys may be `cached`; but not in layers with
-        fewer tokens than the first one.
+        A `context` given is that of a model which makes its own. With `first_positions`, those of
+        a model that makes none are of its longest sequence, and as many are taken as there are
+        keys; but not in layers with fewer tokens than the first one.
 
         Raises
         ------
@@ -84,10 +82,10 @@ class ForwardPasses:
             met = self._recall(operator, v) if operator.needs else Context()
         seen = met.enter(tokens, v)
         after = seen.leave()
-        n_keys, first = k.shape[-2], seen.first_values
-        whole = first is not None and q.shape[-2] == n_keys == first.shape[-2]
-        if context is None and seen.positions is not None and (cached or whole):
-            seen = seen._replace(positions=seen.positions[..., :n_keys, :])
+        n_keys, first, places = k.shape[-2], seen.first_values, seen.positions
+        if first_positions and places is not None and first is not None:
+            n_places = n_keys if n_keys >= first.shape[-2] else places.shape[-2]
+            seen = seen._replace(positions=places[..., :n_places, :])
         _check_shapes(operator, seen, v)
         if "projected_positions" in operator.needs and seen.positions is not None:
             assert project is not None

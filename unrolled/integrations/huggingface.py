@@ -94,7 +94,8 @@ def attach_huggingface(
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
     positions : str or Tensor, optional
-        As in `replace_attention`, and with the same care where the model adds its own.
+        As in `replace_attention`, and with the same care where the model adds its own. They may be
+        of the longest sequence: the first are taken, which windows of a larger grid are not.
 
     Returns
     -------
@@ -320,7 +321,7 @@ def _attend(
     output, context = passes.attend(
         operator, query, key, value,
         mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
-        cached=causal,
+        first_positions=causal or key.shape[2] == n_queries,
     )  # fmt: skip
     weights = None
     if kwargs.get("output_attentions"):

@@ -68,9 +68,8 @@ def replace_attention(
     positions : str or Tensor, optional
         Position features (..., tokens, dim) for operators that need them: the dotted name of a
         parameter or buffer of the model, or a tensor, which becomes a buffer outside the state
-        dict; an ``nn.Parameter`` becomes a parameter. Of more positions than tokens the first are
-        taken, which is right for sequences that all start at the first place, not for windows of a
-        larger grid.
+        dict; an ``nn.Parameter`` becomes a parameter. As many as there are tokens: which of more
+        are meant is not known, as tokens may be those of a window.
 
     Returns
     -------

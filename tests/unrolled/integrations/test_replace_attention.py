@@ -604,28 +604,13 @@ def test_positions_go_to_attention_that_is_the_model_itself(make, learned):
 
 @pytest.mark.parametrize("operator", ["bilateral", "tupe"])
 @pytest.mark.parametrize("make", [encoder, vision_model])
-def test_of_positions_of_the_longest_sequence_the_first_are_taken(make, operator):
-    table = tokens(6, 20)[0]
-    torch.manual_seed(0)
-    model = randomise(replace_attention(make(), operator, positions=table)).eval()
-    short = copy.deepcopy(model)
-    short.twinsolve_positions = table[:7]
-    exact(model(X), short(X))
-    short.twinsolve_positions = table[-7:]
-    assert (model(X) - short(X)).abs().max() > 1e-3
-    model.twinsolve_positions = table[:5]
-    with pytest.raises(ValueError, match=r"context.positions: .* as the keys, 7, got \(5, 12\)"):
-        model(X)
-
-
-def test_layers_of_fewer_tokens_than_the_first_have_no_positions_of_its_table():
-    class Pooling(nn.Sequential):
-        def forward(self, x):
-            return self[1](self[0](x)[:, ::2])
-
-    model = replace_attention(Pooling(Block(), Block()), "bilateral", positions=tokens(6)[0])
-    with pytest.raises(ValueError, match=r"context.positions: .* as the keys, 4, got \(7, 12\)"):
-        model.double()(X)
+def test_positions_of_another_number_than_the_tokens_are_refused(make, operator):
+    for n_positions in (5, 20):
+        table = tokens(6, 20)[0][:n_positions]
+        model = replace_attention(make(), operator, positions=table).eval()
+        message = rf"context.positions: .* as the keys, 7, got \({n_positions}, 12\)"
+        with pytest.raises(ValueError, match=message):
+            model(X)
 
 
 def test_missing_or_bad_positions_are_named():
