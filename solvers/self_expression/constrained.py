@@ -52,8 +52,8 @@ def basis_pursuit_self_expression(
     The certificate is ``gap = max(| |c_i|_1 - nu_i . x_i | / |c_i|_1, |x_i - c_i X| / |x_i|)`` at a
     dual point with ``max_{j != i} |x_j . nu_i| <= 1``; where affine, the second ratio is that of
     ``[x_i - c_i X, w (1 - sum_j c_ij)]`` to ``[x_i - mean, w]``, w the root mean squared norm of
-    the centred rows. A row that the others do not span has no solution: its coefficients are zero
-    and its gap is infinite.
+    the centred rows, or of equal rows their largest entry. A row that the others do not span has no
+    solution: its coefficients are zero and its gap is infinite.
 
     Parameters
     ----------
@@ -135,6 +135,7 @@ def basis_pursuit_self_expression(
         left = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
         open_rows, nu, C = open_rows[left], nu[left], C[left]
     coef = csr_array(vstack(rows, format="csr"))
+    coef = _summing_to_one(coef) if affine else coef
     coef.sort_indices()
 
     def certify(codes: csr_array) -> tuple[Array, Array, Array]:
@@ -204,8 +205,7 @@ def affine_sparse_code(
             directory=directory,
         )
         n_iter[open_rows] += pivots
-        sums = C.sum(axis=1)
-        feasible = csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
+        sums, feasible = C.sum(axis=1), _summing_to_one(C)
         rows = (signals[open_rows], dictionary, feasible, lam[open_rows], own[open_rows])
         found = certify_affine(*rows, nonnegative, l1_ratio)[1]
         better = np.flatnonzero((sums > 0.5) & (found < gap[open_rows]))
@@ -269,12 +269,23 @@ def certify_affine(
     return objective, gap, 2 * scale[:, None] * residual
 
 
+def _summing_to_one(C: csr_array) -> csr_array:
+    """Rows divided by their sums, where these are near one."""
+    sums = C.sum(axis=1)
+    return csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
+
+
 def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
-    """X as given and centred, with a constant feature of their size; both are X if not affine."""
+    """X as given and centred, with a constant feature of their size; both are X if not affine.
+
+    Of equal points, whose centred rows are zero up to rounding, it is their largest entry.
+    """
     if not affine:
         return X, X
-    centred = X - X.mean(axis=0)
-    weight = np.sqrt((centred**2).sum(axis=1).mean()) or 1.0
+    centred, largest = X - X.mean(axis=0), np.abs(X).max()
+    weight = np.sqrt((centred**2).sum(axis=1).mean())
+    if weight <= len(X) * np.sqrt(X.shape[1]) * np.finfo(np.float64).eps * largest:
+        weight = largest or 1.0
     constant = np.full((len(X), 1), weight)
     return np.hstack([X, constant]), np.hstack([centred, constant])
 

@@ -254,3 +254,20 @@ def test_affine_float32_codes_carry_their_own_certificate():
     points = X.astype(np.float64)
     gap = certify_affine(points, points, codes, np.full(20, 0.3), np.arange(20))[1]
     assert_allclose(solution.gap, gap, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 7.3, 1e-6])
+def test_affine_basis_pursuit_of_equal_points_sums_to_one(value, dtype):
+    for n in (3, 7, 100):
+        found = basis_pursuit_self_expression(np.full((n, 4), value, dtype), affine=True)
+        assert found.converged.all()
+        assert_allclose(found.coef.sum(axis=1), 1, rtol=np.finfo(dtype).eps * n)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1, 1e3), (1, 1e6), (1e-6, 1), (1, 1e8)])
+def test_affine_basis_pursuit_converges_far_from_the_origin(scale, shift):
+    rng = np.random.default_rng(0)
+    planes = [rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6)) for _ in range(3)]
+    X = scale * np.vstack([plane + rng.standard_normal(6) for plane in planes]) + shift
+    assert basis_pursuit_self_expression(X, affine=True).converged.all()
