@@ -10,8 +10,11 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -29,6 +32,7 @@ _BLAS = sorted(
 )
 _VECTORS = {"+avx512f": "AVX-512", "+avx2": "AVX2", "+avx": "AVX", "+sse2": "SSE2", "+neon": "NEON"}
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
+_NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
 
 
@@ -119,52 +123,78 @@ def _is_text(statement: ast.stmt) -> bool:
 def resume_table(
     run: Callable[[], pd.DataFrame], key: dict[str, Any], directory: Path | None
 ) -> pd.DataFrame:
-    """Rows of a run from `directory`, if one with this key is there; else run and keep them.
+    """Rows of a run from `directory`, if one with this key is there whole; else run and keep them.
 
     The key says what decides the result: settings, seed and `code`.
     """
     if directory is None:
         return run()
     path = directory / f"{_digest(key)}.json"
-    if path.is_file():
-        return pd.DataFrame(json.loads(path.read_text())["rows"])
+    if (kept := _read_rows(path)) is not None:
+        return kept
     table = run()
-    directory.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps({"key": key, "rows": table.to_dict(orient="records")}))
-    unfinished.replace(path)
+    rows = json.dumps({"key": key, "rows": table.to_dict(orient="records")})
+    _write_whole(path, rows.encode())
     return table
+
+
+def _read_rows(path: Path) -> pd.DataFrame | None:
+    try:
+        return pd.DataFrame(json.loads(path.read_text())["rows"])
+    except _NOT_KEPT:
+        return None
 
 
 def resume_parts(
     make: Callable[[], list[Part]], key: dict[str, Any], directory: Path | None
 ) -> list[Part]:
-    """Rows with arrays from `directory`, if some with this key are there; else make and keep them.
+    """Rows with arrays from `directory`, if some with this key are there whole; else make them.
 
-    The key is as in `resume_table`.
+    They are kept, and the key is, as in `resume_table`.
     """
     if directory is None:
         return make()
     path = directory / f"{_digest(key)}.npz"
-    if not path.is_file():
-        parts = make()
-        arrays = {
-            f"{number}/{name}": array
-            for number, (_, own) in enumerate(parts)
-            for name, array in own.items()
-        }
-        directory.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.part")
-        with unfinished.open("wb") as file:
-            np.savez(file, rows=json.dumps([row for row, _ in parts]), **arrays)  # type: ignore[arg-type]
-        unfinished.replace(path)
-    with np.load(path, allow_pickle=False) as kept:
-        rows = json.loads(str(kept["rows"]))
-        parts = [(row, {}) for row in rows]
+    if (kept := _read_parts(path)) is not None:
+        return kept
+    parts = make()
+    arrays = {
+        f"{number}/{name}": array
+        for number, (_, own) in enumerate(parts)
+        for name, array in own.items()
+    }
+    content = BytesIO()
+    np.savez(content, rows=json.dumps([row for row, _ in parts]), **arrays)  # type: ignore[arg-type]
+    _write_whole(path, content.getvalue())
+    content.seek(0)
+    return _parts_of(content)
+
+
+def _read_parts(path: Path) -> list[Part] | None:
+    try:
+        return _parts_of(path)
+    except _NOT_KEPT:
+        return None
+
+
+def _parts_of(content: Path | BytesIO) -> list[Part]:
+    with np.load(content, allow_pickle=False) as kept:
+        parts: list[Part] = [(row, {}) for row in json.loads(str(kept["rows"]))]
         for place in set(kept.files) - {"rows"}:
             number, _, name = place.partition("/")
             parts[int(number)][1][name] = kept[place]
     return parts
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Whole or not at all: under a name first that no other process or thread writes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{uuid4().hex}.part")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _digest(key: dict[str, Any]) -> str:
