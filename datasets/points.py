@@ -123,9 +123,10 @@ def _label_file(path: Path, target_key: str | int | None) -> Path | None:
         if not found.is_file():
             raise ValueError(f"target_key: no file {found}")
         return found
-    name = path.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
-    places = [path.with_name(name + end) for end in ("", ".gz")]
-    return next((place for place in places if place != path and place.is_file()), None)
+    own = path.name.removesuffix(".gz")
+    name = own.replace("images", "labels").replace("idx3", "idx1")
+    places = [path.with_name(name + end) for end in ("", ".gz") if name != own]
+    return next((place for place in places if place.is_file()), None)
 
 
 def _read_idx_pair(

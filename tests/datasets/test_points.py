@@ -76,6 +76,14 @@ def test_hdf5_with_its_keys(suffix, tmp_path):
         load_points(path)
 
 
+def test_a_packed_copy_of_the_points_does_not_pass_for_labels(tmp_path):
+    content = idx(RNG.integers(0, 256, (5, 3), dtype=np.uint8))
+    (tmp_path / "mine.idx").write_bytes(content)
+    (tmp_path / "mine.idx.gz").write_bytes(gzip.compress(content))
+    for name in ("mine.idx", "mine.idx.gz"):
+        assert load_points(tmp_path / name).target is None
+
+
 @pytest.mark.parametrize("packed", [(), ("images",), ("labels",), ("images", "labels")])
 def test_idx_pairs(packed, tmp_path):
     images = RNG.integers(0, 256, (5, 4, 3), dtype=np.uint8)
