@@ -48,7 +48,8 @@ def fetch_mnist(
     Read from the four IDX files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
     ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or with the suffix ``.gz``, in
     the folder ``mnist`` of the data root or in the root itself, else from OpenML by scikit-learn,
-    of which a copy is kept in the folder ``openml`` there once it is whole.
+    of which a copy is kept in the folder ``openml`` there once it is whole; one that scikit-learn
+    keeps there by itself serves too.
 
     Parameters
     ----------
@@ -206,7 +207,7 @@ def _openml(
 ) -> tuple[np.ndarray, np.ndarray]:
     cache = data_root(data_home) / "openml" / name
     try:
-        found = _kept(name, cache) if cache.is_dir() else _downloaded(name, cache)
+        found = _from_openml(name, cache)
     except OSError as error:
         raise FileNotFoundError(f"{missing} Nor is it to be had from OpenML: {error}") from error
     images = np.asarray(found.data)
@@ -216,24 +217,34 @@ def _openml(
     return images.reshape(-1, 28, 28).astype(np.uint8), np.asarray(found.target).astype(np.int64)
 
 
-def _kept(name: str, cache: Path) -> Bunch:
-    return fetch_openml(name, version=1, as_frame=False, data_home=str(cache))
+def _from_openml(name: str, cache: Path) -> Bunch:
+    """What is kept, completed elsewhere: a failure leaves nothing in the data root.
 
-
-def _downloaded(name: str, cache: Path) -> Bunch:
-    """Download elsewhere first: a failure leaves nothing in the data root, not even folders."""
+    Links stand for the files in `cache`, or in the folder that scikit-learn keeps by itself.
+    """
+    places = [folder / "openml.org" for folder in (cache / "openml", cache.parent)]
+    listed = f"data_name/{name.lower()}"
     with TemporaryDirectory() as elsewhere:
-        found = _kept(name, Path(elsewhere))
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        part = cache.with_name(f"{name}.{os.getpid()}.part")
-        try:
-            copytree(elsewhere, part)
-            part.rename(cache)
-        except OSError:
-            rmtree(part, ignore_errors=True)
-            if not cache.is_dir():  # else another process was faster
-                raise
+        kept = next((place for place in places if any(place.rglob(listed))), None)
+        if kept is not None:
+            links = Path(elsewhere, "openml", kept.name)
+            copytree(kept.resolve(), links, copy_function=os.symlink)
+        found = fetch_openml(name, version=1, as_frame=False, data_home=elsewhere)
+        if any(path.is_file() and not path.is_symlink() for path in Path(elsewhere).rglob("*")):
+            _keep(elsewhere, cache)
     return found
+
+
+def _keep(whole: str, cache: Path) -> None:
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    part = cache.with_name(f"{cache.name}.{os.getpid()}.part")
+    try:
+        copytree(whole, part)
+        part.rename(cache)
+    except OSError:
+        rmtree(part, ignore_errors=True)
+        if not cache.is_dir():  # else another process was faster
+            raise
 
 
 def _bunch(

@@ -276,6 +276,7 @@ def _persons(n_subjects: int) -> DataSet:
 
 _TRIAL = "+"
 _IDX = "*-ubyte*"
+_OPENML = "openml/openml.org/**/data_name/"  # of scikit-learn
 DATA: dict[str, DataSet] = {
     source.name: source
     for source in (
@@ -298,6 +299,7 @@ DATA: dict[str, DataSet] = {
             "mnist",
             _IDX,
             "openml/mnist_784",
+            _OPENML + "mnist_784",
         ),
         _fetched(
             "fashion-mnist",
@@ -305,6 +307,7 @@ DATA: dict[str, DataSet] = {
             "fetch_fashion_mnist",
             "fashion-mnist",
             "openml/Fashion-MNIST",
+            _OPENML + "fashion-mnist",
         ),
         _fetched(
             "emnist",

@@ -6,6 +6,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
+from twinsolve.bench.clustering.problems import is_at_hand
 from twinsolve.datasets import fetch_emnist, fetch_fashion_mnist, fetch_mnist, mnist
 from twinsolve.datasets.idx import read_idx
 
@@ -130,33 +131,76 @@ def test_openml_is_asked_when_there_are_no_files(tmp_path, monkeypatch):
         fetch_mnist(data_home=str(tmp_path))
 
 
-def test_a_download_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):
-    asked = []
+@pytest.fixture
+def openml(monkeypatch):
+    """OpenML as scikit-learn caches it: a list, then the data; `left` files can be downloaded."""
+    asked = SimpleNamespace(left=0, folders=[])
 
-    def openml(name, data_home, **settings):
-        asked.append(Path(data_home))
-        Path(data_home, "part").mkdir(exist_ok=True)
-        if len(asked) == 1:
-            raise URLError("cut off")
-        Path(data_home, "part", "file").write_text("all")
+    def fetch(name, data_home, **settings):
+        asked.folders.append(Path(data_home))
+        folder = Path(data_home, "openml", "openml.org")
+        for file in (folder / "data_name" / name.lower() / "list", folder / "download"):
+            if not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                if not asked.left:
+                    raise URLError("cut off")
+                asked.left -= 1
+                file.write_text("all")
         return SimpleNamespace(data=np.zeros((2, 784)), target=np.array(["1", "2"]))
 
-    monkeypatch.setattr(mnist, "fetch_openml", openml)
+    monkeypatch.setattr(mnist, "fetch_openml", fetch)
     monkeypatch.setattr(mnist, "_SIZES", {"train": 1, "test": 1})
+    return asked
+
+
+def files_in(root):
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_download_is_kept_whole_or_not_at_all(tmp_path, openml):
     root = tmp_path / "root"
+    openml.left = 1
     with pytest.raises(FileNotFoundError, match="cut off"):
         fetch_mnist(data_home=str(root))
     assert not root.exists()
+    openml.left = 2
     assert fetch_mnist(data_home=str(root)).target.tolist() == [1]
-    kept = root / "openml" / "mnist_784"
-    assert [path for path in root.rglob("*") if path.is_file()] == [kept / "part" / "file"]
+    kept = "openml/mnist_784/openml/openml.org"
+    whole = {f"{kept}/data_name/mnist_784/list", f"{kept}/download"}
+    assert files_in(root) == whole
     assert fetch_mnist(data_home=str(root)).target.tolist() == [1]
-    assert asked[2] == kept
+    assert files_in(root) == whole
     (tmp_path / "file").touch()
+    openml.left = 2
     with pytest.raises(FileNotFoundError, match=r"mnist/train-images.*from OpenML: .*file"):
         fetch_mnist(data_home=str(tmp_path / "file"))
-    assert not asked[0].exists()
-    assert not asked[1].exists()
+    assert not any(folder.exists() for folder in openml.folders)
+
+
+def test_what_scikit_learn_kept_by_itself_serves_offline(tmp_path, openml, monkeypatch):
+    openml.left = 2
+    mnist.fetch_openml("mnist_784", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for root in (str(tmp_path), "."):
+        assert fetch_mnist(data_home=root).target.tolist() == [1]
+    assert is_at_hand("mnist", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="cut off"):
+        fetch_fashion_mnist(data_home=str(tmp_path))
+    assert not is_at_hand("fashion-mnist", str(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_folder_is_no_copy(tmp_path, openml):
+    folder = tmp_path / "openml" / "mnist_784"
+    folder.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="cut off"):
+        fetch_mnist(data_home=str(tmp_path))
+    assert not list(folder.iterdir())
+    openml.left = 2
+    for _ in range(2):
+        assert fetch_mnist(data_home=str(tmp_path)).target.tolist() == [1]
+    assert len(files_in(folder)) == 2
 
 
 def test_files_that_do_not_fit_each_other_are_named(tmp_path):
