@@ -158,6 +158,7 @@ def _choose(
     target_key: str | int | None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     held = {name: array.shape for name, array in arrays.items()}
+    data_key, target_key = (key if key is None else str(key) for key in (data_key, target_key))
     for key, value in (("data_key", data_key), ("target_key", target_key)):
         if value is not None and value not in arrays:
             raise ValueError(f"{key}: no array {value!r} in {path}, which holds {held}")
@@ -173,7 +174,7 @@ def _choose(
     data = _numbers(path, arrays[data_key], f"array {data_key!r}")
     if target_key is None:
         return data, None
-    labels = arrays[str(target_key)]
+    labels = arrays[target_key]
     if max(labels.shape, default=0) != labels.size:
         raise ValueError(f"target_key: {target_key!r} must be a vector, {path} holds {held}")
     return data, labels.ravel()

@@ -14,9 +14,10 @@ import numpy as np
 
 from ... import datasets
 from ...datasets.points import point_files
-from ...solvers.solution import Array
+from ...solvers.solution import Array, check_integer
 
 _GENERATED_TRIALS = 5
+_GIVEN = {"path", "random_state", "data_home", "return_X_y"}
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
 
 
@@ -37,7 +38,8 @@ class DataSet:
     """A family of problems: ``make(trial, seed, data_home, **settings)`` one of them.
 
     ``trials(data_home)`` lists them; a `generated` data set has as many as wanted. `files` are
-    patterns of the files and folders below the data root that it may read.
+    patterns of the files and folders below the data root that it may read. Its settings are
+    those of a `function` of `datasets`.
     """
 
     name: str
@@ -46,6 +48,14 @@ class DataSet:
     trials: Callable[[str | None], list[str]]
     generated: bool = False
     files: tuple[str, ...] = ()
+    function: str | None = None
+
+    @property
+    def settings(self) -> set[str]:
+        """Names of what may follow the colon, but for ``n_points``."""
+        if self.function is None:
+            return set()
+        return set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
 
 
 def make_problem(
@@ -77,6 +87,12 @@ def make_problem(
     base, settings = _split(data)
     source = _find(base)
     n_points = None if source.generated else settings.pop("n_points", None)
+    if unknown := set(settings) - source.settings:
+        words = ", ".join(sorted(unknown))
+        raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
+    for name, value in settings.items():
+        if not (source.generated or isinstance(value, str | int | float | None)):
+            raise ValueError(f"{name}: must be a word or a number, got {value!r}")
     try:
         problem = source.make(trial, seed, data_home, **settings)
     except (KeyError, TypeError) as error:
@@ -167,8 +183,7 @@ def _split(data: str) -> tuple[str, dict[str, Any]]:
 
 
 def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
-    if not isinstance(n_points, int) or not 1 <= n_points <= len(problem.X):
-        raise ValueError(f"n_points: must be in [1, {len(problem.X)}], got {n_points!r}")
+    n_points = check_integer(n_points, "n_points", minimum=1, maximum=len(problem.X))
     kept = np.sort(np.random.default_rng(seed).choice(len(problem.X), n_points, replace=False))
     images = None if problem.images is None else problem.images[kept]
     return _problem(problem.X[kept], problem.labels[kept], images)
@@ -184,7 +199,11 @@ def _one_trial(data_home: str | None) -> list[str]:
 
 
 def _loaded(
-    name: str, about: str, load: Callable[..., Any], files: tuple[str, ...] = ()
+    name: str,
+    about: str,
+    load: Callable[..., Any],
+    files: tuple[str, ...] = (),
+    function: str | None = None,
 ) -> DataSet:
     """A data set of one trial: ``load(data_home, **settings)`` returns a Bunch."""
 
@@ -192,17 +211,14 @@ def _loaded(
         bunch = _cached(load, data_home, **settings)
         return _problem(bunch.data, bunch.target, bunch.get("images"))
 
-    return DataSet(name, about, make, _one_trial, files=files)
+    return DataSet(name, about, make, _one_trial, files=files, function=function)
 
 
 def _fetched(name: str, about: str, fetch: str, *files: str) -> DataSet:
     def load(data_home: str | None, **settings: Any) -> Any:
-        known = inspect.signature(getattr(datasets, fetch)).parameters
-        if unknown := set(settings) - (set(known) - {"data_home", "return_X_y"}):
-            raise TypeError(f"{name} has no setting {', '.join(sorted(unknown))}")
         return getattr(datasets, fetch)(data_home=data_home, **settings)
 
-    return _loaded(name, about, load, files)
+    return _loaded(name, about, load, files, fetch)
 
 
 def _own(path: str) -> DataSet:
@@ -213,7 +229,7 @@ def _own(path: str) -> DataSet:
         bunch = _own_points(path, _hash_of(files), **settings)
         return _problem(bunch.data, bunch.target, bunch.get("images"))
 
-    return DataSet(path, "a file of the user", make, _one_trial)
+    return DataSet(path, "a file of the user", make, _one_trial, function="load_points")
 
 
 def _generated(name: str, about: str, generate: str) -> DataSet:
@@ -221,7 +237,7 @@ def _generated(name: str, about: str, generate: str) -> DataSet:
         random_state = np.random.RandomState([seed, int(trial)])
         return _problem(*getattr(datasets, generate)(random_state=random_state, **settings))
 
-    return DataSet(name, about, make, _one_trial, generated=True)
+    return DataSet(name, about, make, _one_trial, generated=True, function=generate)
 
 
 @lru_cache(maxsize=4)

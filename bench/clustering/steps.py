@@ -90,8 +90,8 @@ def _parse(chain: str) -> list[Callable[..., Any]]:
     for word in without_cut(chain).split(","):
         name, *words = word.split() or [""]
         if name not in STEPS:
-            allowed = f"{', '.join(STEPS)}, and {' or '.join(CUTS)} behind them"
-            raise ValueError(f"steps: must be among {allowed}; got {name!r}")
+            allowed = f"{', '.join(STEPS)}, and {' or '.join(CUTS)} behind a step"
+            raise ValueError(f"steps: must be among {allowed}; got {name or chain!r}")
         if final:
             raise ValueError(f"steps: nothing can follow an affinity, got {chain!r}")
         step = STEPS[name]

@@ -1,6 +1,7 @@
 """Problems, features, methods and affinity steps by name."""
 
 import gzip
+import re
 
 import h5py
 import numpy as np
@@ -63,8 +64,9 @@ def test_a_subset_is_seeded_and_keeps_images_with_points():
     problem = make_problem("digits:n_points=50", seed=4)
     assert_array_equal(problem.images.reshape(50, -1), problem.X)
     assert_array_equal(problem.X, make_problem("digits:n_points=50", seed=4).X)
-    with pytest.raises(ValueError, match="n_points: must be in"):
-        make_problem("digits:n_points=5000")
+    for n_points in (5000, True, [5]):
+        with pytest.raises(ValueError, match="n_points: must be a whole number in"):
+            make_problem(f"digits:n_points={n_points}")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,23 @@ def test_a_subset_is_seeded_and_keeps_images_with_points():
 )
 def test_unknown_data_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
+        make_problem(name)
+
+
+@pytest.mark.parametrize("setting", ["bogus", "seed", "trial", "data_home", "load", "random_state"])
+@pytest.mark.parametrize("data", [*DATA, "own.npz"])
+def test_unknown_settings_are_refused_in_the_words_of_the_user(data, setting, tmp_path):
+    np.savez(tmp_path / "own.npz", X=np.eye(2), y=[0, 1])
+    base = str(tmp_path / data) if data == "own.npz" else data
+    with pytest.raises(ValueError, match=rf"{re.escape(base)} has no setting {setting}$"):
+        make_problem(f"{base}:{setting}=1", data_home=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["mnist:subset=[1]", "own.npz:data_key=[1]"])
+def test_lists_are_no_settings_of_what_is_loaded(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("own.npz", X=np.eye(2), y=[0, 1])
+    with pytest.raises(ValueError, match=r"(subset|data_key): must be a word or a number, got \[1"):
         make_problem(name)
 
 
@@ -106,6 +125,9 @@ def test_hdf5_and_idx_files_of_the_user(tmp_path):
     problem = make_problem(name)
     assert_array_equal(problem.labels, y)
     assert problem.name == name
+    with h5py.File(tmp_path / "mine.h5", "a") as file:
+        file["1"], file["2"] = images.reshape(8, 20) / 255, y
+    assert_array_equal(make_problem(f"{tmp_path / 'mine.h5'}:data_key=1,target_key=2").labels, y)
     for kind, array in (("images-idx3", images), ("labels-idx1", y)):
         sizes = np.array(array.shape, dtype=">u4").tobytes()
         header = bytes([0, 0, 8, array.ndim]) + sizes
