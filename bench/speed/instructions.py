@@ -2,11 +2,19 @@
 
 import os
 import sys
+from typing import Any
 
+import numpy as np
 from llvmlite.binding import get_host_cpu_features
-from numpy._core._multiarray_umath import __cpu_dispatch__
 
-_BEYOND = [name for name in __cpu_dispatch__ if "AVX512" in name or name == "X86_V4"]
+_EXTENSIONS: Any = np.show_config(mode="dicts")["SIMD Extensions"]  # type: ignore[call-overload]
+# In an order that holds where they are disabled, and so no longer found.
+_BEYOND = sorted(
+    name
+    for kind in ("found", "not found")
+    for name in _EXTENSIONS.get(kind, [])
+    if "AVX512" in name or name == "X86_V4"
+)
 # Of numba, OpenBLAS, NumPy, MKL, oneDNN, torch and OpenCV, in that order.
 _AVX2 = {
     "NUMBA_CPU_NAME": "haswell",

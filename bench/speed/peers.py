@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import __version__
 from ...solvers.solution import Array
 from .problems import SparseProblem
 
@@ -58,6 +59,8 @@ class Peer:
 
 def installed(module: str) -> str | None:
     """Version of the distribution that holds a module; None if it is not installed."""
+    if module == "twinsolve":  # which need not be installed
+        return __version__
     if find_spec(module) is None:
         return None
     return version(_distributions()[module][0])

@@ -25,6 +25,7 @@ class RepeatedKMeans:
     and those from points to centres only where bounds on them leave the nearest centre open
     (Hamerly, "Making k-means even faster", 2010). More than 3,000 points go to scikit-learn, and so
     do fewer different points than clusters, and seeds in whose iterations a cluster empties.
+    On exact ties, as between points of a grid, another local optimum is possible.
 
     Parameters
     ----------

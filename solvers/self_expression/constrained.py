@@ -21,6 +21,7 @@ from ..solution import (
     warn_unless_converged,
 )
 from ..sparse_coding import lam_max
+from ..sparse_coding.problem import check_range
 from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
 
 # Smallest distance of a row to the others' span, as 1 - leverage.
@@ -81,7 +82,8 @@ def basis_pursuit_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, ``tol <= 0`` or ``max_iter < 1``.
+        On NaN, infinity, fewer than two samples, a row whose largest entry is not within 1e-140 to
+        1e140 in size, ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -100,6 +102,7 @@ def basis_pursuit_self_expression(
            [0.  , 0.  , 4.  , 0.  ]])
     """
     X = check_matrix(X, "X", min_rows=2)
+    check_range(X, "X")
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     given, centred = _lift(X.astype(np.float64), affine)

@@ -13,6 +13,7 @@ from ..solution import (
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.problem import check_range
 from .low_rank import thin_svd
 
 _CHECK_EVERY = 10
@@ -60,7 +61,8 @@ def robust_low_rank_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size,
+        ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -79,6 +81,7 @@ def robust_low_rank_self_expression(
            [0., 0., 0., 0.]])
     """
     X = check_matrix(X, "X")
+    check_range(X, "X")
     lam, tol = check_positive(lam, "lam"), check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)

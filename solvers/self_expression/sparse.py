@@ -14,7 +14,7 @@ from ..solution import (
     warn_unless_converged,
 )
 from ..sparse_coding import sparse_code
-from ..sparse_coding.problem import check_l1_ratio
+from ..sparse_coding.problem import check_l1_ratio, check_range
 from ..sparse_coding.row_blocks import Progress
 from .constrained import affine_sparse_code
 
@@ -83,8 +83,8 @@ def sparse_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, ``lam <= 0``, ``tol <= 0``, ``max_iter < 1`` or
-        `l1_ratio` outside (0, 1].
+        On NaN, infinity, fewer than two samples, a row whose largest entry is not within 1e-140 to
+        1e140 in size, ``lam <= 0``, ``tol <= 0``, ``max_iter < 1`` or `l1_ratio` outside (0, 1].
 
     References
     ----------
@@ -102,6 +102,7 @@ def sparse_self_expression(
            [ 0.    ,  0.    , -0.75  ,  0.    ]])
     """
     X = check_matrix(X, "X", min_rows=2)
+    check_range(X, "X")
     if affine:
         solution = affine_sparse_code(
             X,

@@ -166,9 +166,9 @@ def check_problem(
 ) -> tuple[Array, Array]:
     D = check_matrix(dictionary, "dictionary")
     Y = check_matrix(Y, "Y", n_features=D.shape[1])
-    _check_range(D, "dictionary")
+    check_range(D, "dictionary")
     if Y is not D:
-        _check_range(Y, "Y")
+        check_range(Y, "Y")
     if zero_diagonal and len(Y) != len(D):
         raise ValueError(
             f"zero_diagonal: needs as many signals as atoms, got {len(Y)} and {len(D)}"
@@ -176,7 +176,7 @@ def check_problem(
     return Y, D
 
 
-def _check_range(X: Array, name: str) -> None:
+def check_range(X: Array, name: str) -> None:
     """Squares of the rows' norms, and products of them, must be numbers of normal precision."""
     largest = np.maximum(X.max(axis=1), -X.min(axis=1)).astype(np.float64)
     outside = (largest > 0) & ((largest < _SMALLEST) | (largest > _LARGEST))

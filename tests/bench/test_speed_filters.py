@@ -14,9 +14,10 @@ from skimage.metrics import peak_signal_noise_ratio
 from threadpoolctl import threadpool_info
 from typer.testing import CliRunner
 
+from twinsolve import __version__
 from twinsolve.bench import results, time_filters
 from twinsolve.bench.cli import app
-from twinsolve.bench.speed import contest, filters, image_cases, point_cases
+from twinsolve.bench.speed import contest, filters, image_cases, peers, point_cases
 from twinsolve.bench.speed.contest import Case, Contest, Method
 from twinsolve.bench.speed.quality_figure import draw_quality
 
@@ -246,3 +247,8 @@ def test_a_case_whose_data_are_missing_is_said_even_alone(tmp_path, monkeypatch)
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         assert f"{case}: {file} is not in" in " ".join(result.output.split())
+
+
+def test_the_version_of_a_source_tree_is_known(monkeypatch):
+    monkeypatch.setattr(peers, "_distributions", dict)
+    assert peers.installed("twinsolve") == __version__
