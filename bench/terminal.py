@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 from rich.console import Console
@@ -31,7 +32,7 @@ def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[st
 
 
 def results_folder(folder: Path | None) -> Path | None:
-    """Return `folder` if a command can write below it; nothing is made yet.
+    """Return `folder` if a command can write below it; nothing is left there yet.
 
     Raises
     ------
@@ -42,9 +43,18 @@ def results_folder(folder: Path | None) -> Path | None:
         return None
     way = (folder.absolute(), *folder.absolute().parents)
     there = next(place for place in way if os.path.lexists(place))
-    reason = "" if os.access(there, os.W_OK | os.X_OK) else "may not be written to"
-    if not there.is_dir():
-        reason = "is no folder"
-    if reason:
+    if reason := _refusal(there):
         raise typer.BadParameter(f"{folder}: {there} {reason}", param_hint="--output")
     return folder
+
+
+def _refusal(folder: Path) -> str:
+    if not folder.is_dir():
+        return "is no folder"
+    try:
+        if os.access(folder, os.W_OK | os.X_OK):
+            TemporaryDirectory(dir=folder).cleanup()  # which a system folder refuses even root
+            return ""
+    except OSError:
+        pass
+    return "may not be written to"

@@ -292,6 +292,10 @@ WRONG = [
     (("cluster", "digits", "--n-seeds", "0"), "Invalid value for .--n-seeds."),
     (("cluster", "digits", "--n-jobs", "0"), "n_jobs == 0"),
     (("cluster", "digits", "--output", "file"), "--output: file: .*file is no folder"),
+    (
+        ("cluster", "digits", "--output", "/proc/x"),
+        "--output: /proc/x: /proc may not be written to",
+    ),
     (("cluster", "digits", "--output", "locked"), "--output: locked: .* may not be written to"),
     *(
         case
