@@ -104,7 +104,7 @@ def test_filters_quoted_stand_in_the_committed_results():
     quoted = re.findall(
         rf"^\| ((?:{cases})-[\w-]+) \| ([^|]+) \| ([^|]+) \| (.*) \|$", README, re.M
     )
-    assert len(quoted) == 26
+    assert len(quoted) == 30
     for case, method, ratio, result in quoted:
         row = f"| {case} | {method} | "
         (line,) = [line for line in summary.splitlines() if line.startswith(row)]
@@ -118,6 +118,17 @@ def test_regression_quoted_for_avx2_stands_in_the_committed_results():
     for folder, ratio in (("speed-filters-avx2", avx2), ("speed-filters", own)):
         rows = json.loads((ROOT / f"docs/results/{folder}/table.json").read_text())
         (row,) = [r for r in rows if (r["case"], r["package"]) == ("regression-float64", "numpy")]
+        assert f"{row['ratio']:.3g}" == ratio
+
+
+def test_filters_quoted_for_avx2_stand_in_the_committed_results():
+    pattern = r"takes\s+\[([\d.]+) \(7 .*? and ([\d.]+) \(5 .*?float64, ([\d.]+) and ([\d.]+) in"
+    found = re.findall(pattern, README, re.S)
+    (ratios,) = found
+    cases = [f"nlm-{size}-{dtype}" for dtype in ("float64", "float32") for size in ("7-21", "5-13")]
+    rows = json.loads((ROOT / "docs/results/speed-filters-avx2-images/table.json").read_text())
+    for case, ratio in zip(cases, ratios, strict=True):
+        (row,) = [r for r in rows if r["case"] == case and r["package"] == "scikit-image"]
         assert f"{row['ratio']:.3g}" == ratio
 
 
