@@ -178,8 +178,10 @@ def _add_shifts(
                     if pairs.size == 0:
                         _weigh_sums(rows, level + rise, slope, level, weights)
                     else:
-                        _filter(rows, pairs, i, weights)
-                        _decay(weights, level + rise, slope, level, weights)
+                        # Apart from the weights: in place, they would not be vectorised.
+                        distances = rows[size + 2, :n]
+                        _filter(rows, pairs, i, distances)
+                        _decay(distances, level + rise, slope, level, weights)
                     if i >= start:
                         _give(weights, padded, border, i + down, there, sums[0], i - first, here)
                     if i + down < stop:
