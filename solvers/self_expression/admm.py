@@ -10,11 +10,10 @@ from ..solution import (
     certified,
     check_integer,
     check_lam,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
-from ..sparse_coding.problem import certify
+from ..sparse_coding.problem import certify, check_points
 from .constrained import certify_affine
 
 
@@ -71,8 +70,8 @@ def admm_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, `lam`, `penalty` or ``tol <= 0`` or
-        ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, fewer
+        than two samples, `lam`, `penalty` or ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -88,7 +87,7 @@ def admm_self_expression(
            [0.    , 0.    , 0.    , 0.7212],
            [0.    , 0.    , 0.75  , 0.    ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_points(X, min_rows=2)
     lam, penalty = check_positive(lam, "lam"), check_positive(penalty, "penalty")
     tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)

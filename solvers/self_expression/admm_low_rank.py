@@ -8,10 +8,10 @@ from ..solution import (
     Solution,
     certified,
     check_integer,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended
 from .low_rank import thin_svd
 from .robust_low_rank import certify_robust, shrink_rows, shrink_spectrum
@@ -77,7 +77,8 @@ def admm_low_rank_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, `lam`, `penalty` or ``tol <= 0``, ``growth < 1`` or ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, `lam`,
+        `penalty` or ``tol <= 0``, ``growth < 1`` or ``max_iter < 1``.
 
     References
     ----------
@@ -95,7 +96,7 @@ def admm_low_rank_self_expression(
            [0.214, 0.429, 0.643, 0.   ],
            [0.   , 0.   , 0.   , 0.   ]])
     """
-    X = check_matrix(X, "X")
+    X = check_points(X)
     lam, penalty = check_positive(lam, "lam"), check_positive(penalty, "penalty")
     growth, tol = check_positive(growth, "growth"), check_positive(tol, "tol")
     if growth < 1:

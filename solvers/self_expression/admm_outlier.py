@@ -8,11 +8,11 @@ from ..solution import (
     Solution,
     certified,
     check_integer,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
 from ..sparse_coding.active_set import jit
+from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended, shrink
 from .huber import certify_outlier
 
@@ -76,8 +76,8 @@ def admm_outlier_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, `lam`, `lam_outlier`, `penalty` or ``tol <= 0`` or
-        ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, fewer
+        than two samples, `lam`, `lam_outlier`, `penalty` or ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -92,7 +92,7 @@ def admm_outlier_self_expression(
     array([[0.   , 0.064],
            [0.95 , 0.   ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_points(X, min_rows=2)
     lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
     penalty, tol = check_positive(penalty, "penalty"), check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)

@@ -16,12 +16,11 @@ from ..solution import (
     aim,
     certified,
     check_integer,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
 from ..sparse_coding import lam_max
-from ..sparse_coding.problem import check_range
+from ..sparse_coding.problem import check_points
 from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
 
 # Smallest distance of a row to the others' span, as 1 - leverage.
@@ -101,8 +100,7 @@ def basis_pursuit_self_expression(
            [0.  , 0.  , 0.  , 0.25],
            [0.  , 0.  , 4.  , 0.  ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
-    check_range(X, "X")
+    X = check_points(X, min_rows=2)
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     given, centred = _lift(X.astype(np.float64), affine)

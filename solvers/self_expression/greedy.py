@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from ..solution import check_integer, check_matrix, check_positive
+from ..solution import check_integer, check_positive
 from ..sparse_coding.matching_pursuit import pursue_rows
+from ..sparse_coding.problem import check_points
 
 
 def omp_self_expression(
@@ -40,7 +41,8 @@ def omp_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, `n_nonzero` out of range or ``tol < 0``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, fewer
+        than two samples, `n_nonzero` out of range or ``tol < 0``.
 
     References
     ----------
@@ -54,7 +56,7 @@ def omp_self_expression(
            [2. , 0. , 0. ],
            [0. , 0. , 0. ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_points(X, min_rows=2)
     n_nonzero = check_integer(n_nonzero, "n_nonzero", minimum=1, maximum=len(X) - 1)
     tol = check_positive(tol, "tol", allow_zero=True)
     points = np.ascontiguousarray(X, dtype=np.float64)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_matrix, check_positive
+from ..sparse_coding.problem import check_points
 from .ridge import check_square
 
 
@@ -35,7 +36,8 @@ def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
     Raises
     ------
     ValueError
-        On NaN, infinity or ``lam < 0``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size or
+        ``lam < 0``.
 
     References
     ----------
@@ -49,7 +51,7 @@ def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
     array([[0.875, 0.   ],
            [0.   , 0.5  ]])
     """
-    X = check_matrix(X, "X")
+    X = check_points(X)
     lam = check_positive(lam, "lam", allow_zero=True)
     U, s, _ = thin_svd(X)
     active = s > np.sqrt(lam / 2)

@@ -9,10 +9,10 @@ from ..solution import (
     aim,
     certified,
     check_integer,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.problem import check_points
 from .huber import certify_outlier, solve_huber
 
 
@@ -60,7 +60,8 @@ def outlier_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, penalties or ``tol <= 0`` or ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, fewer
+        than two samples, penalties or ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -74,7 +75,7 @@ def outlier_self_expression(
     array([[0.   , 0.064],
            [0.95 , 0.   ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_points(X, min_rows=2)
     solution = solve_outlier(
         X, X, lam, lam_outlier, tol=tol, max_iter=max_iter, zero_diagonal=True, n_jobs=n_jobs
     )

@@ -11,10 +11,10 @@ from ..solution import (
     aim,
     certified,
     check_integer,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.problem import check_points
 from .robust_low_rank import shrink_spectrum
 
 Prox = Callable[[Array, float], Array]
@@ -69,7 +69,8 @@ def proximal_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, no `prox`, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, no
+        `prox`, ``lam <= 0``, ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -83,7 +84,7 @@ def proximal_self_expression(
     array([[0.1, 0.2],
            [0.2, 0.4]])
     """
-    X = check_matrix(X, "X")
+    X = check_points(X)
     proxes = [prox] if callable(prox) else list(prox)
     if not proxes or not all(map(callable, proxes)):
         raise ValueError("prox: must be a callable prox(Z, t), or a sequence of them")
@@ -144,7 +145,8 @@ def low_rank_sparse_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, fewer than two samples, `lam`, `beta` or ``tol <= 0`` or ``max_iter < 1``.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size, fewer
+        than two samples, `lam`, `beta` or ``tol <= 0`` or ``max_iter < 1``.
 
     References
     ----------
@@ -159,7 +161,7 @@ def low_rank_sparse_self_expression(
            [1.75, 0.  , 0.  ],
            [0.  , 0.  , 0.  ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_points(X, min_rows=2)
     points, lam = X.astype(np.float64), check_positive(lam, "lam")
     beta = check_positive(beta, "beta")
     square = (points**2).sum() or 1.0

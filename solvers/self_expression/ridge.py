@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_matrix, check_positive
+from ..sparse_coding.problem import check_points
 
 
 def least_squares_self_expression(
@@ -36,7 +37,8 @@ def least_squares_self_expression(
     Raises
     ------
     ValueError
-        On NaN, infinity, ``lam <= 0`` or too few samples.
+        On NaN, infinity, a row whose largest entry is not within 1e-140 to 1e140 in size,
+        ``lam <= 0`` or too few samples.
 
     References
     ----------
@@ -54,7 +56,7 @@ def least_squares_self_expression(
     array([[0. , 0.4],
            [1. , 0. ]])
     """
-    X = check_matrix(X, "X", min_rows=2 if zero_diagonal else 1)
+    X = check_points(X, min_rows=2 if zero_diagonal else 1)
     lam = check_positive(lam, "lam")
     U, s, _ = np.linalg.svd(X.astype(np.float64), full_matrices=False)
     C = _leave_one_out(U, s, lam) if zero_diagonal else (U * (s**2 / (s**2 + lam))) @ U.T

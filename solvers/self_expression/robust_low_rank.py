@@ -9,11 +9,10 @@ from ..solution import (
     aim,
     certified,
     check_integer,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
-from ..sparse_coding.problem import check_range
+from ..sparse_coding.problem import check_points
 from .low_rank import thin_svd
 
 _CHECK_EVERY = 10
@@ -80,8 +79,7 @@ def robust_low_rank_self_expression(
            [3., 6., 9., 0.],
            [0., 0., 0., 0.]])
     """
-    X = check_matrix(X, "X")
-    check_range(X, "X")
+    X = check_points(X)
     lam, tol = check_positive(lam, "lam"), check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)

@@ -9,12 +9,11 @@ from ..solution import (
     Solution,
     check_integer,
     check_lam,
-    check_matrix,
     check_positive,
     warn_unless_converged,
 )
 from ..sparse_coding import sparse_code
-from ..sparse_coding.problem import check_l1_ratio, check_range
+from ..sparse_coding.problem import check_l1_ratio, check_points
 from ..sparse_coding.row_blocks import Progress
 from .constrained import affine_sparse_code
 
@@ -101,8 +100,7 @@ def sparse_self_expression(
            [ 0.    ,  0.    ,  0.    , -0.75  ],
            [ 0.    ,  0.    , -0.75  ,  0.    ]])
     """
-    X = check_matrix(X, "X", min_rows=2)
-    check_range(X, "X")
+    X = check_points(X, min_rows=2)
     if affine:
         solution = affine_sparse_code(
             X,

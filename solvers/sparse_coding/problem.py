@@ -176,6 +176,18 @@ def check_problem(
     return Y, D
 
 
+def check_points(X: ArrayLike, *, min_rows: int = 1) -> Array:
+    """Return the points `X` as `check_matrix` does, if they are in the range of `check_range`.
+
+    Raises
+    ------
+    ValueError
+    """
+    points = check_matrix(X, "X", min_rows=min_rows)
+    check_range(points, "X")
+    return points
+
+
 def check_range(X: Array, name: str) -> None:
     """Squares of the rows' norms, and products of them, must be numbers of normal precision."""
     largest = np.maximum(X.max(axis=1), -X.min(axis=1)).astype(np.float64)
