@@ -3,6 +3,7 @@
 A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
 """
 
+from .heads import HeadContext
 from .origin import Origin, fit_origin
 from .registry import (
     Problem,
@@ -29,6 +30,7 @@ from .report import Report, check, compare
 __all__ = [
     "Bound",
     "FixedPointLimit",
+    "HeadContext",
     "Identity",
     "Init",
     "Iterate",

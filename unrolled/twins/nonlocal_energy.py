@@ -21,10 +21,11 @@ from ..attention import Context
 from ..kernel_smoothing import Gaussian
 from ..nonlocal_energy import Neutreno
 from ..solved_operator import Solved
+from .heads import heads, solve_head
 from .kernel_smoothing.regression import build_gaussian
 from .parameters import head_value
 from .registry import Array, Twin, exact_twin, register
-from .relations import Bound, FixedPointLimit, Identity, Iterate, heads
+from .relations import Bound, FixedPointLimit, Identity, Iterate
 
 _PAPER = "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals"
 _LAM = 0.45
@@ -65,7 +66,7 @@ def _solve(
     base, lam = exact_twin(layer.base), head_value(layer.lam, head)
     u = v
     for _ in range(layer.n_iter):
-        smooth = base.solve(layer.base, q, k, u, head=head, context=context)
+        smooth = solve_head(base, layer.base, q, k, u, head=head, context=context)
         if layer.relaxed:
             u = (smooth + lam * context.first_values) / (1 + lam)
         else:
@@ -189,6 +190,7 @@ def _add(name: str, equation: str, relation: Any, **fields: Any) -> None:
             relation=relation,
             equation=equation,
             source=_PAPER,
+            by_rows=False,
             logit_range=_logit_range,
             passes=_passes,
             **({"layer": Neutreno, "build": _build(relaxed=False)} | fields),

@@ -12,9 +12,10 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
+from .heads import Tensors, heads
 from .parameters import head_value
 from .registry import Array, Twin, general_first, twins_of
-from .relations import Tensors, heads, layer_matrix
+from .relations import layer_matrix
 from .report import _as_tensor, _check_tokens, _coefficients, _n_heads, _reset
 
 # A grid over six decades finds the valley, the simplex method its bottom.

@@ -2,8 +2,8 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +15,9 @@ from .relations import Relation
 Array = np.ndarray
 Inputs = Literal["tokens", "features", "image"]
 Pairing = Literal["any", "self", "cross"]
+Evidence = Literal["solver", "certificate", "formula", "bound"]
 
-_MACHINERY = ("origin", "parameters", "registry", "relations", "report")
+_MACHINERY = ("heads", "origin", "parameters", "registry", "relations", "report")
 _EXACT = ("identity", "init", "iterate")
 _registered: dict[str, "Twin"] = {}
 
@@ -65,18 +66,29 @@ class Twin:
     solve : callable
         ``solve(layer, *arrays)`` gives the solver's output in float64 at the layer's present
         parameters; it alone translates the one into the other's arguments. For tokens it is called
-        for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)``.
+        for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)`` with a
+        `HeadContext`.
     inputs : {"tokens", "features", "image"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
         and `solve` one at a time.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
+    by_rows : bool
+        Whether a query's output depends on the keys that it sees alone, so that with masks the
+        solver is given these; otherwise it reads ``context.visible`` itself, or takes no masks.
+    evidence : {"solver", "certificate", "formula", "bound"}
+        What an agreement shows: an independent solver of the problem behind the layer reaches the
+        same; the layer's output is optimal by a certificate of that problem; the same formula,
+        written again; an inequality holds.
+    options : mapping of str to callable
+        Further ``build`` functions, by the name of what they change: settings other than the
+        default that change the mathematics, for which `solve` has the counterpart.
     covers : callable
         Which layers of the class the twin is about; all by default.
     context : callable, optional
         ``context(q, k, v)``, of arrays with heads, gives the `Context` of tensors that the layer
-        needs beside them; the solver gets it as arrays of one head.
+        needs beside them; the solver gets it as a `HeadContext`.
     apply : callable
         ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default, with
         ``context=`` where there is one.
@@ -104,6 +116,9 @@ class Twin:
     solve: Callable[..., Array]
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
+    by_rows: bool = True
+    evidence: Evidence = "formula"
+    options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
     covers: Callable[[Any], bool] = lambda layer: True
     context: Callable[[Array, Array, Array], Context] | None = None
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)

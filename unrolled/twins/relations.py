@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -13,12 +12,10 @@ from scipy.linalg import qr
 from torch import Tensor, nn
 
 from ..attention import Context
+from .heads import Array, Tensors, as_array, head_context, heads, map_fields, solve_head
 
 if TYPE_CHECKING:
     from .registry import Problem, Twin
-
-Array = np.ndarray
-Tensors = tuple[Tensor, ...]
 
 
 class Measurement(NamedTuple):
@@ -56,12 +53,12 @@ class TaskOutputs(NamedTuple):
     tokens: Array | None = None
 
 
-def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
-    """What the layer gives in its own dtype, as float64."""
+def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors, **masks: Any) -> Array:
+    """What the layer gives in its own dtype, as float64; `masks` as operators take them."""
     context = twin_context(twin, inputs)
     with torch.no_grad():
         given = {} if context is None else {"context": context}
-        return _array(twin.apply(layer, *inputs, **given))
+        return as_array(twin.apply(layer, *inputs, **given, **masks))
 
 
 def layer_matrix(twin: Twin, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
@@ -74,14 +71,31 @@ def identity_values(k: Tensor) -> Tensor:
     return torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
 
 
-def solver_output(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array:
-    """What the solver gives in float64 on the layer's own, possibly rounded, inputs."""
+def solver_output(
+    twin: Twin, layer: nn.Module, inputs: Tensors, *, visible: Array | None = None
+) -> Array:
+    """What the solver gives in float64 on the layer's own, possibly rounded, inputs.
+
+    For tokens, `visible` of a shape that broadcasts to (heads, n_queries, n_keys) says which keys
+    each query sees; all by default.
+    """
     if twin.inputs != "tokens":
-        return twin.solve(layer, *(_array(x) for x in inputs))
+        return twin.solve(layer, *(as_array(x) for x in inputs))
     context = twin_context(twin, inputs)
+    counts = inputs[0].shape[-2], inputs[1].shape[-2]
+    if visible is not None:
+        visible = np.broadcast_to(visible, (len(inputs[0]), *counts))
     return np.stack(
         [
-            twin.solve(layer, *arrays, head=head, context=_of_head(context, head))
+            solve_head(
+                twin,
+                layer,
+                *arrays,
+                head=head,
+                context=head_context(
+                    context, head, *counts, None if visible is None else visible[head]
+                ),
+            )
             for head, arrays in heads(inputs)
         ]
     )
@@ -91,33 +105,8 @@ def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
     """What the layer needs beside its inputs, in their dtype."""
     if twin.context is None:
         return None
-    context = twin.context(*(_array(x) for x in inputs))
-    return map_fields(context, lambda name, x: x.to(inputs[0].dtype))
-
-
-def _of_head(context: Context | None, head: int) -> Any:
-    """The context as float64 arrays of one head."""
-    if context is None:
-        return None
-    shared = ("positions", "first_tokens")
-    return map_fields(context, lambda name, x: _array(x if name in shared else x[head]))
-
-
-def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> Any:
-    """The context with ``function(name, tensor)`` in place of every tensor in it."""
-
-    def mapped(name: str, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(mapped(name, x) for x in value)
-        return function(name, value) if isinstance(value, Tensor) else value
-
-    return Context(**{name: mapped(name, value) for name, value in context._asdict().items()})
-
-
-def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """Index and float64 arrays of each head of tensors of shape (heads, tokens, width)."""
-    for head, tensors in enumerate(zip(*inputs, strict=True)):
-        yield head, tuple(_array(x) for x in tensors)
+    context = twin.context(*(as_array(x) for x in inputs))
+    return Context(**map_fields(context, lambda name, x: x.to(inputs[0].dtype)))
 
 
 def compare_outputs(
@@ -261,13 +250,13 @@ class Limit:
     def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
         few, tokens = self._few(inputs)
         problems = _problems(twin, layer, few)
-        values = _array(few[2])
+        values = as_array(few[2])
         solved = np.stack([problem.coef @ v for problem, v in zip(problems, values, strict=True)])
         converged = layer_output(twin, _with_n_iter(layer, self.n_iter), few)
         return TaskOutputs(solved, converged, tokens)
 
     def _few(self, inputs: Tensors) -> tuple[Tensors, Array]:
-        tokens = np.sort(qr(_array(inputs[1][0]).T, mode="r", pivoting=True)[1][: self.n_tokens])
+        tokens = np.sort(qr(as_array(inputs[1][0]).T, mode="r", pivoting=True)[1][: self.n_tokens])
         return tuple(x[:, tokens] for x in inputs), tokens
 
 
@@ -323,7 +312,7 @@ def _tolerance(
     dtype = inputs[0].dtype
     if dtype == torch.float64:
         return tolerance
-    logits = max(1.0, float(twin.logit_range(layer, *(_array(x) for x in inputs))))
+    logits = max(1.0, float(twin.logit_range(layer, *(as_array(x) for x in inputs))))
     return 32 * torch.finfo(dtype).eps * steps * logits
 
 
@@ -335,7 +324,3 @@ def worst(measurements: list[Measurement]) -> Measurement:
         return ratio if ratio == ratio else float("inf")
 
     return max(measurements, key=excess)
-
-
-def _array(x: Tensor) -> Array:
-    return x.detach().cpu().double().numpy()

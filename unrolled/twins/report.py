@@ -13,16 +13,14 @@ from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
+from .heads import Tensors, heads, map_fields
 from .registry import Array, Problem, Twin, exact_twin
 from .relations import (
     Measurement,
-    Tensors,
     compare_outputs,
-    heads,
     identity_values,
     layer_matrix,
     layer_output,
-    map_fields,
     solver_output,
     worst,
 )
@@ -132,7 +130,7 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
     if context is not None:
-        filled = map_fields(context, lambda name, x: x.detach().cpu().to(data.dtype))
+        filled = Context(**map_fields(context, lambda name, x: x.detach().cpu().to(data.dtype)))
         if isinstance(layer, Attention):
             filled = layer.fill(filled, data, inputs[-1])
         twin = replace(twin, context=lambda *tokens: filled)
@@ -378,7 +376,7 @@ def _layer_coefficients(
     layer: Operator | Attention, tokens: Array, context: Context | None
 ) -> Array:
     data = torch.from_numpy(tokens)[None]
-    given = None if context is None else map_fields(context, lambda name, x: x.double())
+    given = None if context is None else Context(**map_fields(context, lambda name, x: x.double()))
     with torch.no_grad():
         if isinstance(layer, Attention):
             return layer(data, data, data, context=given)[1][0].numpy()

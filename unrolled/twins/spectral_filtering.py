@@ -16,9 +16,10 @@ from ...solvers import (
 )
 from ..kernel_smoothing import Gaussian
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
+from .heads import heads, solve_head
 from .kernel_smoothing.regression import build_gaussian, local_bandwidth
 from .registry import Array, Twin, exact_twin, register
-from .relations import Bound, Identity, Init, Relation, heads
+from .relations import Bound, Identity, Init, Relation
 
 _SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
 _N_HEADS = 3
@@ -47,42 +48,15 @@ def _omega(layer: AttnScale, head: int) -> float:
 def _solve_base(
     layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    return exact_twin(layer.base).solve(layer.base, q, k, v, head=head, context=context)
+    return solve_head(exact_twin(layer.base), layer.base, q, k, v, head=head, context=context)
 
 
 def _solve(
     layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     smoothed = _solve_base(layer, q, k, v, head, context)
-    return high_pass_values(smoothed, v, _omega(layer, head))
-
-
-def _solve_causal(
-    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    """Each query smooths its own prefix; no weight on hidden keys is taken off again."""
-    prefixes = [slice(0, i + 1) for i in range(len(q))]
-    rows = [_solve_base(layer, q[i : i + 1], k[p], v[p], head) for i, p in enumerate(prefixes)]
-    visible = np.tri(len(q), len(k), dtype=bool)
-    return high_pass_values(np.concatenate(rows), v, _omega(layer, head), visible=visible)
-
-
-def _kept(n_keys: int) -> Array:
-    """Three in four keys, as if the others were padding."""
-    return np.arange(n_keys) % 4 != 3
-
-
-def _solve_padded(
-    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    kept = _kept(len(k))
-    smoothed = _solve_base(layer, q, k[kept], v[kept], head)
-    return high_pass_values(smoothed, v, _omega(layer, head), visible=kept)
-
-
-def _apply_padded(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    kept: Tensor = layer(q, k, v, mask=torch.from_numpy(_kept(k.shape[-2]))[None])
-    return kept
+    visible = None if context is None else context.visible
+    return high_pass_values(smoothed, v, _omega(layer, head), visible=visible)
 
 
 def _logit_range(layer: AttnScale, q: Array, k: Array, v: Array) -> float:
@@ -190,6 +164,7 @@ def _attn_scale(name: str, relation: Relation, equation: str, solve: Any, **rest
         source=_SOURCE,
         layer=AttnScale,
         solve=solve,
+        by_rows=False,
         logit_range=_logit_range,
         passes=_passes,
         **{"build": _build} | rest,
@@ -222,16 +197,6 @@ register(
         covers=_is_initial,
     )
 )
-register(
-    _attn_scale(
-        "attn-scale-causal",
-        Identity(),
-        "FF-1c",
-        _solve_causal,
-        apply=lambda layer, q, k, v: layer(q, k, v, is_causal=True),
-    )
-)
-register(_attn_scale("attn-scale-padded", Identity(), "FF-1c", _solve_padded, apply=_apply_padded))
 register(_attn_scale("attn-scale-gain", Bound(), "AO-6", _solve, bound=_gain_bound))
 register(
     _of_features(

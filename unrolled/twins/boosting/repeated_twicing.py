@@ -6,6 +6,7 @@ import torch
 
 from ....solvers import l2_boosting
 from ...boosting import Twicing
+from ..heads import solve_head
 from ..kernel_smoothing.regression import build_gaussian
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Identity
@@ -25,7 +26,7 @@ def _solve(
     smoother, steps = _innermost(layer)
     base = exact_twin(smoother)
     return l2_boosting(
-        lambda values: base.solve(smoother, q, k, values, head=head, context=context),
+        lambda values: solve_head(base, smoother, q, k, values, head=head, context=context),
         v,
         n_iter=steps,
     )
@@ -46,6 +47,7 @@ register(
         layer=Twicing,
         build=lambda q, k, v: Twicing(Twicing(build_gaussian(q, k, v).to(torch.float64))),
         solve=_solve,
+        by_rows=False,
         covers=lambda layer: isinstance(layer.base, Twicing),
         logit_range=_logit_range,
         passes=lambda layer: _innermost(layer)[1],

@@ -4,6 +4,7 @@ from typing import Any
 
 from ....solvers import twicing
 from ...boosting import Twicing
+from ..heads import solve_head
 from ..kernel_smoothing.regression import build_gaussian
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Identity
@@ -14,7 +15,7 @@ def _solve(
 ) -> Array:
     base = exact_twin(layer.base)
     return twicing(
-        lambda values: base.solve(layer.base, q, k, values, head=head, context=context), v
+        lambda values: solve_head(base, layer.base, q, k, values, head=head, context=context), v
     )
 
 
@@ -32,6 +33,7 @@ register(
         layer=Twicing,
         build=lambda q, k, v: Twicing(build_gaussian(q, k, v)),
         solve=_solve,
+        by_rows=False,
         logit_range=_logit_range,
         passes=lambda layer: 2 * exact_twin(layer.base).passes(layer.base),
     )

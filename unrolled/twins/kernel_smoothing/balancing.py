@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ....solvers import sinkhorn
 from ...kernel_smoothing import Gaussian, Sinkhorn
+from ..heads import heads, solve_head
 from ..registry import Array, Twin, exact_twin, register
-from ..relations import Bound, FixedPointLimit, Iterate, Relation, heads
+from ..relations import Bound, FixedPointLimit, Iterate, Relation
 
 _TOL = 1e-12
 
@@ -23,7 +24,7 @@ def _build(q: Array, k: Array, v: Array) -> Sinkhorn:
 
 def _base_matrix(layer: Sinkhorn, q: Array, k: Array, head: int, context: Any = None) -> Array:
     base = exact_twin(layer.base)
-    return base.solve(layer.base, q, k, np.eye(len(k)), head=head, context=context)
+    return solve_head(base, layer.base, q, k, np.eye(len(k)), head=head, context=context)
 
 
 def _solve_iterates(
@@ -82,6 +83,7 @@ for name, relation, solve in relations:
             layer=Sinkhorn,
             build=_build,
             solve=solve,
+            by_rows=False,
             bound=_column_sums,
             logit_range=_logit_range,
             # A potential of rows, and one of columns.

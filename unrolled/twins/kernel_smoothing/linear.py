@@ -7,8 +7,9 @@ from torch import Tensor
 
 from ....solvers import least_squares_self_expression
 from ...kernel_smoothing import Linear
+from ..heads import heads
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, heads, layer_matrix
+from ..relations import Bound, Identity, layer_matrix
 
 _FAR = 1e13  # times s_1^2: the limit up to 1e-13
 

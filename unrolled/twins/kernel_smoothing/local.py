@@ -7,6 +7,7 @@ import torch
 
 from ....solvers import bilateral_matrix, nadaraya_watson
 from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
+from ..heads import places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -29,8 +30,9 @@ def _geometry(layer: Any, context: Any) -> tuple[int, int]:
     return layer.grid.width or 1, layer.grid.n_class_tokens
 
 
-def _places(n_tokens: int, width: int) -> Array:
-    return np.stack(np.divmod(np.arange(n_tokens), width), axis=1)
+def _on_grid(places: Array, width: int, n_class: int) -> Array:
+    """Row and column of tokens; class tokens stand nowhere."""
+    return np.stack(np.divmod(places - n_class, width), axis=1)
 
 
 def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float) -> Array:
@@ -47,13 +49,14 @@ def _solve_fixed(
     layer: Local | CrissCross, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     width, n_class = _geometry(layer, context)
-    places = _places(len(q) - n_class, width)
-    offsets = np.abs(places[:, None] - places[None])
+    places = places_of(q, k, context)
+    rows, columns = (_on_grid(x, width, n_class) for x in places)
+    offsets = np.abs(rows[:, None] - columns[None])
     if isinstance(layer, Local):
         near = offsets.max(axis=2) <= layer.radius
     else:
         near = offsets.min(axis=2) == 0
-    near = np.pad(near, (n_class, 0), constant_values=True)
+    near |= np.logical_or.outer(*(x < n_class for x in places))
     return _regress([np.flatnonzero(row) for row in near], q, k, v, scale_of(layer, q))
 
 
@@ -75,7 +78,8 @@ def _solve_spatial(
 ) -> Array:
     """The bilateral filter of infinite range width on the whole grid, then on its tokens alone."""
     width, n_class = _geometry(layer, context)
-    n_tokens = len(q) - n_class
+    query_places, key_places = places_of(q, k, context)
+    n_tokens = 1 + max(query_places.max(), key_places.max()) - n_class
     n_rows = -(-n_tokens // width)
     A = bilateral_matrix(
         np.zeros((n_rows, width)),
@@ -84,6 +88,7 @@ def _solve_spatial(
         sigma_spatial=head_value(layer.bandwidth, head),
     )[:n_tokens, :n_tokens]
     A = np.pad(A / A.diagonal()[:, None], (n_class, 0), constant_values=1.0)
+    A = A[np.ix_(query_places, key_places)]
     return A @ v / A.sum(axis=1, keepdims=True)
 
 
@@ -93,7 +98,7 @@ def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
 
 def _spatial_range(layer: SpatialGaussian, q: Array, k: Array, v: Array) -> float:
     width, _ = _geometry(layer, None)
-    squares = ((_places(q.shape[-2], width)[-1] + width) ** 2).sum()
+    squares = ((_on_grid(np.array([q.shape[-2] - 1]), width, 0) + width) ** 2).sum()
     return float(squares) / (2 * head_value(layer.bandwidth, 0) ** 2)
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ....solvers import high_frequency_gain_bound, nadaraya_watson, split_frequencies
 from ...kernel_smoothing import Logistic
+from ..heads import heads
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, heads
+from ..relations import Bound, Identity
 from .lifted_points import lift
 
 

@@ -8,6 +8,7 @@ import torch
 from ....solvers import nadaraya_watson
 from ...attention import Context
 from ...kernel_smoothing import ALiBi, Tupe
+from ..heads import places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -46,15 +47,15 @@ def _solve_alibi(
     layer: ALiBi, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     # Index i as i ones and then zeros: the squared distance of two of these is |i - j|.
-    n = max(len(q), len(k))
-    ones = np.tril(np.ones((n, n)), -1)
+    query_places, key_places = places_of(q, k, context)
+    ones = np.tri(1 + max(query_places.max(), key_places.max()), k=-1)
     slope = layer.slopes[head] * head_value(layer.relative_slope, head)
     squares = (k**2).sum(axis=1)
     keys = np.c_[k / len(k.T) ** 0.25, np.sqrt((squares.max() - squares) / len(k.T) ** 0.5)]
     queries = np.c_[q / len(q.T) ** 0.25, np.zeros(len(q))]
     index = np.sqrt(2 * slope) * ones
     return nadaraya_watson(
-        np.c_[queries, index[: len(q)]], np.c_[keys, index[: len(k)]], v, bandwidth=1.0
+        np.c_[queries, index[query_places]], np.c_[keys, index[key_places]], v, bandwidth=1.0
     )
 
 
@@ -80,7 +81,10 @@ def _solve_tupe(
 ) -> Array:
     query_weights, key_weights = np.split(layer.position_weight.detach().double().numpy(), 2)
     own = slice(head * q.shape[1], (head + 1) * q.shape[1])
-    p_q, p_k = (context.positions @ w[own].T for w in (query_weights, key_weights))
+    p_q, p_k = (
+        context.positions[places] @ w[own].T
+        for places, w in zip(places_of(q, k, context), (query_weights, key_weights), strict=True)
+    )
     return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], v)
 
 

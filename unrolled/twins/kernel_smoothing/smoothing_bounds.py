@@ -13,8 +13,9 @@ from ....solvers import (
     split_frequencies,
 )
 from ...kernel_smoothing import Softmax
+from ..heads import heads
 from ..registry import Array, Twin, register
-from ..relations import Bound, heads
+from ..relations import Bound
 from .lifted_points import dot_product_range, lift, scale_of
 from .regression import softmax_logit_range, solve_softmax
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ....solvers import random_walk_limit, random_walk_rate, smoothness, smoothness_gradient
 from ...kernel_smoothing import Symmetric
+from ..heads import heads
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, heads
+from ..relations import Bound, Identity
 from .lifted_points import dot_product_range, scale_of
 from .regression import local_bandwidth
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from ....solvers import random_walk_limit, random_walk_values
 from ...kernel_smoothing import Softmax
+from ..heads import Tensors
 from ..registry import Array, Twin, register
-from ..relations import FixedPointLimit, Iterate, TaskOutputs, Tensors
+from ..relations import FixedPointLimit, Iterate, TaskOutputs
 from .regression import softmax_logit_range
 from .smoothing_bounds import attention_matrix, build_mixing
 

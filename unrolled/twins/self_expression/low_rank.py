@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ....solvers import low_rank_self_expression
 from ...self_expression import LowRank
+from ..heads import heads
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, heads, identity_values
+from ..relations import Bound, Identity, identity_values
 
 
 def build_low_rank(q: Array, k: Array, v: Array) -> LowRank:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ....solvers import least_squares_self_expression
 from ...self_expression import Ridge
+from ..heads import heads
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, heads, identity_values
+from ..relations import Bound, Identity, identity_values
 
 
 def build_ridge(
