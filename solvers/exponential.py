@@ -104,20 +104,41 @@ def _exp2_32(x: Any) -> Any:
 
 
 @inlined
-def _exp2_to_zero_32(x: Any) -> Any:
-    return _exp2_32(max(x, _VANISHED_32))
-
-
-@inlined
-def _exp2_to_zero_64(x: Any) -> Any:
-    return _exp2_64(max(x, _VANISHED_64))
-
-
-@inlined
 def _exp2_64(x: Any) -> Any:
     shifted = x + _MAGIC_64
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return _horner_64(_TWO_64, x - (shifted - _MAGIC_64)) * power
+
+
+@inlined
+def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
+    c, magic, vanished = terms
+    clipped = max(x, vanished)
+    shifted = clipped + magic
+    power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
+    return _horner_32(c, clipped - (shifted - magic)) * power
+
+
+@inlined
+def _exp2_to_zero_64(x: Any, terms: Any) -> Any:
+    c, magic, vanished = terms
+    clipped = max(x, vanished)
+    shifted = clipped + magic
+    power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
+    r = clipped - (shifted - magic)
+    s = r * r
+    odd = c[1] + s * (c[3] + s * (c[5] + s * (c[7] + s * (c[9] + s * c[11]))))
+    even = c[0] + s * (c[2] + s * (c[4] + s * (c[6] + s * (c[8] + s * c[10]))))
+    return (even + r * odd) * power
+
+
+_EXP2_TERMS_32 = _TWO_32, _MAGIC_32, _VANISHED_32
+_EXP2_TERMS_64 = _TWO_64, _MAGIC_64, _VANISHED_64
+
+
+def exp2_terms(real: Any) -> tuple[Any, ...]:
+    """Constants of `exp2_to_zero`, for a kernel to take as an argument."""
+    return _EXP2_TERMS_32 if np.dtype(real) == np.float32 else _EXP2_TERMS_64
 
 
 def exp(x: Any) -> Any:
@@ -147,18 +168,24 @@ def _exp2(x):  # type: ignore[no-untyped-def]  # numba compares this signature w
     return {types.float32: lambda x: _exp2_32(x), types.float64: lambda x: _exp2_64(x)}.get(x)
 
 
-def exp2_to_zero(x: Any) -> Any:
+def exp2_to_zero(x: Any, terms: Any = None) -> Any:
     """``2^x`` for x <= 126 in float32 or x <= 1022 in float64, inside a numba kernel only.
 
     Right to two units in the last place; 0 for x < -126.5 in float32 or x < -1022.5 in float64,
-    where 2^x is below the smallest normal number.
+    where 2^x is below the smallest normal number. A kernel that takes `terms` as an argument, from
+    `exp2_terms`, keeps them in registers; constants compilers load anew for each vector of AVX2.
     """
     raise NotImplementedError("exp2_to_zero: runs inside numba kernels only")
 
 
 @overload(exp2_to_zero)
-def _exp2_to_zero(x):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
+def _exp2_to_zero(x, terms=None):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
+    if isinstance(terms, types.BaseTuple):
+        return {
+            types.float32: lambda x, terms=None: _exp2_to_zero_32(x, terms),
+            types.float64: lambda x, terms=None: _exp2_to_zero_64(x, terms),
+        }.get(x)
     return {
-        types.float32: lambda x: _exp2_to_zero_32(x),
-        types.float64: lambda x: _exp2_to_zero_64(x),
+        types.float32: lambda x, terms=None: _exp2_to_zero_32(x, _EXP2_TERMS_32),
+        types.float64: lambda x, terms=None: _exp2_to_zero_64(x, _EXP2_TERMS_64),
     }.get(x)

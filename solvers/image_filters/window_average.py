@@ -8,7 +8,8 @@
 A shift j - i serves both of its pixels, as ``w_ij = w_ji``. Patches are compared by filtering the
 squared differences along rows and then along columns, with direct sums: their terms are not
 negative, so that no digit is lost, as it would be in running sums and integral images. The sums of
-small uniform patches are plain ones, taken at once and turned into weights in the same pass.
+small uniform patches are plain ones: along columns of pairs of rows, which are kept for the next
+rows, and along rows at once, turned into weights in the same pass.
 """
 
 import math
@@ -21,10 +22,11 @@ from numba import njit
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
-from ..exponential import exp2_to_zero
+from ..exponential import exp2_terms, exp2_to_zero
 from ..solution import Array
 
 _BLOCK_ROWS = 32
+_LINE_BYTES = 64  # of the cache
 _MOST_AT_ONCE = 7  # LLVM compares at most 8 pairs of arrays for overlap before it vectorises
 
 jit = njit(nogil=True, cache=True, fastmath={"contract"})
@@ -105,13 +107,27 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     channels, (_, width) = len(padded), average.shape
     totals = np.ones((channels + 1, stop - start, width))
     totals[:-1] = padded[:, start + border : stop + border, border : border + width]
-    sums = np.zeros((2, channels + 1, _BLOCK_ROWS, width), dtype=real)
-    rows = np.zeros((size + 3, padded.shape[2]), dtype=real)
+    sums = _aligned((2, channels + 1, _BLOCK_ROWS, width), real)
+    rows = _aligned((size + 4, padded.shape[2]), real)
     pairs, (slope, rise) = _pairs(taps), _line(average)
+    terms = exp2_terms(real)
     slope /= real.type(1 if len(pairs) else size * size)
-    _add_shifts(padded, pairs, average.position, slope, rise, start, totals, sums, rows)
+    _add_shifts(padded, pairs, average.position, slope, rise, start, totals, sums, rows, terms)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)
+
+
+def _aligned(shape: tuple[int, ...], real: Any) -> Array:
+    """Zeros in rows that begin with a line of the cache.
+
+    Rows are lengthened to an odd number of lines, so that few of them compete for the same places.
+    """
+    per_line = _LINE_BYTES // real.itemsize
+    longer = (*shape[:-1], per_line * (-(-shape[-1] // per_line) | 1))
+    size = math.prod(longer)
+    zeros = np.zeros(size + per_line, dtype=real)
+    start = -zeros.ctypes.data % _LINE_BYTES // real.itemsize
+    return zeros[start : start + size].reshape(longer)
 
 
 def _line(average: WindowAverage) -> tuple[Any, Any]:
@@ -151,12 +167,15 @@ def _add_shifts(
     totals: Any,
     sums: Any,
     rows: Any,
+    terms: Any,
 ) -> None:
     """Add the weighted pixels (and, last, the weights) of the band from row `start` on.
 
-    `sums` are those of the rows of a block, and of the rows that lie a shift below them.
+    `sums` are those of the rows of a block, and of the rows that lie a shift below them. `rows` are
+    the squares of a patch (or their pairs), the sums along columns, the weights, the last squares
+    (or the distances), and zeros.
     """
-    size, reach = rows.shape[0] - 3, position.shape[1] // 2
+    size, reach = rows.shape[0] - 4, position.shape[1] // 2
     border, block = (size - 1) // 2, sums.shape[2]
     height, stop = padded.shape[1] - size + 1, start + totals.shape[1]
     above = max(0, start - position.shape[0] + 1)
@@ -172,16 +191,17 @@ def _add_shifts(
                 for i in range(max(first, start - down), min(first + block, stop, height - down)):
                     if stop - down <= i < start:  # both pixels belong to other bands
                         continue
-                    _square_rows(padded, i, down, right, i != last + 1, rows)
-                    n = rows.shape[1] - abs(right) - size + 1
+                    n = padded.shape[2] - abs(right) - size + 1
                     weights = rows[size + 1, :n]
                     if pairs.size == 0:
-                        _weigh_sums(rows, level + rise, slope, level, weights)
+                        _square_rows(padded, i, down, right, i != last + 1, True, rows)
+                        _weigh_sums(rows, i, level + rise, slope, level, terms, weights)
                     else:
+                        _square_rows(padded, i, down, right, i != last + 1, False, rows)
                         # Apart from the weights: in place, they would not be vectorised.
                         distances = rows[size + 2, :n]
                         _filter(rows, pairs, i, distances)
-                        _decay(distances, level + rise, slope, level, weights)
+                        _decay(distances, level + rise, slope, level, terms, weights)
                     if i >= start:
                         _give(weights, padded, border, i + down, there, sums[0], i - first, here)
                     if i + down < stop:
@@ -192,66 +212,70 @@ def _add_shifts(
 
 
 @inlined
-def _square_rows(padded: Any, i: int, down: int, right: int, afresh: bool, rows: Any) -> None:
-    """Squared differences in the rows of the patches of row i.
+def _square_rows(
+    padded: Any, i: int, down: int, right: int, afresh: bool, paired: bool, rows: Any
+) -> None:
+    """Squared differences in the rows of the patches of row i, or the sums of two rows of them.
 
     They stay in `rows` for the next i, unless it begins `afresh`.
     """
-    size = rows.shape[0] - 3
+    size = rows.shape[0] - 4
     here, there = max(0, -right), max(0, right)
-    width = rows.shape[1] - abs(right)
+    width = padded.shape[2] - abs(right)
     for k in range(i if afresh else i + size - 1, i + size):
+        out, last = rows[k % size, :width], rows[size + 2, :width]
         for channel in range(padded.shape[0]):
             a = padded[channel, k, here : here + width]
             b = padded[channel, k + down, there : there + width]
-            _square(a, b, rows[k % size, :width], channel == 0)
+            if paired and channel == padded.shape[0] - 1:
+                _square_and_pair(a, b, out, channel == 0, last)
+            else:
+                _square(a, b, out, channel == 0)
 
 
 @inlined
-def _weigh_sums(rows: Any, rise: Any, slope: Any, level: Any, out: Any) -> None:
-    """Weights from the squares summed along columns, then along rows."""
-    size, n = rows.shape[0] - 3, out.size
-    sums, width = rows[size, : n + size - 1], n + size - 1
+def _weigh_sums(rows: Any, i: int, rise: Any, slope: Any, level: Any, terms: Any, out: Any) -> None:
+    """Weights from the pairs of squares summed along columns, then along rows."""
+    size, n = rows.shape[0] - 4, out.size
+    width = n + size - 1
+    sums, last = rows[size, :width], rows[size + 2 if size % 2 else size + 3, :width]
     if size == 1:
-        _decay(rows[0, :n], rise, slope, level, out)
+        _decay(last, rise, slope, level, terms, out)
     elif size <= 5:
-        _add_five(
-            *(rows[0, :width], rows[1, :width], _row(rows, 2)[:width]),
-            *(_row(rows, 3)[:width], _row(rows, 4)[:width], sums),
-        )
+        _add_three(_pair(rows, i, 1)[:width], _pair(rows, i, 3)[:width], last, sums)
         _decay_five(
             *(sums[:n], sums[1 : n + 1], _from(rows, 2, n), _from(rows, 3, n), _from(rows, 4, n)),
-            *(rise, slope, level, out),
+            *(rise, slope, level, terms, out),
         )
     else:
-        _add_seven(
-            *(rows[0, :width], rows[1, :width], rows[2, :width], rows[3, :width]),
-            *(rows[4, :width], rows[5, :width], _row(rows, 6)[:width], sums),
+        _add_four(
+            *(_pair(rows, i, 1)[:width], _pair(rows, i, 3)[:width]),
+            *(_pair(rows, i, 5)[:width], last, sums),
         )
         _decay_seven(
-            *(sums[:n], sums[1 : n + 1], sums[2 : n + 2], sums[3 : n + 3]),
-            *(sums[4 : n + 4], sums[5 : n + 5], _from(rows, 6, n), rise, slope, level, out),
+            *(sums[:n], sums[1 : n + 1], sums[2 : n + 2], sums[3 : n + 3], sums[4 : n + 4]),
+            *(sums[5 : n + 5], _from(rows, 6, n), rise, slope, level, terms, out),
         )
 
 
 @inlined
-def _row(rows: Any, k: int) -> Any:
-    """A row of squares; zeros beyond the patch."""
-    size = rows.shape[0] - 3
-    return rows[k if k < size else size + 2]
+def _pair(rows: Any, i: int, k: int) -> Any:
+    """Squares of the k-th row of the patches plus those of the row above; zeros beyond."""
+    size = rows.shape[0] - 4
+    return rows[(i + k) % size if k < size else size + 3]
 
 
 @inlined
 def _from(rows: Any, k: int, n: int) -> Any:
     """The sums along columns from the k-th on; zeros beyond the patch."""
-    size = rows.shape[0] - 3
-    return rows[size, k : k + n] if k < size else rows[size + 2, :n]
+    size = rows.shape[0] - 4
+    return rows[size, k : k + n] if k < size else rows[size + 3, :n]
 
 
 @inlined
 def _filter(rows: Any, pairs: Any, i: int, out: Any) -> None:
     """Squares filtered along columns, then along rows."""
-    size, n = rows.shape[0] - 3, out.size
+    size, n = rows.shape[0] - 4, out.size
     low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
     along = rows[size, : n + size - 1]
     width = along.size
@@ -294,24 +318,41 @@ def _square(a: Any, b: Any, out: Any, first: bool) -> None:
 
 
 @inlined
-def _add_five(a: Any, b: Any, c: Any, d: Any, e: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
+def _square_and_pair(a: Any, b: Any, out: Any, first: bool, last: Any) -> None:
+    """The same, plus the last squares; these become the last."""
+    if first:
+        for x in range(out.size):
+            difference = a[x] - b[x]
+            square = difference * difference
+            out[x] = last[x] + square
+            last[x] = square
+    else:
+        for x in range(out.size):
+            difference = a[x] - b[x]
+            square = out[x] + difference * difference
+            out[x] = last[x] + square
+            last[x] = square
 
 
 @inlined
-def _add_seven(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, out: Any) -> None:
+def _add_three(a: Any, b: Any, c: Any, out: Any) -> None:
     for x in range(out.size):
-        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
+        out[x] = a[x] + b[x] + c[x]
+
+
+@inlined
+def _add_four(a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
+    for x in range(out.size):
+        out[x] = (a[x] + b[x]) + (c[x] + d[x])
 
 
 @inlined
 def _decay_five(
-    a: Any, b: Any, c: Any, d: Any, e: Any, rise: Any, slope: Any, level: Any, out: Any
+    a: Any, b: Any, c: Any, d: Any, e: Any, rise: Any, slope: Any, level: Any, terms: Any, out: Any
 ) -> None:
     for x in range(out.size):
         total = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
-        out[x] = exp2_to_zero(min(rise - slope * total, level))
+        out[x] = exp2_to_zero(min(rise - slope * total, level), terms)
 
 
 @inlined
@@ -326,11 +367,12 @@ def _decay_seven(
     rise: Any,
     slope: Any,
     level: Any,
+    terms: Any,
     out: Any,
 ) -> None:
     for x in range(out.size):
         total = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
-        out[x] = exp2_to_zero(min(rise - slope * total, level))
+        out[x] = exp2_to_zero(min(rise - slope * total, level), terms)
 
 
 @inlined
@@ -346,9 +388,9 @@ def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
 
 
 @inlined
-def _decay(distances: Any, rise: Any, slope: Any, level: Any, out: Any) -> None:
+def _decay(distances: Any, rise: Any, slope: Any, level: Any, terms: Any, out: Any) -> None:
     for x in range(out.size):
-        out[x] = exp2_to_zero(min(rise - slope * distances[x], level))
+        out[x] = exp2_to_zero(min(rise - slope * distances[x], level), terms)
 
 
 @inlined
@@ -384,6 +426,6 @@ def _flush(sums: Any, totals: Any, first: int) -> None:
     """Add the sums to the rows of the totals from the first on, where there are such."""
     for channel in range(sums.shape[0]):
         for y in range(max(0, -first), min(sums.shape[1], totals.shape[1] - first)):
-            for x in range(sums.shape[2]):
+            for x in range(totals.shape[2]):
                 totals[channel, first + y, x] += sums[channel, y, x]
                 sums[channel, y, x] = 0

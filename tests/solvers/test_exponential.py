@@ -3,7 +3,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from twinsolve.solvers.exponential import exp, exp2, exp2_to_zero
+from twinsolve.solvers.exponential import exp, exp2, exp2_terms, exp2_to_zero
 
 
 @njit
@@ -22,6 +22,12 @@ def powers_of_two(x, out):
 def powers_of_two_to_zero(x, out):
     for i in range(x.size):
         out[i] = exp2_to_zero(x[i])
+
+
+@njit
+def powers_of_two_by_terms(x, terms, out):
+    for i in range(x.size):
+        out[i] = exp2_to_zero(x[i], terms)
 
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
@@ -77,6 +83,15 @@ def test_powers_of_two_vanish_below_the_stated_argument(real, least):
     found = np.empty_like(x)
     powers_of_two_to_zero(x, found)
     assert_array_equal(found, [0, 0, 0, 0, np.finfo(real).tiny])
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_terms_change_no_power_of_two(real):
+    x = np.linspace(-1100, 1, 10_000).astype(real)
+    found, expected = np.empty_like(x), np.empty_like(x)
+    powers_of_two_by_terms(x, exp2_terms(real), found)
+    powers_of_two_to_zero(x, expected)
+    assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("exponential", [exp, exp2, exp2_to_zero])
