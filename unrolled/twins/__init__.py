@@ -3,6 +3,7 @@
 A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
 """
 
+from .cases import Case, cases_of
 from .heads import HeadContext
 from .origin import Origin, fit_origin
 from .registry import (
@@ -29,6 +30,7 @@ from .report import Report, check, compare
 
 __all__ = [
     "Bound",
+    "Case",
     "FixedPointLimit",
     "HeadContext",
     "Identity",
@@ -42,6 +44,7 @@ __all__ = [
     "Relation",
     "Report",
     "Twin",
+    "cases_of",
     "catalogue",
     "check",
     "compare",

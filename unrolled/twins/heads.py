@@ -33,6 +33,8 @@ class HeadContext:
     visible : ndarray of bool, of shape (n_queries, n_keys), optional
         The keys that each query sees; None is all. Only solvers of twins that are not `by_rows` see
         it: others are given the visible keys alone.
+    bias : ndarray of shape (n_queries, n_keys), optional
+        Added to the logits, by `solve_head` for twins that are `by_rows`.
     positions, grid, n_class_tokens, projected_positions, values, first_values, previous_values, \
 first_tokens, history
         As in `Context`. Positions are those of all tokens, by place; the rest are of the queries
@@ -42,6 +44,7 @@ first_tokens, history
     query_places: Array
     key_places: Array
     visible: Array | None = None
+    bias: Array | None = None
     positions: Array | None = None
     grid: tuple[int, int] | None = None
     n_class_tokens: int = 0
@@ -65,12 +68,18 @@ first_tokens, history
             query_places=self.query_places[queries],
             key_places=self.key_places[keys],
             visible=None,
+            bias=None if self.bias is None else self.bias[np.ix_(queries, keys)],
             **changes,
         )
 
 
 def head_context(
-    context: Context | None, head: int, n_queries: int, n_keys: int, visible: Array | None = None
+    context: Context | None,
+    head: int,
+    n_queries: int,
+    n_keys: int,
+    visible: Array | None = None,
+    bias: Array | None = None,
 ) -> HeadContext:
     """The context of one head; parts of a single head, or of none, serve all."""
     found: dict[str, Any] = {}
@@ -79,7 +88,7 @@ def head_context(
             context, lambda name, x: as_array(x if name in _SHARED else _of_head(x, head))
         )
     places = np.arange(n_keys)
-    return HeadContext(places[max(n_keys - n_queries, 0) :], places, visible, **found)
+    return HeadContext(places[max(n_keys - n_queries, 0) :], places, visible, bias, **found)
 
 
 def _of_head(x: Tensor, head: int) -> Tensor:
@@ -112,23 +121,28 @@ def solve_head(
     *,
     head: int,
     context: HeadContext | None,
+    rows: Array | None = None,
 ) -> Array:
     """The solver's output for one head, each query solved on the keys that it sees.
 
     Queries that see the same keys are solved together. Where queries are keys (`Twin.pairing` is
     "self"), the problem is that of all visible points, of which a query must be one. A query that
-    sees no key gives zeros.
+    sees no key gives zeros, and so do those not among `rows`, if the twin is `by_rows`.
     """
-    if context is None or context.visible is None or not twin.by_rows:
+    masked = context is not None and not (context.visible is None and context.bias is None)
+    if context is None or not twin.by_rows or not (masked or rows is not None):
         return twin.solve(layer, q, k, v, head=head, context=context)
+    visible = context.visible
+    if visible is None:
+        visible = np.ones((len(q), len(k)), dtype=bool)
     out = np.zeros((len(q), v.shape[1]))
-    for seen, queries in _by_visible_keys(context.visible):
+    for seen, queries in _by_visible_keys(visible, np.arange(len(q)) if rows is None else rows):
         keys = np.flatnonzero(seen)
         if len(keys) == 0:
             continue
         if twin.pairing != "self":
             given = context.take(queries, keys)
-            out[queries] = twin.solve(layer, q[queries], k[keys], v[keys], head=head, context=given)
+            out[queries] = _solve_seen(twin, layer, q[queries], k[keys], v[keys], head, given)
             continue
         places = np.searchsorted(context.key_places[keys], context.query_places[queries])
         given = context.take(keys, keys)
@@ -137,11 +151,23 @@ def solve_head(
     return out
 
 
-def _by_visible_keys(visible: Array) -> Iterator[tuple[Array, Array]]:
-    """Each set of visible keys, and the queries that see it."""
-    sets, of_query = np.unique(visible, axis=0, return_inverse=True)
+def _solve_seen(
+    twin: Twin, layer: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
+) -> Array:
+    """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
+    if context.bias is None:
+        return twin.solve(layer, q, k, v, head=head, context=context)
+    unbiased = replace(context, bias=None)
+    weights = twin.solve(layer, q, k, np.eye(len(k)), head=head, context=unbiased)
+    weights = weights * np.exp(context.bias)
+    return weights @ v / weights.sum(axis=1, keepdims=True)
+
+
+def _by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
+    """Each set of keys that some of the rows see, and which of them do."""
+    sets, of_row = np.unique(visible[rows], axis=0, return_inverse=True)
     for index, seen in enumerate(sets):
-        yield seen, np.flatnonzero(of_query.ravel() == index)
+        yield seen, rows[of_row.ravel() == index]
 
 
 def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:

@@ -17,7 +17,17 @@ Inputs = Literal["tokens", "features", "image"]
 Pairing = Literal["any", "self", "cross"]
 Evidence = Literal["solver", "certificate", "formula", "bound"]
 
-_MACHINERY = ("heads", "origin", "parameters", "registry", "relations", "report")
+_MACHINERY = (
+    "cases",
+    "gradients",
+    "heads",
+    "origin",
+    "parameters",
+    "registry",
+    "relations",
+    "report",
+    "subjects",
+)
 _EXACT = ("identity", "init", "iterate")
 _registered: dict[str, "Twin"] = {}
 
@@ -77,6 +87,8 @@ class Twin:
     by_rows : bool
         Whether a query's output depends on the keys that it sees alone, so that with masks the
         solver is given these; otherwise it reads ``context.visible`` itself, or takes no masks.
+    differentiable : bool
+        Whether gradients flow through all that `apply` gives, to inputs and parameters.
     evidence : {"solver", "certificate", "formula", "bound"}
         What an agreement shows: an independent solver of the problem behind the layer reaches the
         same; the layer's output is optimal by a certificate of that problem; the same formula,
@@ -117,6 +129,7 @@ class Twin:
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     by_rows: bool = True
+    differentiable: bool = True
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
     covers: Callable[[Any], bool] = lambda layer: True

@@ -72,19 +72,28 @@ def identity_values(k: Tensor) -> Tensor:
 
 
 def solver_output(
-    twin: Twin, layer: nn.Module, inputs: Tensors, *, visible: Array | None = None
+    twin: Twin,
+    layer: nn.Module,
+    inputs: Tensors,
+    *,
+    visible: Array | None = None,
+    bias: Array | None = None,
+    rows: Array | None = None,
 ) -> Array:
     """What the solver gives in float64 on the layer's own, possibly rounded, inputs.
 
     For tokens, `visible` of a shape that broadcasts to (heads, n_queries, n_keys) says which keys
-    each query sees; all by default.
+    each query sees, all by default, and `bias` of such a shape adds to logits. Where the twin's
+    solver serves rows apart, only the `rows` given are solved, and others are zero.
     """
     if twin.inputs != "tokens":
         return twin.solve(layer, *(as_array(x) for x in inputs))
     context = twin_context(twin, inputs)
     counts = inputs[0].shape[-2], inputs[1].shape[-2]
-    if visible is not None:
-        visible = np.broadcast_to(visible, (len(inputs[0]), *counts))
+
+    def of_head(pairs: Array | None, head: int) -> Array | None:
+        return None if pairs is None else np.broadcast_to(pairs, (len(inputs[0]), *counts))[head]
+
     return np.stack(
         [
             solve_head(
@@ -93,8 +102,9 @@ def solver_output(
                 *arrays,
                 head=head,
                 context=head_context(
-                    context, head, *counts, None if visible is None else visible[head]
+                    context, head, *counts, of_head(visible, head), of_head(bias, head)
                 ),
+                rows=rows,
             )
             for head, arrays in heads(inputs)
         ]
@@ -117,12 +127,15 @@ def compare_outputs(
     In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64.
     """
     found = layer_output(twin, layer, inputs)  # first, as it says best what it cannot take
-    expected = solver_output(twin, layer, inputs)
+    deviation = largest_difference(found, solver_output(twin, layer, inputs))
+    return Measurement(deviation, tolerance_of(twin, layer, inputs, tolerance, twin.passes(layer)))
+
+
+def largest_difference(found: Array, expected: Array) -> float:
+    """Largest difference over the largest entry that is expected."""
     with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
         difference = np.abs(found - expected).max()
-        scale = max(np.abs(expected).max(), np.finfo(np.float64).tiny)
-        deviation = float(difference / scale)
-    return Measurement(deviation, _tolerance(twin, layer, inputs, tolerance, twin.passes(layer)))
+        return float(difference / max(np.abs(expected).max(), np.finfo(np.float64).tiny))
 
 
 def _both_outputs(twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
@@ -167,7 +180,7 @@ class Bound:
         with torch.no_grad():
             lhs, rhs = (np.asarray(side, dtype=np.float64) for side in twin.bound(layer, *inputs))
         excess = float(np.max(np.where(lhs <= rhs, 0.0, lhs / rhs - 1)))
-        tolerance = _tolerance(twin, layer, inputs, self.tolerance, twin.passes(layer))
+        tolerance = tolerance_of(twin, layer, inputs, self.tolerance, twin.passes(layer))
         return Measurement(excess, tolerance)
 
     def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
@@ -238,7 +251,7 @@ class Limit:
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
         few, _ = self._few(inputs)
-        tolerance = _tolerance(twin, layer, few, self.tolerance, 1)
+        tolerance = tolerance_of(twin, layer, few, self.tolerance, 1)
         problems, codes = _problems(twin, layer, few), _codes(twin, layer, few, self.n_iter)
         return worst(
             [
@@ -306,9 +319,10 @@ def _with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
     return changed
 
 
-def _tolerance(
+def tolerance_of(
     twin: Twin, layer: nn.Module, inputs: Tensors, tolerance: float, steps: int
 ) -> float:
+    """`tolerance` in float64, else ``32 eps * steps * logit range``."""
     dtype = inputs[0].dtype
     if dtype == torch.float64:
         return tolerance

@@ -172,6 +172,7 @@ def _twin(
         source=_SOURCE,
         layer=layer,
         inputs="features",
+        differentiable=False,  # the attention is that of the tokens at hand, frozen
         logit_range=_logit_range,
         passes=passes,
         **rest,

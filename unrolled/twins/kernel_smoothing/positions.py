@@ -89,17 +89,17 @@ def _solve_tupe(
 
 
 def _tupe_logit_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
-    positions = sinusoids(q.shape[1], layer.position_weight.shape[1])
+    positions = sinusoids(k.shape[1], layer.position_weight.shape[1])
     heads = np.split(layer.position_weight.detach().double().numpy(), 2 * len(q))
     return max(
-        float(np.ptp(a @ b.T + positions @ heads[h].T @ heads[h + len(q)] @ positions.T))
+        float(np.ptp(a @ b.T + positions[-len(a) :] @ heads[h].T @ heads[h + len(q)] @ positions.T))
         / np.sqrt(2 * q.shape[-1])
         for h, (a, b) in enumerate(zip(q, k, strict=True))
     )
 
 
 def _positions(q: Array, k: Array, v: Array) -> Context:
-    return Context(positions=torch.from_numpy(sinusoids(q.shape[1], len(q) * q.shape[-1])))
+    return Context(positions=torch.from_numpy(sinusoids(k.shape[1], len(q) * q.shape[-1])))
 
 
 register(

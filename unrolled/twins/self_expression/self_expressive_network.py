@@ -80,6 +80,7 @@ for name, relation in (("", Identity()), ("-bound", Bound())):
             build=_build,
             solve=_solve,
             inputs="features",
+            differentiable=False,  # coefficients come as a sparse array
             apply=_output,
             bound=_bound,
             passes=lambda network: len(network.query),

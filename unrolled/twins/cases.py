@@ -1,0 +1,337 @@
+"""The second pass of the check: each layer in the ways it is used, against its solver."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention import Context, Operator
+from ..solved_operator import Solved
+from .gradients import Gradients
+from .heads import Array, Tensors, as_array, map_fields
+from .registry import Twin
+from .relations import (
+    Measurement,
+    identity_values,
+    largest_difference,
+    layer_output,
+    solver_output,
+    tolerance_of,
+    twin_context,
+)
+from .subjects import N_HEADS, Subject, is_foremost, make_subject
+
+_N_QUERIES, _N_NARROW, _N_ROWS = 5, 4, 4
+# Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
+# 256 x 256, twicing by the matrix up to 256 tokens, 1024 rows of a self-expressive network.
+_LARGE = {"tokens": {"n": 300, "width": 33}, "features": {"n": 1100}, "image": {}}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way in which a layer is used, to be held against its solver.
+
+    Attributes
+    ----------
+    name : str
+        What is done, such as "causal" or "gradient k".
+    dtype : str
+        In which the layer runs.
+    measure : callable
+        ``measure()`` gives the `Measurement`; what the layer or its solver raises is not caught.
+    """
+
+    name: str
+    dtype: str
+    measure: Callable[[], Measurement]
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """Masks as an operator takes them, and what they mean."""
+
+    name: str
+    given: dict[str, Any] = field(default_factory=dict)
+    visible: Array | None = None
+    bias: Array | None = None
+
+    def hiding(self, visible: Array, name: str, **given: Any) -> _Masks:
+        """These and another one."""
+        both = visible if self.visible is None else self.visible & visible
+        return _Masks(name, self.given | given, both)
+
+
+_NO_MASKS = _Masks("heads")
+
+
+def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
+    """All cases of the twin's layer, at parameters that differ from head to head.
+
+    They follow from the laws that an `Operator` declares: masks of every kind, fewer queries than
+    keys, `matrix`, a batch, fewer tokens than features and many, gradients, dtypes, and what must
+    be refused; layers of another kind have those of these that they can be given. Where several
+    twins are about a layer at the same settings, the most general of those whose solver gives its
+    output exactly has the cases, and the others have none.
+
+    Parameters
+    ----------
+    twin : Twin
+    seed : int, default=0
+        Seeds inputs, masks, parameters and directions.
+
+    Yields
+    ------
+    Case
+    """
+    if not is_foremost(twin):
+        return
+    rng = np.random.default_rng([seed, *twin.name.encode()])
+    subject = make_subject(twin, rng)
+    yield _compared(subject, _NO_MASKS)
+    if subject.operator is not None:
+        yield from _of_operator(subject, subject.operator, rng)
+    if subject.operator is not None or not subject.runs_to_limit:
+        yield from _sizes(subject, rng)
+        if twin.differentiable:
+            yield from _gradients(subject, rng)
+    yield from _dtypes(subject, rng)
+
+
+def _compared(
+    subject: Subject, masks: _Masks, rows: Array | None = None, name: str | None = None
+) -> Case:
+    return Case(name or masks.name, "float64", partial(_compare, subject, masks, rows))
+
+
+def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Measurement:
+    twin, layer, inputs = subject.twin, subject.layer, subject.inputs
+    judged = slice(None) if rows is None else rows
+    found = layer_output(twin, layer, inputs, **masks.given)
+    expected = solver_output(twin, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
+    deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
+    tolerance = tolerance_of(twin, layer, inputs, subject.tolerance, twin.passes(layer))
+    return Measurement(deviation, tolerance)
+
+
+def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
+    twin = subject.twin
+    if twin.inputs != "image":
+        yield _compared(subject.drawn(rng, n=_N_NARROW), _NO_MASKS, name="narrow")
+    if twin.inputs == "tokens":
+        yield Case("batch", "float64", partial(_batch, subject, subject.drawn(rng)))
+        yield _compared(subject.drawn(rng, n_values=40), _NO_MASKS, name="wide values")
+    if subject.runs_to_limit:
+        return
+    seed = int(rng.integers(2**32))
+    yield Case("large", "float64", partial(_large, twin, seed, _NO_MASKS))
+    if subject.operator is not None and subject.operator.causal:
+        yield Case("large, causal", "float64", partial(_large, twin, seed, _Masks("causal")))
+
+
+def _large(twin: Twin, seed: int, masks: _Masks) -> Measurement:
+    rng = np.random.default_rng(seed)
+    subject = make_subject(twin, rng, **_LARGE[twin.inputs])
+    if twin.inputs != "tokens":
+        return _compare(subject, masks)
+    n = subject.inputs[0].shape[-2]
+    if masks.name == "causal":
+        masks = _causal(n, n)
+    return _compare(subject, masks, _some_rows(subject, masks, rng, 2))
+
+
+def _batch(first: Subject, second: Subject) -> Measurement:
+    """Two sets of inputs at once, and where masks are taken another padding for each."""
+    inputs = tuple(torch.stack(pair) for pair in zip(first.inputs, second.inputs, strict=True))
+    both = first.on(inputs, _stacked(first.context, second.context))
+    n = inputs[1].shape[-2]
+    visible = np.ones((2, n), dtype=bool)
+    given = {}
+    if first.operator is not None:
+        visible[[0, 0, 1], [0, 3, 5]] = False
+        given["mask"] = torch.from_numpy(visible)[:, None, None]
+    found = layer_output(both.twin, both.layer, both.inputs, **given)
+    deviations = []
+    for subject, out, keys in zip((first, second), found, visible, strict=True):
+        masks = _Masks("padding", visible=keys[None, None]) if given else _NO_MASKS
+        rows = _some_rows(subject, masks, np.random.default_rng(0))
+        expected = solver_output(
+            subject.twin, subject.layer, subject.inputs, visible=masks.visible, rows=rows
+        )
+        deviations.append(largest_difference(out[:, rows], expected[:, rows]))
+    return Measurement(max(deviations), first.tolerance)
+
+
+def _stacked(first: Context | None, second: Context | None) -> Context | None:
+    if first is None or second is None:
+        return None
+    of_second: list[Tensor] = []
+    map_fields(second, lambda name, x: of_second.append(x))
+    others = iter(of_second)
+    return Context(**map_fields(first, lambda name, x: torch.stack((x, next(others)))))
+
+
+def _of_operator(subject: Subject, operator: Operator, rng: np.random.Generator) -> Iterator[Case]:
+    masks = list(_masks(subject, operator, rng))
+    for each in masks:
+        yield _compared(subject, each, _some_rows(subject, each, rng))
+    yield Case("matrix", "float64", partial(_matrix, subject, _NO_MASKS))
+    hardest = masks[-1]
+    rows = _some_rows(subject, hardest, rng)
+    yield Case(f"matrix, {hardest.name}", "float64", partial(_matrix, subject, hardest, rows))
+    if not operator.square_only:
+        q, k, v = subject.inputs
+        fewer = subject.on((q[:, -_N_QUERIES:], k, v))
+        n = k.shape[-2]
+        every = _Masks("", visible=np.ones((_N_QUERIES, n), dtype=bool))
+        yield _compared(fewer, every, name="fewer queries")
+        if operator.causal:
+            masks_of_last = _causal(_N_QUERIES, n)
+            yield _compared(fewer, masks_of_last, name="fewer queries, causal")
+            yield Case(
+                "matrix, fewer queries, causal", "float64", partial(_matrix, fewer, masks_of_last)
+            )
+    yield from _refused(subject, operator)
+
+
+def _causal(n_queries: int, n_keys: int) -> _Masks:
+    visible = np.tri(n_queries, n_keys, k=n_keys - n_queries, dtype=bool)
+    return _Masks("causal", {"is_causal": True}, visible)
+
+
+def _masks(subject: Subject, operator: Operator, rng: np.random.Generator) -> Iterator[_Masks]:
+    """Masks that the operator's laws allow; the hardest comes last."""
+    n = subject.inputs[1].shape[-2]
+    padding = np.ones((1, n), dtype=bool)
+    padding[0, [0, *rng.choice(np.arange(1, n), 3, replace=False)]] = False
+    yield _Masks("padding", {"mask": torch.from_numpy(padding)}, padding)
+    hidden = torch.zeros(1, n, dtype=torch.float64)
+    hidden[~torch.from_numpy(padding)] = -torch.inf
+    yield _Masks("additive mask", {"mask": hidden}, padding)
+    per_head = np.stack([np.roll(padding, shift, axis=1) for shift in range(N_HEADS)])
+    if not operator.pair_masks:
+        yield _Masks("mask per head", {"mask": torch.from_numpy(per_head)}, per_head)
+        return
+    if operator.additive_masks:
+        bias = rng.standard_normal((n, n))
+        yield _Masks("additive bias", {"mask": torch.from_numpy(bias)}, bias=bias)
+    pairs = rng.random((3, n))[rng.integers(0, 3, n)] < 0.6
+    pairs = pairs | np.eye(n, dtype=bool)
+    if operator.causal:
+        causal = _causal(n, n)
+        yield causal
+        yield causal.hiding(padding, "causal, padding", mask=torch.from_numpy(padding))
+    yield _Masks("pairs", {"mask": torch.from_numpy(pairs)}, pairs)
+    pairs_per_head = np.stack([pairs, pairs[::-1, ::-1], pairs.T])
+    yield _Masks("mask per head", {"mask": torch.from_numpy(pairs_per_head)}, pairs_per_head)
+    if operator.causal:
+        yield _causal(n, n).hiding(pairs, "causal, pairs", mask=torch.from_numpy(pairs))
+
+
+def _some_rows(
+    subject: Subject, masks: _Masks, rng: np.random.Generator, n_rows: int = _N_ROWS
+) -> Array:
+    """Queries to judge: where queries are keys, some that see themselves in every head."""
+    n_queries, n_keys = (x.shape[-2] for x in subject.inputs[:2])
+    rows = np.arange(n_queries)
+    if subject.twin.pairing == "self" and masks.visible is not None:
+        visible = np.broadcast_to(masks.visible, (N_HEADS, n_queries, n_keys))
+        rows = np.flatnonzero(np.diagonal(visible, axis1=1, axis2=2).all(axis=0))
+    return np.sort(rng.choice(rows, min(n_rows, len(rows)), replace=False))
+
+
+def _matrix(subject: Subject, masks: _Masks, rows: Array | None = None) -> Measurement:
+    """`matrix` against the solver on values that are the identity, at one and the same context."""
+    q, k, _ = subject.inputs
+    values = identity_values(k)
+    judged = slice(None) if rows is None else rows
+    layer: Any = subject.layer
+    context = twin_context(subject.twin, (q, k, values))
+
+    def solved(values: Tensor, context: Context | None) -> Array:
+        given = subject.on((q, k, values), context)
+        return solver_output(given.twin, layer, given.inputs, visible=masks.visible, rows=rows)
+
+    expected = solved(values, context)
+    if not layer.linear_in_values:
+        zeros = torch.zeros_like(values)
+        if isinstance(layer, Solved):  # its matrix acts on the first values
+            assert context is not None
+            expected = solved(zeros, context._replace(first_values=values))
+        else:
+            expected = expected - solved(zeros, context)
+    with torch.no_grad():
+        found = as_array(layer.matrix(q, k, context=context, **masks.given))
+    deviation = largest_difference(found[:, judged], expected[:, judged])
+    return Measurement(deviation, subject.tolerance)
+
+
+def _refused(subject: Subject, operator: Operator) -> Iterator[Case]:
+    """What the laws exclude."""
+    q, k, v = subject.inputs
+    n = k.shape[-2]
+    lower = torch.ones(n, n, dtype=torch.bool).tril()
+    excluded: list[tuple[str, bool, Tensors, dict[str, Any]]] = [
+        ("is_causal", not operator.causal, (q, k, v), {"is_causal": True}),
+        ("mask of pairs", not operator.pair_masks, (q, k, v), {"mask": lower}),
+        (
+            "finite bias",
+            not operator.additive_masks,
+            (q, k, v),
+            {"mask": torch.full((1, n), 0.5, dtype=k.dtype)},
+        ),
+        ("fewer queries", operator.square_only, (q[:, -_N_QUERIES:], k, v), {}),
+        (
+            "is_causal with more queries than keys",
+            operator.causal,
+            (q, k[:, -_N_QUERIES:], v[:, -_N_QUERIES:]),
+            {"is_causal": True},
+        ),
+    ]
+    for name, holds, inputs, given in excluded:
+        if holds:
+            refusal = partial(_refusal, subject, inputs, given)
+            yield Case(f"refused: {name}", "float64", refusal)
+
+
+def _refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measurement:
+    """0 if both calls of the layer raise a ValueError, else infinity."""
+    layer: Any = subject.layer
+    context = subject.context
+    refused = 0
+    for call in (lambda: layer(*inputs, context=context, **given),
+                 lambda: layer.matrix(*inputs[:2], context=context, **given)):  # fmt: skip
+        try:
+            call()
+        except ValueError:
+            refused += 1
+    return Measurement(0.0 if refused == 2 else float("inf"), 0.0)
+
+
+def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
+    masks = [_NO_MASKS]
+    if subject.operator is not None:
+        masks.append(list(_masks(subject, subject.operator, rng))[-1])
+    for each in masks:
+        rows = None if each is _NO_MASKS else _some_rows(subject, each, rng, 3)
+        gradients = Gradients(subject, rng, rows=rows, visible=each.visible, **each.given)
+        for name in gradients.names:
+            suffix = "" if each is _NO_MASKS else f", {each.name}"
+            yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
+
+
+def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
+    for name, dtype in _DTYPES.items():
+        rounded = replace(
+            subject,
+            layer=copy.deepcopy(subject.layer).to(dtype),
+            inputs=tuple(x.to(dtype) for x in subject.inputs),
+        )
+        yield Case("heads", name, partial(_compare, rounded, _NO_MASKS))
