@@ -28,7 +28,7 @@ from ..unrolled.twins import Twin
 Array = np.ndarray
 
 _N_TOKENS = 256
-_N_HEADS = 4
+_N_HEADS = 2
 _CROP, _PATCH, _SIGMA = 24, 5, 0.1
 
 
@@ -50,7 +50,7 @@ class ClusteringSample:
         """Inputs of the twin in float64, or None if it cannot take this data.
 
         Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. Head 0
-        has identity projections where queries and keys may be equal; four heads with random
+        has identity projections where queries and keys may be equal; two heads with random
         projections follow where they may differ.
         """
         if twin.inputs == "image":

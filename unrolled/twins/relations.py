@@ -220,7 +220,7 @@ class Rate:
 
     name: ClassVar[str] = "limit"
     tolerance: float = 1.0
-    n_iter: tuple[int, ...] = (1, 4, 16, 64, 256)
+    n_iter: tuple[int, ...] = (1, 4, 16, 64)
 
     def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
         problems = _problems(twin, layer, inputs)

@@ -69,7 +69,7 @@ def _logit_range(layer: Sinkhorn, q: Array, k: Array, v: Array) -> float:
 
 relations: tuple[tuple[str, Relation, Any], ...] = (
     ("sinkhorn-iterates", Iterate(), _solve_iterates),
-    ("sinkhorn-limit", FixedPointLimit(), _solve_limit),
+    ("sinkhorn-limit", FixedPointLimit(n_iter=200), _solve_limit),
     ("sinkhorn-rate", Bound(), _solve_iterates),
 )
 for name, relation, solve in relations:
