@@ -8,8 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_MARKERS = {"clustering": "o", "vision": "s"}
-_COLOURS = {"float64": "tab:blue", "float32": "tab:orange"}
+_MARKERS = {"clustering": "o", "vision": "s", "laws": "|"}
+_COLOURS = {"float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green"}
+_SHIFTS = {"float64": 0.15, "float32": -0.15, "bfloat16": 0.0}
 _LONGEST = 40  # lines of a panel
 
 
@@ -53,17 +54,16 @@ def _draw_panel(table: pd.DataFrame, axes: Axes, n_lines: int) -> None:
             place += 1
             lines[twin] = place
         place += 1
-    for (task, dtype), rows in table.groupby(["task", "dtype"]):
-        ratio = (rows.deviation / rows.tolerance).fillna(np.inf).clip(lower=1e-8, upper=15)
-        shift = 0.15 if dtype == "float64" else -0.15
+    for (task, dtype), rows in table.groupby([table.task.fillna("laws"), "dtype"]):
+        ratio = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
         axes.scatter(
-            ratio,
-            np.array([lines[twin] for twin in rows.twin]) + shift,
+            ratio.clip(lower=1e-8, upper=15),
+            np.array([lines[twin] for twin in rows.twin]) + _SHIFTS[dtype],
             marker=_MARKERS[task],
             color=_COLOURS[dtype],
             alpha=0.6,
             s=14,
-            linewidths=0,
+            linewidths=1 if task == "laws" else 0,
             label=f"{task}, {dtype}",
         )
     axes.axvline(1, color="black", linewidth=1)

@@ -35,7 +35,7 @@ def lines_of(rows: pd.DataFrame) -> Iterator[str]:
         "yes" if passed else f"{(~rows.passed.astype(bool)).sum()} FAIL",
     ).rstrip()
     for _, row in rows[~rows.passed.astype(bool)].iterrows():
-        yield f"    {_case(row)} on {row.data} ({row.dtype}): {_reason(row)}"
+        yield f"    {row.case} on {row.data} ({row['dtype']}): {_reason(row)}"
 
 
 def _case(row: pd.Series) -> str:
