@@ -28,10 +28,14 @@ from .relations import (
 )
 from .subjects import N_HEADS, Subject, is_foremost, make_subject
 
-_N_QUERIES, _N_NARROW, _N_ROWS = 5, 4, 4
+_N_QUERIES, _N_FEW, _N_NARROW, _N_ROWS = 5, 8, 4, 4
 # Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
 # 256 x 256, twicing by the matrix up to 256 tokens, 1024 rows of a self-expressive network.
 _LARGE = {"tokens": {"n": 300, "width": 33}, "features": {"n": 1100}, "image": {}}
+# Layers compute in float32 at least: weights and outputs are rounded, by eps / 2 each, and what goes
+# from one pass to the next.
+_BFLOAT16 = 2 * torch.finfo(torch.bfloat16).eps
+_IN_EVERY_DTYPE = ("causal", "mask per head")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -117,6 +121,8 @@ def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Meas
     found = layer_output(twin, layer, inputs, **masks.given)
     expected = solver_output(twin, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
     deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
+    if inputs[0].dtype == torch.bfloat16:
+        return Measurement(deviation, _BFLOAT16)
     tolerance = tolerance_of(twin, layer, inputs, subject.tolerance, twin.passes(layer))
     return Measurement(deviation, tolerance)
 
@@ -130,21 +136,37 @@ def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         yield _compared(subject.drawn(rng, n_values=40), _NO_MASKS, name="wide values")
     if subject.runs_to_limit:
         return
+    names = ["large"]
+    if subject.operator is not None:
+        names += ["large, masked"]
+        if subject.operator.causal and not subject.operator.square_only:
+            names += ["large, fewer queries"]
     seed = int(rng.integers(2**32))
-    yield Case("large", "float64", partial(_large, twin, seed, _NO_MASKS))
-    if subject.operator is not None and subject.operator.causal:
-        yield Case("large, causal", "float64", partial(_large, twin, seed, _Masks("causal")))
+    for name in names:
+        yield Case(name, "float64", partial(_large, twin, seed, name))
 
 
-def _large(twin: Twin, seed: int, masks: _Masks) -> Measurement:
+def _large(twin: Twin, seed: int, name: str) -> Measurement:
+    """Few of many rows, and masks under which few problems are to be solved."""
     rng = np.random.default_rng(seed)
     subject = make_subject(twin, rng, **_LARGE[twin.inputs])
-    if twin.inputs != "tokens":
-        return _compare(subject, masks)
-    n = subject.inputs[0].shape[-2]
-    if masks.name == "causal":
+    operator = subject.operator
+    if operator is None:
+        return _compare(subject, _NO_MASKS)
+    q, k, v = subject.inputs
+    n, masks = k.shape[-2], _NO_MASKS
+    if name == "large, fewer queries":
+        subject, masks = subject.on((q[:, -n // 2 :], k, v)), _causal(n // 2, n)
+    elif name == "large, masked" and operator.causal and twin.by_rows:
         masks = _causal(n, n)
+    elif name == "large, masked":
+        patterns = rng.random((3 if operator.pair_masks else 1, n)) < 0.6
+        masks = _hiding(patterns[np.arange(n) % len(patterns)])
     return _compare(subject, masks, _some_rows(subject, masks, rng, 2))
+
+
+def _hiding(visible: Array, name: str = "") -> _Masks:
+    return _Masks(name, {"mask": torch.from_numpy(visible)}, visible)
 
 
 def _batch(first: Subject, second: Subject) -> Measurement:
@@ -211,13 +233,13 @@ def _masks(subject: Subject, operator: Operator, rng: np.random.Generator) -> It
     n = subject.inputs[1].shape[-2]
     padding = np.ones((1, n), dtype=bool)
     padding[0, [0, *rng.choice(np.arange(1, n), 3, replace=False)]] = False
-    yield _Masks("padding", {"mask": torch.from_numpy(padding)}, padding)
+    yield _hiding(padding, "padding")
     hidden = torch.zeros(1, n, dtype=torch.float64)
     hidden[~torch.from_numpy(padding)] = -torch.inf
     yield _Masks("additive mask", {"mask": hidden}, padding)
     per_head = np.stack([np.roll(padding, shift, axis=1) for shift in range(N_HEADS)])
     if not operator.pair_masks:
-        yield _Masks("mask per head", {"mask": torch.from_numpy(per_head)}, per_head)
+        yield _hiding(per_head, "mask per head")
         return
     if operator.additive_masks:
         bias = rng.standard_normal((n, n))
@@ -228,9 +250,9 @@ def _masks(subject: Subject, operator: Operator, rng: np.random.Generator) -> It
         causal = _causal(n, n)
         yield causal
         yield causal.hiding(padding, "causal, padding", mask=torch.from_numpy(padding))
-    yield _Masks("pairs", {"mask": torch.from_numpy(pairs)}, pairs)
+    yield _hiding(pairs, "pairs")
     pairs_per_head = np.stack([pairs, pairs[::-1, ::-1], pairs.T])
-    yield _Masks("mask per head", {"mask": torch.from_numpy(pairs_per_head)}, pairs_per_head)
+    yield _hiding(pairs_per_head, "mask per head")
     if operator.causal:
         yield _causal(n, n).hiding(pairs, "causal, pairs", mask=torch.from_numpy(pairs))
 
@@ -316,22 +338,28 @@ def _refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measur
 
 
 def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
-    masks = [_NO_MASKS]
+    sets = [(subject, _NO_MASKS)]
     if subject.operator is not None:
-        masks.append(list(_masks(subject, subject.operator, rng))[-1])
-    for each in masks:
-        rows = None if each is _NO_MASKS else _some_rows(subject, each, rng, 3)
-        gradients = Gradients(subject, rng, rows=rows, visible=each.visible, **each.given)
+        few = subject.drawn(rng, n=_N_FEW)
+        sets.append((few, list(_masks(few, subject.operator, rng))[-1]))
+    for few, masks in sets:
+        rows = None if masks is _NO_MASKS else _some_rows(few, masks, rng, 3)
+        gradients = Gradients(few, rng, rows=rows, visible=masks.visible, **masks.given)
         for name in gradients.names:
-            suffix = "" if each is _NO_MASKS else f", {each.name}"
+            suffix = "" if masks is _NO_MASKS else f", {masks.name}"
             yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
 
 
 def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
+    """The solver reads inputs and parameters as the dtype rounds them."""
+    operator = subject.operator
+    sets = [_NO_MASKS]
+    if operator is not None:
+        sets.append([m for m in _masks(subject, operator, rng) if m.name in _IN_EVERY_DTYPE][0])
     for name, dtype in _DTYPES.items():
-        rounded = replace(
-            subject,
-            layer=copy.deepcopy(subject.layer).to(dtype),
-            inputs=tuple(x.to(dtype) for x in subject.inputs),
-        )
-        yield Case("heads", name, partial(_compare, rounded, _NO_MASKS))
+        layer = copy.deepcopy(subject.layer).to(dtype)
+        inputs = tuple(x.to(dtype) for x in subject.inputs)
+        rounded = replace(subject, layer=layer, inputs=inputs)
+        for masks in sets:
+            rows = None if masks is _NO_MASKS else _some_rows(subject, masks, rng)
+            yield Case(masks.name, name, partial(_compare, rounded, masks, rows))

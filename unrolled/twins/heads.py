@@ -34,7 +34,7 @@ class HeadContext:
         The keys that each query sees; None is all. Only solvers of twins that are not `by_rows` see
         it: others are given the visible keys alone.
     bias : ndarray of shape (n_queries, n_keys), optional
-        Added to the logits, by `solve_head` for twins that are `by_rows`.
+        Added to the logits, by `solve_head` for twins that are `by_rows`, unless they choose keys.
     positions, grid, n_class_tokens, projected_positions, values, first_values, previous_values, \
 first_tokens, history
         As in `Context`. Positions are those of all tokens, by place; the rest are of the queries
@@ -155,7 +155,7 @@ def _solve_seen(
     twin: Twin, layer: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
 ) -> Array:
     """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
-    if context.bias is None:
+    if context.bias is None or twin.chooses_keys:
         return twin.solve(layer, q, k, v, head=head, context=context)
     unbiased = replace(context, bias=None)
     weights = twin.solve(layer, q, k, np.eye(len(k)), head=head, context=unbiased)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from ...solvers import locally_linear_weights
 from ..locally_linear import LocallyLinear
 from .registry import Array, Twin, register
@@ -13,6 +15,8 @@ _N_NEIGHBORS = 10
 def _solve(
     layer: LocallyLinear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
+    if layer.zero_diagonal and len(k) == 1:
+        return np.zeros_like(v)
     queries = None if layer.zero_diagonal else q
     n_neighbors = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
     weights = locally_linear_weights(k, n_neighbors=n_neighbors, reg=layer.reg, queries=queries)

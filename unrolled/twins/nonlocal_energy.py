@@ -50,8 +50,17 @@ def _same_first_values(q: Array, k: Array, v: Array) -> Context:
     return Context(first_values=torch.from_numpy(v.copy()))
 
 
-def _transitions(layer: Any, q: Array, k: Array, head: int) -> Array:
-    return smoother_matrix(q, k, bandwidth=head_value(layer.base.bandwidth, head))
+def _transitions(layer: Any, q: Array, k: Array, head: int, context: Any = None) -> Array:
+    """The smoother, of the keys that each query sees."""
+    A = smoother_matrix(q, k, bandwidth=head_value(layer.base.bandwidth, head))
+    if context is None:
+        return A
+    if context.bias is not None:
+        A = A * np.exp(context.bias)
+    if context.visible is not None:
+        A = np.where(context.visible, A, 0)
+    sums = A.sum(axis=1, keepdims=True)
+    return A / np.where(sums > 0, sums, 1)
 
 
 def _kernel(layer: Any, q: Array, head: int) -> Array:
@@ -92,8 +101,13 @@ def _solve_iterates(
 def _solve_fixed_point(
     layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    A, lam = _transitions(layer, q, k, head), head_value(layer.lam, head)
-    return neutreno_fixed_point(context.first_values, A, lam=lam, tol=1e-11).coef
+    """Queries that see no key walk to a token of value zero, which stays where it is."""
+    A, f = _transitions(layer, q, k, head, context), context.first_values
+    n, lost = len(f), ~A.any(axis=1)
+    if lost.any():
+        A = np.block([[A, lost[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
+        f = np.pad(f, ((0, 1), (0, 0)))
+    return neutreno_fixed_point(f, A, lam=head_value(layer.lam, head), tol=1e-11).coef[:n]
 
 
 def _solve_minimum(
@@ -199,6 +213,10 @@ def _add(name: str, equation: str, relation: Any, **fields: Any) -> None:
 
 
 _add("neutreno-attention", "NT-22", Identity(), solve=_solve, context=_other_first_values)
+_add(
+    "neutreno-safe-attention", "NT-rel", Identity(), solve=_solve, context=_other_first_values,
+    build=_build(relaxed=True), covers=lambda layer: layer.relaxed,
+)  # fmt: skip
 _add(
     "neutreno-gradient-step", "NT-26", Identity(), solve=_solve_gradient_step,
     context=_other_first_values, pairing="self",

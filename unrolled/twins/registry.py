@@ -87,6 +87,9 @@ class Twin:
     by_rows : bool
         Whether a query's output depends on the keys that it sees alone, so that with masks the
         solver is given these; otherwise it reads ``context.visible`` itself, or takes no masks.
+    chooses_keys : bool
+        Whether the output depends on which logits are the largest, so that the solver adds
+        ``context.bias`` to them itself.
     differentiable : bool
         Whether gradients flow through all that `apply` gives, to inputs and parameters.
     evidence : {"solver", "certificate", "formula", "bound"}
@@ -129,6 +132,7 @@ class Twin:
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     by_rows: bool = True
+    chooses_keys: bool = False
     differentiable: bool = True
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)

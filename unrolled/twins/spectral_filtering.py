@@ -54,9 +54,13 @@ def _solve_base(
 def _solve(
     layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    smoothed = _solve_base(layer, q, k, v, head, context)
+    out = _solve_base(layer, q, k, v, head, context)
     visible = None if context is None else context.visible
-    return high_pass_values(smoothed, v, _omega(layer, head), visible=visible)
+    if visible is None:
+        return high_pass_values(out, v, _omega(layer, head))
+    seeing = visible.any(axis=1)
+    out[seeing] = high_pass_values(out[seeing], v, _omega(layer, head), visible=visible[seeing])
+    return out
 
 
 def _logit_range(layer: AttnScale, q: Array, k: Array, v: Array) -> float:

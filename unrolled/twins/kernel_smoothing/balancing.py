@@ -30,20 +30,40 @@ def _base_matrix(layer: Sinkhorn, q: Array, k: Array, head: int, context: Any = 
 def _solve_iterates(
     layer: Sinkhorn, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    """The scaling written out, on the entries themselves."""
+    """The scaling written out, on the entries of the visible tokens, which are its queries too.
+
+    A hidden query weighs the visible keys as they are scaled for the others.
+    """
     P = _base_matrix(layer, q, k, head, context)
+    seen = _visible_tokens(len(k), context)
+    P = P[:, seen]
     for _ in range(layer.n_iter):
-        P = P / P.sum(axis=0)
+        P = P / P[seen].sum(axis=0)
         P = P / P.sum(axis=1, keepdims=True)
-    return P @ v
+    return P @ v[seen]
 
 
 def _solve_limit(
     layer: Sinkhorn, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
+    """The limit of the visible tokens; a hidden query has the row that their columns leave it."""
+    A = _base_matrix(layer, q, k, head, context)
+    seen = _visible_tokens(len(k), context)
+    A = A[:, seen]
     with np.errstate(divide="ignore"):
-        logits = np.log(_base_matrix(layer, q, k, head, context))
-    return sinkhorn(logits, tol=_TOL) @ v
+        balanced = sinkhorn(np.log(A[seen]), tol=_TOL)
+    scales = (balanced / A[seen]).mean(axis=0)
+    rows = A * scales
+    rows /= rows.sum(axis=1, keepdims=True)
+    rows[seen] = balanced
+    return rows @ v[seen]
+
+
+def _visible_tokens(n: int, context: Any) -> Array:
+    """Keys that a mask does not hide."""
+    if context is None or context.visible is None:
+        return np.arange(n)
+    return np.flatnonzero(context.visible.any(axis=0))
 
 
 def _column_sums(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:

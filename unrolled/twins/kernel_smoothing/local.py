@@ -63,8 +63,13 @@ def _solve_fixed(
 def _solve_top_k(
     layer: TopK, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    chosen = list(np.argsort(-(q @ k.T), axis=1, kind="stable")[:, : layer.n_largest])
-    return _regress(chosen, q, k, v, scale_of(layer, q))
+    scale, logits = scale_of(layer, q), q @ k.T
+    if context is not None and context.bias is not None:
+        # One more feature of the keys for each query, which it alone reads, is a bias.
+        q, k = np.c_[q, np.eye(len(q))], np.c_[k, context.bias.T / scale]
+        logits = q @ k.T
+    chosen = list(np.argsort(-logits, axis=1, kind="stable")[:, : layer.n_largest])
+    return _regress(chosen, q, k, v, scale)
 
 
 def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
@@ -123,6 +128,7 @@ for name, layer_type, build, solve in (
             layer=layer_type,
             build=build,
             solve=solve,
+            chooses_keys=layer_type is TopK,
             logit_range=_logit_range,
         )
     )

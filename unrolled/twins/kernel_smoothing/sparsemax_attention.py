@@ -13,7 +13,10 @@ from .regression import local_bandwidth
 def _solve(
     layer: Sparsemax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    return sparsemax(scale_of(layer, q) * q @ k.T) @ v
+    logits = scale_of(layer, q) * q @ k.T
+    if context is not None and context.bias is not None:
+        logits = logits + context.bias
+    return sparsemax(logits) @ v
 
 
 def _logit_range(layer: Sparsemax, q: Array, k: Array, v: Array) -> float:
@@ -30,6 +33,7 @@ register(
         layer=Sparsemax,
         build=lambda q, k, v: Sparsemax(scale=local_bandwidth(q, k) ** -2),
         solve=_solve,
+        chooses_keys=True,
         logit_range=_logit_range,
     )
 )

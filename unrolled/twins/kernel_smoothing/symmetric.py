@@ -26,8 +26,24 @@ def _weights(layer: Symmetric, k: Array) -> Array:
 def _solve(
     layer: Symmetric, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    K = _weights(layer, k)
-    return v - smoothness_gradient(v, K) / K.sum(axis=1, keepdims=True)
+    """A step of descent for each token, on the smoothness among it and the keys that it sees."""
+    visible = None if context is None else context.visible
+    if visible is None and (context is None or context.bias is None):
+        K = _weights(layer, k)
+        return v - smoothness_gradient(v, K) / K.sum(axis=1, keepdims=True)
+    if visible is None:
+        visible = np.ones((len(q), len(k)), dtype=bool)
+    seen = visible.any(axis=0)[:, None]  # a key that no query sees is no query either
+    K = _weights(layer, np.where(seen, k, 0))
+    if context.bias is not None:
+        K = K * np.exp(context.bias)
+    out = np.zeros_like(v)
+    for i, row in enumerate(np.where(visible, K, 0)):
+        if row.any():
+            star = np.zeros_like(K)
+            star[i] = star[:, i] = row
+            out[i] = v[i] - smoothness_gradient(v, star)[i] / row.sum()
+    return out
 
 
 def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
@@ -78,6 +94,7 @@ for name, equation, relation, bound, passes in (
             layer=Symmetric,
             build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
             solve=_solve,
+            by_rows=False,
             bound=bound,
             logit_range=_logit_range,
             passes=partial(_passes, passes),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....solvers import least_squares_self_expression
 from ...self_expression import Ridge
-from ..heads import heads
+from ..heads import heads, places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, identity_values
@@ -50,13 +50,10 @@ def solve_cross(
     regression = RidgeRegression(alpha=penalty(layer, k, head), fit_intercept=False)
     if not layer.zero_diagonal:
         return regression.fit(k.T, q.T).coef_ @ v
-    rows = range(len(q))
-    return np.stack(
-        [
-            regression.fit(np.delete(k, i, axis=0).T, q[i]).coef_ @ np.delete(v, i, axis=0)
-            for i in rows
-        ]
-    )
+    query_places, key_places = places_of(q, k, context)
+    others = [np.flatnonzero(key_places != place) for place in query_places]
+    rows = [regression.fit(k[keep].T, x).coef_ @ v[keep] for x, keep in zip(q, others, strict=True)]
+    return np.stack(rows)
 
 
 def covers(layer: Ridge, *, zero_diagonal: bool, relative: bool = False) -> bool:
