@@ -31,10 +31,11 @@ from .subjects import N_HEADS, Subject, is_foremost, make_subject
 _N_QUERIES, _N_FEW, _N_NARROW, _N_ROWS = 5, 8, 4, 4
 # Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
 # 256 x 256, twicing by the matrix up to 256 tokens, 1024 rows of a self-expressive network.
-_LARGE = {"tokens": {"n": 300, "width": 33}, "features": {"n": 1100}, "image": {}}
-# Layers compute in float32 at least: weights and outputs are rounded, by eps / 2 each, and what goes
-# from one pass to the next.
-_BFLOAT16 = 2 * torch.finfo(torch.bfloat16).eps
+_LARGE = {
+    "tokens": {"n": 300, "width": 33},
+    "features": {"n": 1100},
+    "image": {"images": (1, 1, 21, 33)},
+}
 _IN_EVERY_DTYPE = ("causal", "mask per head")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -121,10 +122,12 @@ def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Meas
     found = layer_output(twin, layer, inputs, **masks.given)
     expected = solver_output(twin, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
     deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
+    passes = twin.passes(layer)
     if inputs[0].dtype == torch.bfloat16:
-        return Measurement(deviation, _BFLOAT16)
-    tolerance = tolerance_of(twin, layer, inputs, subject.tolerance, twin.passes(layer))
-    return Measurement(deviation, tolerance)
+        # Layers compute in float32, but each pass may round weights and values, by eps / 2 each;
+        # what lies several passes back is damped.
+        return Measurement(deviation, torch.finfo(torch.bfloat16).eps * (1 + min(passes, 3)))
+    return Measurement(deviation, tolerance_of(twin, layer, inputs, subject.tolerance, passes))
 
 
 def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
@@ -334,6 +337,8 @@ def _refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measur
             call()
         except ValueError:
             refused += 1
+        except (RuntimeError, IndexError):  # it breaks where it should refuse
+            pass
     return Measurement(0.0 if refused == 2 else float("inf"), 0.0)
 
 
@@ -351,11 +356,17 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
-    """The solver reads inputs and parameters as the dtype rounds them."""
+    """The solver reads inputs and parameters as the dtype rounds them.
+
+    Values are the identity: what is wrong with a weight is not averaged with the other weights.
+    """
     operator = subject.operator
+    if subject.twin.inputs == "tokens":
+        q, k, _ = subject.inputs
+        subject = subject.on((q, k, identity_values(k)))
     sets = [_NO_MASKS]
     if operator is not None:
-        sets.append([m for m in _masks(subject, operator, rng) if m.name in _IN_EVERY_DTYPE][0])
+        sets.append(next(m for m in _masks(subject, operator, rng) if m.name in _IN_EVERY_DTYPE))
     for name, dtype in _DTYPES.items():
         layer = copy.deepcopy(subject.layer).to(dtype)
         inputs = tuple(x.to(dtype) for x in subject.inputs)

@@ -103,7 +103,7 @@ def _solve_fixed_point(
 ) -> Array:
     """Queries that see no key walk to a token of value zero, which stays where it is."""
     A, f = _transitions(layer, q, k, head, context), context.first_values
-    n, lost = len(f), ~A.any(axis=1)
+    n, lost = len(f), A.sum(axis=1) == 0
     if lost.any():
         A = np.block([[A, lost[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
         f = np.pad(f, ((0, 1), (0, 0)))

@@ -1,15 +1,23 @@
 """Layer parameters as the plain numbers that solvers take."""
 
+from typing import cast
+
 import numpy as np
 from torch import nn
 
 from ..attention import Positive
-from ..sparse_coding import at_iteration
 
 
 def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> float:
-    """The parameter's value for one head (and iteration), as the layer itself computes it."""
-    values = at_iteration(parameter, t).detach().double().flatten()
+    """The parameter's value for one head (and iteration), rounded as the layer rounds it.
+
+    Of iterations, later ones repeat the last. The layer's own evaluation is not called.
+    """
+    if not isinstance(parameter, Positive):
+        parameter = cast(Positive, parameter[min(t, len(parameter) - 1)])
+    if parameter.log is None:
+        return parameter.initial
+    values = parameter.log.detach().exp().double().flatten()
     return float(values[head if len(values) > 1 else 0])
 
 

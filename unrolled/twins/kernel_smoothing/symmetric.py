@@ -33,8 +33,8 @@ def _solve(
         return v - smoothness_gradient(v, K) / K.sum(axis=1, keepdims=True)
     if visible is None:
         visible = np.ones((len(q), len(k)), dtype=bool)
-    seen = visible.any(axis=0)[:, None]  # a key that no query sees is no query either
-    K = _weights(layer, np.where(seen, k, 0))
+    seen = np.asarray(visible.any(axis=0))  # a key that no query sees is no query either
+    K = _weights(layer, np.where(seen[:, None], k, 0))
     if context.bias is not None:
         K = K * np.exp(context.bias)
     out = np.zeros_like(v)

@@ -1,0 +1,336 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import twinsolve.unrolled.kernel_smoothing.linear as linear
+import twinsolve.unrolled.kernel_smoothing.top_k as top_k
+from twinsolve.solvers import smoother_matrix
+from twinsolve.unrolled import (
+    Gaussian,
+    Neutreno,
+    Positive,
+    Ridge,
+    Softmax,
+    Solved,
+    SparseCoding,
+    TopK,
+)
+from twinsolve.unrolled.attention import Operator, combine_masks
+from twinsolve.unrolled.twins import Identity, Twin, cases_of, catalogue, register, unregister
+from twinsolve.unrolled.twins.subjects import make_subject
+
+TWINS = {twin.name: twin for twin in catalogue()}
+
+
+def measured(twin, name, dtype="float64"):
+    [case] = [c for c in cases_of(twin) if (c.name, c.dtype) == (name, dtype)]
+    return case.measure()
+
+
+def test_every_layer_agrees_with_its_solver_in_every_case(twin):
+    for case in cases_of(twin):
+        found = case.measure()
+        assert found.passed, f"{case.name} in {case.dtype}: {found}"
+
+
+def test_every_setting_of_every_layer_has_its_cases_once():
+    names = {name for name, twin in TWINS.items() if any(True for _ in cases_of(twin))}
+    assert {twin.layer for twin in TWINS.values()} == {TWINS[name].layer for name in names}
+    assert {"sparse-coding-iterates", "neutreno-safe-attention", "low-rank-attention"} <= names
+    assert not {"sparse-coding-limit", "neutreno-safe-iterates", "low-rank-optimality"} & names
+
+
+def test_a_case_is_the_same_whatever_was_measured_before():
+    twin = TWINS["gaussian-attention"]
+    in_turn = {(c.name, c.dtype): c.measure() for c in cases_of(twin)}
+    assert len(in_turn) == len(list(cases_of(twin)))
+    backwards = {(c.name, c.dtype): c.measure() for c in reversed(list(cases_of(twin)))}
+    assert in_turn == backwards
+    other = {(c.name, c.dtype): c.measure() for c in cases_of(twin, seed=1)}
+    assert all(other[key] != in_turn[key] for key in in_turn if "refused" not in key[0])
+
+
+@pytest.mark.parametrize("name", ["gaussian-attention", "alibi", "learned-coding-recursion"])
+def test_parameters_differ_from_head_to_head(name):
+    layer = make_subject(TWINS[name], np.random.default_rng(0)).layer
+    for parameter in layer.parameters():
+        assert len(parameter) == 3
+        assert len(parameter.unique()) == parameter.numel()
+
+
+def test_a_users_layer_of_any_kind_has_the_cases_that_it_can_be_given():
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.width = Positive(1.5, learnable=True, dtype=torch.float64)
+
+        def forward(self, q, k, v):
+            return torch.softmax(-((q[..., None, :] - k[..., None, :, :]) ** 2).sum(-1)
+                                 / (2 * self.width().to(q.dtype) ** 2), dim=-1) @ v  # fmt: skip
+
+    mine = Twin(
+        name="mine", family="mine", relation=Identity(), equation="-", source="-", layer=Mine,
+        build=lambda q, k, v: Mine(),
+        solve=lambda layer, q, k, v, head=0, context=None: (
+            smoother_matrix(q, k, bandwidth=layer.width().item()) @ v
+        ),
+    )  # fmt: skip
+    register(mine)
+    try:
+        found = {(c.name, c.dtype): c.measure().passed for c in cases_of(mine)}
+    finally:
+        unregister("mine")
+    names = {name for name, dtype in found if dtype == "float64"}
+    assert names >= {"heads", "batch", "narrow", "large", "gradient k", "gradient parameters"}
+    assert "causal" not in names
+    assert all(passed for (_, dtype), passed in found.items() if dtype != "bfloat16")
+
+
+def changed(method, change):
+    """The method of an operator, called with other arguments."""
+
+    def call(self, *args):
+        return method(self, *change(*args))
+
+    return call
+
+
+def attend_of(layer, change):
+    return lambda patch: patch.setattr(layer, "attend", changed(layer.attend, change))
+
+
+def shifted(shift, *, from_start=False):
+    """Causal masks whose diagonal lies elsewhere."""
+
+    def change(q, k, v, mask, is_causal, context):
+        if is_causal:
+            offset = shift if from_start else k.shape[-2] - q.shape[-2] + shift
+            seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(offset)
+            mask = combine_masks(mask, seen)
+        return q, k, v, mask, False, context
+
+    return change
+
+
+def with_mask(change_mask):
+    def change(q, k, v, mask, is_causal, context):
+        return q, k, v, None if mask is None else change_mask(mask), is_causal, context
+
+    return change
+
+
+def without_mask_if_causal(q, k, v, mask, is_causal, context):
+    return q, k, v, None if is_causal else mask, is_causal, context
+
+
+def detached(place):
+    def change(*args):
+        return tuple(x.detach() if i == place else x for i, x in enumerate(args))
+
+    return change
+
+
+def of_first_head(patch):
+    value = Positive.forward
+    patch.setattr(Positive, "forward", lambda self: (x := value(self))[: 1 if x.ndim else None])
+
+
+def constant_parameters(patch):
+    value = Positive.forward
+    patch.setattr(Positive, "forward", lambda self: value(self).detach())
+
+
+def matrix_of(layer, change):
+    def plant(patch):
+        method = layer.coefficients
+        patch.setattr(layer, "coefficients", lambda self, *args: change(method, self, *args))
+
+    return plant
+
+
+def logits_of_few_digits(self, q, k, v, mask, is_causal, context):
+    """As float8 products would give them."""
+    logits = (self.scale * (q @ k.mT)).to(torch.float8_e4m3fn).to(q.dtype)
+    return torch.softmax(logits, dim=-1) @ v
+
+
+def in_bfloat16(self, q, k, v, mask, is_causal, context, attend=Softmax.attend):
+    low = (x.bfloat16() for x in (q, k, v))
+    return attend(self, *low, mask, is_causal, context).to(q.dtype)
+
+
+def blocks_from_the_start(function, q):
+    """Every block is told that it is the first one."""
+    return torch.cat([function(rows, 0) for rows in q.split(256, dim=-2)], dim=-2)
+
+
+def chunks_apart(attention):
+    """Chunks of many tokens that know nothing of those before."""
+
+    def call(q, k, v, *, is_causal):
+        if not is_causal or q.shape[-2] <= 128:
+            return attention(q, k, v, is_causal=is_causal)
+        k, v = k[..., -q.shape[-2] :, :], v[..., -q.shape[-2] :, :]
+        parts = zip(*(x.split(128, dim=-2) for x in (q, k, v)), strict=True)
+        return torch.cat([attention(*part, is_causal=True) for part in parts], dim=-2)
+
+    return call
+
+
+def nothing_refused(self, q, k, v=None, **given):
+    return None
+
+
+def first_of_batch(q, k, v, mask, is_causal, context):
+    return q, k, v, mask if mask is None or mask.ndim < 4 else mask[:1], is_causal, context
+
+
+def narrow_only(patch):
+    method = Ridge._coefficients
+    patch.setattr(Ridge, "_coefficients", lambda self, q, k, mask: (
+        method(self, q, k.flip(-2) if k.shape[-2] < k.shape[-1] else k, mask)
+    ))  # fmt: skip
+
+
+def unpulled_matrix(method, self, q, k, mask, is_causal, context):
+    return self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+
+
+FAULTS = {
+    "sees one key too many": ("softmax-attention", "causal", attend_of(Softmax, shifted(1))),
+    "sees one key too few": ("softmax-attention", "causal", attend_of(Softmax, shifted(-1))),
+    "causal ignored": ("softmax-attention", "causal", attend_of(Softmax, shifted(99))),
+    "mask dropped": ("softmax-attention", "pairs", attend_of(Softmax, with_mask(lambda m: None))),
+    "padding dropped": (
+        "top-k",
+        "padding",
+        attend_of(TopK, with_mask(lambda m: None)),
+    ),
+    "padding dropped with is_causal": (
+        "softmax-attention",
+        "causal, padding",
+        attend_of(Softmax, without_mask_if_causal),
+    ),
+    "mask transposed": (
+        "softmax-attention",
+        "pairs",
+        attend_of(Softmax, with_mask(lambda m: m.mT)),
+    ),
+    "mask of head 0 for all": (
+        "softmax-attention",
+        "mask per head",
+        attend_of(Softmax, with_mask(lambda m: m if m.ndim < 3 else m[:1])),
+    ),
+    "mask of the first in the batch for all": (
+        "softmax-attention",
+        "batch",
+        attend_of(Softmax, first_of_batch),
+    ),
+    "-inf not read": (
+        "softmax-attention",
+        "additive mask",
+        attend_of(Softmax, with_mask(lambda m: m if m.dtype == torch.bool else m.clamp(-1, 1))),
+    ),
+    "bias taken for a mask": (
+        "gaussian-attention",
+        "additive bias",
+        attend_of(Gaussian, with_mask(lambda m: m > -torch.inf)),
+    ),
+    "parameter of head 0 for all": ("gaussian-attention", "heads", of_first_head),
+    "weight of head 0 for all": ("neutreno-attention", "heads", of_first_head),
+    "queries taken for the first tokens": (
+        "softmax-attention",
+        "fewer queries, causal",
+        attend_of(Softmax, shifted(0, from_start=True)),
+    ),
+    "matrix transposed": (
+        "sparse-coding-iterates",
+        "matrix",
+        matrix_of(SparseCoding, lambda method, *args: method(*args).mT),
+    ),
+    "matrix without its mask": (
+        "gaussian-attention",
+        "matrix, causal, pairs",
+        matrix_of(
+            Gaussian, lambda method, self, q, k, *rest: method(self, q, k, None, False, None)
+        ),
+    ),
+    "matrix of the first queries": (
+        "gaussian-attention",
+        "matrix, fewer queries, causal",
+        matrix_of(
+            Gaussian,
+            lambda method, self, q, k, mask, causal, context: method(
+                self, q, k, torch.ones(q.shape[-2], k.shape[-2], dtype=bool).tril(), False, None
+            ),
+        ),
+    ),
+    "matrix without the pull": (
+        "neutreno-attention",
+        "matrix",
+        matrix_of(Neutreno, unpulled_matrix),
+    ),
+    "matrix of the base": (
+        "neutreno-solved",
+        "matrix",
+        matrix_of(
+            Solved, lambda method, self, q, k, *rest: self.base.matrix(q, k, context=rest[-1])
+        ),
+    ),
+    "no gradient of q": ("softmax-attention", "gradient q", attend_of(Softmax, detached(0))),
+    "no gradient of k": ("softmax-attention", "gradient k", attend_of(Softmax, detached(1))),
+    "no gradient of v under masks": (
+        "softmax-attention",
+        "gradient v, causal, pairs",
+        attend_of(Softmax, detached(2)),
+    ),
+    "no gradient of parameters": (
+        "gaussian-attention",
+        "gradient parameters",
+        constant_parameters,
+    ),
+    "few tokens wrong": ("ridge-attention", "narrow", narrow_only),
+    "blocks misplaced": (
+        "top-k",
+        "large, masked",
+        lambda patch: patch.setattr(top_k, "map_query_blocks", blocks_from_the_start),
+    ),
+    "chunks forgotten": (
+        "linear-attention",
+        "large, fewer queries",
+        lambda patch: patch.setattr(
+            linear, "linear_attention", chunks_apart(linear.linear_attention)
+        ),
+    ),
+    "is_causal not refused": (
+        "ridge-attention",
+        "refused: is_causal",
+        lambda patch: patch.setattr(Operator, "check_inputs", nothing_refused),
+    ),
+    "fewer queries not refused": (
+        "ridge-attention-zero-diagonal",
+        "refused: fewer queries",
+        lambda patch: patch.setattr(Operator, "check_inputs", nothing_refused),
+    ),
+    "logits to a few digits": (
+        "softmax-attention",
+        "heads",
+        lambda patch: patch.setattr(Softmax, "attend", logits_of_few_digits),
+        "bfloat16",
+    ),
+    "computed in bfloat16": (
+        "softmax-attention",
+        "heads",
+        lambda patch: patch.setattr(Softmax, "attend", in_bfloat16),
+        "float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_case_meant_for_it_catches_a_planted_fault(fault, monkeypatch):
+    twin, name, plant, *dtype = FAULTS[fault]
+    assert measured(TWINS[twin], name, *dtype).passed
+    plant(monkeypatch)
+    assert not measured(TWINS[twin], name, *dtype).passed
