@@ -31,7 +31,7 @@ from .subjects import N_HEADS, Subject, is_foremost, make_subject
 _N_QUERIES, _N_FEW, _N_NARROW, _N_ROWS = 5, 8, 4, 4
 # Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
 # 256 x 256, twicing by the matrix up to 256 tokens, 1024 rows of a self-expressive network.
-_LARGE = {
+_LARGE: dict[str, dict[str, Any]] = {
     "tokens": {"n": 300, "width": 33},
     "features": {"n": 1100},
     "image": {"images": (1, 1, 21, 33)},
