@@ -1,12 +1,15 @@
 """The protocol: every operator, as it declares its laws."""
 
 import copy
+import inspect
 
 import pytest
 import torch
 from torch.testing import assert_close
 
+import twinsolve.unrolled as layers
 from twinsolve.unrolled import (
+    Attention,
     Context,
     Gaussian,
     LocallyLinear,
@@ -16,7 +19,7 @@ from twinsolve.unrolled import (
     SparseCoding,
 )
 
-from .operator_cases import OPERATORS
+from .operator_cases import OPERATORS, off_zero
 
 SHAPE = (2, 3, 9, 5)
 
@@ -425,6 +428,29 @@ def test_parameters_reset_print_and_round_trip(operator):
     operator.load_state_dict(changed.state_dict())
     assert_close(call(operator, *qkv()), call(other, *qkv()), atol=0, rtol=0)
     assert repr(operator)
+
+
+def wrappers():
+    """Every exported class that wraps an operator, with what it needs beside its base."""
+    arguments = {"ReAttention": (3,), "Biased": (torch.zeros(4, 4),)}
+    classes = [c for c in vars(layers).values() if isinstance(c, type)]
+    of_base = [c for c in classes if "base" in inspect.signature(c.__init__).parameters]
+    found = {c.__name__: lambda base, c=c: c(base, *arguments.get(c.__name__, ())) for c in of_base}
+    return found | {"Attention": lambda base: Attention(6, 3, operator=base)}
+
+
+@pytest.mark.parametrize("name", wrappers())
+def test_wrapping_leaves_the_base_as_it_is(name):
+    base = Gaussian(0.9, num_heads=3, learnable=True)
+    if name == "Solved":
+        base = SparseCoding(0.5, num_heads=3, learnable=True)
+    off_zero(base)
+    moved = copy.deepcopy(base.state_dict())
+    wrapper = wrappers()[name](base)
+    for key, value in base.state_dict().items():
+        assert_close(value, moved[key], atol=0, rtol=0)
+    wrapper.reset_parameters()
+    assert any((base.state_dict()[key] != moved[key]).any() for key in moved)
 
 
 def test_float32_stays_float32_and_close(operator):

@@ -87,10 +87,10 @@ class ReAttention(Operator):
         self.num_heads = check_count(num_heads, "num_heads", 1)
         self.theta = nn.Parameter(torch.empty(num_heads, num_heads, device=device, dtype=dtype))
         self.norm = nn.LayerNorm(num_heads, device=device, dtype=dtype)
-        self.reset_parameters()
+        nn.init.eye_(self.theta)
 
     def reset_parameters(self) -> None:
-        """Return all parameters to their values at construction."""
+        """Return all parameters to their values at construction, those of the base too."""
         super().reset_parameters()
         nn.init.eye_(self.theta)
         self.norm.reset_parameters()
