@@ -108,6 +108,20 @@ def test_finds_a_second_branch_that_is_not_weighted(patch, name):
     assert measured("boosted-residual-init").passed
 
 
+@pytest.mark.parametrize(
+    "name", ["boosted-residual", "boosted-residual-init", "generalized-residual"]
+)
+def test_finds_a_stack_that_keeps_its_first_kernel(patch, name):
+    right = Gaussian.forward
+    first = {}
+
+    def keeps(self, q, k, v, **masks):
+        return right(self, *2 * (first.setdefault(id(self), q),), v, **masks)
+
+    patch("kernel_smoothing.gaussian.Gaussian.forward", keeps)
+    assert not measured(name).passed
+
+
 def test_finds_a_residual_that_starts_elsewhere(patch):
     patch("boosting.residuals.GeneralizedResidual.reset_parameters",
           lambda self: torch.nn.init.constant_(self.t, 1e-3))  # fmt: skip

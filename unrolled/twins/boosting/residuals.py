@@ -1,6 +1,11 @@
-"""Twins: residual connections to earlier tokens, around frozen Gaussian attention."""
+"""Twins: residual connections to earlier tokens, around Gaussian attention.
+
+A stack makes its kernel from the present tokens in every layer. Fixed points and Lipschitz
+constants are those of linear filters: their twins keep the kernel of the first tokens.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +43,15 @@ def _stack(
     return X
 
 
-def _attention(X: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gaussian attention among the tokens X, frozen, of any values."""
+def _present(X: Tensor) -> Callable[[Tensor], Tensor]:
+    """Gaussian self-attention of any tokens, at a bandwidth for those that come first."""
+    first = X.double().numpy()
+    operator = Gaussian(local_bandwidth(first, first))
+    return lambda tokens: operator(tokens, tokens, tokens)
+
+
+def _frozen(X: Tensor) -> Callable[[Tensor], Tensor]:
+    """Gaussian attention among the tokens X, of any values: a linear filter."""
     tokens = X.double().numpy()
     operator = Gaussian(local_bandwidth(tokens, tokens))
     return lambda values: operator(X, X, values)
@@ -47,6 +59,12 @@ def _attention(X: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _matrix(X: Array) -> Array:
     return smoother_matrix(X, X, bandwidth=local_bandwidth(X, X))
+
+
+def _filter(X: Array) -> Callable[[Array], Array]:
+    """The smoother of the present iterate, ``A(Y) Y``, at a bandwidth for X."""
+    bandwidth = local_bandwidth(X, X)
+    return lambda Y: smoother_matrix(Y, Y, bandwidth=bandwidth) @ Y
 
 
 def _t(layer: GeneralizedResidual) -> float:
@@ -63,19 +81,30 @@ def _build_boosting(X: Array) -> GeneralizedResidual:
     return layer
 
 
-def _apply_boosting(layer: GeneralizedResidual, X: Tensor) -> Tensor:
+def _apply_boosting(
+    layer: GeneralizedResidual, X: Tensor, *, attend: Callable[..., Any] = _present
+) -> Tensor:
     """The branch is ``A - I``: a step of diffusion, so that the residual alone is ``A``."""
-    attention = _attention(X)
-    return _stack(layer, X, lambda values: attention(values) - values, _n_layers(layer))
+    attention = attend(X)
+    return _stack(layer, X, lambda tokens: attention(tokens) - tokens, _n_layers(layer))
 
 
 def _solve_boosting(layer: GeneralizedResidual, X: Array) -> Array:
+    smooth = _filter(X)
+    return boost(lambda Y: smooth(Y) - Y, X, t=_t(layer), n_iter=_n_layers(layer))
+
+
+def _solve_linear_boosting(layer: GeneralizedResidual, X: Array) -> Array:
     diffusion = _matrix(X) - np.eye(len(X))
     return boost(diffusion, X, t=_t(layer), n_iter=_n_layers(layer))
 
 
 def _solve_plain(layer: GeneralizedResidual, X: Array) -> Array:
-    return np.linalg.matrix_power(_matrix(X), _n_layers(layer)) @ X
+    """Blurring mean shift."""
+    smooth, Y = _filter(X), X
+    for _ in range(_n_layers(layer)):
+        Y = smooth(Y)
+    return Y
 
 
 def _solve_fixed_point(layer: GeneralizedResidual, X: Array) -> Array:
@@ -88,15 +117,17 @@ def _build_reinjection(X: Array) -> GeneralizedResidual:
     return layer
 
 
-def _apply_reinjection(layer: GeneralizedResidual, X: Tensor) -> Tensor:
+def _apply_reinjection(
+    layer: GeneralizedResidual, X: Tensor, *, attend: Callable[..., Any] = _present
+) -> Tensor:
     """The branch is ``(1 - t) A``, so that many layers have a limit."""
-    attention, t = _attention(X), layer.t
-    return _stack(layer, X, lambda values: (1 - t) * attention(values), _n_layers(layer))
+    attention, t = attend(X), layer.t
+    return _stack(layer, X, lambda tokens: (1 - t) * attention(tokens), _n_layers(layer))
 
 
 def _solve_reinjection(layer: GeneralizedResidual, X: Array) -> Array:
-    t, n_layers = _t(layer), _n_layers(layer)
-    return generalized_residual((1 - t) * _matrix(X), X, sources=[0] * n_layers, weights=t)
+    t, n_layers, smooth = _t(layer), _n_layers(layer), _filter(X)
+    return generalized_residual(lambda Y: (1 - t) * smooth(Y), X, sources=[0] * n_layers, weights=t)
 
 
 def _solve_reinjection_limit(layer: GeneralizedResidual, X: Array) -> Array:
@@ -110,7 +141,7 @@ def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> tuple[Array, Arra
     tokens = X.double().numpy()
     largest = float(np.linalg.norm(_matrix(tokens), 2))
     difference = torch.flip(X, (0,)) - X
-    attention = _attention(X)
+    attention = _frozen(X)
 
     def growth(branch: Callable[[Tensor], Tensor], n_layers: int) -> float:
         return float(_stack(layer, difference, branch, n_layers).norm() / difference.norm())
@@ -128,7 +159,7 @@ def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> tuple[Array, Arra
 
 
 def _apply_residual(layer: Residual, X: Tensor) -> Tensor:
-    return layer(X, _attention(X)(X))
+    return layer(X, _frozen(X)(X))
 
 
 def _solve_residual(layer: Residual, X: Array) -> Array:
@@ -140,7 +171,7 @@ def _snr_bound(layer: Residual, X: Tensor) -> tuple[Array, Array]:
     signal = X.double().numpy()
     noise = np.random.default_rng(0).standard_normal(X.shape)
     noise *= 0.1 * np.linalg.norm(signal) / np.linalg.norm(noise)
-    A, attention, added = _matrix(signal), _attention(X), torch.from_numpy(noise).to(X.dtype)
+    A, attention, added = _matrix(signal), _frozen(X), torch.from_numpy(noise).to(X.dtype)
     gain = signal_to_noise_ratio(
         *(layer(part, attention(part)).double().numpy() for part in (X, added))
     ) / signal_to_noise_ratio(signal, noise)
@@ -189,10 +220,13 @@ _REINJECTION: dict[str, Any] = {
     "apply": _apply_reinjection,
     "covers": lambda layer: layer.source == 0,
 }
+_LINEAR_BOOSTING = _BOOSTING | {"apply": partial(_apply_boosting, attend=_frozen)}
+_LINEAR_REINJECTION = _REINJECTION | {"apply": partial(_apply_reinjection, attend=_frozen)}
 _PLAIN: dict[str, Any] = _BOOSTING | {
     "build": lambda X: GeneralizedResidual(dtype=torch.float64),
     "covers": lambda layer: layer.source is None and bool(layer.t == 0),
 }
+_ITERATES = Iterate(n_iter=_DEPTHS)
 _LIMIT = FixedPointLimit(n_iter=100)
 
 
@@ -202,7 +236,7 @@ def _contraction(layer: GeneralizedResidual) -> int:
 
 
 for twin in (
-    _twin("boosted-residual", Iterate(), "IF-26", solve=_solve_boosting, **_BOOSTING),
+    _twin("boosted-residual", _ITERATES, "IF-26", solve=_solve_boosting, **_BOOSTING),
     _twin("boosted-residual-init", Init(), "IF-26", solve=_solve_plain, **_PLAIN),
     _twin(
         "boosted-residual-limit",
@@ -210,24 +244,24 @@ for twin in (
         "NT-FP",
         solve=_solve_fixed_point,
         passes=_contraction,
-        **_BOOSTING,
+        **_LINEAR_BOOSTING,
     ),
     _twin(
         "boosted-residual-lipschitz",
         Bound(),
         "IF-29",
-        solve=_solve_boosting,
+        solve=_solve_linear_boosting,
         bound=_lipschitz_bound,
-        **_BOOSTING,
+        **_LINEAR_BOOSTING,
     ),
-    _twin("generalized-residual", Iterate(), "IF-GRC", solve=_solve_reinjection, **_REINJECTION),
+    _twin("generalized-residual", _ITERATES, "IF-GRC", solve=_solve_reinjection, **_REINJECTION),
     _twin(
         "generalized-residual-limit",
         _LIMIT,
         "NT-FP",
         solve=_solve_reinjection_limit,
         passes=_contraction,
-        **_REINJECTION,
+        **_LINEAR_REINJECTION,
     ),
     _twin(
         "residual-snr",
