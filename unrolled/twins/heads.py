@@ -39,6 +39,8 @@ class HeadContext:
 first_tokens, history
         As in `Context`. Positions are those of all tokens, by place; the rest are of the queries
         and keys at hand.
+    all_heads : pair of ndarray of shape (heads, tokens, width), optional
+        Queries and keys of every head, for layers that mix heads.
     """
 
     query_places: Array
@@ -54,6 +56,7 @@ first_tokens, history
     previous_values: Array | None = None
     first_tokens: Array | None = None
     history: tuple[Array, ...] = ()
+    all_heads: tuple[Array, Array] | None = None
 
     def take(self, queries: Array, keys: Array) -> HeadContext:
         """The context of some queries and keys alone, which see each other."""
@@ -63,6 +66,9 @@ first_tokens, history
         if self.projected_positions is not None:
             of_queries, of_keys = self.projected_positions
             changes["projected_positions"] = of_queries[queries], of_keys[keys]
+        if self.all_heads is not None:
+            of_queries, of_keys = self.all_heads
+            changes["all_heads"] = of_queries[:, queries], of_keys[:, keys]
         return replace(
             self,
             query_places=self.query_places[queries],
@@ -80,6 +86,7 @@ def head_context(
     n_keys: int,
     visible: Array | None = None,
     bias: Array | None = None,
+    all_heads: tuple[Array, Array] | None = None,
 ) -> HeadContext:
     """The context of one head; parts of a single head, or of none, serve all."""
     found: dict[str, Any] = {}
@@ -88,7 +95,8 @@ def head_context(
             context, lambda name, x: as_array(x if name in _SHARED else _of_head(x, head))
         )
     places = np.arange(n_keys)
-    return HeadContext(places[max(n_keys - n_queries, 0) :], places, visible, bias, **found)
+    queries = places[max(n_keys - n_queries, 0) :]
+    return HeadContext(queries, places, visible, bias, **found, all_heads=all_heads)
 
 
 def _of_head(x: Tensor, head: int) -> Tensor:

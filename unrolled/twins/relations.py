@@ -94,6 +94,7 @@ def solver_output(
     def of_head(pairs: Array | None, head: int) -> Array | None:
         return None if pairs is None else np.broadcast_to(pairs, (len(inputs[0]), *counts))[head]
 
+    tokens = as_array(inputs[0]), as_array(inputs[1])
     return np.stack(
         [
             solve_head(
@@ -102,7 +103,7 @@ def solver_output(
                 *arrays,
                 head=head,
                 context=head_context(
-                    context, head, *counts, of_head(visible, head), of_head(bias, head)
+                    context, head, *counts, of_head(visible, head), of_head(bias, head), tokens
                 ),
                 rows=rows,
             )

@@ -22,7 +22,6 @@ from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, Identity, Init, Relation
 
 _SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
-_N_HEADS = 3
 
 
 def _build(q: Array, k: Array, v: Array) -> AttnScale:
@@ -117,46 +116,67 @@ def _solve_layer_scale(layer: LayerScale, X: Array) -> Array:
     return scale_frequencies(X, weights, weights)
 
 
-def _build_reattention(X: Array) -> ReAttention:
-    """Heads of one, two and three times the bandwidth, so that there is something to mix."""
-    base = Gaussian(local_bandwidth(X, X), num_heads=_N_HEADS, learnable=True, dtype=torch.float64)
-    assert base.bandwidth is not None
-    assert base.bandwidth.log is not None
-    widths = torch.arange(1, _N_HEADS + 1, dtype=torch.float64).reshape(-1, 1, 1)
-    base.bandwidth.log.data += widths.log()
-    layer = ReAttention(base, _N_HEADS, dtype=torch.float64)
+def _build_reattention(q: Array, k: Array, v: Array) -> ReAttention:
+    """Three heads at least, of one, two, three times the bandwidth, so that there is a mixture."""
+    n_heads = max(len(q), 3)
+    base = Gaussian(local_bandwidth(q, k), num_heads=n_heads, learnable=True, dtype=torch.float64)
+    widths = torch.arange(1, n_heads + 1, dtype=torch.float64).reshape(-1, 1, 1)
+    layer = ReAttention(base, n_heads, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    for parameter in (layer.theta, layer.norm.weight, layer.norm.bias):
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.data += 0.1 * noise
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter += widths.log()
+        for parameter in (layer.theta, layer.norm.weight, layer.norm.bias):
+            parameter += 0.1 * torch.randn(
+                parameter.shape, generator=generator, dtype=torch.float64
+            )
     return layer
 
 
-def _apply_reattention(layer: ReAttention, X: Tensor) -> Tensor:
-    tokens = X.expand(layer.num_heads, -1, -1)
-    out: Tensor = layer(tokens, tokens, tokens)
-    return torch.cat(tuple(out), dim=-1)
+def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Tensor:
+    """Tokens of fewer heads serve several of the layer's."""
+    n_heads = tokens[0].shape[-3]
+    repeated = torch.arange(layer.num_heads) % n_heads
+
+    def repeat(x: Any) -> Any:
+        per_head = isinstance(x, Tensor) and x.ndim > 2 and x.shape[-3] == n_heads
+        return x[..., repeated, :, :] if per_head else x
+
+    inputs, masks = (repeat(x) for x in tokens), {name: repeat(x) for name, x in given.items()}
+    return layer(*inputs, **masks)[..., :n_heads, :, :]
 
 
-def _solve_reattention(layer: ReAttention, X: Array) -> Array:
-    """Maps by the base's own solver; each pair is standardised over the heads."""
-    base = exact_twin(layer.base, same_points=True)
+def _solve_reattention(
+    layer: ReAttention, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Maps of all heads by the base's own solver; each pair is standardised over the heads.
+
+    Masks are those of all heads.
+    """
+    all_heads = None if context is None else context.all_heads
+    queries, keys = all_heads or (q[None], k[None])
+    identity, base = np.eye(len(k)), exact_twin(layer.base)
     maps = [
-        base.solve(layer.base, X, X, np.eye(len(X)), head=head) for head in range(layer.num_heads)
-    ]
+        solve_head(
+            base, layer.base, queries[h % len(queries)], keys[h % len(keys)], identity,
+            head=h, context=context,
+        )
+        for h in range(layer.num_heads)
+    ]  # fmt: skip
     theta, gamma, beta = (
         parameter.detach().double().numpy()
         for parameter in (layer.theta, layer.norm.weight, layer.norm.bias)
     )
     mixed = np.tensordot(theta, np.stack(maps), axes=(0, 0))
-    spread = np.sqrt(mixed.var(axis=0) + layer.norm.eps)
-    normed = (mixed - mixed.mean(axis=0)) / spread
-    return np.hstack([(g * A + b) @ X for g, b, A in zip(gamma, beta, normed, strict=True)])
+    normed = (mixed[head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + 1e-5)
+    A = gamma[head] * normed + beta[head]
+    if context is not None and context.visible is not None:
+        A = np.where(context.visible, A, 0)
+    return A @ v
 
 
-def _reattention_logit_range(layer: ReAttention, X: Array) -> float:
-    tokens = np.broadcast_to(X, (layer.num_heads, *X.shape))
-    return exact_twin(layer.base).logit_range(layer.base, tokens, tokens, tokens)
+def _reattention_logit_range(layer: ReAttention, q: Array, k: Array, v: Array) -> float:
+    return exact_twin(layer.base).logit_range(layer.base, q, k, v)
 
 
 def _attn_scale(name: str, relation: Relation, equation: str, solve: Any, **rest: Any) -> Twin:
@@ -230,16 +250,17 @@ register(
     )
 )
 register(
-    _of_features(
-        "re-attention",
-        Identity(),
-        "SE-5",
-        _build_reattention,
-        _solve_reattention,
-        layer=ReAttention,
+    Twin(
+        name="re-attention",
+        family="spectral_filtering",
+        relation=Identity(),
+        equation="SE-5",
         source="Zhou et al. (2021)",
-        covers=lambda layer: not layer.needs,
+        layer=ReAttention,
+        build=_build_reattention,
         apply=_apply_reattention,
+        solve=_solve_reattention,
+        by_rows=False,
         logit_range=_reattention_logit_range,
     )
 )

@@ -1,5 +1,6 @@
 """Twins of frequency scales, residual connections and token graying: faults that they find."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,11 +11,13 @@ from twinsolve.unrolled import (
     Gaussian,
     GeneralizedResidual,
     LayerScale,
+    Positive,
     ReAttention,
     Softmax,
     TokenGraying,
 )
 from twinsolve.unrolled.conditioning import cosine_transform
+from twinsolve.unrolled.twins.relations import layer_output, solver_output
 
 from .conftest import TWINS, built, small_inputs
 
@@ -83,6 +86,46 @@ def test_finds_heads_mixed_the_wrong_way_round(patch):
 
     patch("spectral_filtering.reattention.ReAttention._mixed", transposed)
     assert not measured("re-attention").passed
+
+
+MASKS = {
+    "causal": lambda n: torch.ones(n, n).tril().bool(),
+    "padding": lambda n: (torch.arange(n) < n - 5).expand(n, n),
+    "pairs": lambda n: torch.eye(n).bool() | (torch.arange(n * n).reshape(n, n) % 3 > 0),
+}
+
+
+def masked_difference(name, mask):
+    """Of layer and solver where the mask hides keys."""
+    twin = TWINS[name]
+    inputs = small_inputs(twin, torch.float64)
+    layer = built(twin, inputs)
+    found = layer_output(twin, layer, inputs, mask=mask)
+    return np.abs(found - solver_output(twin, layer, inputs, visible=mask.numpy())).max()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_re_attention_mixes_heads_over_the_keys_that_are_seen(mask):
+    assert masked_difference("re-attention", MASKS[mask](24)) < 1e-12
+
+
+@pytest.mark.parametrize("mask", ["causal", "pairs"])  # values of padding are dropped besides
+def test_finds_re_attention_that_shows_what_is_hidden(patch, mask):
+    right = ReAttention._mixed
+    patch("spectral_filtering.reattention.ReAttention._mixed",
+          lambda self, A, mask, *rest: right(self, A, None, *rest))  # fmt: skip
+    assert masked_difference("re-attention", MASKS[mask](24)) > 1e-3
+
+
+def test_finds_the_bandwidth_of_one_head_for_all(patch):
+    right = Positive.forward
+    patch("Positive.forward", lambda self: right(self).flatten()[0].expand(self.log.shape))
+    twin = TWINS["re-attention"]
+    inputs = small_inputs(twin, torch.float64)
+    layer = built(twin, inputs)
+    wrong = layer_output(twin, layer, inputs)
+    patch("Positive.forward", right)
+    assert np.abs(wrong - solver_output(twin, layer, inputs)).max() > 1e-3
 
 
 BOOSTED = ["boosted-residual", "boosted-residual-limit", "boosted-residual-lipschitz"]
