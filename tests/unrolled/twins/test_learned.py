@@ -181,6 +181,37 @@ def test_finds_faults_of_the_mixture(patch, fault, dtype):
     assert not measured("sparse-mixture-of-experts", dtype).passed
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", ["gates", "experts"])
+@pytest.mark.parametrize("dictionary", ["orthonormal", "ksvd"])
+def test_finds_a_mixture_that_is_no_pursuit(patch, dictionary, fault, dtype):
+    route = SparseMixtureOfExperts.route
+
+    def wrong(self, x):
+        gates, chosen = route(self, x)
+        if fault == "gates":
+            return gates * 1.01, chosen
+        return gates, (x @ self.router.mT).topk(self.top_k + 1, dim=-1)[1][..., 1:]
+
+    patch("sparse_coding.mixture_of_experts.SparseMixtureOfExperts.route", wrong)
+    assert not measured(f"sparse-mixture-of-experts-{dictionary}", dtype).passed
+
+
+def test_only_a_mixture_that_is_a_pursuit_is_held_to_one():
+    twin = TWINS["sparse-mixture-of-experts-orthonormal"]
+    layer = built(twin, small_inputs(twin, torch.float64))
+    assert twin.covers(layer)
+    for name in ("router", "analysis", "synthesis"):
+        other = copy.deepcopy(layer)
+        getattr(other, name).data[0] *= 1.01
+        assert not twin.covers(other)
+    coherent = TWINS["sparse-mixture-of-experts-ksvd"]
+    layer = built(coherent, small_inputs(coherent, torch.float64))
+    assert twin.covers(layer)
+    layer.top_k = 2
+    assert not twin.covers(layer)
+
+
 def moved(layer, scale=0.05):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -1,10 +1,19 @@
-"""Twins: the sparse mixture of experts, expert by expert, and its code in the dictionary."""
+"""Twins: the sparse mixture of experts, expert by expert, and where its code is a pursuit's.
+
+In general the code comes from routing and no pursuit finds it. Experts of one atom, with both signs
+of each, are routed by correlation as matching pursuit selects: with equal gates the mixture is
+orthogonal matching pursuit if one atom is chosen, or the atoms are orthonormal.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from scipy.special import softmax
 from torch import Tensor
 
+from ....solvers import ksvd
+from ....solvers.sparse_coding.matching_pursuit import pursue_rows
 from ...sparse_coding import SparseMixtureOfExperts
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -17,6 +26,53 @@ def _build(X: Array) -> SparseMixtureOfExperts:
         for weight in layer.parameters():
             weight.normal_(generator=generator)
     return layer
+
+
+# Small enough that a softmax of scores is uniform, and a power of two, which changes no order.
+_FLAT = 2.0**-60
+
+
+def _pursuit(atoms: Array, n_nonzero: int) -> SparseMixtureOfExperts:
+    """Experts of the atoms (rows) with either sign, whose gates are all ``1 / n_nonzero``."""
+    signed = torch.from_numpy(np.concatenate([atoms, -atoms]))
+    layer = SparseMixtureOfExperts(
+        atoms.shape[1], len(signed), 1, n_nonzero, renormalize=True, dtype=torch.float64
+    )
+    with torch.no_grad():
+        layer.router.copy_(_FLAT * signed)
+        layer.analysis.copy_(signed[:, None])
+        layer.synthesis.copy_(n_nonzero * signed[..., None])
+    return layer
+
+
+def _build_orthonormal(X: Array) -> SparseMixtureOfExperts:
+    return _pursuit(np.linalg.svd(X, full_matrices=False)[2], 4)
+
+
+def _build_learned(X: Array) -> SparseMixtureOfExperts:
+    n_atoms = min(16, len(X))
+    return _pursuit(ksvd(X, n_atoms=n_atoms, n_nonzero=1, n_iter=2, random_state=0)[0], 1)
+
+
+def _is_pursuit(layer: SparseMixtureOfExperts) -> bool:
+    if layer.expert_width != 1 or not layer.renormalize:
+        return False
+    atoms = layer.analysis[:, 0]
+    gram = atoms[: len(atoms) // 2] @ atoms[: len(atoms) // 2].mT
+    unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    exact = gram if layer.top_k > 1 else gram * unit
+    return (
+        bool((exact - unit).abs().max() < 1e-5)
+        and torch.equal(layer.router, _FLAT * atoms)
+        and torch.equal(layer.synthesis[..., 0], layer.top_k * atoms)
+        and torch.equal(*(side * half for side, half in zip((1, -1), atoms.chunk(2), strict=True)))
+    )
+
+
+def _solve_pursuit(layer: SparseMixtureOfExperts, X: Array) -> Array:
+    atoms = layer.dictionary().detach().cpu().double().numpy().T / layer.top_k
+    atoms = np.ascontiguousarray(atoms[: len(atoms) // 2])
+    return pursue_rows(X, atoms, layer.top_k, 0.0) @ atoms
 
 
 def _solve(layer: SparseMixtureOfExperts, X: Array) -> Array:
@@ -62,3 +118,25 @@ register(
         logit_range=_logit_range,
     )
 )
+
+
+def _add_pursuit(name: str, build: Callable[[Array], SparseMixtureOfExperts]) -> None:
+    register(
+        Twin(
+            name=f"sparse-mixture-of-experts-{name}",
+            family="sparse_coding",
+            relation=Identity(),
+            equation="IF-KSVD",
+            source="Revisiting Transformers with Insights from Image Filtering, eq. 33",
+            layer=SparseMixtureOfExperts,
+            build=build,
+            solve=_solve_pursuit,
+            inputs="features",
+            evidence="solver",
+            covers=_is_pursuit,
+        )
+    )
+
+
+_add_pursuit("orthonormal", _build_orthonormal)
+_add_pursuit("ksvd", _build_learned)
