@@ -25,7 +25,8 @@ LISTA_TWINS = [name for name in TWINS if name.startswith("learned-ista")]
 UNROLLED = [
     f"unrolled-self-expression-{kind}" for kind in ("iterates", "limit", "recursion", "new-points")
 ]
-ADMM = ["unrolled-admm-limit", "unrolled-admm-new-points-limit"]
+ADMM_ITERATES = ["unrolled-admm", "unrolled-admm-new-points"]
+ADMM = [*ADMM_ITERATES, "unrolled-admm-limit", "unrolled-admm-new-points-limit"]
 ADMM_FILE = "self_expression.unrolled_admm"
 LISTA_FILE, UNROLLED_FILE = "sparse_coding.learned_ista", "self_expression.unrolled_ista"
 
@@ -115,7 +116,16 @@ def test_finds_a_penalty_of_admm_that_is_off_by_a_percent(patch, name, fault, dt
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_finds_a_diagonal_of_admm_left_in(patch, dtype):
     patch(f"{ADMM_FILE}._own", lambda rows, start, k: torch.zeros((), dtype=torch.bool))
-    assert not measured(ADMM[0], dtype).passed
+    assert not measured("unrolled-admm", dtype).passed
+    assert not measured("unrolled-admm-limit", dtype).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ADMM_ITERATES)
+def test_finds_another_way_of_admm_to_the_same_solution(patch, name, dtype):
+    patch(f"{ADMM_FILE}._RELAXATION", 1.59)
+    assert not measured(name, dtype).passed
+    assert measured(f"{name}-limit", dtype).passed
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

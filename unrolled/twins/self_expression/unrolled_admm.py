@@ -1,16 +1,18 @@
-"""Twins: unrolled ADMM, and the elastic net that it tends to."""
+"""Twins: unrolled ADMM, its iterates, and the elastic net that it tends to."""
 
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ....solvers import lam_max, lasso_objective, sparse_code
+from ....solvers.self_expression.admm import shrink
 from ...self_expression import UnrolledADMM
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
-from ..relations import Limit
+from ..relations import Iterate, Limit, Relation
 
 _TOL = 1e-11
 
@@ -39,6 +41,48 @@ def _problem(
     return Problem(solution.coef.toarray(), objective, lower_bound, rate=float("inf"))
 
 
+def _iterate(
+    layer: UnrolledADMM,
+    q: Array,
+    k: Array,
+    v: Array,
+    head: int = 0,
+    context: Any = None,
+    *,
+    zero_diagonal: bool,
+) -> Array:
+    """Over-relaxed ADMM, whose ridge problems are solved by the singular values of the keys."""
+    ratio, relaxation = layer.l1_ratio, 1.6
+    lam = head_value(layer.lam, head) * lam_max(q, k, zero_diagonal=zero_diagonal)[:, None]
+    beta = _beta(layer, k, head)
+    left, singular, _ = np.linalg.svd(k, full_matrices=False)
+    shrunk = singular**2 + beta / 2
+    codes = dual = np.zeros((len(q), len(k)))
+    for _ in range(layer.n_iter):
+        given = codes - dual
+        seen = (q @ k.T + beta / 2 * given) @ left / shrunk
+        ridge = given + (seen - given @ left) @ left.T
+        relaxed = relaxation * ridge + (1 - relaxation) * codes
+        codes = shrink(relaxed + dual, lam / beta) / (1 + lam * (1 - ratio) / ratio / beta)
+        if zero_diagonal:
+            np.fill_diagonal(codes, 0)
+        dual = dual + relaxed - codes
+    return codes @ v
+
+
+def _beta(layer: UnrolledADMM, k: Array, head: int) -> float:
+    scale = 2 * head_value(layer.lam, head) / head_value(layer.threshold, head)
+    return scale * float((k**2).sum(axis=1).mean())
+
+
+def _logit_range(layer: UnrolledADMM, q: Array, k: Array, v: Array) -> float:
+    """What rounding of ``Q - B K`` grows by: ``|K| |(K^T K + beta/2 I)^-1 K^T|`` at most."""
+    return max(
+        np.linalg.norm(keys, 2) / (2 * np.sqrt(_beta(layer, keys, head) / 2))
+        for head, keys in enumerate(k)
+    )
+
+
 def _solve(
     layer: UnrolledADMM,
     q: Array,
@@ -52,21 +96,35 @@ def _solve(
     return _problem(layer, q, k, head, zero_diagonal=zero_diagonal).coef @ v
 
 
-for name, zero_diagonal in (("limit", True), ("new-points-limit", False)):
+def _express(layer: UnrolledADMM, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return layer(q) @ v
+
+
+def _code(layer: UnrolledADMM, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return layer(q, k) @ v
+
+
+def _add(name: str, relation: Relation, solve: Any, *, zero_diagonal: bool) -> None:
     register(
         Twin(
-            name=f"unrolled-admm-{name}",
+            name=name,
             family="self_expression",
-            relation=Limit(n_iter=2000),
+            relation=relation,
             equation="CL-2",
             source="Elhamifar and Vidal (2013); Attention: Self-Expression Is All You Need",
             layer=UnrolledADMM,
             build=_build,
-            solve=partial(_solve, zero_diagonal=zero_diagonal),
+            solve=partial(solve, zero_diagonal=zero_diagonal),
             problem=partial(_problem, zero_diagonal=zero_diagonal),
             pairing="self" if zero_diagonal else "cross",
-            apply=(lambda layer, q, k, v: layer(q) @ v)
-            if zero_diagonal
-            else (lambda layer, q, k, v: layer(q, k) @ v),
+            apply=_express if zero_diagonal else _code,
+            logit_range=_logit_range,
+            passes=lambda layer: layer.n_iter,
         )
     )
+
+
+_ITERATES = Iterate(n_iter=(1, 2, 5))
+for suffix, zero_diagonal in (("", True), ("-new-points", False)):
+    _add(f"unrolled-admm{suffix}", _ITERATES, _iterate, zero_diagonal=zero_diagonal)
+    _add(f"unrolled-admm{suffix}-limit", Limit(n_iter=2000), _solve, zero_diagonal=zero_diagonal)
