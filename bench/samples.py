@@ -30,6 +30,7 @@ Array = np.ndarray
 _N_TOKENS = 256
 _N_HEADS = 2
 _CROP, _PATCH, _SIGMA = 24, 5, 0.1
+_N_SMALL = 3  # images for whole models
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class ClusteringSample:
         """
         if twin.inputs == "image":
             return None if self.images is None else (torch.from_numpy(self.images),)
+        if twin.inputs == "model":
+            small = self.images is not None and self.images.shape[2:] == (8, 8)
+            return (torch.from_numpy(self.images[:_N_SMALL]),) if small else None
         if twin.inputs == "features":
             return (torch.from_numpy(self.X),)
         n, dim = self.X.shape
@@ -78,9 +82,9 @@ class ClusteringSample:
             with warnings.catch_warnings():  # parts without an edge between them are clusters too
                 warnings.filterwarnings("ignore", message="Graph is not fully connected")
                 return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
-        features = output.reshape(len(output), -1)
-        clusterer = KMeans(len(np.unique(self.labels)), n_init=20, random_state=self.seed)
-        return float(adjusted_rand_score(self.labels, clusterer.fit_predict(features)))
+        features, labels = output.reshape(len(output), -1), self.labels[: len(output)]
+        clusterer = KMeans(len(np.unique(labels)), n_init=20, random_state=self.seed)
+        return float(adjusted_rand_score(labels, clusterer.fit_predict(features)))
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,9 @@ class VisionSample:
     other: Array
     task = "vision"
 
-    def inputs(self, twin: Twin) -> tuple[Tensor, ...]:
+    def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
+        if twin.inputs == "model":
+            return None
         if twin.inputs == "image":
             return (torch.from_numpy(self.noisy[None, None]),)
         patches = _patches(self.noisy)

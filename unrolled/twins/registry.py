@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..attention import Context
 from .relations import Relation
 
 Array = np.ndarray
-Inputs = Literal["tokens", "features", "image"]
+Inputs = Literal["tokens", "features", "image", "model"]
 Pairing = Literal["any", "self", "cross"]
 Evidence = Literal["solver", "certificate", "formula", "bound"]
 
@@ -78,10 +79,11 @@ class Twin:
         parameters; it alone translates the one into the other's arguments. For tokens it is called
         for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)`` with a
         `HeadContext`.
-    inputs : {"tokens", "features", "image"}
+    inputs : {"tokens", "features", "image", "model"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
-        and `solve` one at a time.
+        and `solve` one at a time. Whole models get a few images of 8 x 8 pixels, of which they and
+        their solver make what they take, and give a row for each.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
@@ -191,12 +193,17 @@ def unregister(name: str) -> None:
 
 def catalogue() -> list[Twin]:
     """All twins: those of every family file beside this one, then the users' own."""
+    _import_families()
+    return list(_registered.values())
+
+
+@cache
+def _import_families() -> None:
     package = importlib.import_module(__package__)
     modules = pkgutil.walk_packages(package.__path__, f"{__package__}.")
     for module in sorted(info.name for info in modules):
         if module.removeprefix(f"{__package__}.") not in _MACHINERY:
             importlib.import_module(module)
-    return list(_registered.values())
 
 
 def twins_of(layer: nn.Module) -> list[Twin]:

@@ -1,0 +1,151 @@
+"""Twins: backbones from images, or ids, to scores."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...models import (
+    ClassAttentionTransformer,
+    ConvMixer,
+    LanguageModel,
+    VisionTransformer,
+    WindowedTransformer,
+)
+from ..registry import Array
+from . import backbone_pass
+from .block_pass import Settings
+from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch
+
+_CLASSES, _PATCH = 5, 2
+_SETTINGS = Settings(HEADS)
+
+
+def _images(images: Tensor) -> tuple[Tensor]:
+    return (images,)
+
+
+def _ids(images: Tensor) -> Tensor:
+    """A row of pixels of each image in ten grey levels."""
+    return (images.flatten(1)[:, 24:32] * 9.99).long().clamp(0, 9)
+
+
+def _ids_and_padding(images: Tensor) -> tuple[Tensor, Tensor]:
+    ids = _ids(images)
+    return ids, hidden_tokens(images, ids.shape[1])
+
+
+def _images_and_padding(images: Tensor) -> tuple[Tensor, Tensor]:
+    return images, hidden_tokens(images, images[0, 0].numel() // _PATCH**2)
+
+
+def _sizes(images: Array) -> tuple[Any, ...]:
+    return images.shape[2:], _PATCH, images.shape[1], _CLASSES
+
+
+def _add(name: str, layer: type[nn.Module], source: str, equation: str, **sides: Any) -> None:
+    add(name, layer, source=source, equation=equation, **sides)
+
+
+def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any) -> None:
+    operators, apart = options["operator"], options.get("operator") == ["bilateral", "softmax"]
+
+    def build(images: Array) -> nn.Module:
+        depth = len(operators)
+        return drawn(VisionTransformer(*_sizes(images), DIM, depth, HEADS, pool=pool, **options))
+
+    def apply(model: VisionTransformer, images: Tensor) -> Tensor:
+        _, hidden = _images_and_padding(images)
+        return joined(model(images), model(images, patch_padding_mask=hidden))
+
+    def solve(model: Any, image: Array, hidden: Array) -> tuple[Array, ...]:
+        return tuple(
+            backbone_pass.vision_transformer(
+                model, image, _SETTINGS, patch_size=_PATCH, pool=pool, padding=padding,
+                positions_in=(False, True) if apart else None,
+            )
+            for padding in (None, hidden.astype(bool))
+        )  # fmt: skip
+
+    _add(
+        name, VisionTransformer, "Dosovitskiy et al. (2021)", equation,
+        build=build, apply=apply, solve=over_batch(solve, _images_and_padding),
+    )  # fmt: skip
+
+
+_add_vision_transformer("vision-transformer", "IF-5", "class", operator=["softmax", "neutreno"])
+_add_vision_transformer("vision-transformer-mean", "IF-5", "mean", operator=["twicing", "gaussian"])
+_add_vision_transformer(
+    "vision-transformer-positions-apart", "IF-21", "class", operator=["bilateral", "softmax"]
+)
+_add(
+    "windowed-transformer",
+    WindowedTransformer,
+    "Liu et al. (2021)",
+    "IF-5",
+    build=lambda images: drawn(
+        WindowedTransformer(
+            images.shape[2:], 1, images.shape[1], _CLASSES, 6, (2, 1), (2, 3), window_size=4,
+            operator=["softmax", "neutreno", "gaussian"], mlp_ratio=2.0,
+        )
+    ),
+    apply=lambda model, images: model(images),
+    solve=over_batch(
+        lambda model, image: (
+            backbone_pass.windowed_transformer(
+                model, image, _SETTINGS, patch_size=1, window_size=4, num_heads=(2, 3)
+            ),
+        ),
+        _images,
+    ),
+)  # fmt: skip
+_add(
+    "class-attention-transformer",
+    ClassAttentionTransformer,
+    "Touvron et al. (2021)",
+    "IF-5",
+    build=lambda images: drawn(ClassAttentionTransformer(*_sizes(images), DIM, 2, HEADS)),
+    apply=lambda model, images: model(images),
+    solve=over_batch(
+        lambda model, image: (
+            backbone_pass.class_attention_transformer(
+                model, image, Settings(HEADS, scale="layer"), patch_size=_PATCH
+            ),
+        ),
+        _images,
+    ),
+)
+for skip in (True, False):
+    _add(
+        "conv-mixer" if skip else "conv-mixer-without-skip",
+        ConvMixer,
+        "Trockman and Kolter (2022)",
+        "SK-7",
+        build=lambda images, skip=skip: drawn(
+            ConvMixer(DIM, 2, 3, _PATCH, _CLASSES, skip, in_channels=images.shape[1])
+        ),
+        apply=lambda model, images: model(images),
+        solve=over_batch(
+            lambda model, image, skip=skip: (
+                backbone_pass.conv_mixer(model, image, kernel_size=3, patch_size=_PATCH, skip=skip),
+            ),
+            _images,
+        ),
+    )
+_add(
+    "language-model",
+    LanguageModel,
+    "Vaswani et al. (2017)",
+    "SE-3",
+    build=lambda images: drawn(
+        LanguageModel(10, DIM, 2, HEADS, 16, operator=["softmax", "twicing"])
+    ),
+    apply=lambda model, images: model(*_ids_and_padding(images)).flatten(1),
+    solve=over_batch(
+        lambda model, ids, hidden: (
+            backbone_pass.language_model(
+                model, ids.astype(int), _SETTINGS, padding=hidden.astype(bool)
+            ),
+        ),
+        _ids_and_padding,
+    ),
+)

@@ -1,0 +1,86 @@
+"""Twins: stacks of blocks, with each of the parts that the papers exchange."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...attention import Context
+from ...boosting import GeneralizedResidual
+from ...models import Block
+from ...models.stacks import make_blocks
+from ...models.stacks import run_blocks as run_layers
+from ...spectral_filtering import FeatScale, LayerScale
+from ..registry import Array
+from .block_pass import Settings, run_blocks
+from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch, sequences
+
+_OPERATORS = ["softmax", "neutreno", "gaussian", "twicing"]
+
+
+def _inputs(images: Tensor) -> tuple[Tensor, Tensor]:
+    x = sequences(images)
+    return x, hidden_tokens(images, x.shape[1])
+
+
+def _add(name: str, equation: str, source: str, settings: Settings, **options: Any) -> None:
+    mixes = settings.scale == "feat"
+
+    def build(images: Array) -> nn.Module:
+        made = make_blocks(
+            len(_OPERATORS), DIM, HEADS, operator=_OPERATORS, mlp_ratio=2.0, **options
+        )
+        return drawn(made)
+
+    def apply(blocks: nn.ModuleList, images: Tensor) -> Tensor:
+        x, hidden = _inputs(images)
+        outputs = [run_layers(blocks, x, Context())]
+        if not mixes:
+            masks: dict[str, Any] = {"key_padding_mask": hidden, "is_causal": True}
+            outputs.append(run_layers(blocks, x, Context(), **masks))
+        return joined(*outputs)
+
+    def solve(blocks: Any, x: Array, hidden: Array) -> tuple[Array, ...]:
+        masks: list[dict[str, Any]] = [{}]
+        if not mixes:
+            masks.append({"padding": hidden.astype(bool), "is_causal": True})
+        return tuple(run_blocks(blocks, x, settings, **mask) for mask in masks)
+
+    add(
+        name, Block, source=source, equation=equation,
+        build=build, apply=apply, solve=over_batch(solve, _inputs),
+    )  # fmt: skip
+
+
+_BOOSTING_PAPER = "Revisiting Transformers with Insights from Image Filtering"
+_add("block", "SE-3", "Dosovitskiy et al. (2021)", Settings(HEADS, norm_eps=1e-3), norm_eps=1e-3)
+_add(
+    "block-without-skips",
+    "SK-7",
+    "Always Skip Attention",
+    Settings(HEADS, attention_skip=False, feed_forward_skip=False, scale="layer"),
+    attention_skip=False,
+    feed_forward_skip=False,
+    scale=LayerScale,
+)
+_add(
+    "block-feat-scale",
+    "AO-10",
+    "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis",
+    Settings(HEADS, scale="feat"),
+    scale=FeatScale,
+)
+_add(
+    "block-boosted",
+    "IF-26",
+    _BOOSTING_PAPER,
+    Settings(HEADS, residual="boosting"),
+    residual=GeneralizedResidual,
+)
+_add(
+    "block-generalized-residual",
+    "IF-GRC",
+    _BOOSTING_PAPER,
+    Settings(HEADS, residual=0, feed_forward=False),
+    residual=lambda: GeneralizedResidual(0),
+    feed_forward=False,
+)

@@ -1,0 +1,137 @@
+"""The multi-head shell in NumPy, with the operator by its twin's solver."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ...attention import Attention
+from ..heads import HeadContext, as_array, solve_head
+from ..registry import Array, exact_twin
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the layers of one pass over one sequence share; values are (heads, tokens, width)."""
+
+    positions: Array | None = None
+    grid: tuple[int, int] | None = None
+    n_class_tokens: int = 0
+    first_values: Array | None = None
+    first_tokens: Array | None = None
+    history: tuple[Array, ...] = ()
+
+
+def affine(x: Array, weight: Tensor, bias: Tensor | None = None) -> Array:
+    """``x W^T + b``."""
+    return x @ as_array(weight).T + (0 if bias is None else as_array(bias))
+
+
+def linear(layer: Any, x: Array) -> Array:
+    return affine(x, layer.weight, layer.bias)
+
+
+def split_heads(x: Array, num_heads: int) -> Array:
+    """Head h holds the columns ``h d, ..., (h + 1) d - 1``."""
+    return np.stack(np.split(x, num_heads, axis=1))
+
+
+def visible_keys(
+    n_queries: int,
+    n_keys: int,
+    *,
+    is_causal: bool = False,
+    padding: Array | None = None,
+    pairs: Array | None = None,
+) -> Array | None:
+    """Which keys each query sees; `padding` and `pairs` are true where a key is hidden."""
+    visible = np.ones((n_queries, n_keys), dtype=bool)
+    if is_causal:
+        visible &= np.arange(n_keys) <= np.arange(n_keys - n_queries, n_keys)[:, None]
+    if padding is not None:
+        visible &= ~padding
+    if pairs is not None:
+        visible &= ~pairs
+    return None if visible.all() else visible
+
+
+def attend(
+    shell: Attention,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    num_heads: int,
+    shared: Shared | None = None,
+    visible: Array | None = None,
+    weights: bool = False,
+) -> tuple[Array, Array | None, Shared]:
+    """Output, each head's matrix if asked for, and what the next layer shares.
+
+    Only operators that are linear in their values have a matrix.
+    """
+    shared = shared or Shared()
+    dim = query.shape[1]
+    rows = [slice(i * dim, (i + 1) * dim) for i in range(3)]
+    bias = shell.in_proj_bias
+    q, k, v = (
+        split_heads(
+            affine(x, shell.in_proj_weight[own], None if bias is None else bias[own]), num_heads
+        )
+        for x, own in zip((query, key, value), rows, strict=True)
+    )
+    if shared.first_values is None:
+        shared = replace(shared, first_values=v)
+    contexts = [
+        _head_context(shell, shared, rows, head, num_heads, len(query), v, visible)
+        for head in range(num_heads)
+    ]
+    identity = np.eye(len(key))[:, : len(key) if weights else 0]
+    out, matrices = [], []
+    for head, context in enumerate(contexts):
+        found = _solve(shell.operator, q, k, np.hstack([v[head], identity]), head, context)
+        out.append(found[:, : v.shape[2]])
+        matrices.append(found[:, v.shape[2] :])
+    joined = linear(shell.out_proj, np.hstack(out))
+    return joined, np.stack(matrices) if weights else None, shared
+
+
+def _solve(
+    operator: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
+) -> Array:
+    twin = exact_twin(operator)
+    context = replace(context, all_heads=(q, k))
+    return solve_head(twin, operator, q[head], k[head], v, head=head, context=context)
+
+
+def _head_context(
+    shell: Attention,
+    shared: Shared,
+    rows: list[slice],
+    head: int,
+    num_heads: int,
+    n_queries: int,
+    v: Array,
+    visible: Array | None,
+) -> HeadContext:
+    places, projected = np.arange(v.shape[1]), None
+    if shared.positions is not None:
+        q, k = (
+            split_heads(affine(shared.positions, shell.in_proj_weight[own]), num_heads)[head]
+            for own in rows[:2]
+        )
+        projected = q[len(places) - n_queries :], k
+    first = shared.first_values
+    return HeadContext(
+        places[len(places) - n_queries :],
+        places,
+        visible,
+        positions=shared.positions,
+        grid=shared.grid,
+        n_class_tokens=shared.n_class_tokens,
+        projected_positions=projected,
+        values=v[head],
+        first_values=None if first is None or first.shape != v.shape else first[head],
+        first_tokens=shared.first_tokens,
+    )

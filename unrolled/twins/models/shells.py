@@ -1,0 +1,78 @@
+"""Twins: the multi-head shell with its projections, masks and weights."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...attention import Attention, Operator
+from ...kernel_smoothing import Gaussian, Softmax
+from ..registry import Array
+from .shell_pass import attend, visible_keys
+from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch, sequences
+
+
+def _inputs(images: Tensor) -> tuple[Tensor, Tensor]:
+    x = sequences(images)
+    return x, hidden_tokens(images, x.shape[1])
+
+
+def _apply(shell: Attention, images: Tensor) -> Tensor:
+    """Plain, of other keys and values, and with every kind of mask; with and without weights."""
+    x, hidden = _inputs(images)
+    keys, values = x.flip(1), x.sin()
+    n = x.shape[1]
+    beyond = torch.ones(n, n).triu(3).bool()
+    return joined(
+        *shell(x, x, x),
+        *shell(x, keys, values, average_attn_weights=False),
+        shell(x, x, x, need_weights=False, is_causal=True)[0],
+        shell(x[:, -2:], x, x, need_weights=False, is_causal=True)[0],
+        shell(x, x, x, need_weights=False, key_padding_mask=hidden)[0],
+        *shell(x, x, x, key_padding_mask=hidden, attn_mask=beyond),
+        shell(x, x, x, need_weights=False, key_padding_mask=hidden, is_causal=True)[0],
+    )
+
+
+def _solve(shell: Attention, x: Array, hidden: Array) -> tuple[Array, ...]:
+    n, padding = len(x), hidden.astype(bool)
+    keys, values = x[::-1], np.sin(x)
+    beyond = np.arange(n) > np.arange(n)[:, None] + 2
+
+    def run(q: Array, k: Array, v: Array, **masks: Any) -> tuple[Array, Array]:
+        visible = visible_keys(len(q), len(k), **masks)
+        out, weights, _ = attend(
+            shell, q, k, v, num_heads=HEADS, visible=visible, weights=len(q) == n
+        )
+        return out, np.zeros(0) if weights is None else weights
+
+    out, weights = run(x, x, x)
+    masked, masked_weights = run(x, x, x, padding=padding, pairs=beyond)
+    return (
+        out,
+        weights.mean(axis=0),
+        *run(x, keys, values),
+        run(x, x, x, is_causal=True)[0],
+        run(x[-2:], x, x, is_causal=True)[0],
+        run(x, x, x, padding=padding)[0],
+        masked,
+        masked_weights.mean(axis=0),
+        run(x, x, x, padding=padding, is_causal=True)[0],
+    )
+
+
+def _add(name: str, operator: Operator, *, bias: bool) -> None:
+    add(
+        name,
+        Attention,
+        source="Vaswani et al. (2017)",
+        equation="SE-3",
+        build=lambda images: drawn(Attention(DIM, HEADS, operator=operator, bias=bias)),
+        apply=_apply,
+        solve=over_batch(_solve, _inputs),
+    )
+
+
+_add("attention-shell", Softmax(), bias=True)
+_add("attention-shell-no-bias", Gaussian(1.5, num_heads=HEADS, learnable=True), bias=False)

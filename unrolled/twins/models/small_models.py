@@ -1,0 +1,81 @@
+"""What the twins of whole models share: weights drawn anew, a small batch, and registration."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..heads import as_array
+from ..registry import Array, Twin, register
+from ..relations import Identity
+
+DIM, HEADS = 12, 3
+
+
+def drawn(module: nn.Module) -> nn.Module:
+    """All parameters and running statistics moved at random, so that none is 0 or 1."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=generator, dtype=torch.float64)
+
+    module.double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.2 * noise(parameter)
+        for name, buffer in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer += 0.5 * noise(buffer).abs()
+    return module
+
+
+def sequences(images: Tensor) -> Tensor:
+    """Each image as a few tokens of width `DIM`, centred, by wrapping its pixels."""
+    n_tokens = images[0].numel() // DIM
+    tokens = images.flatten(1)[:, : n_tokens * DIM].unflatten(1, (n_tokens, DIM))
+    return 2 * (tokens - tokens.mean(dim=(1, 2), keepdim=True))
+
+
+def hidden_tokens(images: Tensor, n_tokens: int) -> Tensor:
+    """Padding of another length in each sequence: the last one to three tokens."""
+    counts = torch.arange(len(images)) % 3 + 1
+    return torch.arange(n_tokens) >= n_tokens - counts[:, None]
+
+
+def joined(*outputs: Tensor | None) -> Tensor:
+    """Outputs of a batch side by side, one row each."""
+    return torch.cat([x.flatten(1) for x in outputs if x is not None], dim=1)
+
+
+def over_batch(
+    solve: Callable[..., tuple[Array, ...]], inputs: Callable[[Tensor], tuple[Tensor, ...]]
+) -> Callable[[Any, Array], Array]:
+    """The solver of a batch: `solve` gives the outputs of each member, which stand in its row."""
+
+    def of_batch(model: Any, images: Array) -> Array:
+        members = zip(*(as_array(x) for x in inputs(torch.from_numpy(images))), strict=True)
+        rows = [np.concatenate([x.ravel() for x in solve(model, *one)]) for one in members]
+        return np.stack(rows)
+
+    return of_batch
+
+
+def add(name: str, layer: type[nn.Module], *, source: str, equation: str, **sides: Any) -> None:
+    """Register a twin of the family "models"; `sides` are `build`, `apply` and `solve`."""
+    register(
+        Twin(
+            name=name,
+            family="models",
+            relation=Identity(),
+            equation=equation,
+            source=source,
+            layer=layer,
+            inputs="model",
+            covers=lambda layer: False,  # a user's model is judged layer by layer
+            logit_range=lambda layer, images: 10.0,
+            passes=lambda layer: 10,
+            **sides,
+        )
+    )
