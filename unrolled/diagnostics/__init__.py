@@ -7,6 +7,7 @@ from .attention_maps import (
     map_similarity,
     nonzero_share,
 )
+from .block_bounds import BoundSides, condition_bounds, high_frequency_bounds
 from .energies import gradient_cosine, kernel_energy, regularized_energy, smoothness
 from .hooks import ARRAYS, MEASURES, Observation, record
 from .jacobians import jacobian_spectrum, lipschitz_constant
@@ -20,11 +21,14 @@ from .tokens import (
 __all__ = [
     "ARRAYS",
     "MEASURES",
+    "BoundSides",
     "LogitParts",
     "Observation",
     "attention_spectrum",
+    "condition_bounds",
     "condition_number",
     "gradient_cosine",
+    "high_frequency_bounds",
     "high_frequency_share",
     "jacobian_spectrum",
     "kernel_energy",

@@ -1,0 +1,150 @@
+"""Bounds on what blocks do to tokens, with random and with trained weights."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import (
+    Block,
+    ClassAttentionTransformer,
+    FeatScale,
+    Gaussian,
+    GeneralizedResidual,
+    LayerScale,
+    VisionTransformer,
+    WindowedTransformer,
+)
+from twinsolve.unrolled.diagnostics import condition_bounds, high_frequency_bounds
+
+PARTS = ["attention", "attention_skip", "feed_forward", "feed_forward_skip"]
+
+
+def vision_transformer(operator, *, trained, **options):
+    torch.manual_seed(0)
+    model = VisionTransformer(8, 2, 1, 4, 8, 2, 2, operator=operator, **options).double()
+    images = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    if trained:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        for _ in range(6):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), torch.tensor([0, 1, 2])).backward()
+            optimizer.step()
+    return model.eval(), images
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("operator", ["softmax", "gaussian", "twicing", "symmetric"])
+@pytest.mark.parametrize("options", [{}, {"scale": LayerScale}, {"feed_forward_skip": False}])
+def test_no_block_breaks_the_bounds(operator, trained, options):
+    model, images = vision_transformer(operator, trained=trained, **options)
+    skipped = [part for part in PARTS if options.get(part, True)]
+    for sides in (high_frequency_bounds(model, images), condition_bounds(model, images)):
+        assert len(sides) == 2 * len(skipped)
+        assert {side.part for side in sides} == set(skipped)
+        for side in sides:
+            assert side.measured.shape == side.bound.shape == side.sharp.shape == (3,)
+            assert (side.measured > 0).all()
+            assert (side.measured <= side.sharp * (1 + 1e-9)).all()
+            assert (side.sharp <= side.bound * (1 + 1e-9)).all()
+            if trained and side.part.endswith("skip"):
+                assert side.sharp.isfinite().all()
+
+
+def spectral(x):
+    return np.linalg.norm(x, 2)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "gaussian"])
+def test_high_frequencies_are_those_of_the_theorems(operator):
+    """All four sides by the definitions, of tokens without batch."""
+    torch.manual_seed(0)
+    block = Block(6, 2, operator=operator, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    X = torch.randn(9, 6, dtype=torch.float64)
+    found = {side.part: side for side in high_frequency_bounds(block, X)}
+    with torch.no_grad():
+        Y = block.attention_norm(X)
+        out, A = block.attention(Y, Y, Y, average_attn_weights=False)
+        after = block(X)
+    H = np.eye(9) - 1 / 9
+    W_v, W_o = block.attention.in_proj_weight[12:], block.attention.out_proj.weight
+    values = [w.detach().numpy() for w in W_v.split(3)]
+    outs = [w.detach().numpy() for w in W_o.split(3, dim=1)]
+    entering = np.linalg.norm(H @ Y.numpy())
+    assert_close(found["attention"].measured.item(), np.linalg.norm(H @ out.numpy()))
+    sharp = sum(
+        spectral(H @ a.numpy() @ H) * spectral(o @ v)
+        for a, o, v in zip(A, outs, values, strict=True)
+    )
+    assert_close(found["attention"].sharp.item(), sharp * entering)
+    logits = A.log().numpy()
+    alpha = np.ptp(logits, axis=-1).max() / 2
+    largest = max(map(spectral, values)) * max(map(spectral, outs))
+    grown = np.sqrt(9 * np.exp(2 * alpha) / (np.exp(2 * alpha) + 8))
+    assert_close(found["attention"].bound.item(), 2 * largest * grown * entering)
+    before = np.linalg.norm(H @ X.numpy())
+    assert_close(found["attention_skip"].sharp.item(), sharp * entering + before)
+    last = found["feed_forward_skip"]
+    assert_close(last.measured.item(), np.linalg.norm(H @ after.numpy()))
+
+
+def test_the_bound_is_reached():
+    """Attention that hardly mixes, of tokens that the norm hardly changes."""
+    torch.manual_seed(0)
+    block = Block(4, 1, operator=Gaussian(0.01), feed_forward=False, dtype=torch.float64)
+    with torch.no_grad():
+        block.attention.in_proj_weight.copy_(torch.eye(4).repeat(3, 1))
+        block.attention.out_proj.weight.copy_(torch.eye(4))
+    X = torch.nn.functional.layer_norm(torch.randn(1, 9, 4, dtype=torch.float64), (4,))
+    for side in high_frequency_bounds(block, X):
+        assert_close(side.measured, side.sharp, rtol=1e-4, atol=0)
+
+
+def test_condition_of_a_map_is_that_on_the_tokens():
+    torch.manual_seed(0)
+    block = Block(5, 1, feed_forward=False, dtype=torch.float64)
+    X = torch.randn(12, 5, dtype=torch.float64)
+    assert condition_bounds(block, X)[0].measured.isinf()  # a norm without bias loses a direction
+    with torch.no_grad():
+        block.attention_norm.bias.copy_(torch.randn(5))
+    found = {side.part: side for side in condition_bounds(block, X)}
+    with torch.no_grad():
+        Y = (block(X) - X).numpy()
+    M, kappa = Y @ np.linalg.pinv(X.numpy()), np.linalg.cond(X.numpy())
+    singular = np.linalg.svd(M, compute_uv=False)
+    assert_close(found["attention"].sharp.item(), kappa * singular[0] / singular[4])
+    basis = np.linalg.qr(X.numpy())[0]
+    skipped = np.linalg.cond(basis + M @ basis)
+    assert_close(found["attention_skip"].sharp.item(), kappa * skipped)
+    assert_close(found["attention_skip"].measured.item(), np.linalg.cond(X.numpy() + Y))
+
+
+def test_nothing_is_proved_about_tokens_that_are_dependent():
+    block = Block(6, 2, dtype=torch.float64)
+    X = torch.randn(2, 9, 6, dtype=torch.float64)
+    X[0, :, 1] = X[0, :, 0]
+    for tokens, unproved in ((X, [True, False]), (X[:, :5], [True, True])):
+        side = condition_bounds(block, tokens)[1]
+        assert side.sharp.isinf().tolist() == unproved
+        assert side.bound[0].isinf()
+
+
+def test_windows_and_class_attention_are_served():
+    images = torch.randn(2, 1, 8, 8)
+    windowed = WindowedTransformer(8, 1, 1, 3, 6, (2,), (2,))
+    sides = high_frequency_bounds(windowed, images)
+    assert [side.part for side in sides] == 2 * PARTS
+    assert all((side.measured <= side.sharp * (1 + 1e-6)).all() for side in sides)
+    model = ClassAttentionTransformer(8, 2, 1, 3, 6, 1, 2, class_depth=1)
+    assert [side.part for side in high_frequency_bounds(model, images)] == PARTS + PARTS[2:]
+
+
+@pytest.mark.parametrize("options", [{"scale": FeatScale}, {"residual": GeneralizedResidual}])
+def test_other_blocks_are_refused(options):
+    with pytest.raises(ValueError, match="model: the bounds are for plain residual"):
+        high_frequency_bounds(Block(6, 2, **options), torch.randn(1, 5, 6))
+    with pytest.raises(ValueError, match="model: holds no Block, got Linear"):
+        condition_bounds(torch.nn.Linear(3, 3), torch.randn(5, 3))

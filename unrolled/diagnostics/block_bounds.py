@@ -1,0 +1,310 @@
+"""Both sides of the bounds on what a block does to its tokens, with the weights that it has."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..boosting import Residual
+from ..models.blocks import Block, FeedForward, NoSkip
+from ..spectral_filtering import LayerScale
+from .tokens import condition_number
+
+# The largest slope of GELU, at sqrt(2).
+_GELU_SLOPE = 1.1290
+
+
+@dataclass(frozen=True)
+class BoundSides:
+    """What a part of a block does to each sequence, and what is proved about it.
+
+    Attributes
+    ----------
+    name : str
+        Of the block in the model; empty where the block is the model.
+    part : {"attention", "attention_skip", "feed_forward", "feed_forward_skip"}
+        The branch alone, or with the residual connection of the block.
+    measured, bound, sharp : Tensor of shape (batch,), float64
+        ``measured <= sharp <= bound``; infinite where nothing is proved.
+    """
+
+    name: str
+    part: str
+    measured: Tensor
+    bound: Tensor
+    sharp: Tensor
+
+
+def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[BoundSides]:
+    """High frequencies after each part of each block, against the theorems on oversmoothing.
+
+    With ``HC X = X - 1 1^T X / N``, the tokens Y that enter the attention (after the norm), its H
+    heads of matrices A_h, and N tokens ::
+
+        attention          |HC[sum_h A_h Y W_h]| <= s sum_h |H A_h H|_2 |W_h|_2 |HC Y|    (sharp)
+                                                 <= s H |W_v| |W_o| g(alpha) |HC Y|       (bound)
+        attention_skip     |HC X'| <= |HC X| + the same
+        feed_forward       |HC F(Y')| <= s 1.129 |W_1|_2 |W_2|_2 |HC Y'|
+        feed_forward_skip  |HC X''| <= |HC X'| + the same
+
+    with Frobenius norms of tokens, ``W_h = W_v^h W_o^h``, |W_v| and |W_o| the largest spectral norm
+    over heads, ``g(alpha) = sqrt(N e^(2 alpha) / (e^(2 alpha) + N - 1))`` and alpha half the
+    largest range of a row of logits; s is the largest factor of a `LayerScale`, else 1. Biases
+    change no high frequency. The theorems have no norm in front of the branches: here Y and Y' are
+    measured behind it. All are upper bounds; 1.129 is the largest slope of GELU.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Holds `Block` s, or is one. It is run in the mode that it is in, without gradients; dropout
+        breaks the bounds.
+    *inputs, **arguments
+        What it is called with.
+
+    Returns
+    -------
+    list of BoundSides
+        In the order of computation. Attention parts of an operator that is not row stochastic, or
+        has other keys than queries, are left out, as is a feed-forward part of one's own.
+
+    Raises
+    ------
+    ValueError
+        If the model holds no block, or a block has another residual connection or scale.
+
+    References
+    ----------
+    Wang et al., "Anti-oversmoothing in deep vision transformers via the Fourier domain analysis"
+    (2022), Theorem 3 and Propositions 4 to 6; EQUATIONS AO-6, AO-P4, AO-P5, AO-P6.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Block
+    >>> from twinsolve.unrolled.diagnostics import high_frequency_bounds
+    >>> sides = high_frequency_bounds(Block(16, 4), torch.randn(2, 10, 16))
+    >>> [side.part for side in sides]
+    ['attention', 'attention_skip', 'feed_forward', 'feed_forward_skip']
+    >>> all(bool((side.measured <= side.sharp).all()) for side in sides)
+    True
+    """
+    found = []
+    for seen in _run(model, inputs, arguments):
+        for part, x, y, before, factors in _branches(seen):
+            branch = [f * _norm(_high(before)) for f in factors]
+            skip = _norm(_high(x))
+            measured = _norm(_high(y)), _norm(_high(seen.outputs[part]))
+            found.append(BoundSides(seen.name, part, measured[0], branch[0], branch[1]))
+            if seen.skips[part]:
+                sides = branch[0] + skip, branch[1] + skip
+                found.append(BoundSides(seen.name, f"{part}_skip", measured[1], *sides))
+    return found
+
+
+def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[BoundSides]:
+    """Condition numbers after each part of each block, with its skip connection and without.
+
+    On tokens X of full column rank a branch is a linear map, ``Y = M X`` with ``M = Y X^+``, and ::
+
+        attention, feed_forward             kappa(Y) <= kappa(X) kappa(M)
+        attention_skip, feed_forward_skip   kappa(X + Y) <= kappa(X) kappa(I + M)          (sharp)
+                                                  <= kappa(X) (1 + |M|_2) / (1 - |M|_2)    (bound)
+
+    where kappa of a map is that on the span of X, and the last line holds for ``|M|_2 < 1``. The
+    identity keeps I + M far from singular where M is nearly so: why blocks need their skips.
+
+    Parameters
+    ----------
+    model, *inputs, **arguments
+        As in `high_frequency_bounds`; any operator serves.
+
+    Returns
+    -------
+    list of BoundSides
+        In the order of computation. Bounds are infinite where X has not full column rank, as with
+        fewer tokens than features. A branch behind a norm without bias has not: its kappa is
+        infinite, and only the skip connection keeps that of the block finite.
+
+    Raises
+    ------
+    ValueError
+        If the model holds no block, or a block has another residual connection or scale.
+
+    References
+    ----------
+    "Always skip attention" (2025), Propositions 4.1 and 4.2; EQUATIONS SK-4, SK-5, SK-7. Their M
+    stands on the right of X, for linear attention without a norm.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Block
+    >>> from twinsolve.unrolled.diagnostics import condition_bounds
+    >>> sides = condition_bounds(Block(8, 2), torch.randn(2, 20, 8))
+    >>> all(bool((side.measured <= 1.000001 * side.sharp).all()) for side in sides)
+    True
+    """
+    found = []
+    for seen in _run(model, inputs, arguments):
+        for part, (x, y) in seen.residual_inputs.items():
+            orthonormal, mapped, kappa = _as_map(x, y)
+            size = torch.linalg.matrix_norm(mapped, 2)
+            sharp = kappa * condition_number(mapped)
+            found.append(BoundSides(seen.name, part, condition_number(y), sharp, sharp))
+            if not seen.skips[part]:
+                continue
+            sharp = kappa * condition_number(orthonormal + mapped)
+            bound = torch.where(size < 1, kappa * (1 + size) / (1 - size), torch.inf)
+            measured = condition_number(seen.outputs[part])
+            found.append(BoundSides(seen.name, f"{part}_skip", measured, bound, sharp))
+    return found
+
+
+class _Seen:
+    """What passed through a block: inputs and outputs of its parts, in float64."""
+
+    def __init__(self, name: str, block: Block) -> None:
+        self.name, self.block = name, block
+        self.skips = {
+            part: type(residual) is Residual
+            for part, residual in (
+                ("attention", block.attention_residual),
+                ("feed_forward", getattr(block, "feed_forward_residual", None)),
+            )
+        }
+        self.residual_inputs: dict[str, tuple[Tensor, Tensor]] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.values = self.matrix = self.fed = torch.zeros(())
+
+    def hooks(self) -> Iterator[Any]:
+        block = self.block
+        yield block.attention.register_forward_hook(self._of_attention, with_kwargs=True)
+        yield block.attention.operator.register_forward_hook(self._of_operator, with_kwargs=True)
+        yield block.attention_residual.register_forward_hook(self._of_residual("attention"))
+        if block.feed_forward is not None:
+            yield block.feed_forward.register_forward_hook(self._of_feed_forward)
+            yield block.feed_forward_residual.register_forward_hook(
+                self._of_residual("feed_forward")
+            )
+
+    def _of_attention(self, module: Any, inputs: Any, arguments: Any, output: Any) -> None:
+        self.values = _batched(inputs[2])
+
+    def _of_operator(self, module: Any, inputs: Any, arguments: Any, output: Any) -> None:
+        q, k, _ = inputs
+        if module.row_stochastic and module.linear_in_values:
+            self.matrix = module.matrix(q, k, **arguments).double()
+
+    def _of_feed_forward(self, module: Any, inputs: Any, output: Any) -> None:
+        self.fed = _batched(inputs[0])
+
+    def _of_residual(self, part: str) -> Any:
+        def hook(module: Any, inputs: Any, output: Tensor) -> None:
+            self.residual_inputs[part] = _batched(inputs[0]), _batched(inputs[1])
+            self.outputs[part] = _batched(output)
+
+        return hook
+
+
+def _run(model: nn.Module, inputs: Any, arguments: Any) -> list[_Seen]:
+    blocks = [(n, m) for n, m in model.named_modules() if isinstance(m, Block)]
+    if not blocks:
+        raise ValueError(f"model: holds no Block, got {type(model).__name__}")
+    for name, block in blocks:
+        for part in ("attention", "feed_forward"):
+            scale = getattr(block, f"{part}_scale", nn.Identity())
+            residual = getattr(block, f"{part}_residual", Residual())
+            if type(residual) not in (Residual, NoSkip) or type(scale) not in _SCALES:
+                raise ValueError(
+                    f"model: the bounds are for plain residual connections, scaled by LayerScale "
+                    f"or not at all; {name or 'the block'} has {type(residual).__name__} and "
+                    f"{type(scale).__name__}"
+                )
+    all_seen = [_Seen(name, block) for name, block in blocks]
+    with ExitStack() as stack, torch.no_grad():
+        for seen in all_seen:
+            for handle in seen.hooks():
+                stack.callback(handle.remove)
+        model(*inputs, **arguments)
+    return [seen for seen in all_seen if seen.outputs]
+
+
+_SCALES = (nn.Identity, LayerScale)
+
+
+def _branches(seen: _Seen) -> Iterator[tuple[str, Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
+    """Part, its residual's inputs x and y, what entered it, and its two factors."""
+    block = seen.block
+    if seen.matrix.ndim == 4 and seen.matrix.shape[-1] == seen.matrix.shape[-2]:
+        scale, values = _largest_scale(block.attention_scale), seen.values
+        factors = _attention_factors(block, seen.matrix)
+        yield (
+            "attention", *seen.residual_inputs["attention"], values,
+            (scale * factors[0], scale * factors[1]),
+        )  # fmt: skip
+    if type(block.feed_forward) is FeedForward:
+        network = block.feed_forward
+        slope = _GELU_SLOPE * _spectral(network.fc1.weight) * _spectral(network.fc2.weight)
+        slope = slope * _largest_scale(block.feed_forward_scale)
+        yield "feed_forward", *seen.residual_inputs["feed_forward"], seen.fed, (slope, slope)
+
+
+def _attention_factors(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
+    """By Theorem 3, and by the centred matrices themselves, each (batch,)."""
+    shell, n_tokens = block.attention, A.shape[-1]
+    place = shell.projected.index("v") * shell.embed_dim
+    rows = shell.in_proj_weight[place : place + shell.embed_dim].double()
+    values = rows.unflatten(0, (shell.num_heads, -1))
+    out = shell.out_proj.weight.double().unflatten(1, (shell.num_heads, -1)).transpose(0, 1)
+    gains = torch.linalg.matrix_norm(_high(_high(A).mT).mT, 2)
+    sharp = (gains * torch.linalg.matrix_norm(out @ values, 2)).sum(dim=-1)
+    if not shell.operator.nonnegative:
+        return torch.full_like(sharp, torch.inf), sharp
+    # e^(-2 alpha): the least entry of a row over its largest.
+    inverse = (A.amin(dim=-1) / A.amax(dim=-1)).amin(dim=(-1, -2))
+    gain = (n_tokens / (1 + (n_tokens - 1) * inverse)).sqrt()
+    sizes = (torch.linalg.matrix_norm(weights, 2).max() for weights in (values, out))
+    first, second = sizes
+    return shell.num_heads * first * second * gain, sharp
+
+
+def _largest_scale(scale: nn.Module) -> Tensor:
+    if isinstance(scale, LayerScale):
+        return scale.gamma.detach().double().abs().max()
+    return torch.ones((), dtype=torch.float64)
+
+
+def _spectral(weight: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(weight.detach().double(), 2)
+
+
+def _batched(x: Tensor) -> Tensor:
+    return x.detach().double().reshape(-1, *x.shape[-2:])
+
+
+def _high(x: Tensor) -> Tensor:
+    """``HC X``: without the mean over tokens."""
+    return x - x.mean(dim=-2, keepdim=True)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(x)
+
+
+def _as_map(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A basis U of the span of x, M U for the map M = y x^+, and the condition number of x.
+
+    The last is infinite where x has not full column rank, whatever then stands for M.
+    """
+    if x.shape[-2] < x.shape[-1]:
+        return x, y, torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
+    orthonormal, triangle = torch.linalg.qr(x)
+    kappa = condition_number(x)
+    full = kappa.isfinite()[..., None, None]
+    unit = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    triangle = torch.where(full, triangle, unit)
+    mapped = torch.linalg.solve_triangular(triangle, y, upper=True, left=False)
+    return orthonormal, mapped, kappa
