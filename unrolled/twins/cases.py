@@ -84,7 +84,8 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     keys, `matrix`, a batch, fewer tokens than features and many, gradients, dtypes, and what must
     be refused; layers of another kind have those of these that they can be given. Where several
     twins are about a layer at the same settings, the most general of those whose solver gives its
-    output exactly has the cases, and the others have none.
+    output exactly has the cases, and the others have none. So have whole models, which the first
+    pass runs with their masks.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     ------
     Case
     """
-    if not is_foremost(twin):
+    if twin.inputs == "model" or not is_foremost(twin):
         return
     rng = np.random.default_rng([seed, *twin.name.encode()])
     subject = make_subject(twin, rng)

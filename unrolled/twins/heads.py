@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
@@ -19,6 +19,15 @@ Tensors = tuple[Tensor, ...]
 
 _SHARED = ("positions", "first_tokens")
 _OF_KEYS = ("values", "first_values", "previous_values")
+
+
+class AllHeads(NamedTuple):
+    """Queries, keys and masks of every head: (heads, tokens, width), (heads, n_queries, n_keys)."""
+
+    queries: Array
+    keys: Array
+    visible: Array | None = None
+    bias: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,8 @@ class HeadContext:
 first_tokens, history
         As in `Context`. Positions are those of all tokens, by place; the rest are of the queries
         and keys at hand.
-    all_heads : pair of ndarray of shape (heads, tokens, width), optional
-        Queries and keys of every head, for layers that mix heads.
+    all_heads : AllHeads, optional
+        What the other heads are given, for layers that mix heads.
     """
 
     query_places: Array
@@ -56,7 +65,7 @@ first_tokens, history
     previous_values: Array | None = None
     first_tokens: Array | None = None
     history: tuple[Array, ...] = ()
-    all_heads: tuple[Array, Array] | None = None
+    all_heads: AllHeads | None = None
 
     def take(self, queries: Array, keys: Array) -> HeadContext:
         """The context of some queries and keys alone, which see each other."""
@@ -66,9 +75,6 @@ first_tokens, history
         if self.projected_positions is not None:
             of_queries, of_keys = self.projected_positions
             changes["projected_positions"] = of_queries[queries], of_keys[keys]
-        if self.all_heads is not None:
-            of_queries, of_keys = self.all_heads
-            changes["all_heads"] = of_queries[:, queries], of_keys[:, keys]
         return replace(
             self,
             query_places=self.query_places[queries],
@@ -86,7 +92,7 @@ def head_context(
     n_keys: int,
     visible: Array | None = None,
     bias: Array | None = None,
-    all_heads: tuple[Array, Array] | None = None,
+    all_heads: AllHeads | None = None,
 ) -> HeadContext:
     """The context of one head; parts of a single head, or of none, serve all."""
     found: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from scipy.linalg import qr
 from torch import Tensor, nn
 
 from ..attention import Context
-from .heads import Array, Tensors, as_array, head_context, heads, map_fields, solve_head
+from .heads import AllHeads, Array, Tensors, as_array, head_context, heads, map_fields, solve_head
 
 if TYPE_CHECKING:
     from .registry import Problem, Twin
@@ -91,23 +91,26 @@ def solver_output(
     context = twin_context(twin, inputs)
     counts = inputs[0].shape[-2], inputs[1].shape[-2]
 
-    def of_head(pairs: Array | None, head: int) -> Array | None:
-        return None if pairs is None else np.broadcast_to(pairs, (len(inputs[0]), *counts))[head]
-
-    tokens = as_array(inputs[0]), as_array(inputs[1])
+    visible, bias = (
+        None if pairs is None else np.broadcast_to(pairs, (len(inputs[0]), *counts))
+        for pairs in (visible, bias)
+    )
+    all_heads = AllHeads(as_array(inputs[0]), as_array(inputs[1]), visible, bias)
+    contexts = (
+        head_context(
+            context,
+            head,
+            *counts,
+            None if visible is None else visible[head],
+            None if bias is None else bias[head],
+            all_heads,
+        )
+        for head in range(len(inputs[0]))
+    )
     return np.stack(
         [
-            solve_head(
-                twin,
-                layer,
-                *arrays,
-                head=head,
-                context=head_context(
-                    context, head, *counts, of_head(visible, head), of_head(bias, head), tokens
-                ),
-                rows=rows,
-            )
-            for head, arrays in heads(inputs)
+            solve_head(twin, layer, *arrays, head=head, context=given, rows=rows)
+            for (head, arrays), given in zip(heads(inputs), contexts, strict=True)
         ]
     )
 

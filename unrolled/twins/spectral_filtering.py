@@ -16,7 +16,7 @@ from ...solvers import (
 )
 from ..kernel_smoothing import Gaussian
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
-from .heads import heads, solve_head
+from .heads import AllHeads, heads, solve_head
 from .kernel_smoothing.regression import build_gaussian, local_bandwidth
 from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, Identity, Init, Relation
@@ -151,18 +151,17 @@ def _solve_reattention(
 ) -> Array:
     """Maps of all heads by the base's own solver; each pair is standardised over the heads.
 
-    Masks are those of all heads.
+    Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
     """
-    all_heads = None if context is None else context.all_heads
-    queries, keys = all_heads or (q[None], k[None])
-    identity, base = np.eye(len(k)), exact_twin(layer.base)
-    maps = [
-        solve_head(
-            base, layer.base, queries[h % len(queries)], keys[h % len(keys)], identity,
-            head=h, context=context,
-        )
-        for h in range(layer.num_heads)
-    ]  # fmt: skip
+    given = AllHeads(q[None], k[None]) if context is None else context.all_heads
+    identity, base, maps = np.eye(len(k)), exact_twin(layer.base), []
+    for other in range(layer.num_heads):
+        own = other % len(given.queries)
+        A = base.solve(layer.base, given.queries[own], given.keys[own], identity, head=other)
+        weights = A if given.bias is None else A * np.exp(given.bias[own])
+        weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
+        total = weights.sum(axis=1, keepdims=True)
+        maps.append(weights / np.where(total > 0, total, 1))
     theta, gamma, beta = (
         parameter.detach().double().numpy()
         for parameter in (layer.theta, layer.norm.weight, layer.norm.bias)

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ...attention import Attention
-from ..heads import HeadContext, as_array, solve_head
+from ..heads import AllHeads, HeadContext, as_array, solve_head
 from ..registry import Array, exact_twin
 
 
@@ -101,7 +101,7 @@ def _solve(
     operator: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
 ) -> Array:
     twin = exact_twin(operator)
-    context = replace(context, all_heads=(q, k))
+    context = replace(context, all_heads=AllHeads(q, k))
     return solve_head(twin, operator, q[head], k[head], v, head=head, context=context)
 
 

@@ -74,8 +74,7 @@ def add(name: str, layer: type[nn.Module], *, source: str, equation: str, **side
             layer=layer,
             inputs="model",
             covers=lambda layer: False,  # a user's model is judged layer by layer
-            logit_range=lambda layer, images: 10.0,
-            passes=lambda layer: 10,
+            passes=lambda layer: 4,
             **sides,
         )
     )
