@@ -152,6 +152,26 @@ FAULTS = {
     "padding read": (
         "models.language_model.run_blocks", without("key_padding_mask"), ["language-model"]
     ),
+    "bias dropped": (
+        "kernel_smoothing.biased.Biased._mask",
+        lambda right: lambda self, q, k, mask: mask,
+        ["biased-attention"],
+    ),
+    "mask of the bias dropped": (
+        "kernel_smoothing.biased.Biased._mask",
+        lambda right: lambda self, q, k, mask: right(self, q, k, None),
+        ["biased-attention"],
+    ),
+    "columns of the heads side by side": (
+        "self_expression.deep_self_expression.DeepSelfExpression._heads",
+        lambda right: property(lambda self: [slice(0, 4), slice(4, 8)]),
+        ["deep-self-expression"],
+    ),
+    "norm over all heads": (
+        "self_expression.deep_self_expression.DeepSelfExpression._normalize",
+        lambda right: lambda self, z: z / z.norm(dim=-1, keepdim=True),
+        ["deep-self-expression"],
+    ),
     "skip around both convolutions": (
         "models.conv_mixer.MixerLayer.forward",
         lambda right: lambda self, x: right(self, x) + x * self.skip, ["conv-mixer"],

@@ -41,7 +41,7 @@ def _problem(
     return Problem(solution.coef.toarray(), objective, lower_bound, rate=float("inf"))
 
 
-def _iterate(
+def iterate(
     layer: UnrolledADMM,
     q: Array,
     k: Array,
@@ -126,5 +126,5 @@ def _add(name: str, relation: Relation, solve: Any, *, zero_diagonal: bool) -> N
 
 _ITERATES = Iterate(n_iter=(1, 2, 5))
 for suffix, zero_diagonal in (("", True), ("-new-points", False)):
-    _add(f"unrolled-admm{suffix}", _ITERATES, _iterate, zero_diagonal=zero_diagonal)
+    _add(f"unrolled-admm{suffix}", _ITERATES, iterate, zero_diagonal=zero_diagonal)
     _add(f"unrolled-admm{suffix}-limit", Limit(n_iter=2000), _solve, zero_diagonal=zero_diagonal)
