@@ -5,12 +5,14 @@ A family adds a file here whose twins `register` themselves; `catalogue` finds a
 
 from .cases import Case, cases_of
 from .heads import HeadContext
+from .model_check import ModelReport
 from .origin import Origin, fit_origin
 from .registry import (
     Problem,
     Twin,
     catalogue,
     exact_twin,
+    judging_twin,
     register,
     twins_of,
     unregister,
@@ -38,6 +40,7 @@ __all__ = [
     "Iterate",
     "Limit",
     "Measurement",
+    "ModelReport",
     "Origin",
     "Problem",
     "Rate",
@@ -50,6 +53,7 @@ __all__ = [
     "compare",
     "exact_twin",
     "fit_origin",
+    "judging_twin",
     "register",
     "twins_of",
     "unregister",

@@ -43,7 +43,11 @@ class HeadContext:
         The keys that each query sees; None is all. Only solvers of twins that are not `by_rows` see
         it: others are given the visible keys alone.
     bias : ndarray of shape (n_queries, n_keys), optional
-        Added to the logits, by `solve_head` for twins that are `by_rows`, unless they choose keys.
+        Added to the logits, by `solve_head` for twins that are `by_rows`, unless they `reads_bias`.
+    chosen : ndarray of bool, of shape (n_queries, n_keys), optional
+        The keys that the layer chose for each query: among equal ones its choice is as good as any.
+    tied : float
+        Differences of scores relative to their size, up to which they are equal.
     positions, grid, n_class_tokens, projected_positions, values, first_values, previous_values, \
 first_tokens, history
         As in `Context`. Positions are those of all tokens, by place; the rest are of the queries
@@ -56,6 +60,8 @@ first_tokens, history
     key_places: Array
     visible: Array | None = None
     bias: Array | None = None
+    chosen: Array | None = None
+    tied: float = 0.0
     positions: Array | None = None
     grid: tuple[int, int] | None = None
     n_class_tokens: int = 0
@@ -75,6 +81,8 @@ first_tokens, history
         if self.projected_positions is not None:
             of_queries, of_keys = self.projected_positions
             changes["projected_positions"] = of_queries[queries], of_keys[keys]
+        if self.chosen is not None:
+            changes["chosen"] = self.chosen[np.ix_(queries, keys)]
         return replace(
             self,
             query_places=self.query_places[queries],
@@ -169,12 +177,31 @@ def _solve_seen(
     twin: Twin, layer: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
 ) -> Array:
     """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
-    if context.bias is None or twin.chooses_keys:
+    if context.bias is None or twin.reads_bias:
         return twin.solve(layer, q, k, v, head=head, context=context)
     unbiased = replace(context, bias=None)
     weights = twin.solve(layer, q, k, np.eye(len(k)), head=head, context=unbiased)
     weights = weights * np.exp(context.bias)
     return weights @ v / weights.sum(axis=1, keepdims=True)
+
+
+def largest(scores: Array, count: int, sizes: Array, context: HeadContext | None) -> list[Array]:
+    """Indices of the `count` largest scores of each query, or a choice as good as that.
+
+    Scores that differ from the last of these by rounding, up to ``context.tied * sizes``, are equal
+    to it, and of equal ones the layer's choice counts, if with it there are enough.
+    """
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    if context is None or context.chosen is None:
+        return list(first)
+    last = np.take_along_axis(scores, first[:, -1:], axis=1)
+    equal = np.abs(scores - last) <= context.tied * sizes[:, None]
+    picked = np.where(equal, context.chosen, scores > last)
+    enough = picked.sum(axis=1) >= first.shape[1]
+    return [
+        np.flatnonzero(row) if whole else default
+        for row, whole, default in zip(picked, enough, first, strict=True)
+    ]
 
 
 def _by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:

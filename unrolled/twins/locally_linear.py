@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from ...solvers import locally_linear_weights
 from ..locally_linear import LocallyLinear
+from .heads import largest, places_of
 from .registry import Array, Twin, register
 from .relations import Identity
 
@@ -15,12 +17,31 @@ _N_NEIGHBORS = 10
 def _solve(
     layer: LocallyLinear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    if layer.zero_diagonal and len(k) == 1:
-        return np.zeros_like(v)
-    queries = None if layer.zero_diagonal else q
-    n_neighbors = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
-    weights = locally_linear_weights(k, n_neighbors=n_neighbors, reg=layer.reg, queries=queries)
-    return weights @ v
+    if len(k) - layer.zero_diagonal == 0:
+        return np.zeros((len(q), v.shape[1]))
+    same = q.shape == k.shape and bool((q == k).all())
+    if (context is None or context.chosen is None) and (same or not layer.zero_diagonal):
+        queries = None if layer.zero_diagonal else q
+        n_neighbors = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
+        weights = locally_linear_weights(k, n_neighbors=n_neighbors, reg=layer.reg, queries=queries)
+        return np.asarray(weights @ v)
+    return np.concatenate(
+        [
+            locally_linear_weights(k[near], n_neighbors=len(near), reg=layer.reg, queries=query)
+            @ v[near]
+            for near, query in zip(_neighbors(layer, q, k, context), q[:, None], strict=True)
+        ]
+    )
+
+
+def _neighbors(layer: LocallyLinear, q: Array, k: Array, context: Any) -> list[Array]:
+    """Nearest keys of each query, without its own if the layer leaves that out."""
+    squares = cdist(q, k, "sqeuclidean")
+    if layer.zero_diagonal:
+        query_places, key_places = places_of(q, k, context)
+        squares[query_places[:, None] == key_places] = np.inf
+    sizes = (np.linalg.norm(q, axis=1) + np.linalg.norm(k, axis=1).max()) ** 2
+    return largest(-squares, min(layer.n_neighbors, len(k) - layer.zero_diagonal), sizes, context)
 
 
 register(
@@ -33,6 +54,7 @@ register(
         layer=LocallyLinear,
         build=lambda q, k, v: LocallyLinear(_N_NEIGHBORS, zero_diagonal=True),
         solve=_solve,
+        chooses=True,
         pairing="self",
         covers=lambda layer: layer.zero_diagonal,
     )
@@ -47,6 +69,7 @@ register(
         layer=LocallyLinear,
         build=lambda q, k, v: LocallyLinear(_N_NEIGHBORS),
         solve=_solve,
+        chooses=True,
         pairing="cross",
         covers=lambda layer: not layer.zero_diagonal,
     )

@@ -12,7 +12,8 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
-from .heads import Tensors, heads
+from ..self_expression import UnrolledADMM, UnrolledSelfExpression
+from .heads import Tensors, as_array, heads
 from .parameters import head_value
 from .registry import Array, Twin, general_first, twins_of
 from .relations import layer_matrix
@@ -20,6 +21,7 @@ from .report import _as_tensor, _check_tokens, _coefficients, _n_heads, _reset
 
 # A grid over six decades finds the valley, the simplex method its bottom.
 _DECADES, _GRID = 6.0, 13
+_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Origin:
         ``|C - C*|_F / |C|_F`` at these, the mean over heads: what no choice of them explains.
     initial_distance : float
         The same at the initial parameters of the layer.
+    baseline : float
+        The same of the nearest matrix that knows nothing of the tokens, ``a I + b 1 1^T`` (for
+        images, codes: of the nearest multiple of the image, of zeros).
     """
 
     family: str
@@ -43,6 +48,28 @@ class Origin:
     parameters: dict[str, tuple[float, ...]]
     distance: float
     initial_distance: float
+    baseline: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether a problem of the family explains the coefficients.
+
+        That is, whether the fit leaves less than half of what the baseline leaves, or next to
+        nothing (1e-6).
+        """
+        return self.distance <= max(self.baseline / 2, _NOTHING)
+
+    def __str__(self) -> str:
+        fitted = ", ".join(
+            f"{name} = {', '.join(f'{value:.4g}' for value in values)}"
+            for name, values in self.parameters.items()
+        )
+        verdict = "" if self.fits else "NO problem of this family fits: "
+        return (
+            f"{self.twin}: {verdict}nearest at {fitted}, distance {self.distance:.3g} "
+            f"(at the initial parameters {self.initial_distance:.3g}, without any problem "
+            f"{self.baseline:.3g})"
+        )
 
 
 def fit_origin(
@@ -66,7 +93,8 @@ def fit_origin(
     ----------
     source : layer or coefficients
         An `Operator`, trained or not, which gets ``q = k = X`` in each head; an `Attention` shell,
-        whose operator gets the projections of X; or, where `problem` is given, anything that
+        whose operator gets the projections of X; an `UnrolledADMM` or `UnrolledSelfExpression`; or,
+        where `problem` is given, anything that
         `compare` takes, with coefficients of shape (n_tokens, n_tokens).
     X : array-like or Tensor of shape (n_tokens, dim)
     problem : Operator, optional
@@ -76,9 +104,19 @@ def fit_origin(
     context : Context, optional
         What `source` needs beside its tokens, where `problem` is given; as in `check`.
 
+    Notes
+    -----
+    Fitted are bandwidths of `Gaussian`, `Kernel`, `SpatialGaussian` and `Bilateral` without
+    positions, slopes of `ALiBi`, and penalties of `Ridge`, `LowRank`, `SparseCoding` (solved, too),
+    `UnrolledADMM` and `UnrolledSelfExpression`. Steps and thresholds change no optimum; bandwidths
+    of positions and pulls to first values need these; networks, codes in a dictionary and image
+    layers have no coefficients among their tokens.
+
     Returns
     -------
     Origin
+        Its `fits` says whether a problem of the family explains the coefficients at all: some
+        parameters are nearest in any case.
 
     Raises
     ------
@@ -99,9 +137,11 @@ def fit_origin(
     >>> origin = twinsolve.fit_origin(C, X, problem=Ridge(1.0))
     >>> round(origin.parameters["lam"][0], 4)
     3.0
+    >>> origin.fits, twinsolve.fit_origin(-C, X, problem=Ridge(1.0)).fits
+    (True, False)
     """
     layer = source if problem is None else problem
-    if not isinstance(layer, Operator | Attention):
+    if not isinstance(layer, Operator | Attention | UnrolledADMM | UnrolledSelfExpression):
         raise ValueError(
             "problem: coefficients need a layer whose problem is fitted, such as "
             f"SparseCoding(0.1), got {type(layer).__name__}"
@@ -111,7 +151,7 @@ def fit_origin(
     subject, inputs = _queries_and_keys(layer, data)
     twin = _fitted_twin(subject, same_points=subject is layer)
     if problem is None:
-        targets = layer_matrix(twin, subject, *inputs)
+        targets = _layer_matrix(twin, subject, inputs)
     else:
         found = _coefficients(source, data.numpy(), context)
         targets = np.broadcast_to(found, (len(inputs[0]), *found.shape))
@@ -130,6 +170,7 @@ def fit_origin(
         dict(zip(twin.fitted, zip(*values, strict=True), strict=True)),
         float(np.mean(distances)),
         float(np.mean(before)),
+        float(np.mean([_baseline(target) for target in targets])),
     )
 
 
@@ -141,6 +182,16 @@ def _queries_and_keys(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Tensor
         return layer.operator, (q[0], k[0])
     tokens = data.expand(_n_heads(layer), -1, -1)
     return layer, (tokens, tokens)
+
+
+def _baseline(target: Array) -> float:
+    """Relative distance of the nearest ``a I + b 1 1^T``."""
+    scale = float(np.linalg.norm(target))
+    if scale == 0:
+        return 0.0
+    parts = np.stack([np.eye(*target.shape).ravel(), np.ones(target.size)], axis=1)
+    nearest = parts @ np.linalg.lstsq(parts, target.ravel(), rcond=None)[0]
+    return float(np.linalg.norm(target.ravel() - nearest)) / scale
 
 
 def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin:
@@ -179,17 +230,38 @@ def _fit_head(
     return tuple(np.exp(found.x).tolist()), float(found.fun), distance(start)
 
 
+def _layer_matrix(twin: Twin, layer: Any, inputs: Tensors) -> Array:
+    """Coefficients; of a layer that is not linear in its values by `matrix`."""
+    if isinstance(layer, Operator) and not layer.linear_in_values:
+        with torch.no_grad():
+            return as_array(layer.matrix(*inputs))
+    return layer_matrix(twin, layer, *inputs)
+
+
+def _owner(layer: Any, name: str) -> tuple[Any, str]:
+    """The module that holds a parameter of a dotted name, and its last part."""
+    *path, last = name.split(".")
+    for part in path:
+        layer = getattr(layer, part)
+    return layer, last
+
+
 def _initial(layer: nn.Module, name: str, head: int) -> float:
-    parameter = getattr(layer, name)
+    owner, last = _owner(layer, name)
+    parameter = getattr(owner, last)
     if not isinstance(parameter, Positive | nn.ModuleList):
-        raise ValueError(f"{name}: must be given to {type(layer).__name__} to be fitted")
+        raise ValueError(f"{name}: must be given to {type(owner).__name__} to be fitted")
     return head_value(parameter, head)
 
 
 def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
     changed = copy.deepcopy(layer)
     for name, value in zip(twin.fitted, values, strict=True):
-        setattr(changed, name, Positive(float(value), name=name))
+        owner, last = _owner(changed, name)
+        made: nn.Module = Positive(float(value), name=name)
+        if isinstance(getattr(owner, last), nn.ModuleList):
+            made = nn.ModuleList([made])
+        setattr(owner, last, made)
     return changed
 
 

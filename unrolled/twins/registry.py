@@ -19,9 +19,11 @@ Pairing = Literal["any", "self", "cross"]
 Evidence = Literal["solver", "certificate", "formula", "bound"]
 
 _MACHINERY = (
+    "calls",
     "cases",
     "gradients",
     "heads",
+    "model_check",
     "origin",
     "parameters",
     "registry",
@@ -89,7 +91,7 @@ class Twin:
     by_rows : bool
         Whether a query's output depends on the keys that it sees alone, so that with masks the
         solver is given these; otherwise it reads ``context.visible`` itself, or takes no masks.
-    chooses_keys : bool
+    reads_bias : bool
         Whether the output depends on which logits are the largest, so that the solver adds
         ``context.bias`` to them itself.
     differentiable : bool
@@ -114,6 +116,12 @@ class Twin:
         there is one.
     bound : callable, optional
         ``bound(layer, *tensors)`` measures both sides of the proved inequality of a `Bound`.
+    summed : callable, optional
+        ``summed(layer, *arrays)`` gives the sizes of the terms that add up to the output, in its
+        shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
+    chooses : bool
+        Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
+        `solve` then takes the layer's choice among these from ``context.chosen``.
     fitted : tuple of str
         Parameters (`Positive`) of the layer that what is solved depends on, for `fit_origin`.
     logit_range : callable
@@ -134,7 +142,7 @@ class Twin:
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     by_rows: bool = True
-    chooses_keys: bool = False
+    reads_bias: bool = False
     differentiable: bool = True
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
@@ -144,6 +152,8 @@ class Twin:
     problem: Callable[..., Problem] | None = None
     fitted: tuple[str, ...] = ()
     bound: Callable[..., tuple[Array, Array]] | None = None
+    summed: Callable[..., Array] | None = None
+    chooses: bool = False
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1
 
@@ -241,6 +251,19 @@ def exact_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     if not exact:
         raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")
     return exact[0] if same_points else general_first(exact)[0]
+
+
+def judging_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
+    """The twin that a layer is held against: `exact_twin`, or else its limit, or else its bound.
+
+    Raises
+    ------
+    LookupError
+        If there is none.
+    """
+    twins = twins_of(layer) if same_points else general_first(twins_of(layer))
+    order = dict.fromkeys(_EXACT, 0) | {"limit": 1}
+    return min(twins, key=lambda twin: order.get(twin.relation.name, 2))
 
 
 def general_first(twins: list[Twin]) -> list[Twin]:

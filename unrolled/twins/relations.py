@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -12,10 +13,23 @@ from scipy.linalg import qr
 from torch import Tensor, nn
 
 from ..attention import Context
-from .heads import AllHeads, Array, Tensors, as_array, head_context, heads, map_fields, solve_head
+from ..solved_operator import Solved
+from .heads import (
+    AllHeads,
+    Array,
+    HeadContext,
+    Tensors,
+    as_array,
+    head_context,
+    heads,
+    map_fields,
+    solve_head,
+)
 
 if TYPE_CHECKING:
     from .registry import Problem, Twin
+
+_SOLVED = 1e-10
 
 
 class Measurement(NamedTuple):
@@ -79,12 +93,14 @@ def solver_output(
     visible: Array | None = None,
     bias: Array | None = None,
     rows: Array | None = None,
+    chosen: Array | None = None,
 ) -> Array:
     """What the solver gives in float64 on the layer's own, possibly rounded, inputs.
 
     For tokens, `visible` of a shape that broadcasts to (heads, n_queries, n_keys) says which keys
     each query sees, all by default, and `bias` of such a shape adds to logits. Where the twin's
-    solver serves rows apart, only the `rows` given are solved, and others are zero.
+    solver serves rows apart, only the `rows` given are solved, and others are zero. `chosen` pairs
+    are those of the layer (see `Twin.chooses`).
     """
     if twin.inputs != "tokens":
         return twin.solve(layer, *(as_array(x) for x in inputs))
@@ -109,10 +125,26 @@ def solver_output(
     )
     return np.stack(
         [
-            solve_head(twin, layer, *arrays, head=head, context=given, rows=rows)
+            solve_head(
+                twin,
+                layer,
+                *arrays,
+                head=head,
+                context=with_choice(
+                    given, None if chosen is None else chosen[head], inputs[0].dtype
+                ),
+                rows=rows,
+            )
             for (head, arrays), given in zip(heads(inputs), contexts, strict=True)
         ]
     )
+
+
+def with_choice(context: HeadContext, chosen: Array | None, dtype: torch.dtype) -> HeadContext:
+    """The context with the layer's choice of keys, made from scores in this dtype."""
+    if chosen is None:
+        return context
+    return replace(context, chosen=chosen, tied=8 * torch.finfo(dtype).eps)
 
 
 def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
@@ -126,20 +158,69 @@ def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
 def compare_outputs(
     twin: Twin, layer: nn.Module, inputs: Tensors, *, tolerance: float
 ) -> Measurement:
-    """Largest difference of the two outputs over the solver's largest entry.
+    """Largest difference of the two outputs, as `output_deviation` measures it.
 
     In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64.
     """
     found = layer_output(twin, layer, inputs)  # first, as it says best what it cannot take
-    deviation = largest_difference(found, solver_output(twin, layer, inputs))
-    return Measurement(deviation, tolerance_of(twin, layer, inputs, tolerance, twin.passes(layer)))
+    expected = solver_output(twin, layer, inputs)
+    rounding = rounding_of(twin, layer, inputs, twin.passes(layer))
+    tolerance = tolerance if inputs[0].dtype == torch.float64 else rounding
+
+    def deviation_from(expected: Array) -> float:
+        return output_deviation(
+            found,
+            expected,
+            tolerance=tolerance,
+            rounding=rounding,
+            summed=lambda: _summed(twin, layer, inputs),
+        )
+
+    deviation = deviation_from(expected)
+    if twin.chooses and not deviation <= tolerance:
+        chosen = layer_matrix(twin, layer, *inputs[:2]) != 0
+        deviation = deviation_from(solver_output(twin, layer, inputs, chosen=chosen))
+    return Measurement(deviation, tolerance)
+
+
+def output_deviation(
+    found: Array,
+    expected: Array,
+    *,
+    tolerance: float,
+    rounding: float,
+    summed: Callable[[], Array | None],
+) -> float:
+    """`largest_difference`, but for what rounding does to terms that cancel.
+
+    Where the difference exceeds the tolerance, it is held to ``rounding * max(summed())``, with the
+    sizes of the terms that add up to the output, such as ``|C| |V|``. In float64 rounding is some
+    1e-14, so that a fault is excused only where the output is that much smaller than its terms.
+    """
+    deviation = largest_difference(found, expected)
+    if deviation <= tolerance or (sizes := summed()) is None:
+        return deviation
+    largest = np.abs(expected).max(initial=np.finfo(np.float64).tiny)
+    scale = rounding / tolerance * sizes.max(initial=0.0)
+    return float(deviation * largest / max(largest, scale))
+
+
+def _summed(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array | None:
+    """Sizes of the terms that add up to the solver's output, where these are known."""
+    if twin.summed is not None:
+        return twin.summed(layer, *(as_array(x) for x in inputs))
+    if twin.inputs != "tokens" or not getattr(layer, "linear_in_values", False):
+        return None
+    q, k, v = inputs
+    return np.abs(solver_output(twin, layer, (q, k, identity_values(k)))) @ np.abs(as_array(v))
 
 
 def largest_difference(found: Array, expected: Array) -> float:
     """Largest difference over the largest entry that is expected."""
     with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
-        difference = np.abs(found - expected).max()
-        return float(difference / max(np.abs(expected).max(), np.finfo(np.float64).tiny))
+        difference = np.abs(found - expected).max(initial=0.0)
+        largest = np.abs(expected).max(initial=np.finfo(np.float64).tiny)
+        return float(difference / largest)
 
 
 def _both_outputs(twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
@@ -320,6 +401,8 @@ def _ratio(excess: float, bound: float) -> float:
 def _with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
     changed: Any = copy.deepcopy(layer)
     changed.n_iter = n_iter
+    if isinstance(changed, Solved):  # which iterates until its own tolerance is met
+        changed.tol = min(changed.tol, _SOLVED)
     return changed
 
 
@@ -327,11 +410,15 @@ def tolerance_of(
     twin: Twin, layer: nn.Module, inputs: Tensors, tolerance: float, steps: int
 ) -> float:
     """`tolerance` in float64, else ``32 eps * steps * logit range``."""
-    dtype = inputs[0].dtype
-    if dtype == torch.float64:
+    if inputs[0].dtype == torch.float64:
         return tolerance
+    return rounding_of(twin, layer, inputs, steps)
+
+
+def rounding_of(twin: Twin, layer: nn.Module, inputs: Tensors, steps: int) -> float:
+    """``32 eps * steps * logit range``, eps of the dtype of the inputs."""
     logits = max(1.0, float(twin.logit_range(layer, *(as_array(x) for x in inputs))))
-    return 32 * torch.finfo(dtype).eps * steps * logits
+    return 32 * torch.finfo(inputs[0].dtype).eps * steps * logits
 
 
 def worst(measurements: list[Measurement]) -> Measurement:

@@ -1,7 +1,7 @@
 """Checks of a user's own layer, and comparisons of any coefficients with any solver's."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,11 +13,18 @@ from torch import Tensor, nn
 
 from ...solvers import Solution, coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
-from .heads import Tensors, heads, map_fields
-from .registry import Array, Problem, Twin, exact_twin
+from ..self_expression import (
+    DeepSelfExpression,
+    SelfExpressiveNetwork,
+    UnrolledADMM,
+    UnrolledSelfExpression,
+)
+from ..sparse_coding import LISTA
+from .heads import Tensors, as_array, heads, map_fields
+from .model_check import COARSEST, ModelReport, check_model, is_exact, measure
+from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
 from .relations import (
     Measurement,
-    compare_outputs,
     identity_values,
     layer_matrix,
     layer_output,
@@ -25,7 +32,7 @@ from .relations import (
     worst,
 )
 
-_COARSEST = 1e-3
+_Coder = LISTA | UnrolledADMM | UnrolledSelfExpression | DeepSelfExpression | SelfExpressiveNetwork
 
 
 @dataclass(frozen=True)
@@ -34,14 +41,17 @@ class Report:
 
     Attributes
     ----------
-    twin, equation : str
-        The twin that the layer was held against.
+    twin, equation, relation : str
+        The twin that the layer was held against, and what was compared: "identity", "init" or
+        "iterate" with the solver's output, or for layers without such a twin the "limit" of many
+        iterations or a "bound".
     dtype : str
         In which the layer was run.
     deviation, tolerance : float
         Of the layer from the solver at the layer's present parameters.
     correct : bool
-        ``deviation <= tolerance``: the layer computes what it claims to.
+        ``deviation <= tolerance``: the layer computes what it claims to. The report itself is true
+        if this is, so that ``assert twinsolve.check(...)`` says what it seems to.
     origin : dict of str to float
         How far the layer is from the solved problem at its initial parameters, the mean over heads.
         For operators with a matrix C: ``distance``, ``cosine``, ``support_precision``,
@@ -53,11 +63,15 @@ class Report:
 
     twin: str
     equation: str
+    relation: str
     dtype: str
     deviation: float
     tolerance: float
     correct: bool
     origin: dict[str, float]
+
+    def __bool__(self) -> bool:
+        return self.correct
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers in one flat dictionary, a row of a table."""
@@ -67,7 +81,7 @@ class Report:
     def __str__(self) -> str:
         verdict = "correct" if self.correct else "NOT CORRECT"
         lines = [
-            f"{self.twin} [{self.equation}]: {verdict} in {self.dtype}, "
+            f"{self.twin} [{self.equation}, {self.relation}]: {verdict} in {self.dtype}, "
             f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
             "from the solved problem at its initial parameters:",
             *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
@@ -75,57 +89,99 @@ class Report:
         return "\n".join(lines)
 
 
-def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = None) -> Report:
-    """Hold a layer, trained or not, against its solver on given data.
+def check(
+    layer: nn.Module,
+    X: ArrayLike | Tensor | tuple[Any, ...] | Mapping[str, Any],
+    *,
+    context: Context | None = None,
+    n_rows: int = 8,
+    random_state: int = 0,
+) -> Report | ModelReport:
+    """Hold a layer, or every layer of a model, trained or not, against its solver on given data.
 
-    Answers two questions apart. *Correct?* The layer against the solver at the layer's present
-    parameters must agree to the twin's tolerance, 1e-10 or 1e-8 in float64 and
+    Of a layer it answers two questions apart. *Correct?* The layer against the solver at the
+    layer's present parameters must agree to the twin's tolerance, 1e-10 or 1e-8 in float64 and
     ``32 eps * passes * logit range`` in float32; on values X and on the identity, which shows the
     coefficients themselves. Where that float32 tolerance exceeds 1e-3, and for bfloat16 and
-    float16, a float64 copy of the layer is judged instead.
+    float16, a float64 copy of the layer is judged instead. A layer of which no twin gives the
+    output itself is judged by its limit, or by a bound on it. Where an output is that much smaller
+    than the terms that add up to it, it is held to the rounding of these; among equal logits any
+    choice is right.
 
     *How far from its origin?* The layer's coefficients against the solution of the problem at the
     layer's initial parameters (those at construction), on the same queries and keys; reported, not
     judged.
+
+    A *model* runs once on the batch, in evaluation mode, and every module in it that has a twin is
+    judged at its present parameters on the queries, keys, values, masks and context that reach it:
+    each operator in every head, on random queries among all keys of two random sequences of the
+    batch, or whole on one sequence where its queries are coupled (boosting, balanced kernels), of
+    which causal masks allow to take the first 64 tokens; the
+    projections of each `Attention` by NumPy; scales, residual connections, mixtures of experts and
+    learned solvers on one sequence; image layers on 32 x 32 pixels. What ran in a dtype in which
+    rounding would excuse more than 1e-3 is judged as it is, and as a float64 copy. What an operator
+    holds is judged with it. The rest is listed with the reason why it is not judged.
 
     Parameters
     ----------
     layer : nn.Module
         An `Operator`, which gets ``q = k = v = X`` in each head; an `Attention` shell, whose
         operator gets the projections of X; or any layer that has a twin, such as
-        `NonLocalMeansAttention`. It is not changed.
-    X : array-like or Tensor of shape (n_tokens, dim)
+        `NonLocalMeansAttention`. It is not changed. Any other module is a model: of this package,
+        with replaced attention, or of another library with operators attached.
+    X : array-like or Tensor of shape (n_tokens, dim), tuple or mapping
         Tokens; for an image layer an image of shape (height, width), (channels, height, width) or
         (batch, channels, height, width). Taken in the dtype of the layer's parameters, or in its
-        own (float32 or float64) if the layer has none.
+        own (float32 or float64) if the layer has none. For a model its batch as it takes it: a
+        Tensor, or a tuple or mapping of arguments (which make a model of a shell too).
     context : Context, optional
-        What the layer needs beside its tokens, in the shape of its own queries and keys (for a
+        What a layer needs beside its tokens, in the shape of its own queries and keys (for a
         shell: positions and first tokens of shape (n_tokens, dim), values of shape (heads,
-        n_tokens, head_dim)). By default what the twin takes in `twinsolve check`.
+        n_tokens, head_dim)). By default what the twin takes in `twinsolve check`. A model makes
+        its own.
+    n_rows : int, default=8
+        Queries judged in each operator of a model, of each of two sequences.
+    random_state : int, default=0
+        Which sequences and queries of a model are judged.
 
     Returns
     -------
-    Report
+    Report or ModelReport
+        False if it fails, as in ``assert twinsolve.check(layer, X)``.
 
     Raises
     ------
     LookupError
-        If no twin is registered for the layer, or none that takes what a shell hands it.
+        If no twin is registered for the layer or anything in the model, or none that takes what a
+        shell hands it.
     ValueError
-        If `layer` is no module, or X has the wrong shape or holds NaN or infinity.
+        If `layer` is no module, X has the wrong shape or holds NaN or infinity, or a model is given
+        a context.
 
     Examples
     --------
     >>> import numpy as np
+    >>> import torch
     >>> import twinsolve
-    >>> from twinsolve.unrolled import SparseCoding
+    >>> from twinsolve.unrolled import SparseCoding, VisionTransformer
     >>> X = np.random.default_rng(0).standard_normal((20, 5))
     >>> report = twinsolve.check(SparseCoding(0.5, n_iter=10, zero_diagonal=True), X)
     >>> report.correct
     True
+
+    >>> model = VisionTransformer(8, 2, 1, 10, 16, 2, 2, operator="twicing")
+    >>> report = twinsolve.check(model, torch.randn(4, 1, 8, 8))
+    >>> bool(report)
+    True
+    >>> [row["name"] for row in report.judged][:2]
+    ['blocks.0.attention', 'blocks.0.attention.operator']
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
+    if isinstance(X, tuple | Mapping) or _is_model(layer):
+        if context is not None:
+            raise ValueError("context: a model makes its own; must be None")
+        return check_model(layer, X, n_rows=n_rows, random_state=random_state)
     layer = copy.deepcopy(layer).cpu().eval()
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
@@ -137,7 +193,7 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     elif isinstance(subject, Correction):
         twin = replace(twin, context=_merged_context(twin, subject))
     measured = _measure(twin, subject, inputs)
-    if inputs[0].dtype != torch.float64 and not measured.tolerance <= _COARSEST:
+    if inputs[0].dtype != torch.float64 and not measured.tolerance <= COARSEST:
         subject, inputs = subject.double(), tuple(x.double() for x in inputs)
         measured = _measure(twin, subject, inputs)
     origin = copy.deepcopy(subject)
@@ -145,6 +201,7 @@ def check(layer: nn.Module, X: ArrayLike | Tensor, *, context: Context | None = 
     return Report(
         twin.name,
         twin.equation,
+        twin.relation.name,
         str(inputs[0].dtype).removeprefix("torch."),
         measured.deviation,
         measured.tolerance,
@@ -158,6 +215,7 @@ def compare(
     second: Any,
     X: ArrayLike | Tensor,
     *,
+    keys: ArrayLike | Tensor | None = None,
     objective: Callable[[Array], float] | None = None,
     context: Context | None = None,
 ) -> dict[str, float]:
@@ -166,10 +224,16 @@ def compare(
     Parameters
     ----------
     first, second : layer, callable, Solution, array-like or sparse array
-        Where coefficients of shape (n_tokens, n_tokens) come from: an `Operator` or an `Attention`
-        shell (its matrix on X, averaged over heads), a function of X that returns a `Solution` or
-        coefficients, or these themselves. The second is the reference.
+        Where coefficients of shape (n_tokens, n_keys) come from: an `Operator` or an `Attention`
+        shell (its matrix, averaged over heads); a `LISTA` (its codes); an `UnrolledADMM`,
+        `UnrolledSelfExpression`, `DeepSelfExpression` or `SelfExpressiveNetwork`; a function of X,
+        or of X and the keys where these are given, that returns a `Solution` or coefficients; or
+        these themselves. The second is the reference.
     X : array-like or Tensor of shape (n_tokens, dim)
+        Queries: what is expressed.
+    keys : array-like or Tensor of shape (n_keys, dim), optional
+        What X is expressed in. None is the dictionary of a `LISTA` if one of the two is that, and
+        otherwise X itself.
     objective : callable, optional
         F: coefficients to a number, such as ``lambda C: lasso_objective(X, X, C, lam=lam).sum()``.
     context : Context, optional
@@ -179,8 +243,9 @@ def compare(
     -------
     dict
         ``distance``, ``cosine``, ``support_precision``, ``support_recall``, ``support_f1`` (see
-        `coefficient_distance`), ``residual`` and ``residual_reference`` (``|X - C X| / |X|``), and
-        with an objective ``gap = (F(C) - F(C_ref)) / |X|_F^2``, negative if the first is better.
+        `coefficient_distance`), ``residual`` and ``residual_reference`` (``|X - C keys| / |X|``),
+        and with an objective ``gap = (F(C) - F(C_ref)) / |X|_F^2``, negative if the first is
+        better.
 
     Raises
     ------
@@ -197,31 +262,58 @@ def compare(
     --------
     >>> import numpy as np
     >>> import twinsolve
-    >>> from twinsolve.solvers import sparse_self_expression
-    >>> from twinsolve.unrolled import SparseCoding
+    >>> from twinsolve.solvers import sparse_code, sparse_self_expression
+    >>> from twinsolve.unrolled import LISTA, SparseCoding
     >>> X = np.random.default_rng(0).standard_normal((20, 5))
     >>> layer = SparseCoding(1.0, n_iter=5000, zero_diagonal=True)
     >>> numbers = twinsolve.compare(layer, lambda X: sparse_self_expression(X, lam=1.0), X)
     >>> numbers["distance"] < 1e-3
     True
+
+    >>> atoms = np.random.default_rng(1).standard_normal((8, 5))
+    >>> layer = LISTA(atoms, 3000, 1.0)
+    >>> twinsolve.compare(layer, sparse_code(X, atoms, lam=1.0), X)["distance"] < 1e-3
+    True
     """
     tokens = _numpy(X)
-    C, reference = (_coefficients(source, tokens, context) for source in (first, second))
+    given = None if keys is None else _numpy(keys)
+    points = next((as_array(x.dictionary) for x in (first, second) if isinstance(x, LISTA)), tokens)
+    points = points if given is None else given
+    if tokens.ndim != 2 or points.ndim != 2 or tokens.shape[1] != points.shape[1]:
+        raise ValueError(
+            f"keys: must be (n_keys, dim) for X of shape {tokens.shape}, got {points.shape}"
+        )
+    C, reference = (
+        _coefficients(source, tokens, context, keys=given, n_keys=len(points))
+        for source in (first, second)
+    )
     numbers = coefficient_distance(C, reference)
-    numbers["residual"] = relative_residual(C, tokens)
-    numbers["residual_reference"] = relative_residual(reference, tokens)
+    numbers["residual"] = relative_residual(C, points, tokens)
+    numbers["residual_reference"] = relative_residual(reference, points, tokens)
     if objective is not None:
         numbers["gap"] = float((objective(C) - objective(reference)) / (tokens**2).sum())
     return numbers
 
 
+def _is_model(layer: nn.Module) -> bool:
+    """Whether a module is judged by what it holds; what has a twin and no attention is not."""
+    if isinstance(layer, Operator | Attention):
+        return False
+    if any(isinstance(module, Operator | Attention) for module in layer.modules()):
+        return True
+    try:
+        twins_of(layer)
+    except LookupError:
+        return True
+    return False
+
+
 def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     """The worse of the deviations on the values and, if they have a matrix, on the identity."""
-    measured = [compare_outputs(twin, layer, inputs, tolerance=twin.relation.tolerance)]
-    if twin.inputs == "tokens" and getattr(layer, "linear_in_values", True):
+    measured = [measure(twin, layer, inputs)]
+    if is_exact(twin) and twin.inputs == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
-        tokens = (q, k, identity_values(k))
-        measured.append(compare_outputs(twin, layer, tokens, tolerance=twin.relation.tolerance))
+        measured.append(measure(twin, layer, (q, k, identity_values(k))))
     return worst(measured)
 
 
@@ -273,14 +365,14 @@ def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
 def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
     """The module that has a twin, that twin, and the module's inputs."""
     try:
-        twin = exact_twin(layer, same_points=True)
+        twin = judging_twin(layer, same_points=True)
     except LookupError:
         if not isinstance(layer, Attention):
             raise
         _check_tokens(data, layer)
         with torch.no_grad():
             q, k, v = layer.project(data[None], data[None], data[None])
-        twin = exact_twin(layer.operator)
+        twin = judging_twin(layer.operator)
         if twin.inputs != "tokens":
             raise LookupError(
                 f"the twin of {type(layer.operator).__name__} takes no separate queries and keys; "
@@ -350,11 +442,19 @@ def _head_from_origin(
     return row
 
 
-def _coefficients(source: Any, tokens: Array, context: Context | None = None) -> Array:
-    if isinstance(source, Operator | Attention):
-        return _layer_coefficients(copy.deepcopy(source).cpu().double().eval(), tokens, context)
-    if callable(source) and not isinstance(source, nn.Module):
-        source = source(tokens)
+def _coefficients(
+    source: Any,
+    tokens: Array,
+    context: Context | None = None,
+    *,
+    keys: Array | None = None,
+    n_keys: int | None = None,
+) -> Array:
+    if isinstance(source, Operator | Attention | _Coder):
+        layer: Any = copy.deepcopy(source).cpu().double().eval()
+        source = _layer_coefficients(layer, tokens, keys, context)
+    elif callable(source) and not isinstance(source, nn.Module):
+        source = source(tokens) if keys is None else source(tokens, keys)
     if isinstance(source, Solution):
         source = source.coef
     if isinstance(source, Tensor):
@@ -365,20 +465,31 @@ def _coefficients(source: Any, tokens: Array, context: Context | None = None) ->
             "coefficients: need a layer, a function of X, a Solution or an array, got "
             f"{type(source).__name__}"
         )
-    if coefficients.shape != (len(tokens), len(tokens)):
-        raise ValueError(
-            f"coefficients: must have shape {(len(tokens), len(tokens))}, got {coefficients.shape}"
-        )
+    shape = len(tokens), len(tokens) if n_keys is None else n_keys
+    if coefficients.shape != shape:
+        raise ValueError(f"coefficients: must have shape {shape}, got {coefficients.shape}")
     return coefficients.astype(np.float64)
 
 
 def _layer_coefficients(
-    layer: Operator | Attention, tokens: Array, context: Context | None
-) -> Array:
-    data = torch.from_numpy(tokens)[None]
+    layer: Any, tokens: Array, keys: Array | None, context: Context | None
+) -> Any:
+    data = torch.from_numpy(tokens)
+    others = None if keys is None else torch.from_numpy(keys)
     given = None if context is None else Context(**map_fields(context, lambda name, x: x.double()))
     with torch.no_grad():
+        if isinstance(layer, LISTA):
+            if keys is not None and not np.array_equal(keys, as_array(layer.dictionary)):
+                raise ValueError("keys: those of a LISTA are its dictionary; leave them out")
+            return layer(data)
+        if isinstance(layer, SelfExpressiveNetwork):
+            return layer.coefficients(data, others)
+        if isinstance(layer, _Coder):
+            return layer(data, others)
+        points = data if others is None else others
         if isinstance(layer, Attention):
-            return layer(data, data, data, context=given)[1][0].numpy()
-        data = data.expand(_n_heads(layer), -1, -1)
-        return layer.matrix(data, data, context=given).mean(dim=0).numpy()
+            q, k = data[None], points[None]
+            k = q if others is None else k
+            return layer(q, k, k, context=given)[1][0].numpy()
+        q, k = (x.expand(_n_heads(layer), -1, -1) for x in (data, points))
+        return layer.matrix(q, k, context=given).mean(dim=0).numpy()

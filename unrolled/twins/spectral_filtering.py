@@ -149,29 +149,39 @@ def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Ten
 def _solve_reattention(
     layer: ReAttention, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    """Maps of all heads by the base's own solver; each pair is standardised over the heads.
-
-    Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
-    """
-    given = AllHeads(q[None], k[None]) if context is None else context.all_heads
-    identity, base, maps = np.eye(len(k)), exact_twin(layer.base), []
-    for other in range(layer.num_heads):
-        own = other % len(given.queries)
-        A = base.solve(layer.base, given.queries[own], given.keys[own], identity, head=other)
-        weights = A if given.bias is None else A * np.exp(given.bias[own])
-        weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
-        total = weights.sum(axis=1, keepdims=True)
-        maps.append(weights / np.where(total > 0, total, 1))
-    theta, gamma, beta = (
-        parameter.detach().double().numpy()
-        for parameter in (layer.theta, layer.norm.weight, layer.norm.bias)
-    )
-    mixed = np.tensordot(theta, np.stack(maps), axes=(0, 0))
+    """Each pair of the mixed maps is standardised over the heads."""
+    mixed = _mixed_maps(layer, AllHeads(q[None], k[None]) if context is None else context.all_heads)
+    gamma, beta = (w.detach().double().numpy() for w in layer.norm.parameters())
     normed = (mixed[head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + 1e-5)
     A = gamma[head] * normed + beta[head]
     if context is not None and context.visible is not None:
         A = np.where(context.visible, A, 0)
     return A @ v
+
+
+def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
+    """Maps of all heads by the base's own solver, mixed.
+
+    Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
+    """
+    identity, base, maps = np.eye(given.keys.shape[1]), exact_twin(layer.base), []
+    for head in range(layer.num_heads):
+        own = head % len(given.queries)
+        A = base.solve(layer.base, given.queries[own], given.keys[own], identity, head=head)
+        weights = A if given.bias is None else A * np.exp(given.bias[own])
+        weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
+        total = weights.sum(axis=1, keepdims=True)
+        maps.append(weights / np.where(total > 0, total, 1))
+    return np.tensordot(layer.theta.detach().double().numpy(), np.stack(maps), axes=(0, 0))
+
+
+def _reattention_terms(layer: ReAttention, q: Array, k: Array, v: Array) -> Array:
+    """Sizes before maps and their mean cancel, all of them where heads are equal."""
+    mixed = _mixed_maps(layer, AllHeads(q, k))
+    gamma, beta = (np.abs(w.detach().double().numpy()) for w in layer.norm.parameters())
+    sizes = np.abs(mixed) + np.abs(mixed).mean(axis=0)
+    sizes = gamma[:, None, None] * sizes / np.sqrt(mixed.var(axis=0) + 1e-5)
+    return (sizes + beta[:, None, None])[: len(v)] @ np.abs(v)
 
 
 def _reattention_logit_range(layer: ReAttention, q: Array, k: Array, v: Array) -> float:
@@ -260,6 +270,7 @@ register(
         apply=_apply_reattention,
         solve=_solve_reattention,
         by_rows=False,
+        summed=_reattention_terms,
         logit_range=_reattention_logit_range,
     )
 )

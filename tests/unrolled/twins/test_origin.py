@@ -1,11 +1,33 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import twinsolve
-from twinsolve.solvers import smoother_matrix, sparse_self_expression
-from twinsolve.unrolled import Attention, Gaussian, LowRank, Ridge, Softmax, SparseCoding
-from twinsolve.unrolled.twins import fit_origin
+from twinsolve.solvers import (
+    least_squares_self_expression,
+    smoother_matrix,
+    sparse_self_expression,
+)
+from twinsolve.unrolled import (
+    ALiBi,
+    Attention,
+    Bilateral,
+    Gaussian,
+    Kernel,
+    LowRank,
+    Positive,
+    Ridge,
+    Softmax,
+    Solved,
+    SparseCoding,
+    SpatialGaussian,
+    UnrolledADMM,
+    UnrolledSelfExpression,
+)
+from twinsolve.unrolled.twins import catalogue, fit_origin
+
+from .conftest import built, small_inputs
 
 
 @pytest.fixture
@@ -111,3 +133,80 @@ def test_bad_input_is_named(X):
         fit_origin(np.eye(3), X, problem=Ridge(1.0))
     with pytest.raises(ValueError, match="coefficients: must not hold NaN"):
         fit_origin(np.full((24, 24), np.nan), X, problem=Ridge(1.0))
+
+
+NOT_FITTED = {
+    ("SparseCoding", "relative_step"): "the optimum does not depend on it",
+    ("UnrolledSelfExpression", "step"): "the optimum does not depend on it",
+    ("UnrolledADMM", "threshold"): "the optimum does not depend on it",
+    ("Bilateral", "position_bandwidth"): "needs positions",
+    ("Neutreno", "lam"): "needs first values",
+    ("LISTA", "step"): "codes in a dictionary",
+    ("LISTA", "lam"): "codes in a dictionary",
+    ("SelfExpressiveNetwork", "threshold"): "a network, of no problem of its own",
+    ("NonLocalMeansAttention", "h"): "an image layer",
+}
+
+
+def iterated(layer, n_iter):
+    layer.n_iter = n_iter
+    return layer
+
+
+def own_parameters(layer):
+    """Names of the positive parameters that a layer holds, and not what it wraps."""
+    for name, part in layer.named_children():
+        held = list(part) if isinstance(part, nn.ModuleList) else [part]
+        if held and all(isinstance(x, Positive) for x in held):
+            yield name
+
+
+def test_every_positive_parameter_is_fitted_or_there_is_a_reason():
+    found, fitted = set(), set()
+    for twin in catalogue():
+        layer = built(twin, small_inputs(twin, torch.float64))
+        found |= {(twin.layer.__name__, name) for name in own_parameters(layer)}
+        fitted |= {(twin.layer.__name__, name) for name in twin.fitted}
+    assert found - fitted == set(NOT_FITTED)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Kernel("laplace", 2.0, learnable=True), "bandwidth"),
+        (lambda: SpatialGaussian(2.0, learnable=True), "bandwidth"),
+        (lambda: Bilateral(float("inf"), 3.0, distances=True, learnable=True), "token_bandwidth"),
+        (lambda: ALiBi(2, learnable=True), "relative_slope"),
+        (lambda: UnrolledADMM(2000, 0.1), "lam"),
+        (lambda: iterated(UnrolledSelfExpression(1, 1.0), 20_000), "lam"),
+        (lambda: Solved(SparseCoding(1.0, learnable=True), tol=1e-10), "base.lam"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_parameters_of_every_kind_are_recovered(X, make, name):
+    layer, factor = make().double(), 2.5
+    with torch.no_grad():
+        for key, parameter in layer.named_parameters():
+            if "step" not in key and "threshold" not in key:
+                parameter.add_(float(np.log(factor)))
+    owner = layer.base if name.startswith("base") else layer
+    held = getattr(owner, name.rpartition(".")[2])
+    value = float((held[0] if isinstance(held, nn.ModuleList) else held)().detach().max())
+    origin = fit_origin(layer, X)
+    np.testing.assert_allclose(origin.parameters[name], value, rtol=1e-3)
+    assert origin.distance < 1e-3
+    assert origin.fits
+
+
+def test_where_no_problem_of_the_family_fits_it_is_said(X):
+    C = least_squares_self_expression(X, lam=0.8)
+    good = fit_origin(C, X, problem=Ridge(1.0))
+    assert good.fits
+    assert "NO problem" not in str(good)
+    rng = np.random.default_rng(1)
+    for wrong in (-C, C[rng.permutation(24)], rng.standard_normal((24, 24))):
+        for family in (Ridge(1.0), Gaussian(1.0)):
+            origin = fit_origin(wrong, X, problem=family)
+            assert not origin.fits
+            assert "NO problem of this family fits" in str(origin)
+    assert origin.distance <= origin.initial_distance

@@ -8,13 +8,16 @@ from twinsolve.datasets import load_photographs, make_noisy_crop, make_union_of_
 from twinsolve.solvers import (
     lasso_objective,
     locally_linear_weights,
+    sparse_code,
     sparse_self_expression,
 )
 from twinsolve.unrolled import (
+    LISTA,
     Attention,
     AttnScale,
     Bilateral,
     Context,
+    DeepSelfExpression,
     Elliptical,
     Gaussian,
     LocallyLinear,
@@ -23,12 +26,19 @@ from twinsolve.unrolled import (
     NonLocalMeansAttention,
     ReAttention,
     Ridge,
+    SelfExpressiveNetwork,
     Sinkhorn,
     Softmax,
     SparseCoding,
+    TopK,
     Tupe,
     Twicing,
+    UnrolledADMM,
+    UnrolledSelfExpression,
 )
+from twinsolve.unrolled.twins import catalogue, judging_twin
+
+from .conftest import built, small_inputs
 
 
 @pytest.fixture(scope="module")
@@ -373,3 +383,158 @@ def test_re_attention_is_judged_with_other_heads_than_those_it_is_built_with(X):
 def test_what_a_layer_cannot_take_is_said_by_the_layer(X):
     with pytest.raises(ValueError, match="must have 12 features"):
         twinsolve.check(Tupe(12, 2), X)
+
+
+def test_a_report_is_true_only_if_it_is_correct(X):
+    assert twinsolve.check(Softmax(), X)
+
+    class Silent(Softmax):
+        def attend(self, q, k, v, *rest):
+            return torch.zeros_like(v)
+
+    with pytest.raises(AssertionError):
+        assert twinsolve.check(Silent(), X)
+
+
+TIES = {
+    "duplicates": np.repeat(np.random.default_rng(0).standard_normal((6, 3)), 3, axis=0),
+    "constant": np.full((9, 2), 0.3),
+    "zeros": np.zeros((9, 2)),
+    "lattice": np.random.default_rng(0).integers(-1, 2, (20, 3)).astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", TIES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopK(4),
+        lambda: LocallyLinear(4),
+        lambda: LocallyLinear(4, zero_diagonal=True),
+        lambda: Twicing(Softmax()),
+    ],
+    ids=["top-k", "neighbors", "other neighbors", "twicing"],
+)
+def test_any_choice_among_equals_is_right(make, kind, dtype):
+    X = torch.from_numpy(TIES[kind]).to(dtype)
+    report = twinsolve.check(make(), X)
+    assert report, str(report)
+    x = X[None, None]
+    report = twinsolve.check(make(), (x, x, x))
+    assert report, str(report)
+    mask = torch.ones(len(X), len(X)).tril().bool()
+    report = twinsolve.check(make(), {"q": x, "k": x, "v": x, "mask": mask})
+    assert report, str(report)
+
+
+@pytest.mark.parametrize("kind", TIES)
+def test_a_wrong_choice_is_no_tie(kind):
+    class Smallest(TopK):
+        def _weights(self, q, k, mask):
+            return super()._weights(-q, k, mask)
+
+    class Fewer(TopK):
+        def _weights(self, q, k, mask):
+            weights = super()._weights(q, k, mask)
+            kept = weights.topk(2, dim=-1).indices
+            return torch.zeros_like(weights).scatter(-1, kept, 0.5)
+
+    rng = np.random.default_rng(1)
+    X = TIES[kind] if kind in ("duplicates", "lattice") else rng.standard_normal((9, 2))
+    for layer in (Smallest(4), Fewer(4)):
+        assert not twinsolve.check(layer, X)
+        x = torch.from_numpy(X)[None, None]
+        assert not twinsolve.check(layer, (x, x, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Gaussian(1e3), Softmax, lambda: Twicing(Gaussian(1e3)), lambda: Sinkhorn(Softmax())],
+)
+def test_an_output_that_cancels_is_held_to_the_rounding_of_its_terms(make, dtype):
+    X = torch.tensor([[1e-9, 1.0], [0.0, -1.0]], dtype=dtype).repeat(8, 1) * 1e-3
+    report = twinsolve.check(make(), X)
+    assert report, str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_equal_heads_of_re_attention_leave_rounding_alone(X, dtype):
+    layer = ReAttention(Softmax(), 3).to(dtype)
+    report = twinsolve.check(layer, torch.from_numpy(X).to(dtype))
+    assert report, str(report)
+    with torch.no_grad():
+        layer.norm.bias += 0.01
+    assert twinsolve.check(layer, torch.from_numpy(X).to(dtype))
+
+    class Shifted(ReAttention):
+        def forward(self, q, k, v, **rest):
+            return super().forward(q, k, v, **rest) + 0.1 * v
+
+    assert not twinsolve.check(Shifted(Softmax(), 3).to(dtype), torch.from_numpy(X).to(dtype))
+
+
+@pytest.mark.parametrize("name", sorted({twin.layer.__name__ for twin in catalogue()}))
+@pytest.mark.filterwarnings("ignore")
+def test_every_layer_with_any_twin_is_judged_by_it(name):
+    """By its limit or a bound where no twin gives the output itself."""
+    twin = next(twin for twin in catalogue() if twin.layer.__name__ == name)
+    inputs = small_inputs(twin, torch.float64)
+    layer = built(twin, inputs)
+    data = inputs[0] if twin.inputs != "tokens" else inputs[0][0]
+    report = twinsolve.check(layer, data)
+    assert report, str(report)
+    assert report.relation in str(report)
+    assert report.relation == judging_twin(layer, same_points=True).relation.name
+
+
+CODERS = {
+    "admm": lambda: UnrolledADMM(10, 0.1),
+    "ista": lambda: UnrolledSelfExpression(5, 0.3),
+    "deep": lambda: DeepSelfExpression(12),
+    "network": lambda: SelfExpressiveNetwork(12, hidden_features=(8,), width=8, threshold=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", CODERS)
+@pytest.mark.parametrize("n_keys", [None, 17])
+def test_learned_solvers_are_compared_by_their_coefficients(X, name, n_keys):
+    torch.manual_seed(0)
+    layer = CODERS[name]().double()
+    tokens = torch.from_numpy(X)
+    keys = None if n_keys is None else tokens[:n_keys] + 0.5
+    code = layer.coefficients if name == "network" else layer
+    C = code(tokens) if keys is None else code(tokens, keys)
+    C = C.toarray() if name == "network" else C.detach()
+    assert twinsolve.compare(layer, C, X, keys=keys)["distance"] == 0
+    assert twinsolve.compare(layer, 0 * C + 0.1, X, keys=keys)["distance"] > 0
+
+
+def test_lista_is_compared_on_its_dictionary(X):
+    atoms = np.random.default_rng(0).standard_normal((20, 12))
+    layer = LISTA(atoms, 3000, 1.0)
+    solution = sparse_code(X, atoms, lam=1.0, tol=1e-10)
+    numbers = twinsolve.compare(layer, lambda X: solution, X)
+    assert numbers["distance"] < 1e-3
+    assert numbers["residual"] == pytest.approx(numbers["residual_reference"], rel=1e-3)
+    assert twinsolve.compare(layer, solution, X, keys=atoms) == numbers
+    with pytest.raises(ValueError, match="keys: those of a LISTA are its dictionary"):
+        twinsolve.compare(layer, solution, X, keys=X[:20])
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_queries_are_compared_on_other_keys(X, shell):
+    keys = X[:7] + 0.1
+    operator = Gaussian(1.0)
+    layer = redraw(Attention(12, 2, operator=operator)).double() if shell else operator
+    q, k = torch.from_numpy(X)[None], torch.from_numpy(keys)[None]
+    C = layer(q, k, k)[1][0].detach() if shell else layer.matrix(q, k)[0]
+    numbers = twinsolve.compare(layer, lambda X, keys: C, X, keys=keys)
+    assert numbers["distance"] == 0
+    left = np.linalg.norm(X - C.numpy() @ keys) / np.linalg.norm(X)
+    assert numbers["residual"] == pytest.approx(left)
+    with pytest.raises(ValueError, match=r"coefficients: must have shape \(30, 7\)"):
+        twinsolve.compare(layer, np.eye(30), X, keys=keys)
+    with pytest.raises(ValueError, match="keys: must be"):
+        twinsolve.compare(layer, C, X, keys=keys[:, :3])

@@ -269,6 +269,7 @@ for twin in (
         "IF-18",
         Residual,
         build=lambda X: Residual(),
+        covers=lambda layer: type(layer) is Residual,  # a subclass may leave out x
         apply=_apply_residual,
         solve=_solve_residual,
         bound=_snr_bound,

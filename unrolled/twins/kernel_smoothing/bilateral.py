@@ -135,6 +135,7 @@ for name, equation, positions, distances in (
             build=partial(_build, positions=positions, distances=distances),
             solve=_solve_bilateral,
             context=_projected_positions if positions else None,
+            fitted=() if positions else ("token_bandwidth",),
             covers=partial(_is, positions=positions, distances=distances),
             logit_range=_bilateral_logit_range,
         )

@@ -75,6 +75,7 @@ for name, kernel in _KERNELS:
             build=partial(_build, kernel=kernel),
             solve=_solve,
             covers=partial(_has, kernel=kernel),
+            fitted=("bandwidth",),
             logit_range=gaussian_logit_range,
         )
     )

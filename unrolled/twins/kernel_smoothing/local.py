@@ -7,7 +7,7 @@ import torch
 
 from ....solvers import bilateral_matrix, nadaraya_watson
 from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
-from ..heads import places_of
+from ..heads import largest, places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -63,13 +63,12 @@ def _solve_fixed(
 def _solve_top_k(
     layer: TopK, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    scale, logits = scale_of(layer, q), q @ k.T
+    scale = scale_of(layer, q)
     if context is not None and context.bias is not None:
         # One more feature of the keys for each query, which it alone reads, is a bias.
         q, k = np.c_[q, np.eye(len(q))], np.c_[k, context.bias.T / scale]
-        logits = q @ k.T
-    chosen = list(np.argsort(-logits, axis=1, kind="stable")[:, : layer.n_largest])
-    return _regress(chosen, q, k, v, scale)
+    sizes = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
+    return _regress(largest(q @ k.T, layer.n_largest, sizes, context), q, k, v, scale)
 
 
 def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
@@ -128,7 +127,8 @@ for name, layer_type, build, solve in (
             layer=layer_type,
             build=build,
             solve=solve,
-            chooses_keys=layer_type is TopK,
+            reads_bias=layer_type is TopK,
+            chooses=layer_type is TopK,
             logit_range=_logit_range,
         )
     )
@@ -142,6 +142,7 @@ register(
         layer=SpatialGaussian,
         build=_build_spatial,
         solve=_solve_spatial,
+        fitted=("bandwidth",),
         logit_range=_spatial_range,
     )
 )

@@ -112,6 +112,7 @@ register(
         layer=ALiBi,
         build=_build_alibi,
         solve=_solve_alibi,
+        fitted=("relative_slope",),
         logit_range=_alibi_logit_range,
     )
 )

@@ -33,7 +33,7 @@ register(
         layer=Sparsemax,
         build=lambda q, k, v: Sparsemax(scale=local_bandwidth(q, k) ** -2),
         solve=_solve,
-        chooses_keys=True,
+        reads_bias=True,
         logit_range=_logit_range,
     )
 )

@@ -92,6 +92,7 @@ for name, equation, relation, bound, passes in (
             equation=equation,
             source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
             layer=Symmetric,
+            pairing="self",  # its queries are its keys
             build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
             solve=_solve,
             by_rows=False,

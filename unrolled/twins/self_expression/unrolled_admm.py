@@ -116,6 +116,7 @@ def _add(name: str, relation: Relation, solve: Any, *, zero_diagonal: bool) -> N
             build=_build,
             solve=partial(solve, zero_diagonal=zero_diagonal),
             problem=partial(_problem, zero_diagonal=zero_diagonal),
+            fitted=("lam",),
             pairing="self" if zero_diagonal else "cross",
             apply=_express if zero_diagonal else _code,
             logit_range=_logit_range,

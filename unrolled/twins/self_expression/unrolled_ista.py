@@ -136,14 +136,15 @@ def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) ->
 
 _SELF = {"pairing": "self", "apply": lambda layer, q, k, v: layer(q) @ v}
 _CROSS = {"pairing": "cross", "apply": lambda layer, q, k, v: layer(q, k) @ v}
-_AS_ISTA = {"build": _build, "covers": _is_ista, "problem": _problem}
+_AS_ISTA = {"build": _build, "covers": _is_ista, "problem": _problem, "fitted": ("lam",)}
 
 for name, equation, relation, settings in (
     ("iterates", "SE-15", Iterate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("rate", "SE-15", Rate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("limit", "SE-12", Limit(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("recursion", "SE-15L", Identity(),
-     {"solve": _solve_recursion, "build": _build_learned, **_SELF}),
+     {"solve": _solve_recursion, "build": _build_learned, "problem": _problem, "fitted": ("lam",),
+      **_SELF}),
     ("new-points", "SE-18", Iterate(),
      {"solve": _solve_new_points, "build": _build, "covers": _is_ista, **_CROSS}),
 ):  # fmt: skip

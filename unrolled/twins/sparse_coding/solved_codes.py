@@ -43,6 +43,7 @@ def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
             layer=Solved,
             build=build,
             solve=_solve,
+            fitted=("base.lam",),
             pairing="self" if zero_diagonal else "cross",
             covers=covers,
             problem=lambda layer, q, k, head=0: lasso_problem(layer.base, q, k, head),

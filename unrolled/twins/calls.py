@@ -1,0 +1,264 @@
+"""One sequence out of what reached an operator, and its judgement on some of its queries."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..attention import Context, causal_mask, hidden_by
+from .heads import (
+    AllHeads,
+    Array,
+    HeadContext,
+    Tensors,
+    as_array,
+    head_context,
+    map_fields,
+    solve_head,
+)
+from .registry import Twin
+from .relations import Measurement, output_deviation, rounding_of, with_choice
+
+_KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
+_TOKENS = 64
+COARSEST = 1e-3
+
+
+class NotJudgedError(Exception):
+    """Why a call is not judged."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one sequence of a batch brought to an operator, and what it gave.
+
+    Attributes
+    ----------
+    inputs : tuple of Tensor of shape (heads, tokens, width)
+        q, k and v.
+    output : Tensor of shape (heads, n_queries, width)
+    mask : Tensor that broadcasts to (heads, n_queries, n_keys), optional
+    is_causal : bool
+    context : Context, optional
+        Without axes of the batch.
+    """
+
+    inputs: Tensors
+    output: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    context: Context | None
+
+    @property
+    def visible(self) -> Array | None:
+        """The keys that each query sees, of shape (heads, n_queries, n_keys); None is all."""
+        q, k, _ = self.inputs
+        visible: Array | None = causal_mask(q, k).numpy() if self.is_causal else None
+        if self.mask is not None:
+            seen = ~hidden_by(self.mask).numpy()
+            visible = seen if visible is None else seen & visible
+        return None if visible is None else np.broadcast_to(visible, self._pairs)
+
+    @property
+    def bias(self) -> Array | None:
+        """What the mask adds to logits that are seen; None is nothing."""
+        if self.mask is None or self.mask.dtype == torch.bool:
+            return None
+        bias = as_array(self.mask.masked_fill(hidden_by(self.mask), 0))
+        return np.broadcast_to(bias, self._pairs) if bias.any() else None
+
+    @property
+    def _pairs(self) -> tuple[int, int, int]:
+        q, k, _ = self.inputs
+        return len(q), q.shape[-2], k.shape[-2]
+
+    def double(self) -> Call:
+        """The same in float64, without an output."""
+        wide = None if self.mask is None or self.mask.dtype == torch.bool else self.mask.double()
+        context = self.context
+        if context is not None:
+            context = Context(**map_fields(context, lambda name, x: x.double()))
+        return replace(
+            self,
+            inputs=tuple(x.double() for x in self.inputs),
+            mask=self.mask if wide is None else wide,
+            context=context,
+        )
+
+    def run(self, operator: nn.Module) -> Call:
+        """The call with what the operator gives of it."""
+        q, k, v = (x[None] for x in self.inputs)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return replace(self, output=operator(q, k, v, **self._masks)[0])
+
+    def matrix(self, operator: Any) -> Array:
+        """The operator's coefficients, of shape (heads, n_queries, n_keys)."""
+        q, k, _ = (x[None] for x in self.inputs)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return as_array(operator.matrix(q, k, **self._masks)[0])
+
+    @property
+    def _masks(self) -> dict[str, Any]:
+        return {"mask": self.mask, "is_causal": self.is_causal, "context": self.context}
+
+
+def batch_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+    """Axes in front of heads."""
+    return tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in (q, k, v))))
+
+
+def call_of(
+    arguments: dict[str, Any], output: Tensor, element: tuple[int, ...]
+) -> Call:  # arguments by the names of `Operator.forward`
+    """One element of the batch, on the CPU."""
+    tokens = [arguments[name] for name in "qkv"]
+    n_heads = (1, *torch.broadcast_shapes(*(x.shape[:-2] for x in tokens)))[-1]
+    batch = batch_of(*tokens)
+
+    def of_element(x: Tensor, *shape: int) -> Tensor:
+        return x.detach().expand(*batch, *shape)[element].cpu()
+
+    def kept(name: str, x: Tensor) -> Tensor:
+        n_kept = _KEPT.get(name, 3)
+        return x.detach().cpu() if x.ndim <= n_kept else of_element(x, *x.shape[-n_kept:])
+
+    mask, context = arguments.get("mask"), arguments.get("context")
+    if mask is not None:
+        pairs = tokens[0].shape[-2], tokens[1].shape[-2]
+        mask = of_element(mask, n_heads, *pairs)
+    if context is not None:
+        context = Context(**map_fields(context._replace(history=()), kept))
+    return Call(
+        tuple(of_element(x, n_heads, *x.shape[-2:]) for x in tokens),
+        of_element(output, n_heads, *output.shape[-2:]),
+        mask,
+        bool(arguments.get("is_causal", False)),
+        context,
+    )
+
+
+def _first(call: Call, count: int) -> Call:
+    """The first tokens alone, where they see none of the others; else the call itself."""
+    q, k, _ = call.inputs
+    visible = call.visible
+    if visible is None or q.shape[-2] != k.shape[-2] or visible[:, :count, count:].any():
+        return call
+    mask, context = torch.from_numpy(visible[:, :count, :count].copy()), call.context
+    if context is not None:
+        context = Context(**map_fields(context, lambda name, x: x[..., :count, :]))
+    inputs, output = tuple(x[:, :count] for x in call.inputs), call.output[:, :count]
+    return Call(inputs, output, mask, False, context)
+
+
+def judge_call(
+    twin: Twin, operator: nn.Module, call: Call, rows: Array
+) -> tuple[Measurement, str, int]:
+    """The measurement on the queries `rows`, in which dtype, and on how many queries.
+
+    Where queries are coupled it is on all of them, or under causal masks on the first 64.
+    Where rounding in the dtype of the call would excuse more than 1e-3, a copy in float64 is judged
+    on the same tokens too.
+    """
+    layer = copy.deepcopy(operator).cpu()
+    if not twin.by_rows and call.output.shape[-2] > _TOKENS:
+        call = _first(call, _TOKENS)
+    measured, n_rows = _measure(twin, layer, call, rows)
+    dtype = str(call.output.dtype).removeprefix("torch.")
+    if call.output.dtype == torch.float64 or measured.tolerance <= COARSEST:
+        return measured, dtype, n_rows
+    if not measured.passed:
+        return measured, dtype, n_rows
+    layer = layer.double()
+    measured, n_rows = _measure(twin, layer, call.double().run(layer), rows)
+    return measured, f"float64 copy of {dtype}", n_rows
+
+
+def _measure(twin: Twin, layer: Any, call: Call, rows: Array) -> tuple[Measurement, int]:
+    visible, bias, dtype = call.visible, call.bias, call.inputs[0].dtype
+    if bias is not None and not (twin.by_rows and layer.row_stochastic):
+        raise NotJudgedError("its mask adds a finite bias, which its solver is not given")
+    q, k, v = (as_array(x) for x in call.inputs)
+    if visible is not None:  # what no query sees may be NaN
+        seen = np.any(visible, axis=1)[..., None]
+        k, v = np.where(seen, k, 0), np.where(seen, v, 0)
+    same = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
+    whole = not twin.by_rows or (twin.pairing == "self" and not same)
+    if whole and visible is not None and twin.by_rows:
+        raise NotJudgedError("its solver takes no masks where queries are not the keys")
+    if whole:
+        rows = np.arange(q.shape[1])
+
+    def solved(values: Array, chosen: Array | None = None) -> Array:
+        found = []
+        for h in range(len(q)):
+            context = _context(call, h, k, visible, bias)
+            context = with_choice(context, None if chosen is None else chosen[h], dtype)
+            out = solve_head(
+                twin,
+                layer,
+                q[h],
+                k[h],
+                values[h],
+                head=h,
+                context=context,
+                rows=None if whole else rows,
+            )
+            found.append(out[rows])
+        return np.stack(found)
+
+    tensors = tuple(torch.from_numpy(x).to(dtype) for x in (q, k, v))
+    rounding = rounding_of(twin, layer, tensors, twin.passes(layer))
+    tolerance = twin.relation.tolerance if dtype == torch.float64 else rounding
+    found = as_array(call.output)[:, rows]
+
+    def summed() -> Array | None:
+        if not layer.linear_in_values:
+            return None
+        identity = np.broadcast_to(np.eye(k.shape[1]), (len(k), k.shape[1], k.shape[1]))
+        return np.abs(solved(identity)) @ np.abs(v)
+
+    limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
+    deviation = output_deviation(found, solved(v), **limits)
+    if twin.chooses and not deviation <= tolerance:
+        chosen = call.matrix(layer) != 0
+        deviation = output_deviation(found, solved(v, chosen), **limits)
+    return Measurement(deviation, tolerance), len(rows)
+
+
+def _context(
+    call: Call, head: int, keys: Array, visible: Array | None, bias: Array | None
+) -> HeadContext:
+    q, k, _ = call.inputs
+    every = AllHeads(as_array(q), keys, visible, bias)
+    pairs = (None if x is None else x[head] for x in (visible, bias))
+    context = head_context(call.context, head, q.shape[-2], k.shape[-2], *pairs, every)
+    if context.projected_positions is None:
+        return context
+    of_queries, of_keys = context.projected_positions
+    return replace(context, projected_positions=(of_queries[context.query_places], of_keys))
+
+
+def some(n: int, count: int, generator: np.random.Generator) -> Array:
+    """Indices of at most `count` of n, in order."""
+    return np.sort(generator.choice(n, min(count, n), replace=False))
+
+
+def elements(
+    batch: tuple[int, ...], count: int, generator: np.random.Generator, mask: Tensor | None = None
+) -> list[tuple[int, ...]]:
+    """Indices of at most `count` elements of a batch of that shape.
+
+    The first is one of which a mask of that batch hides most.
+    """
+    chosen = list(generator.permutation(math.prod(batch)))
+    if mask is not None and tuple(mask.shape[:-3]) == batch:
+        hidden = hidden_by(mask).flatten(-3).sum(dim=-1).flatten()
+        chosen.sort(key=lambda b: -int(hidden[b]))
+        chosen = chosen[:1] + sorted(chosen[1:])
+    return [tuple(int(i) for i in np.unravel_index(b, batch)) for b in chosen[:count]]

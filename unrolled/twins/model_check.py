@@ -1,0 +1,506 @@
+"""Checks of whole models: each layer on the tokens that reach it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import Attention, Operator, Positive, check_count
+from ..attention.inputs import of_common_batch
+from .calls import COARSEST, NotJudgedError, batch_of, call_of, elements, judge_call, some
+from .heads import Array, as_array
+from .registry import Twin, judging_twin, twins_of
+from .relations import Measurement, compare_outputs, output_deviation, worst
+
+if TYPE_CHECKING:
+    import pandas
+
+_ELEMENTS = 2
+_PIXELS = 32
+_TOKENS = 64
+_MASKS = ("key_padding_mask", "attn_mask", "is_causal")
+_COLUMNS = (
+    "name", "class", "twin", "equation", "evidence", "relation", "dtype", "rows", "deviation",
+    "tolerance", "verdict", "why",
+)  # fmt: skip
+
+_Judgement = tuple[Twin, Measurement, str, int]
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """Answers of `check` about a model.
+
+    Attributes
+    ----------
+    rows : tuple of dict
+        One a module: ``name``, ``class``, ``twin``, ``equation``, ``evidence`` and ``relation`` of
+        what it was held against, the ``dtype`` that was judged, on how many ``rows`` (queries or
+        tokens, of every head), ``deviation``, ``tolerance``, ``verdict`` ("correct", "NOT CORRECT"
+        or "not judged") and ``why`` it was not.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def judged(self) -> tuple[dict[str, Any], ...]:
+        """The rows of modules that were judged."""
+        return tuple(row for row in self.rows if row["verdict"] != "not judged")
+
+    @property
+    def correct(self) -> bool:
+        """Whether something was judged and none of it deviates more than its tolerance."""
+        verdicts = {row["verdict"] for row in self.judged}
+        return verdicts == {"correct"}
+
+    def __bool__(self) -> bool:
+        return self.correct
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """The rows as a `pandas.DataFrame`, which needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(list(self.rows), columns=list(_COLUMNS))
+
+    def __str__(self) -> str:
+        judged = self.judged
+        wrong = sum(row["verdict"] != "correct" for row in judged)
+        lines = [f"{len(judged)} modules judged, {wrong or 'none'} not correct"]
+        lines += [
+            f"  {row['name'] or '(model)'}: {row['class']} = {row['twin']} [{row['equation']}], "
+            f"{row['verdict']} in {row['dtype']}, deviation {row['deviation']:.2e}, "
+            f"tolerance {row['tolerance']:.1e}"
+            for row in judged
+        ]
+        counts: dict[tuple[str, str], int] = {}
+        for row in self.rows:
+            if row["verdict"] == "not judged":
+                key = row["why"], row["class"]
+                counts[key] = counts.get(key, 0) + 1
+        if counts:
+            lines.append("not judged:")
+        for why in dict.fromkeys(why for why, _ in counts):
+            kinds = [f"{n} {kind}" for (reason, kind), n in counts.items() if reason == why]
+            lines.append(f"  {', '.join(kinds)}: {why}")
+        return "\n".join(lines)
+
+
+def check_model(
+    model: nn.Module, batch: Any, *, n_rows: int = 8, random_state: int = 0
+) -> ModelReport:
+    """Run a model once in evaluation mode and judge every module that has a twin; see `check`."""
+    recorder = _Recorder(model, check_count(n_rows, "n_rows", 1), random_state)
+    if not recorder.judges:
+        twins_of(model)  # raises and names the layers that have one
+    arguments = batch if isinstance(batch, tuple) else (batch,)
+    if not isinstance(batch, tuple | Mapping | Tensor):
+        dtype = next((p.dtype for p in model.parameters()), torch.float64)
+        arguments = (torch.as_tensor(np.asarray(batch)).to(dtype),)
+    with recorder.attached(), _evaluated(model), torch.no_grad():
+        if isinstance(batch, Mapping):
+            model(**batch)
+        else:
+            model(*arguments)
+    return ModelReport(tuple(recorder.rows()))
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and then as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@dataclass
+class _Recorder:
+    """Judges modules while the model runs, so that nothing of their size is kept."""
+
+    model: nn.Module
+    n_rows: int
+    random_state: int
+    judgements: dict[str, list[_Judgement]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    ran: set[str] = field(default_factory=set)
+    operated: dict[int, tuple[dict[str, Any], Tensor]] = field(default_factory=dict)
+    judging: bool = False
+
+    def __post_init__(self) -> None:
+        self.judges: dict[str, tuple[nn.Module, Callable[..., list[_Judgement]]]] = {}
+        for name, module in self._modules():
+            judge = self._judge_of(module)
+            if judge is not None:
+                self.judges[name] = module, judge
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """All but what operators hold, which is judged with them."""
+        inner = {
+            id(part)
+            for module in self.model.modules()
+            if isinstance(module, Operator)
+            for part in module.modules()
+            if part is not module
+        }
+        for name, module in self.model.named_modules():
+            if id(module) not in inner and not isinstance(module, Positive):
+                yield name, module
+
+    def _judge_of(self, module: nn.Module) -> Callable[..., list[_Judgement]] | None:
+        if isinstance(module, Operator):
+            return self._judge_operator
+        if isinstance(module, Attention):
+            return self._judge_projections
+        try:
+            twin = judging_twin(module, same_points=True)
+        except LookupError:
+            return None
+        if twin.layer is nn.Module:
+            return None
+        return {
+            "tokens": self._judge_coefficients,
+            "features": self._judge_features,
+            "image": self._judge_image,
+        }[twin.inputs]
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Hooks on all modules."""
+        with ExitStack() as stack:
+            for name, module in self._modules():
+                handle = module.register_forward_hook(self._hook(name), with_kwargs=True)
+                stack.callback(handle.remove)
+            yield
+
+    def _hook(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
+            if self.judging:  # a copy that is judged
+                return
+            self.ran.add(name)
+            if name not in self.judges:
+                return
+            _, judge = self.judges[name]
+            self.judging = True
+            try:
+                with torch.no_grad():
+                    arguments = _bound(module, inputs, keywords)
+                    self.judgements.setdefault(name, []).extend(judge(module, arguments, output))
+            except NotJudgedError as error:
+                self.reasons.setdefault(name, str(error))
+            except LookupError as error:
+                if type(error) is not LookupError:  # an index or a key: a fault of ours
+                    raise
+                self.reasons.setdefault(name, str(error))
+            finally:
+                self.judging = False
+
+        return hook
+
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(self.random_state)
+
+    def _judge_operator(
+        self, operator: nn.Module, arguments: dict[str, Any], output: Tensor
+    ) -> list[_Judgement]:
+        self.operated[id(operator)] = arguments, output
+        q, k, v = (arguments[name] for name in "qkv")
+        twin, generator = judging_twin(operator), self._generator()
+        if twin.inputs != "tokens":
+            raise NotJudgedError(f"the twin {twin.name} takes no separate queries and keys")
+        found = []
+        n_elements = _ELEMENTS if twin.by_rows else 1
+        for element in elements(batch_of(q, k, v), n_elements, generator, arguments["mask"]):
+            call = call_of(arguments, output, element)
+            if not is_exact(twin):
+                if call.visible is not None:
+                    raise NotJudgedError(f"the {twin.relation.name} {twin.name} takes no masks")
+                found.append(_judge_relation(twin, operator, _few(call.inputs), q.dtype))
+                continue
+            rows = some(q.shape[-2], self.n_rows, generator)
+            found.append((twin, *judge_call(twin, operator, call, rows)))
+        return found
+
+    def _judge_projections(
+        self, shell: Any, arguments: dict[str, Any], output: Any
+    ) -> list[_Judgement]:
+        """What a shell does around its operator, by NumPy on some tokens."""
+        seen = self.operated.pop(id(shell.operator), None)
+        if seen is None or shell.in_proj_weight is None or not shell.batch_first:
+            raise NotJudgedError("its projections are in another form than those of Attention")
+        tokens = [arguments[name] for name in ("query", "key", "value")]
+        if tokens[0].ndim == 2:
+            tokens, output = [x[None] for x in tokens], (output[0][None], *output[1:])
+        given = dict(zip("qkv", of_common_batch(None, *tokens), strict=True))
+        made, generator = seen[0], self._generator()
+        rows = self._some_rows(generator, *(x.shape[-2] for x in given.values()))
+        found = []
+        for (b,) in elements((len(output[0]),), _ELEMENTS, generator):
+            operated = seen[1].expand(len(output[0]), *seen[1].shape[-3:])[b]
+            pairs = {
+                name: (given[name][b], made[name].expand(len(output[0]), *made[name].shape[-3:])[b])
+                for name in shell.projected
+            }
+            found.append(_measure_projections(shell, pairs, operated, output[0][b], rows))
+        return [(_PROJECTIONS, *judged, len(rows["q"])) for judged in found]
+
+    def _some_rows(self, generator: np.random.Generator, *counts: int) -> dict[str, Array]:
+        chosen = [some(n, self.n_rows, generator) for n in counts]
+        return dict(zip("qkv", chosen, strict=True))
+
+    def _judge_coefficients(
+        self, layer: nn.Module, arguments: dict[str, Any], output: Any
+    ) -> list[_Judgement]:
+        queries, keys = (*arguments.values(), None)[:2]
+        twin = judging_twin(layer, same_points=keys is None)
+        if (twin.pairing == "self") != (keys is None):
+            raise NotJudgedError(f"the twin {twin.name} is of other keys")
+        q, k = (_one(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys))
+        return [_judge_relation(twin, layer, (q, k, k), queries.dtype)]
+
+    def _judge_features(
+        self, layer: nn.Module, arguments: dict[str, Any], output: Any
+    ) -> list[_Judgement]:
+        tokens = next(iter(arguments.values()))
+        twin, generator = judging_twin(layer, same_points=True), self._generator()
+        (element,) = elements(tuple(tokens.shape[:-2]), 1, generator)
+        X = tokens[element].detach().cpu()
+        if len(X) < 2 and not is_exact(twin):
+            raise NotJudgedError(f"the {twin.relation.name} {twin.name} needs more than one token")
+        visible = _visible_tokens(arguments, element, len(X))
+        if visible is None:
+            return [_judge_relation(twin, layer, (X,), tokens.dtype)]
+        return [self._judge_masked(twin, layer, X, output[element], visible, generator)]
+
+    def _judge_masked(
+        self,
+        twin: Twin,
+        layer: nn.Module,
+        X: Tensor,
+        output: Tensor,
+        visible: Array,
+        generator: np.random.Generator,
+    ) -> _Judgement:
+        """Each of some tokens in the sequence of those that it sees."""
+        rows, own = some(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
+        found, expected = [], []
+        for i in rows:
+            if visible[i, i]:
+                place = int(visible[i, :i].sum())
+                expected.append(twin.solve(own, as_array(X)[visible[i]])[place])
+                found.append(as_array(output)[i])
+        tolerance = _tolerance_of(X.dtype, twin.relation.tolerance)
+        deviation = output_deviation(
+            np.array(found), np.array(expected), tolerance=tolerance,
+            rounding=_tolerance_of(X.dtype, 1e-14), summed=lambda: None,
+        )  # fmt: skip
+        return twin, Measurement(deviation, tolerance), _named(X.dtype), len(found)
+
+    def _judge_image(
+        self, layer: nn.Module, arguments: dict[str, Any], output: Any
+    ) -> list[_Judgement]:
+        """On a part of an image, as the whole may take a solver hours."""
+        images = next(iter(arguments.values()))
+        images = images[(None,) * (4 - images.ndim)]
+        part = images[:1, :, :_PIXELS, :_PIXELS].detach().cpu()
+        twin = judging_twin(layer, same_points=True)
+        twin, measured, dtype, _ = _judge_relation(twin, layer, (part,), images.dtype)
+        return [(twin, measured, dtype, part.shape[-1] * part.shape[-2])]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One a module, in the order of the model."""
+        for name, module in self._modules():
+            row = {"name": name, "class": type(module).__name__}
+            if self.judgements.get(name):
+                yield row | _of_judgements(self.judgements[name])
+            elif (why := self._why_not(name, module)) is not None:
+                yield dict.fromkeys(_COLUMNS) | row | {"verdict": "not judged", "why": why}
+
+    def _why_not(self, name: str, module: nn.Module) -> str | None:
+        """None for modules that do nothing but call others."""
+        if name in self.reasons:
+            return self.reasons[name]
+        if name in self.judges and name not in self.ran:
+            return "did not run on this batch"
+        holder = self.model.get_submodule(name.rpartition(".")[0]) if name else None
+        if isinstance(holder, Attention):
+            return None  # projections, judged with the shell
+        leaf = next(module.children(), None) is None
+        own = next(module.parameters(recurse=False), None) is not None
+        if not (leaf or own) or isinstance(module, nn.Identity | nn.ModuleList):
+            return None
+        if name not in self.ran:
+            return "did not run on this batch"
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            return "does nothing in evaluation mode"
+        return "has no twin"
+
+
+@dataclass(frozen=True)
+class _Projections:
+    """What a row says of the projections of a shell."""
+
+    name: str = "projections"
+    equation: str = "SE-1 to SE-4"
+    evidence: str = "formula"
+    relation: Any = field(default_factory=lambda: _Named("identity"))
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+_PROJECTIONS: Any = _Projections()
+
+
+def is_exact(twin: Twin) -> bool:
+    return twin.relation.name in ("identity", "init", "iterate")
+
+
+def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
+    bound = inspect.signature(module.forward).bind(*inputs, **keywords)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _tolerance_of(dtype: torch.dtype, tolerance: float) -> float:
+    return tolerance if dtype == torch.float64 else 32 * torch.finfo(dtype).eps
+
+
+def _few(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    n = min(_TOKENS, *(x.shape[-2] for x in inputs))
+    return tuple(x[..., :n, :] for x in inputs)
+
+
+def _one(x: Tensor) -> Tensor:
+    return x.detach().cpu().reshape(-1, *x.shape[-2:])[0]
+
+
+def _judge_relation(
+    twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype
+) -> _Judgement:
+    """The relation on a copy of the layer, in float64 too where its own dtype is coarse."""
+    copied, n_rows = copy.deepcopy(layer).cpu(), inputs[0].shape[-2]
+    with torch.autocast("cpu", enabled=False):
+        if dtype in (torch.float32, torch.float64):
+            measured = measure(twin, copied, inputs)
+            if dtype == torch.float64 or measured.tolerance <= COARSEST:
+                return twin, measured, _named(dtype), n_rows
+        measured = measure(twin, copied.double(), tuple(x.double() for x in inputs))
+    return twin, measured, f"float64 copy of {_named(dtype)}", n_rows
+
+
+def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measurement:
+    """The layer as it stands against its solver; or its relation, where that is not exact."""
+    if is_exact(twin):
+        return compare_outputs(twin, layer, inputs, tolerance=twin.relation.tolerance)
+    return twin.relation.measure(twin, layer, inputs)
+
+
+def _measure_projections(
+    shell: Any,
+    pairs: dict[str, tuple[Tensor, Tensor]],
+    operated: Tensor,
+    output: Tensor,
+    rows: dict[str, Array],
+) -> tuple[Measurement, str]:
+    """``q = x W_q^T + b_q`` and so on of each head, and ``W_o`` of the heads side by side."""
+    dtype, copied = output.dtype, None
+    measured = _projected(shell, pairs, operated, output, rows)
+    if not measured.passed or dtype == torch.float64 or measured.tolerance <= COARSEST:
+        return measured, _named(dtype)
+    copied = copy.deepcopy(shell).cpu().double()
+    wide = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
+    anything = next(iter(wide.values()))
+    made = copied.project(*(wide.get(name, anything)[None] for name in "qkv"))
+    again = {name: (wide[name], x[0]) for name, x in zip("qkv", made, strict=True) if name in wide}
+    operated = operated.detach().cpu().double()
+    output = F.linear(operated.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
+    return _projected(copied, again, operated, output, rows), f"float64 copy of {_named(dtype)}"
+
+
+def _projected(
+    shell: Any,
+    pairs: dict[str, tuple[Tensor, Tensor]],
+    operated: Tensor,
+    output: Tensor,
+    rows: dict[str, Array],
+) -> Measurement:
+    weights = np.split(as_array(shell.in_proj_weight), len(shell.projected))
+    biases: list[Any] = [0.0] * len(weights)
+    if shell.in_proj_bias is not None:
+        biases = np.split(as_array(shell.in_proj_bias), len(weights))
+    parts = [
+        (as_array(x)[rows[name]], W, b, as_array(made)[:, rows[name]].transpose(1, 0, 2))
+        for (name, (x, made)), W, b in zip(pairs.items(), weights, biases, strict=True)
+    ]
+    bias = 0.0 if shell.out_proj.bias is None else as_array(shell.out_proj.bias)
+    side_by_side = as_array(operated)[:, rows["q"]].transpose(1, 0, 2).reshape(len(rows["q"]), -1)
+    given = as_array(output)[rows["q"]][:, None]
+    parts.append((side_by_side, as_array(shell.out_proj.weight), bias, given))
+    return worst([_linear(*part, output.dtype) for part in parts])
+
+
+def _linear(x: Array, W: Array, b: Any, made: Array, dtype: torch.dtype) -> Measurement:
+    """What was made of x against ``x W^T + b``."""
+    tolerance = _tolerance_of(dtype, 1e-10)
+    deviation = output_deviation(
+        made.reshape(len(x), -1),
+        x @ W.T + b,
+        tolerance=tolerance,
+        rounding=32 * torch.finfo(dtype).eps,
+        summed=lambda: np.abs(x) @ np.abs(W).T + np.abs(b),
+    )
+    return Measurement(deviation, tolerance)
+
+
+def _visible_tokens(
+    arguments: dict[str, Any], element: tuple[int, ...], n_tokens: int
+) -> Array | None:
+    """Which tokens each one sees, by the masks of a scale that mixes tokens; None is all."""
+    padding, pairs, is_causal = (arguments.get(name) for name in _MASKS)
+    if padding is None and pairs is None and not is_causal:
+        return None
+    visible = np.ones((n_tokens, n_tokens), dtype=bool)
+    if padding is not None:
+        visible &= ~padding[element].cpu().numpy()
+    if pairs is not None:
+        visible &= ~(pairs if pairs.ndim == 2 else pairs[element]).cpu().numpy()
+    elif is_causal:
+        visible &= np.tri(n_tokens, dtype=bool)
+    return visible
+
+
+def _of_judgements(judgements: list[_Judgement]) -> dict[str, Any]:
+    """One row of all calls of a module: the worst of them."""
+    measured = worst([judged[1] for judged in judgements])
+    twin, _, dtype, _ = next(judged for judged in judgements if judged[1] is measured)
+    return {
+        "twin": twin.name,
+        "equation": twin.equation,
+        "evidence": twin.evidence,
+        "relation": twin.relation.name,
+        "dtype": dtype,
+        "rows": sum(judged[3] for judged in judgements),
+        "deviation": measured.deviation,
+        "tolerance": measured.tolerance,
+        "verdict": "correct" if measured.passed else "NOT CORRECT",
+        "why": None,
+    }
