@@ -1,4 +1,7 @@
-"""Twins: token graying by SVD and by cosine transform."""
+"""Twins: token graying by SVD and by cosine transform.
+
+Evidence is a formula: a power of singular values or of coefficients is all that graying is.
+"""
 
 from functools import partial
 

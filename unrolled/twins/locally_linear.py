@@ -7,9 +7,10 @@ from scipy.spatial.distance import cdist
 
 from ...solvers import locally_linear_weights
 from ..locally_linear import LocallyLinear
-from .heads import largest, places_of
+from .certificates import affine_residual, certified_heads, mean_residual
+from .heads import Tensors, as_array, largest, places_of
 from .registry import Array, Twin, register
-from .relations import Identity
+from .relations import Identity, layer_matrix, layer_output
 
 _N_NEIGHBORS = 10
 
@@ -44,6 +45,23 @@ def _neighbors(layer: LocallyLinear, q: Array, k: Array, context: Any) -> list[A
     return largest(-squares, min(layer.n_neighbors, len(k) - layer.zero_diagonal), sizes, context)
 
 
+def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
+    """The constrained least squares of each query and its nearest keys, and the output at them."""
+    residuals = []
+    weights, outputs = layer_matrix(twin, layer, *inputs[:2]), layer_output(twin, layer, inputs)
+    for head, q, k, _ in certified_heads(twin, inputs):
+        distances = cdist(q, k)
+        if layer.zero_diagonal:
+            np.fill_diagonal(distances, np.inf)
+        count = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
+        residuals += [
+            affine_residual(weights[head], q, k, n_neighbors=count, reg=layer.reg,
+                            distances=distances),
+            mean_residual(outputs[head], weights[head], as_array(inputs[2][head])),
+        ]  # fmt: skip
+    return float(np.max(residuals))
+
+
 register(
     Twin(
         name="locally-linear",
@@ -55,6 +73,7 @@ register(
         build=lambda q, k, v: LocallyLinear(_N_NEIGHBORS, zero_diagonal=True),
         solve=_solve,
         chooses=True,
+        certificate=_certify,
         pairing="self",
         covers=lambda layer: layer.zero_diagonal,
     )
@@ -70,6 +89,7 @@ register(
         build=lambda q, k, v: LocallyLinear(_N_NEIGHBORS),
         solve=_solve,
         chooses=True,
+        certificate=_certify,
         pairing="cross",
         covers=lambda layer: not layer.zero_diagonal,
     )

@@ -1,6 +1,7 @@
 """Twins: the nonlocal energy, its preconditioned gradient steps, and NeuTRENO attention."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,17 @@ from ..attention import Context
 from ..kernel_smoothing import Gaussian
 from ..nonlocal_energy import Neutreno
 from ..solved_operator import Solved
-from .heads import heads, solve_head
-from .kernel_smoothing.regression import build_gaussian
+from .certificates import certified_heads, gradient_residual, pair_energies
+from .heads import Tensors, as_array, heads, solve_head
+from .kernel_smoothing.regression import build_gaussian, gaussian_logits
 from .parameters import head_value
 from .registry import Array, Twin, exact_twin, register
-from .relations import Bound, FixedPointLimit, Identity, Iterate
+from .relations import Bound, FixedPointLimit, Identity, Iterate, layer_output, with_n_iter
 
 _PAPER = "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals"
 _LAM = 0.45
 _STEPS = 6
+_CERTIFIED = 2
 
 
 def _build(*, relaxed: bool) -> Callable[..., Neutreno]:
@@ -115,6 +118,43 @@ def _solve_minimum(
 ) -> Array:
     K, lam = _kernel(layer.base, q, head), head_value(layer.base.lam, head)
     return minimize_energy(context.first_values, K, lam=lam, fidelity="degree", tol=1e-11).coef
+
+
+def _certify_steps(twin: Twin, layer: Neutreno, inputs: Tensors) -> float:
+    """Each iterate is a step on E in each token, with the others where the last one left them.
+
+    Up to a constant ``E(u_i) = 1/2 sum_j K_ij |u_i - v_j|^2 + lam d_i / 2 |u_i - f_i|^2``. The
+    step is the gradient over ``d_i``, the sum of the row's weights, or to the minimum if relaxed.
+    """
+    tokens = list(certified_heads(twin, inputs))
+    states = [
+        as_array(inputs[2]),
+        *(layer_output(twin, with_n_iter(layer, t), inputs) for t in range(1, _CERTIFIED + 1)),
+    ]
+    residuals = [
+        _step_residual(layer, q, k, before[head], after[head], head, context.first_values)
+        for before, after in pairwise(states)
+        for head, q, k, context in tokens
+    ]
+    return float(np.max(residuals))
+
+
+def _step_residual(
+    layer: Neutreno, q: Array, k: Array, before: Array, after: Array, head: int, f: Any
+) -> float:
+    """Weights are over the largest of their row."""
+    logits = gaussian_logits(layer.base, q, k, head)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    degrees, lam = weights.sum(axis=1), head_value(layer.lam, head)
+
+    def energy(u: Array) -> Array:
+        return pair_energies(weights, u, before) + lam / 2 * degrees * ((u - f) ** 2).sum(axis=1)
+
+    if layer.relaxed:
+        curvature = (1 + lam) * degrees
+        return gradient_residual(energy, after, 0.0, curvature=curvature, unit=after)
+    step = degrees[:, None] * (before - after)
+    return gradient_residual(energy, before, step, curvature=degrees, unit=after)
 
 
 def _trajectory(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> list[Array]:
@@ -212,27 +252,32 @@ def _add(name: str, equation: str, relation: Any, **fields: Any) -> None:
     )
 
 
-_add("neutreno-attention", "NT-22", Identity(), solve=_solve, context=_other_first_values)
+_add(
+    "neutreno-attention", "NT-22", Identity(), solve=_solve, context=_other_first_values,
+    certificate=_certify_steps,
+)  # fmt: skip
 _add(
     "neutreno-safe-attention", "NT-rel", Identity(), solve=_solve, context=_other_first_values,
     build=_build(relaxed=True), covers=lambda layer: layer.relaxed,
 )  # fmt: skip
 _add(
     "neutreno-gradient-step", "NT-26", Identity(), solve=_solve_gradient_step,
-    context=_other_first_values, pairing="self",
+    context=_other_first_values, pairing="self", certificate=_certify_steps,
     covers=lambda layer: _explicit(layer) and layer.n_iter == 1,
 )  # fmt: skip
 _add(
     "neutreno-iterates", "NT-24", Iterate(), solve=_solve_iterates, context=_same_first_values,
-    pairing="self", covers=_explicit,
+    pairing="self", covers=_explicit, certificate=_certify_steps,
 )  # fmt: skip
 _add(
     "neutreno-safe-iterates", "NT-rel", Iterate(), solve=_solve_iterates,
     context=_same_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
+    certificate=_certify_steps,
 )  # fmt: skip
 _add(
     "neutreno-limit", "NT-FP", FixedPointLimit(n_iter=100), solve=_solve_fixed_point,
     context=_other_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
+    evidence="solver",
 )  # fmt: skip
 _add(
     "neutreno-energy", "NT-CONV", Bound(), solve=_solve_iterates, context=_same_first_values,
@@ -251,10 +296,10 @@ _add(
         layer.base, *a, **k
     ),
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="cross",
-    covers=_of_neutreno,
+    covers=_of_neutreno, evidence="solver",
 )  # fmt: skip
 _add(
     "neutreno-energy-minimum", "NT-FP", Identity(1e-8), solve=_solve_minimum,
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="self",
-    covers=_of_neutreno,
+    covers=_of_neutreno, evidence="solver",
 )  # fmt: skip

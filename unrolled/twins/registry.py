@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..attention import Context
-from .relations import Relation
+from .relations import Bound, Limit, Rate, Relation
 
 Array = np.ndarray
 Inputs = Literal["tokens", "features", "image", "model"]
@@ -21,6 +21,7 @@ Evidence = Literal["solver", "certificate", "formula", "bound"]
 _MACHINERY = (
     "calls",
     "cases",
+    "certificates",
     "gradients",
     "heads",
     "model_check",
@@ -99,7 +100,9 @@ class Twin:
     evidence : {"solver", "certificate", "formula", "bound"}
         What an agreement shows: an independent solver of the problem behind the layer reaches the
         same; the layer's output is optimal by a certificate of that problem; the same formula,
-        written again; an inequality holds.
+        written again; an inequality holds. Follows from the relation and from `certificate` where
+        it is not given: "bound" of a `Bound`, "certificate" of a `Rate`, a `Limit` or a
+        certificate, and "formula" otherwise.
     options : mapping of str to callable
         Further ``build`` functions, by the name of what they change: settings other than the
         default that change the mathematics, for which `solve` has the counterpart.
@@ -114,6 +117,11 @@ class Twin:
     problem : callable, optional
         ``problem(layer, q, k, head=0)`` solves the optimisation problem behind the layer, where
         there is one.
+    certificate : callable, optional
+        ``certificate(twin, layer, tensors)`` gives a residual of the conditions of optimality of
+        the problem that the layer's output solves, in units of the output and without a formula of
+        the solution; see `twinsolve.unrolled.twins.certificates`. In float64 it is held to the
+        relation's tolerance.
     bound : callable, optional
         ``bound(layer, *tensors)`` measures both sides of the proved inequality of a `Bound`.
     summed : callable, optional
@@ -151,11 +159,22 @@ class Twin:
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
     problem: Callable[..., Problem] | None = None
     fitted: tuple[str, ...] = ()
+    certificate: Callable[..., float] | None = None
     bound: Callable[..., tuple[Array, Array]] | None = None
     summed: Callable[..., Array] | None = None
     chooses: bool = False
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1
+
+    def __post_init__(self) -> None:
+        if self.evidence == "formula":
+            object.__setattr__(self, "evidence", self._derived_evidence())
+
+    def _derived_evidence(self) -> Evidence:
+        if isinstance(self.relation, Bound):
+            return "bound"
+        certified = isinstance(self.relation, Rate | Limit) or self.certificate is not None
+        return "certificate" if certified else "formula"
 
 
 def register(twin: Twin) -> Twin:

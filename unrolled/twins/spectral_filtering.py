@@ -1,4 +1,7 @@
-"""Twins: the equalisers of frequencies, AttnScale and FeatScale, and their rivals."""
+"""Twins: the equalisers of frequencies, AttnScale and FeatScale, and their rivals.
+
+LayerScale and re-attention are formulas: products and standardised maps, with no problem behind.
+"""
 
 from typing import Any
 
@@ -16,10 +19,11 @@ from ...solvers import (
 )
 from ..kernel_smoothing import Gaussian
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
-from .heads import AllHeads, heads, solve_head
-from .kernel_smoothing.regression import build_gaussian, local_bandwidth
+from .certificates import certified_heads, entropic_residual
+from .heads import AllHeads, Tensors, as_array, heads, solve_head
+from .kernel_smoothing.regression import build_gaussian, gaussian_logits, local_bandwidth
 from .registry import Array, Twin, exact_twin, register
-from .relations import Bound, Identity, Init, Relation
+from .relations import Bound, Identity, Init, Relation, layer_matrix, layer_output
 
 _SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
 
@@ -70,6 +74,20 @@ def _passes(layer: AttnScale) -> int:
     return exact_twin(layer.base).passes(layer.base)
 
 
+def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
+    """With the spectrum of each row scaled back at all frequencies but zero, rows are the base's.
+
+    These have the largest entropy at their logits; see `entropic_residual`.
+    """
+    weights, residuals = layer_matrix(twin, layer, *inputs[:2]), []
+    for head, q, k, _ in certified_heads(twin, inputs):
+        spectrum = np.fft.rfft(weights[head], axis=1)
+        spectrum[:, 1:] /= 1 + _omega(layer, head)
+        A = np.fft.irfft(spectrum, n=len(k), axis=1)
+        residuals.append(entropic_residual(A, gaussian_logits(layer.base, q, k, head)))
+    return float(np.max(residuals))
+
+
 def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, by the sharp gain and by Theorem 3."""
     out = layer(q, k, v).double().numpy()
@@ -93,6 +111,17 @@ def _build_feat_scale(X: Array) -> FeatScale:
 def _solve_feat_scale(layer: FeatScale, X: Array) -> Array:
     s, t = (weights.detach().double().numpy() for weights in (layer.s, layer.t))
     return scale_frequencies(X, s, t)
+
+
+def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
+    """The spectrum of each feature over the tokens has the gain 1 + s at zero, 1 + t elsewhere."""
+    before, after = (
+        np.fft.rfft(x, axis=0, norm="ortho")
+        for x in (as_array(inputs[0]), layer_output(twin, layer, inputs))
+    )
+    s, t = (weights.detach().double().numpy() for weights in (layer.s, layer.t))
+    gains = np.concatenate([(1 + s)[None], np.tile(1 + t, (len(before) - 1, 1))])
+    return float(np.abs(after - gains * before).max() / np.abs(after).max())
 
 
 def _feat_scale_bound(layer: FeatScale, X: Tensor) -> tuple[Array, Array]:
@@ -219,7 +248,7 @@ def _of_features(
     )
 
 
-register(_attn_scale("attn-scale", Identity(), "AO-7", _solve))
+register(_attn_scale("attn-scale", Identity(), "AO-7", _solve, certificate=_certify))
 register(
     _attn_scale(
         "attn-scale-init",
@@ -228,12 +257,19 @@ register(
         _solve_base,
         build=_build_initial,
         covers=_is_initial,
+        certificate=_certify,
     )
 )
 register(_attn_scale("attn-scale-gain", Bound(), "AO-6", _solve, bound=_gain_bound))
 register(
     _of_features(
-        "feat-scale", Identity(), "AO-10", _build_feat_scale, _solve_feat_scale, layer=FeatScale
+        "feat-scale",
+        Identity(),
+        "AO-10",
+        _build_feat_scale,
+        _solve_feat_scale,
+        layer=FeatScale,
+        certificate=_certify_feat_scale,
     )
 )
 register(

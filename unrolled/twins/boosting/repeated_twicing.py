@@ -1,4 +1,7 @@
-"""Twins: L2 boosting, and twicing of twicing."""
+"""Twins: L2 boosting, and twicing of twicing.
+
+Evidence is a formula: boosting stops before any minimum, after steps that define it.
+"""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 """Twins: residual connections to earlier tokens, around Gaussian attention.
 
-A stack makes its kernel from the present tokens in every layer. Fixed points and Lipschitz
-constants are those of linear filters: their twins keep the kernel of the first tokens.
+A stack makes its kernel from the present tokens in every layer: a recursion, whose iterates are
+formulas. Fixed points and Lipschitz constants are those of linear filters: their twins keep the
+kernel of the first tokens, and limits are solved for.
 """
 
 from collections.abc import Callable
@@ -244,6 +245,7 @@ for twin in (
         "NT-FP",
         solve=_solve_fixed_point,
         passes=_contraction,
+        evidence="solver",
         **_LINEAR_BOOSTING,
     ),
     _twin(
@@ -261,6 +263,7 @@ for twin in (
         "NT-FP",
         solve=_solve_reinjection_limit,
         passes=_contraction,
+        evidence="solver",
         **_LINEAR_REINJECTION,
     ),
     _twin(

@@ -1,4 +1,8 @@
-"""Twins: twicing and twicing attention."""
+"""Twins: twicing and twicing attention.
+
+Evidence is a formula: twicing is defined by its two passes, and minimises nothing for weights that
+are not symmetric.
+"""
 
 from typing import Any
 

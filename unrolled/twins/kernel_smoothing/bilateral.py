@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from ....solvers import bilateral_filter, nadaraya_watson
 from ...attention import Context
 from ...kernel_smoothing import Bilateral
+from ..certificates import entropic_residual, mean_residual, weights_certificate
+from ..heads import HeadContext, Tensors, as_array
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Identity
+from ..relations import Identity, layer_output
 from .positions import moved, regress_by_dot_products, sinusoids
 from .regression import local_bandwidth
 
@@ -69,6 +72,20 @@ def _solve_bilateral(
     return nadaraya_watson(q, k, v, bandwidth=1.0, precision=precision)
 
 
+def _logits(layer: Bilateral, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    """Likeness of tokens and of positions, each at its width, by distances or by dot products."""
+    token, position = _widths(layer, q, head)
+    logits = _likeness(layer.distances, q, k, token)
+    if layer.uses_positions:
+        p_q, p_k = context.projected_positions
+        logits = logits + _likeness(layer.distances, p_q, p_k, position)
+    return logits
+
+
+def _likeness(distances: bool, a: Array, b: Array, width: float) -> Array:
+    return (-cdist(a, b, "sqeuclidean") / 2 if distances else a @ b.T) / width**2
+
+
 def _bilateral_logit_range(layer: Bilateral, q: Array, k: Array, v: Array) -> float:
     context: Any = _projected_positions(q, k, v)
     ranges = []
@@ -91,12 +108,15 @@ def _term_range(distances: bool, a: Array, b: Array, bandwidth: float) -> float:
 
 def _filter_image(layer: Bilateral, images: Tensor) -> Tensor:
     """Pixels as tokens, with their places as positions."""
+    pixels = images.flatten(2).mT[:, None]
+    return layer(pixels, pixels, pixels, context=_places(images))[:, 0].mT.reshape(images.shape)
+
+
+def _places(images: Tensor) -> Context:
     height, width = images.shape[-2:]
     ys, xs = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     places = torch.stack([ys, xs], dim=-1).reshape(-1, 2).to(images.dtype)
-    pixels = images.flatten(2).mT[:, None]
-    context = Context(projected_positions=(places, places))
-    return layer(pixels, pixels, pixels, context=context)[:, 0].mT.reshape(images.shape)
+    return Context(projected_positions=(places, places))
 
 
 def _solve_image(layer: Bilateral, images: Array) -> Array:
@@ -109,6 +129,22 @@ def _solve_image(layer: Bilateral, images: Array) -> Array:
             )
             for image in images
         ]
+    )
+
+
+def _certify_images(twin: Twin, layer: Bilateral, inputs: Tensors) -> float:
+    """As `weights_certificate`, of the pixels of the first image."""
+    image = inputs[0][:1]
+    pixels, context = image.flatten(2).mT[:, None], _places(image)
+    places = as_array(context.projected_positions[0])  # type: ignore[index]
+    identity = torch.eye(pixels.shape[-2], dtype=pixels.dtype)[None, None]
+    with torch.no_grad():
+        A = as_array(layer(pixels, pixels, identity, context=context)[0, 0])
+    tokens, smoothed = as_array(pixels[0, 0]), layer_output(twin, layer, inputs)[0]
+    given = HeadContext(*(np.arange(len(tokens)),) * 2, projected_positions=(places, places))
+    return max(
+        entropic_residual(A, _logits(layer, tokens, tokens, context=given)),
+        mean_residual(smoothed.reshape(len(smoothed), -1).T, A, tokens),
     )
 
 
@@ -134,6 +170,7 @@ for name, equation, positions, distances in (
             layer=Bilateral,
             build=partial(_build, positions=positions, distances=distances),
             solve=_solve_bilateral,
+            certificate=weights_certificate(_logits),
             context=_projected_positions if positions else None,
             fitted=() if positions else ("token_bandwidth",),
             covers=partial(_is, positions=positions, distances=distances),
@@ -150,6 +187,7 @@ register(
         layer=Bilateral,
         build=lambda images: Bilateral(2.0, 0.2, distances=True, dtype=torch.float64),
         solve=_solve_image,
+        certificate=_certify_images,
         inputs="image",
         apply=_filter_image,
         covers=partial(_is, positions=True, distances=True),

@@ -9,6 +9,7 @@ import torch
 from ....solvers import elliptical_metric
 from ...attention import Context
 from ...kernel_smoothing import Elliptical
+from ..certificates import weights_certificate
 from ..registry import Array, Twin, register
 from ..relations import Identity
 from .positions import regress_by_dot_products
@@ -49,6 +50,10 @@ def _solve(
     return regress_by_dot_products(q * root / q.shape[1] ** 0.5, k * root, v)
 
 
+def _logits(layer: Elliptical, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    return (q * _metric(layer, head, context)) @ k.T / q.shape[1] ** 0.5
+
+
 def _logit_range(layer: Elliptical, q: Array, k: Array, v: Array) -> float:
     products = np.abs(q) @ np.abs(k).transpose(0, 2, 1)
     metric = 1.0 if layer.metric is None else float(layer.metric.max())
@@ -69,6 +74,7 @@ for name, build, context in (
             layer=Elliptical,
             build=build,
             solve=_solve,
+            certificate=weights_certificate(_logits),
             context=context,
             covers=partial(_is, given=context is None),
             logit_range=_logit_range,

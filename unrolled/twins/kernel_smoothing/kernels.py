@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial.distance import cdist
 
 from ....solvers import nadaraya_watson
 from ...kernel_smoothing import FeatureKernel, Kernel
 from ...kernel_smoothing.kernel import LogKernel
+from ..certificates import weights_certificate
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -44,6 +46,15 @@ def _solve(
     return nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=kernel)
 
 
+def _logits(layer: Kernel, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    """Logarithms of the kernel: its values are the weights before they sum to one."""
+    q, k = (x / head_value(layer.bandwidth, head) for x in (q, k))
+    if layer.kernel == "exponential":
+        return q @ k.T
+    r = cdist(q, k)
+    return {"gaussian": -(r**2) / 2, "laplace": -r}.get(str(layer.kernel), -np.log1p(r**2))
+
+
 def _solve_features(
     layer: FeatureKernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
@@ -55,6 +66,13 @@ def _solve_features(
     a, b = lift(a / np.linalg.norm(a, axis=1, keepdims=True), b)
     bandwidth = float(np.sqrt(1 + (b[0] ** 2).sum()))
     return nadaraya_watson(a, b, v, bandwidth=bandwidth, kernel="epanechnikov")
+
+
+def _feature_logits(
+    layer: FeatureKernel, q: Array, k: Array, head: int = 0, context: Any = None
+) -> Array:
+    a, b = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+    return np.asarray(np.log(a @ b.T))
 
 
 _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
@@ -74,6 +92,7 @@ for name, kernel in _KERNELS:
             layer=Kernel,
             build=partial(_build, kernel=kernel),
             solve=_solve,
+            certificate=weights_certificate(_logits),
             covers=partial(_has, kernel=kernel),
             fitted=("bandwidth",),
             logit_range=gaussian_logit_range,
@@ -89,6 +108,7 @@ register(
         layer=FeatureKernel,
         build=lambda q, k, v: FeatureKernel(),
         solve=_solve_features,
+        certificate=weights_certificate(_feature_logits),
         covers=lambda layer: layer.feature_map is FeatureKernel().feature_map,
     )
 )

@@ -1,5 +1,7 @@
 """Dot products as distances, so that regression on distances serves dot-product kernels."""
 
+from typing import Any
+
 import numpy as np
 
 from ..registry import Array
@@ -23,3 +25,8 @@ def scale_of(layer: object, q: Array) -> float:
     """The scale of the dot products that a layer uses on queries of this width."""
     scale = getattr(layer, "scale", None)
     return q.shape[-1] ** -0.5 if scale is None else float(scale)
+
+
+def dot_product_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    """``scale q . k``."""
+    return scale_of(layer, q) * q @ k.T

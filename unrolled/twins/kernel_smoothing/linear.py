@@ -51,6 +51,7 @@ register(
         layer=Linear,
         build=lambda q, k, v: Linear(),
         solve=_solve,
+        evidence="solver",
     )
 )
 _ridge_bound = register(

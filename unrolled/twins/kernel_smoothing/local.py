@@ -1,17 +1,20 @@
 """Twins: kernel regression and filters on fixed or chosen neighbours, and local attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial.distance import cdist
 
 from ....solvers import bilateral_matrix, nadaraya_watson
 from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
-from ..heads import largest, places_of
+from ..certificates import entropic_residual, weights_certificate
+from ..heads import Tensors, largest, places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
 from ..relations import Identity
-from .lifted_points import dot_product_range, lift, scale_of
+from .lifted_points import dot_product_logits, dot_product_range, lift, scale_of
 from .regression import local_bandwidth
 
 _N_LARGEST = 10
@@ -45,9 +48,8 @@ def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float)
     return np.concatenate(rows)
 
 
-def _solve_fixed(
-    layer: Local | CrissCross, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _near(layer: Local | CrissCross, q: Array, k: Array, context: Any) -> Array:
+    """Which keys each query sees."""
     width, n_class = _geometry(layer, context)
     places = places_of(q, k, context)
     rows, columns = (_on_grid(x, width, n_class) for x in places)
@@ -56,8 +58,21 @@ def _solve_fixed(
         near = offsets.max(axis=2) <= layer.radius
     else:
         near = offsets.min(axis=2) == 0
-    near |= np.logical_or.outer(*(x < n_class for x in places))
-    return _regress([np.flatnonzero(row) for row in near], q, k, v, scale_of(layer, q))
+    return near | np.logical_or.outer(*(x < n_class for x in places))
+
+
+def _solve_fixed(
+    layer: Local | CrissCross, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
+) -> Array:
+    near = [np.flatnonzero(row) for row in _near(layer, q, k, context)]
+    return _regress(near, q, k, v, scale_of(layer, q))
+
+
+def _fixed_logits(
+    layer: Local | CrissCross, q: Array, k: Array, head: int = 0, context: Any = None
+) -> Array:
+    logits = dot_product_logits(layer, q, k)
+    return np.where(_near(layer, q, k, context), logits, -np.inf)
 
 
 def _solve_top_k(
@@ -69,6 +84,12 @@ def _solve_top_k(
         q, k = np.c_[q, np.eye(len(q))], np.c_[k, context.bias.T / scale]
     sizes = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
     return _regress(largest(q @ k.T, layer.n_largest, sizes, context), q, k, v, scale)
+
+
+def _certify_top_k(twin: Twin, layer: TopK, inputs: Tensors) -> float:
+    """The best weights of any `n_largest` keys, so that the choice of these is judged too."""
+    residual = partial(entropic_residual, n_largest=layer.n_largest)
+    return weights_certificate(dot_product_logits, residual)(twin, layer, inputs)
 
 
 def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
@@ -96,6 +117,17 @@ def _solve_spatial(
     return A @ v / A.sum(axis=1, keepdims=True)
 
 
+def _spatial_logits(
+    layer: SpatialGaussian, q: Array, k: Array, head: int = 0, context: Any = None
+) -> Array:
+    """Minus half the squared distances on the grid; class tokens are at none of any token."""
+    width, n_class = _geometry(layer, context)
+    places = places_of(q, k, context)
+    squares = cdist(*(_on_grid(x, width, n_class) for x in places), "sqeuclidean")
+    squares[np.logical_or.outer(*(x < n_class for x in places))] = 0
+    return -squares / (2 * head_value(layer.bandwidth, head) ** 2)
+
+
 def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
     return dot_product_range(scale_of(layer, q), q, k)
 
@@ -110,12 +142,15 @@ def _scale(q: Array, k: Array) -> float:
     return local_bandwidth(q, k) ** -2
 
 
-for name, layer_type, build, solve in (
+for name, layer_type, build, solve, certificate in (
     ("local-window", Local,
-     lambda q, k, v: Local(3, width=_grid_width(q), scale=_scale(q, k)), _solve_fixed),
+     lambda q, k, v: Local(3, width=_grid_width(q), scale=_scale(q, k)), _solve_fixed,
+     weights_certificate(_fixed_logits)),
     ("criss-cross", CrissCross,
-     lambda q, k, v: CrissCross(max(4, _grid_width(q)), scale=_scale(q, k)), _solve_fixed),
-    ("top-k", TopK, lambda q, k, v: TopK(_N_LARGEST, scale=_scale(q, k)), _solve_top_k),
+     lambda q, k, v: CrissCross(max(4, _grid_width(q)), scale=_scale(q, k)), _solve_fixed,
+     weights_certificate(_fixed_logits)),
+    ("top-k", TopK, lambda q, k, v: TopK(_N_LARGEST, scale=_scale(q, k)), _solve_top_k,
+     _certify_top_k),
 ):  # fmt: skip
     register(
         Twin(
@@ -129,6 +164,7 @@ for name, layer_type, build, solve in (
             solve=solve,
             reads_bias=layer_type is TopK,
             chooses=layer_type is TopK,
+            certificate=certificate,
             logit_range=_logit_range,
         )
     )
@@ -143,6 +179,7 @@ register(
         build=_build_spatial,
         solve=_solve_spatial,
         fitted=("bandwidth",),
+        certificate=weights_certificate(_spatial_logits),
         logit_range=_spatial_range,
     )
 )

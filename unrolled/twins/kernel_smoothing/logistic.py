@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ....solvers import high_frequency_gain_bound, nadaraya_watson, split_frequencies
 from ...kernel_smoothing import Logistic
+from ..certificates import weights_certificate
 from ..heads import heads
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity
@@ -60,6 +61,13 @@ def _solve_leaky(
     return np.asarray(softmax(np.where(logits > 0, logits, slope * logits), axis=1) @ v)
 
 
+def _logits(layer: Logistic, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    u_q, u_k, b = _parameters(layer, head)
+    terms = (q @ u_q)[:, None] + k @ u_k + b
+    slope = 1.0 if layer.negative_slope is None else layer.negative_slope
+    return np.asarray(np.maximum(terms, 0) + slope * np.minimum(terms, 0))
+
+
 def _gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """``|HC[A v]|_F <= bound(alpha) |HC v|_F`` with ``alpha = (|u_K| + |u_Q|) gamma + |b|``."""
     lhs, rhs = [], []
@@ -97,6 +105,7 @@ for name, equation, negative_slope, relation, solve in (
             build=partial(_build, negative_slope=negative_slope),
             solve=solve,
             covers=partial(_covers, leaky=negative_slope is not None),
+            certificate=None if isinstance(relation, Bound) else weights_certificate(_logits),
             bound=_gain if isinstance(relation, Bound) else None,
             logit_range=_logit_range,
         )

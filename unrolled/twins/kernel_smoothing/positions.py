@@ -8,6 +8,7 @@ import torch
 from ....solvers import nadaraya_watson
 from ...attention import Context
 from ...kernel_smoothing import ALiBi, Tupe
+from ..certificates import weights_certificate
 from ..heads import places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
@@ -59,6 +60,12 @@ def _solve_alibi(
     )
 
 
+def _alibi_logits(layer: ALiBi, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    slope = layer.slopes[head] * head_value(layer.relative_slope, head)
+    places = places_of(q, k, context)
+    return q @ k.T / q.shape[1] ** 0.5 - slope * np.abs(np.subtract.outer(*places))
+
+
 def _alibi_logit_range(layer: ALiBi, q: Array, k: Array, v: Array) -> float:
     return max(
         float(np.ptp(a @ b.T)) / len(a.T) ** 0.5
@@ -76,16 +83,24 @@ def _build_tupe(q: Array, k: Array, v: Array) -> Tupe:
     return layer
 
 
+def _projected(layer: Tupe, q: Array, k: Array, head: int, context: Any) -> list[Array]:
+    """Positions of queries and of keys, projected for one head."""
+    own = slice(head * q.shape[1], (head + 1) * q.shape[1])
+    weights = np.split(layer.position_weight.detach().double().numpy(), 2)
+    places = places_of(q, k, context)
+    return [context.positions[p] @ w[own].T for p, w in zip(places, weights, strict=True)]
+
+
 def _solve_tupe(
     layer: Tupe, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
-    query_weights, key_weights = np.split(layer.position_weight.detach().double().numpy(), 2)
-    own = slice(head * q.shape[1], (head + 1) * q.shape[1])
-    p_q, p_k = (
-        context.positions[places] @ w[own].T
-        for places, w in zip(places_of(q, k, context), (query_weights, key_weights), strict=True)
-    )
+    p_q, p_k = _projected(layer, q, k, head, context)
     return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], v)
+
+
+def _tupe_logits(layer: Tupe, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    p_q, p_k = _projected(layer, q, k, head, context)
+    return (q @ k.T + p_q @ p_k.T) / np.sqrt(2 * q.shape[1])
 
 
 def _tupe_logit_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
@@ -113,6 +128,7 @@ register(
         build=_build_alibi,
         solve=_solve_alibi,
         fitted=("relative_slope",),
+        certificate=weights_certificate(_alibi_logits),
         logit_range=_alibi_logit_range,
     )
 )
@@ -126,6 +142,7 @@ register(
         layer=Tupe,
         build=_build_tupe,
         solve=_solve_tupe,
+        certificate=weights_certificate(_tupe_logits),
         context=_positions,
         logit_range=_tupe_logit_range,
     )

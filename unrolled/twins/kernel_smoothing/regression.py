@@ -9,10 +9,12 @@ from scipy.spatial.distance import cdist
 from ....solvers import nadaraya_watson
 from ...attention import Attention
 from ...kernel_smoothing import Gaussian, Softmax
+from ..certificates import entropic_residual, mean_residual, weights_certificate
+from ..heads import Tensors, as_array
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Identity
-from .lifted_points import dot_product_range, lift, scale_of
+from ..relations import Identity, layer_output
+from .lifted_points import dot_product_logits, dot_product_range, lift, scale_of
 
 
 def local_bandwidth(q: Array, k: Array) -> float:
@@ -42,6 +44,11 @@ def _bandwidth(layer: Any, q: Array, head: int) -> float:
     if layer.bandwidth is None:
         return q.shape[-1] ** 0.25
     return head_value(layer.bandwidth, head)
+
+
+def gaussian_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    """``-|q - k|^2 / (2 h^2)``."""
+    return -cdist(q, k, "sqeuclidean") / (2 * _bandwidth(layer, q, head) ** 2)
 
 
 def solve_softmax(
@@ -88,6 +95,24 @@ def _solve_mahalanobis(layer: Attention, X: Array) -> Array:
     return out if bias is None else out + layer.out_proj.bias.detach().double().numpy()
 
 
+def _certify_mahalanobis(twin: Twin, layer: Attention, inputs: Tensors) -> float:
+    """The shell's weights at distances between projected tokens, and its output at these."""
+    X = as_array(inputs[0])
+    w_q, _, w_v = np.split(layer.in_proj_weight.detach().double().numpy(), 3)
+    b_v = b_out = np.zeros(X.shape[1])
+    if layer.in_proj_bias is not None:
+        b_v = np.split(layer.in_proj_bias.detach().double().numpy(), 3)[2]
+        b_out = layer.out_proj.bias.detach().double().numpy()
+    with torch.no_grad():
+        A = as_array(layer(*(inputs[0][None],) * 3)[1][0])
+    projected = X @ w_q.T
+    values = (X @ w_v.T + b_v) @ layer.out_proj.weight.detach().double().numpy().T + b_out
+    return max(
+        entropic_residual(A, gaussian_logits(layer.operator, projected, projected)),
+        mean_residual(layer_output(twin, layer, inputs), A, values),
+    )
+
+
 def _mahalanobis_logit_range(layer: Attention, X: Array) -> float:
     projected = (X @ layer.in_proj_weight.detach().double().numpy()[: X.shape[1]].T)[None]
     return gaussian_logit_range(layer.operator, projected, projected, projected)
@@ -104,6 +129,7 @@ register(
         build=build_gaussian,
         solve=solve_gaussian,
         fitted=("bandwidth",),
+        certificate=weights_certificate(gaussian_logits),
         logit_range=gaussian_logit_range,
     )
 )
@@ -117,6 +143,7 @@ register(
         layer=Softmax,
         build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
         solve=solve_softmax,
+        certificate=weights_certificate(dot_product_logits),
         logit_range=softmax_logit_range,
     )
 )
@@ -133,6 +160,7 @@ register(
         inputs="features",
         apply=lambda layer, X: layer(X[None], X[None], X[None], need_weights=False)[0][0],
         covers=_is_mahalanobis,
+        certificate=_certify_mahalanobis,
         logit_range=_mahalanobis_logit_range,
     )
 )

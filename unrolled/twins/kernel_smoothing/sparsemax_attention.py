@@ -4,9 +4,10 @@ from typing import Any
 
 from ....solvers import sparsemax
 from ...kernel_smoothing import Sparsemax
+from ..certificates import projection_residual, weights_certificate
 from ..registry import Array, Twin, register
 from ..relations import Identity
-from .lifted_points import dot_product_range, scale_of
+from .lifted_points import dot_product_logits, dot_product_range, scale_of
 from .regression import local_bandwidth
 
 
@@ -34,6 +35,7 @@ register(
         build=lambda q, k, v: Sparsemax(scale=local_bandwidth(q, k) ** -2),
         solve=_solve,
         reads_bias=True,
+        certificate=weights_certificate(dot_product_logits, projection_residual),
         logit_range=_logit_range,
     )
 )

@@ -4,14 +4,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ....solvers import random_walk_limit, random_walk_rate, smoothness, smoothness_gradient
 from ...kernel_smoothing import Symmetric
-from ..heads import heads
+from ..certificates import gradient_residual, pair_energies
+from ..heads import Tensors, heads
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity
-from .lifted_points import dot_product_range, scale_of
+from ..relations import Bound, Identity, layer_output
+from .lifted_points import dot_product_logits, dot_product_range, scale_of
 from .regression import local_bandwidth
 
 _N_STEPS = 2
@@ -44,6 +46,28 @@ def _solve(
             star[i] = star[:, i] = row
             out[i] = v[i] - smoothness_gradient(v, star)[i] / row.sum()
     return out
+
+
+def _certify(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
+    """Each output minimises J in its own token, with the others where they were.
+
+    J is then ``1/2 sum_j K_ij |u_i - v_j|^2`` up to a constant. Weights are over the largest of
+    their row.
+    """
+    residuals = []
+    for _, (k, v, u) in heads((*inputs[1:], torch.from_numpy(layer_output(twin, layer, inputs)))):
+        logits = dot_product_logits(layer, k, k)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        residuals.append(
+            gradient_residual(
+                partial(pair_energies, weights, v=v),
+                u,
+                gradient=0.0,
+                curvature=weights.sum(axis=1),
+                unit=u,
+            )
+        )
+    return float(np.max(residuals))
 
 
 def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
@@ -96,6 +120,7 @@ for name, equation, relation, bound, passes in (
             build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
             solve=_solve,
             by_rows=False,
+            certificate=_certify if bound is None else None,
             bound=bound,
             logit_range=_logit_range,
             passes=partial(_passes, passes),

@@ -1,4 +1,7 @@
-"""Twins: random walks and attention that is applied again and again."""
+"""Twins: random walks and attention that is applied again and again.
+
+The walk is a formula, a product of matrices; its limit is solved for.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,9 +58,9 @@ class WalkLimit(FixedPointLimit):
         )
 
 
-for name, equation, relation, solve in (
-    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), _solve_walk),
-    ("random-walk-limit", "NT-20", WalkLimit(), _solve_limit),
+for name, equation, relation, solve, evidence in (
+    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), _solve_walk, "formula"),
+    ("random-walk-limit", "NT-20", WalkLimit(), _solve_limit, "solver"),
 ):
     register(
         Twin(
@@ -69,6 +72,7 @@ for name, equation, relation, solve in (
             layer=Softmax,
             build=build_mixing,
             solve=solve,
+            evidence=evidence,  # type: ignore[arg-type]
             apply=_apply,
             logit_range=softmax_logit_range,
             passes=_n_iter,

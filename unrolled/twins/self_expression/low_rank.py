@@ -8,10 +8,11 @@ from torch import Tensor
 
 from ....solvers import low_rank_self_expression
 from ...self_expression import LowRank
-from ..heads import heads
+from ..certificates import certified_heads, nuclear_residual
+from ..heads import Tensors, heads
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, identity_values
+from ..relations import Bound, Identity, identity_values, layer_matrix
 
 
 def build_low_rank(q: Array, k: Array, v: Array) -> LowRank:
@@ -54,6 +55,23 @@ def solve_cross(
     return (q @ Rt.T * (h / s)) @ (U.T @ v)
 
 
+def _certify(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
+    """Codes of the keys are optimal, and those of queries are as linear as their points are.
+
+    Queries are ``B k`` up to what no key spans, and their codes B times those of the keys.
+    Directions of the keys that are rounding in float32 count as not spanned.
+    """
+    q, k = inputs[:2]
+    of_keys, of_queries = layer_matrix(twin, layer, k, k), layer_matrix(twin, layer, q, k)
+    residuals = []
+    for head, a, b, _ in certified_heads(twin, inputs):
+        residuals.append(nuclear_residual(of_keys[head], b, lam=penalty(layer, b, head)))
+        combined = np.linalg.lstsq(b.T, a.T, rcond=1e-6)[0].T @ of_keys[head]
+        size = max(float(np.abs(combined).max()), 1e-300)
+        residuals.append(float(np.abs(of_queries[head] - combined).max()) / size)
+    return float(np.max(residuals))
+
+
 def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
     """The layer's objective, and the solved problem's dual value, which no objective is under."""
     lhs, rhs = [], []
@@ -94,6 +112,7 @@ register(
         solve=solve_self,
         pairing="self",
         fitted=("lam",),
+        certificate=_certify,
         **_COMMON,
     )
 )
@@ -106,6 +125,7 @@ register(
         solve=solve_cross,
         pairing="cross",
         fitted=("lam",),
+        certificate=_certify,
         **_COMMON,
     )
 )
@@ -119,6 +139,7 @@ register(
         pairing="cross",
         covers=lambda layer: layer.relative,
         fitted=("lam",),
+        certificate=_certify,
         **_COMMON,
     )
 )

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ....solvers import least_squares_self_expression
 from ...self_expression import Ridge
-from ..heads import heads, places_of
+from ..certificates import certified_heads, ridge_residual
+from ..heads import Tensors, heads, places_of
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, identity_values
+from ..relations import Bound, Identity, identity_values, layer_matrix
 
 
 def build_ridge(
@@ -56,6 +57,17 @@ def solve_cross(
     return np.stack(rows)
 
 
+def _certify(twin: Twin, layer: Ridge, inputs: Tensors) -> float:
+    codes = layer_matrix(twin, layer, *inputs[:2])
+    residuals = [
+        ridge_residual(
+            codes[head], q, k, lam=penalty(layer, k, head), zero_diagonal=layer.zero_diagonal
+        )
+        for head, q, k, _ in certified_heads(twin, inputs)
+    ]
+    return float(np.max(residuals))
+
+
 def covers(layer: Ridge, *, zero_diagonal: bool, relative: bool = False) -> bool:
     """Layers with this diagonal, and only relative penalties if `relative`."""
     return layer.zero_diagonal == zero_diagonal and (layer.relative or not relative)
@@ -91,6 +103,8 @@ for name, pairing, settings, equation in _SETTINGS:
             build=partial(build_ridge, **settings),
             solve=solve_self if pairing == "self" else solve_cross,
             pairing=pairing,
+            evidence="certificate" if pairing == "self" else "solver",
+            certificate=_certify,
             covers=partial(covers, **settings),
             fitted=("lam",),
         )

@@ -1,4 +1,7 @@
-"""Twins: the self-expressive network, its formula, and the elastic net that bounds its loss."""
+"""Twins: the self-expressive network, its formula, and the elastic net that bounds its loss.
+
+Evidence is a formula: coefficients are the output of a network, which solves nothing itself.
+"""
 
 import numpy as np
 import torch

@@ -1,6 +1,7 @@
 """Twins: ISTA for sparse self-expression, and its unrolled form on features."""
 
 import copy
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -9,9 +10,11 @@ from torch import Tensor
 
 from ....solvers import ista, lam_max, lasso_objective, sparse_self_expression
 from ...self_expression import UnrolledSelfExpression
+from ..certificates import certified_heads, first_and_last, proximal_residual
+from ..heads import Tensors
 from ..parameters import iteration_values
 from ..registry import Array, Problem, Twin, register
-from ..relations import Identity, Iterate, Limit, Rate
+from ..relations import Identity, Iterate, Limit, Rate, layer_matrix, with_n_iter
 
 _N_LAYERS = 5
 _TOL = 1e-11
@@ -104,6 +107,32 @@ def _solve_recursion(
     return C @ v
 
 
+def _certify(
+    twin: Twin, layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool
+) -> float:
+    """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
+    features = [(_features(layer, q), _features(layer, k))
+                for _, q, k, _ in certified_heads(twin, inputs)]  # fmt: skip
+
+    def codes(n_iter: int) -> Array:
+        return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
+
+    residuals = [
+        proximal_residual(
+            after[head],
+            before[head],
+            Q,
+            K,
+            step=_steps(layer, K, layer.n_iter)[t],
+            lam=_lams(layer, Q, K, layer.n_iter, zero_diagonal)[t],
+            zero_diagonal=zero_diagonal,
+        )
+        for t, before, after in first_and_last(codes, layer.n_iter)
+        for head, (Q, K) in enumerate(features)
+    ]
+    return float(np.max(residuals))
+
+
 def _problem(layer: UnrolledSelfExpression, q: Array, k: Array, head: int = 0) -> Problem:
     Z = _features(layer, q)
     lam = _lams(layer, Z, Z, 1)[0]
@@ -136,17 +165,20 @@ def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) ->
 
 _SELF = {"pairing": "self", "apply": lambda layer, q, k, v: layer(q) @ v}
 _CROSS = {"pairing": "cross", "apply": lambda layer, q, k, v: layer(q, k) @ v}
+_certify_self = partial(_certify, zero_diagonal=True)
 _AS_ISTA = {"build": _build, "covers": _is_ista, "problem": _problem, "fitted": ("lam",)}
 
 for name, equation, relation, settings in (
-    ("iterates", "SE-15", Iterate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
+    ("iterates", "SE-15", Iterate(),
+     {"solve": _solve, "certificate": _certify_self, **_SELF, **_AS_ISTA}),
     ("rate", "SE-15", Rate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("limit", "SE-12", Limit(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("recursion", "SE-15L", Identity(),
      {"solve": _solve_recursion, "build": _build_learned, "problem": _problem, "fitted": ("lam",),
-      **_SELF}),
+      "certificate": _certify_self, **_SELF}),
     ("new-points", "SE-18", Iterate(),
-     {"solve": _solve_new_points, "build": _build, "covers": _is_ista, **_CROSS}),
+     {"solve": _solve_new_points, "build": _build, "covers": _is_ista,
+      "certificate": partial(_certify, zero_diagonal=False), **_CROSS}),
 ):  # fmt: skip
     register(
         Twin(

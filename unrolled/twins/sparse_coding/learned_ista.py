@@ -1,4 +1,7 @@
-"""Twins: ISTA and the LISTA family, whose iterates are its own or of a problem near by."""
+"""Twins: ISTA and the LISTA family, whose iterates are its own or of a problem near by.
+
+The recursion with free weights is a formula: no problem has it for an iteration.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,9 +14,11 @@ from torch import Tensor, nn
 from ....solvers import ista, lam_max, sparse_code
 from ...sparse_coding import LISTA
 from ...sparse_coding.learned_ista import Parametrization
+from ..certificates import first_and_last, proximal_residual
+from ..heads import Tensors, as_array
 from ..parameters import iteration_values
 from ..registry import Array, Twin, register
-from ..relations import FixedPointLimit, Identity, Iterate
+from ..relations import FixedPointLimit, Identity, Iterate, layer_output, with_n_iter
 
 _N_LAYERS = 5
 _LIMIT_TOL = 1e-13
@@ -124,6 +129,22 @@ def _solve_iterates(layer: LISTA, X: Array) -> Array:
     return _both(codes.coef, layer)
 
 
+def _certify(twin: Twin, layer: LISTA, inputs: Tensors) -> float:
+    """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
+    X, D = as_array(inputs[0]), _array(layer.dictionary)
+    scales = _weight_scales(layer)[0]
+    steps, lams = _steps(layer, len(scales)) * scales, iteration_values(layer.lam, len(scales))
+
+    def codes(n_iter: int) -> Array:
+        return layer_output(twin, with_n_iter(layer, n_iter), inputs)[:, X.shape[1] :]
+
+    residuals = [
+        proximal_residual(after, before, X, D, step=steps[t], lam=lams[t] / scales[t])
+        for t, before, after in first_and_last(codes, layer.n_iter)
+    ]
+    return float(np.max(residuals))
+
+
 def _steps(layer: LISTA, n_iter: int) -> Array:
     D = _array(layer.dictionary)
     unit = 1 / np.linalg.norm(D.T @ D) if layer.parametrization == "adaptive" else 1.0
@@ -192,6 +213,7 @@ for kind in _KINDS:
             solve=_solve_iterates,
             inputs="features",
             covers=partial(_covers, parametrization=kind),
+            certificate=_certify,
             apply=_output,
             logit_range=_logit_range,
             passes=lambda layer: max(layer.n_iter, 1),
@@ -223,6 +245,7 @@ register(
         layer=LISTA,
         build=_build_alista,
         solve=_solve_alista,
+        evidence="solver",
         inputs="features",
         covers=_has_a_limit,
         apply=_output,

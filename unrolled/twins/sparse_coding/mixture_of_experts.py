@@ -1,8 +1,9 @@
 """Twins: the sparse mixture of experts, expert by expert, and where its code is a pursuit's.
 
-In general the code comes from routing and no pursuit finds it. Experts of one atom, with both signs
-of each, are routed by correlation as matching pursuit selects: with equal gates the mixture is
-orthogonal matching pursuit if one atom is chosen, or the atoms are orthonormal.
+In general the code comes from routing: gates and ReLUs solve no problem, and evidence is a formula.
+Experts of one atom, with both signs of each, are routed by correlation as matching pursuit selects:
+with equal gates the mixture is orthogonal matching pursuit if one atom is chosen, or the atoms are
+orthonormal.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Twins: ISTA for sparse coding and sparse attention."""
+"""Twins: ISTA for sparse coding and sparse attention.
+
+Iterates of support-adaptive steps are a formula: which step a row takes is known to ISTA alone.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +12,19 @@ import torch
 
 from ....solvers import ista, lam_max, lasso_objective, sparse_code
 from ...sparse_coding import SparseCoding
+from ..certificates import certified_heads, first_and_last, proximal_residual
+from ..heads import Tensors
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
-from ..relations import Identity, Iterate, Limit, Rate, Relation
+from ..relations import (
+    Identity,
+    Iterate,
+    Limit,
+    Rate,
+    Relation,
+    layer_matrix,
+    with_n_iter,
+)
 
 _TOL = 1e-11
 
@@ -93,6 +106,29 @@ def solve_recursion(
     return C @ v
 
 
+def certify_iterates(twin: Twin, layer: SparseCoding, inputs: Tensors) -> float:
+    """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
+
+    def codes(n_iter: int) -> Array:
+        return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
+
+    residuals = [
+        proximal_residual(
+            after[head],
+            before[head],
+            q,
+            k,
+            step=step_length(layer, k, head, t),
+            lam=penalty(layer, q, k, head, t),
+            zero_diagonal=layer.zero_diagonal,
+            nonnegative=layer.nonnegative,
+        )
+        for t, before, after in first_and_last(codes, layer.n_iter)
+        for head, q, k, _ in certified_heads(twin, inputs)
+    ]
+    return float(np.max(residuals))
+
+
 def lasso_problem(layer: SparseCoding, q: Array, k: Array, head: int = 0) -> Problem:
     """The Lasso behind the layer, with its certified solution."""
     lam = penalty(layer, q, k, head)
@@ -154,8 +190,10 @@ def register_sparse_coding(
 ) -> None:
     """Register a twin of `SparseCoding` with these settings."""
     build = partial(build_sparse_coding, share=share, **settings)
+    accepts = partial(covers, **settings)
+    certified = isinstance(relation, Iterate) and "step" not in settings
     _register(
-        name, relation, equation, build, solve_ista, partial(covers, **settings), zero_diagonal
+        name, relation, equation, build, solve_ista, accepts, zero_diagonal, certified=certified
     )
 
 
@@ -165,7 +203,10 @@ def register_learned(name: str, *, zero_diagonal: bool) -> None:
     def covers(layer: SparseCoding, *, zero_diagonal: bool) -> bool:
         return layer.per_iteration and layer.zero_diagonal == zero_diagonal
 
-    _register(name, Identity(), "SE-15L", build_learned, solve_recursion, covers, zero_diagonal)
+    _register(
+        name, Identity(), "SE-15L", build_learned, solve_recursion, covers, zero_diagonal,
+        certified=True,
+    )  # fmt: skip
 
 
 def _register(
@@ -176,6 +217,8 @@ def _register(
     solve: Callable[..., Array],
     covers: Callable[..., bool],
     zero_diagonal: bool,
+    *,
+    certified: bool,
 ) -> None:
     register(
         Twin(
@@ -193,6 +236,7 @@ def _register(
             pairing="self" if zero_diagonal else "cross",
             covers=partial(covers, zero_diagonal=zero_diagonal),
             problem=lasso_problem,
+            certificate=certify_iterates if certified else None,
             fitted=("lam",),
             logit_range=ista_logit_range,
             passes=lambda layer: max(layer.n_iter, 1),
