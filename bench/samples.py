@@ -57,8 +57,9 @@ class ClusteringSample:
         if twin.inputs == "image":
             return None if self.images is None else (torch.from_numpy(self.images),)
         if twin.inputs == "model":
-            small = self.images is not None and self.images.shape[2:] == (8, 8)
-            return (torch.from_numpy(self.images[:_N_SMALL]),) if small else None
+            if self.images is None or self.images.shape[2:] != (8, 8):
+                return None
+            return (torch.from_numpy(self.images[:_N_SMALL]),)
         if twin.inputs == "features":
             return (torch.from_numpy(self.X),)
         n, dim = self.X.shape

@@ -135,7 +135,7 @@ def _admm(
     return C, max_iter, False
 
 
-def shrink(Z: Array, threshold: float) -> Array:
+def shrink(Z: Array, threshold: float | Array) -> Array:
     """Soft thresholding, the proximal map of the l1 norm."""
     return np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
 

@@ -154,11 +154,10 @@ def _build_reattention(q: Array, k: Array, v: Array) -> ReAttention:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in base.parameters():
-            parameter += widths.log()
+            parameter.add_(widths.log())
         for parameter in (layer.theta, layer.norm.weight, layer.norm.bias):
-            parameter += 0.1 * torch.randn(
-                parameter.shape, generator=generator, dtype=torch.float64
-            )
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(0.1 * noise)
     return layer
 
 

@@ -38,8 +38,15 @@ def _images_and_padding(images: Tensor) -> tuple[Tensor, Tensor]:
     return images, hidden_tokens(images, images[0, 0].numel() // _PATCH**2)
 
 
-def _sizes(images: Array) -> tuple[Any, ...]:
-    return images.shape[2:], _PATCH, images.shape[1], _CLASSES
+def _sizes(images: Array) -> dict[str, Any]:
+    return {
+        "image_size": images.shape[2:],
+        "patch_size": _PATCH,
+        "in_channels": images.shape[1],
+        "num_classes": _CLASSES,
+        "dim": DIM,
+        "num_heads": HEADS,
+    }
 
 
 def _add(name: str, layer: type[nn.Module], source: str, equation: str, **sides: Any) -> None:
@@ -51,7 +58,7 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
 
     def build(images: Array) -> nn.Module:
         depth = len(operators)
-        return drawn(VisionTransformer(*_sizes(images), DIM, depth, HEADS, pool=pool, **options))
+        return drawn(VisionTransformer(**_sizes(images), depth=depth, pool=pool, **options))
 
     def apply(model: VisionTransformer, images: Tensor) -> Tensor:
         _, hidden = _images_and_padding(images)
@@ -103,7 +110,7 @@ _add(
     ClassAttentionTransformer,
     "Touvron et al. (2021)",
     "IF-5",
-    build=lambda images: drawn(ClassAttentionTransformer(*_sizes(images), DIM, 2, HEADS)),
+    build=lambda images: drawn(ClassAttentionTransformer(**_sizes(images), depth=2)),
     apply=lambda model, images: model(images),
     solve=over_batch(
         lambda model, image: (

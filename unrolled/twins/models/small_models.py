@@ -24,7 +24,7 @@ def drawn(module: nn.Module) -> nn.Module:
     module.double()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += 0.2 * noise(parameter)
+            parameter.add_(0.2 * noise(parameter))
         for name, buffer in module.named_buffers():
             if name.endswith(("running_mean", "running_var")):
                 buffer += 0.5 * noise(buffer).abs()
