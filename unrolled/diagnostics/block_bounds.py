@@ -38,6 +38,7 @@ class BoundSides:
     sharp: Tensor
 
 
+@torch.no_grad()
 def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[BoundSides]:
     """High frequencies after each part of each block, against the theorems on oversmoothing.
 
@@ -104,6 +105,7 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
     return found
 
 
+@torch.no_grad()
 def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[BoundSides]:
     """Condition numbers after each part of each block, with its skip connection and without.
 
