@@ -90,10 +90,13 @@ class ALiBi(SoftmaxSmoother):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        usual = alibi_slopes(num_heads)
-        given = usual if slopes is None else slopes
-        self.slopes = [check_positive(m, "slopes", allow_zero=True) for m in given]
-        if len(self.slopes) != num_heads:
+        self.num_heads = check_count(num_heads, "num_heads", 1)
+        self.slopes = (
+            None
+            if slopes is None
+            else [check_positive(m, "slopes", allow_zero=True) for m in slopes]
+        )
+        if self.slopes is not None and len(self.slopes) != num_heads:
             raise ValueError(f"slopes: must be {num_heads}, one a head, got {len(self.slopes)}")
         self.relative_slope = Positive(
             1.0, num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
@@ -103,8 +106,11 @@ class ALiBi(SoftmaxSmoother):
         """The slopes in use, (num_heads, 1, 1), or a single number for a single head."""
         wide = torch.promote_types(q.dtype, torch.float32)
         shape = (-1, 1, 1) if q.ndim > 2 else ()
-        slopes = torch.tensor(self.slopes, dtype=wide, device=q.device)
+        slopes = torch.tensor(self._initial_slopes(), dtype=wide, device=q.device)
         return (slopes[:, None, None] * self.relative_slope().to(wide)).reshape(shape)
+
+    def _initial_slopes(self) -> list[float]:
+        return alibi_slopes(self.num_heads) if self.slopes is None else self.slopes
 
     def attend(
         self,
@@ -134,7 +140,7 @@ class ALiBi(SoftmaxSmoother):
         return q @ k.mT * q.shape[-1] ** -0.5 - bias.to(q.dtype)
 
     def extra_repr(self) -> str:
-        return "slopes=" + ", ".join(f"{m:.4g}" for m in self.slopes)
+        return "slopes=" + ", ".join(f"{m:.4g}" for m in self._initial_slopes())
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, mask: Tensor | None) -> Tensor:

@@ -68,7 +68,7 @@ class FeatureKernel(Operator):
         super().__init__()
         if feature_map is not None and not callable(feature_map):
             raise ValueError(f"feature_map: must be callable or None, got {feature_map!r}")
-        self.feature_map = elu_features if feature_map is None else feature_map
+        self.feature_map = feature_map
 
     def attend(
         self,
@@ -112,6 +112,8 @@ class FeatureKernel(Operator):
     def _features(self, x: Tensor) -> Tensor:
         """Features in float32 at least, in which small ones and their gradients are kept."""
         wide = torch.promote_types(x.dtype, torch.float32)
+        if self.feature_map is None:
+            return elu_features(x.to(wide))
         parameters = (
             self.feature_map.parameters() if isinstance(self.feature_map, nn.Module) else ()
         )

@@ -236,8 +236,8 @@ def _context(
 ) -> HeadContext:
     q, k, _ = call.inputs
     every = AllHeads(as_array(q), keys, visible, bias)
-    pairs = (None if x is None else x[head] for x in (visible, bias))
-    context = head_context(call.context, head, q.shape[-2], k.shape[-2], *pairs, every)
+    seen, added = (None if x is None else x[head] for x in (visible, bias))
+    context = head_context(call.context, head, q.shape[-2], k.shape[-2], seen, added, every)
     if context.projected_positions is None:
         return context
     of_queries, of_keys = context.projected_positions

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import Context, Operator
 from ..solved_operator import Solved
+from .given import build_as_given
 from .gradients import Gradients
 from .heads import Array, Tensors, as_array, map_fields
 from .registry import Twin
@@ -26,7 +27,7 @@ from .relations import (
     tolerance_of,
     twin_context,
 )
-from .subjects import N_HEADS, Subject, is_foremost, make_subject
+from .subjects import N_HEADS, Subject, as_built, draw_inputs, is_foremost, make_subject
 
 _N_QUERIES, _N_FEW, _N_NARROW, _N_ROWS = 5, 8, 4, 4
 # Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
@@ -84,8 +85,8 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     keys, `matrix`, a batch, fewer tokens than features and many, gradients, dtypes, and what must
     be refused; layers of another kind have those of these that they can be given. Where several
     twins are about a layer at the same settings, the most general of those whose solver gives its
-    output exactly has the cases, and the others have none. So have whole models, which the first
-    pass runs with their masks.
+    output exactly has the cases. The others have those of constructors and of options alone, and
+    whole models, which the first pass runs with their masks, have none.
 
     Parameters
     ----------
@@ -97,7 +98,11 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     ------
     Case
     """
-    if twin.inputs == "model" or not is_foremost(twin):
+    if twin.inputs == "model":
+        return
+    foremost = is_foremost(twin)
+    yield from _of_settings(twin, seed, laws=foremost)
+    if not foremost:
         return
     rng = np.random.default_rng([seed, *twin.name.encode()])
     subject = make_subject(twin, rng)
@@ -109,6 +114,48 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
         if twin.differentiable:
             yield from _gradients(subject, rng)
     yield from _dtypes(subject, rng)
+
+
+def _of_settings(twin: Twin, seed: int, *, laws: bool) -> Iterator[Case]:
+    """Constructors of all builds, and each option: plain and, by the laws, where all is hardest."""
+    rng = np.random.default_rng([seed, 1, *twin.name.encode()])
+    arrays = [x.numpy() for x in draw_inputs(twin, rng)]
+    for option, build in ((None, twin.build), *twin.options.items()):
+        name = "constructor" if option is None else f"{option}: constructor"
+        yield Case(name, "float64", partial(_as_given, twin, build, arrays))
+        if option is None:
+            continue
+        subject = as_built(replace(twin, build=build), rng)
+        for case in _of_option(subject, rng, laws=laws):
+            yield replace(case, name=f"{option}: {case.name}")
+
+
+def _as_given(twin: Twin, build: Callable[..., nn.Module], arrays: list[Array]) -> Measurement:
+    build_as_given(twin, build, *arrays)
+    return Measurement(0.0, 0.0)
+
+
+def _of_option(subject: Subject, rng: np.random.Generator, *, laws: bool) -> Iterator[Case]:
+    twin, layer = subject.twin, subject.layer
+    if subject.runs_to_limit:
+        measure = partial(twin.relation.measure, twin, layer, subject.inputs)
+        yield Case(twin.relation.name, "float64", measure)
+        return
+    yield _compared(subject, _NO_MASKS)
+    if not laws:
+        return
+    masks, rows = _NO_MASKS, None
+    if subject.operator is not None:
+        *_, masks = _masks(subject, subject.operator, rng)
+        rows = _some_rows(subject, masks, rng)
+        yield _compared(subject, masks, rows)
+        matrix = partial(_matrix, subject, masks, rows)
+        yield Case(f"matrix, {masks.name}", "float64", matrix)
+    if twin.differentiable:
+        gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
+        first, *others = gradients.names
+        for name in (first, *(name for name in others if name == "parameters")):
+            yield Case(f"gradient {name}", "float64", partial(gradients.measure, name))
 
 
 def _compared(

@@ -60,6 +60,10 @@ for transform, equation in (("svd", "SK-A1"), ("dct", "SK-A2")):
             source=_SOURCE,
             layer=TokenGraying,
             build=partial(_build, transform=transform, eps=0.7),
+            options={
+                "little": partial(_build, transform=transform, eps=0.95),
+                "nothing": partial(_build, transform=transform, eps=1.0),
+            },
             solve=_solve,
             inputs="features",
             covers=partial(_uses, transform=transform),

@@ -1,6 +1,7 @@
 """Twins: non-local means and its image layer."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +16,22 @@ from .registry import Array, Twin, register
 from .relations import Identity, layer_output
 
 
-def _build(image: Array, *, patch_distance: int | None, sigma: float) -> NonLocalMeansAttention:
-    return NonLocalMeansAttention(
-        0.1,
-        patch_size=5 if min(image.shape[-2:]) >= 16 else 3,
-        patch_distance=patch_distance,
-        sigma=sigma,
-        dtype=torch.float64,
-    )
+def _build(image: Array, **settings: Any) -> NonLocalMeansAttention:
+    settings.setdefault("patch_size", 5 if min(image.shape[-2:]) >= 16 else 3)
+    return NonLocalMeansAttention(dtype=torch.float64, **settings)
+
+
+def _options(patch_distance: int | None, sigma: float) -> dict[str, Any]:
+    build = partial(_build, patch_distance=patch_distance)
+    options = {
+        "even-patches": partial(build, sigma=sigma, patch_size=4),
+        "pixels": partial(build, sigma=sigma, patch_size=1),
+        "learned-decay": partial(build, h=0.2, sigma=sigma, learnable=True),
+        "other-noise-level": partial(build, sigma=0.02 if sigma == 0 else 0.0),
+    }
+    if patch_distance is not None:
+        options["small-window"] = partial(_build, sigma=sigma, patch_distance=1)
+    return options
 
 
 def _searches(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
@@ -92,6 +101,7 @@ for name, equation, patch_distance, sigma in (
             source="Buades, Coll and Morel (2005); Attention: Self-Expression Is All You Need",
             layer=NonLocalMeansAttention,
             build=partial(_build, patch_distance=patch_distance, sigma=sigma),
+            options=_options(patch_distance, sigma),
             solve=_solve,
             certificate=_certify,
             inputs="image",

@@ -1,5 +1,6 @@
 """Twins: locally linear weights and masked affine attention."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,17 @@ def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
+def _options(*, zero_diagonal: bool) -> dict[str, Any]:
+    def build(q: Array, k: Array, v: Array, *, n_neighbors: int, reg: float) -> LocallyLinear:
+        return LocallyLinear(n_neighbors, reg=reg, zero_diagonal=zero_diagonal)
+
+    return {
+        "strong-regularisation": partial(build, n_neighbors=_N_NEIGHBORS, reg=0.3),
+        "two-neighbors": partial(build, n_neighbors=2, reg=1e-3),
+        "all-neighbors": partial(build, n_neighbors=10_000, reg=0.1),
+    }
+
+
 register(
     Twin(
         name="locally-linear",
@@ -71,6 +83,7 @@ register(
         source="Roweis and Saul (2000); Attention: Self-Expression Is All You Need, eq. 9",
         layer=LocallyLinear,
         build=lambda q, k, v: LocallyLinear(_N_NEIGHBORS, zero_diagonal=True),
+        options=_options(zero_diagonal=True),
         solve=_solve,
         chooses=True,
         certificate=_certify,
@@ -87,6 +100,7 @@ register(
         source="Roweis and Saul (2000)",
         layer=LocallyLinear,
         build=lambda q, k, v: LocallyLinear(_N_NEIGHBORS),
+        options=_options(zero_diagonal=False),
         solve=_solve,
         chooses=True,
         certificate=_certify,

@@ -19,13 +19,13 @@ from ...solvers import (
     smoother_matrix,
 )
 from ..attention import Context
-from ..kernel_smoothing import Gaussian
+from ..kernel_smoothing import Gaussian, Softmax
 from ..nonlocal_energy import Neutreno
 from ..solved_operator import Solved
 from .certificates import certified_heads, gradient_residual, pair_energies
 from .heads import Tensors, as_array, heads, solve_head
-from .kernel_smoothing.regression import build_gaussian, gaussian_logits
-from .parameters import head_value
+from .kernel_smoothing.regression import build_gaussian, build_gaussian_heads, gaussian_logits
+from .parameters import head_value, moved
 from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, FixedPointLimit, Identity, Iterate, layer_output, with_n_iter
 
@@ -35,10 +35,32 @@ _STEPS = 6
 _CERTIFIED = 2
 
 
-def _build(*, relaxed: bool) -> Callable[..., Neutreno]:
+def _build(*, relaxed: bool, **settings: Any) -> Callable[..., Neutreno]:
+    settings = {"learnable": True} | settings
     return lambda q, k, v: Neutreno(
-        build_gaussian(q, k, v), _LAM, relaxed=relaxed, learnable=True, dtype=torch.float64
+        build_gaussian(q, k, v), _LAM, relaxed=relaxed, dtype=torch.float64, **settings
     )
+
+
+def _build_heads(*, relaxed: bool) -> Callable[..., Neutreno]:
+    """Learned penalties and bandwidths of each head."""
+    return lambda q, k, v: moved(
+        Neutreno(
+            build_gaussian_heads(q, k, v),
+            _LAM,
+            relaxed=relaxed,
+            num_heads=len(q),
+            learnable=True,
+            dtype=torch.float64,
+        )
+    )
+
+
+def _options(*, relaxed: bool) -> dict[str, Callable[..., Any]]:
+    return {
+        "default-penalty": lambda q, k, v: Neutreno(build_gaussian(q, k, v), relaxed=relaxed),
+        "penalties-of-heads": _build_heads(relaxed=relaxed),
+    }
 
 
 def _build_solved(q: Array, k: Array, v: Array) -> Solved:
@@ -255,6 +277,11 @@ def _add(name: str, equation: str, relation: Any, **fields: Any) -> None:
 _add(
     "neutreno-attention", "NT-22", Identity(), solve=_solve, context=_other_first_values,
     certificate=_certify_steps,
+    options=_options(relaxed=False) | {
+        "iterated": _build(relaxed=False, n_iter=3, learnable=False),
+        "relaxed": _build(relaxed=True, n_iter=2),
+        "dot-products": lambda q, k, v: Neutreno(Softmax(), _LAM),
+    },
 )  # fmt: skip
 _add(
     "neutreno-safe-attention", "NT-rel", Identity(), solve=_solve, context=_other_first_values,
@@ -263,16 +290,19 @@ _add(
 _add(
     "neutreno-gradient-step", "NT-26", Identity(), solve=_solve_gradient_step,
     context=_other_first_values, pairing="self", certificate=_certify_steps,
+    options=_options(relaxed=False),
     covers=lambda layer: _explicit(layer) and layer.n_iter == 1,
 )  # fmt: skip
 _add(
     "neutreno-iterates", "NT-24", Iterate(), solve=_solve_iterates, context=_same_first_values,
     pairing="self", covers=_explicit, certificate=_certify_steps,
+    options=_options(relaxed=False),
 )  # fmt: skip
 _add(
     "neutreno-safe-iterates", "NT-rel", Iterate(), solve=_solve_iterates,
     context=_same_first_values, build=_build(relaxed=True), pairing="cross", covers=_safe,
     certificate=_certify_steps,
+    options=_options(relaxed=True),
 )  # fmt: skip
 _add(
     "neutreno-limit", "NT-FP", FixedPointLimit(n_iter=100), solve=_solve_fixed_point,
@@ -297,6 +327,12 @@ _add(
     ),
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="cross",
     covers=_of_neutreno, evidence="solver",
+    options={
+        "relaxed": lambda q, k, v: Solved(_build(relaxed=True)(q, k, v), tol=1e-12),
+        "penalties-of-heads": lambda q, k, v: Solved(
+            _build_heads(relaxed=False)(q, k, v), tol=1e-12
+        ),
+    },
 )  # fmt: skip
 _add(
     "neutreno-energy-minimum", "NT-FP", Identity(1e-8), solve=_solve_minimum,

@@ -1,8 +1,9 @@
 """Layer parameters as the plain numbers that solvers take."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from ..attention import Positive
@@ -24,3 +25,12 @@ def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> fl
 def iteration_values(parameters: nn.ModuleList, n_iter: int) -> np.ndarray:
     """Values for each of `n_iter` iterations; the last parameter serves all that follow."""
     return np.array([head_value(parameters, 0, t) for t in range(n_iter)])
+
+
+def moved(layer: Any) -> Any:
+    """The layer with its parameters off their initial values, by another amount in each head."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            shift = torch.linspace(-0.1, 0.1, parameter.numel(), dtype=parameter.dtype)
+            parameter += shift.reshape(parameter.shape) + 0.05
+    return layer

@@ -22,6 +22,7 @@ _MACHINERY = (
     "calls",
     "cases",
     "certificates",
+    "given",
     "gradients",
     "heads",
     "model_check",

@@ -17,15 +17,17 @@ from ...solvers import (
     smoother_matrix,
     split_frequencies,
 )
-from ..kernel_smoothing import Gaussian
+from ..kernel_smoothing import Gaussian, Softmax
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from .certificates import certified_heads, entropic_residual
 from .heads import AllHeads, Tensors, as_array, heads, solve_head
 from .kernel_smoothing.regression import build_gaussian, gaussian_logits, local_bandwidth
+from .parameters import moved
 from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, Identity, Init, Relation, layer_matrix, layer_output
 
 _SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
+_NORM_EPS = 1e-5  # of layer normalisation
 
 
 def _build(q: Array, k: Array, v: Array) -> AttnScale:
@@ -33,6 +35,16 @@ def _build(q: Array, k: Array, v: Array) -> AttnScale:
     weights = torch.linspace(0.4, -0.6, len(q), dtype=torch.float64)
     layer.omega.data = weights.reshape(-1, 1, 1)
     return layer
+
+
+def _build_shared(q: Array, k: Array, v: Array) -> AttnScale:
+    layer = AttnScale(build_gaussian(q, k, v), dtype=torch.float64)
+    layer.omega.data.fill_(-0.3)
+    return layer
+
+
+def _build_softmax(q: Array, k: Array, v: Array) -> AttnScale:
+    return moved(AttnScale(Softmax(), len(q), dtype=torch.float64))
 
 
 def _build_initial(q: Array, k: Array, v: Array) -> AttnScale:
@@ -180,7 +192,7 @@ def _solve_reattention(
     """Each pair of the mixed maps is standardised over the heads."""
     mixed = _mixed_maps(layer, AllHeads(q[None], k[None]) if context is None else context.all_heads)
     gamma, beta = (w.detach().double().numpy() for w in layer.norm.parameters())
-    normed = (mixed[head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + 1e-5)
+    normed = (mixed[head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
     A = gamma[head] * normed + beta[head]
     if context is not None and context.visible is not None:
         A = np.where(context.visible, A, 0)
@@ -208,7 +220,7 @@ def _reattention_terms(layer: ReAttention, q: Array, k: Array, v: Array) -> Arra
     mixed = _mixed_maps(layer, AllHeads(q, k))
     gamma, beta = (np.abs(w.detach().double().numpy()) for w in layer.norm.parameters())
     sizes = np.abs(mixed) + np.abs(mixed).mean(axis=0)
-    sizes = gamma[:, None, None] * sizes / np.sqrt(mixed.var(axis=0) + 1e-5)
+    sizes = gamma[:, None, None] * sizes / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
     return (sizes + beta[:, None, None])[: len(v)] @ np.abs(v)
 
 
@@ -247,7 +259,16 @@ def _of_features(
     )
 
 
-register(_attn_scale("attn-scale", Identity(), "AO-7", _solve, certificate=_certify))
+register(
+    _attn_scale(
+        "attn-scale",
+        Identity(),
+        "AO-7",
+        _solve,
+        certificate=_certify,
+        options={"one-for-all-heads": _build_shared, "dot-products": _build_softmax},
+    )
+)
 register(
     _attn_scale(
         "attn-scale-init",
@@ -269,6 +290,7 @@ register(
         _solve_feat_scale,
         layer=FeatScale,
         certificate=_certify_feat_scale,
+        options={"initial": lambda X: FeatScale(X.shape[1], dtype=torch.float64)},
     )
 )
 register(
@@ -291,6 +313,10 @@ register(
         _solve_layer_scale,
         layer=LayerScale,
         source="Touvron et al. (2021)",
+        options={
+            "initial": lambda X: LayerScale(X.shape[1], dtype=torch.float64),
+            "other-initial": lambda X: LayerScale(X.shape[1], initial=-0.3, dtype=torch.float64),
+        },
     )
 )
 register(

@@ -80,9 +80,15 @@ def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
 
 def make_subject(twin: Twin, rng: np.random.Generator, **sizes: Any) -> Subject:
     """The twin's layer, built for drawn inputs, at parameters of its own for each head."""
+    subject = as_built(twin, rng, **sizes)
+    return replace(subject, layer=_trained(twin, subject.layer, rng))
+
+
+def as_built(twin: Twin, rng: np.random.Generator, **sizes: Any) -> Subject:
+    """The twin's layer, built for drawn inputs."""
     inputs = draw_inputs(twin, rng, **sizes)
     layer = _few_iterations(twin, twin.build(*(x.numpy() for x in inputs)).double().eval())
-    return Subject(twin, _trained(twin, layer, rng), inputs)
+    return Subject(twin, layer, inputs)
 
 
 def draw_inputs(

@@ -21,6 +21,20 @@ def small_inputs(twin, dtype, seed=0):
     return tuple(torch.from_numpy(x).to(dtype) for x in arrays)
 
 
+def headed_inputs(twin, seed=0):
+    """Small inputs as above, of three heads, of fewer features than tokens, and in colour."""
+    rng = np.random.default_rng(seed)
+    if twin.inputs == "image":
+        arrays = (rng.random((2, 3, 9, 8)),)
+    elif twin.inputs == "features":
+        arrays = (rng.standard_normal((17, 6)),)
+    else:
+        q = rng.standard_normal((3, 17, 6))
+        k = q if twin.pairing == "self" else rng.standard_normal((3, 17, 6))
+        arrays = (q, k, rng.standard_normal((3, 17, 4)))
+    return tuple(torch.from_numpy(x) for x in arrays)
+
+
 def built(twin, inputs):
     layer = twin.build(*(x.double().numpy() for x in inputs))
     return layer.to(inputs[0].dtype).eval()

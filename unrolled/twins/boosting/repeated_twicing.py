@@ -9,6 +9,7 @@ import torch
 
 from ....solvers import l2_boosting
 from ...boosting import Twicing
+from ...kernel_smoothing import Softmax
 from ..heads import solve_head
 from ..kernel_smoothing.regression import build_gaussian
 from ..registry import Array, Twin, exact_twin, register
@@ -49,6 +50,7 @@ register(
         source="Bühlmann and Yu (2003): I - (I - A)^4 is four steps of boosting",
         layer=Twicing,
         build=lambda q, k, v: Twicing(Twicing(build_gaussian(q, k, v).to(torch.float64))),
+        options={"three-times": lambda q, k, v: Twicing(Twicing(Twicing(Softmax())))},
         solve=_solve,
         by_rows=False,
         covers=lambda layer: isinstance(layer.base, Twicing),

@@ -36,12 +36,21 @@ _DEPTHS = (1, 2, 5, 10)
 def _stack(
     residual: nn.Module, X: Tensor, branch: Callable[[Tensor], Tensor], n_layers: int
 ) -> Tensor:
-    """Layers of the same branch, each connected by the residual, as a model runs them."""
+    """Layers of the same branch, each connected by the residual, as a model runs them.
+
+    Those before the block that the residual reads have none.
+    """
     context = Context(first_tokens=X)
-    for _ in range(n_layers):
+    for layer in range(n_layers):
         context = context._replace(history=(*context.history, X))
-        X = residual(X, branch(X), context)
+        connected = layer >= _n_plain(residual)
+        X = residual(X, branch(X), context) if connected else branch(X)
     return X
+
+
+def _n_plain(residual: Any) -> int:
+    source = getattr(residual, "source", None) or 0
+    return source if source >= 0 else -source - 1
 
 
 def _present(X: Tensor) -> Callable[[Tensor], Tensor]:
@@ -112,8 +121,8 @@ def _solve_fixed_point(layer: GeneralizedResidual, X: Array) -> Array:
     return neutreno_fixed_point(X, _matrix(X), lam=_t(layer), tol=1e-12).coef
 
 
-def _build_reinjection(X: Array) -> GeneralizedResidual:
-    layer = GeneralizedResidual(0, dtype=torch.float64)
+def _build_reinjection(X: Array, *, source: int = 0) -> GeneralizedResidual:
+    layer = GeneralizedResidual(source, dtype=torch.float64)
     nn.init.constant_(layer.t, 0.3)
     return layer
 
@@ -128,7 +137,13 @@ def _apply_reinjection(
 
 def _solve_reinjection(layer: GeneralizedResidual, X: Array) -> Array:
     t, n_layers, smooth = _t(layer), _n_layers(layer), _filter(X)
-    return generalized_residual(lambda Y: (1 - t) * smooth(Y), X, sources=[0] * n_layers, weights=t)
+    source: Any = layer.source
+    first = _n_plain(layer)
+    blocks = np.arange(n_layers)
+    sources = np.where(blocks < first, 0, source if source >= 0 else blocks + source + 1)
+    return generalized_residual(
+        lambda Y: (1 - t) * smooth(Y), X, sources=sources.tolist(), weights=t * (blocks >= first)
+    )
 
 
 def _solve_reinjection_limit(layer: GeneralizedResidual, X: Array) -> Array:
@@ -219,7 +234,12 @@ _BOOSTING: dict[str, Any] = {
 _REINJECTION: dict[str, Any] = {
     "build": _build_reinjection,
     "apply": _apply_reinjection,
-    "covers": lambda layer: layer.source == 0,
+    "covers": lambda layer: layer.source is not None,
+    "options": {
+        "second-block": partial(_build_reinjection, source=1),
+        "present-block": partial(_build_reinjection, source=-1),
+        "block-before": partial(_build_reinjection, source=-2),
+    },
 }
 _LINEAR_BOOSTING = _BOOSTING | {"apply": partial(_apply_boosting, attend=_frozen)}
 _LINEAR_REINJECTION = _REINJECTION | {"apply": partial(_apply_reinjection, attend=_frozen)}
@@ -264,7 +284,7 @@ for twin in (
         solve=_solve_reinjection_limit,
         passes=_contraction,
         evidence="solver",
-        **_LINEAR_REINJECTION,
+        **_LINEAR_REINJECTION | {"covers": lambda layer: layer.source == 0, "options": {}},
     ),
     _twin(
         "residual-snr",

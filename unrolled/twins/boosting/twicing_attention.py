@@ -8,8 +8,9 @@ from typing import Any
 
 from ....solvers import twicing
 from ...boosting import Twicing
+from ...kernel_smoothing import Local, Softmax
 from ..heads import solve_head
-from ..kernel_smoothing.regression import build_gaussian
+from ..kernel_smoothing.regression import build_gaussian, build_gaussian_heads
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Identity
 
@@ -36,6 +37,11 @@ register(
         source="Revisiting Transformers with Insights from Image Filtering; Tukey (1977)",
         layer=Twicing,
         build=lambda q, k, v: Twicing(build_gaussian(q, k, v)),
+        options={
+            "bandwidths-of-heads": lambda q, k, v: Twicing(build_gaussian_heads(q, k, v)),
+            "dot-products": lambda q, k, v: Twicing(Softmax()),
+            "window": lambda q, k, v: Twicing(Local(3)),
+        },
         solve=_solve,
         by_rows=False,
         logit_range=_logit_range,

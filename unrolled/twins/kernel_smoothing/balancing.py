@@ -4,6 +4,7 @@ Iterates are a formula: rows and columns are divided by their sums, on the entri
 logarithms. The limit alone is a projection.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from ....solvers import sinkhorn
-from ...kernel_smoothing import Gaussian, Sinkhorn
+from ...kernel_smoothing import FeatureKernel, Gaussian, Sinkhorn, Softmax
 from ..certificates import balanced_residual, weights_certificate
 from ..heads import heads, solve_head
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Bound, FixedPointLimit, Iterate, Relation
+from .lifted_points import dot_product_range
 from .regression import gaussian_logits
 
 _TOL = 1e-12
@@ -97,6 +99,10 @@ def _logit_range(layer: Sinkhorn, q: Array, k: Array, v: Array) -> float:
     return exact_twin(layer.base).logit_range(layer.base, q, k, v)
 
 
+_OPTIONS: dict[str, Callable[..., Sinkhorn]] = {
+    "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),
+    "features": lambda q, k, v: Sinkhorn(FeatureKernel(), n_iter=3),
+}
 relations: tuple[tuple[str, Relation, Any], ...] = (
     ("sinkhorn-iterates", Iterate(), _solve_iterates),
     # Rows of logarithms differ by 4 at most: tanh(1)^80 < 1e-9.
@@ -113,6 +119,7 @@ for name, relation, solve in relations:
             source="Sinkhorn and Knopp (1967); Franklin and Lorenz (1989)",
             layer=Sinkhorn,
             build=_build,
+            options={} if isinstance(relation, Bound) else _OPTIONS,
             solve=solve,
             by_rows=False,
             certificate=weights_certificate(_logits, balanced_residual)

@@ -13,10 +13,10 @@ from ...attention import Context
 from ...kernel_smoothing import Bilateral
 from ..certificates import entropic_residual, mean_residual, weights_certificate
 from ..heads import HeadContext, Tensors, as_array
-from ..parameters import head_value
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity, layer_output
-from .positions import moved, regress_by_dot_products, sinusoids
+from .positions import regress_by_dot_products, sinusoids
 from .regression import local_bandwidth
 
 
@@ -32,6 +32,27 @@ def _build(q: Array, k: Array, v: Array, *, positions: bool, distances: bool) ->
             dtype=torch.float64,
         )
     )
+
+
+def _build_fixed(
+    q: Array, k: Array, v: Array, *, positions: bool, distances: bool, given: tuple[str, ...]
+) -> Bilateral:
+    """The same for all heads, and at its default where it is not given."""
+    position = 1.5 * q.shape[-1] ** 0.25 if "positions" in given else None
+    token = 1.2 * local_bandwidth(q, k) if "tokens" in given else None
+    return Bilateral(position if positions else float("inf"), token, distances=distances)
+
+
+def _options(positions: bool, distances: bool) -> dict[str, Any]:
+    build = partial(_build_fixed, positions=positions, distances=distances)
+    options = {
+        "default-bandwidths": partial(build, given=()),
+        "fixed-bandwidths": partial(build, given=("tokens", "positions")),
+    }
+    if positions:
+        options["default-bandwidth-of-tokens"] = partial(build, given=("positions",))
+        options["default-bandwidth-of-positions"] = partial(build, given=("tokens",))
+    return options
 
 
 def _is(layer: Bilateral, *, positions: bool, distances: bool) -> bool:
@@ -169,6 +190,7 @@ for name, equation, positions, distances in (
             source="Revisiting Transformers with Insights from Image Filtering, eq. 13 to 21",
             layer=Bilateral,
             build=partial(_build, positions=positions, distances=distances),
+            options=_options(positions, distances),
             solve=_solve_bilateral,
             certificate=weights_certificate(_logits),
             context=_projected_positions if positions else None,

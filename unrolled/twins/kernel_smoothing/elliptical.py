@@ -29,6 +29,10 @@ def _given(q: Array, k: Array, v: Array) -> Elliptical:
     return Elliptical(np.random.default_rng(0).random((len(q), q.shape[-1])))
 
 
+def _given_to_all(q: Array, k: Array, v: Array) -> Elliptical:
+    return Elliptical(np.random.default_rng(0).random(q.shape[-1]))
+
+
 def _is(layer: Elliptical, *, given: bool) -> bool:
     return (layer.metric is not None) == given
 
@@ -60,9 +64,9 @@ def _logit_range(layer: Elliptical, q: Array, k: Array, v: Array) -> float:
     return 2 * metric * float(products.max()) / q.shape[-1] ** 0.5
 
 
-for name, build, context in (
-    ("elliptical-attention", _estimated, _consecutive_values),
-    ("elliptical-given-metric", _given, None),
+for name, build, context, options in (
+    ("elliptical-attention", _estimated, _consecutive_values, {}),
+    ("elliptical-given-metric", _given, None, {"one-metric": _given_to_all}),
 ):
     register(
         Twin(
@@ -73,6 +77,7 @@ for name, build, context in (
             source="Nielsen et al. (2024)",
             layer=Elliptical,
             build=build,
+            options=options,
             solve=_solve,
             certificate=weights_certificate(_logits),
             context=context,

@@ -1,5 +1,6 @@
 """Twins: Nadaraya-Watson regression with kernels by name, by function and by features."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ from ....solvers import nadaraya_watson
 from ...kernel_smoothing import FeatureKernel, Kernel
 from ...kernel_smoothing.kernel import LogKernel
 from ..certificates import weights_certificate
-from ..parameters import head_value
+from ..heads import as_array
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
 from .lifted_points import lift
@@ -29,6 +31,18 @@ def _student_weights(r: Array) -> Array:
 
 def _build(q: Array, k: Array, v: Array, *, kernel: str | LogKernel) -> Kernel:
     return Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64)
+
+
+def _build_learned(q: Array, k: Array, v: Array, *, kernel: str | LogKernel) -> Kernel:
+    return moved(
+        Kernel(
+            kernel,
+            local_bandwidth(q, k),
+            num_heads=len(q),
+            learnable=True,
+            dtype=torch.float64,
+        )
+    )
 
 
 def _has(layer: Kernel, *, kernel: str | LogKernel) -> bool:
@@ -55,6 +69,22 @@ def _logits(layer: Kernel, q: Array, k: Array, head: int = 0, context: Any = Non
     return {"gaussian": -(r**2) / 2, "laplace": -r}.get(str(layer.kernel), -np.log1p(r**2))
 
 
+def squared_features(x: torch.Tensor) -> torch.Tensor:
+    """Features of another kernel than the default."""
+    return torch.cat([x.square(), x + x.square() + 1], dim=-1)
+
+
+def _features(layer: FeatureKernel, x: Array) -> Array:
+    """``elu(x) + 1``, or the user's own map, evaluated in float64."""
+    if layer.feature_map is None:
+        return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+    feature_map = copy.deepcopy(layer.feature_map)
+    if isinstance(feature_map, torch.nn.Module):
+        feature_map = feature_map.double()
+    with torch.no_grad():
+        return as_array(feature_map(torch.from_numpy(x)))
+
+
 def _solve_features(
     layer: FeatureKernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
@@ -62,7 +92,7 @@ def _solve_features(
 
     That is the Epanechnikov kernel of ``r = |a - b| / (1 + B^2)^(1/2)``.
     """
-    a, b = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+    a, b = (_features(layer, x) for x in (q, k))
     a, b = lift(a / np.linalg.norm(a, axis=1, keepdims=True), b)
     bandwidth = float(np.sqrt(1 + (b[0] ** 2).sum()))
     return nadaraya_watson(a, b, v, bandwidth=bandwidth, kernel="epanechnikov")
@@ -91,6 +121,7 @@ for name, kernel in _KERNELS:
             source="Nadaraya (1964), Watson (1964); Attention: Self-Expression Is All You Need",
             layer=Kernel,
             build=partial(_build, kernel=kernel),
+            options={"learned-bandwidths": partial(_build_learned, kernel=kernel)},
             solve=_solve,
             certificate=weights_certificate(_logits),
             covers=partial(_has, kernel=kernel),
@@ -107,8 +138,8 @@ register(
         source="Katharopoulos et al. (2020); Nadaraya (1964), Watson (1964)",
         layer=FeatureKernel,
         build=lambda q, k, v: FeatureKernel(),
+        options={"own-features": lambda q, k, v: FeatureKernel(squared_features)},
         solve=_solve_features,
         certificate=weights_certificate(_feature_logits),
-        covers=lambda layer: layer.feature_map is FeatureKernel().feature_map,
     )
 )

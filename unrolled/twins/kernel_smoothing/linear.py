@@ -50,6 +50,7 @@ register(
         source="Attention: Self-Expression Is All You Need, eq. 14",
         layer=Linear,
         build=lambda q, k, v: Linear(),
+        options={"own-scale": lambda q, k, v: Linear(0.5)},
         solve=_solve,
         evidence="solver",
     )

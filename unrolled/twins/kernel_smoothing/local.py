@@ -1,5 +1,6 @@
 """Twins: kernel regression and filters on fixed or chosen neighbours, and local attention."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from ....solvers import bilateral_matrix, nadaraya_watson
 from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
 from ..certificates import entropic_residual, weights_certificate
 from ..heads import Tensors, largest, places_of
-from ..parameters import head_value
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
 from .lifted_points import dot_product_logits, dot_product_range, lift, scale_of
@@ -98,13 +99,26 @@ def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
     return SpatialGaussian(1.2, width=width, dtype=torch.float64)
 
 
+def _build_spatial_heads(q: Array, k: Array, v: Array) -> SpatialGaussian:
+    return moved(
+        SpatialGaussian(
+            1.2,
+            width=5,
+            n_class_tokens=2,
+            num_heads=len(q),
+            learnable=True,
+            dtype=torch.float64,
+        )
+    )
+
+
 def _solve_spatial(
     layer: SpatialGaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
     """The bilateral filter of infinite range width on the whole grid, then on its tokens alone."""
     width, n_class = _geometry(layer, context)
     query_places, key_places = places_of(q, k, context)
-    n_tokens = 1 + max(query_places.max(), key_places.max()) - n_class
+    n_tokens = max(1, 1 + max(query_places.max(), key_places.max()) - n_class)
     n_rows = -(-n_tokens // width)
     A = bilateral_matrix(
         np.zeros((n_rows, width)),
@@ -142,6 +156,21 @@ def _scale(q: Array, k: Array) -> float:
     return local_bandwidth(q, k) ** -2
 
 
+_OPTIONS: dict[str, dict[str, Callable[..., torch.nn.Module]]] = {
+    "local-window": {
+        "sequence": lambda q, k, v: Local(2),
+        "class-tokens": lambda q, k, v: Local(1, width=5, n_class_tokens=2),
+    },
+    "criss-cross": {
+        "sequence": lambda q, k, v: CrissCross(),
+        "class-tokens": lambda q, k, v: CrissCross(5, n_class_tokens=2),
+    },
+    "top-k": {
+        "default-scale": lambda q, k, v: TopK(_N_LARGEST),
+        "one": lambda q, k, v: TopK(1),
+        "all": lambda q, k, v: TopK(10_000),
+    },
+}
 for name, layer_type, build, solve, certificate in (
     ("local-window", Local,
      lambda q, k, v: Local(3, width=_grid_width(q), scale=_scale(q, k)), _solve_fixed,
@@ -161,6 +190,7 @@ for name, layer_type, build, solve, certificate in (
             source="Attention: Self-Expression Is All You Need",
             layer=layer_type,
             build=build,
+            options=_OPTIONS[name],
             solve=solve,
             reads_bias=layer_type is TopK,
             chooses=layer_type is TopK,
@@ -177,6 +207,10 @@ register(
         source="Tomasi and Manduchi (1998); Revisiting Transformers, eq. 13",
         layer=SpatialGaussian,
         build=_build_spatial,
+        options={
+            "sequence": lambda q, k, v: SpatialGaussian(2.5),
+            "class-tokens": _build_spatial_heads,
+        },
         solve=_solve_spatial,
         fitted=("bandwidth",),
         certificate=weights_certificate(_spatial_logits),

@@ -17,15 +17,20 @@ from ..relations import Bound, Identity
 from .lifted_points import lift
 
 
-def _build(q: Array, k: Array, v: Array, *, negative_slope: float | None) -> Logistic:
+def _build(
+    q: Array, k: Array, v: Array, *, negative_slope: float | None, of_heads: bool = True
+) -> Logistic:
     """Weights at which terms are of size 2, and a negative bias."""
     layer = Logistic(
-        q.shape[-1], num_heads=len(q), negative_slope=negative_slope, dtype=torch.float64
+        q.shape[-1],
+        num_heads=len(q) if of_heads else None,
+        negative_slope=negative_slope,
+        dtype=torch.float64,
     )
     rng = np.random.default_rng(0)
     with torch.no_grad():
         for weight, points in ((layer.query_weight, q), (layer.key_weight, k)):
-            drawn = rng.standard_normal((len(q), q.shape[-1], 1))
+            drawn = rng.standard_normal(tuple(weight.shape))
             terms = np.abs(points @ drawn).max()
             weight.copy_(torch.from_numpy(2 * drawn / terms))
         layer.bias.fill_(-0.7)
@@ -89,6 +94,13 @@ def _logit_range(layer: Logistic, q: Array, k: Array, v: Array) -> float:
     return float(max(sizes))
 
 
+def _options(negative_slope: float | None) -> dict[str, Any]:
+    options = {"one-for-all-heads": partial(_build, negative_slope=negative_slope, of_heads=False)}
+    if negative_slope is not None:
+        options["other-slope"] = partial(_build, negative_slope=1.5)
+    return options
+
+
 for name, equation, negative_slope, relation, solve in (
     ("logistic-attention", "AO-68", None, Identity(), _solve_rank_one),
     ("graph-attention", "AO-68", 0.2, Identity(), _solve_leaky),
@@ -103,6 +115,7 @@ for name, equation, negative_slope, relation, solve in (
             source="Velickovic et al. (2018); Anti-Oversmoothing in Deep ViTs, eq. 68",
             layer=Logistic,
             build=partial(_build, negative_slope=negative_slope),
+            options=_options(negative_slope) if isinstance(relation, Identity) else {},
             solve=solve,
             covers=partial(_covers, leaky=negative_slope is not None),
             certificate=None if isinstance(relation, Bound) else weights_certificate(_logits),

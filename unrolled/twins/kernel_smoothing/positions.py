@@ -10,7 +10,7 @@ from ...attention import Context
 from ...kernel_smoothing import ALiBi, Tupe
 from ..certificates import weights_certificate
 from ..heads import places_of
-from ..parameters import head_value
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
 
@@ -31,17 +31,22 @@ def sinusoids(n: int, width: int) -> Array:
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(n, -1)[:, :width]
 
 
-def moved(layer: Any) -> Any:
-    """The layer with its parameters off their initial values, by another amount in each head."""
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            shift = torch.linspace(-0.1, 0.1, parameter.numel(), dtype=parameter.dtype)
-            parameter += shift.reshape(parameter.shape) + 0.05
-    return layer
-
-
 def _build_alibi(q: Array, k: Array, v: Array) -> ALiBi:
     return moved(ALiBi(len(q), learnable=True, dtype=torch.float64))
+
+
+def _build_given_slopes(q: Array, k: Array, v: Array) -> ALiBi:
+    return ALiBi(len(q), slopes=[0.3 / (head + 1) for head in range(len(q))])
+
+
+def _slope(layer: ALiBi, head: int) -> float:
+    """``2^(-8 h / H)`` for H = 2^n heads h; more have every other slope of 2 H heads."""
+    relative = head_value(layer.relative_slope, head)
+    if layer.slopes is not None:
+        return layer.slopes[head] * relative
+    power = 1 << (layer.num_heads.bit_length() - 1)
+    exponent = 8 * (head + 1) / power if head < power else 4 * (2 * (head - power) + 1) / power
+    return float(2**-exponent) * relative
 
 
 def _solve_alibi(
@@ -50,7 +55,7 @@ def _solve_alibi(
     # Index i as i ones and then zeros: the squared distance of two of these is |i - j|.
     query_places, key_places = places_of(q, k, context)
     ones = np.tri(1 + max(query_places.max(), key_places.max()), k=-1)
-    slope = layer.slopes[head] * head_value(layer.relative_slope, head)
+    slope = _slope(layer, head)
     squares = (k**2).sum(axis=1)
     keys = np.c_[k / len(k.T) ** 0.25, np.sqrt((squares.max() - squares) / len(k.T) ** 0.5)]
     queries = np.c_[q / len(q.T) ** 0.25, np.zeros(len(q))]
@@ -61,21 +66,19 @@ def _solve_alibi(
 
 
 def _alibi_logits(layer: ALiBi, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
-    slope = layer.slopes[head] * head_value(layer.relative_slope, head)
     places = places_of(q, k, context)
-    return q @ k.T / q.shape[1] ** 0.5 - slope * np.abs(np.subtract.outer(*places))
+    return q @ k.T / q.shape[1] ** 0.5 - _slope(layer, head) * np.abs(np.subtract.outer(*places))
 
 
 def _alibi_logit_range(layer: ALiBi, q: Array, k: Array, v: Array) -> float:
     return max(
-        float(np.ptp(a @ b.T)) / len(a.T) ** 0.5
-        + layer.slopes[head] * head_value(layer.relative_slope, head) * len(b)
+        float(np.ptp(a @ b.T)) / len(a.T) ** 0.5 + _slope(layer, head) * len(b)
         for head, (a, b) in enumerate(zip(q, k, strict=True))
     )
 
 
-def _build_tupe(q: Array, k: Array, v: Array) -> Tupe:
-    layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64)
+def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
+    layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64, **settings)
     shape = tuple(layer.position_weight.shape)
     drawn = np.random.default_rng(0).standard_normal(shape) / np.sqrt(shape[1])
     with torch.no_grad():
@@ -126,6 +129,10 @@ register(
         source="Press, Smith and Lewis (2022)",
         layer=ALiBi,
         build=_build_alibi,
+        options={
+            "default": lambda q, k, v: ALiBi(len(q)),
+            "given-slopes": _build_given_slopes,
+        },
         solve=_solve_alibi,
         fitted=("relative_slope",),
         certificate=weights_certificate(_alibi_logits),
@@ -141,6 +148,9 @@ register(
         source="Ke, He and Liu (2021)",
         layer=Tupe,
         build=_build_tupe,
+        options={
+            "given-width": lambda q, k, v: _build_tupe(q, k, v, head_dim=q.shape[-1]),
+        },
         solve=_solve_tupe,
         certificate=weights_certificate(_tupe_logits),
         context=_positions,

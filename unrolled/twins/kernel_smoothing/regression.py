@@ -11,7 +11,7 @@ from ...attention import Attention
 from ...kernel_smoothing import Gaussian, Softmax
 from ..certificates import entropic_residual, mean_residual, weights_certificate
 from ..heads import Tensors, as_array
-from ..parameters import head_value
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity, layer_output
 from .lifted_points import dot_product_logits, dot_product_range, lift, scale_of
@@ -25,6 +25,16 @@ def local_bandwidth(q: Array, k: Array) -> float:
 
 def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:
     return Gaussian(local_bandwidth(q, k), dtype=torch.float64)
+
+
+def build_gaussian_heads(q: Array, k: Array, v: Array) -> Gaussian:
+    """Learned bandwidths of each head."""
+    bandwidth = local_bandwidth(q, k)
+    return moved(Gaussian(bandwidth, num_heads=len(q), learnable=True, dtype=torch.float64))
+
+
+def _build_learned(q: Array, k: Array, v: Array) -> Gaussian:
+    return moved(Gaussian(local_bandwidth(q, k), learnable=True, dtype=torch.float64))
 
 
 def solve_gaussian(
@@ -70,6 +80,18 @@ def _build_mahalanobis(X: Array) -> Attention:
     layer.in_proj_weight = torch.nn.Parameter(weight)
     layer.out_proj.weight = torch.nn.Parameter(torch.eye(dim, dtype=torch.float64))
     return layer.double()
+
+
+def _build_biased_mahalanobis(X: Array) -> Attention:
+    """All projections drawn, with biases, and the default bandwidth."""
+    dim, generator = X.shape[-1], torch.Generator().manual_seed(1)
+    layer = Attention(dim, 1, operator=Gaussian(), dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(std=dim**-0.5, generator=generator)
+        for parameter in (layer.in_proj_weight, layer.in_proj_bias):
+            parameter[dim : 2 * dim] = parameter[:dim]
+    return layer
 
 
 def _is_mahalanobis(layer: Attention) -> bool:
@@ -127,6 +149,11 @@ register(
         source="Attention: Self-Expression Is All You Need, eq. 6",
         layer=Gaussian,
         build=build_gaussian,
+        options={
+            "default-bandwidth": lambda q, k, v: Gaussian(),
+            "learned-bandwidth": _build_learned,
+            "learned-bandwidths": build_gaussian_heads,
+        },
         solve=solve_gaussian,
         fitted=("bandwidth",),
         certificate=weights_certificate(gaussian_logits),
@@ -142,6 +169,7 @@ register(
         source="Attention: Self-Expression Is All You Need, eq. 7",
         layer=Softmax,
         build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
+        options={"default-scale": lambda q, k, v: Softmax()},
         solve=solve_softmax,
         certificate=weights_certificate(dot_product_logits),
         logit_range=softmax_logit_range,
@@ -156,6 +184,7 @@ register(
         source="Attention: Self-Expression Is All You Need, eq. 7",
         layer=Attention,
         build=_build_mahalanobis,
+        options={"biases": _build_biased_mahalanobis},
         solve=_solve_mahalanobis,
         inputs="features",
         apply=lambda layer, X: layer(X[None], X[None], X[None], need_weights=False)[0][0],

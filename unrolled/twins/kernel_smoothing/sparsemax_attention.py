@@ -33,6 +33,7 @@ register(
         source="Martins and Astudillo (2016)",
         layer=Sparsemax,
         build=lambda q, k, v: Sparsemax(scale=local_bandwidth(q, k) ** -2),
+        options={"default-scale": lambda q, k, v: Sparsemax()},
         solve=_solve,
         reads_bias=True,
         certificate=weights_certificate(dot_product_logits, projection_residual),

@@ -118,6 +118,7 @@ for name, equation, relation, bound, passes in (
             layer=Symmetric,
             pairing="self",  # its queries are its keys
             build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
+            options={} if bound else {"default-scale": lambda q, k, v: Symmetric()},
             solve=_solve,
             by_rows=False,
             certificate=_certify if bound is None else None,

@@ -10,7 +10,7 @@ from ....solvers import low_rank_self_expression
 from ...self_expression import LowRank
 from ..certificates import certified_heads, nuclear_residual
 from ..heads import Tensors, heads
-from ..parameters import head_value
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, identity_values, layer_matrix
 
@@ -30,6 +30,12 @@ def build_near_limit(q: Array, k: Array, v: Array) -> LowRank:
 def build_relative(q: Array, k: Array, v: Array) -> LowRank:
     """Directions with a third of the largest singular value are active."""
     return LowRank(1 / 9, relative=True, dtype=torch.float64)
+
+
+def build_heads(q: Array, k: Array, v: Array) -> LowRank:
+    """Learned penalties of each head."""
+    lam = build_low_rank(q, k, v).lam.initial
+    return moved(LowRank(lam, num_heads=len(q), learnable=True, dtype=torch.float64))
 
 
 def penalty(layer: LowRank, k: Array, head: int) -> float:
@@ -109,6 +115,7 @@ register(
         relation=Identity(tolerance=1e-8),
         equation="SE-LRR",
         build=build_low_rank,
+        options={"penalties-of-heads": build_heads, "relative": build_relative},
         solve=solve_self,
         pairing="self",
         fitted=("lam",),
@@ -122,6 +129,7 @@ register(
         relation=Identity(tolerance=1e-8),
         equation="QK-low rank",
         build=build_low_rank,
+        options={"penalties-of-heads": build_heads},
         solve=solve_cross,
         pairing="cross",
         fitted=("lam",),

@@ -12,7 +12,7 @@ from ....solvers import least_squares_self_expression
 from ...self_expression import Ridge
 from ..certificates import certified_heads, ridge_residual
 from ..heads import Tensors, heads, places_of
-from ..parameters import head_value
+from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, identity_values, layer_matrix
 
@@ -25,11 +25,14 @@ def build_ridge(
     share: float = 0.01,
     zero_diagonal: bool = False,
     relative: bool = False,
+    of_heads: bool = False,
 ) -> Ridge:
     """The penalty is a share of the largest eigenvalue of the keys' Gram matrix."""
     largest = 1.0 if relative else max(float(np.linalg.norm(keys, 2)) ** 2 for keys in k)
     settings: Any = {"zero_diagonal": zero_diagonal, "relative": relative}
-    return Ridge(share * largest, dtype=torch.float64, **settings)
+    if of_heads:
+        settings |= {"num_heads": len(q), "learnable": True}
+    return moved(Ridge(share * largest, dtype=torch.float64, **settings))
 
 
 def penalty(layer: Ridge, k: Array, head: int) -> float:
@@ -91,6 +94,15 @@ _SETTINGS: tuple[tuple[str, Any, dict[str, Any], str], ...] = (
     ("ridge-attention-zero-diagonal", "cross", {"zero_diagonal": True}, "QK-ridge"),
     ("ridge-relative-penalty", "cross", {"zero_diagonal": False, "relative": True}, "QK-ridge"),
 )
+
+
+def _options(settings: dict[str, Any]) -> dict[str, Any]:
+    options = {"penalties-of-heads": partial(build_ridge, **settings, of_heads=True)}
+    if not settings.get("relative"):
+        options["relative"] = partial(build_ridge, **settings, relative=True)
+    return options
+
+
 for name, pairing, settings, equation in _SETTINGS:
     register(
         Twin(
@@ -101,6 +113,7 @@ for name, pairing, settings, equation in _SETTINGS:
             source="Lu et al. (2012); Attention: Self-Expression Is All You Need",
             layer=Ridge,
             build=partial(build_ridge, **settings),
+            options=_options(settings),
             solve=solve_self if pairing == "self" else solve_cross,
             pairing=pairing,
             evidence="certificate" if pairing == "self" else "solver",

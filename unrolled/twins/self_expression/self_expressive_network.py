@@ -3,6 +3,9 @@
 Evidence is a formula: coefficients are the output of a network, which solves nothing itself.
 """
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,12 +18,11 @@ from ..relations import Bound, Identity
 _TOL = 1e-9
 
 
-def _build(X: Array) -> SelfExpressiveNetwork:
+def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
     """Weights drawn large enough for products of many sizes, some below the threshold."""
     generator = torch.Generator().manual_seed(0)
-    network = SelfExpressiveNetwork(
-        X.shape[1], hidden_features=(32, 32), width=16, threshold=0.3, dtype=torch.float64
-    )
+    first: dict[str, Any] = {"hidden_features": (32, 32), "width": 16, "threshold": 0.3}
+    network = SelfExpressiveNetwork(X.shape[1], dtype=torch.float64, **first | settings)
     size = X.shape[1] ** 0.5 / np.linalg.norm(X, axis=1).mean()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -71,6 +73,10 @@ def _bound(network: SelfExpressiveNetwork, X: Tensor) -> tuple[Array, Array]:
     return scale * lowest, network.objective(X).detach().double().numpy()
 
 
+_OPTIONS = {
+    "lasso": partial(_build, l1_ratio=1.0, gamma=20.0),
+    "shallow": partial(_build, hidden_features=(), width=8),
+}
 for name, relation in (("", Identity()), ("-bound", Bound())):
     register(
         Twin(
@@ -81,6 +87,7 @@ for name, relation in (("", Identity()), ("-bound", Bound())):
             source="Zhang, You, Vidal and Li (2021)",
             layer=SelfExpressiveNetwork,
             build=_build,
+            options=_OPTIONS if isinstance(relation, Identity) else {},
             solve=_solve,
             inputs="features",
             differentiable=False,  # coefficients come as a sparse array

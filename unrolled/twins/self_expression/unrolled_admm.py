@@ -17,8 +17,8 @@ from ..relations import Iterate, Limit, Relation
 _TOL = 1e-11
 
 
-def _build(q: Array, k: Array, v: Array) -> UnrolledADMM:
-    return UnrolledADMM(10, 0.1, l1_ratio=0.7, dtype=torch.float64)
+def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledADMM:
+    return UnrolledADMM(10, 0.1, dtype=torch.float64, **{"l1_ratio": 0.7} | settings)
 
 
 def _problem(
@@ -114,6 +114,7 @@ def _add(name: str, relation: Relation, solve: Any, *, zero_diagonal: bool) -> N
             source="Elhamifar and Vidal (2013); Attention: Self-Expression Is All You Need",
             layer=UnrolledADMM,
             build=_build,
+            options={"lasso": partial(_build, l1_ratio=1.0, threshold=0.1)},
             solve=partial(solve, zero_diagonal=zero_diagonal),
             problem=partial(_problem, zero_diagonal=zero_diagonal),
             fitted=("lam",),

@@ -20,10 +20,11 @@ _N_LAYERS = 5
 _TOL = 1e-11
 
 
-def _build(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
+def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledSelfExpression:
     """Some percent of the penalty that makes the median row zero; steps grow to the safe one."""
     largest = [lam_max(a, b, zero_diagonal=True) for a, b in zip(q, k, strict=True)]
-    layer = UnrolledSelfExpression(_N_LAYERS, 0.03 * float(np.median(largest)), dtype=torch.float64)
+    lam = 0.03 * (1.0 if settings.get("relative") else float(np.median(largest)))
+    layer = UnrolledSelfExpression(_N_LAYERS, lam, dtype=torch.float64, **settings)
     with torch.no_grad():
         for t in range(_N_LAYERS):
             cast(Tensor, layer.step[t].log).sub_(0.3 * (1 - (t + 1) / _N_LAYERS))
@@ -163,6 +164,12 @@ def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) ->
     )
 
 
+def _build_mapped(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
+    """The user's own features, and half the steps."""
+    return _build(q, k, v, features=torch.nn.Tanh(), relative=True, relative_step=0.5)
+
+
+_OPTIONS = {"relative": partial(_build, relative=True), "features": _build_mapped}
 _SELF = {"pairing": "self", "apply": lambda layer, q, k, v: layer(q) @ v}
 _CROSS = {"pairing": "cross", "apply": lambda layer, q, k, v: layer(q, k) @ v}
 _certify_self = partial(_certify, zero_diagonal=True)
@@ -170,14 +177,14 @@ _AS_ISTA = {"build": _build, "covers": _is_ista, "problem": _problem, "fitted": 
 
 for name, equation, relation, settings in (
     ("iterates", "SE-15", Iterate(),
-     {"solve": _solve, "certificate": _certify_self, **_SELF, **_AS_ISTA}),
+     {"solve": _solve, "options": _OPTIONS, "certificate": _certify_self, **_SELF, **_AS_ISTA}),
     ("rate", "SE-15", Rate(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("limit", "SE-12", Limit(), {"solve": _solve, **_SELF, **_AS_ISTA}),
     ("recursion", "SE-15L", Identity(),
      {"solve": _solve_recursion, "build": _build_learned, "problem": _problem, "fitted": ("lam",),
-      "certificate": _certify_self, **_SELF}),
+      "options": _OPTIONS, "certificate": _certify_self, **_SELF}),
     ("new-points", "SE-18", Iterate(),
-     {"solve": _solve_new_points, "build": _build, "covers": _is_ista,
+     {"solve": _solve_new_points, "build": _build, "options": _OPTIONS, "covers": _is_ista,
       "certificate": partial(_certify, zero_diagonal=False), **_CROSS}),
 ):  # fmt: skip
     register(

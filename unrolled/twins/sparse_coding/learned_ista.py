@@ -5,7 +5,7 @@ The recursion with free weights is a formula: no problem has it for an iteration
 
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from ....solvers import ista, lam_max, sparse_code
 from ...sparse_coding import LISTA
 from ...sparse_coding.learned_ista import Parametrization
 from ..certificates import first_and_last, proximal_residual
+from ..given import analytic_weights
 from ..heads import Tensors, as_array
 from ..parameters import iteration_values
 from ..registry import Array, Twin, register
@@ -52,9 +53,9 @@ def _build_iterates(X: Array, *, parametrization: Parametrization) -> LISTA:
     return layer
 
 
-def _build_recursion(X: Array) -> LISTA:
-    """Every parameter of LISTA moved by some percent on its own."""
-    layer, generator = _layer(X, "lista"), torch.Generator().manual_seed(0)
+def _build_recursion(X: Array, *, parametrization: Parametrization = "lista") -> LISTA:
+    """Every parameter moved by some percent on its own."""
+    layer, generator = _layer(X, parametrization), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in layer.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
@@ -125,7 +126,7 @@ def _solve_iterates(layer: LISTA, X: Array) -> Array:
     scales = _weight_scales(layer)[0]
     lams = iteration_values(layer.lam, len(scales)) / scales
     at = np.minimum(np.arange(n_iter), len(scales) - 1)
-    codes = ista(X, D, lam=lams.mean(), n_iter=n_iter, step=_steps(layer, n_iter) * scales[at])
+    codes = ista(X, D, lam=lams.mean(), n_iter=n_iter, step=_steps(layer, n_iter, D) * scales[at])
     return _both(codes.coef, layer)
 
 
@@ -133,7 +134,7 @@ def _certify(twin: Twin, layer: LISTA, inputs: Tensors) -> float:
     """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
     X, D = as_array(inputs[0]), _array(layer.dictionary)
     scales = _weight_scales(layer)[0]
-    steps, lams = _steps(layer, len(scales)) * scales, iteration_values(layer.lam, len(scales))
+    steps, lams = _steps(layer, len(scales), D) * scales, iteration_values(layer.lam, len(scales))
 
     def codes(n_iter: int) -> Array:
         return layer_output(twin, with_n_iter(layer, n_iter), inputs)[:, X.shape[1] :]
@@ -145,18 +146,17 @@ def _certify(twin: Twin, layer: LISTA, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
-def _steps(layer: LISTA, n_iter: int) -> Array:
-    D = _array(layer.dictionary)
+def _steps(layer: LISTA, n_iter: int, D: Array) -> Array:
     unit = 1 / np.linalg.norm(D.T @ D) if layer.parametrization == "adaptive" else 1.0
     return unit * iteration_values(layer.step, n_iter)
 
 
-def _printed_weights(layer: LISTA) -> Iterator[tuple[Array, Array, float]]:
-    """``We, Wc, th`` of the printed iteration ``S_th(Y We + C Wc)``."""
-    D, kind = _array(layer.dictionary), layer.parametrization
+def _printed_weights(layer: LISTA, D: Array) -> Iterator[tuple[Array, Array, float]]:
+    """``We, Wc, th`` of the printed iteration ``S_th(Y We + C Wc)`` in the dictionary D."""
+    kind = layer.parametrization
     weights = {name: _array(w) for name, w in layer.state_dict().items() if name.endswith("weight")}
     lams = iteration_values(layer.lam, layer.n_iter)
-    for t, step in enumerate(_steps(layer, layer.n_iter)):
+    for t, step in enumerate(_steps(layer, layer.n_iter, D)):
         own = {k: w[min(t, len(layer.step) - 1)] if w.ndim == 3 else w for k, w in weights.items()}
         if kind == "lista":
             pull, gram = own["input_weight"], own["gram_weight"]
@@ -164,17 +164,35 @@ def _printed_weights(layer: LISTA) -> Iterator[tuple[Array, Array, float]]:
             pull = own["input_weight"] @ D.T
             gram = (D @ own["gram_weight"].T) @ (D @ own["gram_weight"].T).T
         else:
-            pull = own.get("weight", D).T
+            pull = (analytic_weights(D) if kind == "alista" else own.get("weight", D)).T
             gram = D @ pull
         yield step * pull, np.eye(len(D)) - step * gram, step * lams[t] / 2
 
 
 def _solve_recursion(layer: LISTA, X: Array) -> Array:
-    codes = np.zeros((len(X), len(layer.dictionary)))
-    for pull, keep, threshold in _printed_weights(layer):
+    return _both(_recursion(layer, X, _array(layer.dictionary)), layer)
+
+
+def _recursion(layer: LISTA, X: Array, D: Array) -> Array:
+    codes = np.zeros((len(X), len(D)))
+    for pull, keep, threshold in _printed_weights(layer, D):
         z = X @ pull + codes @ keep
         codes = np.where(np.abs(z) > threshold, z - threshold * np.sign(z), 0)
-    return _both(codes, layer)
+    return codes
+
+
+def _solve_other_dictionary(layer: LISTA, X: Array) -> Array:
+    return _recursion(layer, X, _other_dictionary(_array(layer.dictionary)))
+
+
+def _code_in_other_dictionary(layer: LISTA, X: Tensor) -> Tensor:
+    D = _other_dictionary(_array(layer.dictionary))
+    return layer(X, torch.from_numpy(D).to(X.dtype))
+
+
+def _other_dictionary(D: Array) -> Array:
+    """Fewer atoms, of other lengths and directions."""
+    return np.linspace(0.5, 1.5, D.shape[1]) * D[: len(D) - 3, ::-1]
 
 
 def _has_a_limit(layer: LISTA) -> bool:
@@ -192,7 +210,8 @@ def _solve_alista(layer: LISTA, X: Array) -> Array:
 
 
 def _logit_range(layer: LISTA, X: Array) -> float:
-    return float(_steps(layer, len(layer.step)).max() * np.ptp(X @ _array(layer.dictionary).T))
+    D = _array(layer.dictionary)
+    return float(_steps(layer, len(layer.step), D).max() * np.ptp(X @ D.T))
 
 
 def _covers(layer: LISTA, *, parametrization: Parametrization) -> bool:
@@ -228,9 +247,31 @@ register(
         source="Gregor and LeCun (2010) and followers",
         layer=LISTA,
         build=_build_recursion,
+        options={
+            kind: partial(_build_recursion, parametrization=kind)
+            for kind in get_args(Parametrization)
+            if kind != "lista"
+        },
         solve=_solve_recursion,
         inputs="features",
         apply=_output,
+        logit_range=_logit_range,
+        passes=lambda layer: max(layer.n_iter, 1),
+    )
+)
+register(
+    Twin(
+        name="learned-ista-other-dictionary",
+        family="sparse_coding",
+        relation=Identity(),
+        equation="LS-3",
+        source="Aberdam, Golts and Elad (2020)",
+        layer=LISTA,
+        build=partial(_build_recursion, parametrization="adaptive"),
+        solve=_solve_other_dictionary,
+        inputs="features",
+        covers=lambda layer: layer.parametrization == "adaptive",
+        apply=_code_in_other_dictionary,
         logit_range=_logit_range,
         passes=lambda layer: max(layer.n_iter, 1),
     )

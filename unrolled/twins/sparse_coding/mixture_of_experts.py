@@ -7,6 +7,8 @@ orthonormal.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +22,9 @@ from ..registry import Array, Twin, register
 from ..relations import Identity
 
 
-def _build(X: Array) -> SparseMixtureOfExperts:
+def _build(X: Array, **settings: Any) -> SparseMixtureOfExperts:
     generator = torch.Generator().manual_seed(0)
-    layer = SparseMixtureOfExperts(X.shape[1], 6, 5, 2, dtype=torch.float64)
+    layer = SparseMixtureOfExperts(X.shape[1], 6, 5, dtype=torch.float64, **settings)
     with torch.no_grad():
         for weight in layer.parameters():
             weight.normal_(generator=generator)
@@ -113,6 +115,11 @@ register(
         source="Revisiting Transformers with Insights from Image Filtering, eq. 32 and 33",
         layer=SparseMixtureOfExperts,
         build=_build,
+        options={
+            "renormalised": partial(_build, renormalize=True, top_k=3),
+            "one-expert": partial(_build, top_k=1),
+            "all-experts": partial(_build, top_k=6),
+        },
         solve=_solve,
         inputs="features",
         apply=_output,

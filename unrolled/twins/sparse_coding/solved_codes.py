@@ -1,5 +1,6 @@
 """Twins: the Lasso solved to a certificate, and sparse attention run to convergence."""
 
+from functools import partial
 from typing import Any
 
 from ....solvers import sparse_code
@@ -30,8 +31,9 @@ def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
         base = layer.base
         return isinstance(base, SparseCoding) and base.zero_diagonal == zero_diagonal
 
-    def build(q: Array, k: Array, v: Array) -> Solved:
-        return Solved(build_sparse_coding(q, k, v, zero_diagonal=zero_diagonal), tol=1e-10)
+    def build(q: Array, k: Array, v: Array, **settings: Any) -> Solved:
+        base = build_sparse_coding(q, k, v, zero_diagonal=zero_diagonal, **settings)
+        return Solved(base, tol=1e-10)
 
     register(
         Twin(
@@ -42,6 +44,10 @@ def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
             source="Attention: Self-Expression Is All You Need, eq. 12 and 16",
             layer=Solved,
             build=build,
+            options={
+                "nonnegative": partial(build, nonnegative=True),
+                "relative": partial(build, relative=True),
+            },
             solve=_solve,
             fitted=("base.lam",),
             pairing="self" if zero_diagonal else "cross",

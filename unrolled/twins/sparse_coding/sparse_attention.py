@@ -3,7 +3,7 @@
 Iterates of support-adaptive steps are a formula: which step a row takes is known to ISTA alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -78,12 +78,23 @@ def solve_ista(
     return codes @ v
 
 
-def build_learned(q: Array, k: Array, v: Array, *, zero_diagonal: bool) -> SparseCoding:
+def build_heads(q: Array, k: Array, v: Array, **settings: Any) -> SparseCoding:
+    """Learned penalties and steps of each head."""
+    layer = build_sparse_coding(q, k, v, num_heads=len(q), learnable=True, **settings)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.sub_(torch.linspace(0.1, 0.4, len(q)).reshape(-1, 1, 1))
+    return layer
+
+
+def build_learned(
+    q: Array, k: Array, v: Array, *, zero_diagonal: bool, **settings: Any
+) -> SparseCoding:
     """Relative penalties and steps that differ from iteration to iteration and head to head."""
+    settings = {"relative": True, "share": 0.1, "num_heads": len(q)} | settings
     layer = build_sparse_coding(
-        q, k, v, share=0.1, zero_diagonal=zero_diagonal, relative=True,
-        num_heads=len(q), learnable=True, per_iteration=True,
-    )  # fmt: skip
+        q, k, v, zero_diagonal=zero_diagonal, learnable=True, per_iteration=True, **settings
+    )
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -169,13 +180,18 @@ def ista_logit_range(layer: SparseCoding, q: Array, k: Array, v: Array) -> float
 
 
 def covers(layer: SparseCoding, *, zero_diagonal: bool, **settings: Any) -> bool:
-    """Layers with this diagonal and kind of iteration; support-adaptive ones of either sign."""
+    """Layers with this diagonal and kind of iteration.
+
+    Support-adaptive ones and those of relative penalties are of either sign.
+    """
     if layer.zero_diagonal != zero_diagonal or layer.per_iteration:
         return False
     if settings.get("relative", layer.relative) != layer.relative:
         return False
     if layer.step == "support":
         return settings.get("step") == "support"
+    if settings.get("relative"):
+        return "step" not in settings
     return "step" not in settings and layer.nonnegative == settings.get("nonnegative", False)
 
 
@@ -190,10 +206,25 @@ def register_sparse_coding(
 ) -> None:
     """Register a twin of `SparseCoding` with these settings."""
     build = partial(build_sparse_coding, share=share, **settings)
-    accepts = partial(covers, **settings)
-    certified = isinstance(relation, Iterate) and "step" not in settings
+    options: dict[str, Callable[..., SparseCoding]] = {}
+    if isinstance(relation, Iterate):
+        options["parameters-of-heads"] = partial(build_heads, share=share, **settings)
+        if settings.get("relative") or "step" in settings:
+            options["nonnegative"] = partial(build, nonnegative=True)
+        if not settings.get("relative"):
+            options["relative"] = partial(build, relative=True, share=0.1)
+        if "step" not in settings:
+            options["short-steps"] = partial(build, relative_step=0.6, n_iter=7)
     _register(
-        name, relation, equation, build, solve_ista, accepts, zero_diagonal, certified=certified
+        name,
+        relation,
+        equation,
+        build,
+        solve_ista,
+        partial(covers, **settings),
+        zero_diagonal,
+        options,
+        certified=isinstance(relation, Iterate) and "step" not in settings,
     )
 
 
@@ -203,10 +234,22 @@ def register_learned(name: str, *, zero_diagonal: bool) -> None:
     def covers(layer: SparseCoding, *, zero_diagonal: bool) -> bool:
         return layer.per_iteration and layer.zero_diagonal == zero_diagonal
 
+    options = {
+        "nonnegative": partial(build_learned, nonnegative=True),
+        "absolute": partial(build_learned, relative=False, n_iter=3),
+        "one-for-all-heads": partial(build_learned, num_heads=None),
+    }
     _register(
-        name, Identity(), "SE-15L", build_learned, solve_recursion, covers, zero_diagonal,
+        name,
+        Identity(),
+        "SE-15L",
+        build_learned,
+        solve_recursion,
+        covers,
+        zero_diagonal,
+        options,
         certified=True,
-    )  # fmt: skip
+    )
 
 
 def _register(
@@ -217,6 +260,7 @@ def _register(
     solve: Callable[..., Array],
     covers: Callable[..., bool],
     zero_diagonal: bool,
+    options: Mapping[str, Callable[..., SparseCoding]],
     *,
     certified: bool,
 ) -> None:
@@ -232,6 +276,9 @@ def _register(
             ),
             layer=SparseCoding,
             build=partial(build, zero_diagonal=zero_diagonal),
+            options={
+                name: partial(build, zero_diagonal=zero_diagonal) for name, build in options.items()
+            },
             solve=solve,
             pairing="self" if zero_diagonal else "cross",
             covers=partial(covers, zero_diagonal=zero_diagonal),
