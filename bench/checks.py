@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import joblib
@@ -23,7 +24,7 @@ _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _TASK_TOLERANCE = 0.01
 _COLUMNS = [
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
-    "deviation", "tolerance", "task_number_solver", "task_number_layer", "passed",
+    "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer", "passed",
 ]  # fmt: skip
 
 
@@ -49,16 +50,12 @@ class _Job:
         """Both dtypes get what float32 holds, so that one solution serves both."""
         twin = _remembering(self.twin)
         for dtype in self.dtypes:
-            yield self._row(
-                lambda dtype=dtype: _measure(twin, sample, dtype),
-                task=sample.task,
-                case="as built",
-                dtype=dtype,
-            )
+            measure = partial(_measure, twin, sample, dtype)
+            yield self._row(measure, task=sample.task, case="as built", dtype=dtype)
 
     def _of_laws(self) -> Iterator[dict[str, Any]]:
         for case in cases_of(self.twin, self.seed):
-            yield self._row(lambda case=case: _judge(case), case=case.name, dtype=case.dtype)
+            yield self._row(partial(_judge, case), case=case.name, dtype=case.dtype)
 
     def _row(self, measure: Callable[[], dict[str, Any]], **labels: Any) -> dict[str, Any]:
         twin = self.twin
@@ -108,12 +105,13 @@ def check_twins(
     -------
     DataFrame
         A row for each twin, data set, case and dtype: ``twin, family, relation, evidence, equation,
-        data, task, case, dtype, deviation, tolerance, task_number_solver, task_number_layer,
-        passed``. On data the case is "as built", and the task number the adjusted Rand index for
-        clustering and the PSNR in dB for vision; others are the cases of
-        `twinsolve.unrolled.twins.cases`. A row passes if the deviation is within the tolerance and,
-        in float64, the task numbers agree to 0.01. A layer or solver that raises fails its row,
-        and the exception stands in a further column ``error``.
+        data, task, case, dtype, deviation, tolerance, tightness, task_number_solver,
+        task_number_layer, passed``. The tightness is the largest ``lhs / rhs`` of a `Bound`. On
+        data the case is "as built", and the task number the adjusted Rand index for clustering and
+        the PSNR in dB for vision; others are the cases of `twinsolve.unrolled.twins.cases`. A row
+        passes if the deviation is within the tolerance and, in float64, the task numbers agree to
+        0.01. A layer or solver that raises fails its row, and the exception stands in a further
+        column ``error``.
 
     Raises
     ------
@@ -229,7 +227,11 @@ def _measure(twin: Twin, sample: Sample, dtype: str) -> dict[str, Any]:
     layer = twin.build(*(x.numpy() for x in exact)).to(_DTYPES[dtype]).eval()
     inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
     measured = twin.relation.measure(twin, layer, inputs)
-    row = {"deviation": measured.deviation, "tolerance": measured.tolerance}
+    row = {
+        "deviation": measured.deviation,
+        "tolerance": measured.tolerance,
+        "tightness": measured.tightness,
+    }
     if dtype != "float64":
         return row | {"passed": bool(measured.passed)}
     outputs = twin.relation.task_outputs(twin, layer, inputs)

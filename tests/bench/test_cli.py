@@ -25,7 +25,7 @@ from twinsolve.unrolled.twins import catalogue, unregister
 
 KEYS = {
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
-    "deviation", "tolerance", "task_number_solver", "task_number_layer", "passed",
+    "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer", "passed",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ A family adds a file here whose twins `register` themselves; `catalogue` finds a
 
 from .cases import Case, cases_of
 from .heads import HeadContext
+from .inequalities import Inequalities
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
 from .registry import (
@@ -36,6 +37,7 @@ __all__ = [
     "FixedPointLimit",
     "HeadContext",
     "Identity",
+    "Inequalities",
     "Init",
     "Iterate",
     "Limit",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...solvers import condition_number, gray_tokens
 from ..conditioning import TokenGraying
+from .inequalities import Inequalities
 from .registry import Array, Twin, register
 from .relations import Bound, Identity
 
@@ -33,16 +34,15 @@ def _of_full_rank(X: Array) -> Array:
     return X[:, (X != 0).any(axis=0)]
 
 
-def _condition_bound(layer: TokenGraying, X: Tensor) -> tuple[Array, Array]:
-    """``kappa(X~) = kappa(X)^eps``, as two inequalities, and that s_1 is kept, as two more."""
-    tokens = _of_full_rank(X.double().numpy())
+def _condition_bound(layer: TokenGraying, X: Tensor) -> Inequalities:
+    """``kappa(X~) = kappa(X)^eps``, and what is left of s_1 and s_d along their own vectors."""
+    sides, tokens = Inequalities(), _of_full_rank(X.double().numpy())
     grayed = layer(X[:, (X != 0).any(dim=0)]).double().numpy()
-    pairs = [
-        (condition_number(grayed), condition_number(tokens) ** layer.eps),
-        (np.linalg.norm(grayed, 2), np.linalg.norm(tokens, 2)),
-    ]
-    one_way, other_way = np.array(pairs, dtype=np.float64).T
-    return np.r_[one_way, other_way], np.r_[other_way, one_way]
+    sides.attained(condition_number(grayed), condition_number(tokens) ** layer.eps)
+    U, s, Rt = np.linalg.svd(tokens, full_matrices=False)
+    left = ((U.T @ grayed) * Rt).sum(axis=1)[[0, -1]]
+    sides.attained(left, s[0] * (s / s[0])[[0, -1]] ** layer.eps)
+    return sides
 
 
 def _condition_range(layer: TokenGraying, X: Array) -> float:

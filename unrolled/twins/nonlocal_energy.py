@@ -24,6 +24,8 @@ from ..nonlocal_energy import Neutreno
 from ..solved_operator import Solved
 from .certificates import certified_heads, gradient_residual, pair_energies
 from .heads import Tensors, as_array, heads, solve_head
+from .inequalities import Inequalities
+from .kernel_smoothing.extremal_values import N_EXTREMAL, diffusion_modes
 from .kernel_smoothing.regression import build_gaussian, build_gaussian_heads, gaussian_logits
 from .parameters import head_value, moved
 from .registry import Array, Twin, exact_twin, register
@@ -33,6 +35,7 @@ _PAPER = "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Fun
 _LAM = 0.45
 _STEPS = 6
 _CERTIFIED = 2
+_POWERS = np.arange(1, _STEPS + 1)
 
 
 def _build(*, relaxed: bool, **settings: Any) -> Callable[..., Neutreno]:
@@ -179,52 +182,104 @@ def _step_residual(
     return gradient_residual(energy, before, step, curvature=degrees, unit=after)
 
 
-def _trajectory(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> list[Array]:
-    """Iterates of the layer, from u = v = first values; of shape (heads, tokens, width)."""
+def _trajectory(
+    layer: Neutreno, q: Tensor, k: Tensor, v: Tensor, first_values: Tensor
+) -> list[Array]:
+    """Iterates of the layer, from u = v; of shape (heads, tokens, width)."""
     before, states = layer.n_iter, [v]
     for layer.n_iter in range(1, _STEPS + 1):
-        states.append(layer(q, k, v, context=Context(first_values=v)))
+        states.append(layer(q, k, v, context=Context(first_values=first_values)))
     layer.n_iter = before
-    return [state.double().numpy() for state in states]
+    return [as_array(state) for state in states]
 
 
-def _energies(
-    layer: Neutreno, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Array, Array]:  # E(u_{n+1}) <= E(u_n)
-    states = _trajectory(layer, q, k, v)
-    energies = [
+def _energy(layer: Neutreno, x: Array, u: Array, f: Array, head: int) -> float:
+    K, lam = _kernel(layer, x, head), head_value(layer.lam, head)
+    return regularized_energy(u, f, K, lam, fidelity="degree")
+
+
+def _energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``E(u_{n+1}) <= E(u_n)``; along a mode, ``E(u_n) - E* = (mu - lam)^2n (E(u_0) - E*)``."""
+    sides = Inequalities()
+    states = _trajectory(layer, q, k, v, v)
+    for head, (x, f) in heads((q, v)):
+        E = np.array([_energy(layer, x, state[head], f, head) for state in states])
+        sides.at_most(E[1:], E[:-1])
+    modes, states, limits = _along_modes(layer, q)
+    for head, (x,) in heads((q[:, :N_EXTREMAL],)):
+        mu, E, _ = modes[head]
+        for column, rate in enumerate(mu):
+            one = slice(column, column + 1)
+            f, limit = E[:, one], limits[head][:, one]
+            lowest = _energy(layer, x, limit, f, head)
+            above = [_energy(layer, x, state[head][:, one], f, head) - lowest for state in states]
+            sides.attained(above[1:], rate ** (2 * _POWERS) * above[0], scale=above[0])
+    return sides
+
+
+def _distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|u_n - u*| <= rate^n |u_0 - u*|`` in the norm of the degrees.
+
+    Along eigenvectors e, ``<e, u_n - u*> = (mu - lam)^n <e, u_0 - u*>``.
+    """
+    sides = Inequalities()
+    states, limits = _trajectory(layer, q, k, v, v), _limits(layer, q, k, v)
+    for head, (x,) in heads((q,)):
+        A, lam = _transitions(layer, x, x, head), head_value(layer.lam, head)
+        d = _kernel(layer, x, head).sum(axis=1, keepdims=True)
+        errors = [float(np.sqrt((d * (u[head] - limits[head]) ** 2).sum())) for u in states]
+        sides.at_most(errors[1:], errors[0] * neutreno_spectral_radius(A, lam) ** _POWERS)
+    modes, states, limits = _along_modes(layer, q)
+    for head, (mu, E, d) in enumerate(modes):
+        along = np.stack([d @ (E * (state[head] - limits[head])) for state in states])
+        sides.attained(along[1:] / along[0], mu ** _POWERS[:, None], scale=1)
+    return sides
+
+
+def _along_modes(
+    layer: Neutreno, q: Tensor
+) -> tuple[list[tuple[Array, Array, Array]], list[Array], Array]:
+    """On a few tokens, factors ``mu - lam``, eigenvectors and degrees of each head.
+
+    And the iterates from minus the first values, which are eigenvectors, with their limits: that
+    of the constant vector, of the slowest other one, and of the fastest.
+    """
+    few, modes = q[:, :N_EXTREMAL], []
+    for head, (x,) in heads((few,)):
+        mu, E, d = diffusion_modes(_kernel(layer, x, head))
+        kept = [-1, -2, 0]
+        modes.append((mu[kept] - head_value(layer.lam, head), E[:, kept], d))
+    first = torch.from_numpy(np.stack([E for _, E, _ in modes])).to(q.dtype)
+    states = _trajectory(layer, few, few, -first, first)
+    return modes, states, _limits(layer, few, few, first)
+
+
+def _safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|u_n - u*|_max <= (1 + lam)^-n |u_0 - u*|_max``, an equality for a constant error."""
+    rates = np.array([1 / (1 + head_value(layer.lam, head)) for head in range(len(q))])
+    powers, sides = rates[:, None] ** _POWERS, Inequalities()
+    limit = _limits(layer, q, k, v)
+    errors = np.stack([abs(u - limit).max((1, 2)) for u in _trajectory(layer, q, k, v, v)], axis=1)
+    sides.at_most(errors[:, 1:], errors[:, :1] * powers)
+    q, k, v = (x[:, :N_EXTREMAL] for x in (q, k, v))
+    limit = _limits(layer, q, k, v)
+    size = np.abs(limit).max()
+    start = torch.from_numpy(limit + size).to(q.dtype)
+    apart = np.stack([u - limit for u in _trajectory(layer, q, k, start, v)], axis=1)
+    sides.attained(apart[:, 1:], apart[:, :1] * powers[..., None, None], scale=size)
+    return sides
+
+
+def _limits(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Array:
+    """Fixed points of the heads where the first values are v."""
+    return np.stack(
         [
-            regularized_energy(
-                state[head], f, _kernel(layer, x, head), head_value(layer.lam, head),
-                fidelity="degree",
-            )
-            for state in states
+            neutreno_fixed_point(
+                f, _transitions(layer, x, y, head), lam=head_value(layer.lam, head), tol=1e-11
+            ).coef
+            for head, (x, y, f) in heads((q, k, v))
         ]
-        for head, (x, f) in heads((q, v))
-    ]  # fmt: skip
-    E = np.array(energies)
-    return E[:, 1:], E[:, :-1]
-
-
-def _distances(
-    layer: Neutreno, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Array, Array]:  # |u_n - u*| <= rate^n |u_0 - u*| in the norm that contracts
-    states = _trajectory(layer, q, k, v)
-    rows = []
-    for head, (x, y, f) in heads((q, k, v)):
-        A, lam = _transitions(layer, x, y, head), head_value(layer.lam, head)
-        limit = neutreno_fixed_point(f, A, lam=lam, tol=1e-11).coef
-        errors = [state[head] - limit for state in states]
-        if layer.relaxed:
-            rows.append(([np.abs(e).max() for e in errors], 1 / (1 + lam)))
-        else:
-            d = _kernel(layer, x, head).sum(axis=1, keepdims=True)
-            rate = neutreno_spectral_radius(A, lam)
-            rows.append(([float(np.sqrt((d * e**2).sum())) for e in errors], rate))
-    powers = np.arange(1, _STEPS + 1)
-    found = np.array([errors[1:] for errors, _ in rows])
-    bound = np.array([errors[0] * rate**powers for errors, rate in rows])
-    return found, bound
+    )
 
 
 def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
@@ -319,7 +374,7 @@ _add(
 )  # fmt: skip
 _add(
     "neutreno-safe-rate", "NT-rel", Bound(), solve=_solve_iterates, context=_same_first_values,
-    bound=_distances, build=_build(relaxed=True), pairing="cross", covers=_safe,
+    bound=_safe_distances, build=_build(relaxed=True), pairing="cross", covers=_safe,
 )  # fmt: skip
 _add(
     "neutreno-solved", "NT-FP", Identity(1e-8), solve=lambda layer, *a, **k: _solve_fixed_point(

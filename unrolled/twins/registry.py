@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..attention import Context
+from .inequalities import Inequalities
 from .relations import Bound, Limit, Rate, Relation
 
 Array = np.ndarray
@@ -25,6 +26,7 @@ _MACHINERY = (
     "given",
     "gradients",
     "heads",
+    "inequalities",
     "model_check",
     "origin",
     "parameters",
@@ -124,7 +126,8 @@ class Twin:
         the solution; see `twinsolve.unrolled.twins.certificates`. In float64 it is held to the
         relation's tolerance.
     bound : callable, optional
-        ``bound(layer, *tensors)`` measures both sides of the proved inequality of a `Bound`.
+        ``bound(layer, *tensors)`` measures both sides of the proved inequalities of a `Bound`, and
+        gives them as `Inequalities`.
     summed : callable, optional
         ``summed(layer, *arrays)`` gives the sizes of the terms that add up to the output, in its
         shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
@@ -161,7 +164,7 @@ class Twin:
     problem: Callable[..., Problem] | None = None
     fitted: tuple[str, ...] = ()
     certificate: Callable[..., float] | None = None
-    bound: Callable[..., tuple[Array, Array]] | None = None
+    bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
     chooses: bool = False
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0

@@ -3,6 +3,7 @@
 LayerScale and re-attention are formulas: products and standardised maps, with no problem behind.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,13 @@ from ..kernel_smoothing import Gaussian, Softmax
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from .certificates import certified_heads, entropic_residual
 from .heads import AllHeads, Tensors, as_array, heads, solve_head
+from .inequalities import Inequalities
+from .kernel_smoothing.extremal_values import (
+    N_EXTREMAL,
+    attain_gain,
+    opposite_tokens,
+    opposite_values,
+)
 from .kernel_smoothing.regression import build_gaussian, gaussian_logits, local_bandwidth
 from .parameters import moved
 from .registry import Array, Twin, exact_twin, register
@@ -100,17 +108,30 @@ def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
-def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, by the sharp gain and by Theorem 3."""
-    out = layer(q, k, v).double().numpy()
-    lhs, rhs = [], []
+def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, by the sharp gain and by Theorem 3.
+
+    The first is an equality along the singular vectors of H A H, the second for two tokens.
+    """
+    sides, out = Inequalities(), as_array(layer(q, k, v))
+    factors = [1 + _omega(layer, head) for head in range(len(q))]
     for head, (a, b, values) in heads((q, k, v)):
         A = _solve_base(layer, a, b, np.eye(len(b)), head)
         alpha = _logit_range(layer, a[None], b[None], values[None]) / 2
-        high = abs(1 + _omega(layer, head)) * np.linalg.norm(split_frequencies(values)[1])
-        lhs.append(np.linalg.norm(split_frequencies(out[head])[1]))
-        rhs.append([high_frequency_gain(A) * high, high_frequency_gain_bound(len(b), alpha) * high])
-    return np.array(lhs)[:, None], np.array(rhs)
+        gains = [high_frequency_gain(A), high_frequency_gain_bound(len(b), alpha)]
+        high = abs(factors[head]) * np.linalg.norm(split_frequencies(values)[1])
+        sides.at_most(np.linalg.norm(split_frequencies(out[head])[1]), high * np.array(gains))
+    few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
+    matrices = [
+        _solve_base(layer, a, b, np.eye(len(b)), head) for head, (a, b) in heads((few_q, few_k))
+    ]
+    attain_gain(sides, partial(layer, few_q, few_k), matrices, v, factors)
+    pair = opposite_tokens(q)
+    for head, (tokens, found) in heads((pair, layer(pair, pair, opposite_values(v)))):
+        alpha = _logit_range(layer, *[tokens[None]] * 3) / 2
+        bound = high_frequency_gain_bound(2, alpha) * abs(factors[head])
+        sides.attained(np.sign(factors[head]) * found, bound * np.array([[1], [-1]]), scale=1)
+    return sides
 
 
 def _build_feat_scale(X: Array) -> FeatScale:
@@ -136,14 +157,33 @@ def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
     return float(np.abs(after - gains * before).max() / np.abs(after).max())
 
 
-def _feat_scale_bound(layer: FeatScale, X: Tensor) -> tuple[Array, Array]:
-    """``|HC[FeatScale(A X)]|_F <= max|1 + t| |H A H|_2 |HC X|_F`` after Gaussian attention."""
-    tokens = X.double().numpy()
+def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
+    """``|HC[FeatScale(A X)]|_F <= max|1 + t| |H A H|_2 |HC X|_F`` after Gaussian attention.
+
+    An equality for the feature of the largest factor along the singular vectors of H A H.
+    """
+    sides, tokens = Inequalities(), as_array(X)
     A = smoother_matrix(tokens, tokens, bandwidth=local_bandwidth(tokens, tokens))
-    scaled = layer(torch.from_numpy(A @ tokens).to(X.dtype)).double().numpy()
-    largest = float((1 + layer.t).abs().max())
-    before, after = (np.linalg.norm(split_frequencies(x)[1]) for x in (tokens, scaled))
-    return np.array(after), np.array(largest * high_frequency_gain(A) * before)
+    factors = 1 + as_array(layer.t)
+    feature = int(np.abs(factors).argmax())
+
+    def scaled(smoothed: Array) -> Tensor:
+        return layer(torch.from_numpy(smoothed).to(X.dtype))
+
+    before, after = (
+        np.linalg.norm(split_frequencies(x)[1]) for x in (tokens, as_array(scaled(A @ tokens)))
+    )
+    sides.at_most(after, abs(factors[feature]) * high_frequency_gain(A) * before)
+    few = tokens[:N_EXTREMAL]
+    A = smoother_matrix(few, few, bandwidth=local_bandwidth(few, few))
+
+    def smooth(z: Tensor) -> Tensor:
+        features = np.zeros((len(few), layer.dim))
+        features[:, feature] = as_array(z)[0, :, 0]
+        return scaled(A @ features)[None, :, [feature]]
+
+    attain_gain(sides, smooth, [A], X, [factors[feature]])
+    return sides
 
 
 def _build_layer_scale(X: Array) -> LayerScale:

@@ -164,9 +164,6 @@ def test_the_bound_finds_a_loss_that_lacks_a_term():
     X = torch.nn.functional.normalize(small_inputs(twin, torch.float64)[0][:, :4], dim=1)
     network = trained_network(X)
     assert twin.relation.measure(twin, network, (X,)).passed
-    lowest, losses = twin.bound(network, X)
-    assert (np.asarray(lowest) > 0).all()
-    assert losses.mean() < 1.5 * np.asarray(lowest).mean()
     right = network.objective
     network.objective = lambda X: (
         right(X)

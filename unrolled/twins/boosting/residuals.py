@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial.distance import cdist
 from torch import Tensor, nn
 
 from ....solvers import (
@@ -18,13 +19,15 @@ from ....solvers import (
     boosting_lipschitz_bound,
     generalized_residual,
     neutreno_fixed_point,
-    signal_to_noise_ratio,
     smoother_matrix,
     snr_gain_bound,
 )
 from ...attention import Context
 from ...boosting import GeneralizedResidual, Residual
 from ...kernel_smoothing import Gaussian
+from ..heads import as_array
+from ..inequalities import Inequalities
+from ..kernel_smoothing.extremal_values import N_EXTREMAL, diffusion_modes
 from ..kernel_smoothing.regression import local_bandwidth
 from ..registry import Array, Twin, register
 from ..relations import Bound, FixedPointLimit, Init, Iterate, Relation
@@ -152,26 +155,21 @@ def _solve_reinjection_limit(layer: GeneralizedResidual, X: Array) -> Array:
     return neutreno_fixed_point(X, _matrix(X), lam=lam, tol=1e-12).coef
 
 
-def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> tuple[Array, Array]:
+def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> Inequalities:
     """Growth of a difference of two inputs against K_n; equal to it for the branch ``L id``."""
-    tokens = X.double().numpy()
+    tokens, sides = X.double().numpy(), Inequalities()
     largest = float(np.linalg.norm(_matrix(tokens), 2))
     difference = torch.flip(X, (0,)) - X
-    attention = _frozen(X)
-
-    def growth(branch: Callable[[Tensor], Tensor], n_layers: int) -> float:
-        return float(_stack(layer, difference, branch, n_layers).norm() / difference.norm())
-
-    lhs, rhs = [], []
+    before, attention = as_array(difference), _frozen(X)
     for n_layers in _DEPTHS:
-        lhs.append(growth(attention, n_layers))
-        rhs.append(boosting_lipschitz_bound(largest, n_layers, t=_t(layer)))
+        grown = as_array(_stack(layer, difference, attention, n_layers))
+        bound = boosting_lipschitz_bound(largest, n_layers, t=_t(layer))
+        sides.at_most(np.linalg.norm(grown), bound * np.linalg.norm(before))
         for L in (0.1, _t(layer), 0.8):
-            attained = growth(lambda values, L=L: L * values, n_layers)  # type: ignore[misc]
+            grown = as_array(_stack(layer, difference, partial(torch.mul, L), n_layers))
             bound = boosting_lipschitz_bound(L, n_layers, t=_t(layer))
-            lhs += [attained, bound]
-            rhs += [bound, attained]
-    return np.array(lhs), np.array(rhs)
+            sides.attained((before * grown).sum(), bound * (before**2).sum())
+    return sides
 
 
 def _apply_residual(layer: Residual, X: Tensor) -> Tensor:
@@ -182,20 +180,46 @@ def _solve_residual(layer: Residual, X: Array) -> Array:
     return boost(_matrix(X), X, n_iter=1)
 
 
-def _snr_bound(layer: Residual, X: Tensor) -> tuple[Array, Array]:
-    """What a residual connection gains in SNR, for tokens X and noise of a tenth of their size."""
-    signal = X.double().numpy()
-    noise = np.random.default_rng(0).standard_normal(X.shape)
-    noise *= 0.1 * np.linalg.norm(signal) / np.linalg.norm(noise)
-    A, attention, added = _matrix(signal), _frozen(X), torch.from_numpy(noise).to(X.dtype)
-    gain = signal_to_noise_ratio(
-        *(layer(part, attention(part)).double().numpy() for part in (X, added))
-    ) / signal_to_noise_ratio(signal, noise)
-    share = np.linalg.norm(A @ signal) / np.linalg.norm(signal)
-    cosine = float((signal * (A @ signal)).sum() / (share * np.linalg.norm(signal) ** 2))
-    noise_share = np.linalg.norm(A @ noise) / np.linalg.norm(noise)
-    bound = snr_gain_bound(float(share), min(cosine, 1.0), float(noise_share))
-    return np.array(bound), np.array(gain)
+def _snr_bound(layer: Residual, X: Tensor) -> Inequalities:
+    """What a residual connection gains in SNR, for tokens X and noise of a tenth of their size.
+
+    The gain of noise along an eigenvector e of A is the bound. Its parts are held too, as a factor
+    leaves it as it is: ``<x, x + A x> = (1 + a b) |x|^2`` and ``<e, e + A e> = (1 + g) |e|^2``.
+    """
+    sides = Inequalities()
+    bound, gain, *_ = _snr_gain(layer, X, np.random.default_rng(0).standard_normal(X.shape))
+    sides.at_most(bound, gain)
+    few = X[:N_EXTREMAL]
+    tokens = as_array(few)
+    precision = local_bandwidth(tokens, tokens) ** -2
+    modes = diffusion_modes(np.exp(-precision / 2 * cdist(tokens, tokens, "sqeuclidean")))[1]
+    bound, gain, *parts = _snr_gain(layer, few, np.outer(modes[:, -2], np.ones(X.shape[1])))
+    sides.attained(bound, gain)
+    for found, expected in parts:
+        sides.attained(found, expected)
+    return sides
+
+
+def _snr_gain(layer: Residual, X: Tensor, noise: Array) -> tuple[Any, ...]:
+    """Bound and gain, then ``<x, y>`` and what it is, for x the tokens and the noise."""
+    signal, attention = as_array(X), _frozen(X)
+    A = _matrix(signal)
+    noise = noise * 0.1 * np.linalg.norm(signal) / np.linalg.norm(noise)
+    kept, left = (
+        as_array(layer(part, attention(part))) for part in (X, torch.from_numpy(noise).to(X.dtype))
+    )
+    sizes = [float(np.linalg.norm(x)) for x in (signal, noise, kept, left)]
+    size, noise_size = sizes[0] ** 2, sizes[1] ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.divide(sizes[2], sizes[3]) / np.divide(sizes[0], sizes[1])
+    share, noise_share = (float(np.linalg.norm(A @ x) / np.linalg.norm(x)) for x in (signal, noise))
+    cosine = float((signal * (A @ signal)).sum() / (share * size))
+    return (
+        snr_gain_bound(share, min(cosine, 1.0), noise_share),
+        gain,
+        ((signal * kept).sum(), (1 + share * cosine) * size),
+        ((noise * left).sum(), (1 + noise_share) * noise_size),
+    )
 
 
 def _logit_range(layer: nn.Module, X: Array) -> float:

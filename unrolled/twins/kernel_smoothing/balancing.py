@@ -4,6 +4,7 @@ Iterates are a formula: rows and columns are divided by their sums, on the entri
 logarithms. The limit alone is a projection.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,14 @@ from ....solvers import sinkhorn
 from ...kernel_smoothing import FeatureKernel, Gaussian, Sinkhorn, Softmax
 from ..certificates import balanced_residual, weights_certificate
 from ..heads import heads, solve_head
+from ..inequalities import Inequalities
 from ..registry import Array, Twin, exact_twin, register
-from ..relations import Bound, FixedPointLimit, Iterate, Relation
+from ..relations import Bound, FixedPointLimit, Iterate, Relation, identity_values
 from .lifted_points import dot_product_range
 from .regression import gaussian_logits
 
 _TOL = 1e-12
+_SHIFT = 0.01  # of two keys, by which two tokens are out of balance
 
 
 def _build(q: Array, k: Array, v: Array) -> Sinkhorn:
@@ -78,21 +81,42 @@ def _logits(layer: Sinkhorn, q: Array, k: Array, head: int = 0, context: Any = N
     return gaussian_logits(layer.base, q, k, head)
 
 
-def _column_sums(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """Column sums c after n iterations: ``osc(log c_n) <= t^2n osc(log c_0)``.
+def _rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Hilbert's distance ``d(A) = osc(log A - log P)`` to the limit P: ``d(A_n) <= t^2n d(A)``.
 
     The theorem of Birkhoff and Hopf, with ``t = tanh(max osc(log A_i - log A_m) / 4)`` over pairs
-    of rows. A sum of exponentials has the rounding errors of its logits, seen at both of its ends.
+    of rows and osc the range over keys, the same for every query. Two tokens near balance attain
+    it up to the square of how far they are from it.
     """
-    found = np.ptp(np.log(layer.matrix(q, k).sum(dim=-2).double().numpy()), axis=-1)
-    proved = []
-    for head, (a, b) in heads((q, k)):
-        A = _base_matrix(layer, a, b, head)
-        widest = max(float(np.ptp(np.log(A / row), axis=1).max()) for row in A)
-        start = float(np.ptp(np.log(A.sum(axis=0))))
-        rounding = 8 * torch.finfo(q.dtype).eps * (1 + widest)
-        proved.append(np.tanh(widest / 4) ** (2 * layer.n_iter) * start + rounding)
-    return found, np.array(proved)
+    sides = Inequalities()
+    _contract(sides, layer, q, k)
+    close = copy.deepcopy(layer)
+    close.base = Gaussian(1.0)
+    # At q = k = +-x without the shift, t = tanh(x^2): such that a quarter of the distance is left.
+    x = np.sqrt(np.arctanh(0.25 ** (0.5 / max(layer.n_iter, 1))))
+    pair = torch.tensor([[[x], [-x]]], dtype=q.dtype)
+    _contract(sides, close, pair, pair + _SHIFT, share=1 - _SHIFT)
+    return sides
+
+
+def _contract(
+    sides: Inequalities, layer: Sinkhorn, q: Tensor, k: Tensor, share: float | None = None
+) -> None:
+    """Both distances of each query, and that rows sum to 1; a `share` of the bound is reached."""
+    for head, (a, b, found) in heads((q, k, layer(q, k, identity_values(k)))):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            start, reached = np.log(_base_matrix(layer, a, b, head)), np.log(found)
+            limit = np.log(sinkhorn(start, tol=_TOL))
+            widest = max(
+                float(np.ptp(start[i:] - row, axis=1).max()) for i, row in enumerate(start)
+            )
+            before, after = (np.ptp(x - limit, axis=1) for x in (start, reached))
+        rate, scale = np.tanh(widest / 4) ** (2 * layer.n_iter), 1 + widest
+        if share is None:
+            sides.at_most(after, rate * before, scale=scale)
+        else:
+            sides.attained(after, rate * before, share=share, scale=scale)
+        sides.attained(found.sum(axis=1), 1.0)
 
 
 def _logit_range(layer: Sinkhorn, q: Array, k: Array, v: Array) -> float:
@@ -125,7 +149,7 @@ for name, relation, solve in relations:
             certificate=weights_certificate(_logits, balanced_residual)
             if name == "sinkhorn-limit"
             else None,
-            bound=_column_sums,
+            bound=_rate,
             logit_range=_logit_range,
             # A potential of rows, and one of columns.
             passes=lambda layer: 2 * exact_twin(layer.base).passes(layer.base),

@@ -8,6 +8,7 @@ from torch import Tensor
 from ....solvers import least_squares_self_expression
 from ...kernel_smoothing import Linear
 from ..heads import heads
+from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, layer_matrix
 
@@ -24,21 +25,19 @@ def _solve(
     return layer.scale * products @ v
 
 
-def _bound(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|C - G / lam|_2 <= s_1^4 / (lam (s_1^2 + lam))`` at the penalty of the layer."""
-    twin, lam = _ridge_bound, 1 / layer.scale
-    distances, bounds = [], []
-    for (_, (X,)), A in zip(heads((k,)), layer_matrix(twin, layer, k, k), strict=True):
+def _bound(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|C - G / lam|_2 = s_1^4 / (lam (s_1^2 + lam))`` at the penalty of the layer."""
+    sides, lam = Inequalities(), 1 / layer.scale
+    for (_, (X,)), A in zip(heads((k,)), layer_matrix(_ridge_bound, layer, k, k), strict=True):
         top = float(np.linalg.norm(X, 2)) ** 2
         C = least_squares_self_expression(X, lam=lam)
-        distances.append(np.linalg.norm(A - C, 2))
-        bounds.append(top**2 / (lam * (top + lam)))
-    return np.array(distances), np.array(bounds)
+        sides.attained(np.linalg.norm(A - C, 2), top**2 / (lam * (top + lam)))
+    return sides
 
 
 def _build_bound(q: Array, k: Array, v: Array) -> Linear:
-    """The penalty is the largest s_1^2 of a head: the distance is half the size of G / lam."""
-    return Linear(scale=1 / max(float(np.linalg.norm(x, 2)) ** 2 for x in k))
+    """The penalty is twice the largest s_1^2 of a head: G / lam is 3/2 of C there."""
+    return Linear(scale=0.5 / max(float(np.linalg.norm(x, 2)) ** 2 for x in k))
 
 
 register(

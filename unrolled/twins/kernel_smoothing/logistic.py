@@ -11,9 +11,11 @@ from torch import Tensor
 from ....solvers import high_frequency_gain_bound, nadaraya_watson, split_frequencies
 from ...kernel_smoothing import Logistic
 from ..certificates import weights_certificate
-from ..heads import heads
+from ..heads import as_array, heads
+from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity
+from .extremal_values import N_EXTREMAL, attain_gain
 from .lifted_points import lift
 
 
@@ -73,17 +75,46 @@ def _logits(layer: Logistic, q: Array, k: Array, head: int = 0, context: Any = N
     return np.asarray(np.maximum(terms, 0) + slope * np.minimum(terms, 0))
 
 
-def _gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|HC[A v]|_F <= bound(alpha) |HC v|_F`` with ``alpha = (|u_K| + |u_Q|) gamma + |b|``."""
-    lhs, rhs = [], []
-    for head, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
-        u_q, u_k, b = _parameters(layer, head)
-        gamma = float(np.linalg.norm(np.concatenate([queries, keys]), axis=1).max())
-        alpha = float(np.linalg.norm(u_k) + np.linalg.norm(u_q)) * gamma + abs(b)
+def _gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|HC[A v]|_F <= |H A H|_2 |HC v|_F <= bound(alpha) |HC v|_F`` with ``alpha = |u_K| gamma``.
+
+    The first is an equality along the singular vectors of H A H.
+    """
+    sides = Inequalities()
+    for head, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
+        gamma = float(np.linalg.norm(keys, axis=1).max())
+        alpha = float(np.linalg.norm(_parameters(layer, head)[1])) * gamma
         before, after = (np.linalg.norm(split_frequencies(x)[1]) for x in (values, smoothed))
-        lhs.append(after)
-        rhs.append(high_frequency_gain_bound(len(values), alpha) * before)
-    return np.array(lhs), np.array(rhs)
+        sides.at_most(after, high_frequency_gain_bound(len(values), alpha) * before)
+    few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
+    matrices = [
+        _solve_leaky(layer, a, b, np.eye(len(b)), head) for head, (a, b) in heads((few_q, few_k))
+    ]
+    attain_gain(sides, partial(layer, few_q, few_k), matrices, v)
+    _attain_alpha(sides, layer, k)
+    return sides
+
+
+def _attain_alpha(sides: Inequalities, layer: Logistic, k: Tensor) -> None:
+    """Logits of a row range over ``2 alpha``, or slope times that where all are negative.
+
+    It is reached by keys of size gamma along u_K, for queries far along u_Q.
+    """
+    slope = layer.negative_slope or 1.0
+    queries, keys, alphas = [], [], []
+    for head, (points,) in heads((k,)):
+        u_q, u_k, b = _parameters(layer, head)
+        gamma = float(np.linalg.norm(points, axis=1).max())
+        alphas.append(gamma * float(np.linalg.norm(u_k)))
+        far = (alphas[-1] + abs(b) + 1) * u_q / (u_q @ u_q)
+        along = gamma * u_k / np.linalg.norm(u_k)
+        queries.append([far, -far])
+        keys.append([along, -along])
+    pairs = (torch.from_numpy(np.array(x)).to(k.dtype) for x in (queries, keys))
+    A = as_array(layer(*pairs, torch.eye(2, dtype=k.dtype).expand(len(k), 2, 2)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ranges = np.log(A[..., 0]) - np.log(A[..., 1])
+    sides.attained(ranges, 2 * np.outer(alphas, [1, slope]))
 
 
 def _logit_range(layer: Logistic, q: Array, k: Array, v: Array) -> float:

@@ -3,6 +3,8 @@
 from functools import partial
 
 import numpy as np
+import torch
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from ....solvers import (
@@ -13,9 +15,11 @@ from ....solvers import (
     split_frequencies,
 )
 from ...kernel_smoothing import Softmax
-from ..heads import heads
+from ..heads import as_array, heads
+from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound
+from .extremal_values import N_EXTREMAL, attain_gain, opposite_tokens, opposite_values
 from .lifted_points import dot_product_range, lift, scale_of
 from .regression import softmax_logit_range, solve_softmax
 
@@ -40,21 +44,33 @@ def _size(x: Array) -> float:
     return float(np.linalg.norm(split_frequencies(x)[1]))
 
 
-def _one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and the same with the bound from the logits."""
-    lhs, rhs = [], []
+def _one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and the same with the bound from the logits.
+
+    The first is an equality along the singular vectors of H A H, the second for two tokens.
+    """
+    sides = Inequalities()
     for _, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
         sharp = high_frequency_gain(attention_matrix(layer, queries, keys))
         bound = high_frequency_gain_bound(len(keys), _alpha(layer, queries, keys))
-        lhs += 2 * [_size(smoothed)]
-        rhs += [sharp * _size(values), bound * _size(values)]
-    return np.array(lhs), np.array(rhs)
+        sides.at_most(_size(smoothed), np.array([sharp, bound]) * _size(values))
+    few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
+    matrices = [attention_matrix(layer, a, b) for _, (a, b) in heads((few_q, few_k))]
+    attain_gain(sides, partial(layer, few_q, few_k), matrices, v)
+    pair = opposite_tokens(q)
+    smoothed = as_array(layer(pair, pair, opposite_values(v)))
+    for head, (tokens,) in heads((pair,)):
+        bound = high_frequency_gain_bound(2, _alpha(layer, tokens, tokens))
+        sides.attained(smoothed[head], bound * np.array([[1], [-1]]), scale=1)
+    return sides
 
 
-def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
+def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """Ranges shrink by ``tau(A_1) ... tau(A_L)`` at least, high frequencies by ``tanh(alpha)^L``.
 
-    Queries and keys change places from layer to layer, so that the matrices differ.
+    Queries and keys change places from layer to layer, so that the matrices differ. The first is an
+    equality for one layer and values 1 and -1 by the sign of a difference of rows; both are at any
+    depth for two tokens.
     """
     turns = [(q, k), (k, q)]
     taus, alphas = [], []
@@ -63,16 +79,31 @@ def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array
         taus.append([ergodicity_coefficient(attention_matrix(layer, a, b)) for a, b in pairs])
         alphas.append([_alpha(layer, a, b) for a, b in pairs])
     alpha = np.max(alphas, axis=0)
-    factors, lhs, rhs, u = np.ones(len(q)), [], [], v
+    sides, factors, u = Inequalities(), np.ones(len(q)), v
+    pair, extreme = opposite_tokens(q), opposite_values(v)
+    few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
+    _attain_mixing(sides, layer, few_q, few_k)
     for depth in range(1, _DEPTH + 1):
         turn = (depth - 1) % 2
-        u = layer(*turns[turn], u)
+        u, extreme = layer(*turns[turn], u), layer(pair, pair, extreme)
         factors = factors * taus[turn]
-        for head, (before, after) in heads((v, u)):
+        for head, (before, after, tokens, two) in heads((v, u, pair, extreme)):
             bound = high_frequency_gain_bound(len(after), float(alpha[head]), n_layers=depth)
-            lhs += [np.ptp(after, axis=0).max(), _size(after)]
-            rhs += [factors[head] * np.ptp(before, axis=0).max(), bound * _size(before)]
-    return np.array(lhs), np.array(rhs)
+            sides.at_most(np.ptp(after, axis=0).max(), factors[head] * np.ptp(before, axis=0).max())
+            sides.at_most(_size(after), bound * _size(before))
+            bound = high_frequency_gain_bound(2, _alpha(layer, tokens, tokens), n_layers=depth)
+            sides.attained(two, bound * np.array([[1], [-1]]), scale=1)
+    return sides
+
+
+def _attain_mixing(sides: Inequalities, layer: Softmax, q: Tensor, k: Tensor) -> None:
+    """``(A z)_i - (A z)_j = tau(A) (max z - min z)`` for ``z = sign(a_i - a_j)``."""
+    matrices = [attention_matrix(layer, a, b) for _, (a, b) in heads((q, k))]
+    rows = [np.unravel_index(np.argmax(cdist(A, A, "cityblock")), A.shape) for A in matrices]
+    z = np.stack([np.sign(A[i] - A[j])[:, None] for A, (i, j) in zip(matrices, rows, strict=True)])
+    smoothed = as_array(layer(q, k, torch.from_numpy(z).to(q.dtype)))
+    for A, (i, j), found in zip(matrices, rows, smoothed, strict=True):
+        sides.attained(found[i] - found[j], 2 * ergodicity_coefficient(A), scale=2)
 
 
 def _passes(n_passes: int, layer: Softmax) -> int:

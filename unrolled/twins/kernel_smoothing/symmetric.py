@@ -10,9 +10,11 @@ from torch import Tensor
 from ....solvers import random_walk_limit, random_walk_rate, smoothness, smoothness_gradient
 from ...kernel_smoothing import Symmetric
 from ..certificates import gradient_residual, pair_energies
-from ..heads import Tensors, heads
+from ..heads import Tensors, as_array, heads
+from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, layer_output
+from .extremal_values import N_EXTREMAL, diffusion_modes
 from .lifted_points import dot_product_logits, dot_product_range, scale_of
 from .regression import local_bandwidth
 
@@ -70,29 +72,56 @@ def _certify(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
-def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``J(A v) <= J(v)``."""
-    after, before = [], []
+def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``J(A v) <= J(v)``, and ``J(A e) = mu^2 J(e)`` of the slowest and the fastest mode."""
+    sides = Inequalities()
     for _, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
         K = _weights(layer, keys)
-        after.append(smoothness(smoothed, K))
-        before.append(smoothness(values, K))
-    return np.array(after), np.array(before)
+        sides.at_most(smoothness(smoothed, K), smoothness(values, K))
+    few, modes = _modes(layer, k)
+    smoothed = as_array(layer(few, few, _columns([E for _, E, _ in modes], k)))
+    for (mu, E, _), found, (_, (keys,)) in zip(modes, smoothed, heads((few,)), strict=True):
+        K = _weights(layer, keys)
+        for column, rate in enumerate(mu):
+            before = smoothness(E[:, [column]], K)
+            sides.attained(smoothness(found[:, [column]], K), rate**2 * before, scale=before)
+    return sides
 
 
-def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, as A is symmetric in that norm."""
-    lhs, rhs, u = [], [], v
+def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, as A is symmetric in that norm.
+
+    An equality for the slowest eigenvector: ``<e, A^n e>_pi = rate^n``.
+    """
+    walks = []
+    for _, (keys, values) in heads((k, v)):
+        K = _weights(layer, keys)
+        A = K / K.sum(axis=1, keepdims=True)
+        walks.append((K.sum(axis=1) / K.sum(), random_walk_limit(values, A), random_walk_rate(A)))
+    few, modes = _modes(layer, k)
+    start = extreme = _columns([E for _, E, _ in modes], k)
+    sides, u = Inequalities(), v
     for n in range(1, _N_STEPS + 1):
-        u = layer(q, k, u)
-        for _, (keys, values, smoothed) in heads((k, v, u)):
-            K = _weights(layer, keys)
-            pi = K.sum(axis=1) / K.sum()
-            A = K / K.sum(axis=1, keepdims=True)
-            limit = random_walk_limit(values, A)
-            lhs.append(np.sqrt(pi @ (smoothed - limit) ** 2).max())
-            rhs.append(random_walk_rate(A) ** n * np.sqrt(pi @ (values - limit) ** 2).max())
-    return np.array(lhs), np.array(rhs)
+        u, extreme = layer(q, k, u), layer(few, few, extreme)
+        for (pi, limit, rate), (_, (values, smoothed)) in zip(walks, heads((v, u)), strict=True):
+            before, after = (np.sqrt(pi @ (x - limit) ** 2).max() for x in (values, smoothed))
+            sides.at_most(after, rate**n * before)
+        for (mu, _, d), (_, (E, found)) in zip(modes, heads((start, extreme)), strict=True):
+            sides.attained(d @ (E * found), mu**n * (d @ E**2), scale=d @ E**2)
+    return sides
+
+
+def _modes(layer: Symmetric, k: Tensor) -> tuple[Tensor, list[tuple[Array, Array, Array]]]:
+    """A few tokens; of each head the slowest and fastest mode among them, and the degrees."""
+    few, modes = k[:, :N_EXTREMAL], []
+    for _, (keys,) in heads((few,)):
+        mu, E, d = diffusion_modes(_weights(layer, keys))
+        modes.append((mu[[-2, 0]], E[:, [-2, 0]], d))
+    return few, modes
+
+
+def _columns(E: list[Array], like: Tensor) -> Tensor:
+    return torch.from_numpy(np.stack(E)).to(like.dtype)
 
 
 def _passes(n_passes: int, layer: Symmetric) -> int:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...diagnostics import high_frequency_bounds
 from ...kernel_smoothing import Gaussian
 from ...models import Block
-from ..registry import Array, Twin, register
+from ..inequalities import Inequalities
+from ..registry import Twin, register
 from ..relations import Bound
 from .block_pass import Settings, run_block
 from .shell_pass import Shared
@@ -35,12 +35,11 @@ def _tokens(images: Tensor) -> Tensor:
     return images.reshape(len(images), -1, _DIM)
 
 
-def _bound(block: Block, images: Tensor) -> tuple[Array, Array]:
-    sides = high_frequency_bounds(block, _tokens(images))
-    return (
-        np.stack([side.measured.numpy() for side in sides]),
-        np.stack([side.sharp.numpy() for side in sides]),
-    )
+def _bound(block: Block, images: Tensor) -> Inequalities:
+    sides = Inequalities()
+    for side in high_frequency_bounds(block, _tokens(images)):
+        sides.attained(side.measured.numpy(), side.sharp.numpy(), share=0.5)
+    return sides
 
 
 register(

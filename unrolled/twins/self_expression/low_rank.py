@@ -10,6 +10,7 @@ from ....solvers import low_rank_self_expression
 from ...self_expression import LowRank
 from ..certificates import certified_heads, nuclear_residual
 from ..heads import Tensors, heads
+from ..inequalities import Inequalities
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, identity_values, layer_matrix
@@ -78,25 +79,30 @@ def _certify(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
-def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """The layer's objective, and the solved problem's dual value, which no objective is under."""
-    lhs, rhs = [], []
+def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """The layer's objective equals the solved problem's dual value, which no objective is under."""
+    sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         lam = penalty(layer, X, head)
-        lhs.append(((X - C @ X) ** 2).sum() + lam * np.linalg.norm(C, "nuc"))
         dual = 2 * (X - low_rank_self_expression(X, lam=lam) @ X)
         dual *= min(1.0, lam / np.linalg.norm(dual @ X.T, 2))
-        rhs.append((dual * X).sum() - (dual**2).sum() / 4)
-    return np.array(lhs), np.array(rhs)
+        sides.attained(
+            ((X - C @ X) ** 2).sum() + lam * np.linalg.norm(C, "nuc"),
+            (dual * X).sum() - (dual**2).sum() / 4,
+        )
+    return sides
 
 
-def _small_lam(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|C - C_0|_2 <= lam / (2 s_r^2)``, C_0 the noiseless solution and s_r the smallest s > 0."""
-    lhs, rhs = [], []
+def _small_lam(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|C - C_0|_2 = min(1, lam / (2 s_r^2))``.
+
+    C_0 is the noiseless solution and s_r the smallest s > 0, whose direction is lost at 1.
+    """
+    sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
-        lhs.append(np.linalg.norm(C - low_rank_self_expression(X, lam=0), 2))
-        rhs.append(penalty(layer, X, head) / (2 * _singular_values(X)[-1] ** 2))
-    return np.array(lhs), np.array(rhs)
+        bound = min(1.0, penalty(layer, X, head) / (2 * _singular_values(X)[-1] ** 2))
+        sides.attained(np.linalg.norm(C - low_rank_self_expression(X, lam=0), 2), bound)
+    return sides
 
 
 def _singular_values(X: Array) -> Array:

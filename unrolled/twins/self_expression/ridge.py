@@ -12,6 +12,7 @@ from ....solvers import least_squares_self_expression
 from ...self_expression import Ridge
 from ..certificates import certified_heads, ridge_residual
 from ..heads import Tensors, heads, places_of
+from ..inequalities import Inequalities
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, identity_values, layer_matrix
@@ -76,15 +77,13 @@ def covers(layer: Ridge, *, zero_diagonal: bool, relative: bool = False) -> bool
     return layer.zero_diagonal == zero_diagonal and (layer.relative or not relative)
 
 
-def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> tuple[Array, Array]:
-    """``|C - G / lam|_2`` and what it is: ``s_1^4 / (lam (s_1^2 + lam))``."""
-    codes = layer(q, k, identity_values(k))
-    lhs, rhs = [], []
-    for head, (C, X) in heads((codes, k)):
+def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|C - G / lam|_2 = s_1^4 / (lam (s_1^2 + lam))``."""
+    sides = Inequalities()
+    for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         lam, square = penalty(layer, X, head), np.linalg.norm(X, 2) ** 2
-        lhs.append(np.linalg.norm(C - X @ X.T / lam, 2))
-        rhs.append(square**2 / (lam * (square + lam)))
-    return np.array(lhs), np.array(rhs)
+        sides.attained(np.linalg.norm(C - X @ X.T / lam, 2), square**2 / (lam * (square + lam)))
+    return sides
 
 
 _SETTINGS: tuple[tuple[str, Any, dict[str, Any], str], ...] = (

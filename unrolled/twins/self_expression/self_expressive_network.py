@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import hadamard
 from torch import Tensor
 
 from ....solvers import sparse_self_expression
 from ...self_expression import SelfExpressiveNetwork
+from ..heads import as_array
+from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity
 
-_TOL = 1e-9
+_TOL = 1e-12
+_N_PAIRS = 8
 
 
 def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
@@ -53,9 +57,12 @@ def _perceptron(perceptron: torch.nn.Module, X: Array) -> Array:
 
 
 def _loss(network: SelfExpressiveNetwork, X: Array, C: Array) -> Array:
+    return network.gamma / 2 * ((X - C @ X) ** 2).sum(axis=1) + _penalty(network, C)
+
+
+def _penalty(network: SelfExpressiveNetwork, C: Array) -> Array:
     r = network.l1_ratio
-    penalty = r * np.abs(C).sum(axis=1) + (1 - r) / 2 * (C**2).sum(axis=1)
-    return network.gamma / 2 * ((X - C @ X) ** 2).sum(axis=1) + penalty
+    return r * np.abs(C).sum(axis=1) + (1 - r) / 2 * (C**2).sum(axis=1)
 
 
 def _output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
@@ -65,12 +72,52 @@ def _output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
     return torch.cat([network(X), coefficients, loss.to(X.dtype)], dim=1)
 
 
-def _bound(network: SelfExpressiveNetwork, X: Tensor) -> tuple[Array, Array]:
-    """Certified lower bounds of the elastic net, and the network's losses, for each token."""
+def _bound(network: SelfExpressiveNetwork, X: Tensor) -> Inequalities:
+    """No loss is below the certified optimum of the elastic net; a network of pairs attains it."""
+    sides = Inequalities()
+    lowest = _lowest(network, X)
+    for losses in _losses(network, X):
+        sides.at_most(lowest, losses)
+    pairs = _of_pairs(network, X)
+    tokens = torch.eye(_N_PAIRS, dtype=X.dtype).repeat_interleave(2, dim=0)
+    lowest = _lowest(network, tokens)
+    for losses in _losses(pairs, tokens):
+        sides.attained(lowest, losses)
+    return sides
+
+
+def _lowest(network: SelfExpressiveNetwork, X: Tensor) -> Array:
+    """Certified lower bound of the elastic net for each token."""
     tokens, scale = X.double().numpy(), network.gamma / 2
     solution = sparse_self_expression(tokens, lam=1 / scale, l1_ratio=network.l1_ratio, tol=_TOL)
-    lowest = solution.objective - solution.gap * (tokens**2).sum(axis=1)
-    return scale * lowest, network.objective(X).detach().double().numpy()
+    return scale * (solution.objective - solution.gap * (tokens**2).sum(axis=1))
+
+
+def _losses(network: SelfExpressiveNetwork, X: Tensor) -> tuple[Array, Array]:
+    """The network's own losses, and those of its output and its coefficients."""
+    C, tokens = network.coefficients(X).toarray().astype(np.float64), as_array(X)
+    residuals = tokens - as_array(network(X))
+    of_output = network.gamma / 2 * (residuals**2).sum(axis=1) + _penalty(network, C)
+    return as_array(network.objective(X)), of_output
+
+
+def _of_pairs(network: SelfExpressiveNetwork, X: Tensor) -> SelfExpressiveNetwork:
+    """A network that gives equal unit vectors orthogonal signs, and each its twin by the optimum.
+
+    That is ``c = (gamma - r) / (gamma + 1 - r)``, which the threshold leaves of products of size 1.
+    """
+    gamma, r, n = network.gamma, network.l1_ratio, _N_PAIRS
+    left = max(gamma - r, 0.0) / (gamma + 1 - r)
+    pairs = SelfExpressiveNetwork(
+        n, hidden_features=(n,), width=n, gamma=gamma, l1_ratio=r, threshold=n * (1 - left),
+        dtype=X.dtype,
+    )  # fmt: skip
+    signs = 20.0 * torch.from_numpy(hadamard(n, dtype=float))  # tanh(20) rounds to 1
+    for perceptron in (pairs.query, pairs.key):
+        hidden, last = (weights for weights in perceptron.parameters() if weights.ndim == 2)
+        hidden.copy_(torch.eye(n))
+        last.copy_(signs.T)
+    return pairs
 
 
 _OPTIONS = {

@@ -23,7 +23,7 @@ for name, relation, equation, settings in (
     ),
     (
         "support-adaptive-self-expression-rate",
-        Rate(n_iter=(1, 4, 16)),
+        Rate(),
         "LS-1",
         {"step": "support", "share": 0.1},
     ),
