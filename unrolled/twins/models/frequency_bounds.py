@@ -9,7 +9,7 @@ from ...diagnostics import high_frequency_bounds
 from ...kernel_smoothing import Gaussian
 from ...models import Block
 from ..inequalities import Inequalities
-from ..registry import Twin, register
+from ..registry import Array, Twin, register
 from ..relations import Bound
 from .block_pass import Settings, run_block
 from .shell_pass import Shared
