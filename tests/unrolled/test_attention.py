@@ -296,14 +296,37 @@ def test_blocked_attention(n_queries, n_keys):
         assert_close(found, expected, atol=1e-9, rtol=1e-9)
 
 
-def test_blocked_attention_is_differentiated_twice():
+@pytest.mark.parametrize("shape", [(600,), (300, 600), (2, 1, 300, 600), (3, 300, 600)])
+@pytest.mark.parametrize("additive", [False, True])
+def test_blocked_attention_with_masks(shape, additive):
+    """Logits in float64, and weights and values in float32."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 5, generator=generator).double() for n in (300, 600, 600))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    mask = torch.rand(shape, generator=generator) > 0.4
+    if additive:
+        mask = torch.randn(shape, generator=generator).masked_fill(~mask, -torch.inf)
+    mask = mask[None] if mask.ndim == 1 else mask
+    found = blocked_attention(q, k, v.float(), mask)
+    bias = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if not additive else mask
+    exact = torch.softmax(q @ k.mT + bias, dim=-1) @ v
+    assert found.dtype == torch.float32
+    assert_close(found.double(), exact, atol=3e-6, rtol=0)  # some eps of values up to 5
+    weight = torch.randn(exact.shape, generator=generator).double()
+    gradients = [torch.autograd.grad((weight * way).sum(), (q, k, v)) for way in (found, exact)]
+    for ours, expected in zip(*gradients, strict=True):
+        assert (ours - expected).abs().max() < 3e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(4, 5, dtype=torch.bool).tril(1)])
+def test_blocked_attention_is_differentiated_twice(mask):
     generator = torch.Generator().manual_seed(0)
     tensors = [
         torch.randn(2, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
         for n, w in ((4, 3), (5, 3), (5, 2))
     ]
-    assert torch.autograd.gradcheck(blocked_attention, tensors)
-    assert torch.autograd.gradgradcheck(blocked_attention, tensors)
+    assert torch.autograd.gradcheck(blocked_attention, (*tensors, mask))
+    assert torch.autograd.gradgradcheck(blocked_attention, (*tensors, mask))
 
 
 @pytest.mark.parametrize("context", [sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu")])

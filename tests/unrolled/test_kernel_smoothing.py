@@ -7,6 +7,8 @@ from torch.testing import assert_close
 from twinsolve.solvers import nadaraya_watson
 from twinsolve.unrolled import Gaussian, NonLocalMeansAttention, Softmax, Twicing
 
+from .fused_kernel import BLOCKED, FUSED, dispatched_attention
+
 
 def tokens(*shape, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
@@ -34,12 +36,13 @@ def test_reaches_the_fused_kernel_forward_and_backward(operator, shape, width):
 
 @pytest.mark.parametrize("shape", [(64, 64), (3, 64, 64), (2, 1, 1, 64), (2, 3, 64, 64)])
 @pytest.mark.parametrize("additive", [False, True])
-def test_reaches_the_fused_kernel_with_masks(shape, additive):
+def test_reaches_kernels_without_the_matrix_with_masks(shape, additive):
+    """Of pairs, the one that computes logits in float64."""
     q = tokens(2, 3, 64, 16, dtype=torch.float32)
     mask = torch.ones(shape, dtype=torch.bool)
     mask = torch.zeros(shape) if additive else mask
-    found = operations(lambda: Gaussian(1.0)(q, q, q, mask=mask))
-    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found
+    found = dispatched_attention(lambda: Gaussian(1.0)(q, q, q, mask=mask))
+    assert found == {FUSED if shape[-2] == 1 else BLOCKED}
 
 
 def test_whole_image_layer_reaches_the_fused_kernel():
@@ -73,6 +76,20 @@ def test_far_from_the_origin_float32_stays_exact(mask):
     causal = Gaussian(1.0)(x.float(), x.float(), v.float(), is_causal=True)
     exact = Gaussian(1.0)(x.float().double(), x.float().double(), v, is_causal=True)
     assert (causal.double() - exact).abs().max() < 5e-6
+
+
+@pytest.mark.parametrize("offset", [0, 300])
+def test_gradients_far_from_the_origin_under_masks_of_pairs(offset):
+    q, k, v = (tokens(40, 8, seed=seed).float() for seed in range(3))
+    mask = (tokens(40, 40, seed=3) > 0) | torch.eye(40, dtype=torch.bool)
+    inputs = [x.requires_grad_() for x in (q + offset, k + offset, v)]
+    weight, gradients = tokens(40, 8, seed=4), []
+    for dtype in (torch.float32, torch.float64):
+        wide = [x.to(dtype) for x in inputs]
+        out = Gaussian(1.0)(*wide, mask=mask)
+        gradients.append(torch.autograd.grad((weight.to(dtype) * out).sum(), inputs))
+    for found, exact in zip(*gradients, strict=True):
+        assert (found - exact).abs().max() < 5e-6 * exact.abs().max()
 
 
 def test_bfloat16_keeps_the_key_norms():

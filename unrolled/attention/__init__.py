@@ -4,6 +4,7 @@ Tokens are rows. Operators take ``(..., heads, tokens, head_dim)`` and masks as 
 ``scaled_dot_product_attention``: True (or 0) may attend, False (or -inf) may not.
 """
 
+from .blocked import blocked_attention, blocks_serve
 from .context import Context
 from .derivatives import (
     has_no_values,
@@ -15,7 +16,7 @@ from .derivatives import (
 )
 from .eigenvalues import largest_eigenvalue
 from .fused import fused_attention, map_query_blocks
-from .inputs import check_input
+from .inputs import check_input, of_common_batch
 from .masks import (
     boolean_mask,
     causal_mask,
@@ -40,6 +41,8 @@ __all__ = [
     "Operator",
     "Positive",
     "SoftmaxSmoother",
+    "blocked_attention",
+    "blocks_serve",
     "boolean_mask",
     "causal_mask",
     "check_count",
@@ -58,6 +61,7 @@ __all__ = [
     "largest_eigenvalue",
     "map_query_blocks",
     "masked_softmax",
+    "of_common_batch",
     "once_in",
     "padding_mask",
     "query_offset",

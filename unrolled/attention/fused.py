@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
-from .blocked import blocked_attention
-from .derivatives import is_transformed, recomputed
+from .blocked import blocked_attention, blocks_serve
+from .derivatives import recomputed
 from .masks import causal_mask, combine_masks
 
 _QUERY_BLOCK = 256
@@ -73,15 +73,8 @@ def _unit_stride(x: Tensor) -> Tensor:
 
 
 def _padding_is_slower(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """So much padding that it costs more than to leave the fused kernel (measured).
-
-    Whoever turns that kernel off wants what PyTorch can differentiate forward.
-    """
-    if torch.compiler.is_compiling() or not torch.backends.cuda.flash_sdp_enabled():
-        return False
-    if is_transformed():
-        return False
-    if q.device.type != "cpu" or q.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu"):
+    """So much padding that it costs more than to leave the fused kernel (measured)."""
+    if not blocks_serve(q) or q.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu"):
         return False
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
     same = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
