@@ -67,6 +67,8 @@ def time_attention(
     (inference), and forward with backward (training). So does the operator's explicit form, its
     N x N matrix times the values, where it is linear in them and there are at most 1024 tokens; and
     in inference an operator whose terms of the positions are stored beforehand, where it has them.
+    Operators with a grid are given one of as many rows as columns, or nearly so, and class tokens
+    for what is left: 14 x 14 and one of 197.
 
     Parameters
     ----------

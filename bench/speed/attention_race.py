@@ -59,9 +59,12 @@ class Attending:
         """Everything that an operator may read; projected positions have gradients."""
         setting = self.setting
         _, heads, tokens, width = setting.shape
+        rows = math.isqrt(tokens)
         projected = setting.randn(*setting.shape, requires_grad=True)
         return Context(
             positions=setting.randn(tokens, heads * width),
+            grid=(rows, tokens // rows),
+            n_class_tokens=tokens % rows,
             projected_positions=(projected, projected.detach().clone().requires_grad_()),
             values=self.inputs[2],
             first_values=setting.randn(*setting.shape),

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from twinsolve.bench import time_attention
@@ -13,8 +14,8 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
 from twinsolve.bench.speed.attention import Case
 from twinsolve.bench.speed.attention_cost import floating_point_operations, profile_run
-from twinsolve.bench.speed.attention_race import REFERENCE
-from twinsolve.unrolled import operator_names
+from twinsolve.bench.speed.attention_race import REFERENCE, Attending, Setting
+from twinsolve.unrolled import CrissCross, Local, operator_names
 
 
 @pytest.fixture
@@ -46,6 +47,16 @@ def test_every_operator_has_its_rows(small):
     explicit = set(timed[timed.form == "explicit"].operator)
     assert {"softmax", "twicing"} <= explicit
     assert REFERENCE not in explicit
+
+
+def test_operators_with_a_grid_are_given_one():
+    criss_cross, local = (
+        Attending(name, "fused", Setting((1, 2, 197, 8))) for name in ("criss_cross", "local")
+    )
+    assert (criss_cross.context.grid, criss_cross.context.n_class_tokens) == ((14, 14), 1)
+    alone = CrissCross(14, n_class_tokens=1)(*criss_cross.inputs)
+    assert_close(criss_cross.attend(), alone)
+    assert_close(local.attend(), Local(7, width=14, n_class_tokens=1)(*local.inputs))
 
 
 def test_bfloat16_runs_and_what_has_no_kernel_is_noted(small):

@@ -307,7 +307,7 @@ def test_blocked_attention_with_masks(shape, additive):
     if additive:
         mask = torch.randn(shape, generator=generator).masked_fill(~mask, -torch.inf)
     mask = mask[None] if mask.ndim == 1 else mask
-    found = blocked_attention(q, k, v.float(), mask)
+    found = blocked_attention(q, k, v.float(), mask=mask)
     bias = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if not additive else mask
     exact = torch.softmax(q @ k.mT + bias, dim=-1) @ v
     assert found.dtype == torch.float32
@@ -318,15 +318,17 @@ def test_blocked_attention_with_masks(shape, additive):
         assert (ours - expected).abs().max() < 3e-6 * expected.abs().max()
 
 
-@pytest.mark.parametrize("mask", [None, torch.ones(4, 5, dtype=torch.bool).tril(1)])
+@pytest.mark.parametrize("mask", [None, torch.ones(4, 5, dtype=torch.bool).tril(-1)])
 def test_blocked_attention_is_differentiated_twice(mask):
     generator = torch.Generator().manual_seed(0)
     tensors = [
         torch.randn(2, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
         for n, w in ((4, 3), (5, 3), (5, 2))
     ]
-    assert torch.autograd.gradcheck(blocked_attention, (*tensors, mask))
-    assert torch.autograd.gradgradcheck(blocked_attention, (*tensors, mask))
+    for is_causal in (False, True):
+        attend = partial(blocked_attention, mask=mask, is_causal=is_causal)
+        assert torch.autograd.gradcheck(attend, tensors)
+        assert torch.autograd.gradgradcheck(attend, tensors)
 
 
 @pytest.mark.parametrize("context", [sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu")])

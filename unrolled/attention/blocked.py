@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .derivatives import has_no_values, is_one_of_many, is_transformed, vjp
+from .masks import combine_masks, hidden_by, query_offset
 
 _ROWS, _KEYS = 256, 512
 _LOG2_E = math.log2(math.e)  # exp2 is the faster one, many times where it gives zeros
@@ -24,7 +26,9 @@ def blocks_serve(q: Tensor, mask: Tensor | None = None) -> bool:
     return q.device.type == "cpu" and (mask is None or not mask.requires_grad)
 
 
-def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+def blocked_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
     """``softmax(q k^T + mask) v`` in blocks of queries, at the widths and dtypes that they have.
 
     The fused kernel wants values as wide as queries, and computes with the zeros that pad them; and
@@ -39,48 +43,62 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = Non
     v : Tensor of shape (..., n_keys, e)
         With the leading shape of q and k.
     mask : Tensor broadcastable to (..., n_queries, n_keys), optional
-        Boolean or additive, a constant; each query sees a key.
+        Boolean or additive, a constant; a row without visible keys gives zeros.
+    is_causal : bool, default=False
+        Query i sees the keys 0 to ``n_keys - n_queries + i``; with a mask, both apply.
 
     Returns
     -------
     Tensor of shape (..., n_queries, e)
     """
-    out, _ = _BlockedAttention.apply(q, k, v, mask)
-    return out
+    out, _, *empty = _BlockedAttention.apply(q, k, v, mask, is_causal)
+    return out.masked_fill(empty[0], 0) if empty else out
 
 
 class _BlockedAttention(torch.autograd.Function):
-    """Output and ``log sum_j exp(q_i . k_j)``; one block and head at a time."""
+    """Output, ``log sum_j exp(q_i . k_j)`` and rows without keys; one block and head at a time."""
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> tuple[Tensor, ...]:
         out, log_sum = v.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
-        for rows, bias in _row_blocks(q, k, mask):
+        none: list[Tensor] = []
+        for rows in _blocks(q.shape[-2], _ROWS):
+            seen, bias, empty = _hidden(q, k, mask, is_causal, rows)
+            none += [] if empty is None else [empty]
             for head in _heads(q):
-                S = q[*head, rows] @ k[head].mT
+                own: Any = (*head, rows)
+                others: Any = (*head, slice(0, seen))
+                S = q[own] @ k[others].mT
                 if bias is not None:
                     S += bias[head]
                 largest = S.amax(-1, keepdim=True)
                 P = S.sub_(largest).mul_(_LOG2_E).to(v.dtype).exp2_()
                 total = P.sum(-1, keepdim=True)
-                out[*head, rows] = (P @ v[head]).div_(total)
-                log_sum[*head, rows] = largest + total.log_()
-        return out, log_sum
+                out[own] = (P @ v[others]).div_(total)
+                log_sum[own] = largest + total.log_()
+        return (out, log_sum, torch.cat(none, dim=-2)) if none else (out, log_sum)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs, *output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.is_causal = inputs
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.save_for_backward(*tensors, *output[:2])
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, d_log_sum: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, d_out: Tensor, d_log_sum: Tensor, *none: Tensor
+    ) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, log_sum = ctx.saved_tensors
         if is_one_of_many(d_out):
-            gradients = vjp(lambda *x: _explicit(*x, mask), (q, k, v), (d_out, d_log_sum))
-            return *gradients, None
+            explicit = partial(_explicit, mask=mask, is_causal=ctx.is_causal)
+            return *vjp(explicit, (q, k, v), (d_out, d_log_sum)), None, None
         shift = d_log_sum.to(v.dtype) - (d_out * out).sum(-1, keepdim=True)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for rows, bias in _row_blocks(q, k, mask):
-            for head, keys in product(_heads(q), _blocks(k, _KEYS)):
+        for rows in _blocks(q.shape[-2], _ROWS):
+            seen, bias, _ = _hidden(q, k, mask, ctx.is_causal, rows)
+            for head, keys in product(_heads(q), _blocks(seen, _KEYS)):
                 Q, K, V, dO = q[*head, rows], k[*head, keys], v[*head, keys], d_out[*head, rows]
                 S = Q @ K.mT
                 if bias is not None:
@@ -90,37 +108,49 @@ class _BlockedAttention(torch.autograd.Function):
                 dq[*head, rows].addmm_(dS, K)
                 dk[*head, keys].addmm_(dS.mT, Q)
                 dv[*head, keys].addmm_(P.mT, dO)
-        return dq, dk, dv, None
+        return dq, dk, dv, None, None
 
 
-def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _explicit(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+) -> tuple[Tensor, Tensor]:
     S = q @ k.mT
-    if mask is not None:
-        S = S + _additive(mask, S)
+    _, bias, _ = _hidden(q, k, mask, is_causal, slice(0, q.shape[-2]))
+    S = S if bias is None else S + bias
     return S.softmax(-1).to(v.dtype) @ v, S.logsumexp(-1, keepdim=True)
 
 
-def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    added = mask.to(like.dtype)
-    if mask.dtype != torch.bool:
-        return added
-    return added.sub_(1).mul_(torch.finfo(like.dtype).max)  # faster than to fill
+def _hidden(
+    q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, rows: slice
+) -> tuple[int, Tensor | None, Tensor | None]:
+    """Of some rows: up to which key they see any, what is added to logits, and which see none.
 
-
-def _row_blocks(q: Tensor, k: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, Tensor | None]]:
-    """Blocks of queries, each with what is added to its logits, as if of every head."""
-    for rows in _blocks(q, _ROWS):
-        if mask is None:
-            yield rows, None
-        else:
-            part = _additive(mask if mask.shape[-2] == 1 else mask[..., rows, :], q)
-            yield rows, part.expand(*q.shape[:-2], rows.stop - rows.start, k.shape[-2])
+    These are as if they saw all, so that nothing in them is infinite.
+    """
+    seen, part = k.shape[-2], mask
+    if is_causal:
+        seen = rows.stop + query_offset(q, k)
+    if part is not None:
+        part = part if part.shape[-2] == 1 else part[..., rows, :]
+        part = part if part.shape[-1] == 1 else part[..., :seen]
+    if is_causal:
+        keys = torch.arange(seen, device=q.device)
+        part = combine_masks(part, keys <= keys[rows.start - rows.stop :, None])
+    if part is None:
+        return seen, None, None
+    empty = (~hidden_by(part)).sum(dim=-1, keepdim=True) == 0
+    if part.dtype == torch.bool:  # faster so than to fill
+        part = (part | empty).to(q.dtype).sub_(1).mul_(torch.finfo(q.dtype).max)
+    else:
+        part = part.to(q.dtype).masked_fill(empty, 0)
+    n = rows.stop - rows.start
+    empty = empty.expand(*empty.shape[:-2], n, 1)
+    return seen, part.expand(*q.shape[:-2], n, seen), empty
 
 
 def _heads(x: Tensor) -> Iterator[tuple[int, ...]]:
     return product(*map(range, x.shape[:-2]))
 
 
-def _blocks(x: Tensor, size: int) -> list[slice]:
-    n = x.shape[-2]
+def _blocks(n: int, size: int) -> list[slice]:
     return [slice(at, min(at + size, n)) for at in range(0, n, size)]
