@@ -44,7 +44,8 @@ class Solved(Correction):
     Raises
     ------
     ValueError
-        If `base` has no iteration or parameters for each, or a number is out of range.
+        If `base` has no iteration or parameters for each, or is Neutreno of a smoother that is not
+        linear in its values, such as Neutreno; or if a number is out of range.
     RuntimeError
         Under ``torch.export``.
 
@@ -91,6 +92,12 @@ class Solved(Correction):
         self.data_dependent = True
         if isinstance(base, Neutreno):
             smoother = base.base
+            if not smoother.linear_in_values:
+                raise ValueError(
+                    "base: Neutreno(...) must hold a smoother that is linear in its values, as "
+                    f"`matrix` is of that one, got {smoother!r}"
+                )
+            self.of_first_values = True
             self.row_stochastic = smoother.row_stochastic
             self.nonnegative = smoother.row_stochastic and smoother.nonnegative
 

@@ -40,6 +40,9 @@ class Operator(nn.Module):
         Entries of the matrix are nonnegative.
     linear_in_values : bool
         The output is ``matrix(q, k) @ v``.
+    of_first_values : bool
+        The output is ``matrix(q, k) @ context.first_values`` instead, whatever v is; no correction
+        wraps it.
     square_only : bool
         Needs as many queries as keys.
     causal : bool
@@ -67,6 +70,7 @@ class Operator(nn.Module):
     row_stochastic: bool = False
     nonnegative: bool = False
     linear_in_values: bool = True
+    of_first_values: bool = False
     square_only: bool = False
     causal: bool = True
     positional: Literal["relative", "absolute"] | None = None
@@ -266,13 +270,18 @@ class Correction(Operator):
     Raises
     ------
     ValueError
-        If `base` is no `Operator`.
+        If `base` is no `Operator`, or acts on the first values alone.
     """
 
     def __init__(self, base: Operator) -> None:
         super().__init__()
         if not isinstance(base, Operator):
             raise ValueError(f"base: must be an Operator, such as Gaussian(), got {base!r}")
+        if base.of_first_values:
+            raise ValueError(
+                "base: must act on the values that a correction hands it, not on the first ones "
+                f"alone as {base!r}"
+            )
         self.base = base
         self.row_stochastic = base.row_stochastic
         self.nonnegative = base.nonnegative

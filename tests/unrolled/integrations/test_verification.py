@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
 from twinsolve.unrolled import Attention, Softmax, replace_attention
@@ -232,3 +233,20 @@ def test_multihead_attention_that_differs_is_refused_by_name_without_a_trace(mak
 def test_multihead_attention_of_lower_precision_is_served(dtype):
     model = nn.Sequential(nn.MultiheadAttention(12, 3, kdim=5, vdim=9, dtype=dtype))
     assert isinstance(replace_attention(model, "softmax")[0].operator, Softmax)
+
+
+@pytest.mark.parametrize("part", ["qkv", "proj"])
+def test_what_changes_with_each_pass_is_said_to(part):
+    """Spectral normalisation iterates in training; weight normalisation does not."""
+    for wrap, refused in (
+        (parametrizations.spectral_norm, True),
+        (parametrizations.weight_norm, False),
+    ):
+        attention = Plain()
+        setattr(attention, part, wrap(getattr(attention, part)))
+        model = model_with(attention, torch.float32)
+        if not refused:
+            replace_attention(model, Softmax())
+            continue
+        with pytest.raises(ValueError, match="changes its output with each forward pass in train"):
+            replace_attention(model, Softmax())
