@@ -1,12 +1,13 @@
 """`twinsolve check`: every twin on clustering and on vision data, and under its laws."""
 
+import copy
 import difflib
 import multiprocessing
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import joblib
@@ -14,9 +15,9 @@ import numpy as np
 import pandas as pd
 import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
 
-from ..unrolled.twins import Twin, catalogue
-from ..unrolled.twins.cases import cases_of
+from ..unrolled.twins import Case, Measurement, Twin, cases_of, catalogue
 from .samples import Sample, check_samples
 
 DRAWN = "drawn"  # the data of the second pass
@@ -48,9 +49,9 @@ class _Job:
 
     def _of_sample(self, sample: Sample) -> Iterator[dict[str, Any]]:
         """Both dtypes get what float32 holds, so that one solution serves both."""
-        twin = _remembering(self.twin)
+        run = _Run(_remembering(self.twin), sample)
         for dtype in self.dtypes:
-            measure = partial(_measure, twin, sample, dtype)
+            measure = partial(run.measure, dtype)
             yield self._row(measure, task=sample.task, case="as built", dtype=dtype)
 
     def _of_laws(self) -> Iterator[dict[str, Any]]:
@@ -211,40 +212,52 @@ def _single_thread() -> Iterator[None]:
         torch.set_num_threads(n_threads)
 
 
-def _judge(case: Any) -> dict[str, Any]:
-    measured = case.measure()
+def _numbers(measured: Measurement) -> dict[str, Any]:
     return {
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
+        "tightness": measured.tightness,
         "passed": bool(measured.passed),
     }
 
 
-def _measure(twin: Twin, sample: Sample, dtype: str) -> dict[str, Any]:
-    given = sample.inputs(twin)
-    assert given is not None
-    exact = tuple(x.float().double() for x in given)
-    layer = twin.build(*(x.numpy() for x in exact)).to(_DTYPES[dtype]).eval()
-    inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
-    measured = twin.relation.measure(twin, layer, inputs)
-    row = {
-        "deviation": measured.deviation,
-        "tolerance": measured.tolerance,
-        "tightness": measured.tightness,
-    }
-    if dtype != "float64":
-        return row | {"passed": bool(measured.passed)}
-    outputs = twin.relation.task_outputs(twin, layer, inputs)
-    solver, learned = (
-        sample.task_number(twin, output, outputs.tokens)
-        for output in (outputs.solver, outputs.layer)
-    )
-    agree = abs(solver - learned) <= _TASK_TOLERANCE
-    return row | {
-        "task_number_solver": solver,
-        "task_number_layer": learned,
-        "passed": bool(measured.passed and agree),
-    }
+def _judge(case: Case) -> dict[str, Any]:
+    return _numbers(case.measure())
+
+
+class _Run:
+    """A twin on a data set: one layer and one solution, whatever the dtype."""
+
+    def __init__(self, twin: Twin, sample: Sample) -> None:
+        self.twin, self.sample = twin, sample
+
+    @cached_property
+    def built(self) -> tuple[tuple[Tensor, ...], nn.Module]:
+        """Inputs that float32 holds, in float64, and the layer for them."""
+        given = self.sample.inputs(self.twin)
+        assert given is not None
+        inputs = tuple(x.float().double() for x in given)
+        return inputs, self.twin.build(*(x.numpy() for x in inputs)).eval()
+
+    def measure(self, dtype: str) -> dict[str, Any]:
+        twin, (exact, built) = self.twin, self.built
+        layer = copy.deepcopy(built).to(_DTYPES[dtype])
+        inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
+        measured = twin.relation.measure(twin, layer, inputs)
+        row = _numbers(measured)
+        if dtype != "float64":
+            return row
+        outputs = twin.relation.task_outputs(twin, layer, inputs)
+        solver, learned = (
+            self.sample.task_number(twin, output, outputs.tokens)
+            for output in (outputs.solver, outputs.layer)
+        )
+        agree = abs(solver - learned) <= _TASK_TOLERANCE
+        return row | {
+            "task_number_solver": solver,
+            "task_number_layer": learned,
+            "passed": bool(measured.passed and agree),
+        }
 
 
 def _remembering(twin: Twin) -> Twin:

@@ -156,7 +156,7 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(few, tmp_path, m
 
 
 def test_nothing_but_broken_layers_still_makes_a_table(few, monkeypatch):
-    monkeypatch.setattr("twinsolve.bench.checks._measure", lambda *a: 1 / 0)
+    monkeypatch.setattr("twinsolve.bench.checks._Run.measure", lambda *a: 1 / 0)
     monkeypatch.setattr("twinsolve.bench.checks._judge", lambda *a: 1 / 0)
     table = check_twins()
     assert set(table) >= KEYS

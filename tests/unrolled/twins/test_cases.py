@@ -262,7 +262,12 @@ FAULTS = {
         matrix_of(
             Gaussian,
             lambda method, self, q, k, mask, causal, context: method(
-                self, q, k, torch.ones(q.shape[-2], k.shape[-2], dtype=bool).tril(), False, None
+                self,
+                q,
+                k,
+                torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(),
+                False,
+                None,
             ),
         ),
     ),

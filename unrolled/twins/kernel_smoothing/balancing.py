@@ -78,7 +78,9 @@ def _visible_tokens(n: int, context: Any) -> Array:
 
 
 def _logits(layer: Sinkhorn, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
-    return gaussian_logits(layer.base, q, k, head)
+    if isinstance(layer.base, Gaussian):
+        return gaussian_logits(layer.base, q, k, head)
+    return np.asarray(np.log(_base_matrix(layer, q, k, head, context)))
 
 
 def _rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:

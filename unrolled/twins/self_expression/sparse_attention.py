@@ -23,7 +23,7 @@ for name, relation, equation, settings in (
     ),
     (
         "support-adaptive-self-expression-rate",
-        Rate(),
+        Rate(n_iter=(1, 4)),
         "LS-1",
         {"step": "support", "share": 0.1},
     ),
