@@ -15,7 +15,12 @@ from twinsolve.unrolled.twins.given import ConstructorError, build_as_given, con
 
 from .conftest import TWINS, headed_inputs
 
-BUILDS = [(name, option) for name in TWINS for option in ("", *TWINS[name].options)]
+BUILDS = [
+    (name, option)
+    for name, twin in TWINS.items()
+    if twin.inputs != "model"  # drawn as a whole
+    for option in ("", *twin.options)
+]
 WHERE = {"device", "dtype"}
 
 
@@ -110,12 +115,12 @@ DRAWN = {
 def first_parameters():
     """A build for every parameter of every class of layer."""
     found = {}
-    for name, twin in TWINS.items():
-        for option in ("", *twin.options):
-            layer = (twin.options[option] if option else twin.build)(*arrays(twin))
-            own = [key for key, _ in layer.named_parameters() if not key.startswith("base.")]
-            for key in set(own) - DRAWN.get(type(layer).__name__, set()):
-                found[type(layer), key] = name, option
+    for name, option in BUILDS:
+        twin = TWINS[name]
+        layer = (twin.options[option] if option else twin.build)(*arrays(twin))
+        own = [key for key, _ in layer.named_parameters() if not key.startswith("base.")]
+        for key in set(own) - DRAWN.get(type(layer).__name__, set()):
+            found[type(layer), key] = name, option
     return found
 
 
