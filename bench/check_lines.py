@@ -7,8 +7,10 @@ import pandas as pd
 
 from .checks import DRAWN
 from .terminal import markdown
+from .without_task import WITHOUT_TASK
 
 _DIGITS = {"clustering": 3, "vision": 2}
+_MARGINS = {"clustering": 0.05, "vision": 0.2}  # of ARI and dB
 _COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8} {:<18} {:>9}"
 
 
@@ -69,10 +71,29 @@ def coverage(table: pd.DataFrame) -> list[str]:
     lines = [f"Evidence: {_counts(kinds)} (twins)."]
     if not drawn.all():
         lines.append(f"Data: {_counts(table[~drawn].data.value_counts(sort=False))} (rows).")
+        lines += _usefulness(table[~drawn])
     if drawn.any():
         lines.append(f"Laws: {_counts(cases)} (rows).")
     passed = int(table.passed.astype(bool).sum())
     return [*lines, f"{passed} of {len(table)} rows passed; {table.twin.nunique()} twins."]
+
+
+def better_than_nothing(table: pd.DataFrame) -> pd.Series:
+    """For each row whether its solver does better than nothing, by 0.05 of ARI or 0.2 dB."""
+    margins = table.task.map(_MARGINS).astype(float)
+    gain = table.task_number_solver.astype(float) - table.task_number_nothing.astype(float)
+    return gain > margins
+
+
+def _usefulness(table: pd.DataFrame) -> Iterator[str]:
+    judged = table[table.task_number_nothing.notna()]
+    if len(judged) > 0:
+        better = better_than_nothing(judged).groupby(judged.twin).any()
+        yield f"{better.sum()} of {len(better)} twins beat doing nothing on at least one data set."
+    for reason in dict.fromkeys(WITHOUT_TASK.values()):
+        names = [name for name in table.twin.unique() if WITHOUT_TASK.get(name) == reason]
+        if names:
+            yield f"No task number, as it {reason}: {', '.join(names)}."
 
 
 def _counts(counts: pd.Series) -> str:
@@ -80,7 +101,7 @@ def _counts(counts: pd.Series) -> str:
 
 
 _ON_DATA = (
-    "twin", "relation", "evidence", "equation", "data", "solver", "layer",
+    "twin", "relation", "evidence", "equation", "data", "nothing", "solver", "layer",
     "float64", "tol.", "float32", "tol.", "passed",
 )  # fmt: skip
 _UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "passed")
@@ -109,8 +130,8 @@ def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
         ]
         exact = dtypes.iloc[0]
         numbers = [
-            f"{number:.{_DIGITS[task]}f}"
-            for number in (exact.task_number_solver, exact.task_number_layer)
+            "-" if pd.isna(number) else f"{number:.{_DIGITS[task]}f}"
+            for number in exact[["task_number_nothing", "task_number_solver", "task_number_layer"]]
         ]
         yield (*key, *numbers, *cells, "yes" if rows.passed.all() else "NO")
 

@@ -19,13 +19,15 @@ from torch import Tensor, nn
 
 from ..unrolled.twins import Case, Measurement, Twin, cases_of, catalogue
 from .samples import Sample, check_samples
+from .without_task import WITHOUT_TASK
 
 DRAWN = "drawn"  # the data of the second pass
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _TASK_TOLERANCE = 0.01
 _COLUMNS = [
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
-    "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer", "passed",
+    "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
+    "task_number_nothing", "passed",
 ]  # fmt: skip
 
 
@@ -107,12 +109,13 @@ def check_twins(
     DataFrame
         A row for each twin, data set, case and dtype: ``twin, family, relation, evidence, equation,
         data, task, case, dtype, deviation, tolerance, tightness, task_number_solver,
-        task_number_layer, passed``. The tightness is the largest ``lhs / rhs`` of a `Bound`. On
-        data the case is "as built", and the task number the adjusted Rand index for clustering and
-        the PSNR in dB for vision; others are the cases of `twinsolve.unrolled.twins.cases`. A row
-        passes if the deviation is within the tolerance and, in float64, the task numbers agree to
-        0.01. A layer or solver that raises fails its row, and the exception stands in a further
-        column ``error``.
+        task_number_layer, task_number_nothing, passed``. The tightness is the largest ``lhs / rhs``
+        of a `Bound`. On data the case is "as built", and the task number the adjusted Rand index
+        for clustering and the PSNR in dB for vision, to be read against those of k-means and of the
+        noisy image; twins that serve no task have none. Other cases are those of
+        `twinsolve.unrolled.twins.cases`. A row passes if the deviation is within the tolerance and,
+        in float64, the task numbers agree to 0.01. A layer or solver that raises fails its row, and
+        the exception stands in a further column ``error``.
 
     Raises
     ------
@@ -245,7 +248,7 @@ class _Run:
         inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
         measured = twin.relation.measure(twin, layer, inputs)
         row = _numbers(measured)
-        if dtype != "float64":
+        if dtype != "float64" or twin.name in WITHOUT_TASK:
             return row
         outputs = twin.relation.task_outputs(twin, layer, inputs)
         solver, learned = (
@@ -256,6 +259,7 @@ class _Run:
         return row | {
             "task_number_solver": solver,
             "task_number_layer": learned,
+            "task_number_nothing": self.sample.number_of_nothing(twin, outputs.tokens),
             "passed": bool(measured.passed and agree),
         }
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,17 +28,18 @@ from ..unrolled.twins import Twin
 
 Array = np.ndarray
 
-_N_TOKENS = 256
-_N_HEADS = 2
-_CROP, _PATCH, _SIGMA = 24, 5, 0.1
+_N_TOKENS, _N_IMAGES = 256, 100
+_OTHER_KEYS = 0.5  # size of the noise in keys that are other points
+_CROP, _PATCH, _SIGMA = 20, 5, 0.1
 _N_SMALL = 3  # images for whole models
 
 
 @dataclass(frozen=True)
 class ClusteringSample:
-    """Unit-norm tokens with labels; images of them too, where they are images.
+    """Tokens with labels, of mean square 1 as LayerNorm leaves them; images, where they are some.
 
-    The task number is the adjusted Rand index of the clusters found from the output.
+    The task number is the adjusted Rand index of the clusters found from the output. Doing nothing
+    is k-means on the tokens, or images, themselves.
     """
 
     name: str
@@ -50,9 +52,9 @@ class ClusteringSample:
     def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
         """Inputs of the twin in float64, or None if it cannot take this data.
 
-        Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. Head 0
-        has identity projections where queries and keys may be equal; two heads with random
-        projections follow where they may differ.
+        Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. Queries
+        of head 0 are the tokens, and keys too unless they must be other points: then these have
+        noise of their own. A head with random projections follows where the two may differ.
         """
         if twin.inputs == "image":
             return None if self.images is None else (torch.from_numpy(self.images),)
@@ -62,38 +64,62 @@ class ClusteringSample:
             return (torch.from_numpy(self.images[:_N_SMALL]),)
         if twin.inputs == "features":
             return (torch.from_numpy(self.X),)
-        n, dim = self.X.shape
-        projections = [(np.eye(dim), np.eye(dim))] if twin.pairing != "cross" else []
+        (n, dim), rng = self.X.shape, np.random.default_rng(self.seed)
+        noise = _OTHER_KEYS * rng.standard_normal(self.X.shape)
+        pairs = [(self.X, self.X + noise if twin.pairing == "cross" else self.X)]
         if twin.pairing != "self":
-            rng = np.random.default_rng(self.seed)
-            projections += [*rng.standard_normal((_N_HEADS, 2, dim, dim)) / np.sqrt(dim)]
-        values = np.repeat(np.hstack([self.X, np.eye(n)])[None], len(projections), axis=0)
-        q, k = (np.stack([self.X @ pair[side] for pair in projections]) for side in (0, 1))
+            query_weights, key_weights = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
+            pairs.append((self.X @ query_weights, self.X @ key_weights))
+        values = np.repeat(np.hstack([self.X, np.eye(n)])[None], len(pairs), axis=0)
+        q, k = (np.stack([pair[side] for pair in pairs]) for side in (0, 1))
         return torch.from_numpy(q), torch.from_numpy(k), torch.from_numpy(values)
 
     def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
         """Adjusted Rand index of all tokens, or of some, of which alone the output then is."""
-        if twin.inputs == "tokens":
-            kept = np.arange(len(self.X)) if tokens is None else tokens
-            labels = self.labels[kept]
-            affinity = symmetric_affinity(output[0][:, self.X.shape[1] + kept])
-            clusterer = SpectralClustering(
-                len(np.unique(labels)), affinity="precomputed", random_state=self.seed, n_init=20
-            )
-            with warnings.catch_warnings():  # parts without an edge between them are clusters too
-                warnings.filterwarnings("ignore", message="Graph is not fully connected")
-                return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
-        features, labels = output.reshape(len(output), -1), self.labels[: len(output)]
-        clusterer = KMeans(len(np.unique(labels)), n_init=20, random_state=self.seed)
-        return float(adjusted_rand_score(labels, clusterer.fit_predict(features)))
+        if twin.inputs != "tokens":
+            return self._of_features(output)
+        kept = np.arange(len(self.X)) if tokens is None else tokens
+        labels = self.labels[kept]
+        affinity = symmetric_affinity(output[0][:, self.X.shape[1] + kept])
+        clusterer = SpectralClustering(
+            len(np.unique(labels)),
+            affinity="precomputed",
+            assign_labels="cluster_qr",
+            random_state=self.seed,
+        )
+        with warnings.catch_warnings():  # parts without an edge between them are clusters too
+            warnings.filterwarnings("ignore", message="Graph is not fully connected")
+            return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
+
+    def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
+        """The task number of the data as they are."""
+        if twin.inputs == "image":
+            return self._of_images
+        return self._of_tokens if tokens is None else self._of_features(self.X[tokens], tokens)
+
+    @cached_property
+    def _of_tokens(self) -> float:
+        return self._of_features(self.X)
+
+    @cached_property
+    def _of_images(self) -> float:
+        assert self.images is not None
+        return self._of_features(self.images)
+
+    def _of_features(self, features: Array, tokens: Array | slice | None = None) -> float:
+        labels = self.labels[slice(len(features)) if tokens is None else tokens]
+        clusterer = KMeans(len(np.unique(labels)), n_init=5, random_state=self.seed)
+        found = clusterer.fit_predict(features.reshape(len(features), -1))
+        return float(adjusted_rand_score(labels, found))
 
 
 @dataclass(frozen=True)
 class VisionSample:
     """Overlapping patches of a noisy image crop, with the centre pixels as values.
 
-    Where keys must be other points than queries, they come from a second crop. The task number is
-    the PSNR of the image that the output gives.
+    For tokens, grey levels are those of the crop at mean 0 and mean square 1. Where keys must be
+    other points than queries, they come from a second crop. The task number is the PSNR of the
+    image that the output gives; doing nothing leaves the noisy one.
     """
 
     name: str
@@ -107,19 +133,33 @@ class VisionSample:
             return None
         if twin.inputs == "image":
             return (torch.from_numpy(self.noisy[None, None]),)
-        patches = _patches(self.noisy)
+        patches = _patches(self._standardised(self.noisy))
         if twin.inputs == "features":
             return (torch.from_numpy(patches),)
-        keys = patches if twin.pairing != "cross" else _patches(self.other)
+        other = self._standardised(self.other)
+        keys = _patches(other) if twin.pairing == "cross" else patches
         values = keys[:, _PATCH**2 // 2, None]
         q, k, v = (torch.from_numpy(x[None].copy()) for x in (patches, keys, values))
         return q, k, v
 
     def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
         """PSNR of all pixels, or of some, of which alone the output then is."""
+        if twin.inputs == "image":
+            return self._psnr(output.ravel(), tokens)
         pixels = output[:, _PATCH**2 // 2] if twin.inputs == "features" else output.ravel()
+        return self._psnr(pixels * self.noisy.std() + self.noisy.mean(), tokens)
+
+    def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
+        """The task number of the data as they are."""
+        pixels = self.noisy.ravel()
+        return self._psnr(pixels if tokens is None else pixels[tokens], tokens)
+
+    def _psnr(self, pixels: Array, tokens: Array | None) -> float:
         clean = self.clean.ravel() if tokens is None else self.clean.ravel()[tokens]
         return float(peak_signal_noise_ratio(clean, pixels, data_range=1.0))
+
+    def _standardised(self, image: Array) -> Array:
+        return (image - self.noisy.mean()) / self.noisy.std()
 
 
 Sample = ClusteringSample | VisionSample
@@ -141,22 +181,25 @@ def _patches(image: Array) -> Array:
     return windows.reshape(image.size, -1).copy()
 
 
+def _unit_rms(X: Array) -> Array:
+    return np.sqrt(X.shape[1]) * normalize(X)
+
+
 def _digits(seed: int) -> list[Sample]:
     digits = load_digits()
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(digits.data), _N_TOKENS, replace=False)
     images = digits.images[rows][:, None] / 16
     noisy = images + _SIGMA * rng.standard_normal(images.shape)
-    return [
-        ClusteringSample("digits", normalize(digits.data[rows]), digits.target[rows], noisy, seed)
-    ]
+    X, y = digits.data[rows], digits.target[rows]
+    return [ClusteringSample("digits", _unit_rms(X), y, noisy[:_N_IMAGES], seed)]
 
 
 def _subspaces(seed: int) -> list[Sample]:
     X, y = make_union_of_subspaces(
         _N_TOKENS // 4, n_subspaces=4, n_features=30, dimension=5, noise=0.1, random_state=seed
     )
-    return [ClusteringSample("subspaces", normalize(X), y, None, seed)]
+    return [ClusteringSample("subspaces", _unit_rms(X), y, None, seed)]
 
 
 def _faces(seed: int) -> list[Sample]:
@@ -164,8 +207,8 @@ def _faces(seed: int) -> list[Sample]:
     rows = np.flatnonzero(faces.target < 4)[:_N_TOKENS]
     # Not centred: the faces of a person lie near a subspace through the origin.
     features = TruncatedSVD(64, random_state=seed).fit_transform(faces.data[rows])
-    images = faces.images[rows][:, None, ::3, ::3] / 255
-    return [ClusteringSample("yale-b", normalize(features), faces.target[rows], images, seed)]
+    images, y = faces.images[rows[:_N_IMAGES], None, ::3, ::3] / 255, faces.target[rows]
+    return [ClusteringSample("yale-b", _unit_rms(features), y, images, seed)]
 
 
 def _photographs(seed: int) -> list[Sample]:
@@ -180,6 +223,13 @@ def _set12(seed: int) -> list[Sample]:
 
 def _crops(name: str, image: Array, seed: int) -> Sample:
     rng = np.random.RandomState(seed)
-    noisy, clean = make_noisy_crop(image, size=_CROP, sigma=_SIGMA, random_state=rng)
-    other, _ = make_noisy_crop(image, size=_CROP, sigma=_SIGMA, random_state=rng)
+    (noisy, clean), (other, _) = _crop(image, rng), _crop(image, rng)
     return VisionSample(name, noisy, clean, other)
+
+
+def _crop(image: Array, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """With more contrast than noise: on a flat one the mean is better than any filter."""
+    while True:
+        noisy, clean = make_noisy_crop(image, size=_CROP, sigma=_SIGMA, random_state=rng)
+        if noisy.std() > 2 * _SIGMA:
+            return noisy, clean

@@ -17,7 +17,6 @@ from twinsolve.unrolled.kernel_smoothing import (
     spatial_gaussian,
 )
 from twinsolve.unrolled.kernel_smoothing.query_blocks import block_softmax
-from twinsolve.unrolled.twins.kernel_smoothing.walks import WalkLimit
 
 from .conftest import TWINS, built, small_inputs
 
@@ -143,12 +142,3 @@ def test_finds_another_walk(patch, name):
         lambda self, q, k, v, *x: right(Softmax(1.001 * self.scale), q, k, v, *x),
     )
     assert not passes(name)
-
-
-def test_task_numbers_of_a_walk_are_not_of_its_limit():
-    twin = TWINS["random-walk-limit"]
-    assert isinstance(twin.relation, WalkLimit)
-    inputs = small_inputs(twin, torch.float64)
-    outputs = twin.relation.task_outputs(twin, built(twin, inputs), inputs)
-    assert abs(outputs.layer - outputs.solver).max() < 1e-12
-    assert outputs.layer.std(axis=1).max() > 1e-3

@@ -21,7 +21,7 @@ from ..inequalities import Inequalities
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Bound, FixedPointLimit, Iterate, Relation, identity_values
 from .lifted_points import dot_product_range
-from .regression import gaussian_logits
+from .regression import build_gaussian, gaussian_logits
 
 _TOL = 1e-12
 _SHIFT = 0.01  # of two keys, by which two tokens are out of balance
@@ -31,6 +31,10 @@ def _build(q: Array, k: Array, v: Array) -> Sinkhorn:
     """On logits that differ by 2 at most: balancing takes a few iterations, but more than one."""
     spread = max(float(cdist(a, b).max()) for a, b in zip(q, k, strict=True))
     return Sinkhorn(Gaussian(spread / 2, dtype=torch.float64))
+
+
+def _build_local(q: Array, k: Array, v: Array) -> Sinkhorn:
+    return Sinkhorn(build_gaussian(q, k, v))
 
 
 def _base_matrix(layer: Sinkhorn, q: Array, k: Array, head: int, context: Any = None) -> Array:
@@ -129,13 +133,13 @@ _OPTIONS: dict[str, Callable[..., Sinkhorn]] = {
     "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),
     "features": lambda q, k, v: Sinkhorn(FeatureKernel(), n_iter=3),
 }
-relations: tuple[tuple[str, Relation, Any], ...] = (
-    ("sinkhorn-iterates", Iterate(), _solve_iterates),
+relations: tuple[tuple[str, Relation, Any, Any], ...] = (
+    ("sinkhorn-iterates", Iterate(), _build_local, _solve_iterates),
     # Rows of logarithms differ by 4 at most: tanh(1)^80 < 1e-9.
-    ("sinkhorn-limit", FixedPointLimit(n_iter=40), _solve_limit),
-    ("sinkhorn-rate", Bound(), _solve_iterates),
+    ("sinkhorn-limit", FixedPointLimit(n_iter=40), _build, _solve_limit),
+    ("sinkhorn-rate", Bound(), _build, _solve_iterates),
 )
-for name, relation, solve in relations:
+for name, relation, build, solve in relations:
     register(
         Twin(
             name=name,
@@ -144,7 +148,7 @@ for name, relation, solve in relations:
             equation="9.5",
             source="Sinkhorn and Knopp (1967); Franklin and Lorenz (1989)",
             layer=Sinkhorn,
-            build=_build,
+            build=build,
             options={} if isinstance(relation, Bound) else _OPTIONS,
             solve=solve,
             by_rows=False,

@@ -16,11 +16,29 @@ from ..registry import Array, Twin, register
 from ..relations import Identity, layer_output
 from .lifted_points import dot_product_logits, dot_product_range, lift, scale_of
 
+_PERPLEXITY = 5.0
+_N_QUERIES = 64
+
 
 def local_bandwidth(q: Array, k: Array) -> float:
-    """A bandwidth for data at hand: the lower 5 % quantile of distances between the points."""
-    distances = cdist(q.reshape(-1, q.shape[-1])[:256], k.reshape(-1, k.shape[-1])[-256:])
-    return max(float(np.quantile(distances[distances > 0], 0.05)), 1e-3)
+    """A bandwidth for data at hand, by that of a few queries of the first head.
+
+    The median of their rows' perplexities is 5, the smallest that is usual with t-SNE, or half of
+    the keys if they are fewer than ten. This is found by bisection, to a percent.
+    """
+    queries, keys = q.reshape(-1, *q.shape[-2:])[0], k.reshape(-1, *k.shape[-2:])[0]
+    squares = cdist(queries[:: 1 + len(queries) // _N_QUERIES], keys, "sqeuclidean")
+    squares -= squares.min(axis=1, keepdims=True)
+    high = float(np.sqrt(squares.max())) or 1.0
+    low, wanted = 1e-3 * high, np.log(min(_PERPLEXITY, max(len(keys) / 2, 1.0)))
+    while high > 1.01 * low:
+        middle = float(np.sqrt(low * high))
+        logits = squares / (2 * middle**2)
+        weights = np.exp(-logits)
+        mass = weights.sum(axis=1)
+        entropies = np.log(mass) + (weights * logits).sum(axis=1) / mass
+        low, high = (middle, high) if np.median(entropies) < wanted else (low, middle)
+    return high
 
 
 def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:

@@ -11,6 +11,11 @@ from .lifted_points import dot_product_logits, dot_product_range, scale_of
 from .regression import local_bandwidth
 
 
+def build_sparsemax(q: Array, k: Array, v: Array) -> Sparsemax:
+    """At three bandwidths, as the weights end where those of a Gaussian fall to a third or so."""
+    return Sparsemax(scale=(3 * local_bandwidth(q, k)) ** -2)
+
+
 def _solve(
     layer: Sparsemax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:
@@ -32,7 +37,7 @@ register(
         equation="SE-SPM",
         source="Martins and Astudillo (2016)",
         layer=Sparsemax,
-        build=lambda q, k, v: Sparsemax(scale=local_bandwidth(q, k) ** -2),
+        build=build_sparsemax,
         options={"default-scale": lambda q, k, v: Sparsemax()},
         solve=_solve,
         reads_bias=True,

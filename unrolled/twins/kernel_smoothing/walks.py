@@ -3,21 +3,21 @@
 The walk is a formula, a product of matrices; its limit is solved for.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from ....solvers import random_walk_limit, random_walk_values
 from ...kernel_smoothing import Softmax
-from ..heads import Tensors
 from ..registry import Array, Twin, register
-from ..relations import FixedPointLimit, Iterate, TaskOutputs
-from .regression import softmax_logit_range
+from ..relations import FixedPointLimit, Iterate
+from .regression import local_bandwidth, softmax_logit_range
 from .smoothing_bounds import attention_matrix, build_mixing
 
-_WALK = 2
+
+def _build_local(q: Array, k: Array, v: Array) -> Softmax:
+    return Softmax(scale=local_bandwidth(q, k) ** -2)
 
 
 def _n_iter(layer: Any) -> int:
@@ -45,22 +45,12 @@ def _solve_limit(
     return np.tile(limit, (len(q), 1))
 
 
-@dataclass(frozen=True)
-class WalkLimit(FixedPointLimit):
-    """As `FixedPointLimit`; the task numbers are of short walks, as in the limit rows are alike."""
+# tanh(1)^80 < 1e-9: for logits within a range of 2, see AO-C2.
+_LIMIT = FixedPointLimit(tolerance=1e-8, n_iter=80)
 
-    tolerance: float = 1e-8
-    n_iter: int = 80  # tanh(1)^80 < 1e-9: for logits within a range of 2, see AO-C2
-
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        return Iterate(n_iter=(_WALK,)).task_outputs(
-            replace(twin, solve=_solve_walk), layer, inputs
-        )
-
-
-for name, equation, relation, solve, evidence in (
-    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), _solve_walk, "formula"),
-    ("random-walk-limit", "NT-20", WalkLimit(), _solve_limit, "solver"),
+for name, equation, relation, build, solve, evidence in (
+    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), _build_local, _solve_walk, "formula"),
+    ("random-walk-limit", "NT-20", _LIMIT, build_mixing, _solve_limit, "solver"),
 ):
     register(
         Twin(
@@ -70,7 +60,7 @@ for name, equation, relation, solve, evidence in (
             equation=equation,
             source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
             layer=Softmax,
-            build=build_mixing,
+            build=build,
             solve=solve,
             evidence=evidence,  # type: ignore[arg-type]
             apply=_apply,

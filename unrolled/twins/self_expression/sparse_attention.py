@@ -17,7 +17,7 @@ for name, relation, equation, settings in (
     ("nonnegative-self-expression-limit", Limit(), "SE-15n", {"nonnegative": True}),
     (
         "support-adaptive-self-expression-iterates",
-        Iterate(n_iter=(1, 2, 5, 10)),
+        Iterate(n_iter=(1, 2, 5)),
         "LS-1",
         {"step": "support", "share": 0.1},
     ),

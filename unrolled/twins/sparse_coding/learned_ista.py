@@ -26,9 +26,13 @@ _LIMIT_TOL = 1e-13
 
 
 def _layer(X: Array, parametrization: Parametrization, fraction: float = 0.1) -> LISTA:
-    """At a fraction of the penalty that makes the median code zero, two atoms a feature."""
-    atoms = np.random.default_rng(0).standard_normal((2 * X.shape[1], X.shape[1]))
-    atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
+    """At a fraction of the penalty that makes the median code zero, two atoms a feature.
+
+    Half of the atoms are the principal directions, the others are drawn.
+    """
+    drawn = np.random.default_rng(0).standard_normal((X.shape[1], X.shape[1]))
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    atoms = np.concatenate([np.linalg.svd(X.T)[0].T, drawn])
     lam = fraction * float(np.median(lam_max(X, atoms)))
     return LISTA(atoms, _N_LAYERS, lam, parametrization)
 
@@ -280,7 +284,7 @@ register(
     Twin(
         name="analytic-lista-limit",
         family="sparse_coding",
-        relation=FixedPointLimit(n_iter=3000),
+        relation=FixedPointLimit(n_iter=2000),
         equation="LS-2",
         source="Liu, Chen, Wang and Yin (2019)",
         layer=LISTA,
