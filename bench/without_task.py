@@ -6,8 +6,8 @@ _REASONS = {
         "layer-scale", "feat-scale", "feat-scale-gain",
     ),
     "has weights that are drawn, where training would find them": (
-        "re-attention", "self-expressive-network", "self-expressive-network-bound",
-        "sparse-mixture-of-experts",
+        "learned-ista-other-dictionary", "re-attention", "self-expressive-network",
+        "self-expressive-network-bound", "sparse-mixture-of-experts",
     ),
     "ranks the keys alike for every query": (
         "logistic-attention", "graph-attention", "graph-attention-gain-bound",
@@ -15,6 +15,9 @@ _REASONS = {
     "is about nearly equal weights, where its proof or its convergence bites": (
         "random-walk-limit", "sinkhorn-limit", "sinkhorn-rate", "softmax-gain-bound",
         "softmax-depth-bound",
+    ),
+    "is solved on a dozen points, of which others are no nonnegative mixtures": (
+        "nonnegative-coding-limit",
     ),
     "has nearly equal weights and no bandwidth to change that": ("feature-kernel",),
     "adds a branch to tokens, and leaves them twice as large": ("residual-snr",),
