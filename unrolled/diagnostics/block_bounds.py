@@ -14,7 +14,7 @@ from ..spectral_filtering import LayerScale
 from .tokens import condition_number
 
 # The largest slope of GELU, at sqrt(2).
-_GELU_SLOPE = 1.1290
+GELU_SLOPE = 1.1290
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _branches(seen: _Seen) -> Iterator[tuple[str, Tensor, Tensor, Tensor, tuple[
         )  # fmt: skip
     if type(block.feed_forward) is FeedForward:
         network = block.feed_forward
-        slope = _GELU_SLOPE * _spectral(network.fc1.weight) * _spectral(network.fc2.weight)
+        slope = GELU_SLOPE * _spectral(network.fc1.weight) * _spectral(network.fc2.weight)
         slope = slope * _largest_scale(block.feed_forward_scale)
         yield "feed_forward", *seen.residual_inputs["feed_forward"], seen.fed, (slope, slope)
 

@@ -26,7 +26,7 @@ from .certificates import certified_heads, gradient_residual, pair_energies
 from .heads import Tensors, as_array, heads, solve_head
 from .inequalities import Inequalities
 from .kernel_smoothing.extremal_values import N_EXTREMAL, diffusion_modes
-from .kernel_smoothing.regression import build_gaussian, build_gaussian_heads, gaussian_logits
+from .kernel_smoothing.regression import build_gaussian, build_gaussian_heads, smoother_logits
 from .parameters import head_value, moved
 from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, FixedPointLimit, Identity, Iterate, layer_output, with_n_iter
@@ -170,7 +170,7 @@ def _step_residual(
     layer: Neutreno, q: Array, k: Array, before: Array, after: Array, head: int, f: Any
 ) -> float:
     """Weights are over the largest of their row."""
-    logits = gaussian_logits(layer.base, q, k, head)
+    logits = smoother_logits(layer.base, q, k, head)
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     degrees, lam = weights.sum(axis=1), head_value(layer.lam, head)
 

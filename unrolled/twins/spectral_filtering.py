@@ -29,7 +29,7 @@ from .kernel_smoothing.extremal_values import (
     opposite_tokens,
     opposite_values,
 )
-from .kernel_smoothing.regression import build_gaussian, gaussian_logits, local_bandwidth
+from .kernel_smoothing.regression import build_gaussian, local_bandwidth, smoother_logits
 from .parameters import moved
 from .registry import Array, Twin, exact_twin, register
 from .relations import Bound, Identity, Init, Relation, layer_matrix, layer_output
@@ -104,7 +104,7 @@ def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
         spectrum = np.fft.rfft(weights[head], axis=1)
         spectrum[:, 1:] /= 1 + _omega(layer, head)
         A = np.fft.irfft(spectrum, n=len(k), axis=1)
-        residuals.append(entropic_residual(A, gaussian_logits(layer.base, q, k, head)))
+        residuals.append(entropic_residual(A, smoother_logits(layer.base, q, k, head)))
     return float(np.max(residuals))
 
 

@@ -49,8 +49,12 @@ def plant(monkeypatch, layer, fault):
     ],
 )
 def test_finds_a_fault_of_the_output(name, fault, monkeypatch):
-    plant(monkeypatch, TWINS[name].layer, FAULTS[fault])
-    assert not measured(TWINS[name]).passed
+    twin = TWINS[name]
+    if name in RATES:  # all that is known after few iterations is that codes are better than zeros
+        twin = replace(twin, relation=Rate())
+    assert measured(twin).passed
+    plant(monkeypatch, twin.layer, FAULTS[fault])
+    assert not measured(twin).passed
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -103,7 +107,7 @@ def test_a_layer_twice_too_slow_within_the_rate_is_seen_by_its_iterates(name, mo
 def test_codes_better_than_the_optimum_fail(name):
     """As with an objective or constraints that are not those of the solved problem."""
     twin = TWINS[name]
-    few = {"n_iter": (1, 4)} if name in RATES else {"n_iter": 4}
+    few = {"n_iter": (1, 4)} if name in RATES else {"n_iter": 100}
 
     def problem(*args, **kwargs):
         solved = twin.problem(*args, **kwargs)

@@ -56,7 +56,8 @@ def test_evidence_is_what_a_twin_has():
 
 
 def test_few_twins_are_formulas_written_again():
-    counts = Counter(twin.evidence for twin in TWINS.values())
+    """But for whole models, which are held to a pass in NumPy by nature."""
+    counts = Counter(twin.evidence for twin in TWINS.values() if twin.family != "models")
     assert set(counts) == {"solver", "certificate", "formula", "bound"}
     assert counts["formula"] <= 25
 

@@ -101,7 +101,7 @@ def _solve_features(
 def _feature_logits(
     layer: FeatureKernel, q: Array, k: Array, head: int = 0, context: Any = None
 ) -> Array:
-    a, b = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+    a, b = (_features(layer, x) for x in (q, k))
     return np.asarray(np.log(a @ b.T))
 
 

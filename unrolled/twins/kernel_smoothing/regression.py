@@ -79,6 +79,12 @@ def gaussian_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any 
     return -cdist(q, k, "sqeuclidean") / (2 * _bandwidth(layer, q, head) ** 2)
 
 
+def smoother_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+    """Of a Gaussian smoother, or one of dot products."""
+    logits = dot_product_logits if isinstance(layer, Softmax) else gaussian_logits
+    return logits(layer, q, k, head)
+
+
 def solve_softmax(
     layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
 ) -> Array:

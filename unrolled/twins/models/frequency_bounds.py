@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ....solvers import split_frequencies
 from ...diagnostics import high_frequency_bounds
+from ...diagnostics.block_bounds import GELU_SLOPE
 from ...kernel_smoothing import Gaussian
 from ...models import Block
+from ..heads import as_array
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound
@@ -19,7 +23,7 @@ _DIM = 4
 
 
 def _build(images: Array) -> Block:
-    """Attention that hardly mixes, and GELU where it is the identity: weights are identities."""
+    """Attention that hardly mixes, and GELU where its slope is 1: weights are identities."""
     block = Block(_DIM, 1, operator=Gaussian(0.1), mlp_ratio=1.0).double()
     network: Any = block.feed_forward
     with torch.no_grad():
@@ -27,7 +31,7 @@ def _build(images: Array) -> Block:
         block.attention.out_proj.weight.copy_(torch.eye(_DIM))
         for layer in (network.fc1, network.fc2):
             layer.weight.copy_(torch.eye(_DIM))
-        network.fc1.bias.fill_(8.0)
+        network.fc1.bias.fill_(16.0)
     return block
 
 
@@ -36,9 +40,23 @@ def _tokens(images: Tensor) -> Tensor:
 
 
 def _bound(block: Block, images: Tensor) -> Inequalities:
-    sides = Inequalities()
-    for side in high_frequency_bounds(block, _tokens(images)):
-        sides.attained(side.measured.numpy(), side.sharp.numpy(), share=0.5)
+    """Of each part, and of the block's own output.
+
+    Two opposite tokens that the norm maps to themselves, too far apart to be mixed, reach the
+    bound: all branches are parallel to them, and all that is missing is GELU's slope.
+    """
+    sides, tokens = Inequalities(), _tokens(images)
+    parts = high_frequency_bounds(block, tokens)
+    for side in parts:
+        sides.at_most(side.measured.numpy(), side.sharp.numpy())
+        sides.at_most(side.sharp.numpy(), side.bound.numpy())
+    high = [np.linalg.norm(split_frequencies(x)[1]) for x in as_array(block(tokens))]
+    sides.at_most(high, parts[-1].sharp.numpy())
+    token = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=images.dtype)
+    pair = torch.stack([token, -token])
+    reached = {side.part: side.sharp.numpy() for side in high_frequency_bounds(block, pair)}
+    along = (as_array(block(pair)) * as_array(pair)).sum() / np.linalg.norm(as_array(pair))
+    sides.attained(along, reached["attention_skip"] + reached["feed_forward"] / GELU_SLOPE)
     return sides
 
 
