@@ -274,7 +274,9 @@ def test_learned_solvers_inside_a_model_are_judged():
 
     report = twinsolve.check(Coded().double(), torch.randn(12, 5, generator=GENERATOR).double())
     assert report
-    assert {row["relation"] for row in report.judged} == {"limit", "iterate"}
+    assert {(row["class"], row["relation"]) for row in report.judged} == {
+        ("UnrolledADMM", "iterate"), ("UnrolledSelfExpression", "iterate"),
+    }  # fmt: skip
 
 
 def test_convolutional_and_foreign_models_without_twins_are_refused_or_listed():

@@ -1,4 +1,7 @@
-"""Settings of layers beside the default, of which each changes the mathematics of its twin."""
+"""Settings of layers beside the default, of which each changes the mathematics of its twin.
+
+Twins of whole models are of one setting each, see `test_model_twins`.
+"""
 
 import functools
 import inspect
@@ -16,6 +19,7 @@ from twinsolve.unrolled.twins.relations import Identity, layer_output, solver_ou
 
 from .conftest import TWINS, headed_inputs
 
+TWINS = {name: twin for name, twin in TWINS.items() if twin.inputs != "model"}
 OPTIONS = [(name, option) for name, twin in TWINS.items() for option in twin.options]
 EXACT = (Identity, Init, Iterate)
 

@@ -24,6 +24,7 @@ from twinsolve.unrolled import (
     LowRank,
     Neutreno,
     NonLocalMeansAttention,
+    Operator,
     ReAttention,
     Ridge,
     SelfExpressiveNetwork,
@@ -38,7 +39,7 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.twins import catalogue, judging_twin
 
-from .conftest import built, small_inputs
+from .conftest import TWINS, built, small_inputs
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +241,7 @@ def test_bad_input_is_named(X):
         twinsolve.check(Attention(12, 2, operator=Unknown()), X)
 
 
-class Unknown(twinsolve.unrolled.Operator):
+class Unknown(Operator):
     pass
 
 
@@ -475,11 +476,14 @@ def test_equal_heads_of_re_attention_leave_rounding_alone(X, dtype):
     assert not twinsolve.check(Shifted(Softmax(), 3).to(dtype), torch.from_numpy(X).to(dtype))
 
 
-@pytest.mark.parametrize("name", sorted({twin.layer.__name__ for twin in catalogue()}))
+JUDGED = {twin.layer.__name__: twin for twin in reversed(catalogue()) if twin.inputs != "model"}
+
+
+@pytest.mark.parametrize("name", sorted(JUDGED))
 @pytest.mark.filterwarnings("ignore")
 def test_every_layer_with_any_twin_is_judged_by_it(name):
     """By its limit or a bound where no twin gives the output itself."""
-    twin = next(twin for twin in catalogue() if twin.layer.__name__ == name)
+    twin = JUDGED[name]
     inputs = small_inputs(twin, torch.float64)
     layer = built(twin, inputs)
     data = inputs[0] if twin.inputs != "tokens" else inputs[0][0]
@@ -487,6 +491,33 @@ def test_every_layer_with_any_twin_is_judged_by_it(name):
     assert report, str(report)
     assert report.relation in str(report)
     assert report.relation == judging_twin(layer, same_points=True).relation.name
+
+
+BATCHES = {
+    "block-high-frequencies": lambda images: images.flatten(1).unflatten(1, (-1, 4)),
+    "vision-transformer": lambda images: images,
+    "windowed-transformer": lambda images: images,
+    "class-attention-transformer": lambda images: images,
+    "language-model": lambda images: images[:, 0, 0].gt(0.5).long(),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_blocks_and_backbones_are_judged_layer_by_layer(name):
+    """Twins of whole models are for the check of the catalogue alone."""
+    (images,) = small_inputs(TWINS[name], torch.float64)
+    model = built(TWINS[name], (images,))
+    with pytest.raises(LookupError, match="no twin is registered"):
+        judging_twin(model)
+    report = twinsolve.check(model, BATCHES[name](images))
+    assert report, str(report)
+    operators = {
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, Operator) and not name.endswith(".base")  # judged with what wraps it
+    }
+    assert operators
+    assert operators <= {row["name"] for row in report.judged}
 
 
 CODERS = {

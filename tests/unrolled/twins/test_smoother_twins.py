@@ -76,11 +76,22 @@ def test_finds_one_key_more(patch):
     assert not passes("top-k")
 
 
-def test_finds_a_missing_two_of_the_spatial_width(patch):
+@pytest.mark.parametrize(
+    ("way", "option"), [("_smooth_rows", "sequence"), ("_smooth_grid", "class-tokens")]
+)
+def test_finds_a_missing_two_of_the_spatial_width(patch, way, option):
     """Erratum E0-b: h^2 is 2 s^2."""
-    right = spatial_gaussian._logits
-    patch("spatial_gaussian._logits", lambda *x: 2 * right(*x))
-    assert not passes("spatial-gaussian")
+    twin, right = TWINS["spatial-gaussian"], getattr(spatial_gaussian, way)
+    inputs = small_inputs(twin, torch.float64)
+    layer = twin.options[option](*(x.numpy() for x in inputs))
+    assert twin.relation.measure(twin, layer, inputs).passed
+    place = 2 if way == "_smooth_rows" else 1
+
+    def narrow(*x):
+        return right(*x[:place], x[place] / 2**0.5, *x[place + 1 :])
+
+    patch(f"spatial_gaussian.{way}", narrow)
+    assert not twin.relation.measure(twin, layer, inputs).passed
 
 
 def test_finds_a_threshold_that_is_off(patch):

@@ -145,7 +145,6 @@ for name, equation, relation, bound, passes in (
             equation=equation,
             source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
             layer=Symmetric,
-            pairing="self",  # its queries are its keys
             build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
             options={} if bound else {"default-scale": lambda q, k, v: Symmetric()},
             solve=_solve,
