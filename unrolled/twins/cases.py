@@ -178,6 +178,20 @@ def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Meas
     return Measurement(deviation, tolerance_of(twin, layer, inputs, subject.tolerance, passes))
 
 
+def _spoiled(subject: Subject, masks: _Masks) -> Measurement:
+    """Keys and values that no query sees hold NaN, for the layer alone; rows of tokens seen."""
+    twin, (q, k, v) = subject.twin, subject.inputs
+    assert masks.visible is not None
+    seen = masks.visible.any(axis=-2)
+    rows, unseen = np.flatnonzero(seen)[::3], torch.from_numpy(~seen)[..., None]
+    spoiled = (q, *(x.masked_fill(unseen, torch.nan) for x in (k, v)))
+    context = twin_context(twin, subject.inputs)
+    of_seen = replace(twin, context=None if context is None else lambda *tokens: context)
+    found = layer_output(of_seen, subject.layer, spoiled, **masks.given)[:, rows]
+    expected = solver_output(twin, subject.layer, subject.inputs, visible=masks.visible, rows=rows)
+    return Measurement(largest_difference(found, expected[:, rows]), subject.tolerance)
+
+
 def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
     twin = subject.twin
     if twin.inputs != "image":
@@ -255,6 +269,7 @@ def _of_operator(subject: Subject, operator: Operator, rng: np.random.Generator)
     masks = list(_masks(subject, operator, rng))
     for each in masks:
         yield _compared(subject, each, _some_rows(subject, each, rng))
+    yield Case("padding of NaN", "float64", partial(_spoiled, subject, masks[0]))
     yield Case("matrix", "float64", partial(_matrix, subject, _NO_MASKS))
     hardest = masks[-1]
     rows = _some_rows(subject, hardest, rng)

@@ -210,6 +210,11 @@ FAULTS = {
     "sees one key too few": ("softmax-attention", "causal", attend_of(Softmax, shifted(-1))),
     "causal ignored": ("softmax-attention", "causal", attend_of(Softmax, shifted(99))),
     "mask dropped": ("softmax-attention", "pairs", attend_of(Softmax, with_mask(lambda m: None))),
+    "padding reaches the sums as 0 times NaN": (
+        "softmax-attention",
+        "padding of NaN",
+        lambda patch: patch.setattr(Softmax, "present", lambda self, x, mask: x),
+    ),
     "padding dropped": (
         "top-k",
         "padding",
