@@ -30,10 +30,6 @@ add("kernel_smoothing/feature_kernel.py", "feature-matrix-not-normalised",
     "return _divide(weights, weights.sum(dim=-1, keepdim=True)).to(q.dtype)",
     "return weights.to(q.dtype)",
     "feature-kernel")
-add("boosting/twicing_attention.py", "twicing-matrix-passes-hidden-rows",
-    "return 2 * A - A @ drop_hidden(A, mask)", "return 2 * A - A @ A",
-    "twicing-attention",
-    survives="Rows of hidden queries differ alone: no key leads to them, and none is judged.")
 add("boosting/twicing_attention.py", "twicing-matrix-smooths-once",
     "return 2 * A - A @ drop_hidden(A, mask)", "return A",
     "twicing-attention")

@@ -33,10 +33,11 @@ def check_faults(faults: list[Fault], n_jobs: int = 1) -> Iterator[dict[str, Any
         ``kind, fault, file, caught, n_failed`` and why it may survive; of the row that exceeds its
         tolerance most ``twin, data, case, dtype, deviation, tolerance, error``.
     """
-    every = tuple(sorted({twin for fault in faults for twin in fault.twins}))
+    twins = sorted({twin for fault in faults for twin in fault.twins})
     with multiprocessing.get_context("fork").Pool(n_jobs, maxtasksperchild=1) as pool:
+        without = [pool.apply_async(_failures_of, (twin,)) for twin in twins]
         jobs = [pool.apply_async(_failures, (fault,)) for fault in faults]
-        known = {_place(row) for row in pool.apply(_failures_without, (every,))}
+        known = {_place(row) for job in without for row in job.get()}
         for fault, job in zip(faults, jobs, strict=True):
             try:
                 failed = [row for row in job.get(_LONGEST) if _place(row) not in known]
@@ -61,10 +62,11 @@ def _excess(row: dict[str, Any]) -> float:
     return 0.0 if pd.isna(deviation) or not tolerance else deviation / tolerance
 
 
-def _failures_without(twins: tuple[str, ...]) -> list[dict[str, Any]]:
+def _failures_of(twin: str) -> list[dict[str, Any]]:
+    """Failed rows of the check without a fault."""
     with TemporaryDirectory() as folder:
         check_twins = _check_of(copy_of_package(Path(folder)))
-        return [row for settings in _PASSES for row in _failed(check_twins, twins, settings)]
+        return [row for settings in _PASSES for row in _failed(check_twins, (twin,), settings)]
 
 
 def _failures(fault: Fault) -> list[dict[str, Any]]:
