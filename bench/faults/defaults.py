@@ -66,9 +66,6 @@ add("spectral_filtering/attention_scaling.py", "high-pass-weight-starts-at-one",
 add("spectral_filtering/feature_scaling.py", "layer-scale-starts-at-one",
     "nn.init.constant_(self.gamma, self.initial)", "nn.init.ones_(self.gamma)",
     "layer-scale")
-add("spectral_filtering/reattention.py", "mixing-starts-at-ones",
-    "nn.init.eye_(self.theta)", "nn.init.ones_(self.theta)",
-    "re-attention")
 add("boosting/residuals.py", "residual-weight-starts-at-zero",
     "0.0 if self.source is None else 1.0", "0.0",
     "boosted-residual-init", "boosted-residual")

@@ -135,6 +135,9 @@ add("spectral_filtering/feature_scaling.py", "mean-and-rest-exchanged",
 add("spectral_filtering/reattention.py", "norm-bias-dropped",
     "gamma, beta, self.norm.eps", "gamma, 0 * beta, self.norm.eps",
     "re-attention")
+add("spectral_filtering/reattention.py", "norm-of-another-eps",
+    "beta, self.norm.eps)", "beta, 1e-3)",
+    "re-attention")
 add("conditioning.py", "cosines-not-orthonormal",
     "return torch.cat([D[:1] / math.sqrt(2), D[1:]])", "return D",
     "token-graying-dct")

@@ -20,8 +20,7 @@ add("kernel_smoothing/spatial_gaussian.py", "filter-bandwidth-of-first-head",
     "self.grid.on(k, context), self.bandwidth().flatten()[0]\n",
     "spatial-gaussian")
 add("kernel_smoothing/alibi.py", "slope-of-first-head",
-    "torch.tensor(self.slopes, dtype=wide",
-    "torch.tensor(self.slopes[:1] * len(self.slopes), dtype=wide",
+    "slopes[:, None, None] *", "slopes[:1, None, None] *",
     "alibi")
 add("kernel_smoothing/alibi.py", "relative-slope-of-first-head",
     "self.relative_slope().to(wide)", "self.relative_slope().to(wide).flatten()[0]",
