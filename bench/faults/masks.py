@@ -116,7 +116,7 @@ add("attention/masks.py", "bias-subtracted",
     "softmax-attention")
 add("attention/masks.py", "row-without-keys-averages-all",
     ".masked_fill(empty, 0), dim=-1).masked_fill(empty, 0)", ".masked_fill(empty, 0), dim=-1)",
-    "laplace-kernel", "student-kernel", "exponential-kernel", "gaussian-kernel", "top-k")
+    "laplace-kernel", "exponential-kernel", "top-k")
 add("attention/masks.py", "masks-do-not-add-up",
     "return mask & allowed", "return allowed",
     "softmax-attention", "local-window")
@@ -143,9 +143,6 @@ add("self_expression/key_products.py", "self-expression-ignores-padding",
 add("self_expression/ridge_attention.py", "few-keys-ignore-padding",
     "C = self._coefficients(q, k, mask)\n", "C = self._coefficients(q, k, None)\n",
     "ridge-attention")
-add("kernel_smoothing/linear.py", "linear-ignores-padding",
-    "k = k if visible is None else torch.where(visible.mT, k, 0)", "k = k",
-    "linear-attention")
 add("kernel_smoothing/linear.py", "linear-pairs-on-wrong-axis",
     "block_mask(visible, is_causal, start, rows, q, k)",
     "block_mask(visible.mT, is_causal, start, rows, q, k)",
@@ -195,14 +192,14 @@ add("spectral_filtering/reattention.py", "hidden-keys-get-the-bias",
 add("spectral_filtering/feature_scaling.py", "feature-mean-over-padding",
     "dc = visible_mean(y, mask=mask, is_causal=is_causal)",
     "dc = visible_mean(y, is_causal=is_causal)",
-    "feat-scale")
+    "feat-scale", "block-feat-scale")
 add("kernel_smoothing/biased.py", "bias-replaces-mask",
     "return add_bias(mask, self.bias.to(q.dtype))", "return self.bias.to(q.dtype)",
-    "bilateral-attention")
+    "biased-attention")
 add("kernel_smoothing/bilateral.py", "distances-drop-mask",
     "gaussian_attention(q, k, v, bandwidth=1.0, mask=mask,",
     "gaussian_attention(q, k, v, bandwidth=1.0, mask=None,",
-    "nonlocal-attention")
+    "bilateral-tokens", "nonlocal-means-tokens")
 add("kernel_smoothing/local.py", "window-drops-mask",
     "mask=combine_masks(seen, near)", "mask=near",
     "local-window", "criss-cross")

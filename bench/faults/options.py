@@ -43,7 +43,7 @@ add("sparse_coding/sparse_attention.py", "support-step-ignored",
     "support-adaptive-coding-iterates")
 add("sparse_coding/learned_ista.py", "other-dictionary-ignored",
     "self._dictionary(signals, dictionary).to(wide)", "self._dictionary(signals, None).to(wide)",
-    "learned-ista-adaptive")
+    "learned-ista-other-dictionary")
 add("sparse_coding/learned_ista.py", "weight-of-first-iteration",
     "weight = self.weight[layer] if", "weight = self.weight[0] if",
     "learned-ista-coupled", "learned-ista-recursion")
@@ -81,7 +81,7 @@ add("kernel_smoothing/logistic.py", "negative-slope-ignored",
     "graph-attention")
 add("kernel_smoothing/bilateral.py", "distances-ignored",
     "        if self.distances:\n", "        if False:\n",
-    "nonlocal-attention", "nonlocal-means-tokens")
+    "bilateral-tokens", "nonlocal-means-tokens")
 add("kernel_smoothing/bilateral.py", "positions-dropped",
     "if not self.uses_positions or context is None or context.projected_positions is None:",
     "if True:",
@@ -153,7 +153,7 @@ add("locally_linear.py", "own-point-among-neighbours",
     "locally-linear")
 add("self_expression/unrolled_admm.py", "squares-not-penalised",
     "shrunk = 1 + cut * (1 - self.l1_ratio) / self.l1_ratio", "shrunk = 1.0",
-    "unrolled-admm-limit")
+    "unrolled-admm", "unrolled-admm-limit")
 add("self_expression/unrolled_ista.py", "relative-penalty-of-unrolled-ignored",
     "scale = self._penalty_scale(gradient, hidden)", "scale = 1.0",
     "unrolled-self-expression-iterates")
