@@ -38,7 +38,7 @@ add("self_expression/unrolled_ista.py", "unrolled-penalty-halved",
     "unrolled-self-expression-iterates")
 add("self_expression/unrolled_admm.py", "splitting-penalty-halved",
     "self.lam = Positive(lam, name", "self.lam = Positive(lam / 2, name",
-    "unrolled-admm", "unrolled-admm-limit")
+    "unrolled-admm")
 add("attention/parameters.py", "learnable-number-starts-at-its-logarithm",
     "self.log.fill_(math.log(self.initial))", "self.log.fill_(self.initial)",
     "laplace-kernel", "ridge-attention", "neutreno-attention", "nonlocal-means")
@@ -83,4 +83,4 @@ add("sparse_coding/coherence.py", "analytic-step-doubled",
     "analytic-lista-limit")
 add("self_expression/unrolled_admm.py", "relaxation-left-out",
     "_RELAXATION = 1.6", "_RELAXATION = 1.0",
-    "unrolled-admm", "unrolled-admm-limit")
+    "unrolled-admm")

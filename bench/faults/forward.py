@@ -104,7 +104,7 @@ add("self_expression/unrolled_ista.py", "unrolled-threshold-doubled",
     "unrolled-self-expression-iterates")
 add("self_expression/unrolled_admm.py", "splitting-threshold-halved",
     "cut = 2 * lam * largest / beta", "cut = lam * largest / beta",
-    "unrolled-admm", "unrolled-admm-limit")
+    "unrolled-admm")
 add("self_expression/self_expressive_network.py", "width-not-divided",
     "soft_threshold(Q @ K.mT, threshold) / self.width", "soft_threshold(Q @ K.mT, threshold)",
     "self-expressive-network")

@@ -131,4 +131,4 @@ add("self_expression/unrolled_ista.py", "unrolled-step-detached",
     "unrolled-self-expression-iterates", "unrolled-self-expression-recursion")
 add("self_expression/unrolled_admm.py", "penalty-of-splitting-detached",
     "beta = 2 * lam * squares /", "beta = 2 * lam.detach() * squares /",
-    "unrolled-admm", "unrolled-admm-limit")
+    "unrolled-admm")

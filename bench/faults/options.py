@@ -153,7 +153,7 @@ add("locally_linear.py", "own-point-among-neighbours",
     "locally-linear")
 add("self_expression/unrolled_admm.py", "squares-not-penalised",
     "shrunk = 1 + cut * (1 - self.l1_ratio) / self.l1_ratio", "shrunk = 1.0",
-    "unrolled-admm", "unrolled-admm-limit")
+    "unrolled-admm")
 add("self_expression/unrolled_ista.py", "relative-penalty-of-unrolled-ignored",
     "scale = self._penalty_scale(gradient, hidden)", "scale = 1.0",
     "unrolled-self-expression-iterates")

@@ -63,7 +63,7 @@ add("self_expression/self_expressive_network.py", "own-coefficient-of-first-colu
 add("self_expression/unrolled_admm.py", "own-coefficient-of-first-block",
     "torch.arange(start, start + rows.shape[-2], device=rows.device)",
     "torch.arange(rows.shape[-2], device=rows.device)",
-    "unrolled-admm", "unrolled-admm-limit")
+    "unrolled-admm")
 add("self_expression/unrolled_ista.py", "own-code-of-first-block-of-unrolled",
     "own[start : start + rows.shape[-2], None]", "own[: rows.shape[-2], None]",
     "unrolled-self-expression-iterates")
