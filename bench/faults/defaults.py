@@ -18,7 +18,8 @@ add("nonlocal_energy.py", "fidelity-halved",
     "neutreno-attention")
 add("nonlocal_energy.py", "fidelity-default-changed",
     "lam: float = 0.6", "lam: float = 0.3",
-    "neutreno-attention")
+    "neutreno-attention",
+    survives="The check builds layers with arguments, and a signature's default is one of them.")
 add("self_expression/ridge_attention.py", "ridge-penalty-halved",
     "lam, name=\"lam\", num_heads", "lam / 2, name=\"lam\", num_heads",
     "ridge-attention")
@@ -56,10 +57,12 @@ add("kernel_smoothing/simplex.py", "sparsemax-default-temperature-missing",
     "sparsemax-attention")
 add("kernel_smoothing/linear.py", "linear-default-scale-changed",
     "scale: float = 1 / 16", "scale: float = 1 / 8",
-    "linear-attention")
+    "linear-attention",
+    survives="The check builds layers with arguments, and a signature's default is one of them.")
 add("conditioning.py", "graying-default-changed",
     "eps: float = 0.95)", "eps: float = 0.9)",
-    "token-graying-dct", "token-graying-svd")
+    "token-graying-dct", "token-graying-svd",
+    survives="The check builds layers with arguments, and a signature's default is one of them.")
 add("spectral_filtering/attention_scaling.py", "high-pass-weight-starts-at-one",
     "self.omega = nn.Parameter(torch.zeros(shape,", "self.omega = nn.Parameter(torch.ones(shape,",
     "attn-scale-init")
@@ -68,7 +71,7 @@ add("spectral_filtering/feature_scaling.py", "layer-scale-starts-at-one",
     "layer-scale")
 add("boosting/residuals.py", "residual-weight-starts-at-zero",
     "0.0 if self.source is None else 1.0", "0.0",
-    "boosted-residual-init", "boosted-residual")
+    "generalized-residual", "boosted-residual-init")
 add("sparse_coding/learned_ista.py", "first-step-of-root-of-curvature",
     "return norm**-2 if norm > 0", "return norm**-1 if norm > 0",
     "learned-ista-step")

@@ -192,7 +192,8 @@ add("spectral_filtering/reattention.py", "hidden-keys-get-the-bias",
 add("spectral_filtering/feature_scaling.py", "feature-mean-over-padding",
     "dc = visible_mean(y, mask=mask, is_causal=is_causal)",
     "dc = visible_mean(y, is_causal=is_causal)",
-    "feat-scale", "block-feat-scale")
+    "feat-scale", "block-feat-scale",
+    survives="The twins give FeatScale no masks.")
 add("kernel_smoothing/biased.py", "bias-replaces-mask",
     "return add_bias(mask, self.bias.to(q.dtype))", "return self.bias.to(q.dtype)",
     "biased-attention")
