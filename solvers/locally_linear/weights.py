@@ -207,7 +207,9 @@ def _barycentre_weights(
 @njit(nogil=True, cache=True)
 def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
     """Weights of each point after the other; NaN where a local system is singular."""
-    most, first = np.diff(indptr).max(), indptr[0]
+    most, first = 0, indptr[0]
+    for i in range(len(points)):
+        most = max(most, indptr[i + 1] - indptr[i])
     local, gram = np.empty((most, X.shape[1])), np.empty((most, most))
     weights = np.ones(indptr[-1] - first)
     for i in range(len(points)):

@@ -14,6 +14,9 @@ from numba import njit
 # Reductions may be re-associated (SIMD); nothing is assumed about NaN or infinity.
 jit = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 
+# Plain numbers are types of their own, for which functions that get them are compiled once more.
+ZERO, NONE = np.int64(0), np.int64(-1)
+
 # Squared relative distance to the span of the support below which an atom counts as dependent.
 _DEPENDENT = 1e-11
 
@@ -65,7 +68,7 @@ def _append(work, k, pos):
     U, z, g = work.factor, work.z, work.gram[pos]
     for a in range(k):
         z[a] = g[work.support[a]]
-    _forward(U, k, 0, z)
+    _forward(U, k, ZERO, z)
     d = 0.0
     for a in range(k):
         d += z[a] * z[a]
@@ -140,7 +143,7 @@ def _settle(work, k, first, w, h):
             z[a] = q[pos] - h * sign[pos]
         _forward(work.factor, k, first, z)
         _backward(work.factor, k, z)
-        t, out = 1.0, -1
+        t, out = 1.0, NONE
         for a in range(k):
             pos = support[a]
             if sign[pos] * (x[pos] + z[a]) <= 0.0:
@@ -169,7 +172,7 @@ def _exchange(work, k, w, pos):
     x, z, support = work.x, work.z, work.support
     s = work.sign[pos]
     _backward(work.factor, k, z)
-    t, out = np.inf, -1
+    t, out = np.inf, NONE
     for a in range(k):
         z[a] *= -s
         p = support[a]
@@ -219,7 +222,7 @@ def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
     """
     x, q, sign = work.x, work.q, work.sign
     # Factor the support; what is dependent leaves, and the others take its weight in _settle.
-    n = 0
+    n = ZERO
     for a in range(k):
         pos = work.support[a]
         _know(work, G, ridge, w, pos)
@@ -232,11 +235,11 @@ def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
             x[pos] = 0.0
             sign[pos] = 0.0
     k = n
-    k, pivots = _settle(work, k, 0, w, h)
+    k, pivots = _settle(work, k, ZERO, w, h)
     limit = 50 + 20 * w
     banned = 2.0
     while pivots < limit:
-        top, new = h, -1
+        top, new = h, NONE
         for j in range(w):
             if sign[j] == 0.0:
                 v = q[j] if nonneg else abs(q[j])
@@ -262,7 +265,7 @@ def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
             k, ok = _exchange(work, k, w, new)
             if not ok:
                 sign[new] = banned
-            k, steps = _settle(work, k, 0, w, h)
+            k, steps = _settle(work, k, ZERO, w, h)
     return k, pivots
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .active_set import jit
+from .active_set import ZERO, jit
 
 
 @jit
@@ -52,7 +52,7 @@ def largest(p, low, nonneg, m, beta, key, index):
     Returns their number, and a bound on the |p_j| left out.
     """
     low = max(low, np.float32(beta * _top(p, nonneg)))
-    n, size = 0, key.size - 1
+    n, size = ZERO, key.size - 1
     for start in range(0, p.size, 64):
         part = p[start : start + 64]
         hits = 0

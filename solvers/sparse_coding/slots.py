@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .active_set import jit
+from .active_set import ZERO, jit
 
 KEPT = (48, 256)  # size of a support whose factor waits in its slot: at first, and at most
 
@@ -184,7 +184,7 @@ def _copy_slot(pool, a, b):
 @jit
 def compact(pool, live):
     """Move the occupied slots to the front; returns their number."""
-    n = 0
+    n = ZERO
     for slot in range(live):
         if pool.row[slot] >= 0:
             if slot != n:
