@@ -229,9 +229,9 @@ class Operator(nn.Module):
             query_offset(q, k)
         check_context(context, self.needs, k, name)
         heads = (1, *common_batch(mask, *tensors))[-1]
-        for parameter in self._parts():
-            if isinstance(parameter, Positive) and parameter.num_heads not in (None, heads):
-                raise ValueError(f"num_heads: {name} has {parameter.num_heads}, but q has {heads}")
+        for part in self.modules():  # those of a base too, which may never see these heads itself
+            if isinstance(part, Positive) and part.num_heads not in (None, heads):
+                raise ValueError(f"num_heads: {name} has {part.num_heads}, but q has {heads}")
 
 
 class SoftmaxSmoother(Operator):

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..attention import Context, Operator
+from ..attention import Context, Operator, Positive
 from ..solved_operator import Solved
+from ..sparse_coding import SparseCoding
 from .given import build_as_given
 from .gradients import Gradients
 from .heads import Array, Tensors, as_array, map_fields
@@ -38,6 +39,7 @@ _LARGE: dict[str, dict[str, Any]] = {
     "image": {"images": (1, 1, 21, 33)},
 }
 _IN_EVERY_DTYPE = ("causal", "mask per head")
+_LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -195,7 +197,11 @@ def _spoiled(subject: Subject, masks: _Masks) -> Measurement:
 def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
     twin = subject.twin
     if twin.inputs != "image":
-        yield _compared(subject.drawn(rng, n=_N_NARROW), _NO_MASKS, name="narrow")
+        narrow = subject.drawn(rng, n=_N_NARROW)
+        yield _compared(narrow, _NO_MASKS, name="narrow")
+        if subject.operator is not None:
+            first_hidden = _hiding(np.arange(_N_NARROW)[None] > 0)
+            yield _compared(narrow, first_hidden, np.array([_N_NARROW - 1]), "narrow, padding")
     if twin.inputs == "tokens":
         yield Case("batch", "float64", partial(_batch, subject, subject.drawn(rng)))
         yield _compared(subject.drawn(rng, n_values=40), _NO_MASKS, name="wide values")
@@ -214,7 +220,8 @@ def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
 def _large(twin: Twin, seed: int, name: str) -> Measurement:
     """Few of many rows, and masks under which few problems are to be solved."""
     rng = np.random.default_rng(seed)
-    subject = make_subject(twin, rng, **_LARGE[twin.inputs])
+    size = _LARGE_CODES if twin.layer is SparseCoding else _LARGE[twin.inputs]
+    subject = make_subject(twin, rng, **size)
     operator = subject.operator
     if operator is None:
         return _compare(subject, _NO_MASKS)
@@ -227,7 +234,7 @@ def _large(twin: Twin, seed: int, name: str) -> Measurement:
     elif name == "large, masked":
         patterns = rng.random((3 if operator.pair_masks else 1, n)) < 0.6
         masks = _hiding(patterns[np.arange(n) % len(patterns)])
-    return _compare(subject, masks, _some_rows(subject, masks, rng, 2))
+    return _compare(subject, masks, _some_rows(subject, masks, rng, 2, with_last=True))
 
 
 def _hiding(visible: Array, name: str = "") -> _Masks:
@@ -273,7 +280,9 @@ def _of_operator(subject: Subject, operator: Operator, rng: np.random.Generator)
     yield Case("matrix", "float64", partial(_matrix, subject, _NO_MASKS))
     hardest = masks[-1]
     rows = _some_rows(subject, hardest, rng)
-    yield Case(f"matrix, {hardest.name}", "float64", partial(_matrix, subject, hardest, rows))
+    of_matrix = [hardest, *(each for each in masks if each.bias is not None)]
+    for each in of_matrix:
+        yield Case(f"matrix, {each.name}", "float64", partial(_matrix, subject, each, rows))
     if not operator.square_only:
         q, k, v = subject.inputs
         fewer = subject.on((q[:, -_N_QUERIES:], k, v))
@@ -283,6 +292,8 @@ def _of_operator(subject: Subject, operator: Operator, rng: np.random.Generator)
         if operator.causal:
             masks_of_last = _causal(_N_QUERIES, n)
             yield _compared(fewer, masks_of_last, name="fewer queries, causal")
+            padded = masks_of_last.hiding(masks[0].visible, "", **masks[0].given)
+            yield _compared(fewer, padded, name="fewer queries, causal, padding")
             yield Case(
                 "matrix, fewer queries, causal", "float64", partial(_matrix, fewer, masks_of_last)
             )
@@ -305,6 +316,8 @@ def _masks(subject: Subject, operator: Operator, rng: np.random.Generator) -> It
     yield _Masks("additive mask", {"mask": hidden}, padding)
     per_head = np.stack([np.roll(padding, shift, axis=1) for shift in range(N_HEADS)])
     if not operator.pair_masks:
+        if operator.causal:
+            yield _causal(n, n)
         yield _hiding(per_head, "mask per head")
         return
     if operator.additive_masks:
@@ -324,7 +337,12 @@ def _masks(subject: Subject, operator: Operator, rng: np.random.Generator) -> It
 
 
 def _some_rows(
-    subject: Subject, masks: _Masks, rng: np.random.Generator, n_rows: int = _N_ROWS
+    subject: Subject,
+    masks: _Masks,
+    rng: np.random.Generator,
+    n_rows: int = _N_ROWS,
+    *,
+    with_last: bool = False,
 ) -> Array:
     """Queries to judge: where queries are keys, some that see themselves in every head."""
     n_queries, n_keys = (x.shape[-2] for x in subject.inputs[:2])
@@ -332,7 +350,8 @@ def _some_rows(
     if subject.twin.pairing == "self" and masks.visible is not None:
         visible = np.broadcast_to(masks.visible, (N_HEADS, n_queries, n_keys))
         rows = np.flatnonzero(np.diagonal(visible, axis1=1, axis2=2).all(axis=0))
-    return np.sort(rng.choice(rows, min(n_rows, len(rows)), replace=False))
+    drawn = rng.choice(rows, min(n_rows, len(rows)), replace=False)
+    return np.union1d(drawn, rows[-1:]) if with_last else np.sort(drawn)
 
 
 def _matrix(subject: Subject, masks: _Masks, rows: Array | None = None) -> Measurement:
@@ -345,7 +364,8 @@ def _matrix(subject: Subject, masks: _Masks, rows: Array | None = None) -> Measu
 
     def solved(values: Tensor, context: Context | None) -> Array:
         given = subject.on((q, k, values), context)
-        return solver_output(given.twin, layer, given.inputs, visible=masks.visible, rows=rows)
+        seen: dict[str, Any] = {"visible": masks.visible, "bias": masks.bias}
+        return solver_output(given.twin, layer, given.inputs, **seen, rows=rows)
 
     expected = solved(values, context)
     if not layer.linear_in_values:
@@ -383,6 +403,10 @@ def _refused(subject: Subject, operator: Operator) -> Iterator[Case]:
             {"is_causal": True},
         ),
     ]
+    if not operator.needs:
+        of_heads = any(isinstance(x, Positive) and x.num_heads for x in operator.modules())
+        two = tuple(x[:2] for x in subject.inputs)
+        excluded.append(("another number of heads", of_heads, two, {}))
     for name, holds, inputs, given in excluded:
         if holds:
             refusal = partial(_refusal, subject, inputs, given)
