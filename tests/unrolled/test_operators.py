@@ -15,8 +15,12 @@ from twinsolve.unrolled import (
     LocallyLinear,
     Operator,
     Positive,
+    ReAttention,
+    Sinkhorn,
     Softmax,
+    Solved,
     SparseCoding,
+    Twicing,
 )
 
 from .operator_cases import OPERATORS, off_zero
@@ -628,9 +632,20 @@ def test_exports(operator):
     assert_close(exported(*inputs), layer(*inputs), atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("make", [Gaussian, SparseCoding])
-def test_a_wrong_number_of_heads_is_named(make):
-    operator = make(0.5, num_heads=4, learnable=True)
+@pytest.mark.parametrize(
+    ("wrap", "make"),
+    [
+        (lambda base: base, Gaussian),
+        (lambda base: base, SparseCoding),
+        (Twicing, Gaussian),
+        (Sinkhorn, Gaussian),
+        (Solved, SparseCoding),
+        (lambda base: ReAttention(base, 4), Gaussian),
+    ],
+    ids=["gaussian", "sparse-coding", "twicing", "sinkhorn", "solved", "re-attention"],
+)
+def test_a_wrong_number_of_heads_is_named(wrap, make):
+    operator = wrap(make(0.5, num_heads=4, learnable=True))
     for shape in ((2, 3, 9, 5), (9, 5)):
         x = tokens(*shape)
         with pytest.raises(ValueError, match=r"num_heads: .* has 4, but q has"):

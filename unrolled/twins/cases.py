@@ -40,6 +40,7 @@ _LARGE: dict[str, dict[str, Any]] = {
 }
 _IN_EVERY_DTYPE = ("causal", "mask per head")
 _LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
+_N_WIDE = 40  # values
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -204,7 +205,7 @@ def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
             yield _compared(narrow, first_hidden, np.array([_N_NARROW - 1]), "narrow, padding")
     if twin.inputs == "tokens":
         yield Case("batch", "float64", partial(_batch, subject, subject.drawn(rng)))
-        yield _compared(subject.drawn(rng, n_values=40), _NO_MASKS, name="wide values")
+        yield _compared(subject.drawn(rng, n_values=_N_WIDE), _NO_MASKS, name="wide values")
     if subject.runs_to_limit:
         return
     names = ["large"]
@@ -440,6 +441,10 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         for name in gradients.names:
             suffix = "" if masks is _NO_MASKS else f", {masks.name}"
             yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
+    if subject.operator is not None:
+        wide = Gradients(subject.drawn(rng, n_values=_N_WIDE), rng)
+        for name in wide.names[:2]:
+            yield Case(f"gradient {name}, wide values", "float64", partial(wide.measure, name))
 
 
 def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
