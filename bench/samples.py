@@ -88,7 +88,7 @@ class ClusteringSample:
             random_state=self.seed,
         )
         with warnings.catch_warnings():  # parts without an edge between them are clusters too
-            warnings.filterwarnings("ignore", message="Graph is not fully connected")
+            warnings.filterwarnings("ignore", message="Graph is not fully connected|k >= N")
             return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
 
     def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:

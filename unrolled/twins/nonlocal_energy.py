@@ -273,15 +273,12 @@ def _safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequal
 
 
 def _limits(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Array:
-    """Fixed points of the heads where the first values are v."""
-    return np.stack(
-        [
-            neutreno_fixed_point(
-                f, _transitions(layer, x, y, head), lam=head_value(layer.lam, head), tol=1e-11
-            ).coef
-            for head, (x, y, f) in heads((q, k, v))
-        ]
-    )
+    """Fixed points ``((1 + lam) I - A)^-1 lam v`` of the heads where the first values are v."""
+    limits = []
+    for head, (x, y, f) in heads((q, k, v)):
+        A, lam = _transitions(layer, x, y, head), head_value(layer.lam, head)
+        limits.append(np.linalg.solve((1 + lam) * np.eye(len(A)) - A, lam * f))
+    return np.stack(limits)
 
 
 def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
