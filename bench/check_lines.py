@@ -66,7 +66,7 @@ def _reason(row: pd.Series) -> str:
 def coverage(table: pd.DataFrame) -> list[str]:
     """What was run, in numbers, and the verdict."""
     drawn = table.data == DRAWN
-    cases = table[drawn].case.value_counts(sort=False)
+    cases = table[drawn].case.map(_kind).value_counts(sort=False)
     kinds = table.drop_duplicates("twin").evidence.value_counts()
     lines = [f"Evidence: {_counts(kinds)} (twins)."]
     if not drawn.all():
@@ -76,6 +76,16 @@ def coverage(table: pd.DataFrame) -> list[str]:
         lines.append(f"Laws: {_counts(cases)} (rows).")
     passed = int(table.passed.astype(bool).sum())
     return [*lines, f"{passed} of {len(table)} rows passed; {table.twin.nunique()} twins."]
+
+
+def _kind(case: str) -> str:
+    """What a case is counted as: those of options, and those that differ behind a comma, as one."""
+    option, _, of_option = case.partition(": ")
+    if option == "refused" or "constructor" in (option, of_option):
+        return option if option == "refused" else "constructor"
+    if of_option:
+        return "options"
+    return "gradients" if case.startswith("gradient") else case.split(",")[0]
 
 
 def better_than_nothing(table: pd.DataFrame) -> pd.Series:
