@@ -8,6 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .check_lines import share
+
 _MARKERS = {"clustering": "o", "vision": "s", "laws": "|"}
 _COLOURS = {"float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green"}
 _SHIFTS = {"float64": 0.15, "float32": -0.15, "bfloat16": 0.0}
@@ -55,9 +57,8 @@ def _draw_panel(table: pd.DataFrame, axes: Axes, n_lines: int) -> None:
             lines[twin] = place
         place += 1
     for (task, dtype), rows in table.groupby([table.task.fillna("laws"), "dtype"]):
-        ratio = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
         axes.scatter(
-            ratio.clip(lower=1e-8, upper=15),
+            share(rows).clip(lower=1e-8, upper=15),
             np.array([lines[twin] for twin in rows.twin]) + _SHIFTS[dtype],
             marker=_MARKERS[task],
             color=_COLOURS[dtype],

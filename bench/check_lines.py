@@ -24,7 +24,7 @@ def heading() -> str:
 def lines_of(rows: pd.DataFrame) -> Iterator[str]:
     """A line for a twin, with the row that comes closest to its tolerance; one for each failure."""
     first = rows.iloc[0]
-    worst = rows.loc[_share(rows).idxmax()]
+    worst = rows.loc[share(rows).idxmax()]
     passed = bool(rows.passed.all())
     yield _COLUMNS.format(
         first.twin,
@@ -44,9 +44,10 @@ def _case(row: pd.Series) -> str:
     return str(row.data if row.data != DRAWN else row.case)
 
 
-def _share(rows: pd.DataFrame) -> pd.Series:
-    """Deviations as shares of their tolerances; what is no number comes before any."""
-    return (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
+def share(rows: pd.DataFrame) -> pd.Series:
+    """Deviations as shares of their tolerances; 0 of 0 is 0, and what is no number beyond any."""
+    found = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
+    return found.where(rows.deviation != 0, 0.0)
 
 
 def _number(x: float | None) -> str:
@@ -148,7 +149,7 @@ def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
 
 def _under_laws(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     for twin, rows in table.groupby("twin", sort=False):
-        worst = rows.loc[_share(rows).idxmax()]
+        worst = rows.loc[share(rows).idxmax()]
         passed = "yes" if rows.passed.all() else "NO"
         numbers = _number(worst.deviation), _number(worst.tolerance)
         yield str(twin), str(len(rows)), worst.case, worst["dtype"], *numbers, passed
