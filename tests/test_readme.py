@@ -31,7 +31,7 @@ def test_rows_quoted_stand_in_the_committed_results():
     assert len(quoted) == 5
     for twin, relation, data, numbers in quoted:
         cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
-        row = rf"\| {twin} \| {relation} \| [\w.-]+ \| {data} \| \w+ \| {cells} \|"
+        row = rf"\| {twin} \| {relation} \| \w+ \| [\w., -]+ \| {data} \| {cells} \|"
         assert re.search(row, summary), (twin, data)
 
 

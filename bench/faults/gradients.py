@@ -5,6 +5,8 @@ from .fault import Faults
 
 gradients = Faults("gradient")
 
+_NUMPY = "Its twin runs the layer through NumPy, where no gradient is."
+
 add = gradients.add
 add("kernel_smoothing/softmax.py", "softmax-keys-detached",
     "return fused_attention(q, k, v,", "return fused_attention(q, k.detach(), v,",
@@ -116,7 +118,8 @@ add("boosting/twicing_attention.py", "residual-detached",
     "twicing-attention")
 add("boosting/residuals.py", "residual-weight-detached",
     "t = self.t.to(y.dtype)", "t = self.t.detach().to(y.dtype)",
-    "boosted-residual", "generalized-residual")
+    "boosted-residual", "generalized-residual",
+    survives=_NUMPY)
 add("image_filters.py", "filter-strength-detached",
     "h=self.h().to(image.dtype)", "h=self.h().detach().to(image.dtype)",
     "nonlocal-means-windowed", "nonlocal-means")
@@ -125,10 +128,12 @@ add("image_filters.py", "filter-weights-detached",
     "nonlocal-means-windowed")
 add("self_expression/self_expressive_network.py", "threshold-detached",
     "threshold = self.threshold().to(K.dtype)", "threshold = self.threshold().detach().to(K.dtype)",
-    "self-expressive-network")
+    "self-expressive-network",
+    survives=_NUMPY)
 add("self_expression/unrolled_ista.py", "unrolled-step-detached",
     "unit = safe_step(k).to(wide)", "unit = safe_step(k).detach().to(wide)",
     "unrolled-self-expression-iterates", "unrolled-self-expression-recursion")
 add("self_expression/unrolled_admm.py", "penalty-of-splitting-detached",
     "beta = 2 * lam * squares /", "beta = 2 * lam.detach() * squares /",
-    "unrolled-admm")
+    "unrolled-admm",
+    survives=_NUMPY)

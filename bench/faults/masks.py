@@ -140,9 +140,6 @@ add("kernel_smoothing/balancing.py", "sinkhorn-balances-hidden-rows",
 add("self_expression/key_products.py", "self-expression-ignores-padding",
     "return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)", "return k",
     "ridge-attention", "low-rank-attention")
-add("self_expression/ridge_attention.py", "few-keys-ignore-padding",
-    "C = self._coefficients(q, k, mask)\n", "C = self._coefficients(q, k, None)\n",
-    "ridge-attention")
 add("kernel_smoothing/linear.py", "linear-pairs-on-wrong-axis",
     "block_mask(visible, is_causal, start, rows, q, k)",
     "block_mask(visible.mT, is_causal, start, rows, q, k)",

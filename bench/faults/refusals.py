@@ -37,5 +37,5 @@ add("nonlocal_energy.py", "fidelity-of-fewer-queries",
     "self.square_only = True", "self.square_only = False",
     "neutreno-attention")
 add("attention/operator.py", "other-number-of-heads-accepted",
-    "and parameter.num_heads not in (None, heads):", "and False:",
+    "and part.num_heads not in (None, heads):", "and False:",
     "gaussian-attention", "ridge-attention")
