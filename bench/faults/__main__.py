@@ -8,7 +8,7 @@ import typer
 
 from ..results import provenance, write_summary, write_table
 from ..terminal import console, markdown, results_folder
-from .catalogue import catalogue
+from .every import catalogue
 from .planted import check_faults
 from .tested import is_caught_by_tests
 
