@@ -293,7 +293,9 @@ def _of_operator(subject: Subject, operator: Operator, rng: np.random.Generator)
         if operator.causal:
             masks_of_last = _causal(_N_QUERIES, n)
             yield _compared(fewer, masks_of_last, name="fewer queries, causal")
-            padded = masks_of_last.hiding(masks[0].visible, "", **masks[0].given)
+            padding = masks[0]
+            assert padding.visible is not None
+            padded = masks_of_last.hiding(padding.visible, "", **padding.given)
             yield _compared(fewer, padded, name="fewer queries, causal, padding")
             yield Case(
                 "matrix, fewer queries, causal", "float64", partial(_matrix, fewer, masks_of_last)
