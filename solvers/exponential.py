@@ -168,24 +168,20 @@ def _exp2(x):  # type: ignore[no-untyped-def]  # numba compares this signature w
     return {types.float32: lambda x: _exp2_32(x), types.float64: lambda x: _exp2_64(x)}.get(x)
 
 
-def exp2_to_zero(x: Any, terms: Any = None) -> Any:
+def exp2_to_zero(x: Any, terms: Any) -> Any:
     """``2^x`` for x <= 126 in float32 or x <= 1022 in float64, inside a numba kernel only.
 
     Right to two units in the last place; 0 for x < -126.5 in float32 or x < -1022.5 in float64,
-    where 2^x is below the smallest normal number. A kernel that takes `terms` as an argument, from
-    `exp2_terms`, keeps them in registers; constants compilers load anew for each vector of AVX2.
+    where 2^x is below the smallest normal number. The `terms` are those of `exp2_terms`, as an
+    argument of the kernel: they stay in registers, where compilers load constants anew for each
+    vector of AVX2.
     """
     raise NotImplementedError("exp2_to_zero: runs inside numba kernels only")
 
 
 @overload(exp2_to_zero)
-def _exp2_to_zero(x, terms=None):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
-    if isinstance(terms, types.BaseTuple):
-        return {
-            types.float32: lambda x, terms=None: _exp2_to_zero_32(x, terms),
-            types.float64: lambda x, terms=None: _exp2_to_zero_64(x, terms),
-        }.get(x)
+def _exp2_to_zero(x, terms):  # type: ignore[no-untyped-def]  # numba compares this signature with the kernels'
     return {
-        types.float32: lambda x, terms=None: _exp2_to_zero_32(x, _EXP2_TERMS_32),
-        types.float64: lambda x, terms=None: _exp2_to_zero_64(x, _EXP2_TERMS_64),
+        types.float32: lambda x, terms: _exp2_to_zero_32(x, terms),
+        types.float64: lambda x, terms: _exp2_to_zero_64(x, terms),
     }.get(x)

@@ -350,8 +350,9 @@ class Limit:
     that ISTA's linear rate, ``1 - s^2 / |k^T k|_F`` with the smallest singular value s of the keys,
     is ``exp(-20)`` after `n_iter` iterations. On `n_tokens` that are most alike, where ISTA is
     slow, it is within the proved rate c / K after K = `n_iter_alike` iterations, where one is
-    proved; a layer without `n_iter`, which stops by itself, is held to the tolerance there too. The
-    task numbers are those of the certified solution and of the layer, on the independent tokens.
+    proved, as in `Rate`; a layer without `n_iter`, which stops by itself, is held to the tolerance
+    there too. The task numbers are those of the certified solution and of the layer, on the
+    independent tokens.
     """
 
     name: ClassVar[str] = "limit"
@@ -377,7 +378,8 @@ class Limit:
             proved = problem.rate / self.n_iter_alike if hasattr(layer, "n_iter") else 0.0
             if np.isfinite(proved):
                 excess = _suboptimality(problem, codes)
-                measured.append(Measurement(excess, max(tolerance, proved)))
+                of_rate = Measurement(_ratio(excess, proved), 1.0)
+                measured.append(of_rate if proved > tolerance else Measurement(excess, tolerance))
                 measured.append(Measurement(max(0.0, -excess), tolerance))
         return worst(measured)
 
