@@ -1,4 +1,4 @@
-"""Faces: Extended Yale B by the recipes of EQUATIONS 9.2, the optimum beside the literal ADMM."""
+"""Faces: Extended Yale B by the recipes of EQUATIONS PP-R, the optimum beside the literal ADMM."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The study of motion segmentation: Hopkins 155 by the recipes of EQUATIONS 9.2, and by others."""
+"""The study of motion segmentation: Hopkins 155 by the recipes of EQUATIONS PP-R, and by others."""
 
 import time
 from functools import lru_cache, partial

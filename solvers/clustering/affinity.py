@@ -1,4 +1,4 @@
-"""From coefficients to affinities: the named steps of EQUATIONS 9.2. Row i represents sample i."""
+"""From coefficients to affinities: the named steps PP-1 to PP-5. Row i represents sample i."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -78,7 +78,7 @@ def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_arr
     References
     ----------
     Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), which keeps
-    1,000; EQUATIONS 9.2.
+    1,000.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     References
     ----------
     Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), with 3
-    neighbours; EQUATIONS 9.2.
+    neighbours.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
     ----------
     coef : array-like of shape (n_samples, n_samples)
     power : float, default=4.0
-        Positive; 4 for low-rank representation and 3 for LRSC in the recipes of EQUATIONS 9.2.
+        Positive; 4 for low-rank representation and 3 for LRSC in the recipes (EQUATIONS PP-R).
 
     Returns
     -------

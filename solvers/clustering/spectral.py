@@ -65,7 +65,7 @@ def spectral_labels(
     References
     ----------
     Ng, Jordan and Weiss, "On Spectral Clustering" (2001); Damle, Minden and Ying, "Simple, direct
-    and efficient multi-way spectral clustering" (2019) for ``cluster_qr``; EQUATIONS 9.2, Spectral.
+    and efficient multi-way spectral clustering" (2019) for ``cluster_qr``; EQUATIONS PP-SC.
 
     Examples
     --------

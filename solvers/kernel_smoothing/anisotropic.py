@@ -109,7 +109,7 @@ def elliptical_metric(values: ArrayLike, previous: ArrayLike) -> Array:
 
     References
     ----------
-    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31, section 9.5.
+    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31.
 
     Examples
     --------

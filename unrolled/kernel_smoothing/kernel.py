@@ -56,7 +56,7 @@ class Kernel(SoftmaxSmoother):
     References
     ----------
     EQUATIONS SE-5, QK-kernel. "exp(-dist^2)" covers the Laplace kernel only with
-    ``dist^2 = |q - k|`` (section 8, minor errata of SE).
+    ``dist^2 = |q - k|`` (erratum E3-n).
 
     Examples
     --------

@@ -252,7 +252,7 @@ def test_keeping_the_largest_entries():
 @pytest.mark.parametrize(
     ("chain", "words"),
     [
-        ("PP-9", "steps: must be among PP-1, PP-2"),
+        ("PP9", "steps: must be among PP-1, PP-2"),
         ("", "steps: must be among"),
         ("PP-2a, PP-1", "nothing can follow an affinity"),
         ("PP-1 weight=2", "PP-1 has the parameters"),

@@ -1,4 +1,4 @@
-"""Attention and kernel regression: section 1 of the equations, but for the bilateral family."""
+"""Attention and kernel regression: SE-1 to SE-8 and their like, but for the bilateral family."""
 
 import numpy as np
 import pytest
