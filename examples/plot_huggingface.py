@@ -2,30 +2,22 @@
 Swap a layer in a Hugging Face model
 ====================================
 
-Models of the transformers library take operators by `attach_huggingface`. The model here is a
-tiny vision transformer with random weights, so that nothing is downloaded; a pretrained one is
-treated in the same way. Without the library (``pip install transformers``) the example ends at
-once.
+Models of the transformers library (``pip install transformers``) take operators by
+`attach_huggingface`. The model here is a tiny vision transformer with random weights, so that
+nothing is downloaded; a pretrained one is treated in the same way.
 """
 
 # %%
 # A tiny model
 # ------------
 
-import sys
-
 import matplotlib.pyplot as plt
 import torch
+from transformers import ViTConfig, ViTForImageClassification
 
 import twinsolve
 from twinsolve.datasets import load_digits
 from twinsolve.unrolled import attach_huggingface, record
-
-try:
-    from transformers import ViTConfig, ViTForImageClassification
-except ImportError:
-    print("transformers is not installed")
-    sys.exit()
 
 torch.manual_seed(0)
 config = ViTConfig(

@@ -13,6 +13,9 @@ writes such a file first; with a file of your own, start at the second step.
 # array named X, x, data, fea or features, and the labels named y, target, targets, label, labels
 # or gnd. Here both have other names.
 
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy.io import savemat
@@ -25,7 +28,8 @@ from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.solvers.metrics import clustering_accuracy
 
 X, y = make_union_of_subspaces(50, n_subspaces=3, noise=0.7, random_state=0)
-savemat("faces.mat", {"pixels": X, "person": y + 1})
+path = Path(tempfile.mkdtemp()) / "faces.mat"
+savemat(path, {"pixels": X, "person": y + 1})
 
 # %%
 # Load it
@@ -34,7 +38,7 @@ savemat("faces.mat", {"pixels": X, "person": y + 1})
 # what the file holds. A look at the shape pays: files of the field often hold one point a column,
 # and a transposed matrix clusters pixels without complaint.
 
-points = load_points("faces.mat", data_key="pixels", target_key="person")
+points = load_points(path, data_key="pixels", target_key="person")
 print("points and features:", points.data.shape)
 print("labels in the file:", points.target_names)
 print("points with each label:", np.bincount(points.target))

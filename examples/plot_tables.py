@@ -12,6 +12,9 @@ prints, with the best number of each column in bold.
 # Three methods on two data sets, over five seeds of k-means. Fitted once, coefficients are the
 # same for all seeds; only the spectral step is repeated.
 
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -54,8 +57,9 @@ table = pd.DataFrame(rows)
 # ---
 # Every run in a row: all summaries can be made of it later.
 
-table.to_csv("errors.csv", index=False)
-print(pd.read_csv("errors.csv").head(3).to_string())
+folder = Path(tempfile.mkdtemp())
+table.to_csv(folder / "errors.csv", index=False)
+print(pd.read_csv(folder / "errors.csv").head(3).to_string())
 
 # %%
 # LaTeX
@@ -69,8 +73,7 @@ cells = cells.where(mean > mean.min(), r"\textbf{" + cells + "}")
 latex = cells.rename_axis(index=None, columns=None).to_latex(
     column_format="lrr", caption="Clustering error in \\%.", label="tab:errors"
 )
-with open("errors.tex", "w", encoding="utf-8") as file:
-    file.write(latex)
+(folder / "errors.tex").write_text(latex, encoding="utf-8")
 print(latex)
 
 # %%

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-WRITES = {
-    "plot_own_data": {"faces.mat"},
-    "plot_tables": {"errors.csv", "errors.tex"},
-}
 
 
 def test_examples_are_there():
@@ -30,7 +26,7 @@ def test_example_runs(example, tmp_path):
         text=True,
     )
     assert found.returncode == 0, found.stderr
-    assert {path.name for path in tmp_path.iterdir()} == WRITES.get(example.stem, set())
+    assert not [*tmp_path.iterdir()], "the gallery runs examples where they stand"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
