@@ -46,8 +46,7 @@ def make_all(folder: Path = HERE / "out") -> None:
     """Make every page's output and figure."""
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted(PAGES.glob("*.md")):
-        if page.stem != "index":
-            make_page(page, folder)
+        make_page(page, folder)
 
 
 if __name__ == "__main__":
