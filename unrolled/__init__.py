@@ -6,6 +6,7 @@ bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
 
 from .attention import (
     Attention,
+    Call,
     Context,
     Correction,
     Operator,
@@ -120,6 +121,7 @@ __all__ = [
     "Biased",
     "Bilateral",
     "Block",
+    "Call",
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",

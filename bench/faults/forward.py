@@ -127,7 +127,7 @@ add("image_filters.py", "outside-counts",
     "weights = weights * _shifts(inside, dy, image.shape)[:, 0].transpose(1, 2)", "pass",
     "nonlocal-means-windowed")
 add("spectral_filtering/attention_scaling.py", "low-pass-dropped",
-    "-omega * mean, 1 + omega, smoothed", "-omega * mean, omega, smoothed",
+    "-omega * mean, 1 + omega, call", "-omega * mean, omega, call",
     "attn-scale")
 add("spectral_filtering/feature_scaling.py", "mean-and-rest-exchanged",
     "torch.addcmul(y, t, y - dc) + s * dc", "torch.addcmul(y, s, y - dc) + t * dc",
@@ -142,6 +142,6 @@ add("conditioning.py", "cosines-not-orthonormal",
     "return torch.cat([D[:1] / math.sqrt(2), D[1:]])", "return D",
     "token-graying-dct")
 add("attention/operator.py", "values-of-all-tokens-averaged",
-    "return self.attend(q, k, v, mask, is_causal, context)",
-    "return self.attend(q, k, v.mean(-2, keepdim=True).expand_as(v), mask, is_causal, context)",
+    "Call(q, k, v, mask, is_causal, context)",
+    "Call(q, k, v.mean(-2, keepdim=True).expand_as(v), mask, is_causal, context)",
     "softmax-gain-bound", "softmax-depth-bound", "attn-scale-gain", "softmax-attention")

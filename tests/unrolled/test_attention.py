@@ -131,9 +131,9 @@ def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
 class Recorder(Softmax):
     needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
 
-    def attend(self, q, k, v, mask, is_causal, context):
-        self.seen = context
-        return super().attend(q, k, v, mask, is_causal, context)
+    def attend(self, call):
+        self.seen = call.context
+        return super().attend(call)
 
 
 def test_shell_fills_the_context_along_the_layers():

@@ -206,8 +206,8 @@ class Shared(nn.Module):
 
 
 class Unknown(Operator):
-    def attend(self, q, k, v, mask, is_causal, context):
-        return v
+    def attend(self, call):
+        return call.v
 
 
 def test_what_is_not_judged_is_said():
