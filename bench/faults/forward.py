@@ -127,7 +127,7 @@ add("image_filters.py", "outside-counts",
     "weights = weights * _shifts(inside, dy, image.shape)[:, 0].transpose(1, 2)", "pass",
     "nonlocal-means-windowed")
 add("spectral_filtering/attention_scaling.py", "low-pass-dropped",
-    "-omega * mean, 1 + omega, call", "-omega * mean, omega, call",
+    "-omega * mean, 1 + omega, smoothed", "-omega * mean, omega, smoothed",
     "attn-scale")
 add("spectral_filtering/feature_scaling.py", "mean-and-rest-exchanged",
     "torch.addcmul(y, t, y - dc) + s * dc", "torch.addcmul(y, s, y - dc) + t * dc",

@@ -87,9 +87,9 @@ class AttnScale(Correction):
 
     def attend(self, call: Call) -> Tensor:
         q, _, v, mask, is_causal, _ = call
-        omega = self._omega_for(q)
+        omega, smoothed = self._omega_for(q), call.output_of(self.base)
         mean = visible_mean(v, mask=mask, is_causal=is_causal, n_queries=q.shape[-2])
-        return torch.addcmul(-omega * mean, 1 + omega, call.output_of(self.base))
+        return torch.addcmul(-omega * mean, 1 + omega, smoothed)
 
     def coefficients(self, call: Call) -> Tensor:
         A, pairs = call.matrix_of(self.base), call.pairs()
