@@ -121,10 +121,9 @@ def _solve(layer: Neutreno, call: HeadCall) -> Array:
 
 
 def _solve_gradient_step(layer: Neutreno, call: HeadCall) -> Array:
-    v = call.v
     K, lam = _kernel(layer, call.q, call.head), head_value(layer.lam, call.head)
-    gradient = energy_gradient(v, call.first_values, K, lam, fidelity="degree")
-    return v - gradient / K.sum(axis=1, keepdims=True)
+    gradient = energy_gradient(call.v, call.first_values, K, lam, fidelity="degree")
+    return call.v - gradient / K.sum(axis=1, keepdims=True)
 
 
 def _solve_iterates(layer: Neutreno, call: HeadCall) -> Array:

@@ -94,9 +94,8 @@ def _solve_bilateral(layer: Bilateral, call: HeadCall) -> Array:
 
 def _logits(layer: Bilateral, call: HeadCall) -> Array:
     """Likeness of tokens and of positions, each at its width, by distances or by dot products."""
-    q = call.q
-    token, position = _widths(layer, q, call.head)
-    logits = _likeness(layer.distances, q, call.k, token)
+    token, position = _widths(layer, call.q, call.head)
+    logits = _likeness(layer.distances, call.q, call.k, token)
     if layer.uses_positions:
         p_q, p_k = call.projected_positions
         logits = logits + _likeness(layer.distances, p_q, p_k, position)

@@ -48,14 +48,12 @@ def _metric(layer: Elliptical, call: HeadCall) -> Array:
 
 def _solve(layer: Elliptical, call: HeadCall) -> Array:
     # Half of the metric on either side: distances are measured by its root.
-    q = call.q
     root = np.sqrt(_metric(layer, call))
-    return regress_by_dot_products(q * root / q.shape[1] ** 0.5, call.k * root, call.v)
+    return regress_by_dot_products(call.q * root / call.q.shape[1] ** 0.5, call.k * root, call.v)
 
 
 def _logits(layer: Elliptical, call: HeadCall) -> Array:
-    q = call.q
-    return (q * _metric(layer, call)) @ call.k.T / q.shape[1] ** 0.5
+    return (call.q * _metric(layer, call)) @ call.k.T / call.q.shape[1] ** 0.5
 
 
 def _logit_range(layer: Elliptical, q: Array, k: Array, v: Array) -> float:

@@ -30,5 +30,4 @@ def scale_of(layer: object, q: Array) -> float:
 
 def dot_product_logits(layer: Any, call: HeadCall) -> Array:
     """``scale q . k``."""
-    q = call.q
-    return scale_of(layer, q) * q @ call.k.T
+    return scale_of(layer, call.q) * call.q @ call.k.T

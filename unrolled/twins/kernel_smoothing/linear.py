@@ -15,10 +15,9 @@ _FAR = 1e13  # times s_1^2: the limit up to 1e-13
 
 def _solve(layer: Linear, call: HeadCall) -> Array:
     """The limit ``lam C -> X X^T`` on queries and keys together, of which one block is q k^T."""
-    q = call.q
-    X = np.concatenate([q, call.k])
+    X = np.concatenate([call.q, call.k])
     lam = _FAR * max(float(np.linalg.norm(X, 2)) ** 2, 1e-300)
-    products = lam * least_squares_self_expression(X, lam=lam)[: len(q), len(q) :]
+    products = lam * least_squares_self_expression(X, lam=lam)[: len(call.q), len(call.q) :]
     return layer.scale * products @ call.v
 
 

@@ -88,8 +88,7 @@ def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
 
 def _projected(layer: Tupe, call: HeadCall) -> list[Array]:
     """Positions of queries and of keys, projected for one head."""
-    q = call.q
-    own = slice(call.head * q.shape[1], (call.head + 1) * q.shape[1])
+    own = slice(call.head * call.q.shape[1], (call.head + 1) * call.q.shape[1])
     weights = np.split(layer.position_weight.detach().double().numpy(), 2)
     return [call.positions[p] @ w[own].T for p, w in zip(call.places, weights, strict=True)]
 

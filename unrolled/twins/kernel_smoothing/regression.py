@@ -56,8 +56,7 @@ def _build_learned(q: Array, k: Array, v: Array) -> Gaussian:
 
 
 def solve_gaussian(layer: Gaussian, call: HeadCall) -> Array:
-    q = call.q
-    return nadaraya_watson(q, call.k, call.v, bandwidth=_bandwidth(layer, q, call.head))
+    return nadaraya_watson(call.q, call.k, call.v, bandwidth=_bandwidth(layer, call.q, call.head))
 
 
 def gaussian_logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
@@ -75,8 +74,7 @@ def _bandwidth(layer: Any, q: Array, head: int) -> float:
 
 def gaussian_logits(layer: Any, call: HeadCall) -> Array:
     """``-|q - k|^2 / (2 h^2)``."""
-    q = call.q
-    return -cdist(q, call.k, "sqeuclidean") / (2 * _bandwidth(layer, q, call.head) ** 2)
+    return -cdist(call.q, call.k, "sqeuclidean") / (2 * _bandwidth(layer, call.q, call.head) ** 2)
 
 
 def smoother_logits(layer: Any, call: HeadCall) -> Array:
@@ -86,8 +84,7 @@ def smoother_logits(layer: Any, call: HeadCall) -> Array:
 
 
 def solve_softmax(layer: Softmax, call: HeadCall) -> Array:
-    q = call.q
-    return nadaraya_watson(*lift(q, call.k), call.v, bandwidth=scale_of(layer, q) ** -0.5)
+    return nadaraya_watson(*lift(call.q, call.k), call.v, bandwidth=scale_of(layer, call.q) ** -0.5)
 
 
 def softmax_logit_range(layer: Softmax, q: Array, k: Array, v: Array) -> float:

@@ -16,8 +16,7 @@ def build_sparsemax(q: Array, k: Array, v: Array) -> Sparsemax:
 
 
 def _solve(layer: Sparsemax, call: HeadCall) -> Array:
-    q = call.q
-    logits = scale_of(layer, q) * q @ call.k.T
+    logits = scale_of(layer, call.q) * call.q @ call.k.T
     if call.bias is not None:
         logits = logits + call.bias
     return sparsemax(logits) @ call.v

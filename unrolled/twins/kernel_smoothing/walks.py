@@ -40,9 +40,8 @@ def _solve_walk(layer: Softmax, call: HeadCall) -> Array:
 
 
 def _solve_limit(layer: Softmax, call: HeadCall) -> Array:
-    q = call.q
-    limit = random_walk_limit(call.v, attention_matrix(layer, q, call.k))
-    return np.tile(limit, (len(q), 1))
+    limit = random_walk_limit(call.v, attention_matrix(layer, call.q, call.k))
+    return np.tile(limit, (len(call.q), 1))
 
 
 # tanh(1)^80 < 1e-9: for logits within a range of 2, see AO-C2.

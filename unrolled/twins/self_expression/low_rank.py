@@ -45,15 +45,13 @@ def penalty(layer: LowRank, k: Array, head: int) -> float:
 
 
 def solve_self(layer: LowRank, call: HeadCall) -> Array:
-    k = call.k
-    return low_rank_self_expression(k, lam=penalty(layer, k, call.head)) @ call.v
+    return low_rank_self_expression(call.k, lam=penalty(layer, call.k, call.head)) @ call.v
 
 
 def solve_cross(layer: LowRank, call: HeadCall) -> Array:
     """The filter from the keys' singular value decomposition, as its definition has it."""
-    k = call.k
-    U, s, Rt = np.linalg.svd(k, full_matrices=False)
-    lam = penalty(layer, k, call.head)
+    U, s, Rt = np.linalg.svd(call.k, full_matrices=False)
+    lam = penalty(layer, call.k, call.head)
     active = s > np.sqrt(lam / 2)
     U, s, Rt = U[:, active], s[active], Rt[active]
     h = 1 - lam / (2 * s**2)

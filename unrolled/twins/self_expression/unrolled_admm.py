@@ -25,11 +25,8 @@ def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledADMM:
 def _problem(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Problem:
     """The solver's penalty weighs ``r |c|_1 + (1 - r) / 2 |c|^2``, and is positive."""
     q, k = call.q, call.k
-    lam = (
-        head_value(layer.lam, call.head)
-        * lam_max(q, k, zero_diagonal=zero_diagonal)
-        / layer.l1_ratio
-    )
+    largest = lam_max(q, k, zero_diagonal=zero_diagonal)
+    lam = head_value(layer.lam, call.head) * largest / layer.l1_ratio
     penalty: dict[str, Any] = {
         "lam": np.maximum(lam, np.finfo(np.float64).tiny),
         "l1_ratio": layer.l1_ratio,

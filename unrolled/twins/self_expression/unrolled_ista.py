@@ -91,8 +91,7 @@ def _solve_new_points(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
 
 def _solve_recursion(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
     """``C <- S_th(Z We + C S)`` with the n x n matrix S, a column of C after the other."""
-    q = call.q
-    Z, n = _features(layer, q), len(q)
+    Z, n = _features(layer, call.q), len(call.q)
     lams = _lams(layer, Z, Z, layer.n_iter)[:, :, None]
     C = np.zeros((n, n))
     for step, lam in zip(_steps(layer, Z, layer.n_iter), lams, strict=True):
