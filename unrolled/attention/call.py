@@ -53,9 +53,9 @@ class Call(NamedTuple):
 
     def pairs(self) -> Tensor | None:
         """The mask with the causal one in it; None where all queries see all keys."""
-        return (
-            combine_masks(self.mask, causal_mask(self.q, self.k)) if self.is_causal else self.mask
-        )
+        if not self.is_causal:
+            return self.mask
+        return combine_masks(self.mask, causal_mask(self.q, self.k))
 
     def pairs_of(self, rows: Tensor, start: int) -> Tensor | None:
         """As `pairs`, of the queries from `start` on, as many as there are `rows`."""

@@ -23,8 +23,9 @@ from .precision import of_one_dtype, without_autocast
 class Operator(nn.Module):
     """Base of the operators on (q, k, v): what a layer does between its projections.
 
-    A subclass implements `attend` and `coefficients` and declares its laws, which tests and
-    corrections read. Calls go through `forward` and `matrix`, which refuse what the laws exclude.
+    A subclass implements `attend` and `coefficients`, which take a `Call`, and declares its laws,
+    which tests and corrections read. `forward` and `matrix` refuse what the laws exclude, and make
+    the call.
 
     Attributes
     ----------
