@@ -69,14 +69,15 @@ first_tokens, history
     bias: Array | None = None
     chosen: Array | None = None
     tied: float = 0.0
-    positions: Array | None = None
     grid: tuple[int, int] | None = None
     n_class_tokens: int = 0
-    projected_positions: tuple[Array, Array] | None = None
-    values: Array | None = None
-    first_values: Array | None = None
-    previous_values: Array | None = None
-    first_tokens: Array | None = None
+    # Not optional where they are read: the layer needs them too, and refuses a call without.
+    positions: Any = None
+    projected_positions: Any = None
+    values: Any = None
+    first_values: Any = None
+    previous_values: Any = None
+    first_tokens: Any = None
     history: tuple[Array, ...] = ()
     all_heads: AllHeads | None = None
 

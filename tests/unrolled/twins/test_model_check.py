@@ -127,8 +127,8 @@ def double_heads(operator, heads):
     """One head's output is that of another: head 0 for all."""
     attend = operator.attend
 
-    def wrong(self, q, k, v, *rest):
-        out = attend(q, k, v, *rest).clone()
+    def wrong(self, call):
+        out = attend(call).clone()
         out[:, heads] = out[:, :1].expand_as(out[:, heads])
         return out
 
