@@ -17,7 +17,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from ..unrolled.twins import Case, Measurement, Twin, cases_of, catalogue
+from ..unrolled.twins import Case, HeadCall, Measurement, Twin, cases_of, catalogue
 from .samples import Sample, check_samples
 from .without_task import WITHOUT_TASK
 
@@ -278,10 +278,13 @@ def _remember(function: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[tuple, Any] = {}
 
     def remembered(layer: Any, *inputs: Any, **options: Any) -> Any:
-        if getattr(options.get("context"), "chosen", None) is not None:  # by this layer, of ties
-            return function(layer, *inputs, **options)
-        contents = (np.asarray(x).tobytes() for x in inputs)
-        key = (getattr(layer, "n_iter", None), options.get("head"), *contents)
+        head, arrays = None, inputs
+        if isinstance(inputs[0], HeadCall):
+            if inputs[0].chosen is not None:  # by this layer, of ties
+                return function(layer, *inputs)
+            head, arrays = inputs[0].head, inputs[0].tokens
+        contents = (np.asarray(x).tobytes() for x in arrays)
+        key = (getattr(layer, "n_iter", None), head, *contents)
         if key not in known:
             known[key] = function(layer, *inputs, **options)
         return known[key]

@@ -4,7 +4,7 @@ Operators work on (q, k, v) and go into the shell `Attention`; corrections wrap 
 bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
 """
 
-from .attention import Attention, Context, Operator
+from .attention import Attention, Call, Context, Operator
 from .boosting import GeneralizedResidual, Residual, Twicing
 from .conditioning import TokenGraying
 from .diagnostics import record
@@ -59,6 +59,7 @@ __all__ = [
     "AttnScale",
     "Biased",
     "Bilateral",
+    "Call",
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",

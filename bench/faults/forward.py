@@ -142,6 +142,6 @@ add("conditioning.py", "cosines-not-orthonormal",
     "return torch.cat([D[:1] / math.sqrt(2), D[1:]])", "return D",
     "token-graying-dct")
 add("attention/operator.py", "values-of-all-tokens-averaged",
-    "return self.attend(q, k, v, mask, is_causal, context)",
-    "return self.attend(q, k, v.mean(-2, keepdim=True).expand_as(v), mask, is_causal, context)",
+    "Call(q, k, v, mask, is_causal, context)",
+    "Call(q, k, v.mean(-2, keepdim=True).expand_as(v), mask, is_causal, context)",
     "softmax-gain-bound", "softmax-depth-bound", "attn-scale-gain", "softmax-attention")

@@ -114,7 +114,8 @@ add("spectral_filtering/reattention.py", "mixing-detached",
     "return self.theta.to(q.dtype),", "return self.theta.detach().to(q.dtype),",
     "re-attention")
 add("boosting/twicing_attention.py", "residual-detached",
-    "once + A @ drop_hidden(v - once, mask)", "once + A @ drop_hidden(v - once.detach(), mask)",
+    "once + A @ drop_hidden(v - once, call.mask)",
+    "once + A @ drop_hidden(v - once.detach(), call.mask)",
     "twicing-attention")
 add("boosting/residuals.py", "residual-weight-detached",
     "t = self.t.to(y.dtype)", "t = self.t.detach().to(y.dtype)",

@@ -16,14 +16,14 @@ add("attention/masks.py", "causal-shows-next-key",
 add("attention/masks.py", "causal-queries-are-first-tokens",
     "pairs.tril(query_offset(q, k))", "pairs.tril()",
     "softmax-attention")
-add("kernel_smoothing/query_blocks.py", "causal-block-hides-own-key",
-    "queries[:, None] >= torch", "queries[:, None] > torch",
+add("attention/call.py", "causal-block-hides-own-key",
+    "own[:, None] >= torch", "own[:, None] > torch",
     "laplace-kernel", "top-k")
-add("kernel_smoothing/query_blocks.py", "causal-block-starts-anew",
-    "torch.arange(start + offset, stop + offset,", "torch.arange(offset, stop - start + offset,",
+add("attention/call.py", "causal-block-starts-anew",
+    "first = start + query_offset(self.q, self.k)", "first = query_offset(self.q, self.k)",
     "laplace-kernel", "top-k")
-add("kernel_smoothing/query_blocks.py", "causal-block-queries-are-first-tokens",
-    "    offset = query_offset(q, k)\n", "    offset = 0\n",
+add("attention/call.py", "causal-block-queries-are-first-tokens",
+    "first = start + query_offset(self.q, self.k)", "first = start",
     "laplace-kernel", "sparsemax-attention")
 add("attention/fused.py", "causal-drops-padding",
     "combine_masks(mask, causal_mask(q, k))", "causal_mask(q, k)",
@@ -42,7 +42,8 @@ add("kernel_smoothing/linear.py", "causal-linear-forgets-earlier-keys",
     "return past + linear_attention(", "return linear_attention(",
     "linear-attention", "feature-kernel")
 add("kernel_smoothing/feature_kernel.py", "causal-features-ignored",
-    "linear_attention(q, k, with_mass, is_causal=is_causal)", "linear_attention(q, k, with_mass)",
+    "linear_attention(q, k, with_mass, is_causal=call.is_causal)",
+    "linear_attention(q, k, with_mass)",
     "feature-kernel")
 add("kernel_smoothing/alibi.py", "causal-alibi-drops-padding",
     "return _causal(q, k, v, slopes, mask)", "return _causal(q, k, v, slopes, None)",
@@ -83,10 +84,10 @@ add("sparse_coding/sparse_attention.py", "causal-penalty-without-own-key",
     "earlier = own[:, None] >= torch", "earlier = own[:, None] > torch",
     "relative-coding-iterates")
 add("locally_linear.py", "causal-neighbours-ignored",
-    "        if is_causal:\n", "        if False:\n",
+    "call.hiding(\"LocallyLinear\").pairs()", "call.hiding(\"LocallyLinear\").mask",
     "locally-linear-attention")
 add("spectral_filtering/reattention.py", "causal-maps-ignored",
-    "block_mask(mask, is_causal, start, rows, q, k)", "block_mask(mask, False, start, rows, q, k)",
+    "call.pairs_of(rows, start)", "call._replace(is_causal=False).pairs_of(rows, start)",
     "re-attention")
 add("kernel_smoothing/logistic.py", "causal-logistic-ignored",
     "if not is_causal and (mask is None or mask.shape[-2] == 1):",
@@ -96,12 +97,11 @@ add("kernel_smoothing/gaussian.py", "causal-early-rows-on-wrong-keys",
     "seen = slice(offset + n_early)", "seen = slice(n_early)",
     "gaussian-attention")
 add("nonlocal_energy.py", "causal-fidelity-smooths-over-all",
-    "self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)",
-    "self.base(q, k, u, mask=mask, context=context)",
+    "call._replace(v=u).output", "call._replace(v=u, is_causal=False).output",
     "neutreno-attention")
 add("boosting/twicing_attention.py", "causal-matrix-of-twicing-ignored",
-    "A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)\n        return",
-    "A = self.base.matrix(q, k, mask=mask, context=context)\n        return",
+    "A = call.matrix_of(self.base)\n        return",
+    "A = call._replace(is_causal=False).matrix_of(self.base)\n        return",
     "twicing-attention")
 
 add = masks.add
@@ -141,11 +141,10 @@ add("self_expression/key_products.py", "self-expression-ignores-padding",
     "return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)", "return k",
     "ridge-attention", "low-rank-attention")
 add("kernel_smoothing/linear.py", "linear-pairs-on-wrong-axis",
-    "block_mask(visible, is_causal, start, rows, q, k)",
-    "block_mask(visible.mT, is_causal, start, rows, q, k)",
+    "call.pairs_of(rows, start)", "call._replace(mask=call.mask.mT).pairs_of(rows, start)",
     "linear-attention")
 add("kernel_smoothing/feature_kernel.py", "features-ignore-pairs",
-    "visible_products(rows, k, seen) @ with_mass", "visible_products(rows, k, None) @ with_mass",
+    "visible_products(rows, k, call.pairs_of(rows, start))", "visible_products(rows, k, None)",
     "feature-kernel")
 add("kernel_smoothing/top_k.py", "largest-among-hidden-keys-too",
     "smallest = logits.detach()", "smallest = ((scale * q.to(wide)) @ k.to(wide).mT).detach()",
@@ -158,7 +157,7 @@ add("locally_linear.py", "neighbours-hidden-too",
     "nearness = nearness.masked_fill(~allowed, torch.inf)", "pass",
     "locally-linear-attention")
 add("locally_linear.py", "neighbours-of-later-block-under-first-mask",
-    "permitted[..., start : start + rows.shape[-2], :]", "permitted[..., : rows.shape[-2], :]",
+    "mask_rows(allowed, rows, start)", "mask_rows(allowed, rows, 0)",
     "locally-linear-attention")
 add("sparse_coding/code_blocks.py", "first-mask-for-all-codes",
     "codes.masked_fill_(hidden[heads, rows, : block.n_keys], 0)",
@@ -174,11 +173,10 @@ add("sparse_coding/sparse_attention.py", "curvature-of-all-keys",
     "k.new_ones(1, k.shape[-2]) if seen is None else seen", "k.new_ones(1, k.shape[-2])",
     "support-adaptive-coding-iterates")
 add("nonlocal_energy.py", "fidelity-smooths-over-hidden-keys",
-    "self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)",
-    "self.base(q, k, u, is_causal=is_causal, context=context)",
+    "call._replace(v=u).output", "call._replace(v=u, mask=None).output",
     "neutreno-attention")
 add("boosting/twicing_attention.py", "residual-smoothed-over-hidden-keys",
-    "self.base(q, k, v - once, mask=mask, is_causal", "self.base(q, k, v - once, is_causal",
+    "call._replace(v=call.v - once)", "call._replace(v=call.v - once, mask=None)",
     "twicing-attention", "twicing-of-twicing")
 add("spectral_filtering/attention_scaling.py", "mean-over-hidden-keys",
     "visible_mean(v, mask=mask, is_causal", "visible_mean(v, is_causal",
@@ -192,7 +190,7 @@ add("spectral_filtering/feature_scaling.py", "feature-mean-over-padding",
     "feat-scale", "block-feat-scale",
     survives="The twins give FeatScale no masks.")
 add("kernel_smoothing/biased.py", "bias-replaces-mask",
-    "return add_bias(mask, self.bias.to(q.dtype))", "return self.bias.to(q.dtype)",
+    "add_bias(call.mask, self.bias.to(q.dtype))", "self.bias.to(q.dtype)",
     "biased-attention")
 add("kernel_smoothing/bilateral.py", "distances-drop-mask",
     "gaussian_attention(q, k, v, bandwidth=1.0, mask=mask,",
@@ -202,5 +200,5 @@ add("kernel_smoothing/local.py", "window-drops-mask",
     "mask=combine_masks(seen, near)", "mask=near",
     "local-window", "criss-cross")
 add("kernel_smoothing/alibi.py", "distance-bias-drops-mask",
-    "mask=add_bias(block_mask, bias.to(q.dtype))", "mask=bias.to(q.dtype)",
+    "mask=add_bias(seen, bias.to(q.dtype))", "mask=bias.to(q.dtype)",
     "alibi")

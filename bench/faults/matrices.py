@@ -7,31 +7,31 @@ matrices = Faults("matrix")
 
 add = matrices.add
 add("attention/operator.py", "matrix-ignores-causal",
-    "self.present(k, mask), mask, is_causal, context)\n            return A",
-    "self.present(k, mask), mask, False, context)\n            return A",
+    "Call(q, k, k[..., :0], mask, is_causal, context)",
+    "Call(q, k, k[..., :0], mask, False, context)",
     "softmax-attention")
 add("attention/operator.py", "matrix-ignores-mask",
-    "self.present(k, mask), mask, is_causal, context)\n            return A",
-    "self.present(k, mask), None, is_causal, context)\n            return A",
+    "Call(q, k, k[..., :0], mask, is_causal, context)",
+    "Call(q, k, k[..., :0], None, is_causal, context)",
     "softmax-attention")
 add("kernel_smoothing/softmax.py", "softmax-matrix-unscaled",
-    "return scale * q @ k.mT", "return q @ k.mT",
+    "return scale * call.q @ call.k.mT", "return call.q @ call.k.mT",
     "softmax-attention")
 add("kernel_smoothing/gaussian.py", "gaussian-matrix-of-twice-the-distance",
     "(-squares / self.bandwidth_for(q) ** 2 / 2)", "(-squares / self.bandwidth_for(q) ** 2)",
     "gaussian-attention")
 add("kernel_smoothing/linear.py", "linear-matrix-unscaled",
-    "return self.scale * visible_products(q, k, visible)", "return visible_products(q, k, visible)",
+    "return self.scale * visible_products", "return visible_products",
     "linear-attention")
 add("kernel_smoothing/linear.py", "linear-matrix-not-causal",
-    "visible = combine_masks(visible, causal_mask(q, k))", "pass",
+    "call.hiding(\"Linear\").pairs()", "call.hiding(\"Linear\").mask",
     "linear-attention")
 add("kernel_smoothing/feature_kernel.py", "feature-matrix-not-normalised",
     "return _divide(weights, weights.sum(dim=-1, keepdim=True)).to(q.dtype)",
     "return weights.to(q.dtype)",
     "feature-kernel")
 add("boosting/twicing_attention.py", "twicing-matrix-smooths-once",
-    "return 2 * A - A @ drop_hidden(A, mask)", "return A",
+    "return 2 * A - A @ drop_hidden(A, call.mask)", "return A",
     "twicing-attention")
 add("spectral_filtering/attention_scaling.py", "mean-matrix-unmasked",
     "omega * uniform", "omega / A.shape[-1]",
@@ -50,9 +50,8 @@ add("self_expression/low_rank_attention.py", "low-rank-matrix-without-queries",
     "(q.double() @ self._filter(k.mT @ k) @ k.mT)", "(k @ self._filter(k.mT @ k) @ k.mT)",
     "low-rank-attention")
 add("sparse_coding/sparse_attention.py", "codes-one-iteration-short",
-    "codes = torch.zeros_like(q @ k.mT, dtype=self._wide(q))\n        for t in range(self.n_iter):",
-    "codes = torch.zeros_like(q @ k.mT, dtype=self._wide(q))\n"
-    "        for t in range(self.n_iter - 1):",
+    "zeros_like(q @ call.k.mT, dtype=self._wide(q))\n        for t in range(self.n_iter):",
+    "zeros_like(q @ call.k.mT, dtype=self._wide(q))\n        for t in range(self.n_iter - 1):",
     "sparse-coding-iterates")
 add("kernel_smoothing/spatial_gaussian.py", "filter-matrix-of-first-tokens",
     "_logits(query_offset(q, k), k.shape[-2], k,", "_logits(0, q.shape[-2], k,",
@@ -73,24 +72,22 @@ add("kernel_smoothing/tupe.py", "tupe-matrix-of-another-temperature",
     "(2 * q.shape[-1]) ** 0.5", "q.shape[-1] ** 0.5",
     "tupe")
 add("kernel_smoothing/elliptical.py", "elliptical-matrix-without-metric",
-    "torch.einsum(\"...id,...id,...jd->...ij\", q, metric, k)", "q @ k.mT",
+    "torch.einsum(\"...id,...id,...jd->...ij\", q, metric, call.k)", "q @ call.k.mT",
     "elliptical-attention")
 add("kernel_smoothing/simplex.py", "sparsemax-matrix-unmasked",
-    "z = masked_logits(self.logits(q, k), mask)", "z = self.logits(q, k)",
+    "masked_logits(self.logits(call.q, call.k), call.pairs())", "self.logits(call.q, call.k)",
     "sparsemax-attention")
 add("kernel_smoothing/top_k.py", "top-k-matrix-unmasked",
-    "visible = block_mask(mask, is_causal, 0, q, q, k)", "visible = None",
+    "self._weights(call.q, call.k, call.pairs())", "self._weights(call.q, call.k, None)",
     "top-k")
 add("kernel_smoothing/logistic.py", "logistic-matrix-without-queries",
-    "self._sums(self._query_terms(q), k.to(wide)",
-    "self._sums(0 * self._query_terms(q), k.to(wide)",
+    "self._sums(self._query_terms(call.q), call", "self._sums(0 * self._query_terms(call.q), call",
     "graph-attention")
 add("locally_linear.py", "weights-to-neighbours-in-reverse",
     "zeros.scatter(-1, indices, weights)", "zeros.scatter(-1, indices.flip(-1), weights)",
     "locally-linear-attention")
 add("spectral_filtering/reattention.py", "mixed-matrix-unmasked",
-    "self.base.matrix(q.to(wide), k.to(wide), mask=mask)",
-    "self.base.matrix(q.to(wide), k.to(wide))",
+    "call.k.to(wide), mask=mask)", "call.k.to(wide))",
     "re-attention")
 add("solved_operator.py", "solved-matrix-of-another-scale",
     "torch.linalg.solve((1 + lam) * identity - A, lam * identity)",

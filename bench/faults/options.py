@@ -106,7 +106,7 @@ add("kernel_smoothing/balancing.py", "one-iteration-more",
     "for _ in range(self.n_iter):", "for _ in range(self.n_iter + 1):",
     "sinkhorn-iterates")
 add("kernel_smoothing/linear.py", "linear-scale-ignored",
-    "self.scale * q.to(wide), k.to(wide)", "q.to(wide) / 16, k.to(wide)",
+    "self.scale * call.q.to(wide), call", "call.q.to(wide) / 16, call",
     "linear-attention")
 add("kernel_smoothing/softmax.py", "softmax-scale-ignored",
     "is_causal=is_causal, scale=self.scale)", "is_causal=is_causal)",

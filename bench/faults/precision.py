@@ -12,8 +12,7 @@ add("kernel_smoothing/kernel.py", "kernel-in-bfloat16",
     "wide = torch.promote_types(q.dtype, torch.float32)", "wide = q.dtype",
     "laplace-kernel", "gaussian-kernel")
 add("kernel_smoothing/linear.py", "linear-in-bfloat16",
-    "out_type, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)",
-    "out_type, wide = v.dtype, v.dtype",
+    "call.v.dtype, torch.promote_types(call.v.dtype, torch.float32)", "call.v.dtype, call.v.dtype",
     "linear-attention",
     survives=_WITHIN)
 add("kernel_smoothing/feature_kernel.py", "features-in-bfloat16",

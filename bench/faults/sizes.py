@@ -36,9 +36,8 @@ add("sparse_coding/code_blocks.py", "own-code-of-first-block",
 add("sparse_coding/code_blocks.py", "causal-offset-of-first-block",
     "codes.tril_(start + settings.offset)", "codes.tril_(settings.offset)",
     "sparse-coding-iterates")
-add("sparse_coding/sparse_attention.py", "mask-of-first-block",
-    "return visible[..., start : start + rows.shape[-2], :]",
-    "return visible[..., : rows.shape[-2], :]",
+add("attention/masks.py", "mask-of-first-block",
+    "return mask[..., start : start + rows.shape[-2], :]", "return mask[..., : rows.shape[-2], :]",
     "support-adaptive-coding-iterates", "learned-coding-recursion")
 add("sparse_coding/sparse_attention.py", "own-code-of-first-block-step-by-step",
     "own = torch.arange(start, start + q.shape[-2], device=q.device)",
@@ -68,7 +67,7 @@ add("self_expression/unrolled_ista.py", "own-code-of-first-block-of-unrolled",
     "own[start : start + rows.shape[-2], None]", "own[: rows.shape[-2], None]",
     "unrolled-self-expression-iterates")
 add("boosting/twicing_attention.py", "many-tokens-smoothed-twice",
-    "self.base(q, k, v - once, mask", "self.base(q, k, once, mask",
+    "call._replace(v=call.v - once)", "call._replace(v=once)",
     "twicing-attention")
 add("kernel_smoothing/alibi.py", "distances-of-first-tokens",
     "_distances(offset + start, rows, k)", "_distances(start, rows, k)",

@@ -1,11 +1,13 @@
 """The words of the check."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from twinsolve.bench.check_lines import coverage, share
 from twinsolve.bench.checks import _remember
-from twinsolve.unrolled.twins import HeadContext
+from twinsolve.unrolled.twins import HeadCall
 
 
 def test_shares_of_tolerances():
@@ -27,10 +29,9 @@ def test_cases_are_counted_by_kind():
 
 def test_solutions_are_remembered_but_for_a_choice_of_the_layer():
     calls = []
-    solve = _remember(lambda layer, q, *, head, context: calls.append(head))
-    places = np.arange(3)
-    free = HeadContext(places, places)
-    chosen = HeadContext(places, places, chosen=np.eye(3, dtype=bool))
-    for context in (free, free, chosen, chosen):
-        solve(None, np.ones(3), head=0, context=context)
-    assert len(calls) == 3
+    solve = _remember(lambda layer, call: calls.append(call.head))
+    free = HeadCall(*np.ones((3, 3, 3)))
+    chosen = replace(free, chosen=np.eye(3, dtype=bool))
+    for call in (free, free, chosen, chosen, replace(free, head=1)):
+        solve(None, call)
+    assert calls == [0, 0, 0, 1]

@@ -195,8 +195,8 @@ def test_load_registers_twins_of_the_users_own(few, tmp_path, monkeypatch):
         "from twinsolve.unrolled.twins import Identity, Twin, register\n"
         "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
         "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
-        "    solve=lambda layer, q, k, v, head=0, context=None:\n"
-        "        smoother_matrix(q, k, bandwidth=1.0) @ v))\n"
+        "    solve=lambda layer, call:\n"
+        "        smoother_matrix(call.q, call.k, bandwidth=1.0) @ call.v))\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(

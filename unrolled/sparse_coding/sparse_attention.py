@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
     Positive,
-    boolean_mask,
     causal_mask,
     check_count,
     combine_masks,
     has_no_values,
     is_transformed,
     map_query_blocks,
+    mask_rows,
     query_offset,
 )
 from .code_blocks import ista_attention
@@ -136,21 +136,14 @@ class SparseCoding(Operator):
         self.nonnegative = nonnegative
         self.square_only = zero_diagonal
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, _, is_causal, _ = call
         # What works in place can be neither traced nor transformed.
         plain = has_no_values(q) or is_transformed()
         if self.step == "support" or self.per_iteration or self.n_iter == 0 or plain:
-            return self._attend_step_by_step(q, k, v, mask, is_causal)
+            return self._attend_step_by_step(call)
         wide = self._wide(q)
-        keys, visible = k.to(wide), self._visible(mask, q, k, is_causal=False)
+        keys, visible = k.to(wide), call.hiding("SparseCoding").mask
         if visible is not None and visible.shape[-2] == 1:
             # A zero key has a zero code, and adds nothing to the step length.
             keys, visible = torch.where(visible.mT, keys, 0), None
@@ -175,29 +168,20 @@ class SparseCoding(Operator):
         )
         return out.to(q.dtype)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        iterate = self.iteration(q, k, mask, is_causal)
-        codes = torch.zeros_like(q @ k.mT, dtype=self._wide(q))
+    def coefficients(self, call: Call) -> Tensor:
+        q, iterate = call.q, self.iteration(call)
+        codes = torch.zeros_like(q @ call.k.mT, dtype=self._wide(q))
         for t in range(self.n_iter):
             codes = iterate(codes, t)
         return codes.to(q.dtype)
 
-    def iteration(
-        self, q: Tensor, k: Tensor, mask: Tensor | None = None, is_causal: bool = False
-    ) -> Callable[..., Tensor]:
+    def iteration(self, call: Call) -> Callable[..., Tensor]:
         """The map of codes that is iterated, from zero codes.
 
         Parameters
         ----------
-        q, k, mask, is_causal
-            As in `forward`.
+        call : Call
+            Its values are not read.
 
         Returns
         -------
@@ -210,18 +194,19 @@ class SparseCoding(Operator):
         Examples
         --------
         >>> import torch
-        >>> from twinsolve.unrolled import SparseCoding
-        >>> iterate = SparseCoding(2.0).iteration(torch.tensor([[3.0, 0.5]]), torch.eye(2))
+        >>> from twinsolve.unrolled import Call, SparseCoding
+        >>> call = Call(torch.tensor([[3.0, 0.5]]), torch.eye(2), torch.eye(2))
+        >>> iterate = SparseCoding(2.0).iteration(call)
         >>> iterate(torch.tensor([[2.0, 0.0]]))
         tensor([[2., 0.]])
         """
         lam, relative_step = self._numbers()
-        return self._map(q, k, lam, relative_step, self._visible(mask, q, k, is_causal), 0)
+        visible = call.hiding("SparseCoding").pairs()
+        return self._map(call.q, call.k, lam, relative_step, visible, 0)
 
-    def _attend_step_by_step(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        visible = self._visible(mask, q, k, is_causal)
+    def _attend_step_by_step(self, call: Call) -> Tensor:
+        q, k, v, *_ = call
+        visible = call.hiding("SparseCoding").pairs()
         lam, relative_step = self._numbers()
 
         def block(rows: Tensor, start: int) -> Tensor:
@@ -253,7 +238,7 @@ class SparseCoding(Operator):
         """The iterations of the rows from `start` on."""
         wide = self._wide(q)
         q, k = q.to(wide), k.to(wide)
-        seen = _rows(visible, start, q)
+        seen = mask_rows(visible, q, start)
         allowed = self._allowed(seen, start, q, k)
         scale = lam_max(q, k, strongest_key(q, k, allowed)) if self.relative else 1.0
         given: dict[str, Any] = {
@@ -279,7 +264,7 @@ class SparseCoding(Operator):
 
     def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         def strongest(rows: Tensor, start: int) -> Tensor:
-            allowed = self._allowed(_rows(visible, start, rows), start, rows, k)
+            allowed = self._allowed(mask_rows(visible, rows, start), start, rows, k)
             if is_causal:
                 first = start + query_offset(q, k)
                 own = torch.arange(first, first + rows.shape[-2], device=q.device)
@@ -295,10 +280,6 @@ class SparseCoding(Operator):
         wide = torch.float64 if self.step == "support" else torch.float32
         return torch.promote_types(q.dtype, wide)
 
-    def _visible(self, mask: Tensor | None, q: Tensor, k: Tensor, is_causal: bool) -> Tensor | None:
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "SparseCoding")
-        return combine_masks(visible, causal_mask(q, k)) if is_causal else visible
-
     def _allowed(self, visible: Tensor | None, start: int, q: Tensor, k: Tensor) -> Tensor | None:
         if not self.zero_diagonal:
             return visible
@@ -311,10 +292,3 @@ class SparseCoding(Operator):
             f"n_iter={self.n_iter}, zero_diagonal={self.zero_diagonal}, "
             f"nonnegative={self.nonnegative}, step={self.step}, relative={self.relative}"
         )
-
-
-def _rows(visible: Tensor | None, start: int, rows: Tensor) -> Tensor | None:
-    """The part of a mask that belongs to a block of queries."""
-    if visible is None or visible.shape[-2] == 1:
-        return visible
-    return visible[..., start : start + rows.shape[-2], :]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
 from ..self_expression import UnrolledADMM, UnrolledSelfExpression
-from .heads import Tensors, as_array, heads
+from .heads import HeadCall, Tensors, as_array, heads
 from .parameters import head_value
 from .registry import Array, Twin, general_first, twins_of
 from .relations import layer_matrix
@@ -160,7 +160,7 @@ def fit_origin(
     initial = copy.deepcopy(subject)
     _reset(initial)
     fits = [
-        _fit_head(twin, initial, target, q, k, head)
+        _fit_head(twin, initial, target, HeadCall(q, k, np.eye(len(k)), head))
         for target, (head, (q, k)) in zip(targets, heads(inputs), strict=True)
     ]
     values, distances, before = zip(*fits, strict=True)
@@ -203,15 +203,15 @@ def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin:
 
 
 def _fit_head(
-    twin: Twin, layer: nn.Module, target: Array, q: Array, k: Array, head: int
+    twin: Twin, layer: nn.Module, target: Array, call: HeadCall
 ) -> tuple[tuple[float, ...], float, float]:
     """Fitted parameters, the distance at them and that at the initial ones."""
-    start = np.log([_initial(layer, name, head) for name in twin.fitted])
+    start = np.log([_initial(layer, name, call.head) for name in twin.fitted])
     scale = float(np.linalg.norm(target)) or 1.0
 
     def distance(logs: Array) -> float:
         changed = _at(twin, layer, np.exp(logs))
-        return float(np.linalg.norm(target - _solved(twin, changed, q, k, head)) / scale)
+        return float(np.linalg.norm(target - _solved(twin, changed, call)) / scale)
 
     steps = np.linspace(-_DECADES / 2, _DECADES / 2, _GRID) * np.log(10)
     points = [start + np.array(step) for step in itertools.product(steps, repeat=len(start))]
@@ -265,7 +265,5 @@ def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
     return changed
 
 
-def _solved(twin: Twin, layer: nn.Module, q: Array, k: Array, head: int) -> Array:
-    if twin.problem is not None:
-        return twin.problem(layer, q, k, head=head).coef
-    return twin.solve(layer, q, k, np.eye(len(k)), head=head)
+def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
+    return twin.solve(layer, call) if twin.problem is None else twin.problem(layer, call).coef

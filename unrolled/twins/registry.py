@@ -82,9 +82,8 @@ class Twin:
         ``build(*arrays)`` makes the layer with parameters that suit the data, at its origin.
     solve : callable
         ``solve(layer, *arrays)`` gives the solver's output in float64 at the layer's present
-        parameters; it alone translates the one into the other's arguments. For tokens it is called
-        for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)`` with a
-        `HeadContext`.
+        parameters; it alone translates the one into the other's arguments. For tokens it is
+        ``solve(layer, call)`` with the `HeadCall` of one head at a time.
     inputs : {"tokens", "features", "image", "model"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
@@ -94,10 +93,10 @@ class Twin:
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
         Whether a query's output depends on the keys that it sees alone, so that with masks the
-        solver is given these; otherwise it reads ``context.visible`` itself, or takes no masks.
+        solver is given these; otherwise it reads ``call.visible`` itself, or takes no masks.
     reads_bias : bool
         Whether the output depends on which logits are the largest, so that the solver adds
-        ``context.bias`` to them itself.
+        ``call.bias`` to them itself.
     differentiable : bool
         Whether gradients flow through all that `apply` gives, to inputs and parameters.
     evidence : {"solver", "certificate", "formula", "bound"}
@@ -113,13 +112,13 @@ class Twin:
         Which layers of the class the twin is about; all by default.
     context : callable, optional
         ``context(q, k, v)``, of arrays with heads, gives the `Context` of tensors that the layer
-        needs beside them; the solver gets it as a `HeadContext`.
+        needs beside them; the solver finds it in its `HeadCall`.
     apply : callable
         ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default, with
         ``context=`` where there is one.
     problem : callable, optional
-        ``problem(layer, q, k, head=0)`` solves the optimisation problem behind the layer, where
-        there is one.
+        ``problem(layer, call)`` solves the optimisation problem behind the layer, where there is
+        one.
     certificate : callable, optional
         ``certificate(twin, layer, tensors)`` gives a residual of the conditions of optimality of
         the problem that the layer's output solves, in units of the output and without a formula of
@@ -133,7 +132,7 @@ class Twin:
         shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
-        `solve` then takes the layer's choice among these from ``context.chosen``.
+        `solve` then takes the layer's choice among these from ``call.chosen``.
     fitted : tuple of str
         Parameters (`Positive`) of the layer that what is solved depends on, for `fit_origin`.
     logit_range : callable
@@ -200,8 +199,8 @@ def register(twin: Twin) -> Twin:
     >>> twin = Twin(
     ...     name="narrow-attention", family="mine", relation=Identity(), equation="SE-6",
     ...     source="my notes", layer=Narrow, build=lambda q, k, v: Narrow(),
-    ...     solve=lambda layer, q, k, v, head=0, context=None: smoother_matrix(
-    ...         q, k, bandwidth=float(layer.bandwidth())) @ v,
+    ...     solve=lambda layer, call: smoother_matrix(
+    ...         call.q, call.k, bandwidth=float(layer.bandwidth())) @ call.v,
     ... )
     >>> register(twin).name in {twin.name for twin in catalogue()}
     True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from ..attention import Context
 from ..solved_operator import Solved
 from .heads import (
-    AllHeads,
     Array,
-    HeadContext,
+    HeadCall,
     Tensors,
     as_array,
-    head_context,
-    heads,
+    head_calls,
     map_fields,
     solve_head,
 )
@@ -110,47 +108,24 @@ def solver_output(
     """
     if twin.inputs != "tokens":
         return twin.solve(layer, *(as_array(x) for x in inputs))
-    context = twin_context(twin, inputs)
-    counts = inputs[0].shape[-2], inputs[1].shape[-2]
-
-    visible, bias = (
-        None if pairs is None else np.broadcast_to(pairs, (len(inputs[0]), *counts))
-        for pairs in (visible, bias)
-    )
-    all_heads = AllHeads(as_array(inputs[0]), as_array(inputs[1]), visible, bias)
-    contexts = (
-        head_context(
-            context,
-            head,
-            *counts,
-            None if visible is None else visible[head],
-            None if bias is None else bias[head],
-            all_heads,
-        )
-        for head in range(len(inputs[0]))
-    )
-    return np.stack(
-        [
-            solve_head(
-                twin,
-                layer,
-                *arrays,
-                head=head,
-                context=with_choice(
-                    given, None if chosen is None else chosen[head], inputs[0].dtype
-                ),
-                rows=rows,
-            )
-            for (head, arrays), given in zip(heads(inputs), contexts, strict=True)
-        ]
-    )
+    calls = calls_of_heads(twin, inputs, visible=visible, bias=bias)
+    chosen_calls = (with_choice(call, chosen, inputs[0].dtype) for call in calls)
+    return np.stack([solve_head(twin, layer, call, rows=rows) for call in chosen_calls])
 
 
-def with_choice(context: HeadContext, chosen: Array | None, dtype: torch.dtype) -> HeadContext:
-    """The context with the layer's choice of keys, made from scores in this dtype."""
+def calls_of_heads(
+    twin: Twin, inputs: Tensors, *, visible: Array | None = None, bias: Array | None = None
+) -> Iterator[HeadCall]:
+    """What the twin's solver is given of each head."""
+    q, k, v = (as_array(x) for x in inputs)
+    return head_calls(q, k, v, twin_context(twin, inputs), visible, bias)
+
+
+def with_choice(call: HeadCall, chosen: Array | None, dtype: torch.dtype) -> HeadCall:
+    """The call with the layer's choice of keys for all heads, made from scores in this dtype."""
     if chosen is None:
-        return context
-    return replace(context, chosen=chosen, tied=8 * torch.finfo(dtype).eps)
+        return call
+    return replace(call, chosen=chosen[call.head], tied=8 * torch.finfo(dtype).eps)
 
 
 def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
@@ -433,7 +408,7 @@ class FixedPointLimit:
 def _problems(twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Problem]:
     if twin.problem is None:
         raise ValueError(f"{twin.name}: the relation needs Twin.problem")
-    return [twin.problem(layer, q, k, head=h) for h, (q, k) in heads(inputs[:2])]
+    return [twin.problem(layer, call) for call in calls_of_heads(twin, inputs)]
 
 
 def _solved(

@@ -26,6 +26,7 @@ from .model_check import COARSEST, ModelReport, check_model, is_exact, measure
 from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
 from .relations import (
     Measurement,
+    calls_of_heads,
     identity_values,
     layer_matrix,
     layer_output,
@@ -416,7 +417,7 @@ def _distance_from_origin(
         solved = list(solver_output(twin, origin, (q, k, identity_values(k))))
         problems: list[Problem | None] = [None] * len(solved)
     else:
-        found = [twin.problem(origin, q, k, head=head) for head, (q, k) in heads(inputs[:2])]
+        found = [twin.problem(origin, call) for call in calls_of_heads(twin, inputs)]
         problems = list(found)
         solved = [problem.coef for problem in found]
     rows = [

@@ -32,8 +32,8 @@ def users_twin():
             source="a notebook",
             layer=Sharp,
             build=lambda q, k, v: Sharp(0.5).double(),
-            solve=lambda layer, q, k, v, head=0: (
-                smoother_matrix(q, k, bandwidth=float(layer.bandwidth())) @ v
+            solve=lambda layer, call: (
+                smoother_matrix(call.q, call.k, bandwidth=float(layer.bandwidth())) @ call.v
             ),
         )
     )
@@ -75,7 +75,7 @@ def test_families_are_discovered_by_their_files(tmp_path):
         "from twinsolve.unrolled.twins import Identity, Twin, register\n"
         "register(Twin(name='added', family='added_family', relation=Identity(), equation='-',\n"
         "    source='-', layer=Softmax, build=lambda q, k, v: Softmax(),\n"
-        "    solve=lambda layer, q, k, v, head=0: v))\n"
+        "    solve=lambda layer, call: call.v))\n"
     )
     code = (
         "import sys, twinsolve.unrolled.twins as twins\n"

@@ -127,8 +127,8 @@ def test_more_iterations_come_closer_to_the_origin(X):
 
 def test_a_wrong_layer_is_not_correct(X):
     class Doubled(SparseCoding):
-        def attend(self, *inputs):
-            return 1.001 * super().attend(*inputs)
+        def attend(self, call):
+            return 1.001 * super().attend(call)
 
     report = twinsolve.check(Doubled(0.1), X)
     assert not report.correct
@@ -386,8 +386,8 @@ def test_a_report_is_true_only_if_it_is_correct(X):
     assert twinsolve.check(Softmax(), X)
 
     class Silent(Softmax):
-        def attend(self, q, k, v, *rest):
-            return torch.zeros_like(v)
+        def attend(self, call):
+            return torch.zeros_like(call.v)
 
     with pytest.raises(AssertionError):
         assert twinsolve.check(Silent(), X)
