@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....solvers import lam_max, lasso_objective, sparse_code
-from ....solvers.self_expression.admm import shrink
+from ....solvers.sparse_coding.penalty import Penalty
 from ...self_expression import UnrolledADMM
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
@@ -53,7 +53,8 @@ def iterate(
 ) -> Array:
     """Over-relaxed ADMM, whose ridge problems are solved by the singular values of the keys."""
     ratio, relaxation = layer.l1_ratio, 1.6
-    lam = head_value(layer.lam, head) * lam_max(q, k, zero_diagonal=zero_diagonal)[:, None]
+    lam = head_value(layer.lam, head) * lam_max(q, k, zero_diagonal=zero_diagonal)
+    penalty = Penalty(lam / ratio, ratio, own=np.arange(len(q)) if zero_diagonal else None)
     beta = _beta(layer, k, head)
     left, singular, _ = np.linalg.svd(k, full_matrices=False)
     shrunk = singular**2 + beta / 2
@@ -63,9 +64,7 @@ def iterate(
         seen = (q @ k.T + beta / 2 * given) @ left / shrunk
         ridge = given + (seen - given @ left) @ left.T
         relaxed = relaxation * ridge + (1 - relaxation) * codes
-        codes = shrink(relaxed + dual, lam / beta) / (1 + lam * (1 - ratio) / ratio / beta)
-        if zero_diagonal:
-            np.fill_diagonal(codes, 0)
+        codes = penalty.prox(relaxed + dual, 2 / beta)
         dual = dual + relaxed - codes
     return codes @ v
 
