@@ -94,6 +94,8 @@ class Penalty:
 
     def squares(self, C: Any) -> Array:
         """``ridge |c_i|^2``, the part of the penalty that is smooth."""
+        if self.l1_ratio == 1:
+            return np.zeros(len(self.lam))
         return np.asarray(self.ridge * (C.power(2) if issparse(C) else C**2).sum(axis=1))
 
     def value(self, C: Array | csr_array) -> Array:
