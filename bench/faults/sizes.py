@@ -64,7 +64,7 @@ add("self_expression/unrolled_admm.py", "own-coefficient-of-first-block",
     "own_keys(own, start, rows, k)", "own_keys(own, 0, rows, k)",
     "unrolled-admm")
 add("self_expression/unrolled_ista.py", "own-code-of-first-block-of-unrolled",
-    "own[start : start + rows.shape[-2], None]", "own[: rows.shape[-2], None]",
+    "own_keys(own, start, rows, k)", "own_keys(own, 0, rows, k)",
     "unrolled-self-expression-iterates")
 add("boosting/twicing_attention.py", "many-tokens-smoothed-twice",
     "self.base(q, k, v - once, mask", "self.base(q, k, once, mask",
