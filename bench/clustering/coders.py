@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from ...solvers import sparse_code
 from ...solvers.sparse_coding import lam_max
+from ...solvers.sparse_coding.penalty import Penalty
 from ...solvers.sparse_coding.row_blocks import Atoms, solve_rows
 from ...unrolled import LISTA, UnrolledSelfExpression
 from ...unrolled.clustering.training import train
-from ...unrolled.sparse_coding import ista_step
+from ...unrolled.sparse_coding import SparsePenalty, accelerated, proximal_map, support_step
 from .splits import shuffled_points
 
 Array = np.ndarray
@@ -88,7 +89,8 @@ def solved_coders(problem: Problem) -> list[Coder]:
     atoms, D, lam = Atoms(problem.dictionary), problem.dictionary, problem.lam
 
     def kept(Y: Array, tol: float) -> Any:
-        return solve_rows(Y, atoms, np.full(len(Y), lam), tol=tol, max_rounds=100).coef
+        penalty = Penalty(np.full(len(Y), lam))
+        return solve_rows(Y, atoms, penalty, tol=tol, max_rounds=100).coef
 
     def call(Y: Array, tol: float) -> Any:
         return sparse_code(Y, D, lam=lam, tol=tol).coef
@@ -169,28 +171,21 @@ def _begin(layer: nn.Module, shorter: nn.Module) -> None:
 
 def fista_codes(D: Tensor, Y: Tensor, *, lam: float, norm: float, n_iter: int) -> Tensor:
     """FISTA with step ``1 / norm``, where `norm` is ``|D|_2^2``."""
-    codes = ahead = torch.zeros(len(Y), len(D), dtype=D.dtype)
-    t = 1.0
-    for _ in range(n_iter):
-        previous, codes = codes, ista_step(ahead, Y, D, lam=lam, step=1 / norm)
-        following = (1 + (1 + 4 * t**2) ** 0.5) / 2
-        ahead = codes + (t - 1) / following * (codes - previous)
-        t = following
-    return codes
+    zero = torch.zeros(len(Y), len(D), dtype=D.dtype)
+    return accelerated(proximal_map(Y, D, SparsePenalty(lam)), zero, [1 / norm] * n_iter)
 
 
 def support_codes(D: Tensor, Y: Tensor, *, lam: float, norm: float, n_iter: int) -> Tensor:
     """ISTA with support-adaptive steps (LS-1); a curvature is kept while its support stays."""
     codes = torch.zeros(len(Y), len(D), dtype=D.dtype)
+    move = proximal_map(Y, D, SparsePenalty(lam))
     curvature = torch.full((len(Y), 1), norm, dtype=D.dtype)
     on = changed = codes != 0
     for _ in range(n_iter):
         for row in changed.any(dim=1).nonzero()[:, 0].tolist():
             curvature[row] = _square_norm(D[on[row]]) or norm
-        moved = ista_step(codes, Y, D, lam=lam, step=1 / curvature)
-        grows = ((moved != 0) & ~on).any(dim=1)
-        moved[grows] = ista_step(codes[grows], Y[grows], D, lam=lam, step=1 / norm)
-        codes, before, on = moved, on, moved != 0
+        codes = support_step(codes, move, curvature, norm)
+        before, on = on, codes != 0
         changed = on != before
     return codes
 

@@ -47,12 +47,12 @@ add("kernel_smoothing/logistic.py", "bias-dropped",
 add("kernel_smoothing/alibi.py", "causal-feature-unscaled",
     "slopes * index / (scale * unit)", "slopes * index / unit",
     "alibi")
-add("sparse_coding/iterations.py", "hard-threshold",
+add("sparse_coding/penalties.py", "hard-threshold",
     "return z.sign() * (z.abs() - threshold).clamp(min=0)",
     "return torch.where(z.abs() > threshold, z, 0)",
     "learned-ista-step", "unrolled-self-expression-iterates")
-add("sparse_coding/iterations.py", "threshold-doubled",
-    "threshold = step * lam / 2", "threshold = step * lam",
+add("sparse_coding/penalties.py", "threshold-doubled",
+    "self.lam * (self.l1_ratio / 2)", "self.lam * self.l1_ratio",
     "support-adaptive-coding-iterates", "learned-coding-recursion")
 add("sparse_coding/code_blocks.py", "threshold-doubled-in-blocks",
     "(2 / lam, step * lam / 2)", "(1 / lam, step * lam)",
@@ -67,7 +67,7 @@ add("sparse_coding/penalties.py", "largest-penalty-halved",
     "2 * (q * keys)", "(q * keys)",
     "relative-coding-iterates")
 add("sparse_coding/learned_ista.py", "penalty-of-first-layer",
-    "step * at_iteration(self.lam, t)", "step * at_iteration(self.lam, 0)",
+    "lam = at_iteration(self.lam, t)", "lam = at_iteration(self.lam, 0)",
     "learned-ista-recursion")
 add("sparse_coding/mixture_of_experts.py", "worst-experts",
     "scores.topk(self.top_k, dim=-1)", "scores.topk(self.top_k, dim=-1, largest=False)",
@@ -100,10 +100,10 @@ add("self_expression/key_products.py", "relative-to-singular-value",
     "torch.where(largest > 0, largest, 1)", "torch.where(largest > 0, largest.sqrt(), 1)",
     "ridge-relative-penalty")
 add("self_expression/unrolled_ista.py", "unrolled-threshold-doubled",
-    "step * penalty / 2)", "step * penalty)",
+    "SparsePenalty(scale * penalties[t]", "SparsePenalty(2 * scale * penalties[t]",
     "unrolled-self-expression-iterates")
 add("self_expression/unrolled_admm.py", "splitting-threshold-halved",
-    "cut = 2 * lam * largest / beta", "cut = lam * largest / beta",
+    "penalties = lam * lam_max_of", "penalties = lam / 2 * lam_max_of",
     "unrolled-admm")
 add("self_expression/self_expressive_network.py", "width-not-divided",
     "soft_threshold(Q @ K.mT, threshold) / self.width", "soft_threshold(Q @ K.mT, threshold)",

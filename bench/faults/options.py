@@ -9,9 +9,9 @@ add = options.add
 add("sparse_coding/code_blocks.py", "nonnegative-ignored",
     "    if nonnegative:\n        return z.sub_(1)", "    if False:\n        return z.sub_(1)",
     "nonnegative-coding-iterates")
-add("sparse_coding/iterations.py", "nonnegative-ignored-step-by-step",
-    "(moved - threshold).clamp(min=0) if nonnegative else soft_threshold(moved, threshold)",
-    "soft_threshold(moved, threshold)",
+add("sparse_coding/penalties.py", "nonnegative-ignored-step-by-step",
+    "(z - threshold).clamp(min=0) if self.nonnegative else soft_threshold(z, threshold)",
+    "soft_threshold(z, threshold)",
     "nonnegative-coding-iterates")
 add("sparse_coding/code_blocks.py", "own-code-kept",
     "if settings.zero_diagonal and start < block.n_keys:", "if False:",
@@ -38,8 +38,8 @@ add("sparse_coding/iteration_parameters.py", "numbers-of-first-iteration",
     "values[min(t, len(values) - 1)]", "values[0]",
     "learned-ista-recursion", "unrolled-self-expression-recursion")
 add("sparse_coding/sparse_attention.py", "support-step-ignored",
-    "return support_step(codes, **given, lam=penalty, whole=whole)",
-    "return ista_step(codes, **given, lam=penalty, step=1 / whole)",
+    "return support_step(codes, move, curvature(k, codes != 0), whole)",
+    "return move(codes, 1 / whole)",
     "support-adaptive-coding-iterates")
 add("sparse_coding/learned_ista.py", "other-dictionary-ignored",
     "self._dictionary(signals, dictionary).to(wide)", "self._dictionary(signals, None).to(wide)",
@@ -151,11 +151,11 @@ add("locally_linear.py", "regularisation-ignored",
 add("locally_linear.py", "own-point-among-neighbours",
     "        if self.zero_diagonal:\n", "        if False:\n",
     "locally-linear")
-add("self_expression/unrolled_admm.py", "squares-not-penalised",
-    "shrunk = 1 + cut * (1 - self.l1_ratio) / self.l1_ratio", "shrunk = 1.0",
+add("sparse_coding/penalties.py", "squares-not-penalised",
+    "if self.l1_ratio < 1:\n            codes", "if False:\n            codes",
     "unrolled-admm")
 add("self_expression/unrolled_ista.py", "relative-penalty-of-unrolled-ignored",
-    "scale = self._penalty_scale(gradient, hidden)", "scale = 1.0",
+    "scale = self._penalty_scale(products, hidden)", "scale = 1.0",
     "unrolled-self-expression-iterates")
 add("self_expression/unrolled_ista.py", "features-of-queries-ignored",
     "q = self.features(queries)", "q = queries",

@@ -60,11 +60,10 @@ add("self_expression/self_expressive_network.py", "own-coefficient-of-first-colu
     "torch.arange(at, at + len(K), device", "torch.arange(len(K), device",
     "self-expressive-network")
 add("self_expression/unrolled_admm.py", "own-coefficient-of-first-block",
-    "torch.arange(start, start + rows.shape[-2], device=rows.device)",
-    "torch.arange(rows.shape[-2], device=rows.device)",
+    "own_keys(own, start, rows, k)", "own_keys(own, 0, rows, k)",
     "unrolled-admm")
 add("self_expression/unrolled_ista.py", "own-code-of-first-block-of-unrolled",
-    "own[start : start + rows.shape[-2], None]", "own[: rows.shape[-2], None]",
+    "own_keys(own, start, rows, k)", "own_keys(own, 0, rows, k)",
     "unrolled-self-expression-iterates")
 add("boosting/twicing_attention.py", "many-tokens-smoothed-twice",
     "call._replace(v=call.v - once)", "call._replace(v=once)",

@@ -10,7 +10,7 @@ from ..self_expression import sparse_self_expression
 from ..self_expression.constrained import affine_sparse_code
 from ..solution import Array, check_positive, warn_unless_converged
 from ..sparse_coding import lam_max, sparse_code
-from ..sparse_coding.problem import check_l1_ratio
+from ..sparse_coding.penalty import Penalty, check_l1_ratio
 from .base import SubspaceClustering, mean_point
 
 
@@ -60,7 +60,8 @@ class _LassoClustering(SubspaceClustering):
     def _represent_new(self, X: Array) -> csr_array:
         settings = self._settings(self._lam_max(X, self._fit_X))
         if self.affine:
-            solution = affine_sparse_code(X, self._fit_X, **settings)
+            penalty = Penalty(*(settings.pop(name) for name in ("lam", "l1_ratio", "nonnegative")))
+            solution = affine_sparse_code(X, self._fit_X, penalty, **settings)
             warn_unless_converged(solution)
             return solution.coef
         return sparse_code(X, self._fit_X, **settings).coef

@@ -21,8 +21,8 @@ from ..attention import (
 )
 from .code_blocks import ista_attention
 from .iteration_parameters import at_iteration, positive_per_iteration
-from .iterations import ista_step, support_step
-from .penalties import lam_max, strongest_key
+from .iterations import proximal_map, repeated, support_step
+from .penalties import SparsePenalty, lam_max, strongest_key
 from .step_lengths import curvature, safe_step
 
 Step = Literal["safe", "support"]
@@ -169,11 +169,8 @@ class SparseCoding(Operator):
         return out.to(q.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
-        q, iterate = call.q, self.iteration(call)
-        codes = torch.zeros_like(q @ call.k.mT, dtype=self._wide(q))
-        for t in range(self.n_iter):
-            codes = iterate(codes, t)
-        return codes.to(q.dtype)
+        zero = torch.zeros_like(call.q @ call.k.mT, dtype=self._wide(call.q))
+        return repeated(self.iteration(call), zero, range(self.n_iter)).to(call.q.dtype)
 
     def iteration(self, call: Call) -> Callable[..., Tensor]:
         """The map of codes that is iterated, from zero codes.
@@ -211,9 +208,8 @@ class SparseCoding(Operator):
 
         def block(rows: Tensor, start: int) -> Tensor:
             iterate = self._map(rows, k, lam, relative_step, visible, start)
-            codes = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
-            for t in range(self.n_iter):
-                codes = iterate(codes, t)
+            zero = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
+            codes = repeated(iterate, zero, range(self.n_iter))
             return (codes @ v.to(codes.dtype)).to(q.dtype)
 
         return map_query_blocks(block, q)
@@ -241,12 +237,7 @@ class SparseCoding(Operator):
         seen = mask_rows(visible, q, start)
         allowed = self._allowed(seen, start, q, k)
         scale = lam_max(q, k, strongest_key(q, k, allowed)) if self.relative else 1.0
-        given: dict[str, Any] = {
-            "q": q,
-            "k": k,
-            "nonnegative": self.nonnegative,
-            "allowed": allowed,
-        }
+        hidden = None if allowed is None else ~allowed
         if self.step == "safe":
             unit = safe_step(k, seen)
         else:
@@ -254,11 +245,12 @@ class SparseCoding(Operator):
             whole = torch.where(whole > 0, whole, 1)
 
         def iterate(codes: Tensor, t: int = 0) -> Tensor:
-            penalty = scale * lam[min(t, len(lam) - 1)].to(wide)
+            penalties = scale * lam[min(t, len(lam) - 1)].to(wide)
+            penalty = SparsePenalty(penalties, nonnegative=self.nonnegative, hidden=hidden)
+            move = proximal_map(q, k, penalty)
             if self.step == "support":
-                return support_step(codes, **given, lam=penalty, whole=whole)
-            step = (relative_step[min(t, len(lam) - 1)] * unit).to(wide)
-            return ista_step(codes, **given, lam=penalty, step=step)
+                return support_step(codes, move, curvature(k, codes != 0), whole)
+            return move(codes, (relative_step[min(t, len(lam) - 1)] * unit).to(wide))
 
         return iterate
 

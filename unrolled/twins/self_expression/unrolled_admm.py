@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ....solvers import sparse_code
-from ....solvers.self_expression.admm import shrink
 from ....solvers.sparse_coding import lam_max, lasso_objective
+from ....solvers.sparse_coding.penalty import Penalty
 from ...self_expression import UnrolledADMM
 from ..heads import HeadCall
 from ..parameters import head_value
@@ -47,7 +47,8 @@ def iterate(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Arra
     """Over-relaxed ADMM, whose ridge problems are solved by the singular values of the keys."""
     q, k = call.q, call.k
     ratio, relaxation = layer.l1_ratio, 1.6
-    lam = head_value(layer.lam, call.head) * lam_max(q, k, zero_diagonal=zero_diagonal)[:, None]
+    lam = head_value(layer.lam, call.head) * lam_max(q, k, zero_diagonal=zero_diagonal)
+    penalty = Penalty(lam / ratio, ratio, own=np.arange(len(q)) if zero_diagonal else None)
     beta = _beta(layer, k, call.head)
     left, singular, _ = np.linalg.svd(k, full_matrices=False)
     shrunk = singular**2 + beta / 2
@@ -57,9 +58,7 @@ def iterate(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Arra
         seen = (q @ k.T + beta / 2 * given) @ left / shrunk
         ridge = given + (seen - given @ left) @ left.T
         relaxed = relaxation * ridge + (1 - relaxation) * codes
-        codes = shrink(relaxed + dual, lam / beta) / (1 + lam * (1 - ratio) / ratio / beta)
-        if zero_diagonal:
-            np.fill_diagonal(codes, 0)
+        codes = penalty.prox(relaxed + dual, 2 / beta)
         dual = dual + relaxed - codes
     return codes @ call.v
 
