@@ -135,7 +135,10 @@ class Twin:
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``context.chosen``.
     fitted : tuple of str
-        Parameters (`Positive`) of the layer that what is solved depends on, for `fit_origin`.
+        Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
+        number.
+    fitted_default : callable, optional
+        ``fitted_default(head_dim)``: the value of a fitted parameter that is None.
     logit_range : callable
         ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
     passes : callable
@@ -163,6 +166,7 @@ class Twin:
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
     problem: Callable[..., Problem] | None = None
     fitted: tuple[str, ...] = ()
+    fitted_default: Callable[[int], float] | None = None
     certificate: Callable[..., float] | None = None
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
