@@ -135,7 +135,7 @@ def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
     from ...solvers import lam_max
 
     largest = lam_max(X, X, zero_diagonal=True)
-    return {"lam": (largest + (largest <= 0)) / model.gamma}
+    return {"lam": (largest + (largest <= 0)) / model.gamma_}
 
 
 def _network_penalty(model: Any, X: Any) -> dict[str, Any]:
