@@ -4,6 +4,9 @@ Samples, signals and tokens are rows throughout. Problems that are solved return
 a certificate; closed forms and filters return arrays.
 """
 
+import importlib
+from typing import Any
+
 from .boosting import (
     boost,
     boosting_lipschitz_bound,
@@ -149,6 +152,8 @@ from .spectral_filtering import (
     split_frequencies,
 )
 
+_BY_NAME = ("oracles",)  # and loaded when asked for, with what they need
+
 __all__ = [
     "ElasticNetSubspaceClustering",
     "Embedding",
@@ -273,3 +278,9 @@ __all__ = [
     "unit_rows",
     "weighted_least_squares_residual",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BY_NAME:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

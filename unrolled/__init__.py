@@ -4,6 +4,9 @@ Operators work on (q, k, v) and go into the shell `Attention`; corrections wrap 
 bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
 """
 
+import importlib
+from typing import Any
+
 from .attention import (
     Attention,
     Context,
@@ -112,6 +115,8 @@ from .spectral_filtering import (
     ReAttention,
 )
 
+_BY_NAME = ("clustering", "twins")  # and loaded when asked for, with what they need
+
 __all__ = [
     "LISTA",
     "ALiBi",
@@ -189,3 +194,9 @@ __all__ = [
     "smoothness",
     "token_similarity",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BY_NAME:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

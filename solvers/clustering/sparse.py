@@ -71,72 +71,72 @@ class _LassoClustering(SubspaceClustering):
 class SparseSubspaceClustering(_LassoClustering):
     """Sparse subspace clustering (SSC): each point from few others, certified.
 
-        ::
+    ::
 
-            min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   c 1 = 1 if affine,
-                                                              c >= 0 if nonnegative
-    (of points less their mean if affine)
+        min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0,   c 1 = 1 if affine,
+                                                          c >= 0 if nonnegative
+        lam_i = 2 max_{j != i} |x_i . x_j| / gamma      (of points less their mean if affine)
 
-        followed by an affinity of the coefficients and the spectral step. Samples are taken as they
-        are: where their norms say nothing, as those of images under changing light, scale them to unit
-        norm first, as `sklearn.preprocessing.Normalizer` and `twinsolve cluster` do.
+    followed by an affinity of the coefficients and the spectral step. Samples are taken as they
+    are: where their norms say nothing, as those of images under changing light, scale them to unit
+    norm first, as `sklearn.preprocessing.Normalizer` and `twinsolve cluster` do.
 
-        Parameters
-        ----------
-        n_clusters : int or None, default=8
-            None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-        gamma : float or "auto", default="auto"
-            Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-            values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one whose clusters
-            are best separated and balanced (`choose_settings`).
-        affine : bool, default=False
-            Coefficients of each point sum to one, for affine subspaces: those that miss the origin,
-            on whose place nothing depends.
-        nonnegative : bool, default=False
-            No coefficient is negative: each point lies in the cone of few others. `lam_i` is the same.
-        tol : float, default=1e-6
-            Largest accepted gap of a point, on the scale of `sparse_self_expression`.
-        max_iter : int, default=100
-            Most working sets tried for a point; most Bregman iterations if `affine`.
-        affinity : callable, default=symmetric_affinity
-            Makes the affinity of the coefficients. Compose it of the steps `keep_l1_mass`,
-            `scale_by_row_maximum`, `unit_rows`, `symmetric_affinity`, `svd_power_affinity` and others.
-        assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
-        random_state : int, RandomState or None
-            Seeds k-means.
-        n_jobs : int, optional
-            Threads that share the points. None is 1 unless in a ``joblib.parallel_config`` context.
+    Parameters
+    ----------
+    n_clusters : int or None, default=8
+        None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
+    gamma : float or "auto", default="auto"
+        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
+        values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one whose clusters
+        are best separated and balanced (`choose_settings`).
+    affine : bool, default=False
+        Coefficients of each point sum to one, for affine subspaces: those that miss the origin,
+        on whose place nothing depends.
+    nonnegative : bool, default=False
+        No coefficient is negative: each point lies in the cone of few others. `lam_i` is the same.
+    tol : float, default=1e-6
+        Largest accepted gap of a point, on the scale of `sparse_self_expression`.
+    max_iter : int, default=100
+        Most working sets tried for a point; most Bregman iterations if `affine`.
+    affinity : callable, default=symmetric_affinity
+        Makes the affinity of the coefficients. Compose it of the steps `keep_l1_mass`,
+        `scale_by_row_maximum`, `unit_rows`, `symmetric_affinity`, `svd_power_affinity` and others.
+    assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
+    random_state : int, RandomState or None
+        Seeds k-means.
+    n_jobs : int, optional
+        Threads that share the points. None is 1 unless in a ``joblib.parallel_config`` context.
 
-        Attributes
-        ----------
-        labels_ : ndarray of int of shape (n_samples,)
-        coef_ : csr_array of shape (n_samples, n_samples)
-            Row i represents sample i; the diagonal is zero.
-        affinity_matrix_ : csr_array of shape (n_samples, n_samples)
-        objective_ : ndarray of shape (n_samples,)
-            The objective above of each row of `coef_`.
-        gap_ : ndarray of shape (n_samples,)
-            Certified gap of each row of `coef_`, on the scale of `sparse_self_expression`.
-        gamma_ : float
-            The one given or chosen.
-        n_iter_ : int
-            Most steps of the active set that a point took.
-        n_features_in_ : int
+    Attributes
+    ----------
+    labels_ : ndarray of int of shape (n_samples,)
+    coef_ : csr_array of shape (n_samples, n_samples)
+        Row i represents sample i; the diagonal is zero.
+    affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    objective_ : ndarray of shape (n_samples,)
+        The objective above of each row of `coef_`.
+    gap_ : ndarray of shape (n_samples,)
+        Certified gap of each row of `coef_`, on the scale of `sparse_self_expression`.
+    gamma_ : float
+        The one given or chosen.
+    n_iter_ : int
+        Most steps of the active set that a point took.
+    n_features_in_ : int
 
-        References
-        ----------
-        Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n
-        for `nonnegative`, CL-1, CL-4.
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n
+    for `nonnegative`, CL-1, CL-4.
 
-        Examples
-        --------
-        >>> from twinsolve.solvers import SparseSubspaceClustering
-        >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
-        >>> model = SparseSubspaceClustering(2, random_state=0).fit(X)
-        >>> model.labels_
-        array([0, 0, 0, 1, 1, 1], dtype=int32)
-        >>> model.predict([[-5.0, 0.1], [0.0, 7.0]])
-        array([0, 1], dtype=int32)
+    Examples
+    --------
+    >>> from twinsolve.solvers import SparseSubspaceClustering
+    >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
+    >>> model = SparseSubspaceClustering(2, random_state=0).fit(X)
+    >>> model.labels_
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    >>> model.predict([[-5.0, 0.1], [0.0, 7.0]])
+    array([0, 1], dtype=int32)
     """
 
     affine: bool = False
