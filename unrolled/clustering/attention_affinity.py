@@ -1,6 +1,5 @@
 """Subspace clustering by attention: the matrix of an operator as coefficients."""
 
-import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -11,8 +10,8 @@ from torch import Tensor
 from ...solvers import symmetric_affinity
 from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array
-from ..attention import Operator, check_positive
-from ..named_operators import make_operator
+from ..attention import check_positive
+from ..named_operators import OperatorLike, made_operator
 from .base import UnitRowClustering
 
 
@@ -37,8 +36,9 @@ class AttentionSubspaceClustering(UnitRowClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    operator : str or Operator, default="softmax"
-        A name of `unrolled.operator_names`, or an operator for one head. Those that need a
+    operator : str, Operator or callable, default="softmax"
+        A name of `unrolled.operator_names`, an operator for one head, or a factory
+        ``(num_heads, head_dim) -> Operator``. Those that need a
         `Context` of the model around them are refused. Those of positions, such as "alibi", take
         the order of the samples for them.
     temperature : float or "auto", default="auto"
@@ -85,7 +85,7 @@ class AttentionSubspaceClustering(UnitRowClustering):
         self,
         n_clusters: int | None = 8,
         *,
-        operator: str | Operator = "softmax",
+        operator: OperatorLike = "softmax",
         temperature: float | Auto = "auto",
         affinity: Callable[[Any], Any] = symmetric_affinity,
         assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
@@ -103,12 +103,7 @@ class AttentionSubspaceClustering(UnitRowClustering):
     def _train(self, X: Array) -> None:
         n_features = X.shape[1]
         self._scale = (check_positive(self.temperature_, "temperature") * n_features**0.5) ** 0.5
-        if isinstance(self.operator, Operator):
-            made = copy.deepcopy(self.operator)
-        elif isinstance(self.operator, str):
-            made = make_operator(self.operator, num_heads=1, head_dim=n_features)
-        else:
-            raise ValueError(f"operator: must be a name or an Operator, got {self.operator!r}")
+        made = made_operator(self.operator, 1, n_features)
         if made.needs:
             raise ValueError(
                 f"operator: {type(made).__name__} needs {', '.join(made.needs)} of a model around "

@@ -74,8 +74,8 @@ class Twin:
         File that both sides live in.
     relation : Relation
         What is compared and to which tolerance; see `twinsolve.unrolled.twins.relations`.
-    equation, source : str
-        Equation id and paper.
+    source : str
+        Paper, or whose layer it is.
     layer : type
         Class of the layer.
     build : callable
@@ -85,6 +85,8 @@ class Twin:
         parameters; it alone translates the one into the other's arguments. For tokens it is called
         for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)`` with a
         `HeadContext`.
+    equation : str, optional
+        Equation id.
     inputs : {"tokens", "features", "image", "model"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
@@ -140,20 +142,23 @@ class Twin:
     fitted_default : callable, optional
         ``fitted_default(head_dim)``: the value of a fitted parameter that is None.
     logit_range : callable
-        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
-    passes : callable
-        ``passes(layer)``: sequential passes over the data, which scale the float32 tolerance; 1 by
+        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales, as rounding of a
+        logit is multiplied by its size: the largest difference of two logits of a head; 1 by
         default.
+    passes : callable
+        ``passes(layer)``: sequential passes over the data, such as iterations, which scale the
+        float32 tolerance, as each rounds anew; 1 by default. Whatever both are, the tolerance of
+        outputs in float32 ends at 1e-2.
     """
 
     name: str
     family: str
     relation: Relation
-    equation: str
     source: str
     layer: type[nn.Module]
     build: Callable[..., nn.Module]
     solve: Callable[..., Array]
+    equation: str = ""
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     by_rows: bool = True
@@ -202,8 +207,8 @@ def register(twin: Twin) -> Twin:
     ...     def __init__(self):
     ...         super().__init__(0.1)
     >>> twin = Twin(
-    ...     name="narrow-attention", family="mine", relation=Identity(), equation="SE-6",
-    ...     source="my notes", layer=Narrow, build=lambda q, k, v: Narrow(),
+    ...     name="narrow-attention", family="mine", relation=Identity(), source="my notes",
+    ...     layer=Narrow, build=lambda q, k, v: Narrow(),
     ...     solve=lambda layer, q, k, v, head=0, context=None: smoother_matrix(
     ...         q, k, bandwidth=float(layer.bandwidth())) @ v,
     ... )

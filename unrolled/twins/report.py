@@ -25,6 +25,7 @@ from .heads import Tensors, as_array, heads, map_fields
 from .model_check import COARSEST, ModelReport, check_model, is_exact, measure
 from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
 from .relations import (
+    ROUNDING_ADVICE,
     Measurement,
     identity_values,
     layer_matrix,
@@ -82,9 +83,11 @@ class Report:
 
     def __str__(self) -> str:
         verdict = "correct" if self.correct else "NOT CORRECT"
+        about = f"{self.equation}, {self.relation}" if self.equation else self.relation
         lines = [
-            f"{self.twin} [{self.equation}, {self.relation}]: {verdict} in {self.dtype}, "
+            f"{self.twin} [{about}]: {verdict} in {self.dtype}, "
             f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
+            *([ROUNDING_ADVICE] if self.dtype == "float32" and not self.correct else []),
             "from the solved problem at its initial parameters:",
             *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
         ]

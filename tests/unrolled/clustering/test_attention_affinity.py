@@ -121,7 +121,7 @@ def test_a_given_operator_is_left_alone():
     ("settings", "words"),
     [
         ({"operator": "attention"}, "operator: must be one of"),
-        ({"operator": 3}, "operator: must be a name or an Operator"),
+        ({"operator": 3}, "operator: must be a name, an Operator"),
         ({"temperature": 0}, "temperature: must be"),
     ],
 )
