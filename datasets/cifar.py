@@ -112,8 +112,8 @@ def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.nda
         ends = np.cumsum([_SIZES[part] for part in absent])[:-1]
         split = zip(absent, np.split(images, ends), np.split(target, ends), strict=True)
         for part, own_images, own_target in split:
-            kept[part] = {"images": own_images, "target": own_target}
-            keep_unpacked(path, f"cifar10-{part}", stamp, images=own_images, target=own_target)
+            kept[part] = arrays = {"images": own_images, "target": own_target}
+            keep_unpacked(path, f"cifar10-{part}", arrays, stamp)
     found = [kept[part] or {} for part in parts]
     images, target = (np.concatenate([x[name] for x in found]) for name in ("images", "target"))
     return images, target

@@ -23,7 +23,9 @@ def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
     return arrays if np.array_equal(stamp, stamp_of(archive)) else None  # type: ignore[arg-type]
 
 
-def keep_unpacked(archive: Path, name: str, stamp: np.ndarray, **arrays: np.ndarray) -> None:
+def keep_unpacked(
+    archive: Path, name: str, arrays: dict[str, np.ndarray], stamp: np.ndarray
+) -> None:
     """Keep arrays for `load_unpacked`; where nothing can be written, do nothing.
 
     Readers never see half a file: it gets its name when it is whole.
@@ -34,7 +36,7 @@ def keep_unpacked(archive: Path, name: str, stamp: np.ndarray, **arrays: np.ndar
         handle, temporary = tempfile.mkstemp(dir=place.parent, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, stamp=stamp, **arrays)
+                np.savez(file, allow_pickle=False, stamp=stamp, **arrays)
             os.replace(temporary, place)
         except BaseException:
             os.unlink(temporary)

@@ -59,9 +59,10 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         auto = [name for name in self._choices if self._is_auto(name)]
         if auto:
             grid = {name: self._choices_of(name, points) for name in auto}
-            best = vars(choose_settings(self, X, grid).estimator)
-            own = self.get_params(deep=False)
-            vars(self).update({name: found for name, found in best.items() if name not in own})
+            given = self.get_params(deep=False)
+            for name, found in vars(choose_settings(self, X, grid).estimator).items():
+                if name not in given:
+                    setattr(self, name, found)
             return self
         for name in self._choices:
             setattr(self, f"{name}_", getattr(self, name))

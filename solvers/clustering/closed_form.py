@@ -29,6 +29,8 @@ def _mean_square(X: Array) -> float:
 class _RegularisedClustering(SubspaceClustering):
     """Clusterers with a penalty lam, which "auto" chooses relative to the samples."""
 
+    lam_: float | None
+
     _choices: ClassVar[Choices] = {"lam": (_RELATIVE_LAM, 0.1 * _RELATIVE_LAM, 10 * _RELATIVE_LAM)}
 
     def _choices_of(self, name: str, points: Array) -> tuple[float, ...]:

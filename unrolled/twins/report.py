@@ -184,7 +184,7 @@ def check(
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
-    batch = isinstance(layer, FusedProjectionAttention) and np.ndim(X) == 3
+    batch = isinstance(layer, FusedProjectionAttention) and getattr(X, "ndim", 2) == 3
     if batch or isinstance(X, tuple | Mapping) or _is_model(layer):
         if context is not None:
             raise ValueError("context: a model makes its own; must be None")
