@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from ..unrolled.twins.relations import ROUNDING_ADVICE
 from .checks import DRAWN
 from .terminal import markdown
 from .without_task import WITHOUT_TASK
@@ -58,6 +59,8 @@ def _reason(row: pd.Series) -> str:
     if isinstance(row.get("error"), str):
         return str(row.error)
     reason = f"deviation {_number(row.deviation)}, tolerance {_number(row.tolerance)}"
+    if row["dtype"] == "float32" and row.deviation > row.tolerance:
+        reason += f"; {ROUNDING_ADVICE}"
     if row.task_number_solver is None or pd.isna(row.task_number_solver):
         return reason
     numbers = f"{row.task_number_solver:.4f} (solver), {row.task_number_layer:.4f} (layer)"

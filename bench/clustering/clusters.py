@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...datasets.root import data_root
+from ...solvers.clustering.selection import score_of
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
 from ..results import Part
@@ -24,7 +25,7 @@ from .judging import connectivity_of, scores, scores_apart
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .prepared import keep_features_in, prepare, prepared
 from .problems import content_of, reads_files, trials_of
-from .selection import RULE, score_of, select_settings
+from .selection import RULE, select_settings
 from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
 from .study import Job, JobFailed, Keep, Options, Study, run_jobs
 from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines

@@ -92,7 +92,9 @@ def sorted_coefficients(
 
 def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], list]]:
     """Of each problem its penalty, and coefficients by name, the solved ones first."""
-    unrolled = UnrolledSubspaceClustering(_N_CLASSES, max_iter=max_iter // 5, random_state=seed)
+    unrolled = UnrolledSubspaceClustering(
+        _N_CLASSES, gamma=50.0, max_iter=max_iter // 5, random_state=seed
+    )
     network = SelfExpressiveSubspaceClustering(
         _N_CLASSES, gamma=_GAMMA, max_iter=max_iter, random_state=seed
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,10 @@ def find_method(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
+    if (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
+        found := _registered_attention(operator[1])
+    ):
+        return found
     if ":" not in name:
         allowed = ", ".join(METHODS)
         raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
@@ -135,7 +140,7 @@ def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
     from ...solvers.sparse_coding import lam_max
 
     largest = lam_max(X, X, zero_diagonal=True)
-    return {"lam": (largest + (largest <= 0)) / model.gamma}
+    return {"lam": (largest + (largest <= 0)) / model.gamma_}
 
 
 def _network_penalty(model: Any, X: Any) -> dict[str, Any]:
@@ -157,6 +162,20 @@ def _unrolled(train_on: str) -> Method:
 
 def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
+
+
+def _registered_attention(operator: str) -> Method | None:
+    """By a named operator, which workers get with the method: they need not know its name."""
+    from ...unrolled.named_operators import operator_factory, operator_names
+
+    if operator not in operator_names():
+        return None
+    factory = operator_factory(operator)
+    path = f"{_LEARNED}:AttentionSubspaceClustering"
+    make = estimator(path, operator=lambda heads, dim: factory(heads, dim))
+    del make.path  # type: ignore[attr-defined]
+    make.__module__ = factory.__module__  # by whose code the results are known
+    return _attention(operator, make)
 
 
 def _make_attention_regression(

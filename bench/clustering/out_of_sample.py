@@ -152,9 +152,9 @@ def held_out_gap(model: SubspaceClustering, X: Array, new: Array) -> float:
 def _penalty(model: SubspaceClustering, X: Array, new: Array) -> Penalty | None:
     match model:
         case SparseSubspaceClustering() | UnrolledSubspaceClustering():
-            return lam_max(new, X) / model.gamma, 1.0
+            return lam_max(new, X) / model.gamma_, 1.0
         case ElasticNetSubspaceClustering():
-            return lam_max(new, X) / (model.gamma * model.l1_ratio), model.l1_ratio
+            return lam_max(new, X) / (model.gamma_ * model.l1_ratio), model.l1_ratio
         case SelfExpressiveSubspaceClustering():
             return 2 / model.gamma, model.l1_ratio
     return None

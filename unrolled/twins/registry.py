@@ -74,8 +74,8 @@ class Twin:
         File that both sides live in.
     relation : Relation
         What is compared and to which tolerance; see `twinsolve.unrolled.twins.relations`.
-    equation, source : str
-        Equation id and paper.
+    source : str
+        Paper, or whose layer it is.
     layer : type
         Class of the layer.
     build : callable
@@ -84,6 +84,8 @@ class Twin:
         ``solve(layer, *arrays)`` gives the solver's output in float64 at the layer's present
         parameters; it alone translates the one into the other's arguments. For tokens it is
         ``solve(layer, call)`` with the `HeadCall` of one head at a time.
+    equation : str, optional
+        Equation id.
     inputs : {"tokens", "features", "image", "model"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
@@ -134,22 +136,28 @@ class Twin:
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``call.chosen``.
     fitted : tuple of str
-        Parameters (`Positive`) of the layer that what is solved depends on, for `fit_origin`.
+        Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
+        number.
+    fitted_default : callable, optional
+        ``fitted_default(head_dim)``: the value of a fitted parameter that is None.
     logit_range : callable
-        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
-    passes : callable
-        ``passes(layer)``: sequential passes over the data, which scale the float32 tolerance; 1 by
+        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales, as rounding of a
+        logit is multiplied by its size: the largest difference of two logits of a head; 1 by
         default.
+    passes : callable
+        ``passes(layer)``: sequential passes over the data, such as iterations, which scale the
+        float32 tolerance, as each rounds anew; 1 by default. Whatever both are, the tolerance of
+        outputs in float32 ends at 1e-2.
     """
 
     name: str
     family: str
     relation: Relation
-    equation: str
     source: str
     layer: type[nn.Module]
     build: Callable[..., nn.Module]
     solve: Callable[..., Array]
+    equation: str = ""
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     by_rows: bool = True
@@ -162,6 +170,7 @@ class Twin:
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
     problem: Callable[..., Problem] | None = None
     fitted: tuple[str, ...] = ()
+    fitted_default: Callable[[int], float] | None = None
     certificate: Callable[..., float] | None = None
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
@@ -197,8 +206,8 @@ def register(twin: Twin) -> Twin:
     ...     def __init__(self):
     ...         super().__init__(0.1)
     >>> twin = Twin(
-    ...     name="narrow-attention", family="mine", relation=Identity(), equation="SE-6",
-    ...     source="my notes", layer=Narrow, build=lambda q, k, v: Narrow(),
+    ...     name="narrow-attention", family="mine", relation=Identity(), source="my notes",
+    ...     layer=Narrow, build=lambda q, k, v: Narrow(),
     ...     solve=lambda layer, call: smoother_matrix(
     ...         call.q, call.k, bandwidth=float(layer.bandwidth())) @ call.v,
     ... )

@@ -1,8 +1,11 @@
 """Problems, features, methods and affinity steps by name."""
 
 import gzip
+import hashlib
 import re
+from pathlib import Path
 
+import cloudpickle
 import h5py
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from twinsolve.bench.clustering.problems import (
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
 from twinsolve.bench.clustering.study import Options
 from twinsolve.solvers import clustering
+from twinsolve.unrolled import Softmax, named_operators, register_operator
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
@@ -337,6 +341,29 @@ def test_a_method_is_registered_from_outside(monkeypatch):
 def test_unknown_methods_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
         find_method(name)
+
+
+class Sharp(Softmax):
+    """A user's operator."""
+
+    def __init__(self, num_heads, head_dim):
+        super().__init__(scale=2 * head_dim**-0.5)
+
+
+def test_a_users_operator_is_clustered_by_its_name():
+    with pytest.raises(ValueError, match="method: must be"):
+        find_method("attention (sharp)")
+    register_operator("sharp", Sharp)
+    try:
+        method = cloudpickle.loads(cloudpickle.dumps(find_method("attention (sharp)")))
+    finally:
+        del named_operators._FACTORIES["sharp"]
+    problem = make_problem(SUBSPACES)
+    model = method.make(2, 0, 1, temperature=10.0).fit(problem.X)  # as a worker, without the name
+    assert type(model.operator_) is Sharp
+    twice = METHODS["attention (softmax)"].make(2, 0, 1, temperature=20.0).fit(problem.X)
+    assert_allclose(model.coef_, twice.coef_, rtol=1e-10)
+    assert code_of(method) == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
 
 def test_fits_are_repeated_only_where_the_seed_decides():

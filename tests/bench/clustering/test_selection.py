@@ -11,12 +11,12 @@ from sklearn.metrics import silhouette_score
 from twinsolve.bench.clustering import selection
 from twinsolve.bench.clustering.clusters import clusters_study
 from twinsolve.bench.clustering.presets import find_preset
-from twinsolve.bench.clustering.selection import select_settings, selection_score
+from twinsolve.bench.clustering.selection import select_settings
 from twinsolve.bench.clustering.study import Options
 from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
-from twinsolve.solvers.clustering import spectral_labels
+from twinsolve.solvers.clustering import selection_score, spectral_labels
 
 
 def blocks(inside, across, sizes=(4, 4, 4)):
@@ -73,7 +73,7 @@ def test_a_sample_of_many_points_gives_the_silhouette(monkeypatch):
     noise = rng.random(A.shape)
     A += noise + noise.T
     whole = selection_score(A, np.arange(80) // 40, 2)
-    monkeypatch.setattr(selection, "_SAMPLE", 40)
+    monkeypatch.setattr("twinsolve.solvers.clustering.selection._SAMPLE", 40)
     assert selection_score(A, np.arange(80) // 40, 2) == pytest.approx(whole, abs=0.1)
     assert selection_score(A, np.arange(80) // 79, 2) < 0.1
 

@@ -194,6 +194,7 @@ for name, equation, positions, distances in (
             certificate=weights_certificate(_logits),
             context=_projected_positions if positions else None,
             fitted=() if positions else ("token_bandwidth",),
+            fitted_default=lambda head_dim: head_dim**0.25,
             covers=partial(_is, positions=positions, distances=distances),
             logit_range=_bilateral_logit_range,
         )

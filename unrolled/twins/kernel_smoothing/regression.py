@@ -178,6 +178,7 @@ register(
         },
         solve=solve_gaussian,
         fitted=("bandwidth",),
+        fitted_default=lambda head_dim: head_dim**0.25,
         certificate=weights_certificate(gaussian_logits),
         logit_range=gaussian_logit_range,
     )
@@ -193,6 +194,8 @@ register(
         build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
         options={"default-scale": lambda q, k, v: Softmax()},
         solve=solve_softmax,
+        fitted=("scale",),
+        fitted_default=lambda head_dim: head_dim**-0.5,
         certificate=weights_certificate(dot_product_logits),
         logit_range=softmax_logit_range,
     )
