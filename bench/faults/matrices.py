@@ -50,8 +50,8 @@ add("self_expression/low_rank_attention.py", "low-rank-matrix-without-queries",
     "(q.double() @ self._filter(k.mT @ k) @ k.mT)", "(k @ self._filter(k.mT @ k) @ k.mT)",
     "low-rank-attention")
 add("sparse_coding/sparse_attention.py", "codes-one-iteration-short",
-    "return repeated(iterate, zero, range(self.n_iter))",
-    "return repeated(iterate, zero, range(self.n_iter - 1))",
+    "return repeated(self.iteration(call), zero, range(self.n_iter))",
+    "return repeated(self.iteration(call), zero, range(self.n_iter - 1))",
     "sparse-coding-iterates")
 add("kernel_smoothing/spatial_gaussian.py", "filter-matrix-of-first-tokens",
     "_logits(query_offset(q, k), k.shape[-2], k,", "_logits(0, q.shape[-2], k,",
