@@ -15,19 +15,27 @@ import pandas as pd
 from ...datasets.root import data_root
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
-from ..results import Part
-from .best import best_lines
-from .features import check_features
-from .fitting import QUALITY, Fitted, fit, quality, warm_up
-from .held_out import held_out_labels, split_rows
-from .judging import connectivity_of, scores, scores_apart
+from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
+from ..names import split_settings
+from .features import check_features, keep_features_in, prepare, prepared
+from .fitting import (
+    QUALITY,
+    Fitted,
+    connectivity_of,
+    fit,
+    held_out_labels,
+    quality,
+    scores,
+    scores_apart,
+    split_rows,
+    warm_up,
+)
 from .methods import BUILT_IN, Method, code_of, find_method, know
-from .prepared import keep_features_in, prepare, prepared
 from .problems import content_of, reads_files, trials_of
 from .selection import RULE, score_of, select_settings
 from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
-from .study import Job, JobFailed, Keep, Options, Study, run_jobs
-from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines
+from .study import Study
+from .summary import best_lines, cluster_lines, distance_lines, held_out_lines, quality_lines
 
 OWN = "own affinity"
 NO_STEPS = "none"
@@ -206,7 +214,11 @@ def cluster_job(
             keep = Keep()
         found = _measure(case, X[others], steps, fit_seed, seeds, keep)
         order = problem.labels[np.concatenate([chosen, others])]
-        return [about | row | _worth(order, labels, len(chosen)) for row, labels in found]
+        rows = [about | row | _worth(order, labels, len(chosen)) for row, labels in found]
+        if not problem.labelled:  # what was found is all that there is
+            for row, (_, labels) in zip(rows, found, strict=True):
+                row["labels"] = None if labels is None else labels.tolist()
+        return rows
     except Exception as error:
         raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
 
@@ -277,6 +289,19 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
         "connectivity": connectivity_of(affinity, case.true),
     }
     return row, graph.arrays()
+
+
+def matrices_of(row: pd.Series, options: Options) -> tuple[Any, Any] | None:
+    """Coefficients and affinity of a row of the table, fitted anew; None where there are none."""
+    home = str(data_root(options.data_home))
+    problem, X = prepared(
+        row.data, row.trial, seed=options.seed, data_home=home, content=None, features=row.features
+    )
+    settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
+    fitted = fit(find_method(row.method), X, problem.n_clusters, row.fit_seed, settings)
+    if fitted.coef is None:
+        return None
+    return fitted.coef, affinity_of(without_cut(row.steps), fitted.coef, problem.n_clusters)
 
 
 def _worth(true: Array, labels: Array | None, n_fit: int) -> dict[str, float]:

@@ -4,14 +4,24 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-STEPS = ("PP-2a", "PP-1 mass=0.7, PP-2", "PP-2b, PP-2a", "PP-3", "PP-4", "PP-5", "keep-largest n=3")
+from ..names import close_names, split_settings
+
+STEPS = (
+    "symmetrize",
+    "keep-mass 0.7, scale-rows",
+    "unit-rows",
+    "low-rank",
+    "svd-power",
+    "softmax-rows",
+    "keep-largest 3",
+)
 
 Family = Literal["solved", "baseline", "learned", "user"]
 
@@ -60,7 +70,7 @@ def register_method(method: Method) -> None:
 
 
 def find_method(name: str) -> Method:
-    """The method of that name, or of the user's class ``package.module:Class``.
+    """The method of that name, with settings as ``SSC:gamma=10``, or ``package.module:Class``.
 
     Raises
     ------
@@ -69,12 +79,20 @@ def find_method(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
-    if ":" not in name:
-        allowed = ", ".join(METHODS)
-        raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
-    method = Method(name, "user", estimator(name))
+    base, colon, _ = name.partition(":")
+    if base in METHODS:
+        grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
+        method = replace(METHODS[base], name=name, grid=grid)
+    elif colon:
+        method = Method(name, "user", estimator(name))
+    else:
+        allowed, hint = ", ".join(METHODS), close_names(name, METHODS)
+        raise ValueError(
+            f"method: must be package.module:Class or among {allowed}; got {name!r}{hint}"
+        )
+    (settings,) = method.settings
     try:
-        made = method.make(n_clusters=2, random_state=0, n_jobs=1)
+        made = method.make(n_clusters=2, random_state=0, n_jobs=1, **settings)
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"method: cannot make {name!r}: {reason}") from error
@@ -103,7 +121,7 @@ def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
 
 def code_of(method: Method) -> str | None:
     """Hash of the source file of a user's method, by which its results are known."""
-    if method.name in BUILT_IN:
+    if method.name.partition(":")[0] in BUILT_IN:
         return None
     path = getattr(method.make, "path", None)
     module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
@@ -245,7 +263,7 @@ METHODS: dict[str, Method] = {
             "learned",
             estimator(f"{_LEARNED}:SelfExpressiveSubspaceClustering"),
             {"gamma": (200.0, 50.0)},
-            (*STEPS, "nearest-rows n=3"),
+            (*STEPS, "nearest-rows 3"),
             problem=_network_penalty,
             unit_rows=True,
             random=True,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..checks import check_twins as _imported  # noqa: F401  with what it imports from elsewhere
+from ..check.checks import check_twins as _imported  # noqa: F401  with what it imports from elsewhere
 from .fault import Fault
 
 PACKAGE = Path(__file__).parents[2]
@@ -103,6 +103,6 @@ def _check_of(package: Path) -> Any:
         del sys.modules[module]
     sys.path.insert(0, str(package.parent))
     warnings.simplefilter("ignore")  # faults divide by zero and miss their solutions
-    checks = importlib.import_module(f"{package.name}.bench.checks")
+    checks = importlib.import_module(f"{package.name}.bench.check.checks")
     assert Path(str(checks.__file__)).is_relative_to(package)
     return checks.check_twins

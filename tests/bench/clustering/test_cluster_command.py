@@ -17,9 +17,9 @@ from scipy.io import savemat
 from sklearn.preprocessing import normalize
 from typer.testing import CliRunner
 
-from twinsolve.bench import cluster, results
+from twinsolve.bench import cluster, provenance
 from twinsolve.bench.cli import app
-from twinsolve.bench.clustering import cli, prepared, problems
+from twinsolve.bench.clustering import cli, features, problems
 from twinsolve.bench.clustering.clusters import clusters_study
 from twinsolve.bench.clustering.figures import draw_errors
 from twinsolve.bench.clustering.selection import GROUP
@@ -106,13 +106,13 @@ def test_own_methods_on_own_data(folder):
     names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph", "Plain")]
     result = run(
         "own.npz", *(word for name in names for word in ("--method", name)),
-        "--n-seeds", "3", "--steps", "PP-2a", "--steps", "keep-largest n=2", "--output", "out",
+        "--n-seeds", "3", "--steps", "symmetrize", "--steps", "keep-largest 2", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     assert set(table.family) == {"user"}
     steps = {name: set(rows.steps) for name, rows in table.groupby("method")}
-    chains = ({"PP-2a", "keep-largest n=2"}, {"none"}, {"own affinity"}, {"none"})
+    chains = ({"symmetrize", "keep-largest 2"}, {"none"}, {"own affinity"}, {"none"})
     assert steps == dict(zip(names, chains, strict=True))
     by_method = dict(list(table.groupby("method")))
     assert (by_method[names[2]].accuracy == 1).all()
@@ -132,7 +132,7 @@ def test_own_methods_on_own_data(folder):
 
     before = (folder / "fits.log").read_text()
     again = cluster(
-        ["own.npz"], methods=names[:1], steps=["PP-2a", "keep-largest n=2"], n_seeds=3,
+        ["own.npz"], methods=names[:1], steps=["symmetrize", "keep-largest 2"], n_seeds=3,
         directory=folder / "out" / "runs",
     )  # fmt: skip
     assert (folder / "fits.log").read_text() == before
@@ -145,7 +145,7 @@ def test_own_methods_on_own_data(folder):
 def test_a_killed_run_goes_on_where_it_stopped(folder):
     arguments = (
         SUBSPACES, "--method", "own_methods:Slow", "--method", "k-means", "--n-seeds", "2",
-        "--steps", "PP-2a", "--n-trials", "4",
+        "--steps", "symmetrize", "--n-trials", "4",
     )  # fmt: skip
     code = "from twinsolve.bench.cli import main; main()"
     command = [sys.executable, "-c", code, "cluster", *arguments, "--output", "killed"]
@@ -178,7 +178,11 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
 
 def test_more_seeds_of_kmeans_take_the_fits_that_are_there(folder):
     names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph")]
-    about = {"data": ["own.npz"], "methods": names, "steps": ["PP-2a", "PP-4 d=1, cluster-qr"]}
+    about = {
+        "data": ["own.npz"],
+        "methods": names,
+        "steps": ["symmetrize", "svd-power 1, cluster-qr"],
+    }
     tables = []
     for n_seeds, seeds in ((2, "0 1"), (4, "0 1 2 3"), (3, "0 1 2 3")):
         tables.append(cluster(**about, n_seeds=n_seeds, directory=folder / "runs"))
@@ -191,24 +195,15 @@ def test_more_seeds_of_kmeans_take_the_fits_that_are_there(folder):
 
 @pytest.mark.parametrize("package", ["numpy", "scipy", "scikit-learn", "numba", "torch"])
 def test_results_of_other_versions_are_not_mixed_in(folder, monkeypatch, package):
-    about = {"data": ["own.npz"], "methods": ["own_methods:Slow"], "steps": ["PP-2a"]}
+    about = {"data": ["own.npz"], "methods": ["own_methods:Slow"], "steps": ["symmetrize"]}
     for runs in (1, 1, 2, 2):
         if runs == 2:
             monkeypatch.setattr(
-                results, "version", lambda name: "0" if name == package else version(name)
+                provenance, "version", lambda name: "0" if name == package else version(name)
             )
         cluster(**about, n_seeds=1, directory=folder / "runs")
         assert len((folder / "fits.log").read_text().splitlines()) == runs
         assert len(list((folder / "runs").glob("*.json"))) == runs
-
-
-def test_words_and_lines_of_the_source_decide_nothing():
-    source = '"""A."""\ndef f(x):\n    """Twice."""\n    return 2 * x\n'
-    same = '"""A file."""\n\n# why\ndef f(x):\n    """Two."""\n\n    return 2 * x  # so\n'
-    code = results.code_of_text(source)
-    assert results.code_of_text(same) == code
-    for other in (source.replace("2", "3"), source.replace("(x)", "(x, y=0)")):
-        assert results.code_of_text(other) != code
 
 
 def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
@@ -219,7 +214,7 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
         return embed_graph(affinity, n_clusters)
 
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.embed_graph", counted)
-    chains = ["PP-2a", "PP-2a, cluster-qr", "PP-4 d=2, cluster-qr"]
+    chains = ["symmetrize", "symmetrize, cluster-qr", "svd-power 2, cluster-qr"]
     table = cluster(
         ["digits:n_points=80"], methods=["TSC"], steps=chains, n_seeds=3, features=["unit"]
     )
@@ -233,7 +228,7 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     assert found == [clustering_accuracy(problem.labels, labels)] * 3
     assert table[table.steps == chains[0]].accuracy.tolist() != found
     with pytest.raises(ValueError, match=r"steps: must be among .*, and k-means or cluster-qr"):
-        cluster(["digits"], methods=["TSC"], steps=["cluster-qr, PP-2a"])
+        cluster(["digits"], methods=["TSC"], steps=["cluster-qr, symmetrize"])
 
 
 @pytest.mark.slow
@@ -242,7 +237,7 @@ def test_a_dask_cluster_gives_the_serial_table(folder):
     arguments = {
         "data": [SUBSPACES, "own.npz"],
         "methods": ["own_methods:Slow", "k-means"],
-        "steps": ["PP-2a"],
+        "steps": ["symmetrize"],
         "n_trials": 2,
         "n_seeds": 2,
     }
@@ -263,7 +258,7 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
     order = np.random.default_rng(0).permutation(20)
     np.savez("permuted.npz", X=points["X"], y=points["y"][order])
     tables = [
-        cluster([name], methods=["TSC", "OMP"], steps=["PP-2a", "PP-4 d=1"], n_seeds=2)
+        cluster([name], methods=["TSC", "OMP"], steps=["symmetrize", "svd-power 1"], n_seeds=2)
         for name in ("own.npz", "permuted.npz")
     ]
     chosen = [
@@ -276,7 +271,7 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
 
 
 def test_label_tuned_results_are_there_under_the_flag_alone(folder):
-    arguments = ("own.npz", "--method", "TSC", "--n-seeds", "1", "--steps", "PP-2a")
+    arguments = ("own.npz", "--method", "TSC", "--n-seeds", "1", "--steps", "symmetrize")
     for flag in ((), ("--label-tuned",)):
         result = run(*arguments, *flag, "--output", "out")
         assert result.exit_code == 0, result.output
@@ -289,7 +284,7 @@ def test_label_tuned_results_are_there_under_the_flag_alone(folder):
 def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     arguments = (
         "own.npz", "--method", "own_methods:Broken", "--method", "own_methods:Misshapen",
-        "--method", "k-means", "--n-seeds", "2", "--steps", "PP-2a", "--output", "out",
+        "--method", "k-means", "--n-seeds", "2", "--steps", "symmetrize", "--output", "out",
     )  # fmt: skip
     result = run(*arguments)
     assert result.exit_code == 1
@@ -302,7 +297,7 @@ def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     assert set(failed.note) == {"failed: RuntimeError: no such luck"}
     assert table[table.method == "own_methods:Misshapen"].note.str.startswith("failed").all()
     summary = (folder / "out" / "summary.md").read_text()
-    assert "own_methods:Broken | - | PP-2a | failed: RuntimeError: no such luck |" in summary
+    assert "own_methods:Broken | - | symmetrize | failed: RuntimeError: no such luck |" in summary
     assert len(list((folder / "out" / "runs").glob("*.json"))) == 1  # failures are tried again
 
     assert run("own.npz", "--method", "own_methods:Broken", "--output", "alone").exit_code == 1
@@ -323,9 +318,9 @@ def test_data_of_another_content_are_clustered_anew(folder):
         savemat(folder / "data" / "Yale_32x32.mat", content)
         for _ in range(2):
             problems._cached.cache_clear()
-            prepared.prepared.cache_clear()
+            features.prepared.cache_clear()
             cluster(
-                ["yale"], methods=["own_methods:Slow"], steps=["PP-2a"], n_seeds=1,
+                ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
                 data_home="data", directory=folder / "runs",
             )  # fmt: skip
         assert len((folder / "fits.log").read_text().splitlines()) == data + 1
@@ -355,7 +350,7 @@ def test_a_broken_data_file_is_named(folder, length):
     [
         (("no-data",), "data: must be a file or among digits"),
         (("digits", "--method", "SSD"), "method: must be package.module:Class or among SSC"),
-        (("digits", "--steps", "PP-9"), "steps: must be among PP-1"),
+        (("digits", "--steps", "PP-9"), "steps: must be among keep-mass"),
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
         (("digits", "--preset", "quick"), "preset: quick leaves no choice of DATA"),
@@ -378,15 +373,15 @@ def test_seeds_are_checked():
 def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.DENSE_ROWS", 10)
     result = run(
-        SUBSPACES, "--method", "TSC", "--steps", "PP-2a", "--steps", "PP-4", "--n-trials", "1",
-        "--n-seeds", "1", "--output", "out",
+        SUBSPACES, "--method", "TSC", "--steps", "symmetrize", "--steps", "svd-power",
+        "--n-trials", "1", "--n-seeds", "1", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     table = table[table.selection != ""].set_index("steps")
-    assert pd.isna(table.note["PP-2a"])
-    assert table.note["PP-4"] == "left out above 10 points: needs a dense matrix"
-    assert pd.isna(table.accuracy["PP-4"])
+    assert pd.isna(table.note["symmetrize"])
+    assert table.note["svd-power"] == "left out above 10 points: needs a dense matrix"
+    assert pd.isna(table.accuracy["svd-power"])
     assert "left out above 10 points" in (folder / "out" / "summary.md").read_text()
 
 
@@ -397,7 +392,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
         asked.append(name)
         return (
             clusters_study([SUBSPACES], ["TSC"], n_trials=1, figures={"a.png": draw_errors}),
-            clusters_study(["own.npz"], ["TSC"], name="second", steps=["PP-2a"]),
+            clusters_study(["own.npz"], ["TSC"], name="second", steps=["symmetrize"]),
         )
 
     monkeypatch.setattr("twinsolve.bench.clustering.presets.find_preset", small)
@@ -422,6 +417,6 @@ def test_help_and_list_explain():
         assert word in result.output
     result = run("--list")
     assert result.exit_code == 0
-    for word in ("digits", "SSC outliers", "learned", "PP-5", "quick", "scattering-D"):
+    for word in ("digits", "SSC outliers", "learned", "softmax-rows", "quick", "scattering-D"):
         assert word in result.output
     assert cli.cluster.__doc__
