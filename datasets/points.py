@@ -204,7 +204,7 @@ def _choose(
 
 
 def _held(arrays: dict[str, np.ndarray]) -> str:
-    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
+    return str({name: array.shape for name, array in arrays.items()})
 
 
 def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:

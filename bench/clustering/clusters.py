@@ -291,16 +291,14 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
     return row, graph.arrays()
 
 
-def matrices_of(row: pd.Series, options: Options) -> tuple[Any, Any] | None:
-    """Coefficients and affinity of a row of the table, fitted anew; None where there are none."""
+def matrices_of(row: pd.Series, options: Options) -> tuple[Any, Any]:
+    """Coefficients and affinity of a row of the table, fitted anew."""
     home = str(data_root(options.data_home))
     problem, X = prepared(
         row.data, row.trial, seed=options.seed, data_home=home, content=None, features=row.features
     )
     settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
     fitted = fit(find_method(row.method), X, problem.n_clusters, row.fit_seed, settings)
-    if fitted.coef is None:
-        return None
     return fitted.coef, affinity_of(without_cut(row.steps), fitted.coef, problem.n_clusters)
 
 

@@ -345,11 +345,79 @@ def test_a_broken_data_file_is_named(folder, length):
     assert "COIL20.matisnotin" in words(result)
 
 
+def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
+    with np.load("own.npz") as own:
+        savemat("mine.mat", {"Z": own["X"].T, "s": own["y"], "other": np.eye(2)})
+    refused = run("mine.mat", "--method", "TSC")
+    assert refused.exit_code == 2
+    assert "'Z':(6,20)" in words(refused)
+    assert "knownareX,x,data,fea,features" in words(refused)
+    arguments = ("mine.mat", "--data-key", "Z", "--method", "TSC", "--n-seeds", "1")
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert "6pointsbut20labels" in words(refused)
+    assert "--transpose" in words(refused)
+    result = run(*arguments, "--transpose", "--steps", "unit-rows", "--output", "out")
+    assert result.exit_code == 0, result.output
+    assert "20 points (rows) of 6 features; 2 clusters, labels." in result.output
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    expected = cluster(["own.npz"], methods=["TSC"], n_seeds=1, steps=["unit-rows"])
+    assert table.accuracy.tolist() == expected.accuracy.tolist()
+    for name in ("errors", "matrices"):
+        for end in (".png", ".pdf"):
+            assert (folder / "out" / name).with_suffix(end).stat().st_size > 5000
+    header, *lines = (folder / "out" / "clusters.csv").read_text().splitlines()
+    assert header.startswith("data,features,method,settings,steps,error %")
+    assert len(lines) == 1
+    assert r"error \% & std" in (folder / "out" / "clusters.tex").read_text()
+    result = run("digits", "--method", "TSC", "--transpose")
+    assert result.exit_code == 2
+    assert "--transposeand--n-clustersareforfiles" in words(result)
+
+
+def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
+    with np.load("own.npz") as own:
+        X, y = own["X"], own["y"]
+    np.savez("bare.npz", X=X)
+    refused = run("bare.npz", "--method", "TSC")
+    assert refused.exit_code == 2
+    assert "holdsnolabels" in words(refused)
+    assert "'X':(20,6)" in words(refused)
+    assert "gnd,gtors" in words(refused)
+    methods = ("--method", "TSC", "--method", "k-means", "--n-seeds", "2", "--n-clusters", "2")
+    result = run("bare.npz", *methods, "--steps", "symmetrize", "--output", "out")
+    assert result.exit_code == 0, result.output
+    assert "errors are not known" in result.output
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    assert table[["accuracy", "nmi", "ari", "connectivity"]].isna().all(axis=None)
+    found = pd.read_csv(folder / "out" / "labels.csv")
+    assert list(found) == ["TSC, symmetrize", "k-means, none"]
+    for labels in (found[name] for name in found):
+        assert clustering_accuracy(y, labels) == 1
+    assert (folder / "out" / "matrices.png").exists()
+    assert not (folder / "out" / "errors.png").exists()
+    assert "errors.png" not in (folder / "out" / "summary.md").read_text()
+
+
+def test_a_method_takes_settings_of_the_users_own(folder):
+    table = cluster(["own.npz"], methods=["TSC:n_neighbors=4", "TSC"], n_seeds=1)
+    by_method = dict(list(table[table.steps == "symmetrize"].groupby("method")))
+    own, grid = by_method["TSC:n_neighbors=4"], by_method["TSC"]
+    assert set(own.settings) == {"n_neighbors=4"}
+    assert set(grid.settings) == {"n_neighbors=5", "n_neighbors=3", "n_neighbors=10"}
+    (same,) = cluster(["own.npz"], methods=["TSC:n_neighbors=3"], n_seeds=1).nonzeros.unique()
+    assert same == grid[grid.settings == "n_neighbors=3"].nonzeros.iloc[0]
+    assert same != own.nonzeros.iloc[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("no-data",), "data: must be a file or among digits"),
         (("digits", "--method", "SSD"), "method: must be package.module:Class or among SSC"),
+        (("digits", "--method", "ssc"), "close ones are SSC"),
+        (("digits", "--method", "SSC:gama=1"), "cannot make 'SSC:gama=1': TypeError"),
+        (("digit", "--method", "SSC"), "close ones are digits"),
         (("digits", "--steps", "PP-9"), "steps: must be among keep-mass"),
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
