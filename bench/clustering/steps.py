@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy.sparse import csr_array
 
-from ...solvers import (
+from ...solvers.clustering import (
     keep_l1_mass,
     keep_largest,
     low_rank_affinity,

@@ -14,13 +14,8 @@ from sklearn.manifold._locally_linear import barycenter_weights
 from sklearn.neighbors import NearestNeighbors
 from torch.nn.functional import scaled_dot_product_attention
 
-from ...solvers import (
-    LocallyLinearEmbedding,
-    condition_number,
-    gray_tokens,
-    locally_linear_weights,
-    nadaraya_watson,
-)
+from ...solvers import LocallyLinearEmbedding, gray_tokens, locally_linear_weights, nadaraya_watson
+from ...solvers.conditioning import condition_number
 from ...solvers.solution import Array
 from ..timing import in_turns, seconds_of
 from .contest import OURS

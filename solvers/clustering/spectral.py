@@ -69,7 +69,7 @@ def spectral_labels(
 
     Examples
     --------
-    >>> from twinsolve.solvers import spectral_labels
+    >>> from twinsolve.solvers.clustering import spectral_labels
     >>> spectral_labels([[0.0, 2.0, 0.0, 0.1], [2.0, 0.0, 0.0, 0.0],
     ...                  [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]], 2, random_state=0)
     array([1, 1, 0, 0], dtype=int32)
@@ -110,7 +110,7 @@ def eigengap_n_clusters(
 
     Examples
     --------
-    >>> from twinsolve.solvers import eigengap_n_clusters
+    >>> from twinsolve.solvers.clustering import eigengap_n_clusters
     >>> eigengap_n_clusters([[0.0, 2.0, 0.0, 0.1], [2.0, 0.0, 0.0, 0.0],
     ...                      [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]])
     2

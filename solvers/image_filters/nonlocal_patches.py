@@ -124,7 +124,7 @@ def nonlocal_means_matrix(
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.solvers import nonlocal_means_matrix
+    >>> from twinsolve.solvers.image_filters import nonlocal_means_matrix
     >>> A = nonlocal_means_matrix(np.eye(4), patch_size=3, h=0.5)
     >>> A.shape, bool(np.allclose(A.sum(axis=1), 1))
     ((16, 16), True)

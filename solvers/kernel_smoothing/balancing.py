@@ -122,7 +122,7 @@ def marginal_violation(matrix: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import marginal_violation
+    >>> from twinsolve.solvers.kernel_smoothing import marginal_violation
     >>> marginal_violation([[0.5, 0.5], [0.25, 0.75]])
     0.25
     """

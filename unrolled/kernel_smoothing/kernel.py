@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, map_query_blocks
-from .distances import distances, squared_distances
+from .pair_distances import distances, squared_distances
 from .query_blocks import block_mask, block_softmax
 
 LogKernel = Callable[[Tensor, Tensor], Tensor]

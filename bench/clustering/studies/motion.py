@@ -11,7 +11,8 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.utils import Bunch
 
 from ....datasets import fetch_hopkins155, make_union_of_subspaces
-from ....solvers import clustering_accuracy, spectral_labels
+from ....solvers import clustering_accuracy
+from ....solvers.clustering import spectral_labels
 from ....solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...jobs import Job, Keep, Options, Part
 from ...tables import Lines, number

@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, issparse
 
-from twinsolve import solvers
 from twinsolve.bench import Method, register_method
 from twinsolve.bench.clustering import methods
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
@@ -26,6 +25,7 @@ from twinsolve.bench.clustering.problems import (
 )
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
 from twinsolve.bench.jobs import Options
+from twinsolve.solvers import clustering
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
@@ -199,24 +199,27 @@ COEF = csr_array(np.random.default_rng(0).standard_normal((8, 8)) * (1 - np.eye(
 @pytest.mark.parametrize(
     ("chain", "by_hand"),
     [
-        ("symmetrize", lambda C: solvers.symmetric_affinity(C)),
-        ("scale-rows", lambda C: solvers.symmetric_affinity(solvers.scale_by_row_maximum(C))),
-        ("unit-rows, symmetrize", lambda C: solvers.symmetric_affinity(solvers.unit_rows(C))),
-        ("unit-rows", lambda C: solvers.symmetric_affinity(solvers.unit_rows(C))),
+        ("symmetrize", lambda C: clustering.symmetric_affinity(C)),
+        ("scale-rows", lambda C: clustering.symmetric_affinity(clustering.scale_by_row_maximum(C))),
+        ("unit-rows, symmetrize", lambda C: clustering.symmetric_affinity(clustering.unit_rows(C))),
+        ("unit-rows", lambda C: clustering.symmetric_affinity(clustering.unit_rows(C))),
         (
             "keep-mass 0.5, scale-rows",
-            lambda C: solvers.symmetric_affinity(
-                solvers.scale_by_row_maximum(solvers.keep_l1_mass(C, 0.5))
+            lambda C: clustering.symmetric_affinity(
+                clustering.scale_by_row_maximum(clustering.keep_l1_mass(C, 0.5))
             ),
         ),
-        ("low-rank 2", lambda C: solvers.low_rank_affinity(C.toarray(), power=2)),
-        ("low-rank-transposed", lambda C: solvers.low_rank_affinity(C.toarray().T, power=4)),
+        ("low-rank 2", lambda C: clustering.low_rank_affinity(C.toarray(), power=2)),
+        ("low-rank-transposed", lambda C: clustering.low_rank_affinity(C.toarray().T, power=4)),
         (
             "svd-power 1 3",
-            lambda C: solvers.svd_power_affinity(C, 2, dimension=1, power=3),
+            lambda C: clustering.svd_power_affinity(C, 2, dimension=1, power=3),
         ),
-        ("softmax-rows", lambda C: solvers.symmetric_affinity(solvers.softmax_rows(abs(C)))),
-        ("softmax-signed-rows", lambda C: solvers.symmetric_affinity(solvers.softmax_rows(C))),
+        ("softmax-rows", lambda C: clustering.symmetric_affinity(clustering.softmax_rows(abs(C)))),
+        (
+            "softmax-signed-rows",
+            lambda C: clustering.symmetric_affinity(clustering.softmax_rows(C)),
+        ),
     ],
 )
 def test_chains_are_the_named_steps(chain, by_hand):

@@ -10,14 +10,13 @@ from scipy.special import softmax
 from twinsolve.solvers import (
     boost,
     l2_boosting,
-    method_noise,
     nadaraya_watson,
     nonlocal_means,
-    nonlocal_means_matrix,
-    residual_noise_share,
     smoother_matrix,
     twicing,
 )
+from twinsolve.solvers.boosting import method_noise, residual_noise_share
+from twinsolve.solvers.image_filters import nonlocal_means_matrix
 
 SHRINKAGE = st.floats(0.01, 1.0)
 

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 
-from twinsolve.solvers import marginal_violation, sinkhorn
+from twinsolve.solvers import sinkhorn
+from twinsolve.solvers.kernel_smoothing import marginal_violation
 from twinsolve.solvers.oracles import kernel_smoothing as oracle
 
 # Pinsker: entries are off by sqrt(2 gap), and the oracle's gap is 1e-10 of objectives up to 10.
