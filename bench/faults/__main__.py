@@ -8,9 +8,8 @@ import typer
 
 from ..tables import markdown, write_summary, write_table
 from ..terminal import console, results_folder
-from .every import catalogue
-from .planted import check_faults
-from .tested import is_caught_by_tests
+from .catalogue import catalogue
+from .planted import check_faults, is_caught_by_tests
 
 
 def faults(

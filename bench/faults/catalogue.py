@@ -1,5 +1,6 @@
-"""A fault: a piece of the package's source, and what stands in its place."""
+"""Faults, pieces of the package's source and what stands in their place: a TOML file a kind."""
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,14 +45,10 @@ class Fault:
         path.write_text(source.replace(self.old, self.new))
 
 
-class Faults:
-    """The faults of one kind, as they are listed."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.listed: list[Fault] = []
-
-    def add(
-        self, file: str, name: str, old: str, new: str, *twins: str, survives: str = ""
-    ) -> None:
-        self.listed.append(Fault(self.kind, name, file, old, new, twins, survives))
+def catalogue() -> list[Fault]:
+    """Every fault of every kind, which the name of its file says."""
+    return [
+        Fault(path.stem.replace("-", " "), **fault | {"twins": tuple(fault["twins"])})
+        for path in sorted(Path(__file__).parent.glob("*.toml"))
+        for fault in tomllib.loads(path.read_text())["fault"]
+    ]
