@@ -54,6 +54,13 @@ def source_hash(package: Path) -> str:
     return digest.hexdigest()
 
 
+def file_hash(path: str | Path | None) -> str | None:
+    """What tells a user's own file from another under the same name; None if there is none."""
+    if path is None or not Path(path).is_file():
+        return None
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
 def _code_of(source: str) -> str:
     """What a source file does: its syntax tree without docstrings."""
     tree = ast.parse(source)

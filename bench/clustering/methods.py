@@ -1,6 +1,5 @@
 """Clustering methods by name: solved, baselines, learned, and those of a user."""
 
-import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+from ..jobs import file_hash
 from ..names import close_names, split_settings
 
 STEPS = (
@@ -124,9 +124,11 @@ def code_of(method: Method) -> str | None:
     if method.name.partition(":")[0] in BUILT_IN:
         return None
     path = getattr(method.make, "path", None)
-    module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+    if path:
+        return file_hash(import_module(path.partition(":")[0]).__file__)
+    # Of a function, as a file that was run with --load is no module.
+    function = getattr(method.make, "func", method.make)
+    return file_hash(getattr(getattr(function, "__code__", None), "co_filename", None))
 
 
 def know(methods: Sequence[Method]) -> None:
@@ -146,6 +148,10 @@ _LAMS = {"lam": (None, 1e-3, 1e-1)}
 
 def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
     return Method(name, "solved", estimator(f"{_SOLVERS}:{path}", **fixed), grid)
+
+
+def _baseline(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
+    return Method(name, "baseline", estimator(path, **fixed), grid)
 
 
 def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
@@ -218,31 +224,13 @@ METHODS: dict[str, Method] = {
         _solved("LRSC", "LowRankSubspaceClustering", _LAMS),
         _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3)}, tol=1e-4),
         _solved("LLE weights", "LocallyLinearSubspaceClustering", _NEIGHBORS),
-        Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
-        Method(
-            "spectral RBF",
-            "baseline",
-            estimator("sklearn.cluster:SpectralClustering"),
-            {"gamma": (1.0, 0.1, 10.0)},
+        _baseline("k-means", "sklearn.cluster:KMeans", {}, n_init=20),
+        _baseline(
+            "spectral RBF", "sklearn.cluster:SpectralClustering", {"gamma": (1.0, 0.1, 10.0)}
         ),
-        Method(
-            "kNN graph",
-            "baseline",
-            estimator(f"{_SOLVERS}:NearestNeighborClustering"),
-            _NEIGHBORS,
-        ),
-        Method(
-            "TSC",
-            "baseline",
-            estimator(f"{_SOLVERS}:ThresholdingSubspaceClustering"),
-            _NEIGHBORS,
-        ),
-        Method(
-            "k-subspaces",
-            "baseline",
-            estimator(f"{_SOLVERS}:KSubspaces"),
-            {"dimension": (4, 2, 8)},
-        ),
+        _baseline("kNN graph", f"{_SOLVERS}:NearestNeighborClustering", _NEIGHBORS),
+        _baseline("TSC", f"{_SOLVERS}:ThresholdingSubspaceClustering", _NEIGHBORS),
+        _baseline("k-subspaces", f"{_SOLVERS}:KSubspaces", {"dimension": (4, 2, 8)}),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
         *(
             _attention(name, estimator(f"{_LEARNED}:AttentionSubspaceClustering", operator=name))

@@ -11,7 +11,7 @@ from .clusters import NO_STEPS, OWN, matrices_of
 from .figures import draw_matrices
 from .problems import DATA, make_problem
 
-_MOST_POINTS, _MOST_METHODS = 2000, 3
+_MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # of what is fitted again and drawn
 
 
 def with_settings(data: Sequence[str], settings: dict[str, Any]) -> list[str]:
@@ -60,7 +60,8 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
             pd.DataFrame(named).to_csv(directory / f"labels{end}.csv", index=False)
         score = "accuracy" if rows.accuracy.notna().any() else "selection_score"
         fits = rows[~rows.steps.isin([OWN, NO_STEPS]) & rows[score].notna()]
-        fits = fits[(fits.trial == fits.trial.iloc[0]) & (fits.n_points <= _MOST_POINTS)]
+        small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)
+        fits = fits[small & (fits.trial == rows.trial.iloc[0])]
         best = fits.sort_values(score, ascending=False, kind="stable").drop_duplicates("method")
         found = {
             f"{row.method}\n{row.settings}\n{row.steps}": matrices_of(row, options)

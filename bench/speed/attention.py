@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...unrolled import Context, Operator, make_operator, operator_names
+from ..jobs import file_hash
 from ..timing import seconds_of, threads
-from .contest import Entrant, Progress, Rounds, chosen, compete, run_cases
+from .contest import OURS, Entrant, Progress, Rounds, chosen, compete, run_cases
 from .cost import floating_point_operations, profile_run
 
 REFERENCE = "scaled_dot_product_attention"
@@ -242,9 +243,17 @@ def time_attention(
         about = {"case": case.name, "dtype": dtype, "device": device, "n_jobs": n_jobs}
         return pd.DataFrame([about | row for row in rows]).reindex(columns=COLUMNS)
 
-    about = {"operators": ", ".join(names), "dtype": dtype, "device": device}
+    about = {"operators": ", ".join(map(_known_by, names)), "dtype": dtype, "device": device}
     listed = chosen(cases, CASES, "cases")
     return run_cases("attention", listed, run, options, peers=about, columns=COLUMNS)
+
+
+def _known_by(name: str) -> str:
+    """A name; for an operator from outside of the package, with its parameters and file."""
+    operator = make_operator(name, num_heads=4, head_dim=64)
+    if type(operator).__module__.startswith(OURS):
+        return name
+    return f"{name}: {operator!r}, {file_hash(type(operator).attend.__code__.co_filename)}"
 
 
 def _jobs(names: list[str], case: Case) -> Iterable[tuple[str, str]]:

@@ -14,7 +14,7 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
 from twinsolve.bench.speed.attention import REFERENCE, Attending, Case, Setting
 from twinsolve.bench.speed.cost import floating_point_operations, profile_run
-from twinsolve.unrolled import CrissCross, Local, operator_names
+from twinsolve.unrolled import CrissCross, Local, named_operators, operator_names
 
 
 @pytest.fixture
@@ -123,3 +123,27 @@ def test_command_writes_its_files_and_resumes(small, tmp_path):
     CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == kept
     assert json.loads((tmp_path / "table.json").read_text()) == rows
+
+
+def test_a_loaded_operator_is_timed_and_timed_anew_when_its_file_changes(small, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from twinsolve.unrolled import Softmax, register_operator\n"
+        "class Mine(Softmax):\n"
+        "    def attend(self, *arguments):\n"
+        "        return super().attend(*arguments)\n"
+        "register_operator('mine', lambda num_heads, head_dim: Mine())\n"
+    )
+    arguments = ["speed", "attention", "--case", "images-197", "--rounds", "1"]
+    arguments += ["--operator", "mine", "--output", str(tmp_path / "out"), "--load", str(path)]
+    for runs in (1, 1, 2):
+        if runs == 2:
+            path.write_text(path.read_text() + "# changed\n")
+        try:
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, result.output
+        finally:
+            named_operators._FACTORIES.pop("mine", None)
+        assert len(list((tmp_path / "out" / "runs").iterdir())) == runs
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert {row["operator"] for row in rows} == {REFERENCE, "mine"}
