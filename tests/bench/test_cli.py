@@ -306,7 +306,10 @@ WRONG = [
     (("cluster", "digit"), "data: must be a file or among digits"),
     (("cluster", "."), "data: must be a file or among digits"),
     (("cluster", "file"), "path: must end in .npz, .mat, .csv, .h5 or .hdf5"),
-    (("cluster", "bare.csv"), "bare.csv: holds no labels.*target_key= names them"),
+    (
+        ("cluster", "bare.csv"),
+        "bare.csv: holds no labels: name them by target_key, or say how many clusters",
+    ),
     (("cluster", "bare.csv:target_key=z"), "target_key: no column 'z'"),
     (("cluster", "bare.csv:colour=z"), "no problem bare.csv:colour=z.*colour"),
     (("cluster", "cut.h5"), "cut.h5: truncated, corrupted or no HDF5 file"),
