@@ -227,8 +227,8 @@ def _own(path: str) -> DataSet:
         elif bunch.target is None:
             raise ValueError(
                 f"{path}: holds no labels: name them by target_key, or say how many clusters to "
-                f"look for by n_clusters (--target-key, --n-clusters). {bunch.DESCR}; labels are known as y, target, targets, "
-                "label, labels, gnd, gt or s"
+                f"look for by n_clusters (--target-key, --n-clusters). {bunch.DESCR}; labels are "
+                "known as y, target, targets, label, labels, gnd, gt or s"
             )
         return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
 
