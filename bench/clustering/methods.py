@@ -1,18 +1,28 @@
 """Clustering methods by name: solved, baselines, learned, and those of a user."""
 
-import hashlib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-STEPS = ("PP-2a", "PP-1 mass=0.7, PP-2", "PP-2b, PP-2a", "PP-3", "PP-4", "PP-5", "keep-largest n=3")
+from ..jobs import file_hash
+from ..names import close_names, split_settings
+
+STEPS = (
+    "symmetrize",
+    "keep-mass 0.7, scale-rows",
+    "unit-rows",
+    "low-rank",
+    "svd-power",
+    "softmax-rows",
+    "keep-largest 3",
+)
 
 Family = Literal["solved", "baseline", "learned", "user"]
 
@@ -61,7 +71,7 @@ def register_method(method: Method) -> None:
 
 
 def find_method(name: str) -> Method:
-    """The method of that name, or of the user's class ``package.module:Class``.
+    """The method of that name, with settings as ``SSC:gamma=10``, or ``package.module:Class``.
 
     Raises
     ------
@@ -70,16 +80,24 @@ def find_method(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
-    if (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
+    base, colon, _ = name.partition(":")
+    if base in METHODS:
+        grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
+        method = replace(METHODS[base], name=name, grid=grid)
+    elif (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
         found := _registered_attention(operator[1])
     ):
         return found
-    if ":" not in name:
-        allowed = ", ".join(METHODS)
-        raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
-    method = Method(name, "user", estimator(name))
+    elif colon:
+        method = Method(name, "user", estimator(name))
+    else:
+        allowed, hint = ", ".join(METHODS), close_names(name, METHODS)
+        raise ValueError(
+            f"method: must be package.module:Class or among {allowed}; got {name!r}{hint}"
+        )
+    (settings,) = method.settings
     try:
-        made = method.make(n_clusters=2, random_state=0, n_jobs=1)
+        made = method.make(n_clusters=2, random_state=0, n_jobs=1, **settings)
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"method: cannot make {name!r}: {reason}") from error
@@ -108,12 +126,14 @@ def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
 
 def code_of(method: Method) -> str | None:
     """Hash of the source file of a user's method, by which its results are known."""
-    if method.name in BUILT_IN:
+    if method.name.partition(":")[0] in BUILT_IN:
         return None
     path = getattr(method.make, "path", None)
-    module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+    if path:
+        return file_hash(import_module(path.partition(":")[0]).__file__)
+    # Of a function, as a file that was run with --load is no module.
+    function = getattr(method.make, "func", method.make)
+    return file_hash(getattr(getattr(function, "__code__", None), "co_filename", None))
 
 
 def know(methods: Sequence[Method]) -> None:
@@ -133,6 +153,10 @@ _LAMS = {"lam": (None, 1e-3, 1e-1)}
 
 def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
     return Method(name, "solved", estimator(f"{_SOLVERS}:{path}", **fixed), grid)
+
+
+def _baseline(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
+    return Method(name, "baseline", estimator(path, **fixed), grid)
 
 
 def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
@@ -219,31 +243,13 @@ METHODS: dict[str, Method] = {
         _solved("LRSC", "LowRankSubspaceClustering", _LAMS),
         _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3)}, tol=1e-4),
         _solved("LLE weights", "LocallyLinearSubspaceClustering", _NEIGHBORS),
-        Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
-        Method(
-            "spectral RBF",
-            "baseline",
-            estimator("sklearn.cluster:SpectralClustering"),
-            {"gamma": (1.0, 0.1, 10.0)},
+        _baseline("k-means", "sklearn.cluster:KMeans", {}, n_init=20),
+        _baseline(
+            "spectral RBF", "sklearn.cluster:SpectralClustering", {"gamma": (1.0, 0.1, 10.0)}
         ),
-        Method(
-            "kNN graph",
-            "baseline",
-            estimator(f"{_SOLVERS}:NearestNeighborClustering"),
-            _NEIGHBORS,
-        ),
-        Method(
-            "TSC",
-            "baseline",
-            estimator(f"{_SOLVERS}:ThresholdingSubspaceClustering"),
-            _NEIGHBORS,
-        ),
-        Method(
-            "k-subspaces",
-            "baseline",
-            estimator(f"{_SOLVERS}:KSubspaces"),
-            {"dimension": (4, 2, 8)},
-        ),
+        _baseline("kNN graph", f"{_SOLVERS}:NearestNeighborClustering", _NEIGHBORS),
+        _baseline("TSC", f"{_SOLVERS}:ThresholdingSubspaceClustering", _NEIGHBORS),
+        _baseline("k-subspaces", f"{_SOLVERS}:KSubspaces", {"dimension": (4, 2, 8)}),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
         *(
             _attention(name, estimator(f"{_LEARNED}:AttentionSubspaceClustering", operator=name))
@@ -264,7 +270,7 @@ METHODS: dict[str, Method] = {
             "learned",
             estimator(f"{_LEARNED}:SelfExpressiveSubspaceClustering"),
             {"gamma": (200.0, 50.0)},
-            (*STEPS, "nearest-rows n=3"),
+            (*STEPS, "nearest-rows 3"),
             problem=_network_penalty,
             unit_rows=True,
             random=True,
