@@ -118,8 +118,7 @@ class NonLocalMeansAttention(nn.Module):
     """Non-local means as a layer on images, with the decay h learnable.
 
     See `nonlocal_means_attention` for the formula; defaults are those of `solvers.nonlocal_means`.
-    Pixels are tokens; overlapping reflect-padded
-    patches around them are the queries and keys.
+    Pixels are tokens; overlapping reflect-padded patches around them are the queries and keys.
 
     Parameters
     ----------

@@ -132,8 +132,10 @@ def code_of(method: Method) -> str | None:
     if path:
         return file_hash(import_module(path.partition(":")[0]).__file__)
     # Of a function, as a file that was run with --load is no module.
-    function = getattr(method.make, "func", method.make)
-    return file_hash(getattr(getattr(function, "__code__", None), "co_filename", None))
+    made_by = getattr(method.make, "func", method.make)
+    functions = vars(made_by).values() if isinstance(made_by, type) else (made_by,)
+    code = next((f.__code__ for f in functions if inspect.isfunction(f)), None)
+    return file_hash(code.co_filename if code else None)
 
 
 def know(methods: Sequence[Method]) -> None:
@@ -198,7 +200,7 @@ def _registered_attention(operator: str) -> Method | None:
     path = f"{_LEARNED}:AttentionSubspaceClustering"
     make = estimator(path, operator=lambda heads, dim: factory(heads, dim))
     del make.path  # type: ignore[attr-defined]
-    make.__module__ = factory.__module__  # by whose code the results are known
+    make.func = factory  # type: ignore[attr-defined]  # by whose code the results are known
     return _attention(operator, make)
 
 

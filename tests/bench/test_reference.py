@@ -1,4 +1,8 @@
-"""A small table as it was before the harness became one: what is computed has not changed."""
+"""A small table as it was before the harness became one: what is computed has not changed.
+
+Coefficients are certified to a gap of 1e-6 and eigenvectors to rounding of BLAS, which differs from
+machine to machine: tolerances are those of what follows from these.
+"""
 
 from pathlib import Path
 
@@ -24,4 +28,4 @@ def test_clusters_are_those_of_the_reference():
     words = [name for name in expected if name not in NUMBERS]
     assert table[words].to_numpy().tolist() == expected[words].to_numpy().tolist()
     for name in NUMBERS:
-        assert_allclose(table[name].astype(np.float64), expected[name], rtol=1e-8, atol=1e-8)
+        assert_allclose(table[name].astype(np.float64), expected[name], rtol=1e-5, atol=1e-6)

@@ -350,6 +350,12 @@ def _network(layer: SelfExpressiveNetwork, given: dict[str, Any]) -> Iterator[Co
             yield f"{name}: bias {i}", part.bias, 0.0
 
 
+def _nonlocal_means(layer: NonLocalMeansAttention, given: dict[str, Any]) -> Iterator[Comparison]:
+    if given["h"] is None:
+        given["h"] = 0.8 * given["sigma"] or 0.1
+    yield from _positives("h")(layer, given)
+
+
 def _experts(layer: SparseMixtureOfExperts, given: dict[str, Any]) -> Iterator[Comparison]:
     dim, n, width = (given[name] for name in ("dim", "n_experts", "expert_width"))
     for name, shape in (
@@ -381,7 +387,7 @@ _HELD: dict[type[nn.Module], Callable[[Any, dict[str, Any]], Iterable[Comparison
     LowRank: _positives("lam"),
     Neighborhood: _grid,
     Neutreno: _positives("lam"),
-    NonLocalMeansAttention: _positives("h"),
+    NonLocalMeansAttention: _nonlocal_means,
     Positive: _positive,
     ReAttention: _reattention,
     Ridge: _positives("lam"),

@@ -17,7 +17,7 @@ from .relations import Identity, layer_output
 
 
 def _build(image: Array, **settings: Any) -> NonLocalMeansAttention:
-    settings.setdefault("patch_size", 5 if min(image.shape[-2:]) >= 16 else 3)
+    settings = {"h": 0.1, "patch_size": 5 if min(image.shape[-2:]) >= 16 else 3} | settings
     return NonLocalMeansAttention(dtype=torch.float64, **settings)
 
 
@@ -26,6 +26,7 @@ def _options(patch_distance: int | None, sigma: float) -> dict[str, Any]:
     options = {
         "even-patches": partial(build, sigma=sigma, patch_size=4),
         "pixels": partial(build, sigma=sigma, patch_size=1),
+        "default-decay": partial(build, h=None, sigma=sigma),
         "learned-decay": partial(build, h=0.2, sigma=sigma, learnable=True),
         "other-noise-level": partial(build, sigma=0.02 if sigma == 0 else 0.0),
     }

@@ -31,11 +31,16 @@ SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,nois
 TIMINGS = ["fit_seconds", "memory_mib", "steps_seconds", "eigen_seconds", "cut_seconds"]
 OWN = """
 import os, time
+from dataclasses import dataclass
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 from twinsolve.solvers import ThresholdingSubspaceClustering
 
-class Slow(ThresholdingSubspaceClustering):
+@dataclass(eq=False, repr=False)
+class Near(ThresholdingSubspaceClustering):
+    n_neighbors: int = 5  # one fit, where "auto" takes one for each value
+
+class Slow(Near):
     def fit(self, X, y=None):
         time.sleep(0.3)
         with open("fits.log", "a") as log:
@@ -59,7 +64,7 @@ class Graph(ClusterMixin, BaseEstimator):
         self.labels_ = np.zeros(len(X), dtype=int)
         return self
 
-class Broken(ThresholdingSubspaceClustering):
+class Broken(Near):
     def fit(self, X, y=None):
         open("tries.log", "a").write("x")
         if not os.path.exists("mended"):
