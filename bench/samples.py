@@ -23,7 +23,7 @@ from ..datasets import (
     make_noisy_crop,
     make_union_of_subspaces,
 )
-from ..solvers import symmetric_affinity
+from ..solvers.clustering import symmetric_affinity
 from ..unrolled.twins import Twin
 
 Array = np.ndarray

@@ -13,6 +13,14 @@ from sklearn.utils import check_array, column_or_1d
 from .clustering.spectral import check_affinity, leading_eigenvectors
 from .solution import Array, check_dense_or_sparse, check_matrix
 
+__all__ = [
+    "clustering_accuracy",
+    "coefficient_distance",
+    "connectivity",
+    "relative_residual",
+    "subspace_preserving_error",
+]
+
 _SUPPORT = 1e-8
 
 
@@ -81,7 +89,7 @@ def coefficient_distance(
 
     Examples
     --------
-    >>> from twinsolve.solvers import coefficient_distance
+    >>> from twinsolve.solvers.metrics import coefficient_distance
     >>> coefficient_distance([[1.0, 1.0]], [[1.0, 0.0]])["support_precision"]
     0.5
     """
@@ -128,7 +136,7 @@ def subspace_preserving_error(coef: ArrayLike | csr_array, labels_true: ArrayLik
 
     Examples
     --------
-    >>> from twinsolve.solvers import subspace_preserving_error
+    >>> from twinsolve.solvers.metrics import subspace_preserving_error
     >>> subspace_preserving_error([[0.0, 3.0, -1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [0, 0, 1])
     0.08333333333333333
     """
@@ -170,7 +178,7 @@ def connectivity(affinity: ArrayLike | csr_array, labels_true: ArrayLike) -> flo
 
     Examples
     --------
-    >>> from twinsolve.solvers import connectivity
+    >>> from twinsolve.solvers.metrics import connectivity
     >>> round(connectivity([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], [0, 0, 0]), 6)
     1.5
     """
@@ -210,7 +218,7 @@ def relative_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import relative_residual
+    >>> from twinsolve.solvers.metrics import relative_residual
     >>> relative_residual([[0.0, 1.0], [1.0, 0.0]], [[2.0], [2.0]])
     0.0
     """

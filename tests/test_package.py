@@ -16,6 +16,8 @@ import pytest
 import twinsolve
 from twinsolve.unrolled import named_operators
 
+from .public import public
+
 ROOT = Path(__file__).parents[1]
 WINGS = ("solvers", "unrolled", "datasets", "bench")
 MODULES = [
@@ -133,11 +135,10 @@ def test_examples_run(name, tmp_path, monkeypatch):
 
 
 PUBLIC = [
-    pytest.param(getattr(module, name), id=f"{module.__name__}.{name}")
+    pytest.param(thing, id=f"{wing}.{name}")
     for wing in (*WINGS, "unrolled.twins")
-    for module in [importlib.import_module(f"twinsolve.{wing}")]
-    for name in module.__all__
-    if getattr(module, name).__module__.startswith("twinsolve")
+    for name, thing in public(wing).items()
+    if getattr(thing, "__module__", "").startswith("twinsolve")
 ]
 
 
@@ -151,15 +152,27 @@ def test_public_names_are_documented(thing):
                 assert f"\n{section}\n---" in text, section
 
 
-def test_no_module_bears_the_name_of_a_function():
-    modules = {name.rsplit(".", 1)[1] for name in MODULES}
-    functions = {
-        name
-        for wing in (*WINGS, "unrolled.twins")
-        for name in importlib.import_module(f"twinsolve.{wing}").__all__
-        if inspect.isfunction(getattr(importlib.import_module(f"twinsolve.{wing}"), name))
+@pytest.mark.parametrize(("wing", "most"), [("solvers", 50), ("unrolled", 55)])
+def test_a_wing_exports_what_users_type(wing, most):
+    """Bounds, measures and helpers are imported from their family."""
+    assert len(importlib.import_module(f"twinsolve.{wing}").__all__) <= most
+
+
+def test_a_name_of_both_wings_is_a_measure_held_to_that_of_the_solvers():
+    """tests/unrolled/diagnostics/test_measures.py compares their numbers."""
+    assert public("solvers").keys() & public("unrolled").keys() == {
+        "attention_spectrum",
+        "condition_number",
+        "high_frequency_share",
     }
-    assert not modules & functions
+
+
+def test_no_module_hides_a_function_of_its_package():
+    for name in MODULES:
+        package = importlib.import_module(name)
+        modules = {info.name for info in pkgutil.iter_modules(getattr(package, "__path__", []))}
+        exported = {n for n in getattr(package, "__all__", ()) if callable(getattr(package, n))}
+        assert not modules & exported, name
 
 
 def test_unknown_names_are_refused():

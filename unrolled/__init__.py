@@ -4,56 +4,19 @@ Operators work on (q, k, v) and go into the shell `Attention`; corrections wrap 
 bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
 """
 
-from .attention import (
-    Attention,
-    Context,
-    Correction,
-    Operator,
-    Positive,
-    SoftmaxSmoother,
-)
-from .boosting import (
-    GeneralizedResidual,
-    Residual,
-    Twicing,
-)
-from .conditioning import (
-    TokenGraying,
-)
-from .diagnostics import (
-    attention_spectrum,
-    condition_number,
-    gradient_cosine,
-    high_frequency_share,
-    jacobian_spectrum,
-    lipschitz_constant,
-    logit_parts,
-    map_similarity,
-    method_noise_share,
-    record,
-    regularized_energy,
-    smoothness,
-    token_similarity,
-)
-from .fixed_point import (
-    ConvergenceWarning,
-    FixedPoint,
-)
-from .image_filters import (
-    NonLocalMeansAttention,
-)
-from .integrations import (
-    attach_huggingface,
-    register_huggingface,
-    replace_attention,
-)
+from .attention import Attention, Context, Operator
+from .boosting import GeneralizedResidual, Residual, Twicing
+from .conditioning import TokenGraying
+from .diagnostics import record
+from .fixed_point import FixedPoint
+from .image_filters import NonLocalMeansAttention
+from .integrations import attach_huggingface, replace_attention
 from .kernel_smoothing import (
     ALiBi,
     Biased,
     Bilateral,
     CrissCross,
     Elliptical,
-    FeatureKernel,
     Gaussian,
     Kernel,
     Linear,
@@ -67,28 +30,16 @@ from .kernel_smoothing import (
     TopK,
     Tupe,
 )
-from .locally_linear import (
-    LocallyLinear,
-)
+from .locally_linear import LocallyLinear
 from .models import (
-    Block,
     ClassAttentionTransformer,
     ConvMixer,
     LanguageModel,
     VisionTransformer,
     WindowedTransformer,
-    load_huggingface_state_dict,
-    load_timm_state_dict,
-    sinusoidal_positions,
 )
-from .named_operators import (
-    make_operator,
-    operator_names,
-    register_operator,
-)
-from .nonlocal_energy import (
-    Neutreno,
-)
+from .named_operators import make_operator, operator_names, register_operator
+from .nonlocal_energy import Neutreno
 from .self_expression import (
     DeepSelfExpression,
     LowRank,
@@ -97,20 +48,9 @@ from .self_expression import (
     UnrolledADMM,
     UnrolledSelfExpression,
 )
-from .solved_operator import (
-    Solved,
-)
-from .sparse_coding import (
-    LISTA,
-    SparseCoding,
-    SparseMixtureOfExperts,
-)
-from .spectral_filtering import (
-    AttnScale,
-    FeatScale,
-    LayerScale,
-    ReAttention,
-)
+from .solved_operator import Solved
+from .sparse_coding import LISTA, SparseCoding, SparseMixtureOfExperts
+from .spectral_filtering import AttnScale, FeatScale, ReAttention
 
 __all__ = [
     "LISTA",
@@ -119,23 +59,18 @@ __all__ = [
     "AttnScale",
     "Biased",
     "Bilateral",
-    "Block",
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",
-    "ConvergenceWarning",
-    "Correction",
     "CrissCross",
     "DeepSelfExpression",
     "Elliptical",
     "FeatScale",
-    "FeatureKernel",
     "FixedPoint",
     "Gaussian",
     "GeneralizedResidual",
     "Kernel",
     "LanguageModel",
-    "LayerScale",
     "Linear",
     "Local",
     "LocallyLinear",
@@ -144,14 +79,12 @@ __all__ = [
     "Neutreno",
     "NonLocalMeansAttention",
     "Operator",
-    "Positive",
     "ReAttention",
     "Residual",
     "Ridge",
     "SelfExpressiveNetwork",
     "Sinkhorn",
     "Softmax",
-    "SoftmaxSmoother",
     "Solved",
     "SparseCoding",
     "SparseMixtureOfExperts",
@@ -167,25 +100,9 @@ __all__ = [
     "VisionTransformer",
     "WindowedTransformer",
     "attach_huggingface",
-    "attention_spectrum",
-    "condition_number",
-    "gradient_cosine",
-    "high_frequency_share",
-    "jacobian_spectrum",
-    "lipschitz_constant",
-    "load_huggingface_state_dict",
-    "load_timm_state_dict",
-    "logit_parts",
     "make_operator",
-    "map_similarity",
-    "method_noise_share",
     "operator_names",
     "record",
-    "register_huggingface",
     "register_operator",
-    "regularized_energy",
     "replace_attention",
-    "sinusoidal_positions",
-    "smoothness",
-    "token_similarity",
 ]

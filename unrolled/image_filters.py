@@ -42,7 +42,7 @@ def nonlocal_means_attention(
 
     References
     ----------
-    EQUATIONS SE-8, IF-14, FF-4 and section 9.5.
+    EQUATIONS SE-8, IF-14, IF-14w, FF-4.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class NonLocalMeansAttention(nn.Module):
 
     References
     ----------
-    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14 and section 9.5.
+    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14, IF-14w.
 
     Examples
     --------

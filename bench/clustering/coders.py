@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...solvers import lam_max, sparse_code
+from ...solvers import sparse_code
+from ...solvers.sparse_coding import lam_max
 from ...solvers.sparse_coding.row_blocks import Atoms, solve_rows
 from ...unrolled import LISTA, UnrolledSelfExpression
 from ...unrolled.clustering.training import train

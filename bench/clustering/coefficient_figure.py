@@ -10,12 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 
-from ...solvers import (
-    lam_max,
-    lasso_objective,
-    sparse_self_expression,
-    subspace_preserving_error,
-)
+from ...solvers import sparse_self_expression
+from ...solvers.metrics import subspace_preserving_error
+from ...solvers.sparse_coding import lam_max, lasso_objective
 from ...unrolled.clustering import (
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,

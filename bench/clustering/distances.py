@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import normalize
 
-from ...solvers import coefficient_distance, lasso_objective, sparse_self_expression
+from ...solvers import sparse_self_expression
+from ...solvers.metrics import coefficient_distance
 from ...solvers.solution import Array
+from ...solvers.sparse_coding import lasso_objective
 from .methods import Method
 from .steps import DENSE_ROWS
 

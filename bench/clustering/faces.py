@@ -1,4 +1,4 @@
-"""Faces: Extended Yale B by the recipes of EQUATIONS 9.2, the optimum beside the literal ADMM."""
+"""Faces: Extended Yale B by the recipes of EQUATIONS PP-R, the optimum beside the literal ADMM."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,17 +11,10 @@ import pandas as pd
 from sklearn.preprocessing import normalize
 
 from ...datasets import fetch_extended_yale_b, yale_b_subsets
-from ...solvers import (
-    admm_outlier_self_expression,
-    clustering_accuracy,
-    least_squares_self_expression,
-    outlier_lams_from_alpha,
-    outlier_self_expression,
-    scale_by_row_maximum,
-    svd_power_affinity,
-    symmetric_affinity,
-)
+from ...solvers import clustering_accuracy, least_squares_self_expression, outlier_self_expression
+from ...solvers.clustering import scale_by_row_maximum, svd_power_affinity, symmetric_affinity
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
+from ...solvers.self_expression import admm_outlier_self_expression, outlier_lams_from_alpha
 from ...solvers.solution import Array
 from ..results import Part
 from .splits import contents

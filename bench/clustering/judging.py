@@ -6,7 +6,8 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from ...solvers import clustering_accuracy, connectivity, subspace_preserving_error
+from ...solvers import clustering_accuracy
+from ...solvers.metrics import connectivity, subspace_preserving_error
 from ...solvers.solution import Array
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...solvers import lasso_objective, sparse_code
+from ...solvers import sparse_code
+from ...solvers.sparse_coding import lasso_objective
 from .coders import (
     GAUSSIAN,
     REFERENCE,

@@ -132,7 +132,7 @@ def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: An
 
 def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
     """The Lasso with ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``."""
-    from ...solvers import lam_max
+    from ...solvers.sparse_coding import lam_max
 
     largest = lam_max(X, X, zero_diagonal=True)
     return {"lam": (largest + (largest <= 0)) / model.gamma}

@@ -1,4 +1,4 @@
-"""The study of motion segmentation: Hopkins 155 by the recipes of EQUATIONS 9.2, and by others."""
+"""The study of motion segmentation: Hopkins 155 by the recipes of EQUATIONS PP-R, and by others."""
 
 import time
 from functools import lru_cache, partial
@@ -11,7 +11,8 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.utils import Bunch
 
 from ...datasets import fetch_hopkins155, make_union_of_subspaces
-from ...solvers import clustering_accuracy, spectral_labels
+from ...solvers import clustering_accuracy
+from ...solvers.clustering import spectral_labels
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ..results import Part
 from .motion_figure import draw_motion_errors, draw_motions

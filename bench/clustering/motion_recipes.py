@@ -16,23 +16,27 @@ from ...solvers import (
     KSubspaces,
     MotionSegmentation,
     ThresholdingSubspaceClustering,
-    admm_low_rank_self_expression,
-    admm_self_expression,
-    keep_l1_mass,
-    lam_from_alpha,
-    lam_from_gamma,
     least_squares_self_expression,
     locally_linear_weights,
-    low_rank_affinity,
     low_rank_self_expression,
     low_rank_sparse_self_expression,
     omp_self_expression,
-    outlier_lams_from_alpha,
     outlier_self_expression,
     robust_low_rank_self_expression,
-    scale_by_row_maximum,
     sparse_self_expression,
+)
+from ...solvers.clustering import (
+    keep_l1_mass,
+    low_rank_affinity,
+    scale_by_row_maximum,
     symmetric_affinity,
+)
+from ...solvers.self_expression import (
+    admm_low_rank_self_expression,
+    admm_self_expression,
+    lam_from_alpha,
+    lam_from_gamma,
+    outlier_lams_from_alpha,
 )
 from ...solvers.solution import Array, Solution
 

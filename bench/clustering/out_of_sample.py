@@ -16,12 +16,11 @@ from ...solvers import (
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
     clustering_accuracy,
-    lam_max,
-    lasso_objective,
     sparse_code,
-    symmetric_affinity,
 )
+from ...solvers.clustering import symmetric_affinity
 from ...solvers.clustering.base import SubspaceClustering
+from ...solvers.sparse_coding import lam_max, lasso_objective
 from ...unrolled.clustering import (
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,

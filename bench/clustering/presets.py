@@ -71,7 +71,7 @@ def coil20() -> tuple[Study, ...]:
             ["coil20"],
             ["SSC", "LSR"],
             name="recipes",
-            about="The recipes of EQUATIONS 9.2: SSC by PP-2b and PP-2a, LSR by PP-4. "
+            about="The recipes of EQUATIONS PP-R: SSC by PP-2b and PP-2a, LSR by PP-4. "
             "Their settings were chosen with labels.",
             features=("unit",),
             steps=("PP-2b, PP-2a", "PP-4 d=4 power=8"),

@@ -11,14 +11,9 @@ from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 
 from ...datasets import make_union_of_subspaces
-from ...solvers import (
-    lam_max,
-    least_squares_self_expression,
-    omp_self_expression,
-    sparse_self_expression,
-    spectral_labels,
-    symmetric_affinity,
-)
+from ...solvers import least_squares_self_expression, omp_self_expression, sparse_self_expression
+from ...solvers.clustering import spectral_labels, symmetric_affinity
+from ...solvers.sparse_coding import lam_max
 from ...unrolled import UnrolledSelfExpression
 from ..speed.rounds import in_turns
 from .scaling_figure import draw_scaling

@@ -10,14 +10,12 @@ import pandas as pd
 from ...solvers import (
     NearestNeighborClustering,
     clustering_accuracy,
-    lasso_objective,
-    nearest_rows_affinity,
     sparse_code,
     sparse_self_expression,
-    spectral_labels,
-    subspace_preserving_error,
-    symmetric_affinity,
 )
+from ...solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
+from ...solvers.metrics import subspace_preserving_error
+from ...solvers.sparse_coding import lasso_objective
 from ...unrolled.clustering import SelfExpressiveSubspaceClustering
 from .fitting import edgeless
 from .self_expressive_figure import draw_networks

@@ -1,4 +1,4 @@
-"""Affinity-step chains by name: the steps of EQUATIONS 9.2, in the order of their application."""
+"""Affinity-step chains by name: PP-1 to PP-5 and others, in the order of their application."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy.sparse import csr_array
 
-from ...solvers import (
+from ...solvers.clustering import (
     keep_l1_mass,
     keep_largest,
     low_rank_affinity,

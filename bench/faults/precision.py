@@ -51,7 +51,7 @@ add("self_expression/key_products.py", "products-in-float32",
 add("conditioning.py", "graying-in-float32",
     "gray(X.double(), self.eps)", "gray(X.float(), self.eps)",
     "token-graying-dct", "token-graying-svd")
-add("kernel_smoothing/distances.py", "distances-by-products",
+add("kernel_smoothing/pair_distances.py", "distances-by-products",
     "return torch.cdist(q, k, compute_mode=\"donot_use_mm_for_euclid_dist\").square()",
     "return torch.cdist(q.float(), k.float()).square().to(q.dtype)",
     "gaussian-kernel")

@@ -15,13 +15,8 @@ from sklearn.manifold._locally_linear import barycenter_weights
 from sklearn.neighbors import NearestNeighbors
 from torch.nn.functional import scaled_dot_product_attention
 
-from ...solvers import (
-    LocallyLinearEmbedding,
-    condition_number,
-    gray_tokens,
-    locally_linear_weights,
-    nadaraya_watson,
-)
+from ...solvers import LocallyLinearEmbedding, gray_tokens, locally_linear_weights, nadaraya_watson
+from ...solvers.conditioning import condition_number
 from ...solvers.solution import Array
 from .contest import OURS, Contest, Method, on_threads
 

@@ -15,8 +15,9 @@ from ...datasets import (
     make_union_of_subspaces,
     project_trajectories,
 )
-from ...solvers import Solution, lam_max, sparse_code, sparse_self_expression
+from ...solvers import Solution, sparse_code, sparse_self_expression
 from ...solvers.solution import Array
+from ...solvers.sparse_coding import lam_max
 
 _BLOCK_ROWS = 256
 

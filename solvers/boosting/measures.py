@@ -36,7 +36,7 @@ def signal_to_noise_ratio(signal: ArrayLike, noise: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import signal_to_noise_ratio
+    >>> from twinsolve.solvers.boosting import signal_to_noise_ratio
     >>> signal_to_noise_ratio([[3.0, 4.0]], [[0.0, 2.0]])
     2.5
     """
@@ -78,7 +78,7 @@ def method_noise(filter: Filter, y: ArrayLike) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import method_noise
+    >>> from twinsolve.solvers.boosting import method_noise
     >>> method_noise([[0.75, 0.25], [0.25, 0.75]], [[0.0], [1.0]])
     array([[-0.25],
            [ 0.25]])
@@ -118,7 +118,7 @@ def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) ->
 
     Examples
     --------
-    >>> from twinsolve.solvers import residual_noise_share
+    >>> from twinsolve.solvers.boosting import residual_noise_share
     >>> residual_noise_share([[0.5, 0.5], [0.5, 0.5]], [[2.0], [2.0]], [[1.0], [-1.0]])
     0.0
     """
@@ -168,7 +168,7 @@ def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> fl
 
     Examples
     --------
-    >>> from twinsolve.solvers import snr_gain_bound
+    >>> from twinsolve.solvers.boosting import snr_gain_bound
     >>> round(snr_gain_bound(0.5, 0.5, 0.4), 3)
     0.945
     """

@@ -123,7 +123,7 @@ def generalized_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import generalized_residual
+    >>> from twinsolve.solvers.boosting import generalized_residual
     >>> A = [[0.5, 0.5], [0.5, 0.5]]
     >>> generalized_residual(A, [[0.0], [1.0]], sources=[0, 0], weights=[1.0, 0.5])
     array([[1. ],
@@ -184,7 +184,7 @@ def boosting_lipschitz_bound(lipschitz: float, n_layers: int, *, t: float = 0.0)
 
     Examples
     --------
-    >>> from twinsolve.solvers import boosting_lipschitz_bound
+    >>> from twinsolve.solvers.boosting import boosting_lipschitz_bound
     >>> boosting_lipschitz_bound(1.0, 12), boosting_lipschitz_bound(0.5, 12, t=0.5)
     (4096.0, 7.0)
     """

@@ -114,7 +114,7 @@ def sos_tau_max(eigenvalues: ArrayLike, *, rho: float = 1.0) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import sos_tau_max
+    >>> from twinsolve.solvers.boosting import sos_tau_max
     >>> sos_tau_max([0.0, 1.0], rho=1.0)
     1.0
     """

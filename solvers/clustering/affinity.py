@@ -1,4 +1,4 @@
-"""From coefficients to affinities: the named steps of EQUATIONS 9.2. Row i represents sample i."""
+"""From coefficients to affinities: the named steps PP-1 to PP-5. Row i represents sample i."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,7 +40,7 @@ def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import keep_l1_mass
+    >>> from twinsolve.solvers.clustering import keep_l1_mass
     >>> keep_l1_mass([[0.0, 3.0, -6.0, 1.0]], 0.7)
     array([[ 0.,  3., -6.,  0.]])
     """
@@ -78,11 +78,11 @@ def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_arr
     References
     ----------
     Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), which keeps
-    1,000; EQUATIONS 9.2.
+    1,000.
 
     Examples
     --------
-    >>> from twinsolve.solvers import keep_largest
+    >>> from twinsolve.solvers.clustering import keep_largest
     >>> keep_largest([[0.0, 3.0, -6.0, 1.0]], 2)
     array([[ 0.,  3., -6.,  0.]])
     """
@@ -121,7 +121,7 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import scale_by_row_maximum
+    >>> from twinsolve.solvers.clustering import scale_by_row_maximum
     >>> scale_by_row_maximum([[0.0, -4.0], [0.0, 0.0]])
     array([[ 0., -1.],
            [ 0.,  0.]])
@@ -158,7 +158,7 @@ def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import unit_rows
+    >>> from twinsolve.solvers.clustering import unit_rows
     >>> unit_rows([[3.0, -4.0], [0.0, 0.0]])
     array([[ 0.6, -0.8],
            [ 0. ,  0. ]])
@@ -190,7 +190,7 @@ def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import symmetric_affinity
+    >>> from twinsolve.solvers.clustering import symmetric_affinity
     >>> symmetric_affinity([[0.0, -1.0], [0.5, 0.0]])
     array([[0. , 1.5],
            [1.5, 0. ]])
@@ -224,11 +224,11 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     References
     ----------
     Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), with 3
-    neighbours; EQUATIONS 9.2.
+    neighbours.
 
     Examples
     --------
-    >>> from twinsolve.solvers import nearest_rows_affinity
+    >>> from twinsolve.solvers.clustering import nearest_rows_affinity
     >>> nearest_rows_affinity([[0.0, 1.0, 0.1], [1.0, 0.0, 0.0], [0.1, 1.0, 0.0]],
     ...                       n_neighbors=1).toarray()
     array([[0. , 0. , 1. ],
@@ -261,7 +261,7 @@ def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
     ----------
     coef : array-like of shape (n_samples, n_samples)
     power : float, default=4.0
-        Positive; 4 for low-rank representation and 3 for LRSC in the recipes of EQUATIONS 9.2.
+        Positive; 4 for low-rank representation and 3 for LRSC in the recipes (EQUATIONS PP-R).
 
     Returns
     -------
@@ -280,7 +280,7 @@ def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import low_rank_affinity
+    >>> from twinsolve.solvers.clustering import low_rank_affinity
     >>> low_rank_affinity([[2.0, 2.0], [2.0, 2.0]]).round(4)
     array([[1., 1.],
            [1., 1.]])
@@ -327,7 +327,7 @@ def svd_power_affinity(
 
     Examples
     --------
-    >>> from twinsolve.solvers import svd_power_affinity
+    >>> from twinsolve.solvers.clustering import svd_power_affinity
     >>> svd_power_affinity([[2.0, 2.0], [2.0, 2.0]], 1, dimension=1, power=2.0).round(4)
     array([[1., 1.],
            [1., 1.]])
@@ -369,7 +369,7 @@ def softmax_rows(coef: ArrayLike | csr_array) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import softmax_rows
+    >>> from twinsolve.solvers.clustering import softmax_rows
     >>> softmax_rows([[1.0, 1.0]])
     array([[0.5, 0.5]])
     """

@@ -65,11 +65,11 @@ def spectral_labels(
     References
     ----------
     Ng, Jordan and Weiss, "On Spectral Clustering" (2001); Damle, Minden and Ying, "Simple, direct
-    and efficient multi-way spectral clustering" (2019) for ``cluster_qr``; EQUATIONS 9.2, Spectral.
+    and efficient multi-way spectral clustering" (2019) for ``cluster_qr``; EQUATIONS PP-SC.
 
     Examples
     --------
-    >>> from twinsolve.solvers import spectral_labels
+    >>> from twinsolve.solvers.clustering import spectral_labels
     >>> spectral_labels([[0.0, 2.0, 0.0, 0.1], [2.0, 0.0, 0.0, 0.0],
     ...                  [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]], 2, random_state=0)
     array([1, 1, 0, 0], dtype=int32)
@@ -110,7 +110,7 @@ def eigengap_n_clusters(
 
     Examples
     --------
-    >>> from twinsolve.solvers import eigengap_n_clusters
+    >>> from twinsolve.solvers.clustering import eigengap_n_clusters
     >>> eigengap_n_clusters([[0.0, 2.0, 0.0, 0.1], [2.0, 0.0, 0.0, 0.0],
     ...                      [0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 1.0, 0.0]])
     2

@@ -50,7 +50,7 @@ def attention_condition_bound(
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.solvers import attention_condition_bound
+    >>> from twinsolve.solvers.conditioning import attention_condition_bound
     >>> X = [[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     >>> attention_condition_bound(X, np.eye(2), np.eye(2), np.eye(2))
     (8.0, 8.0)
@@ -106,7 +106,7 @@ def feed_forward_condition_bound(
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.solvers import feed_forward_condition_bound
+    >>> from twinsolve.solvers.conditioning import feed_forward_condition_bound
     >>> feed_forward_condition_bound([[2.0, 0.0], [0.0, 1.0]], np.eye(2), [[3.0, 0], [0, 1]])
     (6.0, 6.0)
     """
@@ -162,7 +162,7 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
 
     Examples
     --------
-    >>> from twinsolve.solvers import skip_condition_bound
+    >>> from twinsolve.solvers.conditioning import skip_condition_bound
     >>> skip_condition_bound([[2.0, 0.0], [0.0, 1.0]], [[3.0, 0.0], [0.0, 0.0]])
     (8.0, 8.0)
     """

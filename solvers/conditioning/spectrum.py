@@ -43,7 +43,7 @@ def condition_number(X: ArrayLike) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.solvers import condition_number
+    >>> from twinsolve.solvers.conditioning import condition_number
     >>> condition_number([np.diag([4.0, 2.0]), np.diag([3.0, 0.0])])
     array([ 2., inf])
     """

@@ -124,7 +124,7 @@ def bilateral_matrix(
 
     Examples
     --------
-    >>> from twinsolve.solvers import bilateral_matrix
+    >>> from twinsolve.solvers.image_filters import bilateral_matrix
     >>> bilateral_matrix([[0.0, 0.0]], sigma_spatial=float("inf"))
     array([[0.5, 0.5],
            [0.5, 0.5]])

@@ -70,7 +70,7 @@ def nonlocal_means(
 
     References
     ----------
-    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14 and section 9.5 (windowed form). The
+    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14, IF-14w (windowed form). The
     scale (erratum E0-b): ``exp(-|p_i - p_j|^2 / h'^2)`` of IF-14 on whole patches has ``h'^2 =
     m h^2``. The fast mode of scikit-image at ``patch_size=p``, p odd, sums boxes of ``(p - 1)^2``
     pixels and divides by ``p^2``: here ``patch_size=p - 1`` and ``h * p / (p - 1)``, apart from its
@@ -119,12 +119,12 @@ def nonlocal_means_matrix(
 
     References
     ----------
-    EQUATIONS SE-8, IF-14, section 9.5.
+    EQUATIONS SE-8, IF-14, IF-14w.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.solvers import nonlocal_means_matrix
+    >>> from twinsolve.solvers.image_filters import nonlocal_means_matrix
     >>> A = nonlocal_means_matrix(np.eye(4), patch_size=3, h=0.5)
     >>> A.shape, bool(np.allclose(A.sum(axis=1), 1))
     ((16, 16), True)

@@ -109,11 +109,11 @@ def elliptical_metric(values: ArrayLike, previous: ArrayLike) -> Array:
 
     References
     ----------
-    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31, section 9.5.
+    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31.
 
     Examples
     --------
-    >>> from twinsolve.solvers import elliptical_metric
+    >>> from twinsolve.solvers.kernel_smoothing import elliptical_metric
     >>> elliptical_metric([[1.0, 2.0]], [[0.0, 4.0]])
     array([0.5, 1. ])
     """
@@ -178,7 +178,7 @@ def oriented_metric(
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.solvers import oriented_metric
+    >>> from twinsolve.solvers.kernel_smoothing import oriented_metric
     >>> edge = np.repeat([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0]], 6, axis=0)
     >>> window = oriented_metric(edge, patch_size=3)[14].reshape(3, 3)
     >>> bool(window[0, 1] > window[1, 0])

@@ -62,7 +62,7 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     References
     ----------
     Sinkhorn and Knopp (1967); Sander, Ablin, Blondel and Peyre, "Sinkformers" (2022); EQUATIONS
-    section 9.5 (Sinkhorn balancing).
+    QK-Sinkhorn.
 
     Examples
     --------
@@ -118,11 +118,11 @@ def marginal_violation(matrix: ArrayLike) -> float:
 
     References
     ----------
-    EQUATIONS section 9.5 (Sinkhorn balancing).
+    EQUATIONS QK-Sinkhorn.
 
     Examples
     --------
-    >>> from twinsolve.solvers import marginal_violation
+    >>> from twinsolve.solvers.kernel_smoothing import marginal_violation
     >>> marginal_violation([[0.5, 0.5], [0.25, 0.75]])
     0.25
     """

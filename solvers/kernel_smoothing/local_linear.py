@@ -124,7 +124,7 @@ def local_linear_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import local_linear_residual
+    >>> from twinsolve.solvers.kernel_smoothing import local_linear_residual
     >>> line = [[0.0], [1.0], [3.0]]
     >>> local_linear_residual([[2.0]], line, line, [[2.0]], bandwidth=1.0).round(12)
     array([0.])

@@ -174,7 +174,7 @@ def weighted_least_squares_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import weighted_least_squares_residual
+    >>> from twinsolve.solvers.kernel_smoothing import weighted_least_squares_residual
     >>> weighted_least_squares_residual([[1.0, 1.0]], [[2.0], [4.0]], [[3.0]])
     array([0.])
     """
@@ -232,7 +232,7 @@ def nadaraya_watson_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import nadaraya_watson_residual
+    >>> from twinsolve.solvers.kernel_smoothing import nadaraya_watson_residual
     >>> nadaraya_watson_residual([[0.5]], [[0.0], [1.0]], [[2.0], [4.0]], [[3.0]], bandwidth=1.0)
     array([0.])
     """

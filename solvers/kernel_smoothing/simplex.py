@@ -94,7 +94,7 @@ def simplex_projection_residual(logits: ArrayLike, probabilities: ArrayLike) -> 
 
     Examples
     --------
-    >>> from twinsolve.solvers import simplex_projection_residual
+    >>> from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
     >>> simplex_projection_residual([[0.5, 0.0], [0.5, 0.0]], [[0.75, 0.25], [0.5, 0.5]])
     array([0.  , 0.25])
     """
@@ -144,7 +144,7 @@ def entropic_gap(logits: ArrayLike, probabilities: ArrayLike) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import entropic_gap
+    >>> from twinsolve.solvers.kernel_smoothing import entropic_gap
     >>> entropic_gap([[0.0, 0.0], [0.0, 0.0]], [[0.5, 0.5], [1.0, 0.0]]).round(6)
     array([0.      , 0.693147])
     """

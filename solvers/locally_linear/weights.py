@@ -141,7 +141,8 @@ def locally_linear_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import locally_linear_residual, locally_linear_weights
+    >>> from twinsolve.solvers import locally_linear_weights
+    >>> from twinsolve.solvers.locally_linear import locally_linear_residual
     >>> X = [[0.0], [1.0], [3.0]]
     >>> C = locally_linear_weights(X, n_neighbors=2)
     >>> bool((locally_linear_residual(X, C) < 1e-12).all())

@@ -47,7 +47,7 @@ def neutreno_spectral_radius(A: Any, lam: float | ArrayLike) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import neutreno_spectral_radius
+    >>> from twinsolve.solvers.nonlocal_energy import neutreno_spectral_radius
     >>> round(neutreno_spectral_radius([[0.1, 0.9], [0.9, 0.1]], lam=0.6), 6)
     1.4
     """
@@ -85,7 +85,7 @@ def neutreno_lam_limit(K: Any) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import neutreno_lam_limit
+    >>> from twinsolve.solvers.nonlocal_energy import neutreno_lam_limit
     >>> round(neutreno_lam_limit([[3.0, 1.0], [1.0, 3.0]]), 6)
     1.5
     """

@@ -76,7 +76,7 @@ def gradient_flow(
 
     Examples
     --------
-    >>> from twinsolve.solvers import gradient_flow
+    >>> from twinsolve.solvers.nonlocal_energy import gradient_flow
     >>> K = [[0.0, 1.0], [1.0, 0.0]]
     >>> gradient_flow([[0.0], [4.0]], K, lam=2.0, n_iter=1).coef
     array([[1.],
@@ -159,7 +159,7 @@ def exact_gradient_flow(
 
     Examples
     --------
-    >>> from twinsolve.solvers import exact_gradient_flow
+    >>> from twinsolve.solvers.nonlocal_energy import exact_gradient_flow
     >>> K = [[0.0, 1.0], [1.0, 0.0]]
     >>> exact_gradient_flow([[0.0], [4.0]], K, lam=2.0, time=100.0).round(6)
     array([[1.],

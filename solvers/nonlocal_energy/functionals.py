@@ -82,7 +82,7 @@ def smoothness_gradient(u: ArrayLike, K: Any) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import smoothness_gradient
+    >>> from twinsolve.solvers.nonlocal_energy import smoothness_gradient
     >>> smoothness_gradient([[0.0], [2.0]], [[0.0, 3.0], [3.0, 0.0]])
     array([[-6.],
            [ 6.]])
@@ -174,7 +174,7 @@ def energy_gradient(
 
     Examples
     --------
-    >>> from twinsolve.solvers import energy_gradient
+    >>> from twinsolve.solvers.nonlocal_energy import energy_gradient
     >>> energy_gradient([[0.0], [2.0]], [[1.0], [2.0]], [[0.0, 3.0], [3.0, 0.0]], 4.0)
     array([[-10.],
            [  6.]])

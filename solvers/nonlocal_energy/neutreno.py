@@ -84,7 +84,7 @@ def neutreno_iteration(
 
     Examples
     --------
-    >>> from twinsolve.solvers import neutreno_iteration
+    >>> from twinsolve.solvers.nonlocal_energy import neutreno_iteration
     >>> A = [[0.5, 0.5], [0.5, 0.5]]
     >>> neutreno_iteration([[0.0], [4.0]], A, lam=0.5, n_iter=1).coef
     array([[2.],
@@ -177,7 +177,7 @@ def neutreno_fixed_point(
 
     Examples
     --------
-    >>> from twinsolve.solvers import neutreno_fixed_point
+    >>> from twinsolve.solvers.nonlocal_energy import neutreno_fixed_point
     >>> A = [[0.5, 0.5], [0.5, 0.5]]
     >>> neutreno_fixed_point([[0.0], [4.0]], A, lam=1.0).coef
     array([[1.],

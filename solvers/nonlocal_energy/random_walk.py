@@ -47,7 +47,7 @@ def random_walk_values(values: ArrayLike, A: Any, *, n_steps: int) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import random_walk_values
+    >>> from twinsolve.solvers.nonlocal_energy import random_walk_values
     >>> random_walk_values([[0.0], [4.0]], [[1.0, 0.0], [0.5, 0.5]], n_steps=2)
     array([[0.],
            [1.]])
@@ -96,7 +96,7 @@ def stationary_distribution(A: Any) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import stationary_distribution
+    >>> from twinsolve.solvers.nonlocal_energy import stationary_distribution
     >>> stationary_distribution([[0.5, 0.5], [0.25, 0.75]]).round(4)
     array([0.3333, 0.6667])
     """
@@ -135,7 +135,7 @@ def random_walk_limit(values: ArrayLike, A: Any) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import random_walk_limit
+    >>> from twinsolve.solvers.nonlocal_energy import random_walk_limit
     >>> random_walk_limit([[3.0], [6.0]], [[0.5, 0.5], [0.25, 0.75]]).round(6)
     array([5.])
     """
@@ -177,7 +177,7 @@ def random_walk_rate(A: Any) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import random_walk_rate
+    >>> from twinsolve.solvers.nonlocal_energy import random_walk_rate
     >>> random_walk_rate([[0.75, 0.25], [0.25, 0.75]])
     0.5
     """

@@ -119,7 +119,7 @@ def sinkhorn(logits: ArrayLike) -> Array:
 
     References
     ----------
-    EQUATIONS section 9.5 (Sinkhorn balancing).
+    EQUATIONS QK-Sinkhorn.
 
     Examples
     --------

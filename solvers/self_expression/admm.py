@@ -79,7 +79,7 @@ def admm_self_expression(
 
     Examples
     --------
-    >>> from twinsolve.solvers import admm_self_expression
+    >>> from twinsolve.solvers.self_expression import admm_self_expression
     >>> X = [[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.2, 1.0]]
     >>> admm_self_expression(X, lam=0.5, penalty=3.0, tol=1e-6).coef.round(4) + 0
     array([[0.    , 0.7212, 0.    , 0.    ],

@@ -88,7 +88,7 @@ def admm_low_rank_self_expression(
 
     Examples
     --------
-    >>> from twinsolve.solvers import admm_low_rank_self_expression
+    >>> from twinsolve.solvers.self_expression import admm_low_rank_self_expression
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 0.1]]
     >>> admm_low_rank_self_expression(X, lam=1.0, penalty=1.0, growth=1.0).coef.round(3) + 0
     array([[0.071, 0.143, 0.214, 0.   ],

@@ -85,7 +85,7 @@ def admm_outlier_self_expression(
 
     Examples
     --------
-    >>> from twinsolve.solvers import admm_outlier_self_expression
+    >>> from twinsolve.solvers.self_expression import admm_outlier_self_expression
     >>> X = [[2.0, 2.0, 0.0], [2.0, 2.0, 5.0]]
     >>> settings = {"lam": 0.8, "lam_outlier": 1.0, "penalty": 10.0, "tol": 1e-5}
     >>> admm_outlier_self_expression(X, **settings).coef.round(4)

@@ -91,7 +91,7 @@ def low_rank_gap(X: ArrayLike, coef: ArrayLike, *, lam: float) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import low_rank_gap
+    >>> from twinsolve.solvers.self_expression import low_rank_gap
     >>> low_rank_gap([[2.0, 0.0], [0.0, 1.0]], [[0.875, 0.0], [0.0, 0.5]], lam=1.0)
     0.0
     """

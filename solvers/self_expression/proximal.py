@@ -78,7 +78,7 @@ def proximal_self_expression(
 
     Examples
     --------
-    >>> from twinsolve.solvers import proximal_self_expression
+    >>> from twinsolve.solvers.self_expression import proximal_self_expression
     >>> ridge = lambda Z, t: Z / (1 + 2 * t)
     >>> proximal_self_expression([[1.0], [2.0]], ridge, lam=5.0).coef.round(4)
     array([[0.1, 0.2],

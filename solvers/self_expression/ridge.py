@@ -96,7 +96,7 @@ def least_squares_residual(
 
     Examples
     --------
-    >>> from twinsolve.solvers import least_squares_residual
+    >>> from twinsolve.solvers.self_expression import least_squares_residual
     >>> C = [[0.0, 0.25], [0.0, 0.0]]
     >>> least_squares_residual([[1.0], [2.0]], C, lam=4.0, zero_diagonal=True)
     array([0., 1.])

@@ -36,7 +36,7 @@ def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import lam_from_alpha
+    >>> from twinsolve.solvers.self_expression import lam_from_alpha
     >>> lam_from_alpha([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], alpha=6.0)
     1.0
     """
@@ -78,7 +78,7 @@ def lam_from_gamma(X: ArrayLike, gamma: float) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import lam_from_gamma
+    >>> from twinsolve.solvers.self_expression import lam_from_gamma
     >>> lam_from_gamma([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]], gamma=4.0)
     array([1., 1., 1.])
     """
@@ -116,7 +116,7 @@ def outlier_lams_from_alpha(X: ArrayLike, alpha: float) -> tuple[float, float]:
 
     Examples
     --------
-    >>> from twinsolve.solvers import outlier_lams_from_alpha
+    >>> from twinsolve.solvers.self_expression import outlier_lams_from_alpha
     >>> outlier_lams_from_alpha([[1.0, 0.0], [2.0, 0.0], [0.0, 4.0]], alpha=2.0)
     (2.0, 1.0)
     """

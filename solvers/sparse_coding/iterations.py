@@ -223,7 +223,7 @@ def coordinate_descent(
 
     Examples
     --------
-    >>> from twinsolve.solvers import coordinate_descent
+    >>> from twinsolve.solvers.sparse_coding import coordinate_descent
     >>> coordinate_descent([[3.0, 0.5]], [[1.0, 0.0], [0.0, 1.0]], lam=2.0, n_iter=1).coef
     array([[2., 0.]])
     """

@@ -164,7 +164,7 @@ def sparse_code_path(
 
     Examples
     --------
-    >>> from twinsolve.solvers import sparse_code_path
+    >>> from twinsolve.solvers.sparse_coding import sparse_code_path
     >>> path = sparse_code_path([[3.0, 0.5]], [[1.0, 0.0], [0.0, 1.0]], lams=[4.0, 0.5])
     >>> [solution.coef.toarray().tolist() for solution in path]
     [[[1.0, 0.0]], [[2.75, 0.25]]]

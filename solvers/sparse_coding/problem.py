@@ -49,7 +49,7 @@ def lasso_objective(
 
     Examples
     --------
-    >>> from twinsolve.solvers import lasso_objective
+    >>> from twinsolve.solvers.sparse_coding import lasso_objective
     >>> lasso_objective([[3.0]], [[1.0]], [[2.0]], lam=2.0)
     array([5.])
     """
@@ -105,7 +105,7 @@ def duality_gap(
 
     Examples
     --------
-    >>> from twinsolve.solvers import duality_gap
+    >>> from twinsolve.solvers.sparse_coding import duality_gap
     >>> duality_gap([[3.0]], [[1.0]], [[2.0]], lam=2.0)
     array([0.])
     """
@@ -145,7 +145,7 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
 
     Examples
     --------
-    >>> from twinsolve.solvers import lam_max
+    >>> from twinsolve.solvers.sparse_coding import lam_max
     >>> lam_max([[3.0, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
     array([6.])
     """

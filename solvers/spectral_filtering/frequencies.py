@@ -76,7 +76,7 @@ def high_frequency_share(X: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import high_frequency_share
+    >>> from twinsolve.solvers.spectral_filtering import high_frequency_share
     >>> high_frequency_share([[7.0], [-1.0]])
     0.8
     """
@@ -120,7 +120,7 @@ def attention_spectrum(A: ArrayLike) -> tuple[Array, Array]:
 
     Examples
     --------
-    >>> from twinsolve.solvers import attention_spectrum
+    >>> from twinsolve.solvers.spectral_filtering import attention_spectrum
     >>> spectrum, intensity = attention_spectrum([[0.75, 0.25], [0.25, 0.75]])
     >>> spectrum.real, intensity
     (array([[1. , 0. ],

@@ -101,7 +101,7 @@ def high_pass_values(
 
     Examples
     --------
-    >>> from twinsolve.solvers import high_pass_values
+    >>> from twinsolve.solvers.spectral_filtering import high_pass_values
     >>> high_pass_values([[2.0], [4.0]], [[0.0], [8.0]], 0.5)
     array([[1.],
            [4.]])
@@ -151,7 +151,7 @@ def scale_frequencies(Y: ArrayLike, s: float | ArrayLike, t: float | ArrayLike) 
 
     Examples
     --------
-    >>> from twinsolve.solvers import scale_frequencies
+    >>> from twinsolve.solvers.spectral_filtering import scale_frequencies
     >>> scale_frequencies([[1.0], [5.0]], 0.0, [0.5])
     array([[0.],
            [6.]])

@@ -59,7 +59,7 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
 
     Examples
     --------
-    >>> from twinsolve.solvers import low_pass_ratio
+    >>> from twinsolve.solvers.spectral_filtering import low_pass_ratio
     >>> low_pass_ratio([[0.75, 0.25], [0.25, 0.75]], [[3.0], [1.0]], n_steps=2)
     array([0.5  , 0.25 , 0.125])
     """
@@ -112,7 +112,7 @@ def ergodicity_coefficient(A: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from twinsolve.solvers import ergodicity_coefficient
+    >>> from twinsolve.solvers.spectral_filtering import ergodicity_coefficient
     >>> ergodicity_coefficient([[0.75, 0.25], [0.25, 0.75]])
     0.5
     """
@@ -155,7 +155,7 @@ def high_frequency_gain(A: ArrayLike) -> float:
     Half of the queries attend to one token, half to another.
 
     >>> import numpy as np
-    >>> from twinsolve.solvers import high_frequency_gain
+    >>> from twinsolve.solvers.spectral_filtering import high_frequency_gain
     >>> A = np.repeat(np.eye(8)[:2], 4, axis=0)
     >>> round(high_frequency_gain(A), 12)
     2.0
@@ -206,7 +206,7 @@ def high_frequency_gain_bound(n_tokens: int, alpha: float, *, n_layers: int = 1)
 
     Examples
     --------
-    >>> from twinsolve.solvers import high_frequency_gain_bound
+    >>> from twinsolve.solvers.spectral_filtering import high_frequency_gain_bound
     >>> round(high_frequency_gain_bound(50, 0.5), 3), round(high_frequency_gain_bound(50, 6.0), 3)
     (1.621, 5.0)
     >>> high_frequency_gain_bound(50, 0.5, n_layers=24) < 1e-6

@@ -329,7 +329,7 @@ WRONG = [
     (("cluster", "digits", "--method", "broken:X"), "cannot make 'broken:X': SyntaxError"),
     (("cluster", "digits", "--method", "raising:X"), "cannot make 'raising:X': KeyError"),
     (("cluster", "digits", "--steps", "cluster-qr"), "cluster-qr behind a step; got 'cluster-qr'"),
-    (("cluster", "digits", "--steps", "PP-9"), "steps: must be among PP-1"),
+    (("cluster", "digits", "--steps", "PP9"), "steps: must be among PP-1"),
     (("cluster", "digits", "--features", "colour"), "features: must be among raw"),
     (("cluster", "digits", "--n-seeds", "0"), "Invalid value for .--n-seeds."),
     (("cluster", "digits", "--n-jobs", "0"), "n_jobs == 0"),

@@ -27,7 +27,8 @@ from twinsolve.bench.speed.instructions import _AVX2, hold_to
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.speed.problems import SELF_EXPRESSION, Case, SparseProblem, _subspaces
 from twinsolve.bench.speed.report import check_measured
-from twinsolve.solvers import duality_gap, lam_max, lasso_objective, sparse_code
+from twinsolve.solvers import sparse_code
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
 KINDS = {"self-expression": SELF_EXPRESSION_PEERS, "sparse-coding": SPARSE_CODING_PEERS}
 EVERY_PEER = [(kind, name) for kind, found in KINDS.items() for name in found]

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from twinsolve import solvers
-from twinsolve.solvers import Solution
+from twinsolve.solvers import Solution, self_expression
 
 Array = np.ndarray
 LAM, OUTLIER, ROBUST, BETA = 0.3, 0.5, 0.6, 0.5
@@ -214,7 +214,7 @@ def _code(X: Array, unit: float = 1.0, **more: Any) -> Solution:
 
 def _path(X: Array, unit: float = 1.0, **more: Any) -> Solution:
     lams = [2 * LAM * unit**2, LAM * unit**2]
-    return solvers.sparse_code_path(X, X, lams=lams, zero_diagonal=True, **more)[1]
+    return solvers.sparse_coding.sparse_code_path(X, X, lams=lams, zero_diagonal=True, **more)[1]
 
 
 def _basis_pursuit(affine: bool) -> Callable[..., Solution]:
@@ -233,7 +233,9 @@ def _iterated(run: Callable[..., Solution]) -> Callable[..., Solution]:
 
 def _admm(**options: Any) -> Callable[..., Solution]:
     def solve(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-        return solvers.admm_self_expression(X, lam=LAM * unit**2, penalty=8.0, **options | more)
+        return self_expression.admm_self_expression(
+            X, lam=LAM * unit**2, penalty=8.0, **options | more
+        )
 
     return solve
 
@@ -247,7 +249,7 @@ def _outlying(run: Callable[..., Solution], **options: Any) -> Callable[..., Sol
 
 
 def _robust_by_admm(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-    return solvers.admm_low_rank_self_expression(X, lam=ROBUST / unit, penalty=1e-2, **more)
+    return self_expression.admm_low_rank_self_expression(X, lam=ROBUST / unit, penalty=1e-2, **more)
 
 
 CASES = [
@@ -283,7 +285,7 @@ CASES = [
     ),
     Case(
         "proximal",
-        lambda X, unit=1.0, **more: solvers.proximal_self_expression(
+        lambda X, unit=1.0, **more: self_expression.proximal_self_expression(
             X, _ridge_prox, lam=LAM * unit**2, **more
         ),
         _ridge,
@@ -293,7 +295,7 @@ CASES = [
     Case("fista", _iterated(solvers.fista), _lasso(), steps="n_iter", warns=False),
     Case(
         "coordinate descent",
-        _iterated(solvers.coordinate_descent),
+        _iterated(solvers.sparse_coding.coordinate_descent),
         _lasso(),
         steps="n_iter",
         warns=False,
@@ -304,7 +306,7 @@ CASES = [
     Case("ADMM affine", _admm(affine=True), _affine_lasso(), affine=True, translates=False),
     Case(
         "ADMM outlier",
-        _outlying(solvers.admm_outlier_self_expression, penalty=8.0),
+        _outlying(self_expression.admm_outlier_self_expression, penalty=8.0),
         _outlier,
         rotates=False,
     ),
@@ -318,7 +320,7 @@ CASES = [
     ),
     Case(
         "flow",
-        lambda X, unit=1.0, n_iter=50, **more: solvers.gradient_flow(
+        lambda X, unit=1.0, n_iter=50, **more: solvers.nonlocal_energy.gradient_flow(
             X, _weights(X, unit), lam=LAM, n_iter=n_iter, **more
         ),
         _energy,
@@ -329,7 +331,7 @@ CASES = [
     ),
     Case(
         "NeuTRENO",
-        lambda X, unit=1.0, n_iter=50, **more: solvers.neutreno_iteration(
+        lambda X, unit=1.0, n_iter=50, **more: solvers.nonlocal_energy.neutreno_iteration(
             X, _transitions(X, unit), lam=LAM, n_iter=n_iter, relaxed=True, **more
         ),
         _neutreno,
@@ -340,7 +342,7 @@ CASES = [
     ),
     Case(
         "NeuTRENO limit",
-        lambda X, unit=1.0, **more: solvers.neutreno_fixed_point(
+        lambda X, unit=1.0, **more: solvers.nonlocal_energy.neutreno_fixed_point(
             X, _transitions(X, unit), lam=LAM, **more
         ),
         _neutreno,

@@ -11,7 +11,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 
-from twinsolve import solvers
+from ..public import public
+
+PUBLIC = public("solvers")
 
 rng = np.random.default_rng(0)
 POINTS, SQUARE = rng.standard_normal((6, 4)), rng.standard_normal((6, 6))
@@ -166,7 +168,7 @@ def arguments(*kinds):
 
 
 def call(name, **changed):
-    return getattr(solvers, name)(**ALLOWED[name] | changed)
+    return PUBLIC[name](**ALLOWED[name] | changed)
 
 
 def test_no_function_is_missing_here():
@@ -174,8 +176,11 @@ def test_no_function_is_missing_here():
         "self_expression", "sparse_coding", "clustering", "metrics", "boosting", "conditioning",
         "kernel_smoothing", "locally_linear", "nonlocal_energy", "spectral_filtering",
     )  # fmt: skip
-    public = [getattr(solvers, name) for name in solvers.__all__]
-    names = {f.__name__ for f in public if isfunction(f) and f.__module__.split(".")[2] in families}
+    names = {
+        f.__name__
+        for f in PUBLIC.values()
+        if isfunction(f) and f.__module__.split(".")[2] in families
+    }
     assert names == set(ALLOWED)
 
 

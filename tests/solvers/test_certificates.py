@@ -10,9 +10,14 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
-from twinsolve import solvers
-from twinsolve.solvers import Solution, robust_low_rank_self_expression, solution
+from twinsolve.solvers import (
+    Solution,
+    basis_pursuit_self_expression,
+    robust_low_rank_self_expression,
+    solution,
+)
 
+from ..public import public
 from . import solution_cases
 from .solution_cases import CASES, dense
 
@@ -146,9 +151,7 @@ def test_degenerate_data_are_solved_and_certified(case, kind):
 def test_rows_that_have_no_exact_representation_are_those_outside_the_span():
     """Of two samples neither has an affine combination of the other, unless they are equal."""
     for kind, solvable in [("two samples", False), ("two equal samples", True), ("zeros", True)]:
-        found, messages = watched(
-            solvers.basis_pursuit_self_expression, DEGENERATE[kind], affine=True
-        )
+        found, messages = watched(basis_pursuit_self_expression, DEGENERATE[kind], affine=True)
         assert (np.isfinite(found.gap) == solvable).all()
         assert (found.converged == solvable).all()
         assert bool(messages) != solvable
@@ -161,11 +164,11 @@ def test_what_holds_nothing_but_nan_is_refused(case):
 
 
 def test_every_solver_that_returns_a_solution_is_a_case():
-    returning = set()
-    for name in solvers.__all__:
-        tried = getattr(solvers, name)
-        if isfunction(tried) and "Solution" in str(signature(tried).return_annotation):
-            returning.add(name)
+    returning = {
+        name
+        for name, tried in public("solvers").items()
+        if isfunction(tried) and "Solution" in str(signature(tried).return_annotation)
+    }
     tree = ast.parse(Path(solution_cases.__file__).read_text())
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert len(returning) == 18

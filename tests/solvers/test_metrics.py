@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from twinsolve.solvers import (
-    clustering_accuracy,
+from twinsolve.solvers import clustering_accuracy
+from twinsolve.solvers.metrics import (
     coefficient_distance,
     connectivity,
     relative_residual,

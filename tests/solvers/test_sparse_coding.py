@@ -8,8 +8,9 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from twinsolve.solvers import duality_gap, ista, lam_max, lasso_objective, sparse_code
+from twinsolve.solvers import ista, sparse_code
 from twinsolve.solvers.oracles import sparse_coding as oracle
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
 
 def problem(seed=0):

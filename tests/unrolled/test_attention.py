@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Context, Gaussian, Positive, Softmax, SparseCoding
-from twinsolve.unrolled.attention import boolean_mask, fused_attention
+from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, SparseCoding
+from twinsolve.unrolled.attention import Positive, boolean_mask, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
 from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention

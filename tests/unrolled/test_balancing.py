@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import marginal_violation, sinkhorn
+from twinsolve.solvers import sinkhorn
+from twinsolve.solvers.kernel_smoothing import marginal_violation
 from twinsolve.unrolled import (
     Bilateral,
     Context,

@@ -4,7 +4,8 @@ import scipy.fft
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import condition_number, gray_tokens
+from twinsolve.solvers import gray_tokens
+from twinsolve.solvers.conditioning import condition_number
 from twinsolve.unrolled import TokenGraying
 from twinsolve.unrolled.conditioning import cosine_transform
 

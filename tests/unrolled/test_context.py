@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from twinsolve.unrolled import (
     Attention,
-    Block,
     ClassAttentionTransformer,
     Context,
     GeneralizedResidual,
@@ -21,6 +20,7 @@ from twinsolve.unrolled import (
     make_operator,
     operator_names,
 )
+from twinsolve.unrolled.models import Block
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(2, 2, 24, 12, dtype=torch.float64, generator=GENERATOR).unbind()

@@ -7,7 +7,6 @@ from torch.testing import assert_close
 from twinsolve.unrolled import (
     Attention,
     Context,
-    ConvergenceWarning,
     FixedPoint,
     Gaussian,
     Neutreno,
@@ -15,6 +14,7 @@ from twinsolve.unrolled import (
     Solved,
     SparseCoding,
 )
+from twinsolve.unrolled.fixed_point import ConvergenceWarning
 
 GENERATOR = torch.Generator().manual_seed(0)
 Q, K, V, F = torch.randn(4, 2, 6, 3, generator=GENERATOR, dtype=torch.float64)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import bilateral_matrix
+from twinsolve.solvers.image_filters import bilateral_matrix
 from twinsolve.unrolled import (
     Attention,
     ClassAttentionTransformer,

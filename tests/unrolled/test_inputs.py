@@ -9,7 +9,6 @@ from torch.testing import assert_close
 from twinsolve.unrolled import (
     Attention,
     Bilateral,
-    Block,
     ClassAttentionTransformer,
     Context,
     ConvMixer,
@@ -21,6 +20,7 @@ from twinsolve.unrolled import (
     operator_names,
     replace_attention,
 )
+from twinsolve.unrolled.models import Block
 
 from .integrations.examples import VisionAttention
 from .operator_cases import OPERATORS

@@ -68,7 +68,7 @@ def test_learned_metric_is_a_shared_projection_se7m():
 
 @pytest.mark.parametrize("mask", [None, torch.ones(64, 64, dtype=torch.bool), torch.zeros(64, 64)])
 def test_far_from_the_origin_float32_stays_exact(mask):
-    """EQUATIONS section 7 (b): 3e-3 or worse uncentred, 3e-7 centred."""
+    """EQUATIONS FF-4: 3e-3 or worse uncentred, 3e-7 centred."""
     x, v = tokens(64, 8) + 100, tokens(64, 4, seed=1)
     exact = Gaussian(1.0)(x.float().double(), x.float().double(), v)
     single = Gaussian(1.0)(x.float(), x.float(), v.float(), mask=mask)

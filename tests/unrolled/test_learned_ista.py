@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, lam_max, lasso_objective, sparse_code
+from twinsolve.solvers import ista, sparse_code
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 from twinsolve.unrolled import LISTA
 from twinsolve.unrolled.sparse_coding import analytic_step, analytic_weights, safe_step
 

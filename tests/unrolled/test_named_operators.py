@@ -6,7 +6,6 @@ import torch
 import twinsolve.unrolled
 from twinsolve.unrolled import (
     Attention,
-    Block,
     Context,
     Operator,
     Softmax,
@@ -15,6 +14,7 @@ from twinsolve.unrolled import (
     register_operator,
     replace_attention,
 )
+from twinsolve.unrolled.models import Block
 
 
 @pytest.mark.parametrize("name", operator_names())

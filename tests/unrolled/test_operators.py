@@ -14,7 +14,6 @@ from twinsolve.unrolled import (
     Gaussian,
     LocallyLinear,
     Operator,
-    Positive,
     ReAttention,
     Sinkhorn,
     Softmax,
@@ -22,6 +21,7 @@ from twinsolve.unrolled import (
     SparseCoding,
     Twicing,
 )
+from twinsolve.unrolled.attention import Positive
 
 from .operator_cases import OPERATORS, off_zero
 

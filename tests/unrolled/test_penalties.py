@@ -6,7 +6,8 @@ import torch
 from torch.testing import assert_close
 
 import twinsolve
-from twinsolve.solvers import ista, lam_max, sparse_code
+from twinsolve.solvers import ista, sparse_code
+from twinsolve.solvers.sparse_coding import lam_max
 from twinsolve.unrolled import LowRank, Ridge, Solved, SparseCoding, VisionTransformer
 from twinsolve.unrolled.diagnostics import MEASURES, record
 from twinsolve.unrolled.sparse_coding import safe_step

@@ -11,13 +11,16 @@ from twinsolve.unrolled import (
     Attention,
     DeepSelfExpression,
     FeatScale,
-    FeatureKernel,
     Softmax,
     SpatialGaussian,
     UnrolledADMM,
     UnrolledSelfExpression,
 )
-from twinsolve.unrolled.kernel_smoothing import elliptical_weights, gaussian_attention
+from twinsolve.unrolled.kernel_smoothing import (
+    FeatureKernel,
+    elliptical_weights,
+    gaussian_attention,
+)
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 HIDDEN = torch.arange(40) > 30

@@ -15,11 +15,11 @@ from twinsolve.unrolled import (
     SpatialGaussian,
     Symmetric,
     VisionTransformer,
-    load_timm_state_dict,
     make_operator,
     operator_names,
     replace_attention,
 )
+from twinsolve.unrolled.models import load_timm_state_dict
 
 X = torch.randn(2, 10, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 READS = {

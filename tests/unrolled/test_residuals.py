@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import (
-    boost,
+from twinsolve.solvers import boost
+from twinsolve.solvers.boosting import (
     boosting_lipschitz_bound,
     generalized_residual,
     signal_to_noise_ratio,

@@ -3,12 +3,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import (
-    least_squares_residual,
-    least_squares_self_expression,
-    low_rank_gap,
-    low_rank_self_expression,
-)
+from twinsolve.solvers import least_squares_self_expression, low_rank_self_expression
+from twinsolve.solvers.self_expression import least_squares_residual, low_rank_gap
 from twinsolve.unrolled import LowRank, Ridge
 
 

@@ -6,7 +6,8 @@ import torch
 from scipy.sparse import csr_array
 from torch.testing import assert_close
 
-from twinsolve.solvers import lasso_objective, sparse_self_expression
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import SelfExpressiveNetwork
 from twinsolve.unrolled.self_expression import self_expressive_network as module
 

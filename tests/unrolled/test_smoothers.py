@@ -8,18 +8,12 @@ import torch
 from torch.nn.functional import elu
 from torch.testing import assert_close
 
-from twinsolve.solvers import (
-    bilateral_matrix,
-    high_frequency_share,
-    least_squares_self_expression,
-    nadaraya_watson,
-    simplex_projection_residual,
-    smoothness,
-    sparsemax,
-)
+from twinsolve.solvers import least_squares_self_expression, nadaraya_watson, smoothness, sparsemax
+from twinsolve.solvers.image_filters import bilateral_matrix
+from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
+from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import (
     CrissCross,
-    FeatureKernel,
     Gaussian,
     Kernel,
     Linear,
@@ -31,7 +25,7 @@ from twinsolve.unrolled import (
     Symmetric,
     TopK,
 )
-from twinsolve.unrolled.kernel_smoothing import elu_features, project_on_simplex
+from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, project_on_simplex
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
 
 

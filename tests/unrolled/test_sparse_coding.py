@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, lasso_objective, sparse_code, sparse_self_expression
+from twinsolve.solvers import ista, sparse_code, sparse_self_expression
+from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import SparseCoding
 from twinsolve.unrolled.sparse_coding import ista_attention, safe_step
 

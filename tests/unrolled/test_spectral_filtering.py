@@ -4,18 +4,17 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from twinsolve.solvers import high_frequency_gain, scale_frequencies
+from twinsolve.solvers.spectral_filtering import high_frequency_gain, scale_frequencies
 from twinsolve.unrolled import (
     AttnScale,
     FeatScale,
     Gaussian,
-    LayerScale,
     ReAttention,
     Softmax,
     SparseCoding,
     Twicing,
 )
-from twinsolve.unrolled.spectral_filtering import visible_mean
+from twinsolve.unrolled.spectral_filtering import LayerScale, visible_mean
 
 N = 7
 

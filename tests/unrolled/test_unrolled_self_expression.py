@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, lam_max, lasso_objective, sparse_self_expression
+from twinsolve.solvers import ista, sparse_self_expression
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 from twinsolve.unrolled import UnrolledSelfExpression
 
 LAM = 0.4

@@ -29,7 +29,7 @@ class Positive(nn.Module):
 
     Examples
     --------
-    >>> from twinsolve.unrolled import Positive
+    >>> from twinsolve.unrolled.attention import Positive
     >>> Positive(2.0)()
     tensor(2., dtype=torch.float64)
     """

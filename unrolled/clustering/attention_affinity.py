@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...solvers import symmetric_affinity
+from ...solvers.clustering import symmetric_affinity
 from ...solvers.solution import Array
 from ..attention import Operator, check_positive
 from ..named_operators import make_operator

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from ...solvers import unit_rows
+from ...solvers.clustering import unit_rows
 from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.solution import Array
 

@@ -8,7 +8,7 @@ import torch
 from scipy.linalg import svd
 from scipy.sparse import csr_array
 
-from ...solvers import symmetric_affinity
+from ...solvers.clustering import symmetric_affinity
 from ...solvers.solution import Array, check_positive
 from ..self_expression import DeepSelfExpression
 from .base import UnitRowClustering

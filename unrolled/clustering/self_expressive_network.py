@@ -9,8 +9,9 @@ import torch
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
-from ...solvers import duality_gap, lasso_objective, nearest_rows_affinity
+from ...solvers.clustering import nearest_rows_affinity
 from ...solvers.solution import Array
+from ...solvers.sparse_coding import duality_gap, lasso_objective
 from ..self_expression import SelfExpressiveNetwork
 from .base import UnitRowClustering
 from .training import draw_seed, seeded_initialization, train
@@ -84,7 +85,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
 
     Examples
     --------
-    >>> from twinsolve.solvers import symmetric_affinity
+    >>> from twinsolve.solvers.clustering import symmetric_affinity
     >>> from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> model = SelfExpressiveSubspaceClustering(

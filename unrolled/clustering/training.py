@@ -93,7 +93,7 @@ def train(
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import Positive
+    >>> from twinsolve.unrolled.attention import Positive
     >>> from twinsolve.unrolled.clustering.training import train
     >>> X, scale = torch.tensor([1.0, 2.0, 3.0]), Positive(1.0, learnable=True)
     >>> curve = train(scale, lambda rows: (scale() - X[rows]).square().mean(), 3,

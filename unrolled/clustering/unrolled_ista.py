@@ -8,14 +8,10 @@ import torch
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
-from ...solvers import (
-    duality_gap,
-    lam_max,
-    lasso_objective,
-    sparse_self_expression,
-    symmetric_affinity,
-)
+from ...solvers import sparse_self_expression
+from ...solvers.clustering import symmetric_affinity
 from ...solvers.solution import Array, check_positive
+from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 from ..self_expression import UnrolledSelfExpression
 from .base import LearnedSubspaceClustering, warn_if_worse_than_none
 from .training import draw_seed, train

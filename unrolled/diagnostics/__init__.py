@@ -8,7 +8,7 @@ from .attention_maps import (
     nonzero_share,
 )
 from .block_bounds import BoundSides, condition_bounds, high_frequency_bounds
-from .energies import gradient_cosine, kernel_energy, regularized_energy, smoothness
+from .energies import attention_energy, attention_smoothness, gradient_cosine, kernel_energy
 from .hooks import ARRAYS, MEASURES, Observation, record
 from .jacobians import jacobian_spectrum, lipschitz_constant
 from .tokens import (
@@ -24,6 +24,8 @@ __all__ = [
     "BoundSides",
     "LogitParts",
     "Observation",
+    "attention_energy",
+    "attention_smoothness",
     "attention_spectrum",
     "condition_bounds",
     "condition_number",
@@ -38,7 +40,5 @@ __all__ = [
     "method_noise_share",
     "nonzero_share",
     "record",
-    "regularized_energy",
-    "smoothness",
     "token_similarity",
 ]

@@ -84,7 +84,7 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import Block
+    >>> from twinsolve.unrolled.models import Block
     >>> from twinsolve.unrolled.diagnostics import high_frequency_bounds
     >>> sides = high_frequency_bounds(Block(16, 4), torch.randn(2, 10, 16))
     >>> [side.part for side in sides]
@@ -143,7 +143,7 @@ def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[B
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import Block
+    >>> from twinsolve.unrolled.models import Block
     >>> from twinsolve.unrolled.diagnostics import condition_bounds
     >>> sides = condition_bounds(Block(8, 2), torch.randn(2, 20, 8))
     >>> all(bool((side.measured <= 1.000001 * side.sharp).all()) for side in sides)

@@ -8,7 +8,7 @@ from ..kernel_smoothing import squared_distances
 from .tokens import unit_rows
 
 
-def smoothness(u: Tensor, k: Tensor) -> Tensor:
+def attention_smoothness(u: Tensor, k: Tensor) -> Tensor:
     """Nonlocal smoothness ``J(u) = 1/2 sum_ij k_ij |u_i - u_j|^2``.
 
     Parameters
@@ -29,22 +29,22 @@ def smoothness(u: Tensor, k: Tensor) -> Tensor:
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled.diagnostics import smoothness
-    >>> smoothness(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0, 3.0], [0.0, 1.0]]))
+    >>> from twinsolve.unrolled.diagnostics import attention_smoothness
+    >>> attention_smoothness(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0, 3.0], [0.0, 1.0]]))
     tensor(6.)
     """
     u = u.to(torch.promote_types(u.dtype, torch.float32))
     return (k * squared_distances(u, u)).sum(dim=(-2, -1)) / 2
 
 
-def regularized_energy(u: Tensor, f: Tensor, k: Tensor, *, lam: float) -> Tensor:
+def attention_energy(u: Tensor, f: Tensor, k: Tensor, *, lam: float) -> Tensor:
     """Smoothness plus distance to observed tokens: ``E(u) = J(u) + lam/2 |u - f|_F^2``.
 
     Parameters
     ----------
     u, f : Tensor of shape (..., n_tokens, dim)
     k : Tensor of shape (..., n_tokens, n_tokens)
-        As for `smoothness`.
+        As for `attention_smoothness`.
     lam : float
         Weight of the fidelity.
 
@@ -59,12 +59,12 @@ def regularized_energy(u: Tensor, f: Tensor, k: Tensor, *, lam: float) -> Tensor
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled.diagnostics import regularized_energy
+    >>> from twinsolve.unrolled.diagnostics import attention_energy
     >>> u = torch.tensor([[0.0], [2.0]])
-    >>> regularized_energy(u, u + 1, torch.eye(2), lam=0.5)
+    >>> attention_energy(u, u + 1, torch.eye(2), lam=0.5)
     tensor(0.5000)
     """
-    return smoothness(u, k) + lam / 2 * (u - f).square().sum(dim=(-2, -1))
+    return attention_smoothness(u, k) + lam / 2 * (u - f).square().sum(dim=(-2, -1))
 
 
 def kernel_energy(
@@ -124,7 +124,7 @@ def kernel_energy(
     if mask is not None:
         mask = mask.expand(logits.shape).flatten(-2)
     weights = masked_softmax(logits.flatten(-2), mask).view(logits.shape)
-    energy = smoothness(u, weights / 2)
+    energy = attention_smoothness(u, weights / 2)
     if f is None:
         return energy
     fidelity = lam / 2 * weights.sum(dim=-1, keepdim=True) * (u - f.to(wide)).square()

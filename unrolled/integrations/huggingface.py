@@ -61,7 +61,7 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
 
     Examples
     --------
-    >>> from twinsolve.unrolled import register_huggingface
+    >>> from twinsolve.unrolled.integrations import register_huggingface
     >>> register_huggingface(["softmax", "twicing"])  # doctest: +SKIP
     ['twinsolve_softmax', 'twinsolve_twicing']
     """

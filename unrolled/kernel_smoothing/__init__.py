@@ -13,10 +13,6 @@ from .biased import (
 from .bilateral import (
     Bilateral,
 )
-from .distances import (
-    distances,
-    squared_distances,
-)
 from .elliptical import (
     Elliptical,
     elliptical_weights,
@@ -42,6 +38,10 @@ from .local import (
 )
 from .logistic import (
     Logistic,
+)
+from .pair_distances import (
+    distances,
+    squared_distances,
 )
 from .simplex import (
     Sparsemax,

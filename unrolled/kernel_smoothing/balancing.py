@@ -47,7 +47,7 @@ class Sinkhorn(Correction):
     References
     ----------
     Sinkhorn and Knopp (1967); Sander, Ablin, Blondel and Peyre, "Sinkformers" (2022), which gives
-    no default beyond a handful of iterations; EQUATIONS section 9.5 (Sinkhorn balancing).
+    no default beyond a handful of iterations; EQUATIONS QK-Sinkhorn.
 
     Examples
     --------

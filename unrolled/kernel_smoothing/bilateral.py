@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, fused_attention
 from .biased import Biased
-from .distances import squared_distances
 from .features import expand_features, of_queries
 from .gaussian import gaussian_attention
+from .pair_distances import squared_distances
 
 
 class Bilateral(SoftmaxSmoother):

@@ -45,7 +45,7 @@ def elliptical_weights(
 
     References
     ----------
-    EQUATIONS IF-31 and section 9.5.
+    EQUATIONS IF-31.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class Elliptical(Operator):
 
     References
     ----------
-    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31 and section 9.5.
+    Nielsen et al., "Elliptical attention" (2024); EQUATIONS IF-31.
 
     Examples
     --------

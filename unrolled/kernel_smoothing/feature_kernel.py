@@ -55,7 +55,7 @@ class FeatureKernel(Operator):
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import FeatureKernel
+    >>> from twinsolve.unrolled.kernel_smoothing import FeatureKernel
     >>> q, k = torch.tensor([[0.0]]), torch.tensor([[2.0], [0.0]])
     >>> FeatureKernel().matrix(q, k)
     tensor([[0.7500, 0.2500]])

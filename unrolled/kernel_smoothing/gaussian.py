@@ -20,7 +20,7 @@ from ..attention import (
     query_offset,
     without_autocast,
 )
-from .distances import squared_distances
+from .pair_distances import squared_distances
 from .query_blocks import block_mask
 
 _CENTRE_SAMPLE = 16

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Context, Positive, SoftmaxSmoother, map_query_blocks
-from .distances import distances, squared_distances
+from .pair_distances import distances, squared_distances
 from .query_blocks import block_mask, block_softmax
 
 LogKernel = Callable[[Tensor, Tensor], Tensor]
@@ -56,7 +56,7 @@ class Kernel(SoftmaxSmoother):
     References
     ----------
     EQUATIONS SE-5, QK-kernel. "exp(-dist^2)" covers the Laplace kernel only with
-    ``dist^2 = |q - k|`` (section 8, minor errata of SE).
+    ``dist^2 = |q - k|`` (erratum E3-n).
 
     Examples
     --------

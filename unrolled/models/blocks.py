@@ -104,7 +104,7 @@ class Block(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import Block
+    >>> from twinsolve.unrolled.models import Block
     >>> block = Block(16, 4, operator="twicing", attention_skip=False)
     >>> block(torch.randn(2, 10, 16)).shape
     torch.Size([2, 10, 16])

@@ -70,7 +70,8 @@ def load_timm_state_dict(
 
     Examples
     --------
-    >>> from twinsolve.unrolled import VisionTransformer, load_timm_state_dict
+    >>> from twinsolve.unrolled import VisionTransformer
+    >>> from twinsolve.unrolled.models import load_timm_state_dict
     >>> model = VisionTransformer(8, 4, 1, 10, 32, 0, 4)
     >>> keys = {
     ...     "cls_token": model.class_token,
@@ -111,7 +112,8 @@ def load_huggingface_state_dict(
 
     Examples
     --------
-    >>> from twinsolve.unrolled import VisionTransformer, load_huggingface_state_dict
+    >>> from twinsolve.unrolled import VisionTransformer
+    >>> from twinsolve.unrolled.models import load_huggingface_state_dict
     >>> model = VisionTransformer(8, 4, 1, 10, 32, 0, 4, norm_eps=1e-12)
     >>> try:
     ...     load_huggingface_state_dict(model, {"classifier.bias": model.head.bias})

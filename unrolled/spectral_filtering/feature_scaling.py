@@ -150,7 +150,7 @@ class LayerScale(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import LayerScale
+    >>> from twinsolve.unrolled.spectral_filtering import LayerScale
     >>> LayerScale(2, initial=0.1)(torch.ones(1, 2)).detach()
     tensor([[0.1000, 0.1000]])
     """

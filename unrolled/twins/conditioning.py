@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from ...solvers import condition_number, gray_tokens
+from ...solvers import gray_tokens
+from ...solvers.conditioning import condition_number
 from ..conditioning import TokenGraying
 from .inequalities import Inequalities
 from .registry import Array, Twin, register

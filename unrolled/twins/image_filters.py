@@ -90,7 +90,7 @@ def _logit_range(layer: NonLocalMeansAttention, images: Array) -> float:
 
 for name, equation, patch_distance, sigma in (
     ("nonlocal-means", "SE-8", None, 0.0),
-    ("nonlocal-means-windowed", "9.5", 6, 0.05),
+    ("nonlocal-means-windowed", "IF-14w", 6, 0.05),
 ):
     register(
         Twin(

@@ -9,14 +9,12 @@ import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from ...solvers import (
+from ...solvers import minimize_energy, regularized_energy, smoother_matrix
+from ...solvers.nonlocal_energy import (
     energy_gradient,
-    minimize_energy,
     neutreno_fixed_point,
     neutreno_iteration,
     neutreno_spectral_radius,
-    regularized_energy,
-    smoother_matrix,
 )
 from ..attention import Context
 from ..kernel_smoothing import Gaussian, Softmax

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from torch import Tensor, nn
 
-from ...solvers import Solution, coefficient_distance, relative_residual
+from ...solvers import Solution
+from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
 from ..self_expression import (
     DeepSelfExpression,

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...solvers import (
+from ...solvers import smoother_matrix, split_frequencies
+from ...solvers.spectral_filtering import (
     high_frequency_gain,
     high_frequency_gain_bound,
     high_pass_values,
     scale_frequencies,
-    smoother_matrix,
-    split_frequencies,
 )
 from ..kernel_smoothing import Gaussian, Softmax
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention

@@ -355,7 +355,7 @@ def test_a_broken_data_file_is_named(folder, length):
     [
         (("no-data",), "data: must be a file or among digits"),
         (("digits", "--method", "SSD"), "method: must be package.module:Class or among SSC"),
-        (("digits", "--steps", "PP-9"), "steps: must be among PP-1"),
+        (("digits", "--steps", "PP9"), "steps: must be among PP-1"),
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
         (("digits", "--preset", "quick"), "preset: quick leaves no choice of DATA"),

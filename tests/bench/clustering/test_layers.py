@@ -21,7 +21,8 @@ from twinsolve.bench.clustering.coders import (
 )
 from twinsolve.bench.clustering.layers import equal_terms, gaps, lower_bound
 from twinsolve.bench.clustering.study import Options
-from twinsolve.solvers import fista, ista, lam_max
+from twinsolve.solvers import fista, ista
+from twinsolve.solvers.sparse_coding import lam_max
 
 TINY = {"n_iters": (2, 4), "n_steps": 10, "rounds": 1, "batch": 20}
 

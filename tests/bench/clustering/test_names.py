@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, issparse
 
-from twinsolve import solvers
 from twinsolve.bench import Method, register_method
 from twinsolve.bench.clustering import methods
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
@@ -26,6 +25,7 @@ from twinsolve.bench.clustering.problems import (
 )
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
 from twinsolve.bench.clustering.study import Options
+from twinsolve.solvers import clustering
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
@@ -199,24 +199,36 @@ COEF = csr_array(np.random.default_rng(0).standard_normal((8, 8)) * (1 - np.eye(
 @pytest.mark.parametrize(
     ("chain", "by_hand"),
     [
-        ("PP-2a", lambda C: solvers.symmetric_affinity(C)),
-        ("PP-2", lambda C: solvers.symmetric_affinity(solvers.scale_by_row_maximum(C))),
-        ("PP-2b, PP-2a", lambda C: solvers.symmetric_affinity(solvers.unit_rows(C))),
-        ("PP-2b", lambda C: solvers.symmetric_affinity(solvers.unit_rows(C))),
+        ("PP-2a", lambda C: clustering.symmetric_affinity(C)),
+        (
+            "PP-2",
+            lambda C: clustering.symmetric_affinity(clustering.scale_by_row_maximum(C)),
+        ),
+        (
+            "PP-2b, PP-2a",
+            lambda C: clustering.symmetric_affinity(clustering.unit_rows(C)),
+        ),
+        ("PP-2b", lambda C: clustering.symmetric_affinity(clustering.unit_rows(C))),
         (
             "PP-1 mass=0.5, PP-2",
-            lambda C: solvers.symmetric_affinity(
-                solvers.scale_by_row_maximum(solvers.keep_l1_mass(C, 0.5))
+            lambda C: clustering.symmetric_affinity(
+                clustering.scale_by_row_maximum(clustering.keep_l1_mass(C, 0.5))
             ),
         ),
-        ("PP-3 power=2", lambda C: solvers.low_rank_affinity(C.toarray(), power=2)),
-        ("PP-3T", lambda C: solvers.low_rank_affinity(C.toarray().T, power=4)),
+        ("PP-3 power=2", lambda C: clustering.low_rank_affinity(C.toarray(), power=2)),
+        ("PP-3T", lambda C: clustering.low_rank_affinity(C.toarray().T, power=4)),
         (
             "PP-4 d=1 power=3",
-            lambda C: solvers.svd_power_affinity(C, 2, dimension=1, power=3),
+            lambda C: clustering.svd_power_affinity(C, 2, dimension=1, power=3),
         ),
-        ("PP-5", lambda C: solvers.symmetric_affinity(solvers.softmax_rows(abs(C)))),
-        ("PP-5s", lambda C: solvers.symmetric_affinity(solvers.softmax_rows(C))),
+        (
+            "PP-5",
+            lambda C: clustering.symmetric_affinity(clustering.softmax_rows(abs(C))),
+        ),
+        (
+            "PP-5s",
+            lambda C: clustering.symmetric_affinity(clustering.softmax_rows(C)),
+        ),
     ],
 )
 def test_chains_are_the_named_steps(chain, by_hand):
@@ -240,7 +252,7 @@ def test_keeping_the_largest_entries():
 @pytest.mark.parametrize(
     ("chain", "words"),
     [
-        ("PP-9", "steps: must be among PP-1, PP-2"),
+        ("PP9", "steps: must be among PP-1, PP-2"),
         ("", "steps: must be among"),
         ("PP-2a, PP-1", "nothing can follow an affinity"),
         ("PP-1 weight=2", "PP-1 has the parameters"),

@@ -15,7 +15,8 @@ from twinsolve.bench.clustering.selection import select_settings, selection_scor
 from twinsolve.bench.clustering.study import Options
 from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy, spectral_labels
+from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
+from twinsolve.solvers.clustering import spectral_labels
 
 
 def blocks(inside, across, sizes=(4, 4, 4)):

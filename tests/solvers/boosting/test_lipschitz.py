@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from twinsolve.solvers import boost, boosting_lipschitz_bound
+from twinsolve.solvers import boost
+from twinsolve.solvers.boosting import boosting_lipschitz_bound
 
 CONSTANT = st.floats(0.01, 4)
 T = st.floats(0, 1)

@@ -6,13 +6,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from scipy.special import softmax
 
-from twinsolve.solvers import (
-    boost,
+from twinsolve.solvers import boost, twicing
+from twinsolve.solvers.boosting import (
     method_noise,
     residual_noise_share,
     signal_to_noise_ratio,
     snr_gain_bound,
-    twicing,
 )
 
 SEED = st.integers(0, 10**6)

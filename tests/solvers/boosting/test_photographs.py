@@ -6,17 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from skimage.metrics import peak_signal_noise_ratio
 
 from twinsolve.datasets import load_photographs, make_noisy_crop
-from twinsolve.solvers import (
-    boost,
-    l2_boosting,
-    method_noise,
-    nonlocal_means,
-    nonlocal_means_matrix,
-    residual_noise_share,
-    sos_boosting,
-    sos_tau_max,
-    twicing,
-)
+from twinsolve.solvers import boost, l2_boosting, nonlocal_means, sos_boosting, twicing
+from twinsolve.solvers.boosting import method_noise, residual_noise_share, sos_tau_max
+from twinsolve.solvers.image_filters import nonlocal_means_matrix
 
 SIGMA = 25 / 255
 SETTINGS = {"patch_size": 5, "patch_distance": 5, "h": 0.6 * SIGMA, "sigma": SIGMA}

@@ -10,14 +10,13 @@ from scipy.special import softmax
 from twinsolve.solvers import (
     boost,
     l2_boosting,
-    method_noise,
     nadaraya_watson,
     nonlocal_means,
-    nonlocal_means_matrix,
-    residual_noise_share,
     smoother_matrix,
     twicing,
 )
+from twinsolve.solvers.boosting import method_noise, residual_noise_share
+from twinsolve.solvers.image_filters import nonlocal_means_matrix
 
 SHRINKAGE = st.floats(0.01, 1.0)
 
@@ -74,7 +73,7 @@ def test_takes_a_function_and_a_sparse_matrix():
 
 @pytest.mark.parametrize(("n_iter", "shrinkage"), [(1, 1.0), (2, 1.0), (5, 1.0), (7, 0.3)])
 def test_response_of_a_symmetric_smoother_and_constants(n_iter, shrinkage):
-    """Filter responses of section 3: attention mu, twicing 1 - (1 - mu)^2, and so on."""
+    """Filter responses (NT-FR): attention mu, twicing 1 - (1 - mu)^2, and so on."""
     X = np.random.default_rng(0).standard_normal((6, 2))
     K = np.exp(-((X[:, None] - X) ** 2).sum(-1))
     d = np.sqrt(K.sum(1))

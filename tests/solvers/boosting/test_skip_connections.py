@@ -6,7 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from scipy.special import softmax
 
-from twinsolve.solvers import boost, generalized_residual
+from twinsolve.solvers import boost
+from twinsolve.solvers.boosting import generalized_residual
 
 SEED = st.integers(0, 500)
 

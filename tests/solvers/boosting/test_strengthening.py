@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
-from twinsolve.solvers import nonlocal_means, sos_boosting, sos_tau_max
+from twinsolve.solvers import nonlocal_means, sos_boosting
+from twinsolve.solvers.boosting import sos_tau_max
 
 RHO = st.floats(0.0, 5.0)
 

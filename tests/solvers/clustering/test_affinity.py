@@ -4,11 +4,11 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array, issparse
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import (
+from twinsolve.solvers import low_rank_self_expression
+from twinsolve.solvers.clustering import (
     keep_l1_mass,
     keep_largest,
     low_rank_affinity,
-    low_rank_self_expression,
     nearest_rows_affinity,
     scale_by_row_maximum,
     softmax_rows,

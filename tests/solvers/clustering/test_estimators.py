@@ -27,19 +27,20 @@ from twinsolve.solvers import (
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
     clustering,
-    duality_gap,
-    eigengap_n_clusters,
-    keep_l1_mass,
-    lam_max,
     least_squares_self_expression,
     low_rank_self_expression,
     omp_self_expression,
-    scale_by_row_maximum,
     sparse_code,
     sparse_self_expression,
+)
+from twinsolve.solvers.clustering import (
+    eigengap_n_clusters,
+    keep_l1_mass,
+    scale_by_row_maximum,
     spectral_labels,
     symmetric_affinity,
 )
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max
 
 SELF_EXPRESSIVE = [
     SparseSubspaceClustering,

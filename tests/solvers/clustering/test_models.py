@@ -19,18 +19,16 @@ from twinsolve.solvers import (
     NearestNeighborClustering,
     OutlierSubspaceClustering,
     SparseSubspaceClustering,
-    keep_largest,
-    lam_max,
-    lasso_objective,
     locally_linear_weights,
-    low_rank_gap,
     low_rank_sparse_self_expression,
-    outlier_lams_from_alpha,
     outlier_self_expression,
     robust_low_rank_self_expression,
     sparse_self_expression,
 )
+from twinsolve.solvers.clustering import keep_largest
 from twinsolve.solvers.oracles import self_expression as oracles
+from twinsolve.solvers.self_expression import low_rank_gap, outlier_lams_from_alpha
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 
 
 def data(seed=0, **settings):

@@ -7,17 +7,16 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import (
-    MotionSegmentation,
+from twinsolve.solvers import MotionSegmentation, sparse_self_expression
+from twinsolve.solvers.clustering import (
     keep_l1_mass,
-    lam_max,
     low_rank_affinity,
     scale_by_row_maximum,
-    sparse_self_expression,
     spectral_labels,
     symmetric_affinity,
 )
 from twinsolve.solvers.clustering.motion import _affinities
+from twinsolve.solvers.sparse_coding import lam_max
 
 
 @parametrize_with_checks([MotionSegmentation()])

@@ -8,8 +8,7 @@ from sklearn.cluster._spectral import cluster_qr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
-from twinsolve.solvers import eigengap_n_clusters, spectral_labels
-from twinsolve.solvers.clustering import kmeans, spectral
+from twinsolve.solvers.clustering import eigengap_n_clusters, kmeans, spectral, spectral_labels
 from twinsolve.solvers.clustering.spectral import EmbeddedGraph, embed_graph, leading_eigenvectors
 
 

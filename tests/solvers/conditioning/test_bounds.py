@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from twinsolve.solvers import (
+from twinsolve.solvers.conditioning import (
     attention_condition_bound,
     condition_number,
     feed_forward_condition_bound,

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from twinsolve.solvers import condition_number, gray_tokens
+from twinsolve.solvers import gray_tokens
+from twinsolve.solvers.conditioning import condition_number
 
 SEEDS = st.integers(0, 10**6)
 EPS = st.floats(0.1, 1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 
-from twinsolve.solvers import condition_number
+from twinsolve.solvers.conditioning import condition_number
 
 SEEDS = st.integers(0, 10**6)
 

@@ -9,12 +9,8 @@ from scipy.ndimage import gaussian_filter
 from skimage.restoration import denoise_bilateral
 
 from twinsolve.datasets import load_photographs
-from twinsolve.solvers import (
-    bilateral_filter,
-    bilateral_matrix,
-    nadaraya_watson,
-    nonlocal_means,
-)
+from twinsolve.solvers import bilateral_filter, nadaraya_watson, nonlocal_means
+from twinsolve.solvers.image_filters import bilateral_matrix
 
 EPS = np.finfo(np.float32).eps
 CROSS = np.array([[0, 1, 0, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 1, 0]], dtype=bool)

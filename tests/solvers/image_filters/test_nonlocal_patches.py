@@ -12,7 +12,8 @@ from skimage.metrics import peak_signal_noise_ratio
 from skimage.restoration import denoise_nl_means
 
 from twinsolve.datasets import fetch_set12, load_photographs, make_noisy_crop
-from twinsolve.solvers import nadaraya_watson, nonlocal_means, nonlocal_means_matrix
+from twinsolve.solvers import nadaraya_watson, nonlocal_means
+from twinsolve.solvers.image_filters import nonlocal_means_matrix
 
 EPS = np.finfo(np.float32).eps
 SIGMA = 25 / 255

@@ -5,13 +5,8 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinsolve.solvers import (
-    anisotropic_nonlocal_means,
-    elliptical_metric,
-    nadaraya_watson,
-    nonlocal_means,
-    oriented_metric,
-)
+from twinsolve.solvers import anisotropic_nonlocal_means, nadaraya_watson, nonlocal_means
+from twinsolve.solvers.kernel_smoothing import elliptical_metric, oriented_metric
 
 seeds = st.integers(0, 10**6)
 

@@ -1,4 +1,4 @@
-"""Attention and kernel regression: section 1 of the equations, but for the bilateral family."""
+"""Attention and kernel regression: SE-1 to SE-8 and their like, but for the bilateral family."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from twinsolve.solvers import nadaraya_watson, smoother_matrix, weighted_least_squares_residual
+from twinsolve.solvers import nadaraya_watson, smoother_matrix
+from twinsolve.solvers.kernel_smoothing import weighted_least_squares_residual
 
 
 def draw(*shape, seed=1):

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 
-from twinsolve.solvers import marginal_violation, sinkhorn
+from twinsolve.solvers import sinkhorn
+from twinsolve.solvers.kernel_smoothing import marginal_violation
 from twinsolve.solvers.oracles import kernel_smoothing as oracle
 
 # Pinsker: entries are off by sqrt(2 gap), and the oracle's gap is 1e-10 of objectives up to 10.
@@ -146,7 +147,7 @@ def test_nearly_symmetric_logits_are_not_taken_for_symmetric():
 
 
 def test_high_pass_filters_commute_with_doubly_stochastic_matrices_alone():
-    """Section 9.5: AttnScale, (I + w H) A, and FeatScale, A (I + w H), coincide after balancing."""
+    """QK-Sinkhorn: AttnScale, (I + w H) A, and FeatScale, A (I + w H), coincide after balancing."""
     L, n, w = draw(3), 6, 0.7
     scale = np.eye(n) + w * (np.eye(n) - np.ones((n, n)) / n)
     A = sinkhorn(L, tol=1e-14)

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from twinsolve.solvers import nadaraya_watson, nonlocal_means, weighted_least_squares_residual
+from twinsolve.solvers import nadaraya_watson, nonlocal_means
+from twinsolve.solvers.kernel_smoothing import weighted_least_squares_residual
 
 
 def draw(*shape, seed=1):

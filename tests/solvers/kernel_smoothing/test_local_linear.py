@@ -4,12 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinsolve.solvers import (
-    local_linear_regression,
-    local_linear_residual,
-    nadaraya_watson,
-    smoother_matrix,
-)
+from twinsolve.solvers import local_linear_regression, nadaraya_watson, smoother_matrix
+from twinsolve.solvers.kernel_smoothing import local_linear_residual
 from twinsolve.solvers.oracles import kernel_smoothing as oracle
 
 seeds = st.integers(0, 10**6)

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
-from twinsolve.solvers import (
-    nadaraya_watson,
+from twinsolve.solvers import nadaraya_watson, smoother_matrix
+from twinsolve.solvers.kernel_smoothing import (
     nadaraya_watson_residual,
-    smoother_matrix,
     weighted_least_squares_residual,
 )
 from twinsolve.solvers.oracles.kernel_smoothing import weighted_least_squares

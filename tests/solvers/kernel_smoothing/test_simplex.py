@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.special import softmax
 from torch.nn.functional import scaled_dot_product_attention
 
-from twinsolve.solvers import entropic_gap, simplex_projection_residual, sparsemax
+from twinsolve.solvers import sparsemax
+from twinsolve.solvers.kernel_smoothing import entropic_gap, simplex_projection_residual
 from twinsolve.solvers.oracles import kernel_smoothing as oracle
 
 RNG = np.random.default_rng(0)

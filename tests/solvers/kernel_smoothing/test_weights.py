@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from twinsolve.solvers import nadaraya_watson, nadaraya_watson_residual, smoother_matrix
+from twinsolve.solvers import nadaraya_watson, smoother_matrix
+from twinsolve.solvers.kernel_smoothing import nadaraya_watson_residual
 from twinsolve.solvers.kernel_smoothing.weights import Distances, Products, prepare_weights
 
 

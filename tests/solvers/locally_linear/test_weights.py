@@ -10,7 +10,8 @@ from scipy.sparse import coo_array, csr_array
 from sklearn.manifold._locally_linear import barycenter_kneighbors_graph, barycenter_weights
 from sklearn.neighbors import NearestNeighbors, kneighbors_graph
 
-from twinsolve.solvers import locally_linear_residual, locally_linear_weights
+from twinsolve.solvers import locally_linear_weights
+from twinsolve.solvers.locally_linear import locally_linear_residual
 from twinsolve.solvers.oracles.locally_linear import reconstruction_weights
 
 

@@ -7,14 +7,13 @@ from scipy.linalg import expm
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
-from twinsolve.solvers import (
+from twinsolve.solvers import minimize_energy, regularized_energy
+from twinsolve.solvers.nonlocal_energy import (
     energy_gradient,
     exact_gradient_flow,
+    flow,
     gradient_flow,
-    minimize_energy,
-    regularized_energy,
 )
-from twinsolve.solvers.nonlocal_energy import flow
 
 FIDELITIES = ("constant", "degree")
 

@@ -9,12 +9,8 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from scipy.special import softmax
 
-from twinsolve.solvers import (
-    energy_gradient,
-    regularized_energy,
-    smoothness,
-    smoothness_gradient,
-)
+from twinsolve.solvers import regularized_energy, smoothness
+from twinsolve.solvers.nonlocal_energy import energy_gradient, smoothness_gradient
 from twinsolve.solvers.nonlocal_energy.differences import weighted_differences
 
 FIDELITIES = ("constant", "degree")

@@ -12,8 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
 
 from twinsolve.datasets import load_photographs, make_noisy_crop
-from twinsolve.solvers import energy_gradient, minimize_energy, regularized_energy, smoothness
-from twinsolve.solvers.nonlocal_energy import minimizer
+from twinsolve.solvers import minimize_energy, regularized_energy, smoothness
+from twinsolve.solvers.nonlocal_energy import energy_gradient, minimizer
 from twinsolve.solvers.oracles import nonlocal_energy as oracle
 
 FIDELITIES = ("constant", "degree")

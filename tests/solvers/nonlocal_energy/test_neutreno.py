@@ -12,19 +12,16 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
 
-from twinsolve.solvers import (
+from twinsolve.solvers import minimize_energy, nadaraya_watson, regularized_energy, twicing
+from twinsolve.solvers.nonlocal_energy import (
     energy_gradient,
-    minimize_energy,
-    nadaraya_watson,
     neutreno_fixed_point,
     neutreno_iteration,
     neutreno_lam_limit,
     neutreno_spectral_radius,
-    regularized_energy,
     smoothness_gradient,
-    twicing,
+    spectrum,
 )
-from twinsolve.solvers.nonlocal_energy import spectrum
 
 
 def attention(n=8, std=1.0, seed=0):

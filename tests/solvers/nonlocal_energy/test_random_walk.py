@@ -6,13 +6,13 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array, diags_array, eye_array, random_array
 from scipy.special import logsumexp, softmax
 
-from twinsolve.solvers import (
+from twinsolve.solvers.nonlocal_energy import (
     random_walk_limit,
     random_walk_rate,
     random_walk_values,
+    state_reduction,
     stationary_distribution,
 )
-from twinsolve.solvers.nonlocal_energy import state_reduction
 
 
 def attention(n=7, std=1.0, seed=0):

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from twinsolve.solvers import admm_self_expression, lam_from_alpha, sparse_self_expression
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.self_expression import admm_self_expression, lam_from_alpha
 
 # The iterations of the literature are run for their iterates: most end short of the optimum.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -3,7 +3,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from twinsolve.datasets import homogeneous_coordinates, make_union_of_subspaces
-from twinsolve.solvers import admm_low_rank_self_expression, robust_low_rank_self_expression
+from twinsolve.solvers import robust_low_rank_self_expression
+from twinsolve.solvers.self_expression import admm_low_rank_self_expression
 
 # The iterations of the literature are run for their iterates: most end short of the optimum.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -3,11 +3,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 
-from twinsolve.solvers import (
-    admm_outlier_self_expression,
-    outlier_lams_from_alpha,
-    outlier_self_expression,
-)
+from twinsolve.solvers import outlier_self_expression
+from twinsolve.solvers.self_expression import admm_outlier_self_expression, outlier_lams_from_alpha
 
 # The iterations of the literature are run for their iterates: most end short of the optimum.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

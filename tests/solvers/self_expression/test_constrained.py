@@ -10,16 +10,18 @@ from sklearn.exceptions import ConvergenceWarning
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import (
     basis_pursuit_self_expression,
-    lam_from_alpha,
-    lam_from_gamma,
-    lasso_objective,
-    outlier_lams_from_alpha,
     outlier_self_expression,
-    proximal_self_expression,
     sparse_self_expression,
 )
 from twinsolve.solvers.oracles import self_expression as oracle
+from twinsolve.solvers.self_expression import (
+    lam_from_alpha,
+    lam_from_gamma,
+    outlier_lams_from_alpha,
+    proximal_self_expression,
+)
 from twinsolve.solvers.self_expression.constrained import certify_affine
+from twinsolve.solvers.sparse_coding import lasso_objective
 
 
 def least_l1(points):

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import low_rank_gap, low_rank_self_expression
+from twinsolve.solvers import low_rank_self_expression
 from twinsolve.solvers.oracles import self_expression as oracle
+from twinsolve.solvers.self_expression import low_rank_gap
 
 
 def objective(X, C, lam):

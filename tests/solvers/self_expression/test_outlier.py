@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from twinsolve.datasets import fetch_extended_yale_b, make_union_of_subspaces
-from twinsolve.solvers import (
-    outlier_lams_from_alpha,
-    outlier_self_expression,
-    sparse_self_expression,
-)
+from twinsolve.solvers import outlier_self_expression, sparse_self_expression
 from twinsolve.solvers.oracles import self_expression as oracle
+from twinsolve.solvers.self_expression import outlier_lams_from_alpha
 
 
 def test_outliers_agree_with_the_oracle(X):

@@ -9,10 +9,10 @@ from twinsolve.solvers import (
     least_squares_self_expression,
     low_rank_self_expression,
     low_rank_sparse_self_expression,
-    proximal_self_expression,
     sparse_self_expression,
 )
 from twinsolve.solvers.oracles import self_expression as oracle
+from twinsolve.solvers.self_expression import proximal_self_expression
 
 
 def ridge(Z, t):

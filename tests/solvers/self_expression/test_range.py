@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 from twinsolve.solvers import (
-    admm_low_rank_self_expression,
-    admm_outlier_self_expression,
-    admm_self_expression,
     basis_pursuit_self_expression,
     least_squares_self_expression,
     low_rank_self_expression,
@@ -15,6 +12,11 @@ from twinsolve.solvers import (
     outlier_self_expression,
     robust_low_rank_self_expression,
     sparse_self_expression,
+)
+from twinsolve.solvers.self_expression import (
+    admm_low_rank_self_expression,
+    admm_outlier_self_expression,
+    admm_self_expression,
 )
 
 

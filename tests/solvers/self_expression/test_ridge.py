@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import least_squares_residual, least_squares_self_expression
+from twinsolve.solvers import least_squares_self_expression
 from twinsolve.solvers.oracles import self_expression as oracle
+from twinsolve.solvers.self_expression import least_squares_residual
 
 
 @pytest.mark.parametrize("zero_diagonal", [False, True])

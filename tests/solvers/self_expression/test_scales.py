@@ -6,15 +6,13 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso
 
-from twinsolve.solvers import (
+from twinsolve.solvers import outlier_self_expression, sparse_code, sparse_self_expression
+from twinsolve.solvers.self_expression import (
     lam_from_alpha,
     lam_from_gamma,
-    lam_max,
     outlier_lams_from_alpha,
-    outlier_self_expression,
-    sparse_code,
-    sparse_self_expression,
 )
+from twinsolve.solvers.sparse_coding import lam_max
 
 
 def test_alpha_is_the_scale_of_the_ssc_paper_cl1():

@@ -9,15 +9,10 @@ from sklearn.linear_model import Lasso
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import (
-    duality_gap,
-    ista,
-    lam_max,
-    lasso_objective,
-    sparse_self_expression,
-    symmetric_affinity,
-)
+from twinsolve.solvers import ista, sparse_self_expression
+from twinsolve.solvers.clustering import symmetric_affinity
 from twinsolve.solvers.oracles import self_expression as oracle
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])

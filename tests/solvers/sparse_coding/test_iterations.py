@@ -2,14 +2,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from twinsolve.solvers import (
-    coordinate_descent,
-    duality_gap,
-    fista,
-    ista,
-    lasso_objective,
-    sparse_code,
-)
+from twinsolve.solvers import fista, ista, sparse_code
+from twinsolve.solvers.sparse_coding import coordinate_descent, duality_gap, lasso_objective
 
 
 def atoms():

@@ -5,14 +5,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import (
-    duality_gap,
-    lam_max,
-    sparse_code,
-    sparse_code_path,
-    sparse_self_expression,
-)
-from twinsolve.solvers.sparse_coding import row_blocks
+from twinsolve.solvers import sparse_code, sparse_self_expression
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max, row_blocks, sparse_code_path
 
 
 @pytest.fixture(scope="module")

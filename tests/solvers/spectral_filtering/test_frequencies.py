@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from twinsolve.solvers import attention_spectrum, high_frequency_share, split_frequencies
+from twinsolve.solvers import split_frequencies
+from twinsolve.solvers.spectral_filtering import attention_spectrum, high_frequency_share
 
 
 def fourier(n):

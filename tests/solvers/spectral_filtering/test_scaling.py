@@ -5,13 +5,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from twinsolve.solvers import (
-    high_pass_scale,
-    high_pass_values,
-    nadaraya_watson,
-    scale_frequencies,
-    smoother_matrix,
-)
+from twinsolve.solvers import high_pass_scale, nadaraya_watson, smoother_matrix
+from twinsolve.solvers.spectral_filtering import high_pass_values, scale_frequencies
 
 SEEDS = st.integers(0, 10**6)
 OMEGAS = st.floats(-2, 5)

@@ -6,12 +6,12 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from twinsolve.solvers import (
+from twinsolve.solvers import split_frequencies
+from twinsolve.solvers.spectral_filtering import (
     ergodicity_coefficient,
     high_frequency_gain,
     high_frequency_gain_bound,
     low_pass_ratio,
-    split_frequencies,
 )
 
 SEEDS = st.integers(0, 10**6)

@@ -13,13 +13,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import (
-    ElasticNetSubspaceClustering,
-    lam_max,
-    sparse_self_expression,
-    symmetric_affinity,
-    unit_rows,
-)
+from twinsolve.solvers import ElasticNetSubspaceClustering, sparse_self_expression
+from twinsolve.solvers.clustering import symmetric_affinity, unit_rows
+from twinsolve.solvers.sparse_coding import lam_max
 from twinsolve.unrolled import DeepSelfExpression, UnrolledADMM, UnrolledSelfExpression
 from twinsolve.unrolled.clustering import DeepSubspaceClustering
 

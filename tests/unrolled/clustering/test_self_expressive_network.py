@@ -7,7 +7,9 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
-from twinsolve.solvers import duality_gap, nearest_rows_affinity, sparse_self_expression
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.clustering import nearest_rows_affinity
+from twinsolve.solvers.sparse_coding import duality_gap
 from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
 
 from .learned_cases import data, make

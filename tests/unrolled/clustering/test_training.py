@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from twinsolve.unrolled import Positive
+from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.clustering.training import draw_seed, seeded_initialization, train
 
 SETTINGS = {"max_iter": 6, "batch_size": 2, "learning_rate": 0.1, "seed": 0}

@@ -4,15 +4,10 @@ import torch
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from twinsolve.solvers import (
-    SparseSubspaceClustering,
-    duality_gap,
-    ista,
-    lam_from_gamma,
-    lam_max,
-    lasso_objective,
-    symmetric_affinity,
-)
+from twinsolve.solvers import SparseSubspaceClustering, ista
+from twinsolve.solvers.clustering import symmetric_affinity
+from twinsolve.solvers.self_expression import lam_from_gamma
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 from twinsolve.unrolled.clustering import UnrolledSubspaceClustering
 
 from .learned_cases import data, make

@@ -6,16 +6,16 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
-    Block,
     ClassAttentionTransformer,
     FeatScale,
     Gaussian,
     GeneralizedResidual,
-    LayerScale,
     VisionTransformer,
     WindowedTransformer,
 )
 from twinsolve.unrolled.diagnostics import condition_bounds, high_frequency_bounds
+from twinsolve.unrolled.models import Block
+from twinsolve.unrolled.spectral_filtering import LayerScale
 
 PARTS = ["attention", "attention_skip", "feed_forward", "feed_forward_skip"]
 

@@ -12,6 +12,8 @@ from twinsolve import solvers
 from twinsolve.unrolled import Context, Gaussian, Neutreno, Softmax, Symmetric
 from twinsolve.unrolled import diagnostics as d
 
+from ...public import public
+
 
 def randn(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -56,7 +58,7 @@ def test_a_single_token_has_no_similarity():
 
 @pytest.mark.parametrize("name", ["high_frequency_share", "condition_number"])
 def test_token_measures_are_those_of_the_solvers(name):
-    solved = getattr(solvers, name)
+    solved = public("solvers")[name]
     assert_close(getattr(d, name)(X), each(lambda x: solved(x.numpy()), X), atol=0, rtol=1e-12)
 
 
@@ -72,7 +74,7 @@ def test_spectrum_is_that_of_the_solver_ao_spec():
     spectrum, intensity = d.attention_spectrum(A)
     for b in range(2):
         for h in range(3):
-            expected, bands = solvers.attention_spectrum(A[b, h].numpy())
+            expected, bands = solvers.spectral_filtering.attention_spectrum(A[b, h].numpy())
             assert_close(spectrum[b, h].numpy(), expected, **ZERO)
             assert_close(intensity[b, h].numpy(), bands, **ZERO)
     first = torch.zeros(7, dtype=spectrum.dtype)
@@ -132,8 +134,8 @@ def test_energies_are_those_of_the_solvers_nt_5():
     def E(u, f, k):
         return solvers.regularized_energy(u.numpy(), f.numpy(), (k + k.T).numpy(), 0.7)
 
-    assert_close(d.smoothness(V, A), each(J, V, A), atol=0, rtol=1e-12)
-    found = d.regularized_energy(V, Q, A, lam=0.7)
+    assert_close(d.attention_smoothness(V, A), each(J, V, A), atol=0, rtol=1e-12)
+    found = d.attention_energy(V, Q, A, lam=0.7)
     assert_close(found, each(E, V, Q, A), atol=0, rtol=1e-12)
 
 
@@ -162,7 +164,7 @@ def test_gradient_cosine_is_one_for_shared_queries_and_keys_e2_f():
 
 def test_method_noise_is_that_of_the_solver():
     def loop(a, v):
-        noise = solvers.method_noise(a.numpy(), v.numpy())
+        noise = solvers.boosting.method_noise(a.numpy(), v.numpy())
         return np.linalg.norm(noise) / np.linalg.norm(v.numpy())
 
     assert_close(d.method_noise_share(V, A @ V), each(loop, A, V), **ZERO)

@@ -4,12 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import (
-    Softmax,
-    attach_huggingface,
-    register_huggingface,
-    replace_attention,
-)
+from twinsolve.unrolled import Softmax, attach_huggingface, replace_attention
+from twinsolve.unrolled.integrations import register_huggingface
 
 from .architectures import CONFIG_MAPPING, inputs_of, outputs_of, tiny
 

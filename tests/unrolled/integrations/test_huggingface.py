@@ -19,8 +19,8 @@ from twinsolve.unrolled import (
     TopK,
     attach_huggingface,
     operator_names,
-    register_huggingface,
 )
+from twinsolve.unrolled.integrations import register_huggingface
 
 from .examples import FromFirst, WithPositions
 

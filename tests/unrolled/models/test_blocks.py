@@ -6,17 +6,17 @@ from torch import nn
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
-    Block,
     Context,
     FeatScale,
     Gaussian,
     GeneralizedResidual,
-    LayerScale,
     Softmax,
     SparseCoding,
     Twicing,
 )
+from twinsolve.unrolled.models import Block
 from twinsolve.unrolled.models.stacks import make_blocks, run_blocks
+from twinsolve.unrolled.spectral_filtering import LayerScale
 
 X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 HIDDEN = torch.zeros(2, 7, dtype=torch.bool)

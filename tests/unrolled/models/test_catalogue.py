@@ -12,7 +12,6 @@ from twinsolve.unrolled import (
     FeatScale,
     GeneralizedResidual,
     LanguageModel,
-    LayerScale,
     SparseMixtureOfExperts,
     TokenGraying,
     VisionTransformer,
@@ -22,6 +21,7 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 from twinsolve.unrolled.diagnostics import MEASURES, record
+from twinsolve.unrolled.spectral_filtering import LayerScale
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(2, 1, 8, 8, generator=GENERATOR, dtype=torch.float64)

@@ -8,14 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.unrolled import (
-    SparseCoding,
-    VisionTransformer,
-    attach_huggingface,
-    load_huggingface_state_dict,
-    load_timm_state_dict,
-    record,
-)
+from twinsolve.unrolled import SparseCoding, VisionTransformer, attach_huggingface, record
+from twinsolve.unrolled.models import load_huggingface_state_dict, load_timm_state_dict
 
 DIM, HEADS, DEPTH, PATCH, SIZE, CLASSES = 12, 3, 2, 4, 12, 5
 IMAGES = torch.randn(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from twinsolve.unrolled import VisionTransformer, token_similarity
+from twinsolve.unrolled import VisionTransformer
+from twinsolve.unrolled.diagnostics import token_similarity
 
 DEPTH, DIM, HEADS, PATCH, SEEDS = 24, 64, 4, 2, range(5)
 

@@ -6,13 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.unrolled import (
-    Operator,
-    SparseCoding,
-    VisionTransformer,
-    operator_names,
-    sinusoidal_positions,
-)
+from twinsolve.unrolled import Operator, SparseCoding, VisionTransformer, operator_names
+from twinsolve.unrolled.models import sinusoidal_positions
 
 IMAGES = torch.randn(3, 2, 8, 12, generator=torch.Generator().manual_seed(0))
 

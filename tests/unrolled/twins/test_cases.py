@@ -6,17 +6,8 @@ from torch import nn
 import twinsolve.unrolled.kernel_smoothing.linear as linear
 import twinsolve.unrolled.kernel_smoothing.top_k as top_k
 from twinsolve.solvers import smoother_matrix
-from twinsolve.unrolled import (
-    Gaussian,
-    Neutreno,
-    Positive,
-    Ridge,
-    Softmax,
-    Solved,
-    SparseCoding,
-    TopK,
-)
-from twinsolve.unrolled.attention import Operator, combine_masks
+from twinsolve.unrolled import Gaussian, Neutreno, Ridge, Softmax, Solved, SparseCoding, TopK
+from twinsolve.unrolled.attention import Operator, Positive, combine_masks
 from twinsolve.unrolled.twins import Identity, Twin, cases_of, catalogue, register, unregister
 from twinsolve.unrolled.twins.subjects import make_subject
 

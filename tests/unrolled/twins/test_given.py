@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from twinsolve.unrolled import ALiBi, Gaussian, Positive, ReAttention, Ridge, Softmax
+from twinsolve.unrolled import ALiBi, Gaussian, ReAttention, Ridge, Softmax
+from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.twins import Identity, Twin
 from twinsolve.unrolled.twins.given import ConstructorError, build_as_given, constructors
 

@@ -15,7 +15,6 @@ from twinsolve.unrolled import (
     Gaussian,
     GeneralizedResidual,
     LanguageModel,
-    LayerScale,
     Local,
     Neutreno,
     Operator,
@@ -32,6 +31,7 @@ from twinsolve.unrolled import (
     attach_huggingface,
     replace_attention,
 )
+from twinsolve.unrolled.spectral_filtering import LayerScale
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(3, 1, 8, 8, generator=GENERATOR)

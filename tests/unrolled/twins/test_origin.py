@@ -16,7 +16,6 @@ from twinsolve.unrolled import (
     Gaussian,
     Kernel,
     LowRank,
-    Positive,
     Ridge,
     Softmax,
     Solved,
@@ -25,6 +24,7 @@ from twinsolve.unrolled import (
     UnrolledADMM,
     UnrolledSelfExpression,
 )
+from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.twins import catalogue, fit_origin
 
 from .conftest import built, small_inputs

@@ -5,12 +5,8 @@ from torch import nn
 
 import twinsolve
 from twinsolve.datasets import load_photographs, make_noisy_crop, make_union_of_subspaces
-from twinsolve.solvers import (
-    lasso_objective,
-    locally_linear_weights,
-    sparse_code,
-    sparse_self_expression,
-)
+from twinsolve.solvers import locally_linear_weights, sparse_code, sparse_self_expression
+from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import (
     LISTA,
     Attention,

@@ -10,13 +10,13 @@ from twinsolve.unrolled import (
     FeatScale,
     Gaussian,
     GeneralizedResidual,
-    LayerScale,
-    Positive,
     ReAttention,
     Softmax,
     TokenGraying,
 )
+from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.conditioning import cosine_transform
+from twinsolve.unrolled.spectral_filtering import LayerScale
 from twinsolve.unrolled.twins.relations import layer_output, solver_output
 
 from .conftest import TWINS, built, small_inputs

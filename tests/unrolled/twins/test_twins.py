@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from twinsolve.solvers import lasso_objective
 from twinsolve.solvers.oracles import sparse_coding as oracle
+from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import (
     Context,
     Gaussian,

@@ -14,14 +14,9 @@ import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor, nn
 
-from ....solvers import (
-    boost,
-    boosting_lipschitz_bound,
-    generalized_residual,
-    neutreno_fixed_point,
-    smoother_matrix,
-    snr_gain_bound,
-)
+from ....solvers import boost, smoother_matrix
+from ....solvers.boosting import boosting_lipschitz_bound, generalized_residual, snr_gain_bound
+from ....solvers.nonlocal_energy import neutreno_fixed_point
 from ...attention import Context
 from ...boosting import GeneralizedResidual, Residual
 from ...kernel_smoothing import Gaussian

@@ -145,7 +145,7 @@ for name, relation, build, solve in relations:
             name=name,
             family="kernel_smoothing",
             relation=relation,
-            equation="9.5",
+            equation="QK-Sinkhorn",
             source="Sinkhorn and Knopp (1967); Franklin and Lorenz (1989)",
             layer=Sinkhorn,
             build=build,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....solvers import elliptical_metric
+from ....solvers.kernel_smoothing import elliptical_metric
 from ...attention import Context
 from ...kernel_smoothing import Elliptical
 from ..certificates import weights_certificate

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....solvers import high_frequency_gain, split_frequencies
+from ....solvers import split_frequencies
+from ....solvers.spectral_filtering import high_frequency_gain
 from ..heads import as_array
 from ..inequalities import Inequalities
 from ..registry import Array

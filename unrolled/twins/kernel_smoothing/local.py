@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 
-from ....solvers import bilateral_matrix, nadaraya_watson
+from ....solvers import nadaraya_watson
+from ....solvers.image_filters import bilateral_matrix
 from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
 from ..certificates import entropic_residual, weights_certificate
 from ..heads import Tensors, largest, places_of

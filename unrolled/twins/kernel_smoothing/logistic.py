@@ -8,7 +8,8 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from ....solvers import high_frequency_gain_bound, nadaraya_watson, split_frequencies
+from ....solvers import nadaraya_watson, split_frequencies
+from ....solvers.spectral_filtering import high_frequency_gain_bound
 from ...kernel_smoothing import Logistic
 from ..certificates import weights_certificate
 from ..heads import as_array, heads

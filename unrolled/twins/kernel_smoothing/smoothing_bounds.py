@@ -7,12 +7,11 @@ import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from ....solvers import (
+from ....solvers import smoother_matrix, split_frequencies
+from ....solvers.spectral_filtering import (
     ergodicity_coefficient,
     high_frequency_gain,
     high_frequency_gain_bound,
-    smoother_matrix,
-    split_frequencies,
 )
 from ...kernel_smoothing import Softmax
 from ..heads import as_array, heads

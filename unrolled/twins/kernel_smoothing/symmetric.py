@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....solvers import random_walk_limit, random_walk_rate, smoothness, smoothness_gradient
+from ....solvers import smoothness
+from ....solvers.nonlocal_energy import random_walk_limit, random_walk_rate, smoothness_gradient
 from ...kernel_smoothing import Symmetric
 from ..certificates import gradient_residual, pair_energies
 from ..heads import Tensors, as_array, heads

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ....solvers import random_walk_limit, random_walk_values
+from ....solvers.nonlocal_energy import random_walk_limit, random_walk_values
 from ...kernel_smoothing import Softmax
 from ..registry import Array, Twin, register
 from ..relations import FixedPointLimit, Iterate

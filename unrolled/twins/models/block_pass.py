@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import erf
 
-from ....solvers import scale_frequencies
+from ....solvers.spectral_filtering import scale_frequencies
 from ..heads import as_array
 from ..registry import Array
 from .shell_pass import Shared, attend, linear, visible_keys

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....solvers import lam_max, lasso_objective, sparse_code
+from ....solvers import sparse_code
 from ....solvers.self_expression.admm import shrink
+from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...self_expression import UnrolledADMM
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register

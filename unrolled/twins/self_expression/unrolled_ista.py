@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....solvers import ista, lam_max, lasso_objective, sparse_self_expression
+from ....solvers import ista, sparse_self_expression
+from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...self_expression import UnrolledSelfExpression
 from ..certificates import certified_heads, first_and_last, proximal_residual
 from ..heads import Tensors

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....solvers import ista, lam_max, sparse_code
+from ....solvers import ista, sparse_code
+from ....solvers.sparse_coding import lam_max
 from ...sparse_coding import LISTA
 from ...sparse_coding.learned_ista import Parametrization
 from ..certificates import first_and_last, proximal_residual

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....solvers import ista, lam_max, lasso_objective, sparse_code
+from ....solvers import ista, sparse_code
+from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...sparse_coding import SparseCoding
 from ..certificates import certified_heads, first_and_last, proximal_residual
 from ..heads import Tensors

@@ -1,0 +1,60 @@
+"""The pages that users read are true: their code runs, and prints what they say it prints."""
+
+import re
+import runpy
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+MAKE = runpy.run_path(str(DOCS / "figures/make.py"))
+HOURS = sorted((DOCS / "first_hour").glob("*.md"))
+FAMILIES = sorted((DOCS / "families").glob("*.md"))
+NUMBER = r"-?\d+\.?\d*(?:e[+-]?\d+)?"
+BLOCK = re.compile(r"```python\n.*?```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", HOURS, ids=lambda page: page.stem)
+def test_first_hour_prints_what_is_printed(page, tmp_path, monkeypatch):
+    if page.stem == "model":
+        pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    _, outputs = MAKE["run_page"](page)
+    stated = BLOCK.findall(page.read_text())
+    assert len(stated) == len(outputs) >= 3
+    for found, expected in zip(outputs, stated, strict=True):
+        _assert_same(found, expected)
+
+
+def _assert_same(found: str, expected: str) -> None:
+    """The same words, and the same numbers but for those that are rounding."""
+    assert re.sub(NUMBER, "#", found) == re.sub(NUMBER, "#", expected)
+    for line, printed in zip(found.splitlines(), expected.splitlines(), strict=True):
+        numbers = [[float(x) for x in re.findall(NUMBER, text)] for text in (line, printed)]
+        if "deviation" not in line:
+            np.testing.assert_allclose(*numbers, rtol=0.05, atol=0.011, err_msg=line)
+
+
+@pytest.mark.parametrize("page", FAMILIES, ids=lambda page: page.stem)
+def test_family_goes_from_problem_to_check(page, tmp_path):
+    """A page shows what each of its blocks prints, passes its check and has its figure."""
+    MAKE["make_page"](page, tmp_path)
+    text = page.read_text()
+    headings = re.findall(r"^## (.*)$", text, re.M)
+    assert headings == ["Problem", "Solver", "Layer", "Check", "What can go wrong"]
+    made = {path.name: path for path in tmp_path.iterdir()}
+    shown = re.findall(r"figures/out/([\w.-]+)", text)
+    assert sorted(shown) == sorted(made)
+    printed = "".join(path.read_text() for path in made.values() if path.suffix == ".txt")
+    assert ": correct in float64" in printed
+    assert "NOT CORRECT" not in printed
+    assert matplotlib.image.imread(made[f"{page.stem}.png"]).std() > 0.05
+
+
+def test_index_lists_every_family():
+    index = (DOCS / "families.md").read_text()
+    listed = re.findall(r"^\| \[\]\(families/(\w+)\.md\)", index, re.M)
+    assert listed == re.findall(r"^families/(\w+)$", index, re.M)
+    assert sorted(listed) == [page.stem for page in FAMILIES]
