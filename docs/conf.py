@@ -24,9 +24,11 @@ extensions = [
     "api_pages",
     "benchmark_pages",
     "equation_links",
+    "family_figures",
     "layer_table",
 ]
-exclude_patterns = ["_build", "_ext", "results"]
+exclude_patterns = ["_build", "_ext", "figures", "results"]
+smartquotes_action = "qe"
 
 # Docstrings: names in single backticks are links where they are known, and types stand in the
 # sections of parameters.
@@ -46,7 +48,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
-    "min_reported_time": 1e9,
+    "write_computation_times": False,
 }
 
 html_theme = "pydata_sphinx_theme"
@@ -54,11 +56,14 @@ html_title = "twinsolve"
 html_static_path = ["_static"]
 html_css_files = ["twinsolve.css"]
 html_theme_options = {
-    "header_links_before_dropdown": 10,
+    "header_links_before_dropdown": 7,
     "footer_start": [],
     "footer_end": [],
 }
-html_sidebars = {"index": [], "layers": [], "scale": [], "extending": [], "errata": []}
+html_context = {"default_mode": "auto"}
+html_sidebars = {
+    page: [] for page in ("index", "errata", "findings", "layers", "scale", "extending")
+}
 html_show_sourcelink = False
 html_copy_source = False
 toc_object_entries_show_parents = "hide"

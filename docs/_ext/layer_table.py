@@ -5,6 +5,7 @@ Its rows are the catalogue of twins at the time of the build.
 
 import functools
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from types import CodeType, FunctionType
@@ -17,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.i18n import format_date
 
 import twinsolve
-from twinsolve.solvers import lam_max
+from twinsolve.solvers.sparse_coding import lam_max
 from twinsolve.unrolled.twins import Twin, catalogue, exact_twin
 
 _HEAD = "| layer | solver | relation | equation | paper |\n|---|---|---|---|---|\n"
@@ -58,7 +59,8 @@ def _joined(words: Iterable[str]) -> str:
 
 
 def _relation(twin: Twin) -> str:
-    return type(twin.relation).__name__.lower()
+    """The name of its class in words: "fixed point limit"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(twin.relation).__name__).lower()
 
 
 def _link(thing: Any) -> str:

@@ -53,9 +53,9 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
 
     with Frobenius norms of tokens, ``W_h = W_v^h W_o^h``, ``|W_v|`` and ``|W_o|`` the largest
     spectral norm over heads, ``g(alpha) = sqrt(N e^(2 alpha) / (e^(2 alpha) + N - 1))`` and alpha
-    half the largest range of a row of logits; s is the largest factor of a `LayerScale`, else 1. Biases
-    change no high frequency. The theorems have no norm in front of the branches: here Y and Y' are
-    measured behind it. All are upper bounds; 1.129 is the largest slope of GELU.
+    half the largest range of a row of logits; s is the largest factor of a `LayerScale`, else 1.
+    Biases change no high frequency. The theorems have no norm in front of the branches: here Y and
+    Y' are measured behind it. All are upper bounds; 1.129 is the largest slope of GELU.
 
     Parameters
     ----------
