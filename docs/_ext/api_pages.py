@@ -36,7 +36,7 @@ def replace_folder(folder: Path, pages: dict[str, str]) -> None:
 
 
 def _page(module: str) -> str:
-    title = _TITLES.get(module) or module.rsplit(".", 1)[1].replace("_", " ").capitalize()
+    title = _TITLES.get(module) or _title(module)
     lines = [title, "=" * len(title), "", f".. automodule:: {module}", "   :no-index:", ""]
     names = {
         path: thing
@@ -49,6 +49,12 @@ def _page(module: str) -> str:
     for path, thing in names.items():
         lines += ["", *_entry(path, thing)]
     return "\n".join(lines) + "\n"
+
+
+def _title(module: str) -> str:
+    wing, family = module.split(".")[1:]
+    words = family.replace("_", " ").capitalize()
+    return f"{words} ({'layers' if wing == 'unrolled' else wing})"
 
 
 def _is_from(thing: Any, module: str) -> bool:

@@ -65,7 +65,7 @@ class EquationLinks(SphinxTransform):
     def _link(self, id_: str) -> pending_xref:
         return pending_xref(
             "",
-            nodes.inline("", id_, classes=["equation-id"]),
+            nodes.inline("", id_),
             refdoc=self.env.docname,
             refdomain="std",
             reftype="ref",

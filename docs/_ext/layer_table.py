@@ -29,12 +29,18 @@ class LayerTable(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Called by Sphinx."""
+        self.env.note_reread()  # the catalogue may differ where the page does not
         twins = sorted(catalogue(), key=lambda twin: twin.family)
-        parts = [self._date(len(twins))]
-        for family, members in groupby(twins, key=lambda twin: twin.family):
-            title = family.replace("_", " ").capitalize()
-            parts.append(f"## {title}\n\n{_HEAD}{_rows(members)}\n")
-        return self.parse_text_to_nodes("\n".join(parts), allow_section_headings=True)
+        sections = [
+            self._section(family, list(members))
+            for family, members in groupby(twins, key=lambda twin: twin.family)
+        ]
+        return [*self.parse_text_to_nodes(self._date(len(twins))), *sections]
+
+    def _section(self, family: str, twins: list[Twin]) -> nodes.section:
+        title = family.replace("_", " ").capitalize()
+        table = self.parse_text_to_nodes(_HEAD + _rows(twins))
+        return nodes.section("", nodes.title("", title), *table, ids=[nodes.make_id(family)])
 
     def _date(self, count: int) -> str:
         today = format_date("%Y-%m-%d", language=self.config.language)
