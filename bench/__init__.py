@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .checks import check_twins
+    from .check.checks import check_twins
     from .clustering.methods import Method, register_method
-    from .clustering.tables import cluster
+    from .clustering.presets import cluster
     from .speed.attention import time_attention
     from .speed.filters import time_filters
     from .speed.sparse import time_self_expression, time_sparse_coding
@@ -23,8 +23,8 @@ __all__ = [
 ]
 _MODULES = {
     "Method": "clustering.methods",
-    "check_twins": "checks",
-    "cluster": "clustering.tables",
+    "check_twins": "check.checks",
+    "cluster": "clustering.presets",
     "register_method": "clustering.methods",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",

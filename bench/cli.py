@@ -1,16 +1,10 @@
 """The command line `twinsolve`."""
 
-import importlib
-import runpy
-import sys
-from pathlib import Path
-from typing import Annotated, Any
-
 import typer
 
+from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
-from .terminal import console, results_folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,115 +15,7 @@ app = typer.Typer(
 )
 app.add_typer(speed, name="speed")
 app.command()(cluster)
-
-
-@app.command()
-def check(
-    twin: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this twin; may be repeated.")
-    ] = None,
-    family: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this family; may be repeated.")
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this data set (drawn: the laws); may be repeated."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The laws, and a data set of each task in float64.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of data, noise and random projections.")
-    ] = 0,
-    n_jobs: Annotated[int, typer.Option(help="Processes; -1 is one for each processor.")] = -1,
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for the table, summary and figure.",
-            callback=results_folder,
-        ),
-    ] = Path("results/check"),
-    load: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE",
-            help="Import a module, or run a file, that registers twins of your own.",
-        ),
-    ] = None,
-) -> None:
-    """Hold every layer against its solver: on data, and under the laws that it declares.
-
-    A twin is a learnable attention layer and the classical solver that it unrolls. Both are run on
-    clustering and on vision data; the deviation between their outputs must stay under the tolerance
-    of their relation: the same numbers (identity, or init at the initial parameters), the same
-    iterates (iterate), the same limit or its proved rate (limit), or a proved inequality (bound).
-    Solver and layer must also reach the same task number: the adjusted Rand index of the clusters,
-    or the PSNR of the image in dB. Then the laws, on small drawn inputs with heads that all differ:
-    causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients, other
-    options, other sizes and dtypes; and what a layer refuses must be refused.
-
-    Takes about a minute on two processors and packaged data; where the environment variable
-    TWINSOLVE_DATA names a folder with Extended Yale B or Set12, on those too. Prints a line for
-    each twin as soon as it is done, with the row that comes closest to its tolerance, and at the
-    end what was covered. Writes every row to table.json and summary.md, and settings.json and
-    deviations.png, to DIR, below the present folder unless absolute. Exits with status 1 if any
-    row fails.
-    """
-    from .check_figure import draw_deviations
-    from .check_lines import coverage, heading, lines_of, summary_lines
-    from .checks import check_twins
-    from .results import provenance, write_summary, write_table
-
-    screen = console()
-    _load(load or [])
-    screen.print(heading(), style="bold")
-    try:
-        table = check_twins(
-            seed=seed,
-            twins=twin or (),
-            families=family or (),
-            data=data or (),
-            quick=quick,
-            n_jobs=n_jobs,
-            progress=lambda rows: screen.print("\n".join(lines_of(rows)), style=_style(rows)),
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    covered = coverage(table)
-    screen.print("\n".join(["", *covered, f"Written to {output}/"]))
-    write_table(table, output)
-    settings = {"seed": seed, "twin": twin, "family": family, "data": data, "quick": quick}
-    write_summary(
-        "twinsolve check",
-        [*covered, "", *summary_lines(table)],
-        provenance(settings | {"load": load}),
-        output,
-    )
-    draw_deviations(table, output / "deviations.png")
-    raise typer.Exit(code=int(not table.passed.all()))
-
-
-def _style(rows: Any) -> str | None:
-    return None if rows.passed.all() else "red"
-
-
-def _load(sources: list[str]) -> None:
-    """Import modules from the present folder too, and run files."""
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        for source in sources:
-            if source.endswith(".py"):
-                runpy.run_path(source, run_name=Path(source).stem)
-            elif all(word.isidentifier() for word in source.split(".")):
-                importlib.import_module(source)
-            else:
-                raise ImportError("must be a module, such as my_twins, or a file my_twins.py")
-    except Exception as error:  # whatever the user's code raises
-        reason = f"{source!r}: {type(error).__name__}: {error}"
-        raise typer.BadParameter(reason, param_hint="--load") from error
-    finally:
-        sys.path.pop(0)
+app.command()(check)
 
 
 def main() -> None:

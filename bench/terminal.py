@@ -1,15 +1,27 @@
-"""What every command shares: tables on stdout, progress on stderr, a folder for the results."""
+"""What every command shares: stdout and progress, a folder for the results, modules to load."""
 
+import importlib
 import os
-from collections.abc import Callable, Iterable
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
 _WIDTH = 120
+
+Load = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE", help="Import a module, or run a file, that registers what is your own."
+    ),
+]
 
 
 def console() -> Console:
@@ -24,11 +36,37 @@ def progress(description: str) -> Callable[[Iterable, int], Iterable]:
     return wrap
 
 
-def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
-    top = "| " + " | ".join(headings) + " |"
-    rule = "|" + "---|" * len(tuple(headings))
-    cells = ([cell.replace("|", r"\|") for cell in line] for line in lines)
-    return [top, rule, *("| " + " | ".join(line) + " |" for line in cells)]
+@contextmanager
+def present_folder() -> Iterator[None]:
+    """Modules in the present folder can be imported too."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def load_modules(sources: list[str] | None) -> None:
+    """Import modules, and run files.
+
+    Raises
+    ------
+    BadParameter
+        Whatever the user's code raises.
+    """
+    for source in sources or []:
+        try:
+            with present_folder():
+                if source.endswith(".py"):
+                    runpy.run_path(source, run_name=Path(source).stem)
+                elif all(word.isidentifier() for word in source.split(".")):
+                    importlib.import_module(source)
+                else:
+                    raise ImportError("must be a module, such as my_twins, or a file my_twins.py")
+        except Exception as error:
+            reason = f"{source!r}: {type(error).__name__}: {error}"
+            raise typer.BadParameter(reason, param_hint="--load") from error
 
 
 def results_folder(folder: Path | None) -> Path | None:

@@ -13,6 +13,7 @@ from sklearn.utils import Bunch
 
 from .files import image_rows, naming, picture_reader
 from .root import first_data_file
+from .unpacked import keep_unpacked, load_unpacked, stamp_of
 
 _SOURCE = (
     "CIFAR-10 (Krizhevsky, Learning multiple layers of features from tiny images, 2009) as the "
@@ -33,6 +34,7 @@ _BATCHES = {
     "test": ("test_batch.bin",),
 }
 _RECORD = 1 + 3 * 32 * 32
+_Reader = Callable[[Path, tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
@@ -44,7 +46,9 @@ def fetch_cifar10(
     Read from the first of these that the folder holds: ``cifar-10-batches-bin`` (the binary
     version, unpacked), ``cifar-10-binary.tar.gz`` (the same as published), ``cifar-10-images``
     (class folders of JPEG or PNG files) and ``cifar-10-images.tar.xz`` (the same, packed).
-    Archives are read once from front to back, and nothing is unpacked to disk.
+    Archives are read from front to back, which takes minutes for pictures; the decoded images are
+    kept in the user's cache folder, ``$XDG_CACHE_HOME/twinsolve`` or ``~/.cache/twinsolve`` (154 MB
+    for training images), and read from there until the archive changes.
 
     Parameters
     ----------
@@ -81,10 +85,8 @@ def fetch_cifar10(
     """
     parts = subset_parts(subset)
     path = first_data_file(_PLACES, data_home, _SOURCE)
-    if "bin" in path.name:
-        images, target = _binary(path, parts)
-    else:
-        images, target = _pictures(path, parts)
+    read = _binary if "bin" in path.name else _pictures
+    images, target = read(path, parts) if path.is_dir() else _unpacked(path, parts, read)
     data = image_rows(images).astype(np.float32)
     if return_X_y:
         return data, target
@@ -98,6 +100,23 @@ def subset_parts(subset: str) -> tuple[str, ...]:
     if subset not in ("train", "test", "all"):
         raise ValueError(f"subset: must be 'train', 'test' or 'all', got {subset!r}")
     return ("train", "test") if subset == "all" else (subset,)
+
+
+def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes of an archive, whose parts are read once and kept."""
+    kept = {part: load_unpacked(path, f"cifar10-{part}") for part in parts}
+    absent = tuple(part for part in parts if kept[part] is None)
+    if absent:
+        stamp = stamp_of(path)
+        images, target = read(path, absent)
+        ends = np.cumsum([_SIZES[part] for part in absent])[:-1]
+        split = zip(absent, np.split(images, ends), np.split(target, ends), strict=True)
+        for part, own_images, own_target in split:
+            kept[part] = arrays = {"images": own_images, "target": own_target}
+            keep_unpacked(path, f"cifar10-{part}", arrays, stamp)
+    found = [kept[part] or {} for part in parts]
+    images, target = (np.concatenate([x[name] for x in found]) for name in ("images", "target"))
+    return images, target
 
 
 def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -13,11 +13,15 @@ from .idx import read_idx
 _HDF5 = (".h5", ".hdf5")
 _KINDS = ".npz, .mat, .csv, .h5 or .hdf5, or bear idx in its name"
 _DATA_NAMES = ("X", "x", "data", "fea", "features")
-_TARGET_NAMES = ("y", "target", "targets", "label", "labels", "gnd")
+_TARGET_NAMES = ("y", "target", "targets", "label", "labels", "gnd", "gt", "s")
 
 
 def load_points(
-    path: str | Path, *, data_key: str | None = None, target_key: str | int | None = None
+    path: str | Path,
+    *,
+    data_key: str | None = None,
+    target_key: str | int | None = None,
+    transpose: bool = False,
 ) -> Bunch:
     """Load points, and labels if there are any, from a file.
 
@@ -38,9 +42,12 @@ def load_points(
     target_key : str or int, optional
         Array that holds the labels, or column of a ``.csv`` file, by its name in the header or its
         number (-1 is the last), or name of the IDX file of the labels, in the same folder. None
-        takes the array or column named y, target, targets, label, labels or gnd, and the IDX file
-        named like that of the points with labels for images and idx1 for idx3; and no labels if
-        there is none.
+        takes the array or column named y, target, targets, label, labels, gnd, gt or s, and the IDX
+        file named like that of the points with labels for images and idx1 for idx3; and no labels
+        if there is none. One named s counts only if it is as long as a
+        side of the array of the points.
+    transpose : bool, default=False
+        The columns of the array are the points.
 
     Returns
     -------
@@ -48,7 +55,8 @@ def load_points(
         ``data``: ndarray of shape (n_samples, n_features), float32 if the file has it, else
         float64; ``target``: labels counted from 0, or None; ``target_names``: the labels in the
         file, sorted, ``target_names[target]`` gives them back, or None; ``feature_names``: the
-        header of a ``.csv`` file, or None; ``DESCR``; ``images``: of IDX files of images, these,
+        header of a ``.csv`` file, or None; ``DESCR``, with what the file holds;
+        ``images``: of IDX files of images, these,
         as (n_samples, height, width), whose pixels ``data`` has in row-major order.
 
     Raises
@@ -73,25 +81,33 @@ def load_points(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"path: no file {path}")
-    feature_names = None
+    holds, feature_names = "", None
     images: dict[str, np.ndarray] = {}
     if path.suffix == ".csv":
         if data_key is not None:
             raise ValueError("data_key: a .csv file holds a single table, leave it out")
         data, labels, feature_names = _read_csv(path, target_key)
     elif path.suffix in _READ:
-        data, labels = _choose(path, _READ[path.suffix](path), data_key, target_key)
+        arrays = _READ[path.suffix](path)
+        holds = f", which holds {_held(arrays)}"
+        data, labels = _choose(path, arrays, data_key, target_key, transpose)
     elif "idx" in path.name:
         if data_key is not None:
             raise ValueError("data_key: an IDX file holds a single array, leave it out")
         data, labels, images = _read_idx_pair(path, target_key)
     else:
         raise ValueError(f"path: must end in {_KINDS}, got {path}")
+    if transpose and path.suffix not in _READ:
+        raise ValueError(f"transpose: points are the rows of {path}")
     target_names = target = None
     if labels is not None:
         if len(labels) != len(data):
+            columns = "; transpose=True (--transpose) takes its columns" * (
+                len(labels) == data.shape[1]
+            )
             raise ValueError(
                 f"{path}: holds {len(data)} points but {len(labels)} labels; points must be rows"
+                + columns
             )
         if labels.dtype.kind not in "biufUS":
             raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
@@ -103,7 +119,7 @@ def load_points(
         target=target,
         target_names=target_names,
         feature_names=feature_names,
-        DESCR=f"Points of {path}",
+        DESCR=f"Points of {path}{holds}",
         **images,
     )
 
@@ -156,28 +172,39 @@ def _choose(
     arrays: dict[str, np.ndarray],
     data_key: str | None,
     target_key: str | int | None,
+    transpose: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    held = {name: array.shape for name, array in arrays.items()}
+    held = _held(arrays)
     data_key, target_key = (key if key is None else str(key) for key in (data_key, target_key))
     for key, value in (("data_key", data_key), ("target_key", target_key)):
         if value is not None and value not in arrays:
             raise ValueError(f"{key}: no array {value!r} in {path}, which holds {held}")
+    guessed = None
     if target_key is None:
-        target_key = next((name for name in _TARGET_NAMES if name in arrays), None)
+        target_key = guessed = next((name for name in _TARGET_NAMES if name in arrays), None)
     if data_key is None:
         data_key = next((name for name in _DATA_NAMES if name in arrays), None)
     if data_key is None:
         matrices = [name for name, a in arrays.items() if a.ndim == 2 and name != target_key]
         if len(matrices) != 1:
-            raise ValueError(f"data_key: name the points in {path}, which holds {held}")
+            known = ", ".join(_DATA_NAMES)
+            raise ValueError(
+                f"data_key: name the points in {path}, which holds {held}; known are {known}"
+            )
         (data_key,) = matrices
-    data = _numbers(path, arrays[data_key], f"array {data_key!r}")
-    if target_key is None:
+    data = _numbers(
+        path, arrays[data_key].T if transpose else arrays[data_key], f"array {data_key!r}"
+    )
+    if target_key is None or (guessed == "s" and arrays["s"].size not in data.shape):
         return data, None
     labels = arrays[target_key]
     if max(labels.shape, default=0) != labels.size:
         raise ValueError(f"target_key: {target_key!r} must be a vector, {path} holds {held}")
     return data, labels.ravel()
+
+
+def _held(arrays: dict[str, np.ndarray]) -> str:
+    return str({name: array.shape for name, array in arrays.items()})
 
 
 def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:

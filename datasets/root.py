@@ -9,6 +9,11 @@ def data_root(data_home: str | os.PathLike[str] | None = None) -> Path:
     """Folder of the data sets: `data_home`, else $TWINSOLVE_DATA, else the user's cache folder."""
     if named := data_home or os.environ.get("TWINSOLVE_DATA"):
         return Path(named)
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """The user's cache folder, ``$XDG_CACHE_HOME/twinsolve`` or ``~/.cache/twinsolve``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twinsolve"
 
 

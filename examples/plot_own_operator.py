@@ -36,14 +36,14 @@ class Cauchy(SoftmaxSmoother):
             bandwidth, name="bandwidth", num_heads=num_heads, learnable=learnable, dtype=dtype
         )
 
-    def logits(self, q, k, context):
+    def logits(self, call):
         """Logarithms of the kernel."""
-        squares = (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
+        squares = (call.q[..., :, None, :] - call.k[..., None, :, :]).square().sum(dim=-1)
         return -torch.log1p(squares / self.bandwidth() ** 2)
 
-    def attend(self, q, k, v, mask, is_causal, context):
+    def attend(self, call):
         """The explicit matrix times the values: simple, and quadratic in memory."""
-        return self.coefficients(q, k, mask, is_causal, context) @ v
+        return self.coefficients(call) @ call.v
 
 
 # %%
@@ -53,10 +53,12 @@ class Cauchy(SoftmaxSmoother):
 # alone. The solver sums kernels in NumPy; the layer is a softmax in PyTorch.
 
 
-def solve(layer, q, k, v, head=0, context=None):
+def solve(layer, call):
     """Kernel regression at the layer's bandwidth."""
-    bandwidth = head_value(layer.bandwidth, head)
-    return nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=lambda r: 1 / (1 + r**2))
+    bandwidth = head_value(layer.bandwidth, call.head)
+    return nadaraya_watson(
+        call.q, call.k, call.v, bandwidth=bandwidth, kernel=lambda r: 1 / (1 + r**2)
+    )
 
 
 def logit_range(layer, q, k, v):
@@ -102,9 +104,9 @@ print(twinsolve.check(shell, X))
 class Mistaken(Cauchy):
     """Divides by s in place of its square."""
 
-    def logits(self, q, k, context):
+    def logits(self, call):
         """Logarithms of another kernel."""
-        squares = (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
+        squares = (call.q[..., :, None, :] - call.k[..., None, :, :]).square().sum(dim=-1)
         return -torch.log1p(squares / self.bandwidth())
 
 

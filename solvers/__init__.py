@@ -4,6 +4,9 @@ Samples, signals and tokens are rows throughout. Problems that are solved return
 a certificate; closed forms and filters return arrays.
 """
 
+import importlib
+from typing import Any
+
 from .boosting import boost, l2_boosting, sos_boosting, twicing
 from .clustering import (
     ElasticNetSubspaceClustering,
@@ -19,6 +22,7 @@ from .clustering import (
     OutlierSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
+    choose_settings,
 )
 from .conditioning import gray_tokens
 from .image_filters import bilateral_filter, nonlocal_means
@@ -47,6 +51,8 @@ from .solution import Solution
 from .sparse_coding import fista, ista, ksvd, sparse_code
 from .spectral_filtering import high_pass_scale, split_frequencies
 
+_BY_NAME = ("oracles",)  # and loaded when asked for, with what they need
+
 __all__ = [
     "ElasticNetSubspaceClustering",
     "KSubspaces",
@@ -67,6 +73,7 @@ __all__ = [
     "basis_pursuit_self_expression",
     "bilateral_filter",
     "boost",
+    "choose_settings",
     "clustering_accuracy",
     "fista",
     "gray_tokens",
@@ -97,3 +104,9 @@ __all__ = [
     "split_frequencies",
     "twicing",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BY_NAME:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -89,6 +89,22 @@ def test_imports_load_only_what_is_needed(module, absent):
     assert run(code).strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["unrolled.clustering", "unrolled.twins", "solvers.oracles"])
+def test_what_is_imported_by_name_is_also_found_as_an_attribute(module):
+    assert (
+        run(f"import twinsolve; print(twinsolve.{module}.__name__)").strip()
+        == f"twinsolve.{module}"
+    )
+
+
+@pytest.mark.parametrize("wing", [twinsolve.solvers, twinsolve.unrolled])
+def test_a_wing_names_what_it_lacks(wing):
+    with pytest.raises(
+        AttributeError, match=f"module {wing.__name__!r} has no attribute 'nothing'"
+    ):
+        _ = wing.nothing
+
+
 def test_packages_are_listed_in_setup_cfg():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")

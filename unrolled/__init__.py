@@ -4,7 +4,10 @@ Operators work on (q, k, v) and go into the shell `Attention`; corrections wrap 
 bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
 """
 
-from .attention import Attention, Context, Operator
+import importlib
+from typing import Any
+
+from .attention import Attention, Call, Context, Operator
 from .boosting import GeneralizedResidual, Residual, Twicing
 from .conditioning import TokenGraying
 from .diagnostics import record
@@ -52,6 +55,8 @@ from .solved_operator import Solved
 from .sparse_coding import LISTA, SparseCoding, SparseMixtureOfExperts
 from .spectral_filtering import AttnScale, FeatScale, ReAttention
 
+_BY_NAME = ("clustering", "twins")  # and loaded when asked for, with what they need
+
 __all__ = [
     "LISTA",
     "ALiBi",
@@ -59,6 +64,7 @@ __all__ = [
     "AttnScale",
     "Biased",
     "Bilateral",
+    "Call",
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",
@@ -106,3 +112,9 @@ __all__ = [
     "register_operator",
     "replace_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BY_NAME:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,8 +12,8 @@ def nonlocal_means_attention(
     image: Tensor,
     *,
     h: Tensor | float,
-    patch_size: int = 7,
-    patch_distance: int | None = 11,
+    patch_size: int = 5,
+    patch_distance: int | None = 6,
     sigma: float = 0.0,
 ) -> Tensor:
     """Average the pixels of an image with weights from the likeness of their patches.
@@ -29,9 +29,9 @@ def nonlocal_means_attention(
     image : Tensor of shape (batch, channels, height, width)
     h : float or Tensor of shape ()
         Decay > 0, in grey levels.
-    patch_size : int, default=7
+    patch_size : int, default=5
         In pixels; even patches reach one pixel further down and right.
-    patch_distance : int or None, default=11
+    patch_distance : int or None, default=6
         Half width of the search window, clipped to the image. None is the whole image.
     sigma : float, default=0.0
         Noise level that the distances are corrected for.
@@ -117,17 +117,18 @@ def _shifts(wide: Tensor, dy: int, shape: torch.Size) -> Tensor:
 class NonLocalMeansAttention(nn.Module):
     """Non-local means as a layer on images, with the decay h learnable.
 
-    See `nonlocal_means_attention` for the formula. Pixels are tokens; overlapping reflect-padded
+    See `nonlocal_means_attention` for the formula; defaults are those of `solvers.nonlocal_means`.
+    Pixels are tokens; overlapping reflect-padded
     patches around them are the queries and keys.
 
     Parameters
     ----------
-    h : float, default=0.1
-        Decay of the weights in grey levels, > 0.
-    patch_size : int, default=7
+    h : float, optional
+        Decay of the weights in grey levels, > 0. None is ``0.8 * sigma``, or 0.1 if sigma is 0.
+    patch_size : int, default=5
         In pixels; even patches reach one pixel further down and right.
-    patch_distance : int or None, default=11
-        Half width of the search window; None is the whole image. Defaults as in scikit-image.
+    patch_distance : int or None, default=6
+        Half width of the search window; None is the whole image.
     sigma : float, default=0.0
         Noise level in grey levels that the patch distances are corrected for.
     learnable : bool, default=False
@@ -154,10 +155,10 @@ class NonLocalMeansAttention(nn.Module):
 
     def __init__(
         self,
-        h: float = 0.1,
+        h: float | None = None,
         *,
-        patch_size: int = 7,
-        patch_distance: int | None = 11,
+        patch_size: int = 5,
+        patch_distance: int | None = 6,
         sigma: float = 0.0,
         learnable: bool = False,
         device: torch.device | str | None = None,
@@ -167,10 +168,11 @@ class NonLocalMeansAttention(nn.Module):
         check_count(patch_size, "patch_size", 1)
         if patch_distance is not None:
             check_count(patch_distance, "patch_distance", 0)
-        self.h = Positive(h, name="h", learnable=learnable, device=device, dtype=dtype)
         self.patch_size = patch_size
         self.patch_distance = patch_distance
         self.sigma = check_positive(sigma, "sigma", allow_zero=True)
+        h = (0.8 * self.sigma or 0.1) if h is None else h
+        self.h = Positive(h, name="h", learnable=learnable, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
         """Return h to its value at construction."""

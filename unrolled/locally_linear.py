@@ -7,14 +7,13 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from .attention import (
-    Context,
+    Call,
     Operator,
-    boolean_mask,
-    causal_mask,
     check_count,
     check_positive,
     combine_masks,
     map_query_blocks,
+    mask_rows,
 )
 from .kernel_smoothing import distances
 
@@ -129,54 +128,33 @@ class LocallyLinear(Operator):
         self.zero_diagonal = zero_diagonal
         self.square_only = zero_diagonal
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        return self._attend(q, k, v, mask, is_causal)
+    def attend(self, call: Call) -> Tensor:
+        return self._attend(call, call.v)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        return self._attend(q, k, None, mask, is_causal)
+    def coefficients(self, call: Call) -> Tensor:
+        return self._attend(call, None)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        n_keys = k.shape[-2]
+    def _attend(self, call: Call, v: Tensor | None) -> Tensor:
+        k, n_keys = call.k, call.k.shape[-2]
         n_neighbors = self.n_neighbors
         if has_static_value(n_keys):
             n_neighbors = min(n_neighbors, n_keys)
-        allowed = None if mask is None else boolean_mask(mask, n_keys, "LocallyLinear")
-        if is_causal:
-            allowed = combine_masks(allowed, causal_mask(q, k))
+        allowed = call.hiding("LocallyLinear").pairs()
         if self.zero_diagonal:
-            others = ~torch.eye(n_keys, dtype=torch.bool, device=q.device)
+            others = ~torch.eye(n_keys, dtype=torch.bool, device=k.device)
             allowed = combine_masks(allowed, others)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            permitted = allowed
-            if permitted is not None and permitted.shape[-2] > 1:
-                permitted = permitted[..., start : start + rows.shape[-2], :]
+            seen = mask_rows(allowed, rows, start)
             weights, indices = affine_weights(
-                rows, k, n_neighbors=n_neighbors, reg=self.reg, allowed=permitted
+                rows, k, n_neighbors=n_neighbors, reg=self.reg, allowed=seen
             )
             if v is None:
                 zeros = weights.new_zeros(*weights.shape[:-1], n_keys)
                 return zeros.scatter(-1, indices, weights)
             return (weights[..., None, :] @ _gather(v, indices)).squeeze(-2)
 
-        return map_query_blocks(block, q)
+        return map_query_blocks(block, call.q)
 
     def extra_repr(self) -> str:
         return (

@@ -111,9 +111,20 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
       (base): Softmax(scale=head_dim ** -0.5)
     )
     """
+    return operator_factory(name)(num_heads, head_dim)
+
+
+def operator_factory(name: str) -> Factory:
+    """What makes the operator of a name from ``(num_heads, head_dim)``.
+
+    Raises
+    ------
+    ValueError
+        If there is no operator of that name; the message lists those that there are.
+    """
     if name not in _FACTORIES:
         raise ValueError(f"operator: must be one of {', '.join(operator_names())}, got {name!r}")
-    return _FACTORIES[name](num_heads, head_dim)
+    return _FACTORIES[name]
 
 
 def made_operator(choice: OperatorLike, num_heads: int, head_dim: int) -> Operator:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .attention import Context, Correction, Operator, Positive, check_count, drop_hidden
+from .attention import Call, Correction, Operator, Positive, check_count, drop_hidden
 
 
 class Neutreno(Correction):
@@ -96,18 +96,9 @@ class Neutreno(Correction):
         self.square_only = True
         self.needs = tuple(dict.fromkeys((*base.needs, "first_values")))
 
-    def iteration(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-        *,
-        relaxed: bool,
-    ) -> Callable[[Tensor], Tensor]:
+    def iteration(self, call: Call, *, relaxed: bool) -> Callable[[Tensor], Tensor]:
         """The map ``u -> T(u)`` that is iterated, of checked inputs; v gives only its shape."""
+        q, _, v, mask, _, context = call
         first = context.first_values if context is not None else None
         if first is None or first.shape != v.shape:
             found = None if first is None else tuple(first.shape)
@@ -115,41 +106,24 @@ class Neutreno(Correction):
                 f"context: first_values must have the shape {tuple(v.shape)} of v, got {found}"
             )
         lam, first = self.lam().to(v.dtype), own_rows(first, mask)
-        q = own_rows(q, mask)
+        call = call._replace(q=own_rows(q, mask))
 
         def step(u: Tensor) -> Tensor:
-            smooth = self.base(q, k, u, mask=mask, is_causal=is_causal, context=context)
+            smooth = call._replace(v=u).output_of(self.base)
             if relaxed:
                 return torch.addcmul(smooth, first, lam) / (1 + lam)
             return torch.addcmul(smooth, first - u, lam)
 
         return step
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        step = self.iteration(q, k, v, mask, is_causal, context, relaxed=self.relaxed)
-        u = own_rows(v, mask)
+    def attend(self, call: Call) -> Tensor:
+        step, u = self.iteration(call, relaxed=self.relaxed), own_rows(call.v, call.mask)
         for _ in range(self.n_iter):
             u = step(u)
         return u
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        q = own_rows(q, mask)
-        A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+    def coefficients(self, call: Call) -> Tensor:
+        A = call._replace(q=own_rows(call.q, call.mask)).matrix_of(self.base)
         lam = self.lam().to(A.dtype)
         identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
         linear = A / (1 + lam) if self.relaxed else A - lam * identity

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .attention import (
-    Context,
+    Call,
     Correction,
     Operator,
     check_count,
@@ -33,7 +33,7 @@ class Solved(Correction):
     Parameters
     ----------
     base : SparseCoding, Neutreno or another Operator
-        Others need a method ``iteration(q, k, mask, is_causal)`` that returns a map on codes of
+        Others need a method ``iteration(call)`` that returns a map on codes of
         shape (..., n_queries, n_keys), whose rows are proximal gradient steps.
     tol : float, default=1e-6
         Relative change of the last iteration, of each code or head; see `FixedPoint`. The error may
@@ -101,62 +101,36 @@ class Solved(Correction):
             self.row_stochastic = smoother.row_stochastic
             self.nonnegative = smoother.row_stochastic and smoother.nonnegative
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
         if isinstance(self.base, Neutreno):
-            return self._values(self.base, q, k, v, mask, is_causal, context)
-        return self._codes(self.base, q, k, mask, is_causal).to(v.dtype) @ drop_hidden(v, mask)
+            return self._values(self.base, call)
+        return self._codes(self.base, call).to(call.v.dtype) @ drop_hidden(call.v, call.mask)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def coefficients(self, call: Call) -> Tensor:
         if not isinstance(self.base, Neutreno):
-            return self._codes(self.base, q, k, mask, is_causal).to(q.dtype)
-        q = own_rows(q, mask)
-        A = self.base.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+            return self._codes(self.base, call).to(call.q.dtype)
+        A = call._replace(q=own_rows(call.q, call.mask)).matrix_of(self.base.base)
         wide = torch.promote_types(A.dtype, torch.float32)
         identity = torch.eye(A.shape[-1], dtype=wide, device=A.device)
         lam = self.base.lam().to(wide)
         M = torch.linalg.solve((1 + lam) * identity - A, lam * identity).to(A.dtype)
         return M.clamp(min=0) if self.nonnegative else M  # zeros are solved for to rounding
 
-    def _codes(
-        self, base: Any, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
+    def _codes(self, base: Any, call: Call) -> Tensor:
         # In float64, as codes may be far smaller than the threshold that rounds them.
-        q, k = q.double(), drop_hidden(k, mask).double()
-        start = torch.zeros_like(q @ k.mT)
-        return self._fixed_point(base.iteration(q, k, mask, is_causal), momentum=True)(start)
+        q, k = call.q.double(), drop_hidden(call.k, call.mask).double()
+        step = base.iteration(call._replace(q=q, k=k))
+        return self._fixed_point(step, momentum=True)(torch.zeros_like(q @ k.mT))
 
-    def _values(
-        self,
-        base: Neutreno,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def _values(self, base: Neutreno, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, context = call
         wide = torch.promote_types(v.dtype, torch.float32)
         if context is not None and context.first_values is not None:
             context = context._replace(first_values=context.first_values.to(wide))
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(wide).masked_fill(hidden_by(mask), -torch.inf)
         q, k, u = q.to(wide), k.to(wide), v.to(wide)
-        step = base.iteration(q, k, u, mask, is_causal, context, relaxed=True)
+        step = base.iteration(Call(q, k, u, mask, is_causal, context), relaxed=True)
         return self._fixed_point(step)(torch.zeros_like(u)).to(v.dtype)
 
     def _fixed_point(self, step: Step, *, momentum: bool = False) -> FixedPoint:

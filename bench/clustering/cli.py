@@ -1,6 +1,5 @@
 """The command `twinsolve cluster`."""
 
-import sys
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,12 +8,13 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..terminal import console, results_folder
+from ..terminal import Load, console, load_modules, present_folder, results_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .study import Lines, Study
+    from ..tables import Lines
+    from .study import Study
 
 
 def cluster(
@@ -47,6 +47,18 @@ def cluster(
         int | None, typer.Option(min=1, help="Random trials of each data set; default all.")
     ] = None,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
+    data_key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Array of the points in files.")
+    ] = None,
+    target_key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Array or column of the labels in files.")
+    ] = None,
+    transpose: Annotated[
+        bool, typer.Option("--transpose", help="Columns of the array in files are the points.")
+    ] = False,
+    n_clusters: Annotated[
+        int | None, typer.Option(min=1, help="Number of clusters in files, needed without labels.")
+    ] = None,
     label_tuned: Annotated[
         bool, typer.Option("--label-tuned", help="Add settings chosen with labels, marked as such.")
     ] = False,
@@ -57,6 +69,7 @@ def cluster(
         Path | None,
         typer.Option(metavar="DIR", help="Results [results/cluster or cluster-PRESET]."),
     ] = None,
+    load: Load = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all names and end.")] = False,
 ) -> None:
     """Cluster data sets by solved and learned coefficients, and compare.
@@ -68,15 +81,17 @@ def cluster(
     are judged apart. Without DATA and --method, runs the preset
     quick: every method but the slowest on packaged and generated data, in a few minutes.
 
-    --method takes a name of --list, or package.module:Class, a class of your own in the present
-    folder or installed. Any estimator with fit_predict will do; the affinity steps apply if it
+    --method takes a name of --list, also with settings, as in SSC:gamma=10, which are then not
+    chosen; or package.module:Class, a class of your own in the present folder or
+    installed. Any estimator with fit_predict will do; the affinity steps apply if it
     leaves coef_ (row i represents point i), the spectral step alone if affinity_matrix_.
 
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points beside that of the labels. Settings follow a colon:
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
-    mnist:subset=test for a part of a data set, mine.h5:data_key=X,target_key=y for the arrays in a
-    file.
+    mnist:subset=test for a part of a data set. Of a file, --data-key and --target-key name the
+    arrays, --transpose takes columns as points, and --n-clusters says how many clusters to look
+    for: points without labels need it, and the clusters found are written to labels.csv.
 
     Prints the clustering error in %: mean, standard deviation and range over the seeds, of the mean
     over the trials; NMI and ARI; ME-3, the connectivity of the worst true cluster; and the score
@@ -84,18 +99,20 @@ def cluster(
     time as a ratio to SSC in the same run, memory, certified gap and, of methods that approximate a
     solved problem, the distance to its solution.
 
-    Writes to DIR the table of each study, such as clusters.parquet, with settings.json, summary.md
-    and figures. Finished jobs are kept in DIR/runs, so an interrupted run goes on where it stopped,
-    and fits in DIR/runs/fits, which serve any number of seeds of k-means.
+    Writes to DIR the table of each study, such as clusters.parquet, what is printed of it as .csv
+    and .tex, settings.json, summary.md and figures as .png and .pdf: errors and, of the methods
+    that do best, the coefficients and affinities of the points, sorted by class. Finished
+    jobs are kept in DIR/runs, so an interrupted run goes on where it stopped, and fits in
+    DIR/runs/fits, which serve any number of seeds of k-means.
     Exits with status 1 if a method failed on a problem: its error stands in place of its numbers,
     and all others keep theirs.
     """
     import pandas as pd
 
-    from .presets import find_preset
-    from .runs import rules, run_studies, write_studies
-    from .study import Options
-    from .tables import custom_study
+    from ..jobs import Options
+    from .own import readings, with_settings, write_own
+    from .presets import custom_study, find_preset
+    from .study import rules, run_studies, write_studies
 
     if list_all:
         _print_names()
@@ -104,24 +121,28 @@ def cluster(
     folder = output or Path("results") / (f"cluster-{name}" if preset else "cluster")
     results_folder(folder)
     options = Options(seed, n_seeds, n_jobs, data_home, folder / "runs")
-    sys.path.insert(0, str(Path.cwd()))
+    load_modules(load)
+    of_files = {
+        "data_key": data_key, "target_key": target_key, "transpose": transpose,
+        "n_clusters": n_clusters,
+    }  # fmt: skip
     try:
-        refused = {
-            "DATA": data, "--method": method, "--features": features, "--steps": steps,
-            "--n-trials": n_trials, "--label-tuned": label_tuned,
-        }  # fmt: skip
-        if name and (clash := [option for option, value in refused.items() if value]):
-            raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
-        studies = (
-            find_preset(name)
-            if name
-            else (custom_study(data, method, features, steps, n_trials, label_tuned),)
-        )
-        tables = run_studies(studies, options)
+        with present_folder():
+            refused = {
+                "DATA": data, "--method": method, "--features": features, "--steps": steps,
+                "--n-trials": n_trials, "--label-tuned": label_tuned, **of_files,
+            }  # fmt: skip
+            if name and (clash := [option for option, value in refused.items() if value]):
+                raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
+            if name:
+                studies = find_preset(name)
+            else:
+                data = with_settings(data or [], of_files)
+                console().print("\n".join(readings(data)), soft_wrap=False)
+                studies = (custom_study(data, method, features, steps, n_trials, label_tuned),)
+            tables = run_studies(studies, options)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
     for study in studies:
         _print_study(study, tables[study.name])
     settings = {
@@ -130,6 +151,9 @@ def cluster(
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
     write_studies(title, studies, tables, settings, folder)
+    if not name:
+        with present_folder():
+            write_own(tables["clusters"], options, folder)
     console().print("\n".join([*rules(studies), f"Written to {folder}/"]), soft_wrap=False)
     notes = pd.concat([table.get("note", pd.Series(dtype=object)) for table in tables.values()])
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))

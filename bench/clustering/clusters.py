@@ -11,23 +11,33 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from ...datasets.root import data_root
+from ...solvers.clustering.selection import score_of
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
-from ..results import Part
-from .best import best_lines
-from .features import check_features
-from .fitting import QUALITY, Fitted, fit, quality, warm_up
-from .held_out import held_out_labels, split_rows
-from .judging import connectivity_of, scores, scores_apart
+from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_jobs
+from ..names import split_settings
+from .features import check_features, keep_features_in, prepare, prepared
+from .fitting import (
+    QUALITY,
+    Fitted,
+    connectivity_of,
+    fit,
+    held_out_labels,
+    quality,
+    scores,
+    scores_apart,
+    split_rows,
+    warm_up,
+)
 from .methods import BUILT_IN, Method, code_of, find_method, know
-from .prepared import keep_features_in, prepare, prepared
 from .problems import content_of, reads_files, trials_of
-from .selection import RULE, score_of, select_settings
+from .selection import RULE, select_settings
 from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
-from .study import Job, JobFailed, Keep, Options, Study, run_jobs
-from .summary import cluster_lines, distance_lines, held_out_lines, quality_lines
+from .study import Study
+from .summary import best_lines, cluster_lines, distance_lines, held_out_lines, quality_lines
 
 OWN = "own affinity"
 NO_STEPS = "none"
@@ -41,6 +51,7 @@ _NUMBERS = (
     "selection_score", "connectivity",
 )  # fmt: skip
 Rows = list[dict[str, Any]]
+Found = list[tuple[dict[str, Any], Array | None]]  # rows with the labels of their points
 
 
 def clusters_study(
@@ -96,11 +107,28 @@ def clusters_study(
 
     def run(options: Options) -> pd.DataFrame:
         home = str(data_root(options.data_home))
-        jobs = [
-            job
+        seeds, contents = options.seeds, {source: content_of(source, home) for source in data}
+        jobs: list[Job] = [
+            {
+                "data": source,
+                "trial": trial,
+                "seed": options.seed,
+                "data_home": home if reads_files(source) else None,
+                "content": contents[source],
+                "features": names,
+                "method": method.name,
+                "code": code_of(method),
+                "settings": chosen,
+                "steps": list(steps or method.steps),
+                "fit_seed": fit_seed,
+                "seeds": seeds,
+            }
             for source in data
             for trial in trials_of(source, n_trials=n_trials, seed=options.seed, data_home=home)
-            for job in _jobs(source, trial, home, found, features, steps, grids, n_fits, options)
+            for names in features
+            for method in found
+            for chosen in grids[method.name]
+            for fit_seed in range(seeds[0], seeds[0] + (n_fits if method.random else 1))
         ]
         own = [method for method in found if method.name not in BUILT_IN]
         folder = options.directory and options.directory / "features"
@@ -126,40 +154,6 @@ def clusters_study(
 def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
     know(methods)
     keep_features_in(folder)
-
-
-def _jobs(
-    data: str,
-    trial: str,
-    home: str,
-    methods: Sequence[Method],
-    features: Sequence[str],
-    steps: Sequence[str] | None,
-    grids: dict[str, list[dict[str, Any]]],
-    n_fits: int,
-    options: Options,
-) -> list[Job]:
-    content = content_of(data, home)
-    return [
-        {
-            "data": data,
-            "trial": trial,
-            "seed": options.seed,
-            "data_home": home if reads_files(data) else None,
-            "content": content,
-            "features": names,
-            "method": method.name,
-            "code": code_of(method),
-            "settings": chosen,
-            "steps": list(steps or method.steps),
-            "fit_seed": fit_seed,
-            "seeds": options.seeds,
-        }
-        for names in features
-        for method in methods
-        for chosen in grids[method.name]
-        for fit_seed in range(options.seed, options.seed + (n_fits if method.random else 1))
-    ]
 
 
 def cluster_job(
@@ -206,7 +200,11 @@ def cluster_job(
             keep = Keep()
         found = _measure(case, X[others], steps, fit_seed, seeds, keep)
         order = problem.labels[np.concatenate([chosen, others])]
-        return [about | row | _worth(order, labels, len(chosen)) for row, labels in found]
+        rows = [about | row | _worth(order, labels, len(chosen)) for row, labels in found]
+        if not problem.labelled:  # what was found is all that there is
+            for row, (_, labels) in zip(rows, found, strict=True):
+                row["labels"] = None if labels is None else labels.tolist()
+        return rows
     except Exception as error:
         raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
 
@@ -227,7 +225,7 @@ class _Case:
 
 def _measure(
     case: _Case, new: Array, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
-) -> list[tuple[dict[str, Any], Array | None]]:
+) -> Found:
     """Rows of a fit by chain and seed, each with the labels of its points and of the new ones."""
     models: list[Any] = []
 
@@ -279,6 +277,29 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
     return row, graph.arrays()
 
 
+def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
+    """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
+    home = str(data_root(options.data_home))
+    content, way = content_of(row.data, home), find_method(row.method)
+
+    def make() -> list[Part]:
+        problem, X = prepared(
+            row.data, row.trial, seed=options.seed, data_home=home, content=content,
+            features=row.features,
+        )  # fmt: skip
+        settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
+        coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
+        made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)
+        return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
+
+    about = ("data", "trial", "features", "method", "settings", "steps", "fit_seed")
+    key = {"study": "matrices", "content": content, "method code": code_of(way), **code()}
+    key |= {name: str(row[name]) for name in about} | {"seed": options.seed, "data_home": home}
+    folder = options.directory and options.directory / "matrices"
+    ((_, arrays),) = resume_parts(make, key, folder)
+    return arrays["coef"], arrays["affinity"]
+
+
 def _worth(true: Array, labels: Array | None, n_fit: int) -> dict[str, float]:
     if labels is None:
         return {}
@@ -297,12 +318,10 @@ def _failed(steps: list[str], seeds: list[int], error: Exception) -> Rows:
     ]
 
 
-def _by_graph(
-    graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]
-) -> list[tuple[dict[str, Any], Array | None]]:
+def _by_graph(graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]) -> Found:
     """Rows of each chain and seed with the labels found; rows of chains left out come last."""
-    found: list[tuple[dict[str, Any], Array | None]] = []
-    left_out: list[tuple[dict[str, Any], Array | None]] = []
+    found: Found = []
+    left_out: Found = []
     embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
     for chain in [OWN] if OWN in embedded else steps:
         kept, arrays = embedded[chain if chain == OWN else without_cut(chain)]
@@ -323,9 +342,7 @@ def _by_graph(
     return found + left_out
 
 
-def _with_held_out(
-    found: list[tuple[dict[str, Any], Array | None]], model: Any, new: Array
-) -> list[tuple[dict[str, Any], Array | None]]:
+def _with_held_out(found: Found, model: Any, new: Array) -> Found:
     """The same with the labels of new points behind those of the fitted ones."""
     fitted = [labels for _, labels in found if labels is not None]
     others, seconds = held_out_labels(model, new, fitted)
@@ -346,9 +363,9 @@ def _by_labels(
     fit_seed: int,
     seeds: list[int],
     keep: Keep,
-) -> list[tuple[dict[str, Any], Array | None]]:
+) -> Found:
     """Rows of each seed with the labels found, of the new points too: a fit for each seed."""
-    found: list[tuple[dict[str, Any], Array | None]] = []
+    found: Found = []
     for seed in seeds:
         models = [model]
 

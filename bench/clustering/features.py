@@ -1,13 +1,17 @@
-"""Features of a problem's points by name."""
+"""Features of a problem's points by name; costly ones are kept for the jobs that share them."""
 
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import normalize
 
 from ... import datasets
 from ...solvers.solution import Array
-from .problems import Problem
+from ..jobs import Job, Options, code, resume_parts, run_jobs
+from .problems import Problem, make_problem
 
 
 def features_of(name: str, problem: Problem) -> Array:
@@ -59,18 +63,6 @@ def _parse(name: str) -> Callable[[Problem], Array]:
     raise ValueError(f"features: must be among {', '.join(ABOUT)}; got {name!r}")
 
 
-def _pca(problem: Problem, dimension: int) -> Array:
-    return _principal(problem.X, dimension)
-
-
-def _fourier(problem: Problem, dimension: int) -> Array:
-    return _principal(np.sqrt(datasets.fourier_energies(_images(problem))), dimension)
-
-
-def _scattering(problem: Problem, dimension: int) -> Array:
-    return _principal(datasets.scattering_features(_images(problem).astype(np.float32)), dimension)
-
-
 def _images(problem: Problem) -> Array:
     if problem.images is None:
         raise ValueError(f"features: need images, and {problem.name} has none")
@@ -95,10 +87,56 @@ _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,
     "2F+1": lambda problem: datasets.homogeneous_coordinates(problem.X),
-    "4n": lambda problem: _pca(problem, 4 * problem.n_clusters),
+    "4n": lambda problem: _principal(problem.X, 4 * problem.n_clusters),
 }
 _SIZED: dict[str, Callable[[Problem, int], Array]] = {
-    "pca": _pca,
-    "fourier": _fourier,
-    "scattering": _scattering,
+    "pca": lambda problem, size: _principal(problem.X, size),
+    "fourier": lambda problem, size: _principal(
+        np.sqrt(datasets.fourier_energies(_images(problem))), size
+    ),
+    "scattering": lambda problem, size: _principal(
+        datasets.scattering_features(_images(problem).astype(np.float32)), size
+    ),
 }
+
+_folder: Path | None = None
+
+
+def keep_features_in(folder: Path | None) -> None:
+    """Tell a process where costly features are kept; None is nowhere."""
+    global _folder
+    _folder = folder
+
+
+@lru_cache(maxsize=2)
+def prepared(
+    data: str, trial: str, *, seed: int, data_home: str | None, content: str | None, features: str
+) -> tuple[Problem, Array]:
+    """The problem, and its features by name: from the run's folder if they are there.
+
+    `content` tells one file of the user from another under the same name.
+    """
+    problem = make_problem(data, trial, seed=seed, data_home=data_home)
+    if _folder is None or not is_costly(features):
+        return problem, features_of(features, problem)
+    key = {
+        "data": data, "trial": trial, "seed": seed, "data_home": data_home, "content": content,
+        "features": features, **code(),
+    }  # fmt: skip
+    ((_, kept),) = resume_parts(lambda: [({}, {"X": features_of(features, problem)})], key, _folder)
+    return problem, kept["X"]
+
+
+def prepare(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
+    """Keep the costly features of the jobs, each once, before several of these need them."""
+    names = ("data", "trial", "seed", "data_home", "content", "features")
+    costly = {tuple(job[name] for name in names): job for job in jobs if is_costly(job["features"])}
+    if costly and options.directory is not None:
+        shared = [{name: job[name] for name in names} for job in costly.values()]
+        run_jobs(keep_features, shared, options, setup=setup)
+
+
+def keep_features(**key: Any) -> list[dict[str, Any]]:
+    """Make the features of one problem and keep them; a row says what they are."""
+    _, X = prepared(**key)
+    return [{"n_points": len(X), "n_features": X.shape[1]}]

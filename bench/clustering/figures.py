@@ -1,22 +1,81 @@
-"""Figures of the study of clusters."""
+"""Figures of clusters, of coefficients and of affinities."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+
+from ..figures import legend, panels, plain, save
+
+_QUANTILE = 0.99  # of the sizes, where the colour scale ends
+
+
+def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> None:
+    """Draw the sizes of coefficients or of an affinity, points sorted by their labels.
+
+    Lines stand between the labels; the colours end at the 99 % quantile of what is not zero.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+    matrix : array-like or sparse array of shape (n_samples, n_samples)
+    labels : array-like of shape (n_samples,), optional
+        None leaves the points in their order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from twinsolve.bench.clustering.figures import plot_matrix
+    >>> axes = Figure().subplots()
+    >>> plot_matrix(axes, np.eye(4), [0, 1, 0, 1])
+    >>> len(axes.images)
+    1
+    """
+    size = np.abs(matrix.toarray() if issparse(matrix) else np.asarray(matrix))
+    if labels is not None:
+        order = np.argsort(labels, kind="stable")
+        size = size[np.ix_(order, order)]
+        for edge in np.flatnonzero(np.diff(np.asarray(labels)[order])) + 0.5:
+            axes.axhline(edge, color="tab:blue", linewidth=0.5, alpha=0.6)
+            axes.axvline(edge, color="tab:blue", linewidth=0.5, alpha=0.6)
+    on = size[size > 0]
+    scale = np.quantile(on, _QUANTILE) if len(on) else 1.0
+    axes.imshow(size / scale, vmin=0, vmax=1, cmap="magma_r", interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def draw_matrices(
+    matrices: dict[str, tuple[Any, Any]], labels: ArrayLike, path: Path, title: str
+) -> None:
+    """Draw the coefficients of each method above the affinity that its steps made of them."""
+    n = len(matrices)
+    figure, axes = panels(2 * n, (3.2, 3.4), columns=n)
+    for i, (name, pair) in enumerate(matrices.items()):
+        for ax, matrix in zip(axes[[i, n + i]], pair, strict=True):
+            plot_matrix(ax, matrix, labels)
+        axes[i].set_title(name, fontsize=9)
+    axes[0].set_ylabel("coefficients |C|")
+    axes[n].set_ylabel("affinity")
+    figure.suptitle(title, fontsize=10)
+    save(figure, path)
 
 
 def draw_errors(table: pd.DataFrame, path: Path) -> None:
     """Error of each method with its spread over seeds, a panel for each data set and features."""
-    from matplotlib.figure import Figure
-
     chosen = table[(table.selection == "label-free") & table.accuracy.notna()]
-    panels = list(chosen.groupby(["data", "features"], sort=False))
+    if chosen.empty:  # no labels to judge by, or nothing but failures
+        return
+    cases = list(chosen.groupby(["data", "features"], sort=False))
     methods = list(dict.fromkeys(chosen.method))
     chains = list(dict.fromkeys(chosen.steps))
-    figure = Figure(figsize=(5 * len(panels) + 2, 0.3 * len(methods) + 2), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, ((data, features), rows) in zip(axes, panels, strict=True):
+    figure, axes = panels(len(cases), (5, 0.3 * len(methods) + 2), margin=2, sharey=True)
+    for ax, ((data, features), rows) in zip(axes, cases, strict=True):
         for steps, group in rows.groupby("steps", sort=False):
             errors = 100 * (1 - group.groupby(["method", "fit_seed", "seed"]).accuracy.mean())
             by_method = errors.groupby("method")
@@ -33,13 +92,8 @@ def draw_errors(table: pd.DataFrame, path: Path) -> None:
             )
         ax.set_title(f"{data}\n{features}", fontsize=8)
         ax.set_xlabel("error in %, mean and std over seeds")
-        ax.grid(alpha=0.3)
+        plain(ax)
     axes[0].set_yticks(range(len(methods)), methods)
     axes[0].set_ylim(len(methods) - 0.5, -0.5)
-    handles = {
-        label: handle
-        for ax in axes
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8)
-    figure.savefig(path, dpi=120)
+    legend(figure, "right upper", fontsize=8)
+    save(figure, path)

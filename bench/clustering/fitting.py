@@ -1,4 +1,7 @@
-"""Fits of a method: what they give, what they cost, and what their coefficients are worth."""
+"""Fits of a method: what they give and cost, and what clusters and coefficients are worth.
+
+Points labelled -1, outliers or of unknown cluster, do not count.
+"""
 
 import time
 from dataclasses import dataclass
@@ -6,19 +9,26 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, diags_array, issparse
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.preprocessing import normalize
+from sklearn.utils import gen_batches
 
 from ...datasets import make_union_of_subspaces
+from ...solvers import clustering_accuracy, sparse_self_expression
 from ...solvers.clustering.base import SubspaceClustering
+from ...solvers.metrics import coefficient_distance, connectivity, subspace_preserving_error
 from ...solvers.solution import Array
-from ..speed.memory import release, reset_peak, resident
-from .distances import distance_to_certified
-from .judging import subspace_error_of
+from ...solvers.sparse_coding import lasso_objective
+from ..timing import measured
 from .methods import Method, find_method
+from .steps import DENSE_ROWS
 
 QUALITY = (
     "fit_seconds", "memory_mib", "objective", "gap_max", "gap_mean", "nonzeros", "subspace_error",
 )  # fmt: skip
+_DISTANCES = ("distance", "cosine", "support_f1")
+_BLOCK = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +59,14 @@ def fit(
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     if isinstance(model, SubspaceClustering):
         model.set_params(affinity=edgeless)
-    release()
-    before = resident("VmRSS") if reset_peak() else np.nan
-    start = time.process_time()
-    labels = model.fit_predict(X)
-    seconds = time.process_time() - start
-    return Fitted(model, np.asarray(labels), seconds, resident("VmHWM") - before)
+
+    def timed() -> tuple[Any, float]:
+        start = time.process_time()
+        labels = model.fit_predict(X)
+        return labels, time.process_time() - start
+
+    (labels, seconds), memory = measured(timed)
+    return Fitted(model, np.asarray(labels), seconds, memory)
 
 
 def edgeless(coef: Any) -> csr_array:
@@ -84,3 +96,80 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
     costs = (fitted.seconds, fitted.memory_mib, objective.sum(), gap.max(), gap.mean())
     row = dict(zip(QUALITY, map(float, (*costs, nonzeros, error)), strict=True))
     return row | distance_to_certified(method, fitted.model, X)
+
+
+def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, float]:
+    """ME-4 of the model's coefficients; NaN where the method solves, or approximates nothing."""
+    if method.problem is None or len(X) > DENSE_ROWS:
+        return dict.fromkeys((*_DISTANCES, "objective_gap"), np.nan)
+    X = normalize(X) if method.unit_rows else X
+    problem = method.problem(model, X)
+    solution = sparse_self_expression(X, **problem)
+    found = coefficient_distance(model.coef_, solution.coef)
+    excess = lasso_objective(X, X, model.coef_, **problem) - solution.objective
+    squares = (X.astype(np.float64) ** 2).sum(axis=1)
+    gaps = excess / np.where(squares > 0, squares, 1)
+    return {name: found[name] for name in _DISTANCES} | {"objective_gap": float(gaps.mean())}
+
+
+def scores_apart(true: Array, found: Array, n_fit: int) -> dict[str, float]:
+    """Accuracy of the fitted points and of the others, each by its own match of clusters."""
+    return {
+        "accuracy_fit": scores(true[:n_fit], found[:n_fit])["accuracy"],
+        "accuracy_new": scores(true[n_fit:], found[n_fit:])["accuracy"],
+    }
+
+
+def scores(true: Array, found: Array) -> dict[str, float]:
+    """ME-1 over the points that belong to a cluster: all but outliers."""
+    known = true >= 0
+    if not known.any():
+        return dict.fromkeys(("accuracy", "nmi", "ari"), np.nan)
+    true, found = true[known], found[known]
+    return {
+        "accuracy": clustering_accuracy(true, found),
+        "nmi": float(normalized_mutual_info_score(true, found)),
+        "ari": float(adjusted_rand_score(true, found)),
+    }
+
+
+def connectivity_of(affinity: Any, labels: Array) -> float:
+    """ME-3 among the points that belong to a cluster."""
+    known = np.flatnonzero(labels >= 0)
+    if not len(known):
+        return np.nan
+    return connectivity(affinity[known][:, known], labels[known])
+
+
+def subspace_error_of(coef: Any, labels: Array) -> float:
+    """ME-2 over the points that belong to a cluster; what they take from outliers is wrong."""
+    known = labels >= 0
+    if not known.any():
+        return np.nan
+    rows = diags_array(known.astype(np.float64)) @ csr_array(coef)
+    return subspace_preserving_error(rows, labels) / float(known.mean())
+
+
+def split_rows(n_points: int, n_fit: int | None, seed: int) -> tuple[Array, Array]:
+    """Indices of `n_fit` random points and of the others; None, or too many, is all of them."""
+    if n_fit is None or n_fit >= n_points:
+        return np.arange(n_points), np.arange(0)
+    order = np.random.default_rng(seed).permutation(n_points)
+    return np.sort(order[:n_fit]), np.sort(order[n_fit:])
+
+
+def held_out_labels(model: Any, X: Array, labellings: list[Array]) -> tuple[list[Array], float]:
+    """Labels of new points for each labelling of the fitted ones, and processor seconds of codes.
+
+    A clusterer without coefficients predicts once; of it, the labelling is its own.
+    """
+    found = [np.empty(len(X), dtype=int) for _ in labellings]
+    seconds = 0.0
+    for batch in gen_batches(len(X), _BLOCK):
+        start = time.process_time()
+        coded = hasattr(model, "coefficients")
+        codes = model.coefficients(X[batch]) if coded else model.predict(X[batch])
+        seconds += time.process_time() - start
+        for labels, new in zip(labellings, found, strict=True):
+            new[batch] = model.assign(X[batch], codes, labels) if coded else codes
+    return found, seconds

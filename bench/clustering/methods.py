@@ -1,17 +1,28 @@
 """Clustering methods by name: solved, baselines, learned, and those of a user."""
 
-import hashlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-STEPS = ("PP-2a", "PP-1 mass=0.7, PP-2", "PP-2b, PP-2a", "PP-3", "PP-4", "PP-5", "keep-largest n=3")
+from ..jobs import file_hash
+from ..names import close_names, split_settings
+
+STEPS = (
+    "symmetrize",
+    "keep-mass 0.7, scale-rows",
+    "unit-rows",
+    "low-rank",
+    "svd-power",
+    "softmax-rows",
+    "keep-largest 3",
+)
 
 Family = Literal["solved", "baseline", "learned", "user"]
 
@@ -60,7 +71,7 @@ def register_method(method: Method) -> None:
 
 
 def find_method(name: str) -> Method:
-    """The method of that name, or of the user's class ``package.module:Class``.
+    """The method of that name, with settings as ``SSC:gamma=10``, or ``package.module:Class``.
 
     Raises
     ------
@@ -69,12 +80,24 @@ def find_method(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
-    if ":" not in name:
-        allowed = ", ".join(METHODS)
-        raise ValueError(f"method: must be package.module:Class or among {allowed}; got {name!r}")
-    method = Method(name, "user", estimator(name))
+    base, colon, _ = name.partition(":")
+    if base in METHODS:
+        grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
+        method = replace(METHODS[base], name=name, grid=grid)
+    elif (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
+        found := _registered_attention(operator[1])
+    ):
+        return found
+    elif colon:
+        method = Method(name, "user", estimator(name))
+    else:
+        allowed, hint = ", ".join(METHODS), close_names(name, METHODS)
+        raise ValueError(
+            f"method: must be package.module:Class or among {allowed}; got {name!r}{hint}"
+        )
+    (settings,) = method.settings
     try:
-        made = method.make(n_clusters=2, random_state=0, n_jobs=1)
+        made = method.make(n_clusters=2, random_state=0, n_jobs=1, **settings)
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"method: cannot make {name!r}: {reason}") from error
@@ -103,12 +126,14 @@ def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
 
 def code_of(method: Method) -> str | None:
     """Hash of the source file of a user's method, by which its results are known."""
-    if method.name in BUILT_IN:
+    if method.name.partition(":")[0] in BUILT_IN:
         return None
     path = getattr(method.make, "path", None)
-    module = import_module(path.partition(":")[0]) if path else inspect.getmodule(method.make)
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+    if path:
+        return file_hash(import_module(path.partition(":")[0]).__file__)
+    # Of a function, as a file that was run with --load is no module.
+    function = getattr(method.make, "func", method.make)
+    return file_hash(getattr(getattr(function, "__code__", None), "co_filename", None))
 
 
 def know(methods: Sequence[Method]) -> None:
@@ -130,12 +155,16 @@ def _solved(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: An
     return Method(name, "solved", estimator(f"{_SOLVERS}:{path}", **fixed), grid)
 
 
+def _baseline(name: str, path: str, grid: Mapping[str, Sequence[Any]], **fixed: Any) -> Method:
+    return Method(name, "baseline", estimator(path, **fixed), grid)
+
+
 def _relative_penalty(model: Any, X: Any) -> dict[str, Any]:
     """The Lasso with ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``."""
     from ...solvers.sparse_coding import lam_max
 
     largest = lam_max(X, X, zero_diagonal=True)
-    return {"lam": (largest + (largest <= 0)) / model.gamma}
+    return {"lam": (largest + (largest <= 0)) / model.gamma_}
 
 
 def _network_penalty(model: Any, X: Any) -> dict[str, Any]:
@@ -157,6 +186,20 @@ def _unrolled(train_on: str) -> Method:
 
 def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
+
+
+def _registered_attention(operator: str) -> Method | None:
+    """By a named operator, which workers get with the method: they need not know its name."""
+    from ...unrolled.named_operators import operator_factory, operator_names
+
+    if operator not in operator_names():
+        return None
+    factory = operator_factory(operator)
+    path = f"{_LEARNED}:AttentionSubspaceClustering"
+    make = estimator(path, operator=lambda heads, dim: factory(heads, dim))
+    del make.path  # type: ignore[attr-defined]
+    make.__module__ = factory.__module__  # by whose code the results are known
+    return _attention(operator, make)
 
 
 def _make_attention_regression(
@@ -200,31 +243,13 @@ METHODS: dict[str, Method] = {
         _solved("LRSC", "LowRankSubspaceClustering", _LAMS),
         _solved("LRSSC", "LowRankSparseSubspaceClustering", {"beta": (1.0, 0.3)}, tol=1e-4),
         _solved("LLE weights", "LocallyLinearSubspaceClustering", _NEIGHBORS),
-        Method("k-means", "baseline", estimator("sklearn.cluster:KMeans", n_init=20)),
-        Method(
-            "spectral RBF",
-            "baseline",
-            estimator("sklearn.cluster:SpectralClustering"),
-            {"gamma": (1.0, 0.1, 10.0)},
+        _baseline("k-means", "sklearn.cluster:KMeans", {}, n_init=20),
+        _baseline(
+            "spectral RBF", "sklearn.cluster:SpectralClustering", {"gamma": (1.0, 0.1, 10.0)}
         ),
-        Method(
-            "kNN graph",
-            "baseline",
-            estimator(f"{_SOLVERS}:NearestNeighborClustering"),
-            _NEIGHBORS,
-        ),
-        Method(
-            "TSC",
-            "baseline",
-            estimator(f"{_SOLVERS}:ThresholdingSubspaceClustering"),
-            _NEIGHBORS,
-        ),
-        Method(
-            "k-subspaces",
-            "baseline",
-            estimator(f"{_SOLVERS}:KSubspaces"),
-            {"dimension": (4, 2, 8)},
-        ),
+        _baseline("kNN graph", f"{_SOLVERS}:NearestNeighborClustering", _NEIGHBORS),
+        _baseline("TSC", f"{_SOLVERS}:ThresholdingSubspaceClustering", _NEIGHBORS),
+        _baseline("k-subspaces", f"{_SOLVERS}:KSubspaces", {"dimension": (4, 2, 8)}),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
         *(
             _attention(name, estimator(f"{_LEARNED}:AttentionSubspaceClustering", operator=name))
@@ -245,7 +270,7 @@ METHODS: dict[str, Method] = {
             "learned",
             estimator(f"{_LEARNED}:SelfExpressiveSubspaceClustering"),
             {"gamma": (200.0, 50.0)},
-            (*STEPS, "nearest-rows n=3"),
+            (*STEPS, "nearest-rows 3"),
             problem=_network_penalty,
             unit_rows=True,
             random=True,

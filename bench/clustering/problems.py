@@ -1,9 +1,7 @@
 """Clustering problems by name: what a job says in words and a worker makes of it."""
 
-import ast
 import hashlib
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,10 +13,10 @@ import numpy as np
 from ... import datasets
 from ...datasets.points import point_files
 from ...solvers.solution import Array, check_integer
+from ..names import close_names, split_settings
 
 _GENERATED_TRIALS = 5
 _GIVEN = {"path", "random_state", "data_home", "return_X_y"}
-_WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +29,10 @@ class Problem:
     labels: Array
     n_clusters: int
     images: Array | None = None
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.labels >= 0).any())
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class DataSet:
         """Names of what may follow the colon, but for ``n_points``."""
         if self.function is None:
             return set()
-        return set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
+        known = {"n_clusters"} if self.function == "load_points" else set()
+        return known | set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
 
 
 def make_problem(
@@ -84,7 +87,7 @@ def make_problem(
     ValueError
         If the name, the trial or a setting is unknown, or a file is broken.
     """
-    base, settings = _split(data)
+    base, settings = split_settings(data, "data")
     source = _find(base)
     n_points = None if source.generated else settings.pop("n_points", None)
     if unknown := set(settings) - source.settings:
@@ -106,7 +109,7 @@ def trials_of(
     data: str, *, n_trials: int | None = None, seed: int = 0, data_home: str | None = None
 ) -> list[str]:
     """Names of the trials of a data set, or of a random `n_trials` of them."""
-    source = _find(_split(data)[0])
+    source = _find(split_settings(data, "data")[0])
     if source.generated:
         return [str(number) for number in range(n_trials or _GENERATED_TRIALS)]
     names = source.trials(data_home)
@@ -123,19 +126,19 @@ def content_of(data: str, data_home: str | None = None) -> str | None:
 
 def is_at_hand(data: str, data_home: str | None = None) -> bool:
     """Whether a data set needs no files, or they are there."""
-    base = _split(data)[0]
+    base = split_settings(data, "data")[0]
     return (base in DATA and not DATA[base].files) or bool(_files(data, data_home))
 
 
 def reads_files(data: str) -> bool:
     """Whether the data root decides what the problem is."""
-    base = _split(data)[0]
+    base = split_settings(data, "data")[0]
     return base in DATA and bool(DATA[base].files)
 
 
 def _files(data: str, data_home: str | None) -> list[Path]:
     """Files that may decide what a problem is; a folder counts for those in it."""
-    base, settings = _split(data)
+    base, settings = split_settings(data, "data")
     if base not in DATA:
         found = point_files(base, settings.get("target_key"))
         return [path for path in found if path.is_file()]
@@ -163,34 +166,23 @@ def _find(base: str) -> DataSet:
         return DATA[base]
     if Path(base).is_file():
         return _own(base)
-    raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}")
-
-
-def _split(data: str) -> tuple[str, dict[str, Any]]:
-    base, _, words = data.partition(":")
-    settings = {}
-    for word in filter(None, words.split(",")):
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ValueError(f"data: settings are NAME=VALUE, separated by commas; got {data!r}")
-        try:
-            settings[key.strip()] = ast.literal_eval(value.strip())
-        except (SyntaxError, ValueError) as error:
-            if not _WORD.fullmatch(value.strip()):
-                raise ValueError(f"data: cannot read {value!r} in {data!r}") from error
-            settings[key.strip()] = value.strip()
-    return base, settings
+    hint = close_names(base, DATA)
+    raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}{hint}")
 
 
 def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
     n_points = check_integer(n_points, "n_points", minimum=1, maximum=len(problem.X))
     kept = np.sort(np.random.default_rng(seed).choice(len(problem.X), n_points, replace=False))
     images = None if problem.images is None else problem.images[kept]
-    return _problem(problem.X[kept], problem.labels[kept], images)
+    known = None if problem.labelled else problem.n_clusters
+    return _problem(problem.X[kept], problem.labels[kept], images, known)
 
 
-def _problem(X: Array, labels: Array, images: Array | None = None) -> Problem:
-    n_clusters = len(np.unique(labels[labels >= 0]))
+def _problem(
+    X: Array, labels: Array, images: Array | None = None, n_clusters: int | None = None
+) -> Problem:
+    """With as many clusters as there are labels, unless their number is given."""
+    n_clusters = n_clusters or len(np.unique(labels[labels >= 0]))
     return Problem("", "", X, labels, n_clusters, images)
 
 
@@ -224,10 +216,21 @@ def _fetched(name: str, about: str, fetch: str, *files: str) -> DataSet:
 def _own(path: str) -> DataSet:
     """Points of a file, loaded again when its content is another."""
 
-    def make(trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+    def make(
+        trial: str, seed: int, data_home: str | None, n_clusters: Any = None, **settings: Any
+    ) -> Problem:
         files = point_files(path, settings.get("target_key"))
         bunch = _own_points(path, _hash_of(files), **settings)
-        return _problem(bunch.data, bunch.target, bunch.get("images"))
+        labels = np.full(len(bunch.data), -1) if bunch.target is None else bunch.target
+        if n_clusters is not None:
+            n_clusters = check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(labels))
+        elif bunch.target is None:
+            raise ValueError(
+                f"{path}: holds no labels: name them by target_key, or say how many clusters to "
+                f"look for by n_clusters (--target-key, --n-clusters). {bunch.DESCR}; labels are "
+                "known as y, target, targets, label, labels, gnd, gt or s"
+            )
+        return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
 
     return DataSet(path, "a file of the user", make, _one_trial, function="load_points")
 
@@ -248,12 +251,7 @@ def _cached(load: Callable[..., Any], data_home: str | None, **settings: Any) ->
 
 @lru_cache(maxsize=2)
 def _own_points(path: str, content: str | None, **keys: Any) -> Any:
-    bunch = datasets.load_points(path, **keys)
-    if bunch.target is None:
-        raise ValueError(
-            f"{path}: holds no labels, by which clusters are judged; target_key= names them"
-        )
-    return bunch
+    return datasets.load_points(path, **keys)
 
 
 def _digits(data_home: str | None) -> Any:

@@ -19,6 +19,7 @@ from ...solvers.clustering import (
     unit_rows,
 )
 from ...solvers.solution import Array
+from ..names import close_names
 
 DENSE_ROWS = 10_000
 
@@ -38,12 +39,12 @@ class Step:
 
 
 def affinity_of(chain: str, coef: Array | csr_array, n_clusters: int) -> Array | csr_array:
-    """Affinity by a chain of steps, such as ``"PP-1 mass=0.7, PP-2"``.
+    """Affinity by a chain of steps, such as ``"keep-mass 0.7, scale-rows"``.
 
-    Each step is a name, with parameters after it where they differ from the defaults. A chain
-    that ends in coefficients goes on with PP-2a. What cuts the graph, at its end, is left to
-    `cut_of`. Sparse coefficients stay sparse, except in PP-3,
-    PP-4 and PP-5.
+    Each step is a name, with the values of its parameters after it where they differ from the
+    defaults. A chain that ends in coefficients goes on with ``symmetrize``. What cuts the graph,
+    at its end, is left to `cut_of`. Sparse coefficients stay sparse, except in steps that are
+    `dense`.
 
     Raises
     ------
@@ -88,72 +89,80 @@ def _parse(chain: str) -> list[Callable[..., Any]]:
     applied: list[Callable[..., Any]] = []
     final = False
     for word in without_cut(chain).split(","):
-        name, *words = word.split() or [""]
+        name, *values = word.split() or [""]
         if name not in STEPS:
             allowed = f"{', '.join(STEPS)}, and {' or '.join(CUTS)} behind a step"
-            raise ValueError(f"steps: must be among {allowed}; got {name or chain!r}")
+            hint = close_names(name, STEPS)
+            raise ValueError(f"steps: must be among {allowed}; got {name or chain!r}{hint}")
         if final:
             raise ValueError(f"steps: nothing can follow an affinity, got {chain!r}")
         step = STEPS[name]
-        parameters = step.parameters | dict(_parameter(word, name) for word in words)
-        applied.append(partial(step.apply, **parameters))
+        applied.append(partial(step.apply, **_parameters(step, word.strip(), values)))
         final = step.final
-    return applied if final else [*applied, STEPS["PP-2a"].apply]
+    return applied if final else [*applied, STEPS["symmetrize"].apply]
 
 
-def _parameter(word: str, step: str) -> tuple[str, Any]:
-    name, _, value = word.partition("=")
-    known = STEPS[step].parameters
-    if name not in known:
-        raise ValueError(f"steps: {step} has the parameters {list(known)}, got {word!r}")
+def _parameters(step: Step, word: str, values: list[str]) -> dict[str, Any]:
+    """Defaults, of which the first are replaced by the values that are given."""
+    known = step.parameters
+    if len(values) > len(known):
+        raise ValueError(f"steps: {word!r} has too many values, it takes {list(known)}")
     try:
-        return name, type(known[name])(value)
+        given = {n: type(known[n])(v) for n, v in zip(known, values, strict=False)}
     except ValueError as error:
-        raise ValueError(f"steps: cannot read {word!r} of {step}") from error
+        raise ValueError(f"steps: cannot read {word!r}, it takes {known}") from error
+    return known | given
 
 
 def _dense(coef: Array | csr_array) -> Array:
     return coef.toarray() if isinstance(coef, csr_array) else coef
 
 
+# The ids are those of EQUATIONS 9.2.
 STEPS = {
-    "PP-1": Step(
-        "keep the largest entries of a row that hold a share of its l1 mass",
+    "keep-mass": Step(
+        "keep the largest entries of a row that hold a share of its l1 mass (PP-1)",
         lambda C, k, mass: keep_l1_mass(C, mass),
         {"mass": 0.7},
     ),
-    "PP-2": Step(
-        "divide rows by their largest entry, then |C| + |C|^T",
-        lambda C, k: symmetric_affinity(scale_by_row_maximum(C)),
+    "keep-largest": Step(
+        "keep the n largest entries of a row", lambda C, k, n: keep_largest(C, n), {"n": 3}
+    ),
+    "scale-rows": Step(
+        "divide rows by their largest entry (PP-2)", lambda C, k: scale_by_row_maximum(C)
+    ),
+    "unit-rows": Step("divide rows by their norm (PP-2b)", lambda C, k: unit_rows(C)),
+    "softmax-rows": Step(
+        "softmax of the rows of |C| (PP-5)", lambda C, k: softmax_rows(abs(C)), dense=True
+    ),
+    "softmax-signed-rows": Step(
+        "softmax of the rows of C (PP-5)", lambda C, k: softmax_rows(C), dense=True
+    ),
+    "symmetrize": Step(
+        "|C| + |C|^T, which ends every chain of coefficients (PP-2a)",
+        lambda C, k: symmetric_affinity(C),
         final=True,
     ),
-    "PP-2a": Step("|C| + |C|^T", lambda C, k: symmetric_affinity(C), final=True),
-    "PP-2b": Step("unit rows", lambda C, k: unit_rows(C)),
-    "PP-3": Step(
-        "cosines of the scaled left singular vectors of C, to a power",
+    "low-rank": Step(
+        "cosines of the scaled left singular vectors of C, to a power (PP-3)",
         lambda C, k, power: low_rank_affinity(_dense(C), power=power),
         {"power": 4.0},
         final=True,
         dense=True,
     ),
-    "PP-3T": Step(
-        "PP-3 of C^T, as in the column form of low-rank representation",
+    "low-rank-transposed": Step(
+        "low-rank of C^T, as in the column form of low-rank representation (PP-3)",
         lambda C, k, power: low_rank_affinity(_dense(C).T, power=power),
         {"power": 4.0},
         final=True,
         dense=True,
     ),
-    "PP-4": Step(
-        "leading d k + 1 singular vectors of (C + C^T) / 2, to a power",
+    "svd-power": Step(
+        "leading d k + 1 singular vectors of (C + C^T) / 2, to a power (PP-4)",
         lambda C, k, d, power: svd_power_affinity(C, k, dimension=d, power=power),
         {"d": 4, "power": 4.0},
         final=True,
         dense=True,
-    ),
-    "PP-5": Step("softmax rows of |C|", lambda C, k: softmax_rows(abs(C)), dense=True),
-    "PP-5s": Step("softmax rows of C", lambda C, k: softmax_rows(C), dense=True),
-    "keep-largest": Step(
-        "keep the n largest entries of a row", lambda C, k, n: keep_largest(C, n), {"n": 3}
     ),
     "nearest-rows": Step(
         "graph of the n rows of C that are nearest by angle",

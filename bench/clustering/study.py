@@ -1,37 +1,16 @@
-"""What a preset consists of: studies, and the jobs of a study, in parallel and resumable."""
+"""What a preset consists of: studies, run one after another, and what they leave on disk."""
 
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from joblib import Parallel, delayed
-from sklearn.exceptions import ConvergenceWarning
 
-from ..results import Part, code, resume_parts, resume_table
-from ..speed.contest import threads
-
-Job = dict[str, Any]
-Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a study is run: the first of `n_seeds` seeds, processes, data root, finished jobs."""
-
-    seed: int = 0
-    n_seeds: int = 10
-    n_jobs: int = 1
-    data_home: str | None = None
-    directory: Path | None = None
-    progress: Callable[[Iterable, int], Iterable] | None = None
-
-    @property
-    def seeds(self) -> list[int]:
-        return list(range(self.seed, self.seed + self.n_seeds))
+from ..jobs import Job, Options, run_jobs
+from ..tables import Lines, markdown, write_lines, write_summary
+from ..terminal import progress
+from .problems import content_of, is_at_hand
 
 
 @dataclass(frozen=True)
@@ -57,73 +36,55 @@ class Study:
         return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
 
 
-@dataclass(frozen=True)
-class Keep:
-    """Keeps what a job costs before any seed of k-means comes in: whatever their number, once.
-
-    ``keep(make, **part)`` returns what ``make()`` returned when the job, or that part of it, first
-    ran. Without a directory nothing is kept.
-    """
-
-    job: Mapping[str, Any] = field(default_factory=dict)
-    directory: Path | None = None
-
-    def __call__(self, make: Callable[[], list[Part]], **part: Any) -> list[Part]:
-        return resume_parts(make, {**self.job, "part": part}, self.directory)
-
-
-class JobFailed(Exception):
-    """A job whose failure is a result of its own: `rows` tell it.
-
-    They are not kept, so that a later run tries again.
-    """
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        super().__init__(rows)
-        self.rows = rows
-
-
-def run_jobs(
+def of_jobs(
     function: Callable[..., list[dict[str, Any]]],
-    jobs: list[Job],
-    options: Options,
-    *,
-    setup: Callable[[], None] | None = None,
-    content: Mapping[str, str | None] | None = None,
-) -> pd.DataFrame:
-    """Rows of ``function(**job)`` for every job, each kept as soon as it is finished.
+    jobs: Callable[[Options], list[Job]],
+    data: Sequence[str] = (),
+) -> Callable[[Options], pd.DataFrame]:
+    """The `run` of a study of jobs, whose results depend on the files of these data sets."""
 
-    Jobs are what decides a result, in words and numbers that JSON can hold. They run in
-    `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
-    that `options.directory` has from an earlier run of the same source and versions is read
-    instead. The function of jobs with ``seeds`` also gets ``keep=``, a `Keep` that does not depend
-    on them. What a process needs to know beyond a job, `setup` tells it first; `content` tells the
-    data files that the jobs read from others under the same names.
-    """
-    known = code() | ({"files": dict(content)} if content else {})
-    tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
-    tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
-    if options.progress:
-        tables = options.progress(tables, len(jobs))
-    return pd.concat(tables, ignore_index=True)
+    def run(options: Options) -> pd.DataFrame:
+        content = {name: content_of(name, options.data_home) for name in data}
+        return run_jobs(function, jobs(options), options, content=content)
+
+    return run
 
 
-def _run(
-    function: Callable[..., list[dict[str, Any]]],
-    job: Job,
-    known: dict[str, Any],
-    directory: Path | None,
-    setup: Callable[[], None] | None,
-) -> pd.DataFrame:
-    if setup:
-        setup()
-    key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
-    if "seeds" in job:
-        fit = {name: value for name, value in key.items() if name != "seeds"}
-        function = partial(function, keep=Keep(fit, directory and directory / "fits"))
-    with threads(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
-        try:
-            return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
-        except JobFailed as failure:
-            return pd.DataFrame(failure.rows)
+def at_hand(names: Sequence[str], data_home: str | None) -> list[str]:
+    """Those of the data sets whose files are there."""
+    return [name for name in names if is_at_hand(name, data_home)]
+
+
+def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:
+    """Tables of the studies by their names, with the progress of each on the screen."""
+    return {s.name: s.run(replace(options, progress=progress(s.name))) for s in studies}
+
+
+def write_studies(
+    title: str,
+    studies: Sequence[Study],
+    tables: dict[str, pd.DataFrame],
+    settings: dict[str, Any],
+    directory: Path,
+) -> None:
+    """Write for each study STUDY.parquet, .csv and .tex, and figures; settings.json, summary.md."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = [line for rule in rules(studies) for line in (rule, "")]
+    for study in studies:
+        table = tables[study.name]
+        table.to_parquet(directory / f"{study.name}.parquet", index=False)
+        write_lines(study.lines(table), directory / study.name)
+        for name, draw in study.figures.items():
+            draw(table, directory / name)
+        lines += [f"## {study.name}", "", study.about, ""]
+        lines += [*markdown(*study.lines(table)), ""]
+        for heading, (headings, rows) in study.further(table).items():
+            lines += [f"### {heading}", "", *markdown(headings, rows), ""]
+        drawn = [name for name in study.figures if (directory / name).exists()]
+        lines += [line for name in drawn for line in (f"![{name}]({name})", "")]
+    write_summary(title, lines[:-1], settings, directory)
+
+
+def rules(studies: Sequence[Study]) -> list[str]:
+    """How the studies choose settings, each rule once; none where all settings are given."""
+    return list(dict.fromkeys(study.rule for study in studies if study.rule))

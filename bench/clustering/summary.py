@@ -1,11 +1,9 @@
 """The study of clusters in few lines: what the clusters are worth, and what the solvers cost."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
-from .study import Lines
+from ..tables import Lines, number
 
 REFERENCE = "SSC"
 _CASE = ["data", "features", "method", "settings"]
@@ -21,6 +19,7 @@ _DISTANCE_HEADINGS = (
     "data", "features", "method", "settings", "distance", "cosine", "support F1", "objective gap",
 )  # fmt: skip
 _TUNED = " (labels)"
+_FAMILIES = ("learned", "solved", "baseline")
 
 
 def cluster_lines(table: pd.DataFrame) -> Lines:
@@ -31,16 +30,17 @@ def cluster_lines(table: pd.DataFrame) -> Lines:
     for (data, features, method, settings, steps, selection), group in groups:
         name = method + _TUNED if selection == "labels" else method
         about = (data, features, name, settings or "-", steps)
-        if group.accuracy.isna().any():
+        if "note" in group and group.note.notna().any():
             rows.append((*about, _note(group), *["-"] * (len(_CLUSTER_HEADINGS) - 6)))
             continue
         errors = 100 * (1 - group.groupby(["fit_seed", "seed"]).accuracy.mean())
+        spread = "-" if errors.isna().any() else f"{errors.min():.2f} to {errors.max():.2f}"
         rows.append(
             (
                 *about,
-                f"{errors.mean():.2f}",
-                f"{errors.std(ddof=0):.2f}",
-                f"{errors.min():.2f} to {errors.max():.2f}",
+                number(errors.mean(), ".2f"),
+                number(errors.std(ddof=0), ".2f"),
+                spread,
                 *(_mean(group, column, ".3f") for column in ("nmi", "ari")),
                 _mean(group, "connectivity", ".4f"),
                 _mean(group, "selection_score", ".3f"),
@@ -57,10 +57,10 @@ def quality_lines(table: pd.DataFrame) -> Lines:
     rows = [
         (
             *(data, features, _marked(str(method), group), settings or "-"),
-            _middle(ratios[group.index], ".2f"),
-            _middle(group.memory_mib, ".0f"),
+            number(ratios[group.index].median(), ".2f"),
+            number(group.memory_mib.median(), ".0f"),
             *(_mean(group, column, ".3g") for column in ("objective", "gap_mean")),
-            _number(group.gap_max.max(), ".1e"),
+            number(group.gap_max.max(), ".1e"),
             _mean(group, "nonzeros", ".1f"),
             _mean(group, "subspace_error", ".3f"),
         )
@@ -101,7 +101,7 @@ def held_out_lines(table: pd.DataFrame) -> Lines:
         by_seed = group.groupby(["fit_seed", "seed"])
         errors = 100 * (1 - by_seed[["accuracy_fit", "accuracy_new"]].mean())
         cells = [f"{errors[name].mean():.2f} ± {errors[name].std(ddof=0):.2f}" for name in errors]
-        rows.append((*map(str, about), *cells, _middle(ratios[group.index], ".2f")))
+        rows.append((*map(str, about), *cells, number(ratios[group.index].median(), ".2f")))
     return headings, rows
 
 
@@ -119,7 +119,7 @@ def _against_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Series
 
 def _note(group: pd.DataFrame) -> str:
     """Why numbers are missing, and in how many of the trials."""
-    missing = group[group.accuracy.isna()]
+    missing = group[group.note.notna()]
     of = group.trial.nunique()
     return missing.note.iloc[0] + (f" ({missing.trial.nunique()} of {of} trials)" if of > 1 else "")
 
@@ -135,12 +135,54 @@ def _fits(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mean(group: pd.DataFrame, column: str, form: str) -> str:
-    return _number(group[column].mean() if column in group else np.nan, form)
+    return number(group[column].mean() if column in group else np.nan, form)
 
 
-def _middle(values: pd.Series, form: str) -> str:
-    return _number(values.median(), form)
+def best_lines(table: pd.DataFrame) -> Lines:
+    """A line for each chain of steps: the best method of each family, and who is ahead.
+
+    Settings are those chosen without labels; the method among them is the one of smallest error,
+    for every family alike. Deviations are over the seeds, of means over the trials; learned is
+    ahead beyond the spread where its error is smaller by more than the sum of both deviations. The
+    last column counts the trials in which its mean error is the smaller one: these differ by more
+    than the seeds do.
+    """
+    headings = (
+        "data", "features", "steps", "best learned", "error %", "best solved", "error %",
+        "best baseline", "error %", "learned ahead by", "beyond the spread", "in trials",
+    )  # fmt: skip
+    chosen = table[(table.selection == "label-free") & table.accuracy.notna()]
+    rows = []
+    for about, group in chosen.groupby(["data", "features", "steps"], sort=False):
+        best = {family: _best(group[group.family == family]) for family in _FAMILIES}
+        if best["learned"] is None or best["solved"] is None:
+            continue
+        (name, learned, spread), (rival, solved, other) = best["learned"], best["solved"]
+        by_trial = group.groupby(["trial", "method"]).accuracy.mean().unstack()
+        won = int((by_trial[name] > by_trial[rival]).sum())
+        cells = [cell for family in _FAMILIES for cell in _cells(best[family])]
+        ahead = "yes" if solved - learned > spread + other else "no"
+        rows.append(
+            (
+                *map(str, about),
+                *cells,
+                f"{solved - learned:+.2f}",
+                ahead,
+                f"{won} of {len(by_trial)}",
+            )
+        )
+    return headings, rows
 
 
-def _number(value: Any, form: str) -> str:
-    return "-" if pd.isna(value) else format(value, form)
+def _best(group: pd.DataFrame) -> tuple[str, float, float] | None:
+    """The method of smallest error with its mean and deviation."""
+    if group.empty:
+        return None
+    errors = 100 * (1 - group.groupby(["method", "fit_seed", "seed"]).accuracy.mean())
+    means = errors.groupby("method").mean()
+    name = str(means.idxmin())
+    return name, float(means[name]), float(errors[name].std(ddof=0))
+
+
+def _cells(found: tuple[str, float, float] | None) -> tuple[str, str]:
+    return ("-", "-") if found is None else (found[0], f"{found[1]:.2f} ± {found[2]:.2f}")

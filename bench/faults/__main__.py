@@ -6,11 +6,10 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from ..results import provenance, write_summary, write_table
-from ..terminal import console, markdown, results_folder
-from .every import catalogue
-from .planted import check_faults
-from .tested import is_caught_by_tests
+from ..tables import markdown, write_summary, write_table
+from ..terminal import console, results_folder
+from .catalogue import catalogue
+from .planted import check_faults, is_caught_by_tests
 
 
 def faults(
@@ -58,7 +57,7 @@ def faults(
     write_summary(
         "Planted faults",
         [*lines, "", *(["Not caught:", "", *survivors, ""] if survivors else []), *every],
-        provenance({"kind": kind, "fault": fault, "tests": tests}),
+        {"kind": kind, "fault": fault, "tests": tests},
         output,
     )
     raise typer.Exit(code=int(any(not r.survives for r in _survivors(table))))

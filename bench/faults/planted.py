@@ -1,8 +1,10 @@
-"""Each fault planted in a copy of the package, and the check run there."""
+"""Each fault planted in a copy of the package, and the check or the tests run there."""
 
 import importlib
 import multiprocessing
+import os
 import shutil
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,8 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from ..checks import check_twins as _imported  # noqa: F401  with what it imports from elsewhere
-from .fault import Fault
+from ...unrolled import twins
+from ..check.checks import check_twins as _imported  # noqa: F401  with what it imports from elsewhere
+from .catalogue import Fault
 
 PACKAGE = Path(__file__).parents[2]
 _PARTS = ("__init__.py", "bench", "datasets", "solvers", "unrolled")
@@ -33,9 +36,9 @@ def check_faults(faults: list[Fault], n_jobs: int = 1) -> Iterator[dict[str, Any
         ``kind, fault, file, caught, n_failed`` and why it may survive; of the row that exceeds its
         tolerance most ``twin, data, case, dtype, deviation, tolerance, error``.
     """
-    twins = sorted({twin for fault in faults for twin in fault.twins})
+    names = sorted({twin for fault in faults for twin in fault.twins})
     with multiprocessing.get_context("fork").Pool(n_jobs, maxtasksperchild=1) as pool:
-        without = [pool.apply_async(_failures_of, (twin,)) for twin in twins]
+        without = [pool.apply_async(_failures_of, (twin,)) for twin in names]
         jobs = [pool.apply_async(_failures, (fault,)) for fault in faults]
         known = {_place(row) for job in without for row in job.get()}
         for fault, job in zip(faults, jobs, strict=True):
@@ -103,6 +106,31 @@ def _check_of(package: Path) -> Any:
         del sys.modules[module]
     sys.path.insert(0, str(package.parent))
     warnings.simplefilter("ignore")  # faults divide by zero and miss their solutions
-    checks = importlib.import_module(f"{package.name}.bench.checks")
+    checks = importlib.import_module(f"{package.name}.bench.check.checks")
     assert Path(str(checks.__file__)).is_relative_to(package)
     return checks.check_twins
+
+
+def is_caught_by_tests(fault: Fault) -> bool:
+    """Whether a test of the layers that the fault changes fails with it.
+
+    They are those below ``tests/unrolled`` whose names, or whose files' names, hold that of the
+    file or of a layer; tests of the twins, which run the check themselves, are left out.
+    """
+    layers = {twin.layer.__name__ for twin in twins.catalogue() if twin.name in fault.twins}
+    names = sorted({Path(fault.file).stem, *layers, *(layer.lower() for layer in layers)})
+    with TemporaryDirectory() as folder:
+        package = copy_of_package(Path(folder))
+        shutil.copytree(PACKAGE / "tests", package / "tests")
+        shutil.copy2(PACKAGE / "setup.cfg", package)
+        fault.plant(package)
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-k", " or ".join(names)]
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, "tests/unrolled",
+             "--ignore=tests/unrolled/twins"],
+            cwd=package,
+            env=os.environ | {"PYTHONPATH": folder},
+            capture_output=True,
+            check=False,
+        )  # fmt: skip
+    return run.returncode == 1

@@ -1,21 +1,25 @@
 """`twinsolve speed attention`."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from ...unrolled import make_operator, operator_names
-from .attention_cost import profile_run
-from .attention_race import REFERENCE, Attending, Setting, race
-from .cases import chosen, run_cases
-from .contest import threads
-from .race import Progress
+from ...unrolled import Context, Operator, make_operator, operator_names
+from ..jobs import file_hash
+from ..timing import seconds_of, threads
+from .contest import OURS, Entrant, Progress, Rounds, chosen, compete, run_cases
+from .cost import floating_point_operations, profile_run
 
+REFERENCE = "scaled_dot_product_attention"
+_SECONDS = 0.02  # at least, of a measurement
 _TIMES = ("ms", "ms_lowest", "ms_highest", "ratio", "ratio_lowest", "ratio_highest")
 COLUMNS = [
     "case", "operator", "form", "dtype", "device", "n_jobs",
@@ -27,6 +31,115 @@ FORMS = ("fused", "explicit")
 DTYPES = ("float32", "float64", "bfloat16")
 DEVICES = ("cpu", "cuda")
 _MEMORY_TOKENS = (256, 4096)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Shape (batch, heads, tokens, head_dim), dtype, device, seed and threads of a comparison."""
+
+    shape: tuple[int, int, int, int]
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    n_jobs: int = 1
+
+    def randn(self, *shape: int, requires_grad: bool = False) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed + sum(shape))
+        x = torch.randn(shape, generator=generator).to(self.device, getattr(torch, self.dtype))
+        return x.requires_grad_(requires_grad)
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+class Attending:
+    """One way to attend, with inputs of its own: forward alone, and forward with backward."""
+
+    def __init__(self, name: str, form: str, setting: Setting) -> None:
+        self.name, self.form, self.setting = name, form, setting
+        _, heads, _, width = setting.shape
+        self.inputs = [setting.randn(*setting.shape, requires_grad=True) for _ in range(3)]
+        if name == REFERENCE:
+            self.operator: Operator | None = None
+        else:
+            operator = make_operator(name, num_heads=heads, head_dim=width)
+            self.operator = operator.to(setting.device, getattr(torch, setting.dtype))
+            if form == "stored":
+                self.operator = getattr(operator, "precompute")(self.context)  # noqa: B009
+
+    @cached_property
+    def context(self) -> Context:
+        """Everything that an operator may read; projected positions have gradients."""
+        setting = self.setting
+        _, heads, tokens, width = setting.shape
+        rows = math.isqrt(tokens)
+        projected = setting.randn(*setting.shape, requires_grad=True)
+        return Context(
+            positions=setting.randn(tokens, heads * width),
+            grid=(rows, tokens // rows),
+            n_class_tokens=tokens % rows,
+            projected_positions=(projected, projected.detach().clone().requires_grad_()),
+            values=self.inputs[2],
+            first_values=setting.randn(*setting.shape),
+            previous_values=setting.randn(*setting.shape) + 1,
+        )
+
+    def attend(self) -> Tensor:
+        q, k, v = self.inputs
+        if self.operator is None:
+            return F.scaled_dot_product_attention(q, k, v)
+        if self.form == "explicit":
+            return self.operator.matrix(q, k, context=self.context) @ v
+        return self.operator(q, k, v, context=self.context)
+
+    def infer(self) -> None:
+        with torch.no_grad():
+            self.attend()
+
+    def train(self) -> None:
+        self._forget()
+        self.attend().sum().backward()
+
+    def _forget(self) -> None:
+        leaves = [*self.inputs, *(self.context.projected_positions or ())]
+        parameters = [] if self.operator is None else list(self.operator.parameters())
+        for x in (*leaves, *parameters):
+            x.grad = None
+
+    def modes(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        yield "inference", self.infer
+        if self.form != "stored":  # what is stored is not trained
+            yield "training", self.train
+
+    def facts(self) -> dict[str, Any]:
+        """Operations, parameters, and memory and kernel of a forward and backward pass."""
+        row = {f"gflop_{mode}": floating_point_operations(run) / 1e9 for mode, run in self.modes()}
+        self._forget()
+        memory, kernels = profile_run(self.train, self.setting.device)
+        parameters = [] if self.operator is None else list(self.operator.parameters())
+        return row | {
+            "parameters": sum(x.numel() for x in parameters),
+            "memory_mib": memory / 2**20,
+            "kernel": ", ".join(sorted(kernels)),
+        }
+
+
+class _Mode(Entrant):
+    """Forward, or forward and backward, so often that it can be timed."""
+
+    def __init__(self, way: Attending, mode: str) -> None:
+        self.setting, self.once = way.setting, dict(way.modes())[mode]
+        self.n_jobs = way.setting.n_jobs
+
+    def prepare(self) -> None:
+        self.count = max(1, math.ceil(_SECONDS / seconds_of(self.run)))
+
+    def run(self) -> None:
+        self.setting.synchronize()
+        for _ in range(self.count):
+            self.once()
+        self.setting.synchronize()
 
 
 @dataclass(frozen=True)
@@ -117,9 +230,11 @@ def time_attention(
         raise ValueError("device: no CUDA device is available")
     names = chosen(operators, {name: name for name in operator_names()}, "operators")
 
+    options = Rounds(rounds, n_jobs, seed, directory, progress)
+
     def run(case: Case) -> pd.DataFrame:
         jobs = list(_jobs(names, case))
-        setting = Setting(case.shape, dtype, device, seed)
+        setting = Setting(case.shape, dtype, device, seed, n_jobs)
         with threads(n_jobs):
             rows = [
                 _row(case, name, form, setting, rounds)
@@ -128,17 +243,17 @@ def time_attention(
         about = {"case": case.name, "dtype": dtype, "device": device, "n_jobs": n_jobs}
         return pd.DataFrame([about | row for row in rows]).reindex(columns=COLUMNS)
 
-    return run_cases(
-        "attention",
-        chosen(cases, CASES, "cases"),
-        run,
-        peers={"operators": ", ".join(names), "dtype": dtype, "device": device},
-        rounds=rounds,
-        n_jobs=n_jobs,
-        seed=seed,
-        directory=directory,
-        columns=COLUMNS,
-    )
+    about = {"operators": ", ".join(map(_known_by, names)), "dtype": dtype, "device": device}
+    listed = chosen(cases, CASES, "cases")
+    return run_cases("attention", listed, run, options, peers=about, columns=COLUMNS)
+
+
+def _known_by(name: str) -> str:
+    """A name; for an operator from outside of the package, with its parameters and file."""
+    operator = make_operator(name, num_heads=4, head_dim=64)
+    if type(operator).__module__.startswith(OURS):
+        return name
+    return f"{name}: {operator!r}, {file_hash(type(operator).attend.__code__.co_filename)}"
 
 
 def _jobs(names: list[str], case: Case) -> Iterable[tuple[str, str]]:
@@ -173,3 +288,14 @@ def _memory_growth(name: str, form: str, setting: Setting) -> dict[str, float]:
         peaks.append(profile_run(way.train, setting.device).peak_memory)
     exponent = math.log(peaks[1] / peaks[0]) / math.log(_MEMORY_TOKENS[1] / _MEMORY_TOKENS[0])
     return {"memory_mib": peaks[1] / 2**20, "memory_exponent": exponent}
+
+
+def race(name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
+    """Times of a way to attend and of the reference in turns, and what else it costs."""
+    ours, reference = Attending(name, form, setting), Attending(REFERENCE, "fused", setting)
+    row = ours.facts()
+    reference.train()
+    for mode, _ in ours.modes():
+        found = compete([_Mode(reference, mode), _Mode(ours, mode)], rounds)[1]
+        row |= {f"{mode}_{key}": found[key] for key in _TIMES}
+    return row

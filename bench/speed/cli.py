@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from ..terminal import console, markdown, progress, results_folder
+from ..tables import markdown
+from ..terminal import Load, console, load_modules, progress, results_folder
 from .report import METHODS, OPERATORS, SOLVERS, Report, check_measured, pretty, remarks
 
 app = typer.Typer(
@@ -90,12 +91,13 @@ def self_expression(
     Writes table.json, settings.json, summary.md and, of the synthetic cases, scaling.png to DIR.
     What is finished is kept in DIR/runs and not run again while settings and source are the same.
     """
-    from .figure import draw_scaling
+    from .figures import draw_scaling
     from .sparse import time_self_expression
 
-    settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed}
-    table = _run("self-expression", time_self_expression, SOLVERS, case, peer, settings, output)
-    draw_scaling(table, output / "scaling.png")
+    _report(
+        "self-expression", time_self_expression, SOLVERS, draw_scaling, output,
+        cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
+    )  # fmt: skip
 
 
 @app.command("sparse-coding")
@@ -121,8 +123,10 @@ def sparse_coding(
     """
     from .sparse import time_sparse_coding
 
-    settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed}
-    _run("sparse-coding", time_sparse_coding, SOLVERS, case, peer, settings, output)
+    _report(
+        "sparse-coding", time_sparse_coding, SOLVERS, None, output,
+        cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
+    )  # fmt: skip
 
 
 @app.command()
@@ -151,12 +155,13 @@ def filters(
     Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
     is kept in DIR/runs and not run again while settings and source are the same.
     """
+    from .figures import draw_quality
     from .filters import time_filters
-    from .quality_figure import draw_quality
 
-    settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed}
-    table = _run("filters", time_filters, METHODS, case, peer, settings, output)
-    draw_quality(table, output / "quality.png")
+    _report(
+        "filters", time_filters, METHODS, draw_quality, output,
+        cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
+    )  # fmt: skip
 
 
 @app.command()
@@ -172,6 +177,7 @@ def attention(
     instructions: Instructions = None,
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    load: Load = None,
     output: Output = Path("results/speed-attention"),
 ) -> None:
     """Every operator beside scaled dot-product attention, and beside its own N x N matrix.
@@ -189,35 +195,26 @@ def attention(
     DIR/runs and not run again while settings and source are the same.
     """
     from .attention import time_attention
-    from .attention_figure import draw_attention
+    from .figures import draw_attention
 
-    settings = {"rounds": rounds, "n_jobs": n_jobs, "seed": seed, "dtype": dtype, "device": device}
-    chosen = {"cases": case, "operators": operator}
-    table = _report("attention", time_attention, OPERATORS, chosen | settings, output)
-    draw_attention(table, output / "times.png")
-
-
-def _run(
-    command: str,
-    timing: Callable[..., pd.DataFrame],
-    report: Report,
-    cases: list[str] | None,
-    peers: list[str] | None,
-    settings: dict[str, Any],
-    output: Path,
-) -> pd.DataFrame:
-    chosen = {"cases": cases, "peers": peers}
-    return _report(command, timing, report, chosen | settings, output)
+    load_modules(load)
+    _report(
+        "attention", time_attention, OPERATORS, draw_attention, output,
+        cases=case, operators=operator, rounds=rounds, n_jobs=n_jobs, seed=seed, dtype=dtype,
+        device=device,
+    )  # fmt: skip
 
 
 def _report(
     command: str,
     timing: Callable[..., pd.DataFrame],
     report: Report,
-    settings: dict[str, Any],
+    draw: Callable[[pd.DataFrame, Path], None] | None,
     output: Path,
-) -> pd.DataFrame:
-    from ..results import provenance, write_summary, write_table
+    **settings: Any,
+) -> None:
+    """Time, print, write and draw."""
+    from ..tables import write_summary, write_table
 
     try:
         table = timing(**settings, directory=output / "runs", progress=progress("Timing"))
@@ -226,12 +223,12 @@ def _report(
     check_measured(table)
     lines, noted = report.lines(table), remarks(table)
     screen = console()
-    screen.print(pretty(report.headings, lines))
+    screen.print(pretty(*lines))
     for remark in noted:
         screen.print(remark)
     screen.print(f"Written to {output}/")
     write_table(table, output)
-    body = [*markdown(report.headings, lines), *(f"\n{line}" for line in noted)]
-    text = [*report.explanation, "", *body]
-    write_summary(f"twinsolve speed {command}", text, provenance(settings), output)
-    return table
+    text = [*report.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
+    write_summary(f"twinsolve speed {command}", text, settings, output)
+    if draw:
+        draw(table, output)

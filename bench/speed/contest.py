@@ -1,189 +1,184 @@
-"""Methods of several packages on the same input: times in turns, and what each result is worth."""
+"""One contest for all commands: entrants in turns on the same input, case after case."""
 
 import json
+import pickle
 import subprocess
 import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
-from os import environ
-from subprocess import PIPE
-from typing import Any
+from functools import cache, partial
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_limits
 
-from .memory import reset_peak, resident
-from .peers import installed
-from .race import Progress
-from .rounds import in_turns, timing
+from ... import __version__
+from ..jobs import code, resume_table
+from ..provenance import instructions, processor
+from ..timing import Progress, in_turns, measured, seconds_of, threads, timing
 
 OURS = "twinsolve"
-# Have the C library give freed arrays back at once, else a second run takes none anew.
-_RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-MODULES = {
-    OURS: "twinsolve",
-    "numpy": "numpy",
-    "opencv": "cv2",
-    "scikit-image": "skimage",
-    "scikit-learn": "sklearn",
-    "scipy": "scipy",
-    "torch": "torch",
-}
-COLUMNS = [
-    "case", "about", "dtype", "inputs", "method", "package", "version", "n_jobs", "ms", "ms_lowest",
-    "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost",
-    "log_kappa", "memory_mib", "note",
-]  # fmt: skip
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True, eq=False)
-class Method:
-    """A way to do it: ``run(*input)`` returns the result, on `n_jobs` threads, by a `package`."""
+class Entrant:
+    """Takes part in a contest: what `prepare` does is not timed, what `run` does is.
 
-    name: str
-    package: str
-    run: Callable[..., Any]
-    n_jobs: int = 1
-
-
-def on_threads(run: Callable[..., Any], n_jobs: int) -> list[Method]:
-    """Ours, that takes `n_jobs`: on as many threads as asked for, and on one."""
-    methods = [Method(OURS, OURS, partial(run, n_jobs=n_jobs), n_jobs)]
-    if n_jobs > 1:
-        methods.append(Method(f"{OURS}, one thread", OURS, partial(run, n_jobs=1)))
-    return methods
-
-
-@dataclass(frozen=True, eq=False)
-class Contest:
-    """Inputs, each the arguments of a call, and methods: first ours, that the others stand beside.
-
-    ``measure(results, first)`` says what the results of all inputs are worth and how far they are
-    from the first method's, under names among the columns.
+    Times are told for one of its `count`. A `note` says why it drops out.
     """
 
-    inputs: Sequence[tuple[Any, ...]]
-    methods: list[Method]
-    measure: Callable[[list[Any], list[Any]], dict[str, float]]
+    count = 1
+    n_jobs = 1
+    note = ""
+
+    def prepare(self) -> None:
+        """Have everything compiled."""
+        self.run()
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """What its last run is worth."""
+        return {}
+
+
+def compete(
+    entrants: Sequence[Entrant],
+    rounds: int,
+    progress: Progress | None = None,
+    *,
+    before: Sequence[Callable[[], Any]] = (),
+) -> list[dict[str, Any]]:
+    """The times of each entrant, as `timing` tells them beside the first's, or its note."""
+
+    def prepared(entrant: Entrant) -> None:
+        with threads(entrant.n_jobs):
+            entrant.prepare()
+
+    def timed(entrant: Entrant) -> float:
+        if entrant.note:
+            return 0.0
+        with threads(entrant.n_jobs):
+            return seconds_of(entrant.run)
+
+    preparing: list[Callable[[], Any]] = [*before]
+    preparing += [partial(prepared, entrant) for entrant in entrants]
+    runs = [partial(timed, entrant) for entrant in entrants]
+    seconds = in_turns(runs, rounds, before=preparing, progress=progress)
+    ms = [1000 * own / e.count for own, e in zip(seconds, entrants, strict=True)]
+    return [
+        {"note": e.note} if e.note else timing(own, ms[0]) | {"note": ""}
+        for own, e in zip(ms, entrants, strict=True)
+    ]
+
+
+def alone(entrant: Entrant) -> dict[str, Any]:
+    """Run in a fresh process: ``seconds``, ``memory_mib`` beyond the input, and its facts."""
+    # -P: the present folder must not shadow what the child imports.
+    command = [sys.executable, "-P", "-m", __name__]
+    run = subprocess.run(command, input=pickle.dumps(entrant), stdout=subprocess.PIPE, check=True)
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def _main() -> None:
+    entrant: Entrant = pickle.load(sys.stdin.buffer)
+    with threads(entrant.n_jobs):
+        entrant.prepare()
+        seconds, memory = measured(partial(seconds_of, entrant.run))
+        print(json.dumps({"seconds": seconds, "memory_mib": memory} | entrant.facts()))
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Case = TypeVar("_Case", bound=Named)
 
 
 @dataclass(frozen=True)
-class Case:
-    """A contest by name, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
+class Rounds:
+    """How cases are run: rounds, threads, seed, folder of finished cases, progress."""
 
-    Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
-    ours is run again in a process of its own.
-    """
+    rounds: int
+    n_jobs: int
+    seed: int
+    directory: Path | None
+    progress: Progress | None
 
-    name: str
-    about: str
-    make: Callable[[int, int], Contest]
-    dtype: str
-    once: bool = False
-    memory: bool = True
+    def __post_init__(self) -> None:
+        if min(self.rounds, self.n_jobs) < 1 or self.seed < 0:
+            given = f"{self.rounds}, {self.n_jobs} and {self.seed}"
+            raise ValueError(f"rounds, n_jobs: must be >= 1 and seed >= 0, got {given}")
 
 
-def hold(
-    case: Case,
-    peers: list[str],
+def run_cases(
+    command: str,
+    cases: list[_Case],
+    run: Callable[[_Case], pd.DataFrame],
+    options: Rounds,
     *,
-    rounds: int,
-    n_jobs: int,
-    seed: int,
-    progress: Progress | None,
+    peers: Mapping[str, str | None],
+    columns: list[str],
 ) -> pd.DataFrame:
-    """A row for each method, in the order of the contest."""
-    versions = {package: installed(MODULES[package]) for package in (OURS, *peers)}
-    for package, number in versions.items():
-        if number:
-            import_module(MODULES[package])  # what is loaded can be told its threads
-    with threads(n_jobs):
-        contest = case.make(seed, n_jobs)
-    methods = [m for m in contest.methods if m.package in versions]
-    racers = [_Racer(m, contest.inputs) for m in methods if versions[m.package]]
-    facts: dict[str, float] = {}
-    steps: list[Callable[[], Any]] = [racer.warm_up for racer in racers]
-    if case.memory:
-        steps.append(lambda: facts.update(memory_mib=memory_alone(case, seed, n_jobs)))
-    turns = in_turns(racers, 1 if case.once else rounds)
-    steps += [racer.run for racer, _ in turns]
-    for step in progress(steps, len(steps)) if progress else steps:
-        step()
-    rows = {racer.method.name: racer.row(racers[0], contest) for racer in racers}
-    rows[racers[0].method.name] |= facts
-    about: dict[str, Any] = {"case": case.name, "about": case.about, "dtype": case.dtype}
-    about |= {"inputs": len(contest.inputs)}
-    return pd.DataFrame(
-        about
-        | {"method": m.name, "package": m.package, "version": versions[m.package]}
-        | rows.get(m.name, {"note": f"{MODULES[m.package]} is not installed"})
-        for m in methods
-    ).reindex(columns=COLUMNS)
+    """The rows of all cases; one whose data are missing has a row that says so.
+
+    A case is known by the command, its name, the versions of the peers and of what ours is built
+    on, rounds, threads, seed, source, processor and instruction sets.
+    """
+    if not cases:
+        raise ValueError("cases: must name at least one")
+    key: dict[str, Any] = {
+        "command": command,
+        "peers": peers,
+        "rounds": options.rounds,
+        "n_jobs": options.n_jobs,
+        "seed": options.seed,
+        "machine": processor(),
+        "instructions": instructions(),
+        **code(),
+    }
+    tables = []
+    for case in cases:
+        own = key | {"case": case.name}
+        try:
+            tables.append(resume_table(partial(run, case), own, options.directory))
+        except FileNotFoundError as error:
+            tables.append(pd.DataFrame([{"case": case.name, "note": str(error)}]))
+    return pd.concat(tables, ignore_index=True).reindex(columns=columns)
 
 
-class _Racer:
-    """A method and its times, in milliseconds."""
-
-    def __init__(self, method: Method, inputs: Sequence[tuple[Any, ...]]) -> None:
-        self.method, self.inputs = method, inputs
-        self.times: list[float] = []
-        self.results: list[Any] = []
-
-    def warm_up(self) -> None:
-        """Have everything compiled."""
-        with threads(self.method.n_jobs):
-            self.method.run(*self.inputs[0])
-
-    def run(self) -> None:
-        with threads(self.method.n_jobs):
-            start = time.perf_counter()
-            self.results = [self.method.run(*arguments) for arguments in self.inputs]
-            self.times.append(1000 * (time.perf_counter() - start))
-
-    def row(self, first: "_Racer", contest: Contest) -> dict[str, Any]:
-        worth = contest.measure(self.results, first.results)
-        return {"n_jobs": self.method.n_jobs, "note": ""} | timing(self.times, first.times) | worth
+def by_name(things: Iterable[_Case]) -> dict[str, _Case]:
+    return {thing.name: thing for thing in things}
 
 
-@contextmanager
-def threads(n_jobs: int) -> Iterator[None]:
-    """Nobody gets more threads than asked for; costs are reported, so that warnings add nothing."""
-    with threadpool_limits(n_jobs), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        if "cv2" in sys.modules:
-            import_module("cv2").setNumThreads(n_jobs)
-        if "torch" in sys.modules:
-            import_module("torch").set_num_threads(n_jobs)
-        yield
+def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> list[_T]:
+    """Those that are named, in that order; None is all but those that run on request only."""
+    if names is None:
+        return [thing for thing in known.values() if not getattr(thing, "alone", False)]
+    names = list(names)
+    if unknown := set(names) - set(known):
+        raise ValueError(f"{argument}: must be among {list(known)}, got {sorted(unknown)}")
+    return [known[name] for name in names]
 
 
-def memory_alone(case: Case, seed: int, n_jobs: int) -> float:
-    """Peak resident memory of ours beyond its input, in MiB, in a fresh process."""
-    make = case.make
-    maker, given = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
-    arguments = [maker.__module__, maker.__name__, json.dumps(given), str(seed), str(n_jobs)]
-    # -P: the present folder must not shadow what the child imports.
-    command = [sys.executable, "-P", "-m", __name__, *arguments]
-    run = subprocess.run(command, env=environ | _RETURNED, stdout=PIPE, text=True, check=True)
-    return float(run.stdout)
+def installed(module: str) -> str | None:
+    """Version of the distribution that holds a module; None if it is not installed."""
+    if module == OURS:  # which need not be installed
+        return __version__
+    if find_spec(module) is None:
+        return None
+    return version(_distributions()[module][0])
 
 
-def _main(module: str, maker: str, given: str, seed: str, n_jobs: str) -> None:
-    make = getattr(import_module(module), maker)
-    contest = make(int(seed), int(n_jobs), **json.loads(given))
-    ours = _Racer(contest.methods[0], contest.inputs)
-    ours.warm_up()
-    before = resident("VmRSS") if reset_peak() else np.nan
-    ours.run()
-    print(resident("VmHWM") - before)
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main()

@@ -1,111 +1,33 @@
 """`twinsolve speed filters`."""
 
 from collections.abc import Iterable
-from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from . import image_cases, point_cases
-from .cases import chosen, run_cases
-from .contest import COLUMNS, MODULES, OURS, Case, hold
-from .peers import installed
-from .race import Progress
+from ..timing import Progress, threads
+from .contest import OURS, Rounds, alone, by_name, chosen, compete, installed, run_cases
+from .image_cases import IMAGE_CASES
+from .methods import Calls, Case
+from .point_cases import POINT_CASES
 
-_DTYPES = ("float64", "float32")
-
-CASES = {
-    case.name: case
-    for case in (
-        *(
-            Case(
-                f"nlm-{patch_size}-{2 * patch_distance + 1}-{dtype}",
-                "non-local means, uniform patches, 512 x 512",
-                partial(
-                    image_cases.make_nonlocal_means,
-                    patch_size=patch_size,
-                    patch_distance=patch_distance,
-                    dtype=dtype,
-                ),
-                dtype,
-            )
-            for patch_size, patch_distance in ((7, 10), (5, 6))
-            for dtype in _DTYPES
-        ),
-        *(
-            Case(
-                f"nlm-gaussian-7-21-{dtype}",
-                "non-local means, Gaussian patch weights, 512 x 512",
-                partial(image_cases.make_gaussian_patches, dtype=dtype),
-                dtype,
-            )
-            for dtype in _DTYPES
-        ),
-        Case(
-            "bilateral-disk-11-float32",
-            "bilateral filter on disks, 512 x 512",
-            image_cases.make_bilateral_disk,
-            "float32",
-        ),
-        *(
-            Case(
-                f"bilateral-square-11-{dtype}",
-                "bilateral filter on squares, 512 x 512",
-                partial(image_cases.make_bilateral_square, dtype=dtype),
-                dtype,
-            )
-            for dtype in _DTYPES
-        ),
-        Case(
-            "set12",
-            "the 12 images, noise of 25 grey levels",
-            image_cases.make_set12,
-            "float32",
-            once=True,
-            memory=False,
-        ),
-        *(
-            Case(
-                f"regression-{dtype}",
-                "50,000 queries and keys of 32 features",
-                partial(point_cases.make_regression, n_points=50_000, dtype=dtype),
-                dtype,
-            )
-            for dtype in _DTYPES
-        ),
-        Case(
-            "lle-weights",
-            "10,000 points, 12 given neighbours each",
-            point_cases.make_weights,
-            "float64",
-        ),
-        *(
-            Case(
-                f"lle-{n_features}",
-                f"10,000 points in {n_features} dimensions, 12 neighbours, 2 components",
-                partial(point_cases.make_embedding, n_features=n_features),
-                "float64",
-            )
-            for n_features in (3, 50)
-        ),
-        *(
-            Case(
-                f"graying-{transform}-{image_size}",
-                f"tokens of 32 colour images, {image_size} pixels wide, patches of {patch_size}",
-                partial(
-                    point_cases.make_graying,
-                    transform=transform,
-                    image_size=image_size,
-                    patch_size=patch_size,
-                ),
-                "float32",
-                memory=False,
-            )
-            for image_size, patch_size in ((224, 16), (64, 4))
-            for transform in ("svd", "dct")
-        ),
-    )
+MODULES = {
+    OURS: "twinsolve",
+    "numpy": "numpy",
+    "opencv": "cv2",
+    "scikit-image": "skimage",
+    "scikit-learn": "sklearn",
+    "scipy": "scipy",
+    "torch": "torch",
 }
+COLUMNS = [
+    "case", "about", "dtype", "inputs", "method", "package", "version", "n_jobs", "ms", "ms_lowest",
+    "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost",
+    "log_kappa", "memory_mib", "note",
+]  # fmt: skip
+CASES = by_name((*IMAGE_CASES, *POINT_CASES))
 
 
 def time_filters(
@@ -169,20 +91,48 @@ def time_filters(
     >>> table = time_filters(cases=["lle-weights"], peers=["scikit-learn"])  # doctest: +SKIP
     >>> table[["method", "ms", "ratio", "difference"]]  # doctest: +SKIP
     """
-    names = {package: package for package in MODULES if package != OURS}
-    packages = chosen(peers, names, "peers")
+    options = Rounds(rounds, n_jobs, seed, directory, progress)
+    packages = chosen(peers, {name: name for name in MODULES if name != OURS}, "peers")
 
     def run(case: Case) -> pd.DataFrame:
-        return hold(case, packages, rounds=rounds, n_jobs=n_jobs, seed=seed, progress=progress)
+        return hold(case, packages, options)
 
-    return run_cases(
-        "filters",
-        chosen(cases, CASES, "cases"),
-        run,
-        peers={package: installed(MODULES[package]) for package in packages},
-        rounds=rounds,
-        n_jobs=n_jobs,
-        seed=seed,
-        directory=directory,
-        columns=COLUMNS,
+    versions = {package: installed(MODULES[package]) for package in packages}
+    listed = chosen(cases, CASES, "cases")
+    return run_cases("filters", listed, run, options, peers=versions, columns=COLUMNS)
+
+
+def hold(case: Case, peers: list[str], options: Rounds) -> pd.DataFrame:
+    """A row for each method, in the order of the contest."""
+    versions = {package: installed(MODULES[package]) for package in (OURS, *peers)}
+    for package, number in versions.items():
+        if number:
+            import_module(MODULES[package])  # what is loaded can be told its threads
+    with threads(options.n_jobs):
+        contest = case.make(options.seed, options.n_jobs)
+    methods = [m for m in contest.methods if m.package in versions]
+    entrants = [Calls(m, contest.inputs) for m in methods if versions[m.package]]
+    first, facts = entrants[0], {}
+
+    def measure() -> None:
+        facts["memory_mib"] = alone(first)["memory_mib"]
+
+    times = compete(
+        entrants,
+        1 if case.once else options.rounds,
+        options.progress,
+        before=[measure] if case.memory else [],
     )
+    rows: dict[str, dict[str, Any]] = {
+        e.method.name: {"n_jobs": e.n_jobs} | own | contest.measure(e.results, first.results)
+        for e, own in zip(entrants, times, strict=True)
+    }
+    rows[first.method.name] |= facts
+    about = {"case": case.name, "about": case.about, "dtype": case.dtype}
+    absent = {m.name: {"note": f"{MODULES[m.package]} is not installed"} for m in methods}
+    return pd.DataFrame(
+        {**about, "inputs": len(contest.inputs), "method": m.name, "package": m.package}
+        | {"version": versions[m.package]}
+        | (absent | rows)[m.name]
+        for m in methods
+    ).reindex(columns=COLUMNS)

@@ -13,7 +13,8 @@ from skimage.restoration import denoise_bilateral, denoise_nl_means
 from ...datasets import fetch_set12
 from ...solvers import bilateral_filter, l2_boosting, nonlocal_means, sos_boosting, twicing
 from ...solvers.solution import Array
-from .contest import OURS, Contest, Method, on_threads
+from .contest import OURS
+from .methods import Case, Contest, Method, on_threads
 
 _SIGMA = 25 / 255
 _OPENCV_H = 0.9 * _SIGMA  # it knows no sigma
@@ -157,3 +158,51 @@ def _opencv_bilateral(n_jobs: int) -> Method:
         )
 
     return Method("OpenCV bilateral, float32", "opencv", smooth, n_jobs)
+
+
+_DTYPES = ("float64", "float32")
+_SIZE = "512 x 512"
+IMAGE_CASES = (
+    *(
+        Case(
+            f"nlm-{size}-{2 * distance + 1}-{dtype}",
+            f"non-local means, uniform patches, {_SIZE}",
+            partial(make_nonlocal_means, patch_size=size, patch_distance=distance, dtype=dtype),
+            dtype,
+        )
+        for size, distance in ((7, 10), (5, 6))
+        for dtype in _DTYPES
+    ),
+    *(
+        Case(
+            f"nlm-gaussian-7-21-{dtype}",
+            f"non-local means, Gaussian patch weights, {_SIZE}",
+            partial(make_gaussian_patches, dtype=dtype),
+            dtype,
+        )
+        for dtype in _DTYPES
+    ),
+    Case(
+        "bilateral-disk-11-float32",
+        f"bilateral filter on disks, {_SIZE}",
+        make_bilateral_disk,
+        "float32",
+    ),
+    *(
+        Case(
+            f"bilateral-square-11-{dtype}",
+            f"bilateral filter on squares, {_SIZE}",
+            partial(make_bilateral_square, dtype=dtype),
+            dtype,
+        )
+        for dtype in _DTYPES
+    ),
+    Case(
+        "set12",
+        "the 12 images, noise of 25 grey levels",
+        make_set12,
+        "float32",
+        once=True,
+        memory=False,
+    ),
+)

@@ -1,17 +1,16 @@
 """The solvers that a user would pick instead, each called as its documentation says."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import packages_distributions, version
-from importlib.util import find_spec
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ... import __version__
 from ...solvers.solution import Array
+from .contest import by_name, installed
 from .problems import SparseProblem
 
 # Codes of some rows; tolerances are on the solver's own scale, and None is its own choice.
@@ -55,20 +54,6 @@ class Peer:
     @property
     def version(self) -> str | None:
         return installed(self.module)
-
-
-def installed(module: str) -> str | None:
-    """Version of the distribution that holds a module; None if it is not installed."""
-    if module == "twinsolve":  # which need not be installed
-        return __version__
-    if find_spec(module) is None:
-        return None
-    return version(_distributions()[module][0])
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return packages_distributions()
 
 
 @contextmanager
@@ -117,22 +102,17 @@ def _row_by_row(fit: Callable[..., Array]) -> Callable[[SparseProblem, int], Sol
     return prepare
 
 
-def _scikit_learn(X: Array, y: Array, alpha: float, tol: float) -> Array:
-    from sklearn.linear_model import Lasso
+def _lasso(module: str, max_iter: int) -> Callable[[SparseProblem, int], Solve]:
+    """The class ``Lasso`` that several packages have."""
 
-    return Lasso(alpha=alpha, tol=tol, fit_intercept=False, max_iter=100_000).fit(X, y).coef_
+    def fit(X: Array, y: Array, alpha: float, tol: float) -> Array:
+        model = import_module(module).Lasso(
+            alpha=alpha, tol=tol, fit_intercept=False, max_iter=max_iter
+        )
+        coef: Array = model.fit(X, y).coef_
+        return coef
 
-
-def _celer(X: Array, y: Array, alpha: float, tol: float) -> Array:
-    from celer import Lasso
-
-    return Lasso(alpha=alpha, tol=tol, fit_intercept=False, max_iter=1000).fit(X, y).coef_
-
-
-def _skglm(X: Array, y: Array, alpha: float, tol: float) -> Array:
-    from skglm import Lasso
-
-    return Lasso(alpha=alpha, tol=tol, fit_intercept=False, max_iter=1000).fit(X, y).coef_
+    return _row_by_row(fit)
 
 
 def _scikit_learn_gram(problem: SparseProblem, n_jobs: int) -> Solve:
@@ -246,34 +226,29 @@ def _sparse_encode(problem: SparseProblem, n_jobs: int, algorithm: str) -> Solve
     return solve
 
 
-_EVERYWHERE = (
-    Peer("celer", "celer", _row_by_row(_celer), _LADDER),
-    Peer("skglm", "skglm", _row_by_row(_skglm), _LADDER),
-)
-SELF_EXPRESSION_PEERS = {
-    peer.name: peer
-    for peer in (
-        Peer("scikit-learn", "sklearn", _row_by_row(_scikit_learn), _LADDER_OF_GAPS),
+_EVERYWHERE = tuple(Peer(name, name, _lasso(name, 1000), _LADDER) for name in ("celer", "skglm"))
+SELF_EXPRESSION_PEERS = by_name(
+    (
+        Peer("scikit-learn", "sklearn", _lasso("sklearn.linear_model", 100_000), _LADDER_OF_GAPS),
         Peer("scikit-learn-gram", "sklearn", _scikit_learn_gram, _LADDER_OF_GAPS, gram=True),
         *_EVERYWHERE,
         Peer("spams-active-support", "spams", _spams_active_support, _LADDER),
         Peer("spams-gram", "spams", _spams_gram, gram=True),
     )
-}
-SPARSE_CODING_PEERS = {
-    peer.name: peer
-    for peer in (
+)
+SPARSE_CODING_PEERS = by_name(
+    (
         *(
             Peer(
-                f"scikit-learn-{algorithm}",
+                f"scikit-learn-{name}",
                 "sklearn",
-                partial(_sparse_encode, algorithm=f"lasso_{algorithm}"),
+                partial(_sparse_encode, algorithm=f"lasso_{name}"),
                 threads=True,
                 gram=True,
             )
-            for algorithm in ("cd", "lars")
+            for name in ("cd", "lars")
         ),
         *_EVERYWHERE,
         Peer("spams", "spams", _spams, threads=True, whole=True),
     )
-}
+)

@@ -1,6 +1,5 @@
 """Smoothers, embeddings and token graying: methods on points and tokens."""
 
-import time
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from ...solvers import LocallyLinearEmbedding, gray_tokens, locally_linear_weights, nadaraya_watson
 from ...solvers.conditioning import condition_number
 from ...solvers.solution import Array
-from .contest import OURS, Contest, Method, on_threads
+from ..timing import in_turns, seconds_of
+from .contest import OURS
+from .methods import Case, Contest, Method, on_threads
 
 _N_POINTS, _NEIGHBORS = 10_000, 12
 _BLOCKS = (16, 32, 64, 128, 256, 512)
@@ -62,13 +63,9 @@ def _in_blocks(q: Array, k: Array, v: Array, *, s: float, block: int) -> Array:
 def _best_block(q: Array, k: Array, v: Array, s: float) -> int:
     """By the median of three rounds, each over enough queries to pay for memory once."""
 
-    def seconds(block: int) -> float:
-        start = time.perf_counter()
-        _in_blocks(q[: 8 * _BLOCKS[-1]], k, v, s=s, block=block)
-        return time.perf_counter() - start
-
-    rounds = [[seconds(block) for block in _BLOCKS] for _ in range(3)]
-    return _BLOCKS[np.median(rounds, axis=0).argmin()]
+    smooth = partial(_in_blocks, q[: 8 * _BLOCKS[-1]], k, v, s=s)
+    runs = [partial(seconds_of, partial(smooth, block=block)) for block in _BLOCKS]
+    return _BLOCKS[np.median(in_turns(runs, 3), axis=1).argmin()]
 
 
 def _attention(q: Array, k: Array, v: Array, *, s: float) -> Array:
@@ -104,21 +101,23 @@ def make_embedding(seed: int, n_jobs: int, *, n_features: int) -> Contest:
     X = _swiss_roll(seed, n_features)
     residual = eye_array(len(X)) - locally_linear_weights(X, n_neighbors=_NEIGHBORS)
 
-    def fit(X: Array, kind: Any, n_jobs: int) -> Array:
-        estimator = kind(n_neighbors=_NEIGHBORS, random_state=seed, n_jobs=n_jobs)
-        return estimator.fit_transform(X)
-
     def cost(results: list[Array], first: list[Array]) -> dict[str, float]:
         """``|Y - C Y|_F^2`` of the orthonormal coordinates that span the same space."""
         (Y,) = results
         return {"cost": float(((residual @ np.linalg.qr(Y - Y.mean(axis=0))[0]) ** 2).sum())}
 
-    theirs = partial(fit, kind=TheirEmbedding, n_jobs=n_jobs)
+    theirs = partial(_embedded, kind=TheirEmbedding, seed=seed, n_jobs=n_jobs)
     methods = [
-        *on_threads(partial(fit, kind=LocallyLinearEmbedding), n_jobs),
+        *on_threads(partial(_embedded, kind=LocallyLinearEmbedding, seed=seed), n_jobs),
         Method("scikit-learn", "scikit-learn", theirs, n_jobs),
     ]
     return Contest([(X,)], methods, cost)
+
+
+def _embedded(X: Array, kind: Any, seed: int, n_jobs: int) -> Array:
+    estimator = kind(n_neighbors=_NEIGHBORS, random_state=seed, n_jobs=n_jobs)
+    coordinates: Array = estimator.fit_transform(X)
+    return coordinates
 
 
 def _swiss_roll(seed: int, n_features: int) -> Array:
@@ -171,3 +170,37 @@ def _patches(images: Array, size: int) -> Array:
     n, height, width, channels = images.shape
     grid = images.reshape(n, height // size, size, width // size, size, channels)
     return grid.transpose(0, 1, 3, 2, 4, 5).reshape(n, -1, size * size * channels)
+
+
+POINT_CASES = (
+    *(
+        Case(
+            f"regression-{dtype}",
+            "50,000 queries and keys of 32 features",
+            partial(make_regression, n_points=50_000, dtype=dtype),
+            dtype,
+        )
+        for dtype in ("float64", "float32")
+    ),
+    Case("lle-weights", "10,000 points, 12 given neighbours each", make_weights, "float64"),
+    *(
+        Case(
+            f"lle-{n}",
+            f"10,000 points in {n} dimensions, 12 neighbours, 2 components",
+            partial(make_embedding, n_features=n),
+            "float64",
+        )
+        for n in (3, 50)
+    ),
+    *(
+        Case(
+            f"graying-{transform}-{width}",
+            f"tokens of 32 colour images, {width} pixels wide, patches of {size}",
+            partial(make_graying, transform=transform, image_size=width, patch_size=size),
+            "float32",
+            memory=False,
+        )
+        for width, size in ((224, 16), (64, 4))
+        for transform in ("svd", "dct")
+    ),
+)

@@ -18,6 +18,7 @@ from ...datasets import (
 from ...solvers import Solution, sparse_code, sparse_self_expression
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max
+from .contest import by_name
 
 _BLOCK_ROWS = 256
 
@@ -131,9 +132,8 @@ def _synthetic(name: str, n_samples: int, n_features: int = 200, **settings: Any
     return Case(name, "lam_max / 50", make, **settings)
 
 
-SELF_EXPRESSION = {
-    case.name: case
-    for case in (
+SELF_EXPRESSION = by_name(
+    (
         *(_synthetic(f"synthetic-{n}", n) for n in (500, 1000, 2000, 5000, 10_000, 20_000)),
         _synthetic("synthetic-40000", 40_000, alone=True),
         Case("yale-b", "lam_max / 50", _yale_b),
@@ -141,10 +141,8 @@ SELF_EXPRESSION = {
         Case("coil-20-dense", "lam_max / 800", partial(_coil20, share=800)),
         _synthetic("large", 70_000, 500, tol=1e-4, alone=True),
     )
-}
-SPARSE_CODING = {
-    f"dictionary-{share}": Case(
-        f"dictionary-{share}", f"mean lam_max / {share}", partial(_random_dictionary, share=share)
-    )
-    for share in (10, 50)
-}
+)
+SPARSE_CODING = by_name(
+    Case(f"dictionary-{n}", f"mean lam_max / {n}", partial(_random_dictionary, share=n))
+    for n in (10, 50)
+)

@@ -7,52 +7,42 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..tables import Lines, number
+
 _NAMES = ("solver", "method", "operator", "kernel")
+_Cell = str | tuple[str, str] | Callable[[Any], str]  # a column, one with a format, or of a row
 
 
 class Report(NamedTuple):
-    """How a command's table is read: what is said above it, its headings and its lines."""
+    """How a command's table is read: what is said above it, and cells by their headings.
+
+    Rows without a number in the column `timed` are left out.
+    """
 
     explanation: tuple[str, ...]
-    headings: tuple[str, ...]
-    lines: Callable[[pd.DataFrame], list[tuple[str, ...]]]
+    timed: str
+    cells: dict[str, _Cell]
+
+    def lines(self, table: pd.DataFrame) -> Lines:
+        rows = table[table[self.timed].notna()].itertuples()
+        return tuple(self.cells), [
+            tuple(_read(cell, row) for cell in self.cells.values()) for row in rows
+        ]
 
 
-def _solver_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            row.case,
-            row.solver,
-            row.dtype,
-            str(int(row.n_jobs)),
-            str(int(row.rows_timed)),
-            _number(row.tol, ".0e"),
-            _range(row.ms_per_row, row.ms_lowest, row.ms_highest),
-            _range(row.ratio, row.ratio_lowest, row.ratio_highest),
-            _number(row.gap, ".0e"),
-            _number(row.nonzeros, ".1f"),
-            _number(row.passes, ".1f"),
-            _number(row.memory_mib, ".0f"),
-        )
-        for row in table[table.ms_per_row.notna()].itertuples()
-    ]
+def _read(cell: _Cell, row: Any) -> str:
+    if callable(cell):
+        return cell(row)
+    if isinstance(cell, tuple):
+        return number(getattr(row, cell[0]), cell[1], missing="")
+    value = getattr(row, cell)
+    return value if isinstance(value, str) else ""
 
 
-def _method_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            row.case,
-            row.method,
-            row.dtype,
-            str(int(row.n_jobs)),
-            _short(row.ms),
-            _range(row.ratio, row.ratio_lowest, row.ratio_highest),
-            _worth(row),
-            _number(row.difference, ".0e"),
-            _number(row.memory_mib, ".1f"),
-        )
-        for row in table[table.ms.notna()].itertuples()
-    ]
+def _spread(name: str, median: str | None = None) -> Callable[[Any], str]:
+    """The cell of a median with the lowest and highest."""
+    columns = (median or name, f"{name}_lowest", f"{name}_highest")
+    return lambda row: _range(*(getattr(row, column) for column in columns))
 
 
 def _worth(row: Any) -> str:
@@ -60,24 +50,35 @@ def _worth(row: Any) -> str:
         return f"{row.psnr:.2f} dB, {row.ssim:.3f}"
     if pd.notna(row.cost):
         return f"cost {row.cost:.9e}"
-    return "" if pd.isna(row.log_kappa) else f"log kappa {row.log_kappa:.2f}"
+    return number(row.log_kappa, ".2f", missing="") and f"log kappa {row.log_kappa:.2f}"
 
 
+_THREADS = ("n_jobs", ".0f")
 SOLVERS = Report(
-    explanation=(
+    (
         "Milliseconds a row, and multiples of our time in the same round: median over the rounds,",
         "with the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros",
         "and passes (products with all atoms) are means over rows. MiB: our peak memory beyond the",
         "input.",
     ),
-    headings=(
-        *("case", "solver", "dtype", "threads", "rows", "tol.", "ms a row", "x ours"),
-        *("gap", "non-zeros", "passes", "MiB"),
-    ),
-    lines=_solver_lines,
+    "ms_per_row",
+    {
+        "case": "case",
+        "solver": "solver",
+        "dtype": "dtype",
+        "threads": _THREADS,
+        "rows": ("rows_timed", ".0f"),
+        "tol.": ("tol", ".0e"),
+        "ms a row": _spread("ms", "ms_per_row"),
+        "x ours": _spread("ratio"),
+        "gap": ("gap", ".0e"),
+        "non-zeros": ("nonzeros", ".1f"),
+        "passes": ("passes", ".1f"),
+        "MiB": ("memory_mib", ".0f"),
+    },
 )
 METHODS = Report(
-    explanation=(
+    (
         "Milliseconds, and multiples of the first method's time in the same round: medians over",
         "the rounds, the latter with the lowest and highest. Images: PSNR in dB and SSIM, means",
         "over the images. Difference: the largest from the first method's result, in grey levels",
@@ -87,34 +88,21 @@ METHODS = Report(
         "of scikit-image at `patch_size=p` compares patches of p - 1 pixels: ours on these stand",
         "beside it.",
     ),
-    headings=("case", "method", "dtype", "threads", "ms", "x ours", "result", "difference", "MiB"),
-    lines=_method_lines,
+    "ms",
+    {
+        "case": "case",
+        "method": "method",
+        "dtype": "dtype",
+        "threads": _THREADS,
+        "ms": lambda row: _short(row.ms),
+        "x ours": _spread("ratio"),
+        "result": _worth,
+        "difference": ("difference", ".0e"),
+        "MiB": ("memory_mib", ".1f"),
+    },
 )
-
-
-def _operator_lines(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [
-        (
-            row.case,
-            row.operator,
-            row.form,
-            row.dtype,
-            str(int(row.n_jobs)),
-            _range(row.inference_ratio, row.inference_ratio_lowest, row.inference_ratio_highest),
-            _range(row.training_ratio, row.training_ratio_lowest, row.training_ratio_highest),
-            _number(row.training_ms, ".3g"),
-            _number(row.memory_mib, ".1f"),
-            _number(row.memory_exponent, ".2f"),
-            _number(row.gflop_training, ".3g"),
-            _number(row.parameters, ".0f"),
-            row.kernel if isinstance(row.kernel, str) else "",
-        )
-        for row in table[table.memory_mib.notna()].itertuples()
-    ]
-
-
 OPERATORS = Report(
-    explanation=(
+    (
         "Multiples of the time of scaled_dot_product_attention in the same round: medians over the",
         "rounds, with the lowest and highest. Inference: forward without gradients; training:",
         "forward and backward. Explicit: the N x N matrix times the values; stored: the logits of",
@@ -123,11 +111,22 @@ OPERATORS = Report(
         "256 to 4096 tokens. Gflop: of matrix products and fused attention in training. Kernel:",
         "implementations of fused attention that were reached.",
     ),
-    headings=(
-        *("case", "operator", "form", "dtype", "threads", "inference", "training", "ms"),
-        *("MiB", "exponent", "Gflop", "parameters", "kernel"),
-    ),
-    lines=_operator_lines,
+    "memory_mib",
+    {
+        "case": "case",
+        "operator": "operator",
+        "form": "form",
+        "dtype": "dtype",
+        "threads": _THREADS,
+        "inference": _spread("inference_ratio"),
+        "training": _spread("training_ratio"),
+        "ms": ("training_ms", ".3g"),
+        "MiB": ("memory_mib", ".1f"),
+        "exponent": ("memory_exponent", ".2f"),
+        "Gflop": ("gflop_training", ".3g"),
+        "parameters": ("parameters", ".0f"),
+        "kernel": "kernel",
+    },
 )
 
 
@@ -156,10 +155,6 @@ def remarks(table: pd.DataFrame) -> list[str]:
         for note, rows in named.groupby("note", sort=False)
     ]
     return cases + solvers
-
-
-def _number(value: float, form: str) -> str:
-    return "" if pd.isna(value) else format(value, form)
 
 
 def _range(median: float, lowest: float, highest: float) -> str:

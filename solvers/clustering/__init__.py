@@ -18,11 +18,13 @@ from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClus
 from .motion import MotionSegmentation
 from .neighbors import LocallyLinearSubspaceClustering, NearestNeighborClustering
 from .outlier import OutlierSubspaceClustering
+from .selection import ChosenSettings, choose_settings, selection_score
 from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
 from .thresholding import ThresholdingSubspaceClustering
 
 __all__ = [
+    "ChosenSettings",
     "ElasticNetSubspaceClustering",
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
@@ -36,12 +38,14 @@ __all__ = [
     "OutlierSubspaceClustering",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
+    "choose_settings",
     "eigengap_n_clusters",
     "keep_l1_mass",
     "keep_largest",
     "low_rank_affinity",
     "nearest_rows_affinity",
     "scale_by_row_maximum",
+    "selection_score",
     "softmax_rows",
     "spectral_labels",
     "svd_power_affinity",

@@ -8,7 +8,7 @@ from scipy.special import softmax
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
+from ..solution import Array, check_dense_or_sparse, check_integer, check_positive
 
 
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
@@ -248,7 +248,7 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     return 0.5 * (graph + graph.T)
 
 
-def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
+def low_rank_affinity(coef: ArrayLike | csr_array, *, power: float = 4.0) -> Array:
     """Affinity of low-rank coefficients, from the angles between their left singular vectors.
 
     ::
@@ -259,7 +259,7 @@ def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
 
     Parameters
     ----------
-    coef : array-like of shape (n_samples, n_samples)
+    coef : array-like or csr_array of shape (n_samples, n_samples)
     power : float, default=4.0
         Positive; 4 for low-rank representation and 3 for LRSC in the recipes (EQUATIONS PP-R).
 
@@ -285,8 +285,9 @@ def low_rank_affinity(coef: ArrayLike, *, power: float = 4.0) -> Array:
     array([[1., 1.],
            [1., 1.]])
     """
-    C = _check_square(check_matrix(coef, "coef"))
+    C = _check_square(coef)
     power = check_positive(power, "power")
+    C = C.toarray() if isinstance(C, csr_array) else C
     U, s, _ = np.linalg.svd(C, full_matrices=False)
     return np.abs(_cosines(U, s)) ** power
 

@@ -1,9 +1,9 @@
 """What all subspace clusterers share: represent, make an affinity, cut the graph."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..solution import Array
 from .affinity import symmetric_affinity
+from .selection import choose_settings
 from .spectral import check_n_clusters, spectral_labels
+
+Auto = Literal["auto"]
+Choices = Mapping[str, tuple[float, ...]]
 
 _DENSE = 0.2  # share of non-zeros from which sparse products are the slower ones
 
@@ -25,7 +29,11 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     Subclasses are dataclasses, so that a constructor lists its parameters once. Where the
     coefficients minimise an objective, `_represent` sets `objective_` to its value: an array with
     that of each sample where samples are problems of their own, and a float where they are one.
+    The parameters that may be ``"auto"`` stand in `_choices` with the values that it chooses among,
+    the first of which wins a tie; `_represent` reads them as ``gamma_`` and the like.
     """
+
+    _choices: ClassVar[Choices] = {}
 
     n_clusters: int | None = 8
     _: KW_ONLY
@@ -48,6 +56,16 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         points = self._prepare(points)
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
+        auto = [name for name in self._choices if self._is_auto(name)]
+        if auto:
+            grid = {name: self._choices_of(name, points) for name in auto}
+            given = self.get_params(deep=False)
+            for name, found in vars(choose_settings(self, X, grid).estimator).items():
+                if name not in given:
+                    setattr(self, name, found)
+            return self
+        for name in self._choices:
+            setattr(self, f"{name}_", getattr(self, name))
         self._fit_X = points
         self.coef_ = self._represent(points)
         self.affinity_matrix_ = self.affinity(self.coef_)
@@ -58,6 +76,14 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             random_state=self.random_state,
         )
         return self
+
+    def _is_auto(self, name: str) -> bool:
+        given = getattr(self, name)
+        return isinstance(given, str) and given == "auto"
+
+    def _choices_of(self, name: str, points: Array) -> tuple[float, ...]:
+        """The values of a parameter that "auto" chooses among on these points."""
+        return self._choices[name]
 
     def predict(self, X: ArrayLike) -> Array:
         """Labels of new points, by solving for them against the training points.

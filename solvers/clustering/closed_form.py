@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ..self_expression import least_squares_self_expression, low_rank_self_expre
 from ..self_expression.low_rank import thin_svd
 from ..solution import Array, check_positive
 from .affinity import low_rank_affinity
-from .base import SubspaceClustering
+from .base import Auto, Choices, SubspaceClustering
 
 _RELATIVE_LAM = 0.01
 
@@ -19,7 +19,22 @@ def relative_lam(X: Array, lam: float | None) -> float:
     """`lam`, or 0.01 of the mean squared norm of the samples where it is None."""
     if lam is not None:
         return check_positive(lam, "lam")
-    return _RELATIVE_LAM * float((X.astype(np.float64) ** 2).sum() / len(X)) or 1.0
+    return _RELATIVE_LAM * _mean_square(X)
+
+
+def _mean_square(X: Array) -> float:
+    return float((X.astype(np.float64) ** 2).sum() / len(X)) or 1.0
+
+
+class _RegularisedClustering(SubspaceClustering):
+    """Clusterers with a penalty lam, which "auto" chooses relative to the samples."""
+
+    lam_: float | None
+
+    _choices: ClassVar[Choices] = {"lam": (_RELATIVE_LAM, 0.1 * _RELATIVE_LAM, 10 * _RELATIVE_LAM)}
+
+    def _choices_of(self, name: str, points: Array) -> tuple[float, ...]:
+        return tuple(_mean_square(points) * lam for lam in self._choices[name])
 
 
 def map_linearly(points: Array, X: Array, coef: Array) -> Array:
@@ -32,7 +47,7 @@ def map_linearly(points: Array, X: Array, coef: Array) -> Array:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LeastSquaresSubspaceClustering(SubspaceClustering):
+class LeastSquaresSubspaceClustering(_RegularisedClustering):
     """Subspace clustering by least squares regression (LSR), in closed form.
 
     ::
@@ -46,8 +61,10 @@ class LeastSquaresSubspaceClustering(SubspaceClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    lam : float, optional
-        Penalty > 0. None is 0.01 of the mean squared norm of the samples.
+    lam : float, None or "auto", default="auto"
+        Penalty > 0. None is 0.01 of the mean squared norm of the samples. "auto" fits 0.01, 0.001
+        and 0.1 of it, and takes the one whose clusters are best separated and balanced
+        (`choose_settings`).
     zero_diagonal : bool, default=False
         No sample represents itself.
     affinity, assign_labels, random_state
@@ -63,6 +80,8 @@ class LeastSquaresSubspaceClustering(SubspaceClustering):
     gap_ : ndarray of shape (n_samples,)
         Duality gap of each row of `coef_`, ``|lam c - r X^T|^2 / lam`` with ``r = x_i - c X`` and
         its product with x_i left out if `zero_diagonal`, relative to ``|x_i|^2``: rounding.
+    lam_ : float
+        The penalty given or chosen.
     n_features_in_ : int
 
     References
@@ -78,11 +97,11 @@ class LeastSquaresSubspaceClustering(SubspaceClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    lam: float | None = None
+    lam: float | Auto | None = "auto"
     zero_diagonal: bool = False
 
     def _represent(self, X: Array) -> Array:
-        lam = relative_lam(X, self.lam)
+        lam = self.lam_ = relative_lam(X, self.lam_)
         coef = least_squares_self_expression(X, lam=lam, zero_diagonal=self.zero_diagonal)
         C, points = coef.astype(np.float64), X.astype(np.float64)
         residual, square = points - C @ points, (points**2).sum(axis=1)
@@ -96,12 +115,12 @@ class LeastSquaresSubspaceClustering(SubspaceClustering):
 
     def _represent_new(self, X: Array) -> Array:
         U, s, Rt = thin_svd(self._fit_X)
-        ridge = s / (s**2 + relative_lam(self._fit_X, self.lam))
+        ridge = s / (s**2 + self.lam_)
         return ((X @ Rt.T * ridge) @ U.T).astype(X.dtype)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LowRankSubspaceClustering(SubspaceClustering):
+class LowRankSubspaceClustering(_RegularisedClustering):
     """Low-rank subspace clustering (LRSC; LRR with Frobenius noise), in closed form.
 
     ::
@@ -115,9 +134,9 @@ class LowRankSubspaceClustering(SubspaceClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    lam : float, optional
-        Penalty > 0; ``2 / tau`` for the tau of LRSC. None is 0.01 of the mean squared norm of the
-        samples.
+    lam : float, None or "auto", default="auto"
+        Penalty > 0; ``2 / tau`` for the tau of LRSC. None and "auto" as in
+        `LeastSquaresSubspaceClustering`.
     affinity : callable, default=low_rank_affinity
         Makes the affinity of the coefficients.
     assign_labels, random_state
@@ -132,6 +151,8 @@ class LowRankSubspaceClustering(SubspaceClustering):
     objective_ : float
         The objective above at `coef_`, where the rows are one problem; `low_rank_gap` certifies
         it.
+    lam_ : float
+        The penalty given or chosen.
     n_features_in_ : int
 
     References
@@ -147,11 +168,11 @@ class LowRankSubspaceClustering(SubspaceClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    lam: float | None = None
+    lam: float | Auto | None = "auto"
     affinity: Callable[[Any], Any] = low_rank_affinity
 
     def _represent(self, X: Array) -> Array:
-        lam = relative_lam(X, self.lam)
+        lam = self.lam_ = relative_lam(X, self.lam_)
         coef = low_rank_self_expression(X, lam=lam)
         C, points = coef.astype(np.float64), X.astype(np.float64)
         # The nuclear norm of a positive semidefinite matrix is its trace.

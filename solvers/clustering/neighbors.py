@@ -1,7 +1,7 @@
 """Clustering by graphs of nearest points: the baseline of all others, and its affine weights."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -10,14 +10,18 @@ from sklearn.neighbors import NearestNeighbors
 from ..locally_linear import locally_linear_weights
 from ..solution import Array, check_integer
 from .affinity import unit_rows
-from .base import SubspaceClustering, mean_point
+from .base import Auto, Choices, SubspaceClustering, mean_point
+
+_NUMBERS: Choices = {"n_neighbors": (5, 3, 10)}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NeighborClustering(SubspaceClustering):
     """Clusterers whose coefficients are weights of neighbours, not a representation."""
 
-    n_neighbors: int = 5
+    n_neighbors: int | Auto = "auto"
+
+    _choices: ClassVar[Choices] = _NUMBERS
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
         """The cluster with the largest sum of weights among a point's neighbours."""
@@ -44,8 +48,9 @@ class NearestNeighborClustering(NeighborClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    n_neighbors : int, default=5
-        With fewer than ``n_neighbors + 1`` samples, all others are used.
+    n_neighbors : int or "auto", default="auto"
+        With fewer than ``n_neighbors + 1`` samples, all others are used. "auto" fits 5, 3 and 10,
+        and takes the one whose clusters are best separated and balanced (`choose_settings`).
     metric : {"euclidean", "cosine"}, default="euclidean"
         ``cosine`` is the Euclidean distance of the points scaled to unit norm, so that the
         neighbours are those of the largest cosine.
@@ -59,6 +64,8 @@ class NearestNeighborClustering(NeighborClustering):
     coef_ : csr_array of shape (n_samples, n_samples)
         Weights of the neighbours of each sample.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    n_neighbors_ : int
+        The one given or chosen.
     n_features_in_ : int
 
     References
@@ -83,7 +90,7 @@ class NearestNeighborClustering(NeighborClustering):
             raise ValueError(f"metric: must be 'euclidean' or 'cosine', got {self.metric!r}")
         if self.weights not in ("binary", "gaussian"):
             raise ValueError(f"weights: must be 'binary' or 'gaussian', got {self.weights!r}")
-        most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
+        most = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
         self._search = NearestNeighbors(n_neighbors=min(most, len(X) - 1), n_jobs=self.n_jobs)
         distance, indices = self._search.fit(self._scaled(X)).kneighbors()
         self._reach = distance[:, -1]
@@ -131,8 +138,9 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    n_neighbors : int, default=5
-        With fewer than ``n_neighbors + 1`` samples, all others are used.
+    n_neighbors : int or "auto", default="auto"
+        With fewer than ``n_neighbors + 1`` samples, all others are used. "auto" fits 5, 3 and 10,
+        and takes the one whose clusters are best separated and balanced (`choose_settings`).
     reg : float, default=1e-3
         Regularisation >= 0, as in `locally_linear_weights`.
     affinity, assign_labels, random_state, n_jobs
@@ -144,6 +152,8 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
     coef_ : csr_array of shape (n_samples, n_samples)
         Rows sum to one; `locally_linear_residual` certifies them.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    n_neighbors_ : int
+        The one given or chosen.
     n_features_in_ : int
 
     References
@@ -159,12 +169,14 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    n_neighbors: int = 5
+    n_neighbors: int | Auto = "auto"
     reg: float = 1e-3
     n_jobs: int | None = None
 
+    _choices: ClassVar[Choices] = _NUMBERS
+
     def _represent(self, X: Array) -> csr_array:
-        most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
+        most = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
         return locally_linear_weights(
             X, n_neighbors=min(most, len(X) - 1), reg=self.reg, n_jobs=self.n_jobs
         )
@@ -173,7 +185,7 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
         return mean_point(self._fit_X)
 
     def _represent_new(self, X: Array) -> csr_array:
-        count = min(self.n_neighbors, len(self._fit_X))
+        count = min(self.n_neighbors_, len(self._fit_X))
         return locally_linear_weights(
             self._fit_X, n_neighbors=count, reg=self.reg, queries=X, n_jobs=self.n_jobs
         )

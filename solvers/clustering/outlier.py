@@ -1,6 +1,7 @@
 """Subspace clustering by sparse self-expression of data in which single entries are corrupted."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -8,7 +9,7 @@ from scipy.sparse import csr_array
 from ..self_expression import outlier_lams_from_alpha, outlier_self_expression
 from ..self_expression.outlier import solve_outlier
 from ..solution import Array, check_positive, warn_unless_converged
-from .base import SubspaceClustering
+from .base import Auto, Choices, SubspaceClustering
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -27,10 +28,11 @@ class OutlierSubspaceClustering(SubspaceClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    alpha : float, default=20.0
+    alpha : float or "auto", default="auto"
         > 0, as in the circulated code; larger values penalise less. The penalty of outliers
         against that of coefficients depends on it and on the scale of X alone: the literature
-        takes raw pixels.
+        takes raw pixels. "auto" fits 20, 5 and 50, and takes the one whose clusters are best
+        separated and balanced (`choose_settings`).
     tol : float, default=1e-6
         Largest accepted duality gap of a point, relative to ``|x_i|^2``.
     max_iter : int, default=100
@@ -49,6 +51,8 @@ class OutlierSubspaceClustering(SubspaceClustering):
         The objective above of each row of `coef_`, with the best outliers.
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
+    alpha_ : float
+        The one given or chosen.
     lam_, lam_outlier_ : float
         The penalties.
     n_iter_ : int
@@ -67,16 +71,18 @@ class OutlierSubspaceClustering(SubspaceClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    alpha: float = 20.0
+    alpha: float | Auto = "auto"
     tol: float = 1e-6
     max_iter: int = 100
     n_jobs: int | None = None
 
+    _choices: ClassVar[Choices] = {"alpha": (20.0, 5.0, 50.0)}
+
     def _represent(self, X: Array) -> csr_array:
         rows = X[X.any(axis=1)]
-        self.lam_ = self.lam_outlier_ = check_positive(self.alpha, "alpha")
+        self.lam_ = self.lam_outlier_ = check_positive(self.alpha_, "alpha")
         if len(rows) > 1:
-            self.lam_, self.lam_outlier_ = outlier_lams_from_alpha(rows, self.alpha)
+            self.lam_, self.lam_outlier_ = outlier_lams_from_alpha(rows, self.alpha_)
         solution = outlier_self_expression(
             X,
             lam=self.lam_,

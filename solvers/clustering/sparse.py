@@ -1,7 +1,7 @@
 """Subspace clustering by sparse self-expression: SSC and its elastic net."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -10,13 +10,13 @@ from ..self_expression import sparse_self_expression
 from ..self_expression.constrained import affine_sparse_code
 from ..solution import Array, check_positive, warn_unless_converged
 from ..sparse_coding import lam_max, sparse_code
-from ..sparse_coding.problem import check_l1_ratio
-from .base import SubspaceClustering, mean_point
+from ..sparse_coding.penalty import Penalty, check_l1_ratio
+from .base import Auto, Choices, SubspaceClustering, mean_point
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _LassoClustering(SubspaceClustering):
-    gamma: float = 50.0
+    gamma: float | Auto = "auto"
     tol: float = 1e-6
     max_iter: int = 100
     n_jobs: int | None = None
@@ -25,13 +25,14 @@ class _LassoClustering(SubspaceClustering):
     l1_ratio = 1.0
     affine = False
     nonnegative = False
+    _choices: ClassVar[Choices] = {"gamma": (50.0, 5.0, 20.0, 200.0)}
 
     def _settings(self, largest: Array) -> dict[str, Any]:
         ratio = check_l1_ratio(self.l1_ratio)
-        if check_positive(self.gamma, "gamma") <= 1:
-            raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma}")
+        if check_positive(self.gamma_, "gamma") <= 1:
+            raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma_}")
         return {
-            "lam": np.where(largest > 0, largest, 1.0) / (self.gamma * ratio),
+            "lam": np.where(largest > 0, largest, 1.0) / (self.gamma_ * ratio),
             "l1_ratio": ratio,
             "nonnegative": self.nonnegative,
             "tol": self.tol,
@@ -60,7 +61,8 @@ class _LassoClustering(SubspaceClustering):
     def _represent_new(self, X: Array) -> csr_array:
         settings = self._settings(self._lam_max(X, self._fit_X))
         if self.affine:
-            solution = affine_sparse_code(X, self._fit_X, **settings)
+            penalty = Penalty(*(settings.pop(name) for name in ("lam", "l1_ratio", "nonnegative")))
+            solution = affine_sparse_code(X, self._fit_X, penalty, **settings)
             warn_unless_converged(solution)
             return solution.coef
         return sparse_code(X, self._fit_X, **settings).coef
@@ -76,15 +78,18 @@ class SparseSubspaceClustering(_LassoClustering):
                                                           c >= 0 if nonnegative
         lam_i = 2 max_{j != i} |x_i . x_j| / gamma      (of points less their mean if affine)
 
-    followed by an affinity of the coefficients and the spectral step.
+    followed by an affinity of the coefficients and the spectral step. Samples are taken as they
+    are: where their norms say nothing, as those of images under changing light, scale them to unit
+    norm first, as `sklearn.preprocessing.Normalizer` and `twinsolve cluster` do.
 
     Parameters
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    gamma : float, default=50.0
+    gamma : float or "auto", default="auto"
         Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros.
+        values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one whose clusters
+        are best separated and balanced (`choose_settings`).
     affine : bool, default=False
         Coefficients of each point sum to one, for affine subspaces: those that miss the origin,
         on whose place nothing depends.
@@ -113,6 +118,8 @@ class SparseSubspaceClustering(_LassoClustering):
         The objective above of each row of `coef_`.
     gap_ : ndarray of shape (n_samples,)
         Certified gap of each row of `coef_`, on the scale of `sparse_self_expression`.
+    gamma_ : float
+        The one given or chosen.
     n_iter_ : int
         Most steps of the active set that a point took.
     n_features_in_ : int
@@ -152,9 +159,10 @@ class ElasticNetSubspaceClustering(_LassoClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    gamma : float, default=50.0
+    gamma : float or "auto", default="auto"
         Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros.
+        values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one whose clusters
+        are best separated and balanced (`choose_settings`).
     l1_ratio : float, default=0.9
         In (0, 1]; 1 is `SparseSubspaceClustering`.
     tol, max_iter, affinity, assign_labels, random_state, n_jobs
@@ -162,7 +170,7 @@ class ElasticNetSubspaceClustering(_LassoClustering):
 
     Attributes
     ----------
-    labels_, coef_, affinity_matrix_, objective_, gap_, n_iter_, n_features_in_
+    labels_, coef_, affinity_matrix_, objective_, gap_, gamma_, n_iter_, n_features_in_
         As in `SparseSubspaceClustering`.
 
     References

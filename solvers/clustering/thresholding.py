@@ -24,8 +24,9 @@ class ThresholdingSubspaceClustering(NeighborClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    n_neighbors : int, default=5
-        With fewer than ``n_neighbors + 1`` samples, all others are used.
+    n_neighbors : int or "auto", default="auto"
+        With fewer than ``n_neighbors + 1`` samples, all others are used. "auto" fits 5, 3 and 10,
+        and takes the one whose clusters are best separated and balanced (`choose_settings`).
     affinity, assign_labels, random_state
         As in `SparseSubspaceClustering`.
 
@@ -34,6 +35,8 @@ class ThresholdingSubspaceClustering(NeighborClustering):
     labels_ : ndarray of int of shape (n_samples,)
     coef_ : csr_array of shape (n_samples, n_samples)
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
+    n_neighbors_ : int
+        The one given or chosen.
     n_features_in_ : int
 
     References
@@ -55,7 +58,7 @@ class ThresholdingSubspaceClustering(NeighborClustering):
         return self._nearest(X, exclude_self=False)
 
     def _nearest(self, X: Array, exclude_self: bool) -> csr_array:
-        most = check_integer(self.n_neighbors, "n_neighbors", minimum=1)
+        most = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
         U, atoms = unit_rows(X), unit_rows(self._fit_X)
         n, n_atoms = len(U), len(atoms)
         q = min(most, n_atoms - exclude_self)

@@ -9,10 +9,10 @@ from ..solution import (
     Solution,
     certified,
     check_integer,
-    check_lam,
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import certify, check_points
 from .constrained import certify_affine
 
@@ -91,12 +91,12 @@ def admm_self_expression(
     lam, penalty = check_positive(lam, "lam"), check_positive(penalty, "penalty")
     tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)
-    lams = check_lam(lam, len(X))
+    sparse = Penalty.checked(lam, len(X), zero_diagonal=True)
 
     def certify_codes(codes: Array) -> tuple[Array, Array, Array]:
         if affine:
-            return certify_affine(points, points, csr_array(codes), lams, np.arange(len(X)))
-        return certify(points, points, codes, lams, True, False)
+            return certify_affine(points, points, csr_array(codes), sparse)
+        return certify(points, points, codes, sparse)
 
     C, n_iter, stopped = _admm(points, 2 / lam, penalty, affine, circulated, tol, max_iter)
     solution = certified(
@@ -123,7 +123,7 @@ def _admm(
         Z = (data + p * C - L + affine * (p - sums)) @ inverse
         if circulated:
             np.fill_diagonal(Z, 0)
-        C = shrink(Z + L / p, 1 / p)
+        C = soft_threshold(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
         L += p * (Z - C)
         excess = Z.sum(axis=1, keepdims=True) - 1
@@ -133,11 +133,6 @@ def _admm(
         if max(missed.max(), affine * np.abs(excess).max()) < tol:
             return C, iteration, True
     return C, max_iter, False
-
-
-def shrink(Z: Array, threshold: float | Array) -> Array:
-    """Soft thresholding, the proximal map of the l1 norm."""
-    return np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
 
 
 def how_admm_ended(n_iter: int, stopped: bool) -> str:

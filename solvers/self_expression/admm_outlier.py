@@ -12,8 +12,9 @@ from ..solution import (
     warn_unless_converged,
 )
 from ..sparse_coding.active_set import jit
+from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import check_points
-from .admm import cure, how_admm_ended, shrink
+from .admm import cure, how_admm_ended
 from .huber import certify_outlier
 
 
@@ -98,10 +99,11 @@ def admm_outlier_self_expression(
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     iterate = _circulated_form if circulated else _paper_form
     points = X.astype(np.float64)
+    sparse = Penalty.checked(lam, len(X), zero_diagonal=True)
     C, n_iter, stopped = iterate(points, lam, lam_outlier, penalty, tol, max_iter)
     solution = certified(
         C,
-        lambda codes: certify_outlier(points, points, codes, lam, lam_outlier, zero_diagonal=True),
+        lambda codes: certify_outlier(points, points, codes, sparse, lam_outlier),
         dtype=X.dtype,
         tol=tol,
         n_iter=n_iter,
@@ -122,7 +124,7 @@ def _paper_form(
     clean, t = X, lam_outlier / 2
     for iteration in range(1, max_iter + 1):
         Z = (mu * clean @ X.T + p * C - L) @ inverse
-        C = shrink(Z + L / p, 1 / p)
+        C = soft_threshold(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
         fit = Z @ X
         clean = fit + np.clip(X - fit, -t, t)
@@ -155,7 +157,7 @@ def _circulated_form(
         fit = Z @ X
         YX += mu * ((1 + diagonal[:, None]) * gram - explained)
         YX -= mu / g * (outliers * right_e - own * explained)
-        C = shrink(Z + L / p, 1 / p)
+        C = soft_threshold(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
         apart, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, own, outliers)
         L += p * (Z - C)

@@ -20,6 +20,7 @@ from ..solution import (
     warn_unless_converged,
 )
 from ..sparse_coding import lam_max
+from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
 
@@ -120,8 +121,7 @@ def basis_pursuit_self_expression(
         C = solve_rows(
             target,
             atoms,
-            lam,
-            own=open_rows,
+            Penalty(lam, own=open_rows),
             tol=_INNER_TOL,
             max_rounds=_INNER_ROUNDS,
             start=C,
@@ -160,18 +160,15 @@ def basis_pursuit_self_expression(
 def affine_sparse_code(
     Y: Array,
     D: Array,
-    lam: Array,
+    penalty: Penalty,
     *,
     tol: float,
     max_iter: int,
-    own: Array | None = None,
-    l1_ratio: float = 1.0,
-    nonnegative: bool = False,
     n_jobs: int | None = None,
     progress: Progress | None = None,
     directory: str | Path | None = None,
 ) -> Solution:
-    """`sparse_code` with ``C 1 = 1`` and ``c_ij = 0`` for ``j = own[i]``, for checked arguments.
+    """`sparse_code` with ``C 1 = 1``, for checked arguments.
 
     Data are centred, which changes nothing. The constraint is a feature of weight w, whose target
     the Bregman iterations shift.
@@ -179,9 +176,8 @@ def affine_sparse_code(
     dtype, n, m = np.result_type(Y, D), len(Y), len(D)
     Y, D = Y.astype(np.float64), D.astype(np.float64)
     signals, dictionary = Y - D.mean(axis=0), D - D.mean(axis=0)
-    own = np.full(n, -1) if own is None else own
     squares = [(Z**2).sum(axis=1).max() for Z in (signals, dictionary)]
-    weight = np.sqrt(max(*squares, lam.max()))
+    weight = np.sqrt(max(*squares, penalty.lam.max()))
     atoms = Atoms(np.hstack([dictionary, np.full((m, 1), weight)]))
     coef, gap = csr_array((n, m)), np.full(n, np.inf)
     n_iter = np.zeros(n, dtype=int)
@@ -194,10 +190,7 @@ def affine_sparse_code(
         C, pivots, *_ = solve_rows(
             target,
             atoms,
-            lam[open_rows],
-            own=own[open_rows],
-            l1_ratio=l1_ratio,
-            nonneg=nonnegative,
+            penalty[open_rows],
             tol=min(_INNER_TOL, 0.01 * tol),
             max_rounds=_INNER_ROUNDS,
             start=C,
@@ -207,8 +200,7 @@ def affine_sparse_code(
         )
         n_iter[open_rows] += pivots
         sums, feasible = C.sum(axis=1), _summing_to_one(C)
-        rows = (signals[open_rows], dictionary, feasible, lam[open_rows], own[open_rows])
-        found = certify_affine(*rows, nonnegative, l1_ratio)[1]
+        found = certify_affine(signals[open_rows], dictionary, feasible, penalty[open_rows])[1]
         better = np.flatnonzero((sums > 0.5) & (found < gap[open_rows]))
         take = np.arange(n)
         take[open_rows[better]] = n + better
@@ -219,7 +211,7 @@ def affine_sparse_code(
         open_rows, target, C = open_rows[left], target[left], C[left]
     return certified(
         csr_array(coef),
-        lambda codes: certify_affine(Y, D, codes, lam, own, nonnegative, l1_ratio),
+        lambda codes: certify_affine(Y, D, codes, penalty),
         dtype=dtype,
         tol=tol,
         n_iter=n_iter,
@@ -227,13 +219,7 @@ def affine_sparse_code(
 
 
 def certify_affine(
-    Y: Array,
-    D: Array,
-    C: csr_array,
-    lam: Array,
-    own: Array,
-    nonnegative: bool = False,
-    l1_ratio: float = 1.0,
+    Y: Array, D: Array, C: csr_array, penalty: Penalty
 ) -> tuple[Array, Array, Array]:
     """Objective, relative gap and dual point of rows that sum to one, from the definition.
 
@@ -244,22 +230,21 @@ def certify_affine(
     ``|sum_j c_j - 1|``.
     """
     centre = D.mean(axis=0)
-    h, ridge = lam * l1_ratio, lam * (1 - l1_ratio) / 2
+    h, ridge = 2 * penalty.half, penalty.ridge
     residual = Y - C @ D
-    energy = (residual**2).sum(axis=1) + ridge * (C**2).sum(axis=1)
-    objective = energy + h * abs(C).sum(axis=1)
+    square = (residual**2).sum(axis=1)
+    objective, energy = square + penalty.value(C), square + penalty.squares(C)
     lowest, highest = np.empty((2, len(Y)))
     for start in range(0, len(Y), _BLOCK_ROWS):
         rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
         correlation = residual[rows] @ (D - centre).T - ridge[rows, None] * C[rows].toarray()
-        excluded = np.flatnonzero(own[rows] >= 0)
-        at = (excluded, own[rows][excluded])
+        at = penalty[rows].excluded
         correlation[at] = np.inf
         lowest[rows] = correlation.min(axis=1)
         correlation[at] = -np.inf
         highest[rows] = correlation.max(axis=1)
     bound = np.full(len(Y), np.inf)
-    if not nonnegative:
+    if not penalty.nonnegative:
         np.divide(h, highest - lowest, out=bound, where=highest > lowest)
     slope = ((Y - centre) * residual).sum(axis=1) - highest
     scale = np.clip(slope / np.where(energy > 0, energy, np.inf), 0, bound)

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from ..solution import Array
 from ..sparse_coding.active_set import active_set, jit, new_work
+from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
 
 _BLOCK_ROWS = 64
@@ -28,20 +29,17 @@ _DAMPING, _FACTOR = 1e-10, 10.0
 def solve_huber(
     Y: Array,
     X: Array,
-    lam: float,
+    penalty: Penalty,
     lam_outlier: float,
     *,
     tol: float,
     max_rounds: int,
-    zero_diagonal: bool,
     n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
     """Codes of the rows of Y in those of X, and the Newton steps of each."""
     with threadpool_limits(1, user_api="blas"):
         blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_solve_block)(
-                Y[rows], X, rows if zero_diagonal else None, lam, lam_outlier, tol, max_rounds
-            )
+            joblib.delayed(_solve_block)(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds)
             for rows in _blocks(len(Y))
         )
     coef, n_iter = zip(*blocks, strict=True)
@@ -49,13 +47,7 @@ def solve_huber(
 
 
 def certify_outlier(
-    Y: Array,
-    X: Array,
-    C: Array | csr_array,
-    lam: float,
-    lam_outlier: float,
-    *,
-    zero_diagonal: bool,
+    Y: Array, X: Array, C: Array | csr_array, penalty: Penalty, lam_outlier: float
 ) -> tuple[Array, Array, Array]:
     """Objective, relative gap and dual point of each row of Y, at the best E for its code in X.
 
@@ -63,8 +55,7 @@ def certify_outlier(
     """
     C = csr_array(C, dtype=np.float64)
     parts = [
-        _certify(Y[at], X, C[at].toarray(), at if zero_diagonal else None, lam, lam_outlier)[0]
-        for at in _blocks(len(Y))
+        _certify(Y[at], X, C[at].toarray(), penalty[at], lam_outlier)[0] for at in _blocks(len(Y))
     ]
     objective, gap, dual = (np.concatenate(part) for part in zip(*parts, strict=True))
     return objective, gap, dual
@@ -75,25 +66,23 @@ def _blocks(n: int) -> list[Array]:
 
 
 def _certify(
-    Y: Array, X: Array, C: Array, own: Array | None, lam: float, lam_outlier: float
+    Y: Array, X: Array, C: Array, penalty: Penalty, lam_outlier: float
 ) -> tuple[tuple[Array, Array, Array], Array, Array]:
-    """Certificate of the codes of Y, the rows `own` of X, with residuals and correlations."""
-    unit = lam / lam_outlier
+    """Certificate of the codes of Y, with residuals and correlations."""
+    unit = penalty.lam / lam_outlier
     R = Y - C @ X
     W = np.clip(R, -lam_outlier / 2, lam_outlier / 2)
     correlation = W @ X.T
-    if own is not None:
-        correlation[np.arange(len(own)), own] = 0
-    largest = np.maximum(np.abs(correlation).max(axis=1), unit * np.abs(W).max(axis=1))
-    codes = np.hstack([C, (R - W) / unit])
-    return certificate(Y, codes, W, largest, np.full(len(Y), lam), 1.0), R, correlation
+    correlation[penalty.excluded] = 0
+    largest = np.maximum(penalty.largest(correlation), unit * np.abs(W).max(axis=1))
+    codes = np.hstack([C, (R - W) / unit[:, None]])
+    return certificate(Y, codes, W, largest, penalty), R, correlation
 
 
 def _solve_block(
     Y: Array,
     X: Array,
-    own: Array | None,
-    lam: float,
+    penalty: Penalty,
     lam_outlier: float,
     tol: float,
     max_rounds: int,
@@ -101,17 +90,15 @@ def _solve_block(
     C, n_iter = np.zeros((len(Y), len(X))), np.zeros(len(Y), dtype=int)
     left, work = np.arange(len(Y)), new_work(2 * _ADD, 0, 0)
     for _ in range(max_rounds):
-        excluded = None if own is None else own[left]
-        (_, gap, _), R, correlation = _certify(Y[left], X, C[left], excluded, lam, lam_outlier)
+        certified, R, correlation = _certify(Y[left], X, C[left], penalty[left], lam_outlier)
+        gap = certified[1]
         for at in np.flatnonzero(gap > tol).tolist():
-            code = C[left[at]]
-            working = _working_set(code, correlation[at], lam / 2)
+            code, h = C[left[at]], penalty.half[left[at]]
+            working = _working_set(code, correlation[at], h)
             if len(working) > len(work.x):
                 work = new_work(2 * len(working), 0, 0)
             atoms = np.ascontiguousarray(X[working].T)
-            x, steps = _newton(
-                atoms, code[working], R[at], lam / 2, lam_outlier / 2, 0.1 * tol, work
-            )
+            x, steps = _newton(atoms, code[working], R[at], h, lam_outlier / 2, 0.1 * tol, work)
             code[working] = x
             n_iter[left[at]] += steps
         left = left[gap > tol]

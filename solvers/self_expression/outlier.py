@@ -12,6 +12,7 @@ from ..solution import (
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from .huber import certify_outlier, solve_huber
 
@@ -95,25 +96,23 @@ def solve_outlier(
     n_jobs: int | None,
 ) -> Solution:
     """`outlier_self_expression` of the rows of Y in those of X, for checked points."""
-    lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
+    lam_outlier = check_positive(lam_outlier, "lam_outlier")
+    penalty = Penalty.checked(check_positive(lam, "lam"), len(Y), zero_diagonal=zero_diagonal)
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     points, atoms = (np.ascontiguousarray(Z, dtype=np.float64) for Z in (Y, X))
     coef, n_iter = solve_huber(
         points,
         atoms,
-        lam,
+        penalty,
         lam_outlier,
         tol=aim(tol, Y.dtype),
         max_rounds=max_iter,
-        zero_diagonal=zero_diagonal,
         n_jobs=n_jobs,
     )
     return certified(
         coef,
-        lambda codes: certify_outlier(
-            points, atoms, codes, lam, lam_outlier, zero_diagonal=zero_diagonal
-        ),
+        lambda codes: certify_outlier(points, atoms, codes, penalty, lam_outlier),
         dtype=Y.dtype,
         tol=tol,
         n_iter=n_iter,

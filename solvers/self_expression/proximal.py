@@ -14,6 +14,7 @@ from ..solution import (
     check_positive,
     warn_unless_converged,
 )
+from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from .robust_low_rank import shrink_spectrum
 
@@ -179,7 +180,8 @@ def low_rank_sparse_self_expression(
         dual = 2 * scale * inner - scale**2 * energy
         return objective, max(objective - dual, 0) / square, 2 * scale * missed
 
-    proxes = [shrink_spectrum, lambda Z, t: _shrink_off_diagonal(Z, beta * t)]
+    sparse = Penalty.checked(beta, len(X), zero_diagonal=True)
+    proxes = [shrink_spectrum, lambda Z, t: sparse.prox(Z, 2 * t)]
     solution = _consensus(X, proxes, lam, gap, tol, max_iter)
     warn_unless_converged(solution)
     return solution
@@ -234,9 +236,3 @@ def _balance(
     change = rho * np.linalg.norm(np.subtract(copies, previous)) / max(np.linalg.norm(duals), tiny)
     factor = np.sqrt(max(primal, tiny) / max(change, tiny))
     return float(np.clip(factor, 0.2, 5)) if not 0.5 < factor < 2 else 1.0
-
-
-def _shrink_off_diagonal(Z: Array, threshold: float) -> Array:
-    shrunk = np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)
-    np.fill_diagonal(shrunk, 0)
-    return shrunk

@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import (
     Solution,
     check_integer,
-    check_lam,
     check_positive,
     warn_unless_converged,
 )
 from ..sparse_coding import sparse_code
-from ..sparse_coding.problem import check_l1_ratio, check_points
+from ..sparse_coding.penalty import Penalty
+from ..sparse_coding.problem import check_points
 from ..sparse_coding.row_blocks import Progress
 from .constrained import affine_sparse_code
 
@@ -105,12 +104,9 @@ def sparse_self_expression(
         solution = affine_sparse_code(
             X,
             X,
-            check_lam(lam, len(X)),
-            own=np.arange(len(X)),
+            Penalty.checked(lam, len(X), l1_ratio, nonnegative, zero_diagonal=True),
             tol=check_positive(tol, "tol"),
-            l1_ratio=check_l1_ratio(l1_ratio),
             max_iter=check_integer(max_iter, "max_iter", minimum=1),
-            nonnegative=nonnegative,
             n_jobs=n_jobs,
             progress=progress,
             directory=directory,

@@ -1,13 +1,21 @@
-"""Reference iterations for sparse coding: what sparse attention unrolls."""
+"""Reference iterations for sparse coding: what sparse attention unrolls.
 
-from collections.abc import Callable
+An iteration is a generator of codes, from a map of codes and step lengths: see `repeated`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Solution, certified, check_integer, check_lam, check_positive
+from ..solution import Array, Solution, certified, check_integer, check_positive
+from .penalty import Penalty
 from .problem import TOL, certify, check_problem
+
+Move = Callable[[Array, Any], Array]
+Callback = Callable[[int, Array], Any]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step too long diverges, and the gap says so
@@ -21,7 +29,7 @@ def ista(
     zero_diagonal: bool = False,
     nonnegative: bool = False,
     history: bool = False,
-    callback: Callable[[int, Array], Any] | None = None,
+    callback: Callback | None = None,
 ) -> Solution:
     """Run a given number of ISTA iterations on the sparse coding problem, from zero codes.
 
@@ -86,11 +94,8 @@ def ista(
     steps = _check_steps(None if adaptive else step, n_iter, problem.gram)
     if adaptive and step != "support":
         raise ValueError(f'step: must be a number, an array or "support", got {step!r}')
-    record = _Record(problem, history, callback)
-    C = record(problem.zero_codes())
-    for length in steps:
-        C = record(_support_step(C, problem) if adaptive else _gradient_step(C, length, problem))
-    return _solution(C, n_iter, problem, record)
+    move = problem.support_step if adaptive else problem.proximal_step
+    return _run(problem, repeated(move, problem.zero_codes(), steps), n_iter, history, callback)
 
 
 def fista(
@@ -103,7 +108,7 @@ def fista(
     zero_diagonal: bool = False,
     nonnegative: bool = False,
     history: bool = False,
-    callback: Callable[[int, Array], Any] | None = None,
+    callback: Callback | None = None,
 ) -> Solution:
     """Run a given number of FISTA iterations on the sparse coding problem, from zero codes.
 
@@ -157,16 +162,10 @@ def fista(
     """
     problem = _Problem.checked(Y, dictionary, lam, zero_diagonal, nonnegative)
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
-    record = _Record(problem, history, callback)
-    C = B = record(problem.zero_codes())
-    t = 1.0
     step = step if step is None else check_positive(step, "step")
-    for length in _check_steps(step, n_iter, problem.gram):
-        previous, C = C, record(_gradient_step(B, length, problem))
-        following = (1 + np.sqrt(1 + 4 * t**2)) / 2
-        B = C + (t - 1) / following * (C - previous)
-        t = following
-    return _solution(C, n_iter, problem, record)
+    steps = _check_steps(step, n_iter, problem.gram)
+    codes = accelerated(problem.proximal_step, problem.zero_codes(), steps)
+    return _run(problem, codes, n_iter, history, callback)
 
 
 def coordinate_descent(
@@ -178,7 +177,7 @@ def coordinate_descent(
     zero_diagonal: bool = False,
     nonnegative: bool = False,
     history: bool = False,
-    callback: Callable[[int, Array], Any] | None = None,
+    callback: Callback | None = None,
 ) -> Solution:
     """Run a given number of sweeps of cyclic coordinate descent, from zero codes.
 
@@ -229,19 +228,34 @@ def coordinate_descent(
     """
     problem = _Problem.checked(Y, dictionary, lam, zero_diagonal, nonnegative)
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
-    record = _Record(problem, history, callback)
-    C = record(problem.zero_codes())
-    for _ in range(n_iter):
-        C = record(_sweep(C.copy(), problem))
-    return _solution(C, n_iter, problem, record)
+    codes = repeated(problem.sweep, problem.zero_codes(), repeat(1.0, n_iter))
+    return _run(problem, codes, n_iter, history, callback)
+
+
+def repeated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
+    """``C_0, C_1, ...`` with ``C_k = move(C_{k-1}, step_k)``."""
+    yield C
+    for step in steps:
+        C = move(C, step)
+        yield C
+
+
+def accelerated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
+    """`repeated` with the momentum of FISTA: moves start ahead of the last codes."""
+    yield C
+    ahead, t = C, 1.0
+    for step in steps:
+        previous, C = C, move(ahead, step)
+        yield C
+        following = (1 + np.sqrt(1 + 4 * t**2)) / 2
+        ahead = C + (t - 1) / following * (C - previous)
+        t = following
 
 
 class _Problem(NamedTuple):
     Y: Array
     D: Array
-    lam: Array
-    zero_diagonal: bool
-    nonnegative: bool
+    penalty: Penalty
     gram: Array  # D D^T
     correlation: Array  # Y D^T
 
@@ -250,87 +264,76 @@ class _Problem(NamedTuple):
         Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
         atoms = D.astype(np.float64)
         gram, correlation = atoms @ atoms.T, Y.astype(np.float64) @ atoms.T
-        lams = check_lam(lam, len(Y))
-        return cls(Y, D, lams, zero_diagonal, nonnegative, gram, correlation)
+        penalty = Penalty.checked(lam, len(Y), 1.0, nonnegative, zero_diagonal)
+        return cls(Y, D, penalty, gram, correlation)
 
     def zero_codes(self) -> Array:
         return np.zeros_like(self.correlation)
 
+    def certify(self, C: Array) -> tuple[Array, Array, Array]:
+        return certify(self.Y, self.D, C, self.penalty)
 
-class _Record:
-    """Passes codes through, showing them to the callback and noting objective and gap."""
+    def proximal_step(self, C: Array, step: float | Array) -> Array:
+        """``prox_step(C + step (Y - C D) D^T)``."""
+        n_atoms, n_features = self.D.shape
+        # The order of fewer operations.
+        narrow = 2 * n_features < n_atoms
+        explained = C @ self.D @ self.D.T if narrow else C @ self.gram
+        return self.penalty.prox(C + step * (self.correlation - explained), step)
 
-    def __init__(self, problem, history, callback):
-        self.problem, self.callback = problem, callback
-        self.count, self.history = 0, {"objective": [], "gap": []} if history else None
+    def support_step(self, C: Array, _: float) -> Array:
+        """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else ``1 / |D|_2^2``."""
+        norm = float(np.linalg.norm(self.gram, 2)) or 1.0
+        on = C != 0
+        curvature = [self._square_norm(np.flatnonzero(S)) if S.any() else norm for S in on]
+        long = self.proximal_step(C, 1 / np.array(curvature)[:, None])
+        kept = ~((long != 0) & ~on).any(axis=1)
+        return np.where(kept[:, None], long, self.proximal_step(C, 1 / norm))
 
-    def __call__(self, C: Array) -> Array:
-        if self.callback is not None:
-            self.callback(self.count, C)
-        if self.history is not None:
-            objective, gap, _ = _certify(C, self.problem)
-            self.history["objective"].append(objective)
-            self.history["gap"].append(gap)
-        self.count += 1
+    def _square_norm(self, S: Array) -> float:
+        """``|D_S|_2^2``, from the smaller of its two Gram matrices."""
+        small = len(S) <= self.D.shape[1]
+        gram = self.gram[np.ix_(S, S)] if small else self.D[S].T @ self.D[S]
+        return float(np.linalg.eigvalsh(gram.astype(np.float64))[-1])
+
+    def sweep(self, C: Array, _: float) -> Array:
+        """Minimise over one column after the other."""
+        C, own = C.copy(), self.penalty.own is not None
+        for j, norm in enumerate(self.gram.diagonal()):
+            if norm == 0:
+                continue
+            pull = self.correlation[:, j] - C @ self.gram[:, j] + norm * C[:, j]
+            C[:, j] = self.penalty.shrink(pull[:, None], 1.0)[:, 0] / norm
+            if own:
+                C[j, j] = 0
         return C
 
 
-def _certify(C: Array, problem: _Problem) -> tuple[Array, Array, Array]:
-    p = problem
-    return certify(p.Y, p.D, C, p.lam, p.zero_diagonal, p.nonnegative)
-
-
-def _solution(C: Array, n_iter: int, problem: _Problem, record: _Record) -> Solution:
+def _run(
+    problem: _Problem,
+    iterates: Iterator[Array],
+    n_iter: int,
+    history: bool,
+    callback: Callback | None,
+) -> Solution:
+    """The last of the iterates; all are shown to the callback, and certified for the history."""
+    record: dict[str, list[Array]] = {"objective": [], "gap": []}
+    for count, C in enumerate(iterates):
+        if callback is not None:
+            callback(count, C)
+        if history:
+            for values, value in zip(record.values(), problem.certify(C)[:2], strict=True):
+                values.append(value)
     return certified(
         C,
-        lambda codes: _certify(codes, problem),
+        problem.certify,
         dtype=np.result_type(problem.Y, problem.D),
         tol=TOL,
         n_iter=n_iter,
         cure="increase n_iter, or take `sparse_code`",
         ended=f"the {n_iter} iterations asked for were run",
-        history=record.history and {name: np.array(v) for name, v in record.history.items()},
+        history={name: np.array(v) for name, v in record.items()} if history else None,
     )
-
-
-def _gradient_step(C: Array, length: float | Array, problem: _Problem) -> Array:
-    n_atoms, n_features = problem.D.shape
-    # The order of fewer operations.
-    narrow = 2 * n_features < n_atoms
-    explained = C @ problem.D @ problem.D.T if narrow else C @ problem.gram
-    moved = C + length * (problem.correlation - explained)
-    moved = _soft_threshold(moved, length * problem.lam[:, None] / 2, problem.nonnegative)
-    if problem.zero_diagonal:
-        np.fill_diagonal(moved, 0)
-    return moved
-
-
-def _support_step(C: Array, problem: _Problem) -> Array:
-    """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else ``1 / |D|_2^2``."""
-    norm = float(np.linalg.norm(problem.gram, 2)) or 1.0
-    on = C != 0
-    curvature = [_square_norm(problem, np.flatnonzero(S)) if S.any() else norm for S in on]
-    long = _gradient_step(C, 1 / np.array(curvature)[:, None], problem)
-    kept = ~((long != 0) & ~on).any(axis=1)
-    return np.where(kept[:, None], long, _gradient_step(C, 1 / norm, problem))
-
-
-def _square_norm(problem: _Problem, S: Array) -> float:
-    """``|D_S|_2^2``, from the smaller of its two Gram matrices."""
-    small = len(S) <= problem.D.shape[1]
-    gram = problem.gram[np.ix_(S, S)] if small else problem.D[S].T @ problem.D[S]
-    return float(np.linalg.eigvalsh(gram.astype(np.float64))[-1])
-
-
-def _sweep(C: Array, problem: _Problem) -> Array:
-    for j, norm in enumerate(problem.gram.diagonal()):
-        if norm == 0:
-            continue
-        pull = problem.correlation[:, j] - C @ problem.gram[:, j] + norm * C[:, j]
-        C[:, j] = _soft_threshold(pull, problem.lam / 2, problem.nonnegative) / norm
-        if problem.zero_diagonal:
-            C[j, j] = 0
-    return C
 
 
 def _check_steps(step: float | ArrayLike | None, n_iter: int, gram: Array) -> Array:
@@ -343,9 +346,3 @@ def _check_steps(step: float | ArrayLike | None, n_iter: int, gram: Array) -> Ar
     if not (np.isfinite(steps).all() and (steps > 0).all()):
         raise ValueError(f"step: must be finite and > 0, got {step!r}")
     return np.broadcast_to(steps, (n_iter,))
-
-
-def _soft_threshold(Z: Array, threshold: Array, nonnegative: bool) -> Array:
-    if nonnegative:
-        return np.maximum(Z - threshold, 0)
-    return np.sign(Z) * np.maximum(np.abs(Z) - threshold, 0)

@@ -12,11 +12,11 @@ from ..solution import (
     aim,
     certified,
     check_integer,
-    check_lam,
     check_positive,
     warn_unless_converged,
 )
-from .problem import TOL, certificate, certify, check_l1_ratio, check_problem
+from .penalty import Penalty
+from .problem import TOL, certificate, certify, check_problem
 from .row_blocks import Atoms, Progress, solve_rows
 
 
@@ -110,8 +110,8 @@ def sparse_code(
     array([[2., 0.]])
     """
     Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
-    problem = _Lasso(Y, D, l1_ratio, zero_diagonal, nonnegative, tol, max_iter)
-    solution = problem.solve(check_lam(lam, len(Y)), None, n_jobs, progress, directory)
+    penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
+    solution = _Lasso(Y, D, tol, max_iter).solve(penalty, None, n_jobs, progress, directory)
     warn_unless_converged(solution)
     return solution
 
@@ -176,11 +176,13 @@ def sparse_code_path(
             f"lams: must have shape (n_lams,) or (n_lams, {len(Y)}) with n_lams >= 1, "
             f"got {values.shape}"
         )
-    penalties = [check_lam(value, len(Y)) for value in values]
-    problem = _Lasso(Y, D, l1_ratio, zero_diagonal, nonnegative, tol, max_iter)
+    penalties = [
+        Penalty.checked(value, len(Y), l1_ratio, nonnegative, zero_diagonal) for value in values
+    ]
+    problem = _Lasso(Y, D, tol, max_iter)
     solutions: dict[int, Solution] = {}
     start = None
-    for index in sorted(range(len(values)), key=lambda index: -penalties[index].mean()):
+    for index in sorted(range(len(values)), key=lambda index: -penalties[index].lam.mean()):
         solutions[index] = problem.solve(penalties[index], start, n_jobs, None, None)
         start = solutions[index].coef.astype(np.float64)
     path = [solutions[index] for index in range(len(values))]
@@ -192,27 +194,16 @@ def sparse_code_path(
 class _Lasso:
     """Checked arguments, and what does not depend on the penalty."""
 
-    def __init__(
-        self,
-        Y: Array,
-        D: Array,
-        l1_ratio: float,
-        zero_diagonal: bool,
-        nonnegative: bool,
-        tol: float,
-        max_iter: int,
-    ) -> None:
+    def __init__(self, Y: Array, D: Array, tol: float, max_iter: int) -> None:
         self.dtype = np.result_type(Y, D)
         self.atoms = Atoms(D)
         self.Y = self.atoms.rows if Y is D else Y.astype(np.float64)
-        self.l1_ratio = check_l1_ratio(l1_ratio)
-        self.zero_diagonal, self.nonnegative = zero_diagonal, nonnegative
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_integer(max_iter, "max_iter", minimum=1)
 
     def solve(
         self,
-        lam: Array,
+        penalty: Penalty,
         start: csr_array | None,
         n_jobs: int | None,
         progress: Progress | None,
@@ -221,10 +212,7 @@ class _Lasso:
         rows = solve_rows(
             self.Y,
             self.atoms,
-            lam,
-            l1_ratio=self.l1_ratio,
-            own=np.arange(len(self.Y)) if self.zero_diagonal else None,
-            nonneg=self.nonnegative,
+            penalty,
             tol=aim(self.tol, self.dtype),
             max_rounds=self.max_iter,
             start=start,
@@ -232,12 +220,12 @@ class _Lasso:
             progress=progress,
             directory=directory,
         )
-        Y, D, ratio = self.Y, self.atoms.rows, self.l1_ratio
+        Y, D = self.Y, self.atoms.rows
 
         def certify_codes(codes: csr_array) -> tuple[Array, Array, Array]:
             if codes is rows.coef:  # their correlations are known
-                return certificate(Y, codes, Y - codes @ D, rows.correlation, lam, ratio)
-            return certify(Y, D, codes, lam, self.zero_diagonal, self.nonnegative, ratio)
+                return certificate(Y, codes, Y - codes @ D, rows.correlation, penalty)
+            return certify(Y, D, codes, penalty)
 
         return certified(
             rows.coef,

@@ -1,12 +1,14 @@
 """The sparse coding problem: its objective, its certificate, its checks."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
-from ..solution import Array, check_dense_or_sparse, check_lam, check_matrix, check_positive
+from ..solution import Array, check_dense_or_sparse, check_matrix
+from .penalty import Penalty
 
 TOL = 1e-6
 _BLOCK_ROWS = 256
@@ -55,10 +57,8 @@ def lasso_objective(
     """
     Y, D = check_problem(Y, dictionary)
     C = check_coef(coef, len(Y), len(D))
-    r = check_l1_ratio(l1_ratio)
     residual = Y.astype(np.float64) - C @ D.astype(np.float64)
-    penalty = r * abs(C).sum(axis=1) + (1 - r) / 2 * _square(C).sum(axis=1)
-    return (residual**2).sum(axis=1) + check_lam(lam, len(Y)) * penalty
+    return (residual**2).sum(axis=1) + Penalty.checked(lam, len(Y), l1_ratio).value(C)
 
 
 def duality_gap(
@@ -111,13 +111,8 @@ def duality_gap(
     """
     Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
     C = check_coef(coef, len(Y), len(D))
-    r = check_l1_ratio(l1_ratio)
-    gap = certify(Y, D, C, check_lam(lam, len(Y)), zero_diagonal, nonnegative, r)[1]
-    if zero_diagonal:
-        gap[C.diagonal() != 0] = np.inf
-    if nonnegative:
-        gap[np.asarray((C < 0).sum(axis=1)).ravel() > 0] = np.inf
-    return gap
+    penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
+    return certify(Y, D, C, penalty)[1]
 
 
 def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False) -> Array:
@@ -151,14 +146,9 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     """
     Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
     Y, D = Y.astype(np.float64), D.astype(np.float64)
-    largest = np.empty(len(Y))
-    for start in range(0, len(Y), _BLOCK_ROWS):
-        correlation = np.abs(Y[start : start + _BLOCK_ROWS] @ D.T)
-        if zero_diagonal:
-            own = np.arange(len(correlation))
-            correlation[own, start + own] = 0
-        largest[start : start + _BLOCK_ROWS] = correlation.max(axis=1)
-    return 2 * largest
+    penalty = Penalty.checked(1.0, len(Y), zero_diagonal=zero_diagonal)
+    blocks = _row_blocks(len(Y))
+    return np.concatenate([penalty[rows].lam_max(Y[rows] @ D.T) for rows in blocks])
 
 
 def check_problem(
@@ -200,13 +190,6 @@ def check_range(X: Array, name: str) -> None:
         )
 
 
-def check_l1_ratio(l1_ratio: float) -> float:
-    ratio = check_positive(l1_ratio, "l1_ratio")
-    if ratio > 1:
-        raise ValueError(f"l1_ratio: must be in (0, 1], got {l1_ratio!r}")
-    return ratio
-
-
 def check_coef(coef: ArrayLike | csr_array, n_signals: int, n_atoms: int) -> csr_array:
     C = csr_array(check_dense_or_sparse(coef, "coef"), dtype=np.float64)
     if C.shape != (n_signals, n_atoms):
@@ -215,47 +198,29 @@ def check_coef(coef: ArrayLike | csr_array, n_signals: int, n_atoms: int) -> csr
 
 
 def certify(
-    Y: Array,
-    D: Array,
-    C: Array | csr_array,
-    lam: Array,
-    zero_diagonal: bool,
-    nonnegative: bool,
-    l1_ratio: float = 1.0,
+    Y: Array, D: Array, C: Array | csr_array, penalty: Penalty
 ) -> tuple[Array, Array, Array]:
     """Objective, relative gap and dual point of each row, from the definition in float64."""
     Y, D, C = Y.astype(np.float64), D.astype(np.float64), C.astype(np.float64)
-    ridge = lam * (1 - l1_ratio) / 2
-    residual = Y - C @ D
-    largest = np.empty(len(Y))
-    for start in range(0, len(Y), _BLOCK_ROWS):
-        rows = slice(start, min(start + _BLOCK_ROWS, len(Y)))
+    residual, ridge = Y - C @ D, penalty.ridge[:, None]
+
+    def correlation(rows: slice) -> Array:
         block: Any = C[rows]
         block = block.toarray() if issparse(block) else block
-        correlation = residual[rows] @ D.T - ridge[rows, None] * block
-        if zero_diagonal:
-            own = np.arange(rows.start, rows.stop)
-            correlation[own - start, own] = 0
-        largest[rows] = (correlation if nonnegative else np.abs(correlation)).max(axis=1)
-    return certificate(Y, C, residual, largest, lam, l1_ratio)
+        return residual[rows] @ D.T - ridge[rows] * block
+
+    blocks = _row_blocks(len(Y))
+    largest = np.concatenate([penalty[rows].largest(correlation(rows)) for rows in blocks])
+    return certificate(Y, C, residual, largest, penalty)
 
 
 def certificate(
-    Y: Array,
-    C: Array | csr_array,
-    residual: Array,
-    largest: Array,
-    lam: Array,
-    l1_ratio: float,
+    Y: Array, C: Array | csr_array, residual: Array, largest: Array, penalty: Penalty
 ) -> tuple[Array, Array, Array]:
     """`certify`, given the residuals and an upper bound on their correlations."""
-    energy = _dots(residual, residual) + lam * (1 - l1_ratio) / 2 * _square(C).sum(axis=1)
-    norm, along = _dots(Y, Y), _dots(Y, residual)
-    objective = energy + lam * l1_ratio * np.abs(C).sum(axis=1)
-    feasible = np.divide(
-        lam * l1_ratio, 2 * largest, out=np.full(len(Y), np.inf), where=largest > 0
-    )
-    scale = np.clip(along / np.where(energy > 0, energy, 1), 0, feasible)
+    square, norm, along = _dots(residual, residual), _dots(Y, Y), _dots(Y, residual)
+    objective, energy = square + penalty.value(C), square + penalty.squares(C)
+    scale = np.clip(along / np.where(energy > 0, energy, 1), 0, penalty.dual_scale(largest))
     dual = 2 * scale[:, None] * residual
     dual_objective = scale * (2 * along - scale * energy)
     excess = (objective - dual_objective).clip(min=0)
@@ -265,9 +230,9 @@ def certificate(
     return objective, gap, dual
 
 
+def _row_blocks(n: int) -> Iterator[slice]:
+    return (slice(start, min(start + _BLOCK_ROWS, n)) for start in range(0, n, _BLOCK_ROWS))
+
+
 def _dots(A: Array, B: Array) -> Array:
     return np.einsum("ij,ij->i", A, B)
-
-
-def _square(C: Any) -> Any:
-    return C.power(2) if issparse(C) else C**2

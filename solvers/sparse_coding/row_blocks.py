@@ -16,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from ..solution import Array
 from . import active_set, row_pool, selection, slots
+from .penalty import Penalty
 from .row_pool import Codes, solve_block
 from .slots import Problem
 
@@ -60,19 +61,16 @@ class Rows(NamedTuple):
 def solve_rows(
     Y: Array,
     atoms: Atoms,
-    lam: Array,
+    penalty: Penalty,
     *,
     tol: float,
     max_rounds: int,
-    own: Array | None = None,
-    l1_ratio: float = 1.0,
-    nonneg: bool = False,
     start: csr_array | None = None,
     n_jobs: int | None = None,
     progress: Progress | None = None,
     directory: str | Path | None = None,
 ) -> Rows:
-    """Codes of the rows of Y in the atoms, with ``c_ij = 0`` for ``j = own[i]``.
+    """Codes of the rows of Y in the atoms.
 
     The search begins at the codes `start`. `progress` wraps the iteration over the blocks. Finished
     blocks are kept in `directory`. One is read if it is undamaged, of the same rows, and of the
@@ -81,15 +79,14 @@ def solve_rows(
     Y = np.ascontiguousarray(Y, dtype=np.float64)
     n, m = len(Y), len(atoms.rows)
     start = csr_array((n, m)) if start is None else start
-    own_signals = own is not None and Y is atoms.rows
-    own = np.full(n, -1) if own is None else own
+    own = np.full(n, -1) if penalty.own is None else penalty.own
     arrays = {
         "signals": Y,
         "atoms": atoms.rows,
         "atoms32": atoms.scaled32,
         "gram": atoms.gram(n, n_jobs),
-        "half": lam * l1_ratio / 2,
-        "ridge": lam * (1 - l1_ratio) / 2,
+        "half": penalty.half,
+        "ridge": penalty.ridge,
         "own": own,
         "start_at": start.indptr.astype(np.int64),
         "start_atom": start.indices.astype(np.int64),
@@ -97,8 +94,8 @@ def solve_rows(
     }
     options = {
         "largest": atoms.largest,
-        "own_signals": own_signals,
-        "nonneg": nonneg,
+        "own_signals": penalty.own is not None and Y is atoms.rows,
+        "nonneg": penalty.nonnegative,
     }
     bounds = _bounds(n)
     folder = None

@@ -14,11 +14,12 @@ from PIL import Image
 from sklearn.datasets import _openml
 from typer.testing import CliRunner
 
-from twinsolve.bench import check_twins, samples
-from twinsolve.bench.check_figure import draw_deviations
+from twinsolve.bench import check_twins
+from twinsolve.bench.check import samples
+from twinsolve.bench.check.figure import draw_deviations
+from twinsolve.bench.check.without_task import WITHOUT_TASK
 from twinsolve.bench.cli import app
-from twinsolve.bench.results import write_table
-from twinsolve.bench.without_task import WITHOUT_TASK
+from twinsolve.bench.tables import write_table
 from twinsolve.unrolled import Gaussian, SparseCoding
 from twinsolve.unrolled.sparse_coding import safe_step
 from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
@@ -62,7 +63,7 @@ def whole(tmp_path_factory):
 def few(small, monkeypatch):
     """Some twins of several families, for what does not depend on which they are."""
     twins = [twin for twin in catalogue() if twin.name in _SOME]
-    monkeypatch.setattr("twinsolve.bench.checks.catalogue", lambda: twins)
+    monkeypatch.setattr("twinsolve.bench.check.checks.catalogue", lambda: twins)
     return twins
 
 
@@ -164,8 +165,8 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(few, tmp_path, m
 
 
 def test_nothing_but_broken_layers_still_makes_a_table(few, monkeypatch):
-    monkeypatch.setattr("twinsolve.bench.checks._Run.measure", lambda *a: 1 / 0)
-    monkeypatch.setattr("twinsolve.bench.checks._judge", lambda *a: 1 / 0)
+    monkeypatch.setattr("twinsolve.bench.check.checks._Run.measure", lambda *a: 1 / 0)
+    monkeypatch.setattr("twinsolve.bench.check.checks._judge", lambda *a: 1 / 0)
     table = check_twins()
     assert set(table) >= KEYS
     assert not table.passed.any()
@@ -195,12 +196,12 @@ def test_load_registers_twins_of_the_users_own(few, tmp_path, monkeypatch):
         "from twinsolve.unrolled.twins import Identity, Twin, register\n"
         "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
         "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
-        "    solve=lambda layer, q, k, v, head=0, context=None:\n"
-        "        smoother_matrix(q, k, bandwidth=1.0) @ v))\n"
+        "    solve=lambda layer, call:\n"
+        "        smoother_matrix(call.q, call.k, bandwidth=1.0) @ call.v))\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "twinsolve.bench.checks.catalogue",
+        "twinsolve.bench.check.checks.catalogue",
         lambda: [*few, *(t for t in catalogue() if t.name == "mine")],
     )
     for source in ("my_twins", "my_twins.py"):
@@ -250,7 +251,7 @@ def test_rows_do_not_depend_on_the_number_of_processes_and_come_as_they_are_done
 def test_real_data_join_when_the_data_root_has_them(real_data, monkeypatch, twins):
     if twins is not None:
         chosen = [twin for twin in catalogue() if twin.name in twins]
-        monkeypatch.setattr("twinsolve.bench.checks.catalogue", lambda: chosen)
+        monkeypatch.setattr("twinsolve.bench.check.checks.catalogue", lambda: chosen)
     found = samples.check_samples(0)
     assert {sample.name for sample in found} == {
         "digits", "subspaces", "china", "flower", "yale-b", "set12-01",
@@ -305,7 +306,10 @@ WRONG = [
     (("cluster", "digit"), "data: must be a file or among digits"),
     (("cluster", "."), "data: must be a file or among digits"),
     (("cluster", "file"), "path: must end in .npz, .mat, .csv, .h5 or .hdf5"),
-    (("cluster", "bare.csv"), "bare.csv: holds no labels.*target_key= names them"),
+    (
+        ("cluster", "bare.csv"),
+        "bare.csv: holds no labels: name them by target_key, or say how many clusters",
+    ),
     (("cluster", "bare.csv:target_key=z"), "target_key: no column 'z'"),
     (("cluster", "bare.csv:colour=z"), "no problem bare.csv:colour=z.*colour"),
     (("cluster", "cut.h5"), "cut.h5: truncated, corrupted or no HDF5 file"),
@@ -329,7 +333,7 @@ WRONG = [
     (("cluster", "digits", "--method", "broken:X"), "cannot make 'broken:X': SyntaxError"),
     (("cluster", "digits", "--method", "raising:X"), "cannot make 'raising:X': KeyError"),
     (("cluster", "digits", "--steps", "cluster-qr"), "cluster-qr behind a step; got 'cluster-qr'"),
-    (("cluster", "digits", "--steps", "PP9"), "steps: must be among PP-1"),
+    (("cluster", "digits", "--steps", "PP9"), "steps: must be among keep-mass"),
     (("cluster", "digits", "--features", "colour"), "features: must be among raw"),
     (("cluster", "digits", "--n-seeds", "0"), "Invalid value for .--n-seeds."),
     (("cluster", "digits", "--n-jobs", "0"), "n_jobs == 0"),

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from twinsolve.bench.faults.every import catalogue
-from twinsolve.bench.faults.fault import Fault
+from twinsolve.bench.faults.catalogue import Fault, catalogue
 from twinsolve.bench.faults.planted import PACKAGE, check_faults, copy_of_package
 from twinsolve.unrolled.twins import catalogue as twins
 

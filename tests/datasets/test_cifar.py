@@ -175,6 +175,71 @@ def test_links_and_paths_in_archives_lead_nowhere(small, images, tmp_path):
     assert list(tmp_path.rglob("*")) == [path]
 
 
+@pytest.mark.parametrize("form", ["packed batches", "packed folders"])
+def test_an_archive_is_read_once_until_it_changes(form, small, images, tmp_path, monkeypatch):
+    reads = []
+    members = cifar._members
+    monkeypatch.setattr(cifar, "_members", lambda *given: reads.append(1) or members(*given))
+    FORMS[form](tmp_path, images)
+    first = fetch_cifar10(subset="test", data_home=str(tmp_path))
+    whole = fetch_cifar10(subset="all", data_home=str(tmp_path))
+    assert len(reads) == 2
+    for subset, expected in (("test", first), ("all", whole)):
+        found = fetch_cifar10(subset=subset, data_home=str(tmp_path))
+        assert (found.images == expected.images).all()
+        assert (found.target == expected.target).all()
+        assert found.target.dtype == expected.target.dtype
+    assert (whole.images[50:] == first.images).all()
+    assert len(reads) == 2
+    FORMS[form](tmp_path, {part: 255 - array for part, array in images.items()})
+    found = fetch_cifar10(subset="all", data_home=str(tmp_path))
+    assert (found.images == 255 - whole.images).all()
+    assert len(reads) == 3
+
+
+def test_folders_are_read_at_each_call(small, images, tmp_path, cache):
+    FORMS["folders"](tmp_path, images)
+    fetch_cifar10(data_home=str(tmp_path))
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", "half", "pickles"])
+def test_a_broken_file_in_the_cache_is_read_anew(damage, small, images, tmp_path, cache):
+    FORMS["packed batches"](tmp_path, images)
+    fetch_cifar10(data_home=str(tmp_path))
+    (kept,) = cache.iterdir()
+    if damage == "pickles":
+        with np.load(kept) as arrays:
+            np.savez(kept, **dict(arrays) | {"images": np.array([{}], dtype=object)})
+    else:
+        kept.write_bytes(kept.read_bytes()[:9000] if damage == "half" else damage)
+    assert (fetch_cifar10(data_home=str(tmp_path)).images == images["train"]).all()
+    assert list(cache.iterdir()) == [kept]
+    with np.load(kept) as arrays:
+        assert (arrays["images"] == images["train"]).all()
+
+
+def test_without_a_cache_folder_archives_are_read_all_the_same(
+    small, images, tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    FORMS["packed batches"](tmp_path, images)
+    for _ in range(2):
+        assert (fetch_cifar10(data_home=str(tmp_path)).images == images["train"]).all()
+
+
+def test_a_write_that_fails_leaves_nothing(small, images, tmp_path, cache, monkeypatch):
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    FORMS["packed batches"](tmp_path, images)
+    assert (fetch_cifar10(data_home=str(tmp_path)).images == images["train"]).all()
+    assert list(cache.iterdir()) == []
+
+
 def test_subset_is_checked():
     with pytest.raises(ValueError, match="subset: must be 'train', 'test' or 'all', got 'most'"):
         fetch_cifar10(subset="most")

@@ -217,3 +217,29 @@ def test_other_files_are_named(tmp_path):
     (tmp_path / "mine.csv").write_bytes(b"a,b\n\xff\xfe\x00,2\n")
     with pytest.raises(ValueError, match=r"mine\.csv: truncated, corrupted or no csv file"):
         load_points(tmp_path / "mine.csv")
+
+
+@pytest.mark.parametrize("name", ["gnd", "gt", "s"])
+def test_labels_are_known_by_the_names_of_the_field(name, tmp_path):
+    X, y = np.random.default_rng(0).standard_normal((6, 3)), np.array([2, 2, 5, 5, 2, 5])
+    savemat(tmp_path / "mine.mat", {"fea": X, name: y})
+    assert load_points(tmp_path / "mine.mat").target.tolist() == [0, 0, 1, 1, 0, 1]
+    savemat(tmp_path / "columns.mat", {"fea": X.T, name: y})
+    with pytest.raises(ValueError, match=r"holds 3 points but 6 labels; .*transpose=True"):
+        load_points(tmp_path / "columns.mat")
+    points = load_points(tmp_path / "columns.mat", transpose=True)
+    assert (points.data == X).all()
+    assert points.target.tolist() == [0, 0, 1, 1, 0, 1]
+
+
+def test_singular_values_are_no_labels(tmp_path):
+    np.savez(tmp_path / "mine.npz", X=np.eye(6, 3), s=np.ones(4))
+    points = load_points(tmp_path / "mine.npz")
+    assert points.target is None
+    assert points.DESCR.endswith("which holds {'X': (6, 3), 's': (4,)}")
+
+
+def test_tables_have_no_columns_of_points(tmp_path):
+    (tmp_path / "mine.csv").write_text("1,2\n3,4\n")
+    with pytest.raises(ValueError, match="transpose: points are the rows"):
+        load_points(tmp_path / "mine.csv", transpose=True)

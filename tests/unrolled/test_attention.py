@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, SparseCoding
+from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax, SparseCoding
 from twinsolve.unrolled.attention import Positive, boolean_mask, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
@@ -131,9 +131,9 @@ def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
 class Recorder(Softmax):
     needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
 
-    def attend(self, q, k, v, mask, is_causal, context):
-        self.seen = context
-        return super().attend(q, k, v, mask, is_causal, context)
+    def attend(self, call):
+        self.seen = call.context
+        return super().attend(call)
 
 
 def test_shell_fills_the_context_along_the_layers():
@@ -341,6 +341,34 @@ def test_blocks_leave_to_pytorch_what_it_does_otherwise(context):
 def test_blocks_leave_to_pytorch_leading_shapes_that_broadcast():
     q, k, v = torch.randn(3, 300, 32), torch.randn(1, 300, 32), torch.randn(1, 300, 16)
     assert_close(fused_attention(q, k, v), torch.softmax(q @ k.mT / 32**0.5, dim=-1) @ v)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kind", ["none", "row", "pairs", "additive"])
+def test_blocks_of_a_call_see_what_its_rows_see(kind, is_causal):
+    q, k = torch.randn(2, 5, 3), torch.randn(2, 7, 3)
+    hidden = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) < 0.3
+    mask = {"none": None, "row": ~hidden[:1], "pairs": ~hidden, "additive": additive(hidden)}[kind]
+    call = Call(q, k, k, mask, is_causal)
+    for blocks in ([5], [2, 3], [1, 3, 1]):
+        parts, start = [], 0
+        for rows in q.split(blocks, dim=-2):
+            parts.append(call.pairs_of(rows, start))
+            start += rows.shape[-2]
+        if call.pairs() is None:
+            assert parts == [None] * len(blocks)
+            continue
+        whole = [part.expand(n, 7) for part, n in zip(parts, blocks, strict=True)]
+        assert (torch.cat(whole) == call.pairs().expand(5, 7)).all()
+
+
+def test_a_call_whose_masks_may_only_hide():
+    q, hidden = torch.randn(4, 3), torch.eye(4, dtype=torch.bool)
+    call = Call(q, q, q)
+    assert call.hiding("X") is call
+    assert (call._replace(mask=additive(hidden)).hiding("X").mask == ~hidden).all()
+    with pytest.raises(ValueError, match="X: masks may only hide keys"):
+        call._replace(mask=torch.ones(4, 4)).hiding("X")
 
 
 def test_boolean_mask_reads_both_kinds():

@@ -98,7 +98,8 @@ def test_zeros_of_the_base_remain_and_give_no_nan():
     class Band(Operator):
         nonnegative = True
 
-        def coefficients(self, q, k, *_):
+        def coefficients(self, call):
+            q, k = call.q, call.k
             near = (torch.arange(9)[:, None] - torch.arange(9)).abs() < 2
             return torch.exp(q @ k.mT / 6).masked_fill(~near, 0)
 

@@ -23,6 +23,13 @@ def test_reproduces_the_denoised_image(patch_size, patch_distance, sigma):
         assert_close(found, reference, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("settings", [{}, {"sigma": 0.2}, {"h": 0.3}], ids=str)
+def test_defaults_are_those_of_the_solver(settings):
+    image = images(1, 1, 19, 17)
+    found = NonLocalMeansAttention(**settings).double()(image)[0].numpy()
+    assert_close(found, nonlocal_means(image[0], channel_axis=0, **settings), atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("patch_distance", [None, 2])
 @pytest.mark.parametrize("sigma", [0.0, 0.15])
 def test_gradcheck_of_image_and_decay(patch_distance, sigma):

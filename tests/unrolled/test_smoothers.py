@@ -13,6 +13,7 @@ from twinsolve.solvers.image_filters import bilateral_matrix
 from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
 from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import (
+    Call,
     CrissCross,
     Gaussian,
     Kernel,
@@ -342,11 +343,12 @@ def test_size_of_logistic_logits():
     operator = logistic(negative_slope=1.0)
     q, k, _ = (x / x.norm(dim=-1, keepdim=True) for x in qkv(1, 3, 200, 5))
     sizes = sum(w.norm(dim=(-2, -1)) for w in (operator.query_weight, operator.key_weight))
-    largest = operator.logits(q, k, None).abs().amax(dim=(0, 2, 3))
+    logits = operator.logits(Call(q, k, k))
+    largest = logits.abs().amax(dim=(0, 2, 3))
     b = operator.bias.flatten()
     assert (largest <= sizes + b.abs()).all()
     assert (largest > (sizes + b).abs()).any()
-    half_range = (operator.logits(q, k, None).amax(-1) - operator.logits(q, k, None).amin(-1)) / 2
+    half_range = (logits.amax(-1) - logits.amin(-1)) / 2
     assert (half_range.amax(dim=(0, 2)) <= operator.key_weight.norm(dim=(-2, -1))).all()
 
 

@@ -5,7 +5,7 @@ from torch.testing import assert_close
 
 from twinsolve.solvers import ista, sparse_code, sparse_self_expression
 from twinsolve.solvers.sparse_coding import lasso_objective
-from twinsolve.unrolled import SparseCoding
+from twinsolve.unrolled import Call, SparseCoding
 from twinsolve.unrolled.sparse_coding import ista_attention, safe_step
 
 
@@ -295,13 +295,13 @@ def test_the_iteration_map_is_what_is_iterated(step):
     layer = SparseCoding(0.5, n_iter=3, step=step, zero_diagonal=True, learnable=True).double()
     for arguments in ({}, {"mask": mask[None]}, {"is_causal": True}):
         codes = torch.zeros(2, 7, 7, dtype=torch.float64)
-        iterate = layer.iteration(q, k, **arguments)
+        iterate = layer.iteration(Call(q, k, k, **arguments))
         for _ in range(3):
             codes = iterate(codes)
         assert_close(codes, layer.matrix(q, k, **arguments), atol=1e-13, rtol=0)
     solved = sparse_self_expression(q[0], lam=0.5, tol=1e-14).coef.toarray()
     fixed = torch.from_numpy(solved).expand(2, 7, 7)
-    moved = layer.iteration(q[:1].expand(2, 7, 4), q[:1].expand(2, 7, 4))(fixed)
+    moved = layer.iteration(Call(*[q[:1].expand(2, 7, 4)] * 3))(fixed)
     assert_close(moved, fixed, atol=1e-6, rtol=0)
     lam = layer.lam.log
     assert torch.autograd.grad(moved.sum(), lam)[0] != 0

@@ -5,6 +5,7 @@ Tokens are rows. Operators take ``(..., heads, tokens, head_dim)`` and masks as 
 """
 
 from .blocked import blocked_attention, blocks_serve
+from .call import Call
 from .context import Context
 from .derivatives import (
     has_no_values,
@@ -25,6 +26,7 @@ from .masks import (
     explicit_mask,
     hidden_by,
     hidden_by_layer,
+    mask_rows,
     masked_softmax,
     padding_mask,
     query_offset,
@@ -36,6 +38,7 @@ from .shell import Attention, keep_projected
 
 __all__ = [
     "Attention",
+    "Call",
     "Context",
     "Correction",
     "Operator",
@@ -60,6 +63,7 @@ __all__ = [
     "keep_projected",
     "largest_eigenvalue",
     "map_query_blocks",
+    "mask_rows",
     "masked_softmax",
     "of_common_batch",
     "once_in",

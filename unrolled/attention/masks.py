@@ -33,6 +33,13 @@ def causal_mask(q: Tensor, k: Tensor) -> Tensor:
     return pairs.tril(query_offset(q, k))
 
 
+def mask_rows(mask: Tensor | None, rows: Tensor, start: int) -> Tensor | None:
+    """The part of a mask that is of the queries from `start` on, as many as there are `rows`."""
+    if mask is None or mask.shape[-2] == 1:
+        return mask
+    return mask[..., start : start + rows.shape[-2], :]
+
+
 def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:
     """The mask with all but the `allowed` pairs hidden as well; boolean or additive as it was."""
     if mask is None:

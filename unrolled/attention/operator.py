@@ -5,6 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from .call import Call
 from .context import Context
 from .inputs import (
     check_context,
@@ -14,14 +15,7 @@ from .inputs import (
     common_batch,
     of_common_batch,
 )
-from .masks import (
-    causal_mask,
-    combine_masks,
-    drop_hidden,
-    explicit_mask,
-    masked_softmax,
-    query_offset,
-)
+from .masks import drop_hidden, explicit_mask, masked_softmax, query_offset
 from .parameters import Positive
 from .precision import of_one_dtype, without_autocast
 
@@ -29,8 +23,9 @@ from .precision import of_one_dtype, without_autocast
 class Operator(nn.Module):
     """Base of the operators on (q, k, v): what a layer does between its projections.
 
-    A subclass implements `attend` and `coefficients` and declares its laws, which tests and
-    corrections read. Calls go through `forward` and `matrix`, which refuse what the laws exclude.
+    A subclass implements `attend` and `coefficients`, which take a `Call`, and declares its laws,
+    which tests and corrections read. `forward` and `matrix` refuse what the laws exclude, and make
+    the call.
 
     Attributes
     ----------
@@ -138,7 +133,7 @@ class Operator(nn.Module):
                 return q @ k.mT @ v
             mask = explicit_mask(mask)
             k, v = self.present(k, mask), self.present(v, mask)
-            return self.attend(q, k, v, mask, is_causal, context)
+            return self.attend(Call(q, k, v, mask, is_causal, context))
 
     def matrix(
         self,
@@ -156,33 +151,19 @@ class Operator(nn.Module):
             if 0 in (*q.shape, *k.shape):
                 return q @ k.mT
             mask = explicit_mask(mask)
-            A = self.coefficients(q, self.present(k, mask), mask, is_causal, context)
+            k = self.present(k, mask)
+            A = self.coefficients(Call(q, k, k[..., :0], mask, is_causal, context))
             return A.to(q.dtype)
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """The keys or values that `attend` is given: zeros for those that no query sees."""
         return drop_hidden(x, mask)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
         """What `forward` gives, of checked inputs with at least one query and key."""
         raise NotImplementedError
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def coefficients(self, call: Call) -> Tensor:
         """What `matrix` gives, in any dtype, of checked inputs with at least one query and key."""
         raise NotImplementedError
 
@@ -244,20 +225,12 @@ class SoftmaxSmoother(Operator):
     nonnegative = True
     additive_masks = True
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+    def logits(self, call: Call) -> Tensor:
         """Logits of shape (..., n_queries, n_keys), before any mask."""
         raise NotImplementedError
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
-        return masked_softmax(self.logits(q, k, context), mask)
+    def coefficients(self, call: Call) -> Tensor:
+        return masked_softmax(self.logits(call), call.pairs())
 
 
 class Correction(Operator):

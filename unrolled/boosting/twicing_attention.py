@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
-from ..attention import Context, Correction, Operator, drop_hidden
+from ..attention import Call, Correction, Operator, drop_hidden
 
 
 class Twicing(Correction):
@@ -70,22 +70,13 @@ class Twicing(Correction):
         for lack in lacking:
             warnings.warn(f"Twicing: {type(base).__name__} is {lack}", stacklevel=2)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        if self.is_explicit(q):
-            A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
-            v = drop_hidden(v, mask)
+    def attend(self, call: Call) -> Tensor:
+        if self.is_explicit(call.q):
+            A, v = call.matrix_of(self.base), drop_hidden(call.v, call.mask)
             once = A @ v
-            return once + A @ drop_hidden(v - once, mask)
-        once = self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)
-        return once + self.base(q, k, v - once, mask=mask, is_causal=is_causal, context=context)
+            return once + A @ drop_hidden(v - once, call.mask)
+        once = call.output_of(self.base)
+        return once + call._replace(v=call.v - once).output_of(self.base)
 
     def is_explicit(self, q: Tensor) -> bool:
         """Whether queries like these are attended with by the explicit matrix."""
@@ -93,13 +84,6 @@ class Twicing(Correction):
         few = has_static_value(q.shape[-2]) and q.shape[-2] <= self.max_explicit
         return self.base.cheap_matrix and wide and few
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
-        return 2 * A - A @ drop_hidden(A, mask)
+    def coefficients(self, call: Call) -> Tensor:
+        A = call.matrix_of(self.base)
+        return 2 * A - A @ drop_hidden(A, call.mask)

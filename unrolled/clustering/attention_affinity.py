@@ -1,17 +1,17 @@
 """Subspace clustering by attention: the matrix of an operator as coefficients."""
 
-import copy
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...solvers.clustering import symmetric_affinity
+from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array
-from ..attention import Operator, check_positive
-from ..named_operators import make_operator
+from ..attention import check_positive
+from ..named_operators import OperatorLike, made_operator
 from .base import UnitRowClustering
 
 
@@ -36,12 +36,14 @@ class AttentionSubspaceClustering(UnitRowClustering):
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
-    operator : str or Operator, default="softmax"
-        A name of `unrolled.operator_names`, or an operator for one head. Those that need a
+    operator : str, Operator or callable, default="softmax"
+        A name of `unrolled.operator_names`, an operator for one head, or a factory
+        ``(num_heads, head_dim) -> Operator``. Those that need a
         `Context` of the model around them are refused. Those of positions, such as "alibi", take
         the order of the samples for them.
-    temperature : float, default=10.0
-        Size of the logits, > 0.
+    temperature : float or "auto", default="auto"
+        Size of the logits, > 0. "auto" fits 10, 3, 30, 100 and 300, and takes the one whose
+        clusters are best separated and balanced (`solvers.choose_settings`).
     affinity : callable, default=symmetric_affinity
         Makes the affinity of the coefficients, as in `solvers.SparseSubspaceClustering`.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
@@ -58,6 +60,8 @@ class AttentionSubspaceClustering(UnitRowClustering):
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     operator_ : Operator
         In the dtype of X; never the given one itself.
+    temperature_ : float
+        The one given or chosen.
     n_features_in_ : int
 
     References
@@ -75,12 +79,14 @@ class AttentionSubspaceClustering(UnitRowClustering):
     array([0, 1], dtype=int32)
     """
 
+    _choices: ClassVar[Choices] = {"temperature": (10.0, 3.0, 30.0, 100.0, 300.0)}
+
     def __init__(
         self,
         n_clusters: int | None = 8,
         *,
-        operator: str | Operator = "softmax",
-        temperature: float = 10.0,
+        operator: OperatorLike = "softmax",
+        temperature: float | Auto = "auto",
         affinity: Callable[[Any], Any] = symmetric_affinity,
         assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
         random_state: int | np.random.RandomState | None = None,
@@ -96,13 +102,8 @@ class AttentionSubspaceClustering(UnitRowClustering):
 
     def _train(self, X: Array) -> None:
         n_features = X.shape[1]
-        self._scale = (check_positive(self.temperature, "temperature") * n_features**0.5) ** 0.5
-        if isinstance(self.operator, Operator):
-            made = copy.deepcopy(self.operator)
-        elif isinstance(self.operator, str):
-            made = make_operator(self.operator, num_heads=1, head_dim=n_features)
-        else:
-            raise ValueError(f"operator: must be a name or an Operator, got {self.operator!r}")
+        self._scale = (check_positive(self.temperature_, "temperature") * n_features**0.5) ** 0.5
+        made = made_operator(self.operator, 1, n_features)
         if made.needs:
             raise ValueError(
                 f"operator: {type(made).__name__} needs {', '.join(made.needs)} of a model around "

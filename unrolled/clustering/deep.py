@@ -1,7 +1,7 @@
 """Subspace clustering by deep self-expression: layers whose features are learned."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from scipy.linalg import svd
 from scipy.sparse import csr_array
 
 from ...solvers.clustering import symmetric_affinity
+from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array, check_positive
 from ..self_expression import DeepSelfExpression
 from .base import UnitRowClustering
@@ -29,8 +30,8 @@ class DeepSubspaceClustering(UnitRowClustering):
     head does so with its share of the coordinates, dealt to the heads in turn from the principal
     ones on; the mean of their coefficients in the last layer is followed by an affinity and the
     spectral step. Without layers one head is unrolled elastic net subspace clustering. Where points
-    of different clusters explain each other, as handwritten digits do, a learned metric does harm:
-    raise `shrinkage`.
+    of different clusters explain each other, as handwritten digits do, a learned metric does harm,
+    and a large `shrinkage` is the better one.
 
     Parameters
     ----------
@@ -47,9 +48,10 @@ class DeepSubspaceClustering(UnitRowClustering):
         In (0, 1]; 1 is the Lasso.
     mixing : float, default=0.3
         In [0, 1]: the part of the way that attention moves a point in each layer.
-    shrinkage : float, default=0.1
+    shrinkage : float or "auto", default="auto"
         Above 0: of the residuals' covariance to a multiple of the identity. With large values
-        features stay as they are.
+        features stay as they are. "auto" fits 0.1 and 100, and takes the one whose clusters are
+        best separated and balanced (`solvers.choose_settings`).
     n_iter : int, default=10
         ADMM iterations of each self-expression.
     affinity : callable, default=symmetric_affinity
@@ -70,6 +72,8 @@ class DeepSubspaceClustering(UnitRowClustering):
         Of points in the coordinates `components_`.
     components_ : ndarray of shape (rank, n_features)
         Orthonormal basis of the span of the unit rows. What a new point has outside is left out.
+    shrinkage_ : float
+        The one given or chosen.
     loss_curve_ : list of float
         Negative log-likelihood of each layer's residuals, for each feature, up to a constant.
     n_features_in_ : int
@@ -100,6 +104,8 @@ class DeepSubspaceClustering(UnitRowClustering):
     array([0, 1], dtype=int32)
     """
 
+    _choices: ClassVar[Choices] = {"shrinkage": (0.1, 100.0)}
+
     def __init__(
         self,
         n_clusters: int | None = 8,
@@ -109,7 +115,7 @@ class DeepSubspaceClustering(UnitRowClustering):
         gamma: float = 50.0,
         l1_ratio: float = 0.9,
         mixing: float = 0.3,
-        shrinkage: float = 0.1,
+        shrinkage: float | Auto = "auto",
         n_iter: int = 10,
         affinity: Callable[[Any], Any] = symmetric_affinity,
         assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
@@ -139,7 +145,7 @@ class DeepSubspaceClustering(UnitRowClustering):
             self.n_layers,
             num_heads=self.num_heads,
             mixing=self.mixing,
-            shrinkage=self.shrinkage,
+            shrinkage=self.shrinkage_,
             n_iter=self.n_iter,
             lam=1 / self.gamma,
             l1_ratio=self.l1_ratio,

@@ -1,7 +1,7 @@
 """Subspace clustering by unrolled self-expression: ISTA with learned steps and thresholds."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...solvers import sparse_self_expression
 from ...solvers.clustering import symmetric_affinity
+from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array, check_positive
 from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 from ..self_expression import UnrolledSelfExpression
@@ -50,9 +51,10 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     n_layers : int, default=10
         Number of iterations, each with a step and a penalty of its own.
-    gamma : float, default=50.0
+    gamma : float or "auto", default="auto"
         Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros.
+        values give more non-zeros. "auto" trains for 50, 5, 20 and 200, and takes the one whose
+        clusters are best separated and balanced (`solvers.choose_settings`).
     train_on : {"objective", "solution", "both"}, default="objective"
         The last two solve the problem with `sparse_self_expression` first.
     max_iter : int, default=200
@@ -80,6 +82,8 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     layers_ : UnrolledSelfExpression
         Trained; ``layers_(points)`` and ``layers_(queries, keys)`` code any other points.
+    gamma_ : float
+        The one given or chosen.
     loss_curve_ : list of float
         Loss of each step's batch.
     n_iter_ : int
@@ -102,12 +106,14 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
     array([0, 1], dtype=int32)
     """
 
+    _choices: ClassVar[Choices] = {"gamma": (50.0, 5.0, 20.0, 200.0)}
+
     def __init__(
         self,
         n_clusters: int | None = 8,
         *,
         n_layers: int = 10,
-        gamma: float = 50.0,
+        gamma: float | Auto = "auto",
         train_on: TrainOn = "objective",
         max_iter: int = 200,
         batch_size: int = 256,
@@ -136,7 +142,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         points = self._tensor(X)
         self.layers_ = UnrolledSelfExpression(
             self.n_layers,
-            1 / self.gamma,
+            1 / self.gamma_,
             relative=True,
             relative_step=_longest_step(points),
             device=points.device,
@@ -198,10 +204,10 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         return vstack(blocks, format="csr")
 
     def _lam(self, queries: Array, keys: Array, *, zero_diagonal: bool) -> Array:
-        if check_positive(self.gamma, "gamma") <= 1:
-            raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma}")
+        if check_positive(self.gamma_, "gamma") <= 1:
+            raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma_}")
         largest = lam_max(queries, keys, zero_diagonal=zero_diagonal)
-        lam: Array = np.where(largest > 0, largest, 1.0) / self.gamma
+        lam: Array = np.where(largest > 0, largest, 1.0) / self.gamma_
         return lam
 
 

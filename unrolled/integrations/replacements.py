@@ -65,15 +65,19 @@ class FusedProjectionAttention(nn.Module):
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        check_input(x, "x", ("batch", "tokens", self.qkv.in_features), self.qkv.weight)
-        q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
-        q, k = rescale(self.q_norm(q), self.k_norm(k), self.scale)
+        q, k, v = self.project(x)
         output, _ = self.passes.attend(
             self.operator, q, k, v,
             mask=attn_mask, is_causal=is_causal, tokens=x, project=self._project,
         )  # fmt: skip
         output = self.norm(output.transpose(-3, -2).flatten(-2))
         return self.proj_drop(self.proj(output))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of each head, as the operator gets them."""
+        check_input(x, "x", ("batch", "tokens", self.qkv.in_features), self.qkv.weight)
+        q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        return *rescale(self.q_norm(q), self.k_norm(k), self.scale), v
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)

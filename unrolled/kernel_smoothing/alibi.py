@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Positive,
     SoftmaxSmoother,
     check_count,
     check_positive,
     fused_attention,
     map_query_blocks,
+    mask_rows,
     query_offset,
 )
 from .features import add_bias, split_feature
@@ -112,15 +113,8 @@ class ALiBi(SoftmaxSmoother):
     def _initial_slopes(self) -> list[float]:
         return alibi_slopes(self.num_heads) if self.slopes is None else self.slopes
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
         slopes = self.slopes_for(q)
         if is_causal:
             return _causal(q, k, v, slopes, mask)
@@ -128,14 +122,13 @@ class ALiBi(SoftmaxSmoother):
 
         def block(rows: Tensor, start: int) -> Tensor:
             bias = -slopes * _distances(offset + start, rows, k)
-            block_mask = mask
-            if mask is not None and mask.shape[-2] > 1:
-                block_mask = mask[..., start : start + rows.shape[-2], :]
-            return fused_attention(rows, k, v, mask=add_bias(block_mask, bias.to(q.dtype)))
+            seen = mask_rows(mask, rows, start)
+            return fused_attention(rows, k, v, mask=add_bias(seen, bias.to(q.dtype)))
 
         return map_query_blocks(block, q)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+    def logits(self, call: Call) -> Tensor:
+        q, k = call.q, call.k
         bias = self.slopes_for(q) * _distances(query_offset(q, k), q, k)
         return q @ k.mT * q.shape[-1] ** -0.5 - bias.to(q.dtype)
 

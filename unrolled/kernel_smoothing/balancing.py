@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Correction,
     Operator,
     SoftmaxSmoother,
@@ -70,45 +70,27 @@ class Sinkhorn(Correction):
         self.pair_masks = False
         self.additive_masks = False
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        A = self.coefficients(q, k, mask, is_causal, context)
-        return A.to(v.dtype) @ drop_hidden(v, mask)
+    def attend(self, call: Call) -> Tensor:
+        return self.coefficients(call).to(call.v.dtype) @ drop_hidden(call.v, call.mask)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def coefficients(self, call: Call) -> Tensor:
+        k, mask = call.k, call.mask
         visible = None if mask is None else padding_mask(mask, k.shape[-2], "Sinkhorn")
-        k = drop_hidden(k, visible)
-        logits = self._logits(q, k, visible, context)
+        logits = self._logits(call._replace(k=drop_hidden(k, visible), mask=visible))
         f, g = _potential(logits, -1), torch.zeros_like(logits[..., :1, :])
         for _ in range(self.n_iter):
             seen = logits if visible is None else logits.masked_fill(~visible.mT, _low(logits))
             g = _potential(seen + f, -2)
             f = _potential(logits + g, -1)
-        return torch.exp(logits + f + g).to(q.dtype)
+        return torch.exp(logits + f + g).to(call.q.dtype)
 
-    def _logits(
-        self, q: Tensor, k: Tensor, visible: Tensor | None, context: Context | None
-    ) -> Tensor:
+    def _logits(self, call: Call) -> Tensor:
         """Finite logarithms of the base's matrix up to factors of rows; lowest where it is zero."""
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide, visible = torch.promote_types(call.q.dtype, torch.float32), call.mask
         if isinstance(self.base, SoftmaxSmoother):
-            logits = self.base.logits(q, k, context).to(wide)
+            logits = self.base.logits(call).to(wide)
             return logits if visible is None else logits.masked_fill(~visible, _low(logits))
-        A = self.base.matrix(q, k, mask=visible, context=context).to(wide)
+        A = call.matrix_of(self.base).to(wide)
         zero = A <= 0
         return A.masked_fill(zero, 1).log().masked_fill(zero, _low(A))
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..attention import Context, Correction, Operator
+from ..attention import Call, Correction, Operator
 from .features import add_bias
 
 
@@ -53,36 +53,20 @@ class Biased(Correction):
             )
         self.register_buffer("bias", bias.detach())
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        mask = self._mask(q, k, mask)
-        return self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)
+    def attend(self, call: Call) -> Tensor:
+        return self._biased(call).output_of(self.base)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        mask = self._mask(q, k, mask)
-        return self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+    def coefficients(self, call: Call) -> Tensor:
+        return self._biased(call).matrix_of(self.base)
 
-    def _mask(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def _biased(self, call: Call) -> Call:
+        q, k = call.q, call.k
         if self.bias.shape[-2:] != (q.shape[-2], k.shape[-2]):
             raise ValueError(
                 f"bias: is for {self.bias.shape[-2]} queries and {self.bias.shape[-1]} keys, got "
                 f"{q.shape[-2]} and {k.shape[-2]}"
             )
-        return add_bias(mask, self.bias.to(q.dtype))
+        return call._replace(mask=add_bias(call.mask, self.bias.to(q.dtype)))
 
     def extra_repr(self) -> str:
         return f"bias of shape {tuple(self.bias.shape)}"

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..attention import Context, Positive, SoftmaxSmoother, fused_attention
+from ..attention import Call, Context, Positive, SoftmaxSmoother, fused_attention
 from .biased import Biased
 from .features import expand_features, of_queries
 from .gaussian import gaussian_attention
@@ -113,18 +113,11 @@ class Bilateral(SoftmaxSmoother):
         """The bandwidth in use on queries of this width and dtype."""
         return q.shape[-1] ** 0.25 if bandwidth is None else bandwidth().to(q.dtype)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
         hy = self.bandwidth_for(self.token_bandwidth, q)
         hp = self.bandwidth_for(self.position_bandwidth, q)
-        p_q, p_k = self._positions(q, k, context)
+        p_q, p_k = self._positions(call)
         if self.distances:
             q, k = q / hy, k / hy
             if p_q is not None and p_k is not None:
@@ -138,9 +131,9 @@ class Bilateral(SoftmaxSmoother):
             q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
         return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        p_q, p_k = self._positions(q, k, context)
-        tokens = self._term(q, k, self.bandwidth_for(self.token_bandwidth, q))
+    def logits(self, call: Call) -> Tensor:
+        q, (p_q, p_k) = call.q, self._positions(call)
+        tokens = self._term(q, call.k, self.bandwidth_for(self.token_bandwidth, q))
         if p_q is None or p_k is None:
             return tokens
         return tokens + self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, q))
@@ -151,9 +144,8 @@ class Bilateral(SoftmaxSmoother):
         wide = torch.promote_types(a.dtype, torch.float32)
         return (-squared_distances(a.to(wide), b.to(wide)) / bandwidth**2 / 2).to(a.dtype)
 
-    def _positions(
-        self, q: Tensor, k: Tensor, context: Context | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _positions(self, call: Call) -> tuple[Tensor | None, Tensor | None]:
+        q, k, *_, context = call
         if not self.uses_positions or context is None or context.projected_positions is None:
             return None, None
         name = "context.projected_positions"

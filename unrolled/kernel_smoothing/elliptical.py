@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
     causal_mask,
     combine_masks,
@@ -114,41 +114,19 @@ class Elliptical(Operator):
         self.metric = None if metric is None else _check_metric(metric)
         self.needs = ("values", "previous_values") if metric is None else ()
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        metric = self.metric_for(q, k, mask, is_causal, context)
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
+        metric = self.metric_for(call)
         return fused_attention(q * metric, k, v, mask=mask, is_causal=is_causal)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        metric = self.metric_for(q, k, mask, is_causal, context)
-        metric = metric.expand(q.shape)
-        logits = torch.einsum("...id,...id,...jd->...ij", q, metric, k) / q.shape[-1] ** 0.5
-        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
-        return masked_softmax(logits, mask)
+    def coefficients(self, call: Call) -> Tensor:
+        q, metric = call.q, self.metric_for(call).expand(call.q.shape)
+        logits = torch.einsum("...id,...id,...jd->...ij", q, metric, call.k) / q.shape[-1] ** 0.5
+        return masked_softmax(logits, call.pairs())
 
-    def metric_for(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def metric_for(self, call: Call) -> Tensor:
         """The diagonal in use, of shape (..., 1 or n_queries, d)."""
+        q, k, _, mask, is_causal, context = call
         if self.metric is not None:
             return _given(self.metric, q)
         if context is None or context.values is None or context.previous_values is None:

@@ -6,15 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
-    boolean_mask,
-    causal_mask,
-    combine_masks,
     map_query_blocks,
 )
 from .linear import linear_attention
-from .query_blocks import block_mask, visible_products
+from .query_blocks import visible_products
 
 FeatureMap = Callable[[Tensor], Tensor]
 
@@ -70,42 +67,24 @@ class FeatureKernel(Operator):
             raise ValueError(f"feature_map: must be callable or None, got {feature_map!r}")
         self.feature_map = feature_map
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        out_type, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
-        q, k, v = self._features(q), self._features(k), v.to(wide)
+    def attend(self, call: Call) -> Tensor:
+        out_type, wide = call.v.dtype, torch.promote_types(call.v.dtype, torch.float32)
+        call = call.hiding("FeatureKernel")
+        q, k, v = self._features(call.q), self._features(call.k), call.v.to(wide)
         with_mass = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
-        if visible is None or visible.shape[-2] == 1:
-            k = k if visible is None else torch.where(visible.mT, k, 0)
-            sums = linear_attention(q, k, with_mass, is_causal=is_causal)
+        if call.mask is None or call.mask.shape[-2] == 1:
+            k = k if call.mask is None else torch.where(call.mask.mT, k, 0)
+            sums = linear_attention(q, k, with_mass, is_causal=call.is_causal)
             return _divide(sums[..., :-1], sums[..., -1:]).to(out_type)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            seen = block_mask(visible, is_causal, start, rows, q, k)
-            sums = visible_products(rows, k, seen) @ with_mass
+            sums = visible_products(rows, k, call.pairs_of(rows, start)) @ with_mass
             return _divide(sums[..., :-1], sums[..., -1:])
 
         return map_query_blocks(block, q).to(out_type)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "FeatureKernel")
-        if is_causal:
-            visible = combine_masks(visible, causal_mask(q, k))
+    def coefficients(self, call: Call) -> Tensor:
+        q, k, visible = call.q, call.k, call.hiding("FeatureKernel").pairs()
         weights = visible_products(self._features(q), self._features(k), visible)
         return _divide(weights, weights.sum(dim=-1, keepdim=True)).to(q.dtype)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Positive,
     SoftmaxSmoother,
     blocked_attention,
@@ -15,13 +15,13 @@ from ..attention import (
     fused_attention,
     hidden_by,
     map_query_blocks,
+    mask_rows,
     masked_softmax,
     of_common_batch,
     query_offset,
     without_autocast,
 )
 from .pair_distances import squared_distances
-from .query_blocks import block_mask
 
 _CENTRE_SAMPLE = 16
 
@@ -139,7 +139,7 @@ def _rows_apart(
     keys, values = k.double(), v.double()
 
     def block(rows: Tensor, start: int) -> Tensor:
-        part = block_mask(pairs, False, start, rows, q, k)
+        part = mask_rows(pairs, rows, start)
         return _centred(rows.double(), keys, values, centre, bandwidth, part, False)
 
     return map_query_blocks(block, q).to(v.dtype)
@@ -263,21 +263,14 @@ class Gaussian(SoftmaxSmoother):
             return self.bandwidth.initial
         return self.bandwidth().to(q.dtype)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
         bandwidth = self.bandwidth_for(q)
         return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        squares = squared_distances(q.to(wide), k.to(wide))
+    def logits(self, call: Call) -> Tensor:
+        q, wide = call.q, torch.promote_types(call.q.dtype, torch.float32)
+        squares = squared_distances(q.to(wide), call.k.to(wide))
         return (-squares / self.bandwidth_for(q) ** 2 / 2).to(q.dtype)
 
     def extra_repr(self) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..attention import Context, Positive, SoftmaxSmoother, map_query_blocks
+from ..attention import Call, Positive, SoftmaxSmoother, map_query_blocks
 from .pair_distances import distances, squared_distances
-from .query_blocks import block_mask, block_softmax
+from .query_blocks import block_softmax
 
 LogKernel = Callable[[Tensor, Tensor], Tensor]
 
@@ -92,8 +92,8 @@ class Kernel(SoftmaxSmoother):
             dtype=dtype,
         )
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        return self._logits(*self._scaled(q, k))
+    def logits(self, call: Call) -> Tensor:
+        return self._logits(*self._scaled(call.q, call.k))
 
     def _scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -110,19 +110,11 @@ class Kernel(SoftmaxSmoother):
             )
         return logits
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        q, k = self._scaled(q, k)
+    def attend(self, call: Call) -> Tensor:
+        (q, k), v = self._scaled(call.q, call.k), call.v
 
         def block(rows: Tensor, start: int) -> Tensor:
-            visible = block_mask(mask, is_causal, start, rows, q, k)
+            visible = call.pairs_of(rows, start)
             return block_softmax(self._logits(rows, k), visible).to(v.dtype) @ v
 
         return map_query_blocks(block, q)

@@ -6,16 +6,13 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
-    boolean_mask,
-    causal_mask,
     check_positive,
-    combine_masks,
     map_query_blocks,
     query_offset,
 )
-from .query_blocks import block_mask, visible_products
+from .query_blocks import visible_products
 
 _CHUNK = 128
 
@@ -106,40 +103,21 @@ class Linear(Operator):
         super().__init__()
         self.scale = check_positive(scale, "scale")
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        out_type, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
-        q, k, v = self.scale * q.to(wide), k.to(wide), v.to(wide)
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "Linear")
-        if visible is None or visible.shape[-2] == 1:
-            k = k if visible is None else torch.where(visible.mT, k, 0)
-            return linear_attention(q, k, v, is_causal=is_causal).to(out_type)
+    def attend(self, call: Call) -> Tensor:
+        out_type, wide = call.v.dtype, torch.promote_types(call.v.dtype, torch.float32)
+        call = call.hiding("Linear")
+        q, k, v = self.scale * call.q.to(wide), call.k.to(wide), call.v.to(wide)
+        if call.mask is None or call.mask.shape[-2] == 1:
+            k = k if call.mask is None else torch.where(call.mask.mT, k, 0)
+            return linear_attention(q, k, v, is_causal=call.is_causal).to(out_type)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            seen = block_mask(visible, is_causal, start, rows, q, k)
-            return visible_products(rows, k, seen) @ v
+            return visible_products(rows, k, call.pairs_of(rows, start)) @ v
 
         return map_query_blocks(block, q).to(out_type)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "Linear")
-        if is_causal:
-            visible = combine_masks(visible, causal_mask(q, k))
-        return self.scale * visible_products(q, k, visible)
+    def coefficients(self, call: Call) -> Tensor:
+        return self.scale * visible_products(call.q, call.k, call.hiding("Linear").pairs())
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:.4g}"

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from ..attention import (
-    Context,
+    Call,
     SoftmaxSmoother,
     check_count,
     check_positive,
@@ -15,7 +15,6 @@ from ..attention import (
     query_offset,
 )
 from .grids import Grid
-from .query_blocks import block_mask
 
 
 class Neighborhood(SoftmaxSmoother):
@@ -51,15 +50,8 @@ class Neighborhood(SoftmaxSmoother):
         near = self.near(i // width - j // width, i % width - j % width)
         return near | (i < 0) | (j < 0) if n_class else near
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, *_, context = call
         n, offset = k.shape[-2], query_offset(q, k)
         width, n_class = self.grid.on(k, context)
 
@@ -70,7 +62,7 @@ class Neighborhood(SoftmaxSmoother):
                 first, last = self._reach(own.start, own.stop, n, width, n_class)
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
             near = self._near(indices[own], indices[first:last], width, n_class)
-            seen = block_mask(mask, is_causal, start, rows, q, k)
+            seen = call.pairs_of(rows, start)
             if seen is not None:
                 seen = seen.expand(*seen.shape[:-1], n)[..., first:last]
             return fused_attention(
@@ -83,10 +75,11 @@ class Neighborhood(SoftmaxSmoother):
 
         return map_query_blocks(block, q)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+    def logits(self, call: Call) -> Tensor:
+        q, k = call.q, call.k
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         tokens = torch.arange(k.shape[-2], dtype=torch.int32, device=q.device)
-        near = self._near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, context))
+        near = self._near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, call.context))
         return (scale * q @ k.mT).masked_fill(~near, -torch.inf)
 
 

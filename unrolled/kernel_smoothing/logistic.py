@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import (
-    Context,
+    Call,
     SoftmaxSmoother,
     check_count,
     check_positive,
     fused_attention,
     map_query_blocks,
 )
-from .query_blocks import block_mask, block_softmax
+from .query_blocks import block_softmax
 
 
 class Logistic(SoftmaxSmoother):
@@ -101,22 +101,15 @@ class Logistic(SoftmaxSmoother):
             nn.init.normal_(weight, std=self.head_dim**-0.5)
         nn.init.zeros_(self.bias)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
         self._check(q)
         wide = torch.promote_types(k.dtype, torch.float32)
         terms = k.to(wide) @ self.key_weight.to(wide)
         if self.negative_slope is not None:
 
             def block(rows: Tensor, start: int) -> Tensor:
-                visible = block_mask(mask, is_causal, start, rows, q, k)
+                visible = call.pairs_of(rows, start)
                 return block_softmax(self._sums(rows, terms), visible).to(v.dtype) @ v
 
             return map_query_blocks(block, self._query_terms(q))
@@ -129,10 +122,10 @@ class Logistic(SoftmaxSmoother):
         out = fused_attention(ones, terms, v.to(wide), mask=mask, is_causal=is_causal, scale=1.0)
         return out.to(v.dtype)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        self._check(q)
-        wide = torch.promote_types(k.dtype, torch.float32)
-        return self._sums(self._query_terms(q), k.to(wide) @ self.key_weight.to(wide))
+    def logits(self, call: Call) -> Tensor:
+        self._check(call.q)
+        wide = torch.promote_types(call.k.dtype, torch.float32)
+        return self._sums(self._query_terms(call.q), call.k.to(wide) @ self.key_weight.to(wide))
 
     def _query_terms(self, q: Tensor) -> Tensor:
         """``q_i . u_Q + b``, of shape (..., n_queries, 1)."""

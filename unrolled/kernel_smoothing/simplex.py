@@ -6,16 +6,14 @@ import torch
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
-    causal_mask,
     check_positive,
-    combine_masks,
     has_no_values,
     is_transformed,
     map_query_blocks,
 )
-from .query_blocks import block_mask, masked_logits
+from .query_blocks import masked_logits
 
 _TILE = 2**18  # entries of the logits that stay in the cache while a threshold is sought
 _GROUPS = 8
@@ -172,33 +170,19 @@ class Sparsemax(Operator):
         wide = torch.promote_types(q.dtype, torch.float32)
         return (scale * q.to(wide)) @ k.to(wide).mT
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        k, v = call.k, call.v
+
         def block(rows: Tensor, start: int) -> Tensor:
-            visible = block_mask(mask, is_causal, start, rows, q, k)
+            visible = call.pairs_of(rows, start)
             A = project_on_simplex(masked_logits(self.logits(rows, k), visible))
             return A.to(v.dtype) @ v
 
-        return map_query_blocks(block, q)
+        return map_query_blocks(block, call.q)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
-        z = masked_logits(self.logits(q, k), mask)
-        return (z - sorted_threshold(z)).relu().to(q.dtype)
+    def coefficients(self, call: Call) -> Tensor:
+        z = masked_logits(self.logits(call.q, call.k), call.pairs())
+        return (z - sorted_threshold(z)).relu().to(call.q.dtype)
 
     def extra_repr(self) -> str:
         return "scale=head_dim ** -0.5" if self.scale is None else f"scale={self.scale:.4g}"

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..attention import Context, SoftmaxSmoother, check_positive, fused_attention
+from ..attention import Call, SoftmaxSmoother, check_positive, fused_attention
 
 
 class Softmax(SoftmaxSmoother):
@@ -35,20 +35,13 @@ class Softmax(SoftmaxSmoother):
         super().__init__()
         self.scale = None if scale is None else check_positive(scale, "scale")
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
         return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
-        return scale * q @ k.mT
+    def logits(self, call: Call) -> Tensor:
+        scale = call.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return scale * call.q @ call.k.mT
 
     def extra_repr(self) -> str:
         return "scale=head_dim ** -0.5" if self.scale is None else f"scale={self.scale:.4g}"

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention import (
-    Context,
+    Call,
     Positive,
     SoftmaxSmoother,
     blocked_attention,
@@ -16,7 +16,7 @@ from ..attention import (
     query_offset,
 )
 from .grids import Grid
-from .query_blocks import block_mask, block_softmax
+from .query_blocks import block_softmax
 
 
 class SpatialGaussian(SoftmaxSmoother):
@@ -91,15 +91,8 @@ class SpatialGaussian(SoftmaxSmoother):
             dtype=dtype,
         )
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, context = call
         values = v.to(torch.promote_types(v.dtype, torch.float32))
         offset, grid, bandwidth = query_offset(q, k), self.grid.on(k, context), self.bandwidth()
         if grid[0] > 1 and mask is None and not is_causal and q.shape[-2] == k.shape[-2]:
@@ -111,13 +104,12 @@ class SpatialGaussian(SoftmaxSmoother):
         def block(rows: Tensor, start: int) -> Tensor:
             first = offset + start
             logits = _logits(first, first + rows.shape[-2], values, bandwidth, *grid)
-            visible = block_mask(mask, is_causal, start, rows, q, k)
-            return block_softmax(logits, visible) @ values
+            return block_softmax(logits, call.pairs_of(rows, start)) @ values
 
         return map_query_blocks(block, q).to(v.dtype)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        grid = self.grid.on(k, context)
+    def logits(self, call: Call) -> Tensor:
+        q, k, grid = call.q, call.k, self.grid.on(call.k, call.context)
         logits = _logits(query_offset(q, k), k.shape[-2], k, self.bandwidth(), *grid)
         return logits.expand(*q.shape[:-1], k.shape[-2])
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..attention import Context, SoftmaxSmoother, check_positive, fused_attention
+from ..attention import Call, SoftmaxSmoother, check_positive, fused_attention
 
 
 class Symmetric(SoftmaxSmoother):
@@ -46,18 +46,12 @@ class Symmetric(SoftmaxSmoother):
         super().__init__()
         self.scale = None if scale is None else check_positive(scale, "scale")
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        _, k, v, mask, is_causal, _ = call
         return fused_attention(k, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
+    def logits(self, call: Call) -> Tensor:
+        k = call.k
         scale = k.shape[-1] ** -0.5 if self.scale is None else self.scale
         return scale * k @ k.mT
 

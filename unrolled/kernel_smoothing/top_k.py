@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..attention import Context, Operator, check_count, check_positive, map_query_blocks
-from .query_blocks import block_mask, block_softmax, masked_logits
+from ..attention import Call, Operator, check_count, check_positive, map_query_blocks
+from .query_blocks import block_softmax, masked_logits
 
 
 class TopK(Operator):
@@ -49,31 +49,16 @@ class TopK(Operator):
         self.n_largest = check_count(n_largest, "n_largest", 1)
         self.scale = None if scale is None else check_positive(scale, "scale")
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        k, v = call.k, call.v
+
         def block(rows: Tensor, start: int) -> Tensor:
-            visible = block_mask(mask, is_causal, start, rows, q, k)
-            return self._weights(rows, k, visible).to(v.dtype) @ v
+            return self._weights(rows, k, call.pairs_of(rows, start)).to(v.dtype) @ v
 
-        return map_query_blocks(block, q)
+        return map_query_blocks(block, call.q)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        visible = block_mask(mask, is_causal, 0, q, q, k)
-        return self._weights(q, k, visible).to(q.dtype)
+    def coefficients(self, call: Call) -> Tensor:
+        return self._weights(call.q, call.k, call.pairs()).to(call.q.dtype)
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale

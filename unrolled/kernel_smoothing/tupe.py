@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import Context, SoftmaxSmoother, check_count, fused_attention
+from ..attention import Call, SoftmaxSmoother, check_count, fused_attention
 from .features import expand_features, of_queries
 
 
@@ -72,25 +72,19 @@ class Tupe(SoftmaxSmoother):
         """Draw new projections, of the scale that the shell's have."""
         nn.init.xavier_uniform_(self.position_weight)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        p_q, p_k = self._positions(q, k, context)
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
+        p_q, p_k = self._positions(call)
         q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
         scale = (q.shape[-1] - p_q.shape[-1]) * 2
         return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale**-0.5)
 
-    def logits(self, q: Tensor, k: Tensor, context: Context | None) -> Tensor:
-        p_q, p_k = self._positions(q, k, context)
+    def logits(self, call: Call) -> Tensor:
+        q, k, (p_q, p_k) = call.q, call.k, self._positions(call)
         return (q @ k.mT + p_q @ p_k.mT) / (2 * q.shape[-1]) ** 0.5
 
-    def _positions(self, q: Tensor, k: Tensor, context: Context | None) -> tuple[Tensor, Tensor]:
+    def _positions(self, call: Call) -> tuple[Tensor, Tensor]:
+        q, k, *_, context = call
         positions = None if context is None else context.positions
         assert positions is not None  # checked, as it is needed
         if positions.shape[-1] != self.position_weight.shape[1]:

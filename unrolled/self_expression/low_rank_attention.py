@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import Context, Operator, Positive, once_in
+from ..attention import Call, Operator, Positive, once_in
 from .key_products import key_products, scaled_penalty, visible_keys
 
 
@@ -75,15 +75,8 @@ class LowRank(Operator):
         )
         self.relative = relative
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, *_ = call
         wide = torch.promote_types(q.dtype, torch.float32)
         k = visible_keys(k, mask, "LowRank").to(wide)
         if k.shape[-2] < k.shape[-1]:
@@ -94,15 +87,8 @@ class LowRank(Operator):
             left, right = q, self._filter(gram) @ moments
         return (left.to(wide) @ right.to(wide)).to(q.dtype)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        k = visible_keys(k, mask, "LowRank").double()
+    def coefficients(self, call: Call) -> Tensor:
+        q, k = call.q, visible_keys(call.k, call.mask, "LowRank").double()
         return (q.double() @ self._filter(k.mT @ k) @ k.mT).to(q.dtype)
 
     def _filter(self, gram: Tensor) -> Tensor:

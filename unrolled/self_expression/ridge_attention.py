@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import Context, Operator, Positive
+from ..attention import Call, Operator, Positive
 from .key_products import key_products, scaled_penalty, visible_keys
 
 
@@ -86,18 +86,11 @@ class Ridge(Operator):
         self.zero_diagonal = zero_diagonal
         self.square_only = zero_diagonal
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, *_ = call
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if k.shape[-2] < k.shape[-1]:
-            C = self._coefficients(q, k, mask)
+            C = self._coefficients(call)
             return (C.to(wide) @ v.to(wide)).to(dtype)
         q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
         gram, moments = key_products(k, v)
@@ -109,19 +102,12 @@ class Ridge(Operator):
             out = out + _left_out(q, k, v, weights, factor, lam.to(wide))
         return out.to(dtype)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        return self._coefficients(q, k, mask).to(q.dtype)
+    def coefficients(self, call: Call) -> Tensor:
+        return self._coefficients(call).to(call.q.dtype)
 
-    def _coefficients(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def _coefficients(self, call: Call) -> Tensor:
         """``q k^T P`` for ``P = (k k^T + lam I)^-1``; minus ``diag / P_ii`` times row i of P."""
-        q, k = q.double(), visible_keys(k, mask, "Ridge").double()
+        q, k = call.q.double(), visible_keys(call.k, call.mask, "Ridge").double()
         gram = k @ k.mT
         lam = scaled_penalty(self.lam(), gram, self.relative)
         factor = torch.linalg.cholesky(_regularized(gram, lam))

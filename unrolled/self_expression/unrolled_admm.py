@@ -12,7 +12,8 @@ from ..attention import (
     map_query_blocks,
     without_autocast,
 )
-from ..sparse_coding import soft_threshold
+from ..sparse_coding import SparsePenalty, lam_max_of
+from .points import check_pair, own_keys
 
 _RELAXATION = 1.6
 
@@ -115,9 +116,11 @@ class UnrolledADMM(nn.Module):
         Tensor of shape (..., n_queries, n_keys)
             bfloat16 and float16 iterate in float32.
         """
-        _check_points(queries, keys)
+        other = check_pair(queries, keys)
+        if not queries.is_floating_point():
+            raise ValueError(f"queries: must be of a floating dtype, got {queries.dtype}")
         wide = torch.promote_types(queries.dtype, torch.float32)
-        q, k = queries.to(wide), (queries if keys is None else keys).to(wide)
+        q, k = queries.to(wide), other.to(wide)
         with without_autocast(q):
             if k.shape[-2] == 0:
                 return (q @ k.mT).to(queries.dtype)
@@ -126,20 +129,18 @@ class UnrolledADMM(nn.Module):
             beta = 2 * lam * squares / self.threshold().to(wide)
             beta = beta.clamp(min=torch.finfo(wide).tiny)
             inverse = _regularized_inverse(k, beta / 2)
+            own = torch.arange(k.shape[-2], device=k.device) if keys is None else None
 
             def block(rows: Tensor, start: int) -> Tensor:
-                hidden = None if keys is not None else _own(rows, start, k)
-                size = (rows @ k.mT).abs()
-                largest = (size if hidden is None else size.masked_fill(hidden, 0)).amax(-1, True)
-                cut = 2 * lam * largest / beta
-                shrunk = 1 + cut * (1 - self.l1_ratio) / self.l1_ratio
-                codes = dual = torch.zeros_like(size)
+                products, hidden = rows @ k.mT, own_keys(own, start, rows, k)
+                penalties = lam * lam_max_of(products, hidden) / self.l1_ratio
+                penalty = SparsePenalty(penalties, self.l1_ratio, hidden=hidden)
+                codes = dual = torch.zeros_like(products)
                 for _ in range(self.n_iter):
                     given = codes - dual
                     ridge = given + (rows - given @ k) @ inverse @ k.mT
                     moved = _RELAXATION * ridge + (1 - _RELAXATION) * codes + dual
-                    codes = soft_threshold(moved, cut) / shrunk
-                    codes = codes if hidden is None else codes.masked_fill(hidden, 0)
+                    codes = penalty.prox(moved, 2 / beta)
                     dual = moved - codes
                 return codes.to(queries.dtype)
 
@@ -147,18 +148,6 @@ class UnrolledADMM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"n_iter={self.n_iter}, l1_ratio={self.l1_ratio:.4g}"
-
-
-def _check_points(queries: Tensor, keys: Tensor | None) -> None:
-    other = queries if keys is None else keys
-    if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
-        shape = None if keys is None else tuple(keys.shape)
-        raise ValueError(
-            f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
-            f"{tuple(queries.shape)} and {shape}"
-        )
-    if not queries.is_floating_point():
-        raise ValueError(f"queries: must be of a floating dtype, got {queries.dtype}")
 
 
 def _regularized_inverse(k: Tensor, ridge: Tensor) -> Tensor:
@@ -169,9 +158,3 @@ def _regularized_inverse(k: Tensor, ridge: Tensor) -> Tensor:
     except torch.linalg.LinAlgError as error:
         raise ValueError("keys: they and their products must be finite") from error
     return torch.cholesky_inverse(factor).to(ridge.dtype)
-
-
-def _own(rows: Tensor, start: int, k: Tensor) -> Tensor:
-    """Where a key is the query itself, for a block of queries that begins at `start`."""
-    index = torch.arange(start, start + rows.shape[-2], device=rows.device)
-    return index[:, None] == torch.arange(k.shape[-2], device=rows.device)

@@ -12,7 +12,16 @@ from ..attention import (
     map_query_blocks,
     without_autocast,
 )
-from ..sparse_coding import at_iteration, positive_per_iteration, safe_step, soft_threshold
+from ..sparse_coding import (
+    SparsePenalty,
+    at_iteration,
+    lam_max_of,
+    positive_per_iteration,
+    proximal_step,
+    repeated,
+    safe_step,
+)
+from .points import check_pair, own_keys
 
 
 class UnrolledSelfExpression(nn.Module):
@@ -137,17 +146,16 @@ class UnrolledSelfExpression(nn.Module):
             )
 
             def block(rows: Tensor, start: int) -> Tensor:
-                hidden = _hidden(own, start, rows, k)
-                gradient = rows @ k.mT
-                codes = torch.zeros_like(gradient)
-                scale = self._penalty_scale(gradient, hidden)
-                for t in range(self.n_iter):
-                    step, penalty = unit * steps[t], scale * penalties[t]
-                    codes = soft_threshold(codes + step * gradient, step * penalty / 2)
-                    codes = codes if hidden is None else codes.masked_fill(hidden, 0)
-                    if t + 1 < self.n_iter:
-                        gradient = (rows - codes @ k) @ k.mT
-                return codes.to(dtype)
+                hidden = own_keys(own, start, rows, k)
+                products = rows @ k.mT
+                scale = self._penalty_scale(products, hidden)
+
+                def move(codes: Tensor, t: int) -> Tensor:
+                    pull = (rows - codes @ k) @ k.mT if t else products
+                    penalty = SparsePenalty(scale * penalties[t], hidden=hidden)
+                    return proximal_step(codes, pull, unit * steps[t], penalty)
+
+                return repeated(move, torch.zeros_like(products), range(self.n_iter)).to(dtype)
 
             return map_query_blocks(block, q)
 
@@ -177,29 +185,19 @@ class UnrolledSelfExpression(nn.Module):
         q, k, own = self._features(queries, keys, own)
         penalty: Any = self.penalty
         if self.relative:
-            scale = self._penalty_scale(q @ k.mT, _hidden(own, 0, q, k))
+            scale = self._penalty_scale(q @ k.mT, own_keys(own, 0, q, k))
             penalty = penalty * scale.squeeze(-1)
         residual = q - coefficients @ k
         return residual.square().sum(-1) + penalty * coefficients.abs().sum(-1)
 
     def _penalty_scale(self, products: Tensor, hidden: Tensor | None) -> Any:
         """What penalties are relative to, for each row: 1, or twice the largest product in size."""
-        if not self.relative:
-            return 1.0
-        size = products.abs()
-        size = size if hidden is None else size.masked_fill(hidden, 0)
-        return 2 * size.amax(-1, keepdim=True)
+        return lam_max_of(products, hidden) if self.relative else 1.0
 
     def _features(
         self, queries: Tensor, keys: Tensor | None, own: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        other = queries if keys is None else keys
-        if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
-            shape = None if keys is None else tuple(keys.shape)
-            raise ValueError(
-                f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
-                f"{tuple(queries.shape)} and {shape}"
-            )
+        check_pair(queries, keys)
         if own is not None and (keys is None or own.shape != queries.shape[-2:-1]):
             raise ValueError(
                 f"own: must be of shape ({queries.shape[-2]},), with keys, got {tuple(own.shape)}"
@@ -213,11 +211,3 @@ class UnrolledSelfExpression(nn.Module):
 
     def extra_repr(self) -> str:
         return f"n_iter={self.n_iter}, lam={self.penalty:.4g}, relative={self.relative}"
-
-
-def _hidden(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor | None:
-    """Where a key is the query itself, for a block of queries that begins at `start`."""
-    if own is None:
-        return None
-    index = own[start : start + rows.shape[-2], None]
-    return index == torch.arange(k.shape[-2], device=rows.device)

@@ -12,9 +12,10 @@ from .iteration_parameters import (
     positive_per_iteration,
 )
 from .iterations import (
-    ista_codes,
-    ista_step,
-    soft_threshold,
+    accelerated,
+    proximal_map,
+    proximal_step,
+    repeated,
     support_step,
 )
 from .learned_ista import (
@@ -22,6 +23,11 @@ from .learned_ista import (
 )
 from .mixture_of_experts import (
     SparseMixtureOfExperts,
+)
+from .penalties import (
+    SparsePenalty,
+    lam_max_of,
+    soft_threshold,
 )
 from .sparse_attention import (
     SparseCoding,
@@ -35,14 +41,18 @@ __all__ = [
     "LISTA",
     "SparseCoding",
     "SparseMixtureOfExperts",
+    "SparsePenalty",
+    "accelerated",
     "analytic_step",
     "analytic_weights",
     "at_iteration",
     "curvature",
     "ista_attention",
-    "ista_codes",
-    "ista_step",
+    "lam_max_of",
     "positive_per_iteration",
+    "proximal_map",
+    "proximal_step",
+    "repeated",
     "safe_step",
     "soft_threshold",
     "support_step",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..attention import is_one_of_many, query_offset, vjp
-from .iterations import ista_codes
+from .iterations import proximal_map, repeated
+from .penalties import SparsePenalty
 
 _CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
 
@@ -25,7 +26,10 @@ def ista_attention(
     visible: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """Output ``C v`` of `n_iter` ISTA iterations from ``C = 0``, as `ista_codes` computes them.
+    """Output ``C v`` of `n_iter` ISTA iterations on ``|q - C k|_F^2 + lam |C|_1`` from ``C = 0``.
+
+    ``C <- S_{step lam / 2}( C + step (q - C k) k^T )``, then zero where a key is absent: a fused
+    form of what `proximal_map` states.
 
     Codes are held for a block of rows at a time. The backward pass is given the residuals
     ``q - C k`` of all iterations, computes the codes of a block from them anew, and needs of the
@@ -201,14 +205,12 @@ def _explicit(
     allowed = allowed if settings.offset is None else allowed.tril(settings.offset)
     if settings.zero_diagonal:
         allowed = allowed ^ torch.eye(*allowed.shape, dtype=torch.bool, device=q.device)
-    allowed = allowed if hidden is None else allowed & ~hidden
+    absent = ~allowed if hidden is None else ~allowed | hidden
 
     def output(q: Tensor, k: Tensor, v: Tensor, m: Tensor, t: Tensor) -> Tensor:
-        codes = ista_codes(
-            q, k, lam=2 / m, step=t * m, n_iter=settings.n_iter,
-            nonnegative=settings.nonnegative, allowed=allowed,
-        )  # fmt: skip
-        return codes @ v
+        penalty = SparsePenalty(2 / m, nonnegative=settings.nonnegative, hidden=absent)
+        steps = [t * m] * settings.n_iter
+        return repeated(proximal_map(q, k, penalty), torch.zeros_like(q @ k.mT), steps) @ v
 
     return output
 

@@ -1,97 +1,79 @@
-"""Iterations of ISTA on codes that are held whole, differentiable as often as wanted."""
+"""Iterations on codes that are held whole, differentiable as often as wanted.
+
+An iteration repeats a map of codes and step lengths, such as `proximal_map`: see `repeated`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .step_lengths import curvature
+from .penalties import SparsePenalty
+
+Move = Callable[[Tensor, Any], Tensor]
 
 
-def soft_threshold(z: Tensor, threshold: Tensor | float) -> Tensor:
-    """``S_t(z) = sign(z) max(|z| - t, 0)``, the proximal operator of ``t |.|_1``."""
-    return z.sign() * (z.abs() - threshold).clamp(min=0)
-
-
-def ista_step(
-    codes: Tensor,
-    q: Tensor,
-    k: Tensor,
-    *,
-    lam: Tensor | float,
-    step: Tensor | float,
-    nonnegative: bool = False,
-    allowed: Tensor | None = None,
+def proximal_step(
+    codes: Tensor, pull: Tensor, step: Tensor | float, penalty: SparsePenalty
 ) -> Tensor:
-    """One of the iterations of `ista_codes`, from given codes."""
-    moved = codes + step * ((q - codes @ k) @ k.mT)
-    threshold = step * lam / 2
-    codes = (moved - threshold).clamp(min=0) if nonnegative else soft_threshold(moved, threshold)
-    return codes if allowed is None else codes.masked_fill(~allowed, 0)
+    """``prox_step( C + step G )``, where the pull G is half the negative gradient.
+
+    References
+    ----------
+    EQUATIONS SE-15, SE-15n; the printed iterations have faults E3-d to E3-h.
+    """
+    return penalty.prox(codes + step * pull, step)
 
 
-def support_step(
-    codes: Tensor,
-    q: Tensor,
-    k: Tensor,
-    *,
-    lam: Tensor | float,
-    whole: Tensor,
-    nonnegative: bool = False,
-    allowed: Tensor | None = None,
-) -> Tensor:
-    """One ISTA iteration with the support-adaptive step, in the signature of `ista_step`.
+def proximal_map(q: Tensor, k: Tensor, penalty: SparsePenalty) -> Move:
+    """`proximal_step` of ``|q - C k|_F^2`` from given codes, as a map of them and a step length.
 
-    Rows take the step ``1 / |k_S|_2^2`` of their support S if that adds nothing to S, else
-    ``1 / whole``, where `whole` is ``|k|_2^2`` of all keys of the row's problem.
+    References
+    ----------
+    EQUATIONS SE-18 and FF-9 (the order ``(C k) k^T``).
+    """
+    return lambda codes, step: proximal_step(codes, (q - codes @ k) @ k.mT, step, penalty)
+
+
+def support_step(codes: Tensor, move: Move, local: Tensor, whole: Tensor | float) -> Tensor:
+    """One move with the support-adaptive step.
+
+    Rows take the step ``1 / local`` if that adds nothing to their support S, else ``1 / whole``.
+
+    Parameters
+    ----------
+    codes : Tensor of shape (..., n_queries, n_keys)
+    move : callable
+        Such as `proximal_map`.
+    local : Tensor of shape (..., n_queries, 1)
+        ``|k_S|_2^2``, or zero for an empty support.
+    whole : float or Tensor broadcastable to (..., n_queries, 1)
+        ``|k|_2^2`` of all keys of the row's problem, > 0.
 
     References
     ----------
     EQUATIONS LS-1.
     """
     on = codes != 0
-    local = curvature(k, on)
-    long, short = (
-        ista_step(codes, q, k, lam=lam, step=1 / L, nonnegative=nonnegative, allowed=allowed)
-        for L in (torch.where(local > 0, local, whole), whole)
-    )
+    long, short = (move(codes, 1 / L) for L in (torch.where(local > 0, local, whole), whole))
     grows = ((long != 0) & ~on).any(dim=-1, keepdim=True)
     return torch.where(grows, short, long)
 
 
-def ista_codes(
-    q: Tensor,
-    k: Tensor,
-    *,
-    lam: Tensor | float,
-    step: Tensor | float,
-    n_iter: int,
-    nonnegative: bool = False,
-    allowed: Tensor | None = None,
-) -> Tensor:
-    """Run `n_iter` ISTA iterations on ``min_C |q - C k|_F^2 + lam |C|_1`` from ``C = 0``.
+def repeated(move: Move, codes: Tensor, steps: Iterable[Any]) -> Tensor:
+    """The last of ``C_k = move(C_{k-1}, step_k)``."""
+    for step in steps:
+        codes = move(codes, step)
+    return codes
 
-    ``C <- S_{step lam / 2}( C + step (q - C k) k^T )``; entries that are not allowed are set to
-    zero after each step, which is exact for the problem in which they are absent.
 
-    Parameters
-    ----------
-    q : Tensor of shape (..., n_queries, d)
-    k : Tensor of shape (..., n_keys, d)
-    lam, step : float or Tensor broadcastable to (..., n_queries, 1)
-    n_iter : int
-    nonnegative : bool, default=False
-        One-sided threshold: the problem with ``C >= 0``.
-    allowed : bool Tensor broadcastable to (..., n_queries, n_keys), optional
-
-    Returns
-    -------
-    Tensor of shape (..., n_queries, n_keys)
-
-    References
-    ----------
-    EQUATIONS SE-15, SE-15n, SE-18 and FF-9 (the order ``(C k) k^T``); the printed iterations have
-    faults E3-d to E3-h.
-    """
-    codes = torch.zeros_like(q @ k.mT)
-    for _ in range(n_iter):
-        codes = ista_step(codes, q, k, lam=lam, step=step, nonnegative=nonnegative, allowed=allowed)
+def accelerated(move: Move, codes: Tensor, steps: Iterable[Any]) -> Tensor:
+    """`repeated` with the momentum of FISTA: moves start ahead of the last codes."""
+    ahead, t = codes, 1.0
+    for step in steps:
+        previous, codes = codes, move(ahead, step)
+        following = (1 + (1 + 4 * t**2) ** 0.5) / 2
+        ahead = codes + (t - 1) / following * (codes - previous)
+        t = following
     return codes

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from ..attention import Positive, check_count, check_positive, without_autocast
 from .coherence import analytic_step, analytic_weights
 from .iteration_parameters import at_iteration, positive_per_iteration
-from .iterations import soft_threshold
+from .iterations import proximal_step, repeated
+from .penalties import SparsePenalty
 from .step_lengths import safe_step
 
 Parametrization = Literal["lista", "coupled", "step", "alista", "adaptive"]
@@ -149,12 +150,15 @@ class LISTA(nn.Module):
         with without_autocast(Y):
             unit = safe_step(D).to(wide) if self.parametrization == "adaptive" else 1.0
             batch = torch.broadcast_shapes(Y.shape[:-2], D.shape[:-2])
-            codes = Y.new_zeros(*batch, Y.shape[-2], D.shape[-2])
-            for t in range(self.n_iter):
+
+            def move(codes: Tensor, t: int) -> Tensor:
                 step = unit * at_iteration(self.step, t).to(wide)
-                moved = codes + step * self._gradient(t, Y, codes if t else None, D)
-                codes = soft_threshold(moved, step * at_iteration(self.lam, t).to(wide) / 2)
-        return codes.to(signals.dtype)
+                pull = self._gradient(t, Y, codes if t else None, D)
+                lam = at_iteration(self.lam, t).to(wide)
+                return proximal_step(codes, pull, step, SparsePenalty(lam))
+
+            zero = Y.new_zeros(*batch, Y.shape[-2], D.shape[-2])
+            return repeated(move, zero, range(self.n_iter)).to(signals.dtype)
 
     def objective(self, signals: Tensor, codes: Tensor, dictionary: Tensor | None = None) -> Tensor:
         """``|y - c D|^2 + lam |c|_1`` of each signal, at the penalty given at construction.

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
     Positive,
-    boolean_mask,
     causal_mask,
     check_count,
     combine_masks,
     has_no_values,
     is_transformed,
     map_query_blocks,
+    mask_rows,
     query_offset,
 )
 from .code_blocks import ista_attention
 from .iteration_parameters import at_iteration, positive_per_iteration
-from .iterations import ista_step, support_step
-from .penalties import lam_max, strongest_key
+from .iterations import proximal_map, repeated, support_step
+from .penalties import SparsePenalty, lam_max, strongest_key
 from .step_lengths import curvature, safe_step
 
 Step = Literal["safe", "support"]
@@ -136,21 +136,14 @@ class SparseCoding(Operator):
         self.nonnegative = nonnegative
         self.square_only = zero_diagonal
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, _, is_causal, _ = call
         # What works in place can be neither traced nor transformed.
         plain = has_no_values(q) or is_transformed()
         if self.step == "support" or self.per_iteration or self.n_iter == 0 or plain:
-            return self._attend_step_by_step(q, k, v, mask, is_causal)
+            return self._attend_step_by_step(call)
         wide = self._wide(q)
-        keys, visible = k.to(wide), self._visible(mask, q, k, is_causal=False)
+        keys, visible = k.to(wide), call.hiding("SparseCoding").mask
         if visible is not None and visible.shape[-2] == 1:
             # A zero key has a zero code, and adds nothing to the step length.
             keys, visible = torch.where(visible.mT, keys, 0), None
@@ -175,29 +168,17 @@ class SparseCoding(Operator):
         )
         return out.to(q.dtype)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        iterate = self.iteration(q, k, mask, is_causal)
-        codes = torch.zeros_like(q @ k.mT, dtype=self._wide(q))
-        for t in range(self.n_iter):
-            codes = iterate(codes, t)
-        return codes.to(q.dtype)
+    def coefficients(self, call: Call) -> Tensor:
+        zero = torch.zeros_like(call.q @ call.k.mT, dtype=self._wide(call.q))
+        return repeated(self.iteration(call), zero, range(self.n_iter)).to(call.q.dtype)
 
-    def iteration(
-        self, q: Tensor, k: Tensor, mask: Tensor | None = None, is_causal: bool = False
-    ) -> Callable[..., Tensor]:
+    def iteration(self, call: Call) -> Callable[..., Tensor]:
         """The map of codes that is iterated, from zero codes.
 
         Parameters
         ----------
-        q, k, mask, is_causal
-            As in `forward`.
+        call : Call
+            Its values are not read.
 
         Returns
         -------
@@ -210,25 +191,25 @@ class SparseCoding(Operator):
         Examples
         --------
         >>> import torch
-        >>> from twinsolve.unrolled import SparseCoding
-        >>> iterate = SparseCoding(2.0).iteration(torch.tensor([[3.0, 0.5]]), torch.eye(2))
+        >>> from twinsolve.unrolled import Call, SparseCoding
+        >>> call = Call(torch.tensor([[3.0, 0.5]]), torch.eye(2), torch.eye(2))
+        >>> iterate = SparseCoding(2.0).iteration(call)
         >>> iterate(torch.tensor([[2.0, 0.0]]))
         tensor([[2., 0.]])
         """
         lam, relative_step = self._numbers()
-        return self._map(q, k, lam, relative_step, self._visible(mask, q, k, is_causal), 0)
+        visible = call.hiding("SparseCoding").pairs()
+        return self._map(call.q, call.k, lam, relative_step, visible, 0)
 
-    def _attend_step_by_step(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        visible = self._visible(mask, q, k, is_causal)
+    def _attend_step_by_step(self, call: Call) -> Tensor:
+        q, k, v, *_ = call
+        visible = call.hiding("SparseCoding").pairs()
         lam, relative_step = self._numbers()
 
         def block(rows: Tensor, start: int) -> Tensor:
             iterate = self._map(rows, k, lam, relative_step, visible, start)
-            codes = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
-            for t in range(self.n_iter):
-                codes = iterate(codes, t)
+            zero = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
+            codes = repeated(iterate, zero, range(self.n_iter))
             return (codes @ v.to(codes.dtype)).to(q.dtype)
 
         return map_query_blocks(block, q)
@@ -253,15 +234,10 @@ class SparseCoding(Operator):
         """The iterations of the rows from `start` on."""
         wide = self._wide(q)
         q, k = q.to(wide), k.to(wide)
-        seen = _rows(visible, start, q)
+        seen = mask_rows(visible, q, start)
         allowed = self._allowed(seen, start, q, k)
         scale = lam_max(q, k, strongest_key(q, k, allowed)) if self.relative else 1.0
-        given: dict[str, Any] = {
-            "q": q,
-            "k": k,
-            "nonnegative": self.nonnegative,
-            "allowed": allowed,
-        }
+        hidden = None if allowed is None else ~allowed
         if self.step == "safe":
             unit = safe_step(k, seen)
         else:
@@ -269,17 +245,18 @@ class SparseCoding(Operator):
             whole = torch.where(whole > 0, whole, 1)
 
         def iterate(codes: Tensor, t: int = 0) -> Tensor:
-            penalty = scale * lam[min(t, len(lam) - 1)].to(wide)
+            penalties = scale * lam[min(t, len(lam) - 1)].to(wide)
+            penalty = SparsePenalty(penalties, nonnegative=self.nonnegative, hidden=hidden)
+            move = proximal_map(q, k, penalty)
             if self.step == "support":
-                return support_step(codes, **given, lam=penalty, whole=whole)
-            step = (relative_step[min(t, len(lam) - 1)] * unit).to(wide)
-            return ista_step(codes, **given, lam=penalty, step=step)
+                return support_step(codes, move, curvature(k, codes != 0), whole)
+            return move(codes, (relative_step[min(t, len(lam) - 1)] * unit).to(wide))
 
         return iterate
 
     def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         def strongest(rows: Tensor, start: int) -> Tensor:
-            allowed = self._allowed(_rows(visible, start, rows), start, rows, k)
+            allowed = self._allowed(mask_rows(visible, rows, start), start, rows, k)
             if is_causal:
                 first = start + query_offset(q, k)
                 own = torch.arange(first, first + rows.shape[-2], device=q.device)
@@ -295,10 +272,6 @@ class SparseCoding(Operator):
         wide = torch.float64 if self.step == "support" else torch.float32
         return torch.promote_types(q.dtype, wide)
 
-    def _visible(self, mask: Tensor | None, q: Tensor, k: Tensor, is_causal: bool) -> Tensor | None:
-        visible = None if mask is None else boolean_mask(mask, k.shape[-2], "SparseCoding")
-        return combine_masks(visible, causal_mask(q, k)) if is_causal else visible
-
     def _allowed(self, visible: Tensor | None, start: int, q: Tensor, k: Tensor) -> Tensor | None:
         if not self.zero_diagonal:
             return visible
@@ -311,10 +284,3 @@ class SparseCoding(Operator):
             f"n_iter={self.n_iter}, zero_diagonal={self.zero_diagonal}, "
             f"nonnegative={self.nonnegative}, step={self.step}, relative={self.relative}"
         )
-
-
-def _rows(visible: Tensor | None, start: int, rows: Tensor) -> Tensor | None:
-    """The part of a mask that belongs to a block of queries."""
-    if visible is None or visible.shape[-2] == 1:
-        return visible
-    return visible[..., start : start + rows.shape[-2], :]

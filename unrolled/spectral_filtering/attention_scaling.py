@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from ..attention import Context, Correction, Operator, causal_mask, check_count, hidden_by
+from ..attention import Call, Correction, Operator, check_count, hidden_by
 from .means import visible_mean
 
 
@@ -85,36 +85,19 @@ class AttnScale(Correction):
         super().reset_parameters()
         nn.init.zeros_(self.omega)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        omega = self._omega_for(q)
-        smoothed = self.base(q, k, v, mask=mask, is_causal=is_causal, context=context)
+    def attend(self, call: Call) -> Tensor:
+        q, _, v, mask, is_causal, _ = call
+        omega, smoothed = self._omega_for(q), call.output_of(self.base)
         mean = visible_mean(v, mask=mask, is_causal=is_causal, n_queries=q.shape[-2])
         return torch.addcmul(-omega * mean, 1 + omega, smoothed)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        A = self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+    def coefficients(self, call: Call) -> Tensor:
+        A, pairs = call.matrix_of(self.base), call.pairs()
         visible = torch.ones(A.shape[-2:], dtype=torch.bool, device=A.device)
-        if mask is not None:
-            visible = visible & ~hidden_by(mask)
-        if is_causal:
-            visible = visible & causal_mask(q, k)
+        if pairs is not None:
+            visible = visible & ~hidden_by(pairs)
         uniform = visible.to(A.dtype) / visible.sum(dim=-1, keepdim=True).clamp(min=1)
-        omega = self._omega_for(q)
+        omega = self._omega_for(call.q)
         return (1 + omega) * A - omega * uniform
 
     def _omega_for(self, q: Tensor) -> Tensor:

@@ -5,16 +5,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import (
-    Context,
+    Call,
     Operator,
-    causal_mask,
     check_count,
-    combine_masks,
     hidden_by,
     map_query_blocks,
 )
 from ..kernel_smoothing import Gaussian, Softmax
-from ..kernel_smoothing.query_blocks import block_mask
 
 # Their rows depend on the query alone, not on its index or context: blocks of them can be made.
 _ROWS_ALONE = (Gaussian, Softmax)
@@ -95,41 +92,25 @@ class ReAttention(Operator):
         nn.init.eye_(self.theta)
         self.norm.reset_parameters()
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        base, q, keys, values = self.base, q.to(wide), k.to(wide), v.to(wide)
+    def attend(self, call: Call) -> Tensor:
+        out_type, wide = call.v.dtype, torch.promote_types(call.q.dtype, torch.float32)
+        base, (q, keys, values) = self.base, (x.to(wide) for x in call[:3])
         if isinstance(base, Gaussian):
             bandwidth = base.bandwidth_for(q)
             base, q, keys = Gaussian(1.0), q / bandwidth, keys / bandwidth
         mixing = self._mixing(q)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            part = block_mask(mask, is_causal, start, rows, q, k)
+            part = call.pairs_of(rows, start)
             maps = self._mixed(base.matrix(rows, keys, mask=part), part, *mixing)
-            return (maps @ values).to(v.dtype)
+            return (maps @ values).to(out_type)
 
         return map_query_blocks(block, q)
 
-    def coefficients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        context: Context | None,
-    ) -> Tensor:
-        mask = combine_masks(mask, causal_mask(q, k)) if is_causal else mask
-        wide = torch.promote_types(q.dtype, torch.float32)
-        A = self.base.matrix(q.to(wide), k.to(wide), mask=mask)
-        return self._mixed(A, mask, *self._mixing(A)).to(q.dtype)
+    def coefficients(self, call: Call) -> Tensor:
+        wide, mask = torch.promote_types(call.q.dtype, torch.float32), call.pairs()
+        A = self.base.matrix(call.q.to(wide), call.k.to(wide), mask=mask)
+        return self._mixed(A, mask, *self._mixing(A)).to(call.q.dtype)
 
     def _mixing(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if q.ndim < 3 or q.shape[-3] != self.num_heads:

@@ -4,7 +4,7 @@ A family adds a file here whose twins `register` themselves; `catalogue` finds a
 """
 
 from .cases import Case, cases_of
-from .heads import HeadContext
+from .heads import HeadCall
 from .inequalities import Inequalities
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
@@ -35,7 +35,7 @@ __all__ = [
     "Bound",
     "Case",
     "FixedPointLimit",
-    "HeadContext",
+    "HeadCall",
     "Identity",
     "Inequalities",
     "Init",

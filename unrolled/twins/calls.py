@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from ..attention import Context, causal_mask, hidden_by
 from .heads import (
-    AllHeads,
     Array,
-    HeadContext,
+    HeadCall,
     Tensors,
     as_array,
-    head_context,
+    head_calls,
     map_fields,
     solve_head,
 )
@@ -35,7 +34,7 @@ class NotJudgedError(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """What one sequence of a batch brought to an operator, and what it gave.
 
     Attributes
@@ -78,7 +77,7 @@ class Call:
         q, k, _ = self.inputs
         return len(q), q.shape[-2], k.shape[-2]
 
-    def double(self) -> Call:
+    def double(self) -> RecordedCall:
         """The same in float64, without an output."""
         wide = None if self.mask is None or self.mask.dtype == torch.bool else self.mask.double()
         context = self.context
@@ -91,7 +90,7 @@ class Call:
             context=context,
         )
 
-    def run(self, operator: nn.Module) -> Call:
+    def run(self, operator: nn.Module) -> RecordedCall:
         """The call with what the operator gives of it."""
         q, k, v = (x[None] for x in self.inputs)
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -115,7 +114,7 @@ def batch_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 
 def call_of(
     arguments: dict[str, Any], output: Tensor, element: tuple[int, ...]
-) -> Call:  # arguments by the names of `Operator.forward`
+) -> RecordedCall:  # arguments by the names of `Operator.forward`
     """One element of the batch, on the CPU."""
     tokens = [arguments[name] for name in "qkv"]
     n_heads = (1, *torch.broadcast_shapes(*(x.shape[:-2] for x in tokens)))[-1]
@@ -134,7 +133,7 @@ def call_of(
         mask = of_element(mask, n_heads, *pairs)
     if context is not None:
         context = Context(**map_fields(context._replace(history=()), kept))
-    return Call(
+    return RecordedCall(
         tuple(of_element(x, n_heads, *x.shape[-2:]) for x in tokens),
         of_element(output, n_heads, *output.shape[-2:]),
         mask,
@@ -143,7 +142,7 @@ def call_of(
     )
 
 
-def _first(call: Call, count: int) -> Call:
+def _first(call: RecordedCall, count: int) -> RecordedCall:
     """The first tokens alone, where they see none of the others; else the call itself."""
     q, k, _ = call.inputs
     visible = call.visible
@@ -153,11 +152,11 @@ def _first(call: Call, count: int) -> Call:
     if context is not None:
         context = Context(**map_fields(context, lambda name, x: x[..., :count, :]))
     inputs, output = tuple(x[:, :count] for x in call.inputs), call.output[:, :count]
-    return Call(inputs, output, mask, False, context)
+    return RecordedCall(inputs, output, mask, False, context)
 
 
 def judge_call(
-    twin: Twin, operator: nn.Module, call: Call, rows: Array
+    twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array
 ) -> tuple[Measurement, str, int]:
     """The measurement on the queries `rows`, in which dtype, and on how many queries.
 
@@ -179,7 +178,7 @@ def judge_call(
     return measured, f"float64 copy of {dtype}", n_rows
 
 
-def _measure(twin: Twin, layer: Any, call: Call, rows: Array) -> tuple[Measurement, int]:
+def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[Measurement, int]:
     visible, bias, dtype = call.visible, call.bias, call.inputs[0].dtype
     if bias is not None and not (twin.by_rows and layer.row_stochastic):
         raise NotJudgedError("its mask adds a finite bias, which its solver is not given")
@@ -195,22 +194,10 @@ def _measure(twin: Twin, layer: Any, call: Call, rows: Array) -> tuple[Measureme
         rows = np.arange(q.shape[1])
 
     def solved(values: Array, chosen: Array | None = None) -> Array:
-        found = []
-        for h in range(len(q)):
-            context = _context(call, h, k, visible, bias)
-            context = with_choice(context, None if chosen is None else chosen[h], dtype)
-            out = solve_head(
-                twin,
-                layer,
-                q[h],
-                k[h],
-                values[h],
-                head=h,
-                context=context,
-                rows=None if whole else rows,
-            )
-            found.append(out[rows])
-        return np.stack(found)
+        of_heads = head_calls(q, k, values, call.context, visible, bias)
+        given = (with_choice(_with_own_positions(one), chosen, dtype) for one in of_heads)
+        some_rows = None if whole else rows
+        return np.stack([solve_head(twin, layer, one, rows=some_rows)[rows] for one in given])
 
     tensors = tuple(torch.from_numpy(x).to(dtype) for x in (q, k, v))
     rounding = rounding_of(twin, layer, tensors, twin.passes(layer))
@@ -231,17 +218,12 @@ def _measure(twin: Twin, layer: Any, call: Call, rows: Array) -> tuple[Measureme
     return Measurement(deviation, tolerance), len(rows)
 
 
-def _context(
-    call: Call, head: int, keys: Array, visible: Array | None, bias: Array | None
-) -> HeadContext:
-    q, k, _ = call.inputs
-    every = AllHeads(as_array(q), keys, visible, bias)
-    seen, added = (None if x is None else x[head] for x in (visible, bias))
-    context = head_context(call.context, head, q.shape[-2], k.shape[-2], seen, added, every)
-    if context.projected_positions is None:
-        return context
-    of_queries, of_keys = context.projected_positions
-    return replace(context, projected_positions=(of_queries[context.query_places], of_keys))
+def _with_own_positions(call: HeadCall) -> HeadCall:
+    """Projected positions of the queries at hand, where those of all tokens are given."""
+    if call.projected_positions is None:
+        return call
+    of_queries, of_keys = call.projected_positions
+    return replace(call, projected_positions=(of_queries[call.places[0]], of_keys))
 
 
 def some(n: int, count: int, generator: np.random.Generator) -> Array:

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import logsumexp
 from torch import nn
 
-from .heads import Array, HeadContext, Tensors, as_array, head_context, heads
-from .relations import identity_values, layer_output, twin_context
+from .heads import Array, Tensors
+from .relations import calls_of_heads, identity_values, layer_output
 
 if TYPE_CHECKING:
     from .registry import Twin
@@ -28,35 +28,24 @@ def weights_certificate(
 ) -> Callable[[Twin, nn.Module, Tensors], float]:
     """Certificate of a layer whose weights solve a problem on the simplex, and whose output is u.
 
-    ``logits(layer, q, k, head=..., context=...)`` gives the scores z of one head in float64;
+    ``logits(layer, call)`` gives the scores z of one head in float64;
     `residual` judges weights at them, `entropic_residual` by default. Rows of the output minimise
     ``sum_j a_ij |u_i - v_j|^2`` at these weights: the gradient there is held to zero too.
     """
     judge = residual or entropic_residual
 
     def certificate(twin: Twin, layer: nn.Module, inputs: Tensors) -> float:
-        q, k, v = inputs
+        q, k, _ = inputs
         outputs = layer_output(twin, layer, inputs)
         weights = layer_output(twin, layer, (q, k, identity_values(k)))
+        calls = calls_of_heads(twin, inputs)
         residuals = [
-            (
-                judge(A, logits(layer, a, b, head=head, context=context)),
-                mean_residual(u, A, as_array(v[head])),
-            )
-            for (head, a, b, context), A, u in zip(
-                certified_heads(twin, inputs), weights, outputs, strict=True
-            )
+            (judge(A, logits(layer, call)), mean_residual(u, A, call.v))
+            for call, A, u in zip(calls, weights, outputs, strict=True)
         ]
         return float(np.max(residuals))
 
     return certificate
-
-
-def certified_heads(twin: Twin, inputs: Tensors) -> Iterator[tuple[int, Array, Array, HeadContext]]:
-    """Index, queries, keys and context of each head, as a solver is given them."""
-    context = twin_context(twin, inputs)
-    for head, (q, k) in heads(inputs[:2]):
-        yield head, q, k, head_context(context, head, len(q), len(k))
 
 
 def entropic_residual(A: Array, logits: Array, *, n_largest: int | None = None) -> float:

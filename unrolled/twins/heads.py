@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ Array = np.ndarray
 Tensors = tuple[Tensor, ...]
 
 _SHARED = ("positions", "first_tokens")
-_OF_KEYS = ("values", "first_values", "previous_values")
+_OF_KEYS = ("k", "v", "values", "first_values", "previous_values")
 
 
 class AllHeads(NamedTuple):
@@ -31,14 +32,17 @@ class AllHeads(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HeadContext:
-    """What a solver is told beside the tokens of one head, as float64 arrays.
+class HeadCall:
+    """What one head of a call brings to a solver, as float64 arrays.
 
     Attributes
     ----------
-    query_places, key_places : ndarray of int
-        Tokens at which queries and keys stand. Query i of n is token ``n_keys - n + i`` before some
-        of them are hidden.
+    q, k, v : ndarray of shape (n_queries, d), (n_keys, d), (n_keys, e)
+    head : int
+        Index of the head, whose parameters the layer uses.
+    places : pair of ndarray of int
+        Tokens at which queries and keys stand. By default query i of n is token
+        ``n_keys - n + i``, which it stays where some of the tokens are hidden.
     visible : ndarray of bool, of shape (n_queries, n_keys), optional
         The keys that each query sees; None is all. Only solvers of twins that are not `by_rows` see
         it: others are given the visible keys alone.
@@ -56,25 +60,43 @@ first_tokens, history
         What the other heads are given, for layers that mix heads.
     """
 
-    query_places: Array
-    key_places: Array
+    q: Array
+    k: Array
+    v: Array
+    head: int = 0
+    places: tuple[Array, ...] = ()
     visible: Array | None = None
     bias: Array | None = None
     chosen: Array | None = None
     tied: float = 0.0
-    positions: Array | None = None
     grid: tuple[int, int] | None = None
     n_class_tokens: int = 0
-    projected_positions: tuple[Array, Array] | None = None
-    values: Array | None = None
-    first_values: Array | None = None
-    previous_values: Array | None = None
-    first_tokens: Array | None = None
+    # Not optional where they are read: the layer needs them too, and refuses a call without.
+    positions: Any = None
+    projected_positions: Any = None
+    values: Any = None
+    first_values: Any = None
+    previous_values: Any = None
+    first_tokens: Any = None
     history: tuple[Array, ...] = ()
     all_heads: AllHeads | None = None
 
-    def take(self, queries: Array, keys: Array) -> HeadContext:
-        """The context of some queries and keys alone, which see each other."""
+    def __post_init__(self) -> None:
+        if not self.places:
+            keys = np.arange(len(self.k))
+            object.__setattr__(self, "places", (keys[max(len(keys) - len(self.q), 0) :], keys))
+
+    @property
+    def tokens(self) -> tuple[Array, Array, Array]:
+        """q, k and v."""
+        return self.q, self.k, self.v
+
+    def of_identity(self) -> HeadCall:
+        """The call with values that turn the output into the coefficients."""
+        return replace(self, v=np.eye(len(self.k)))
+
+    def take(self, queries: Array, keys: Array) -> HeadCall:
+        """The call with some queries and keys alone, which see each other."""
         changes: dict[str, Any] = {
             name: getattr(self, name)[keys] for name in _OF_KEYS if getattr(self, name) is not None
         }
@@ -85,32 +107,35 @@ first_tokens, history
             changes["chosen"] = self.chosen[np.ix_(queries, keys)]
         return replace(
             self,
-            query_places=self.query_places[queries],
-            key_places=self.key_places[keys],
+            q=self.q[queries],
+            places=(self.places[0][queries], self.places[1][keys]),
             visible=None,
             bias=None if self.bias is None else self.bias[np.ix_(queries, keys)],
             **changes,
         )
 
 
-def head_context(
+def head_calls(
+    q: Array,
+    k: Array,
+    v: Array,
     context: Context | None,
-    head: int,
-    n_queries: int,
-    n_keys: int,
     visible: Array | None = None,
     bias: Array | None = None,
-    all_heads: AllHeads | None = None,
-) -> HeadContext:
-    """The context of one head; parts of a single head, or of none, serve all."""
-    found: dict[str, Any] = {}
-    if context is not None:
-        found = map_fields(
-            context, lambda name, x: as_array(x if name in _SHARED else _of_head(x, head))
-        )
-    places = np.arange(n_keys)
-    queries = places[max(n_keys - n_queries, 0) :]
-    return HeadContext(queries, places, visible, bias, **found, all_heads=all_heads)
+) -> Iterator[HeadCall]:
+    """The call of each head; parts of `context` of a single head, or of none, serve all."""
+    pairs = len(q), q.shape[1], k.shape[1]
+    visible, bias = (None if x is None else np.broadcast_to(x, pairs) for x in (visible, bias))
+    all_heads = AllHeads(q, k, visible, bias)
+    for head, tokens in enumerate(zip(q, k, v, strict=True)):
+        of_head = partial(_array_of_head, head=head)
+        found = {} if context is None else map_fields(context, of_head)
+        seen, added = (None if x is None else x[head] for x in (visible, bias))
+        yield HeadCall(*tokens, head, (), seen, added, **found, all_heads=all_heads)
+
+
+def _array_of_head(name: str, x: Tensor, head: int) -> Array:
+    return as_array(x if name in _SHARED else _of_head(x, head))
 
 
 def _of_head(x: Tensor, head: int) -> Tensor:
@@ -128,75 +153,53 @@ def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> dict
     return {name: mapped(name, value) for name, value in context._asdict().items()}
 
 
-def places_of(q: Array, k: Array, context: HeadContext | None) -> tuple[Array, Array]:
-    """Tokens at which queries and keys stand."""
-    context = context or head_context(None, 0, len(q), len(k))
-    return context.query_places, context.key_places
-
-
-def solve_head(
-    twin: Twin,
-    layer: nn.Module,
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    head: int,
-    context: HeadContext | None,
-    rows: Array | None = None,
-) -> Array:
+def solve_head(twin: Twin, layer: nn.Module, call: HeadCall, *, rows: Array | None = None) -> Array:
     """The solver's output for one head, each query solved on the keys that it sees.
 
     Queries that see the same keys are solved together. Where queries are keys (`Twin.pairing` is
     "self"), the problem is that of all visible points, of which a query must be one. A query that
     sees no key gives zeros, and so do those not among `rows`, if the twin is `by_rows`.
     """
-    masked = context is not None and not (context.visible is None and context.bias is None)
-    if context is None or not twin.by_rows or not (masked or rows is not None):
-        return twin.solve(layer, q, k, v, head=head, context=context)
-    visible = context.visible
+    masked = not (call.visible is None and call.bias is None)
+    if not twin.by_rows or not (masked or rows is not None):
+        return twin.solve(layer, call)
+    n, visible, (query_places, key_places) = len(call.q), call.visible, call.places
     if visible is None:
-        visible = np.ones((len(q), len(k)), dtype=bool)
-    out = np.zeros((len(q), v.shape[1]))
-    for seen, queries in _by_visible_keys(visible, np.arange(len(q)) if rows is None else rows):
+        visible = np.ones((n, len(call.k)), dtype=bool)
+    out = np.zeros((n, call.v.shape[1]))
+    for seen, queries in _by_visible_keys(visible, np.arange(n) if rows is None else rows):
         keys = np.flatnonzero(seen)
         if len(keys) == 0:
             continue
         if twin.pairing != "self":
-            given = context.take(queries, keys)
-            out[queries] = _solve_seen(twin, layer, q[queries], k[keys], v[keys], head, given)
+            out[queries] = _solve_seen(twin, layer, call.take(queries, keys))
             continue
-        places = np.searchsorted(context.key_places[keys], context.query_places[queries])
-        given = context.take(keys, keys)
-        solved = twin.solve(layer, k[keys], k[keys], v[keys], head=head, context=given)
-        out[queries] = solved[places]
+        places = np.searchsorted(key_places[keys], query_places[queries])
+        out[queries] = twin.solve(layer, replace(call, q=call.k).take(keys, keys))[places]
     return out
 
 
-def _solve_seen(
-    twin: Twin, layer: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
-) -> Array:
+def _solve_seen(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
     """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
-    if context.bias is None or twin.reads_bias:
-        return twin.solve(layer, q, k, v, head=head, context=context)
-    unbiased = replace(context, bias=None)
-    weights = twin.solve(layer, q, k, np.eye(len(k)), head=head, context=unbiased)
-    weights = weights * np.exp(context.bias)
-    return weights @ v / weights.sum(axis=1, keepdims=True)
+    if call.bias is None or twin.reads_bias:
+        return twin.solve(layer, call)
+    weights = twin.solve(layer, replace(call.of_identity(), bias=None))
+    weights = weights * np.exp(call.bias)
+    return weights @ call.v / weights.sum(axis=1, keepdims=True)
 
 
-def largest(scores: Array, count: int, sizes: Array, context: HeadContext | None) -> list[Array]:
+def largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:
     """Indices of the `count` largest scores of each query, or a choice as good as that.
 
-    Scores that differ from the last of these by rounding, up to ``context.tied * sizes``, are equal
+    Scores that differ from the last of these by rounding, up to ``call.tied * sizes``, are equal
     to it, and of equal ones the layer's choice counts, if with it there are enough.
     """
     first = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    if context is None or context.chosen is None:
+    if call.chosen is None:
         return list(first)
     last = np.take_along_axis(scores, first[:, -1:], axis=1)
-    equal = np.abs(scores - last) <= context.tied * sizes[:, None]
-    picked = np.where(equal, context.chosen, scores > last)
+    equal = np.abs(scores - last) <= call.tied * sizes[:, None]
+    picked = np.where(equal, call.chosen, scores > last)
     enough = picked.sum(axis=1) >= first.shape[1]
     return [
         np.flatnonzero(row) if whole else default

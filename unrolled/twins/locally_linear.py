@@ -8,21 +8,20 @@ from scipy.spatial.distance import cdist
 
 from ...solvers import locally_linear_weights
 from ..locally_linear import LocallyLinear
-from .certificates import affine_residual, certified_heads, mean_residual
-from .heads import Tensors, as_array, largest, places_of
+from .certificates import affine_residual, mean_residual
+from .heads import HeadCall, Tensors, largest
 from .registry import Array, Twin, register
-from .relations import Identity, layer_matrix, layer_output
+from .relations import Identity, calls_of_heads, layer_matrix, layer_output
 
 _N_NEIGHBORS = 10
 
 
-def _solve(
-    layer: LocallyLinear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: LocallyLinear, call: HeadCall) -> Array:
+    q, k, v = call.tokens
     if len(k) - layer.zero_diagonal == 0:
         return np.zeros((len(q), v.shape[1]))
     same = q.shape == k.shape and bool((q == k).all())
-    if (context is None or context.chosen is None) and (same or not layer.zero_diagonal):
+    if call.chosen is None and (same or not layer.zero_diagonal):
         queries = None if layer.zero_diagonal else q
         n_neighbors = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
         weights = locally_linear_weights(k, n_neighbors=n_neighbors, reg=layer.reg, queries=queries)
@@ -31,34 +30,36 @@ def _solve(
         [
             locally_linear_weights(k[near], n_neighbors=len(near), reg=layer.reg, queries=query)
             @ v[near]
-            for near, query in zip(_neighbors(layer, q, k, context), q[:, None], strict=True)
+            for near, query in zip(_neighbors(layer, call), q[:, None], strict=True)
         ]
     )
 
 
-def _neighbors(layer: LocallyLinear, q: Array, k: Array, context: Any) -> list[Array]:
+def _neighbors(layer: LocallyLinear, call: HeadCall) -> list[Array]:
     """Nearest keys of each query, without its own if the layer leaves that out."""
+    q, k = call.q, call.k
     squares = cdist(q, k, "sqeuclidean")
     if layer.zero_diagonal:
-        query_places, key_places = places_of(q, k, context)
+        query_places, key_places = call.places
         squares[query_places[:, None] == key_places] = np.inf
     sizes = (np.linalg.norm(q, axis=1) + np.linalg.norm(k, axis=1).max()) ** 2
-    return largest(-squares, min(layer.n_neighbors, len(k) - layer.zero_diagonal), sizes, context)
+    return largest(-squares, min(layer.n_neighbors, len(k) - layer.zero_diagonal), sizes, call)
 
 
 def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
     """The constrained least squares of each query and its nearest keys, and the output at them."""
     residuals = []
     weights, outputs = layer_matrix(twin, layer, *inputs[:2]), layer_output(twin, layer, inputs)
-    for head, q, k, _ in certified_heads(twin, inputs):
+    for call, A, u in zip(calls_of_heads(twin, inputs), weights, outputs, strict=True):
+        q, k, v = call.tokens
         distances = cdist(q, k)
         if layer.zero_diagonal:
             np.fill_diagonal(distances, np.inf)
         count = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
         residuals += [
-            affine_residual(weights[head], q, k, n_neighbors=count, reg=layer.reg,
+            affine_residual(A, q, k, n_neighbors=count, reg=layer.reg,
                             distances=distances),
-            mean_residual(outputs[head], weights[head], as_array(inputs[2][head])),
+            mean_residual(u, A, v),
         ]  # fmt: skip
     return float(np.max(residuals))
 

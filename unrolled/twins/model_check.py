@@ -19,7 +19,7 @@ from ..attention.inputs import of_common_batch
 from .calls import COARSEST, NotJudgedError, batch_of, call_of, elements, judge_call, some
 from .heads import Array, as_array
 from .registry import Twin, judging_twin, twins_of
-from .relations import Measurement, compare_outputs, output_deviation, worst
+from .relations import ROUNDING_ADVICE, Measurement, compare_outputs, output_deviation, worst
 
 if TYPE_CHECKING:
     import pandas
@@ -77,11 +77,13 @@ class ModelReport:
         wrong = sum(row["verdict"] != "correct" for row in judged)
         lines = [f"{len(judged)} modules judged, {wrong or 'none'} not correct"]
         lines += [
-            f"  {row['name'] or '(model)'}: {row['class']} = {row['twin']} [{row['equation']}], "
+            f"  {row['name'] or '(model)'}: {row['class']} = {_with_equation(row)}, "
             f"{row['verdict']} in {row['dtype']}, deviation {row['deviation']:.2e}, "
             f"tolerance {row['tolerance']:.1e}"
             for row in judged
         ]
+        if any(row["dtype"] == "float32" and row["verdict"] != "correct" for row in judged):
+            lines.append(ROUNDING_ADVICE)
         counts: dict[tuple[str, str], int] = {}
         for row in self.rows:
             if row["verdict"] == "not judged":
@@ -93,6 +95,10 @@ class ModelReport:
             kinds = [f"{n} {kind}" for (reason, kind), n in counts.items() if reason == why]
             lines.append(f"  {', '.join(kinds)}: {why}")
         return "\n".join(lines)
+
+
+def _with_equation(row: dict[str, Any]) -> str:
+    return f"{row['twin']} [{row['equation']}]" if row["equation"] else str(row["twin"])
 
 
 def check_model(

@@ -1,6 +1,7 @@
 """Twins: the nonlocal energy, its preconditioned gradient steps, and NeuTRENO attention."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,14 +21,22 @@ from ..attention import Context
 from ..kernel_smoothing import Gaussian, Softmax
 from ..nonlocal_energy import Neutreno
 from ..solved_operator import Solved
-from .certificates import certified_heads, gradient_residual, pair_energies
-from .heads import Tensors, as_array, heads, solve_head
+from .certificates import gradient_residual, pair_energies
+from .heads import HeadCall, Tensors, as_array, heads, solve_head
 from .inequalities import Inequalities
 from .kernel_smoothing.extremal_values import N_EXTREMAL, diffusion_modes
 from .kernel_smoothing.regression import build_gaussian, build_gaussian_heads, smoother_logits
 from .parameters import head_value, moved
 from .registry import Array, Twin, exact_twin, register
-from .relations import Bound, FixedPointLimit, Identity, Iterate, layer_output, with_n_iter
+from .relations import (
+    Bound,
+    FixedPointLimit,
+    Identity,
+    Iterate,
+    calls_of_heads,
+    layer_output,
+    with_n_iter,
+)
 
 _PAPER = "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals"
 _LAM = 0.45
@@ -78,15 +87,15 @@ def _same_first_values(q: Array, k: Array, v: Array) -> Context:
     return Context(first_values=torch.from_numpy(v.copy()))
 
 
-def _transitions(layer: Any, q: Array, k: Array, head: int, context: Any = None) -> Array:
+def _transitions(layer: Any, call: HeadCall) -> Array:
     """The smoother, of the keys that each query sees."""
-    A = smoother_matrix(q, k, bandwidth=head_value(layer.base.bandwidth, head))
-    if context is None:
+    A = smoother_matrix(call.q, call.k, bandwidth=head_value(layer.base.bandwidth, call.head))
+    if call.bias is None and call.visible is None:
         return A
-    if context.bias is not None:
-        A = A * np.exp(context.bias)
-    if context.visible is not None:
-        A = np.where(context.visible, A, 0)
+    if call.bias is not None:
+        A = A * np.exp(call.bias)
+    if call.visible is not None:
+        A = np.where(call.visible, A, 0)
     sums = A.sum(axis=1, keepdims=True)
     return A / np.where(sums > 0, sums, 1)
 
@@ -96,53 +105,43 @@ def _kernel(layer: Any, q: Array, head: int) -> Array:
     return np.exp(-cdist(q, q, "sqeuclidean") / (2 * bandwidth**2))
 
 
-def _solve(
-    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Neutreno, call: HeadCall) -> Array:
     """Filter by the base's own solver, and pull."""
-    base, lam = exact_twin(layer.base), head_value(layer.lam, head)
-    u = v
+    base, lam = exact_twin(layer.base), head_value(layer.lam, call.head)
+    u = call.v
     for _ in range(layer.n_iter):
-        smooth = solve_head(base, layer.base, q, k, u, head=head, context=context)
+        smooth = solve_head(base, layer.base, replace(call, v=u))
         if layer.relaxed:
-            u = (smooth + lam * context.first_values) / (1 + lam)
+            u = (smooth + lam * call.first_values) / (1 + lam)
         else:
-            u = smooth + lam * (context.first_values - u)
+            u = smooth + lam * (call.first_values - u)
     return u
 
 
-def _solve_gradient_step(
-    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    K, lam = _kernel(layer, q, head), head_value(layer.lam, head)
-    gradient = energy_gradient(v, context.first_values, K, lam, fidelity="degree")
-    return v - gradient / K.sum(axis=1, keepdims=True)
+def _solve_gradient_step(layer: Neutreno, call: HeadCall) -> Array:
+    K, lam = _kernel(layer, call.q, call.head), head_value(layer.lam, call.head)
+    gradient = energy_gradient(call.v, call.first_values, K, lam, fidelity="degree")
+    return call.v - gradient / K.sum(axis=1, keepdims=True)
 
 
-def _solve_iterates(
-    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    A, lam = _transitions(layer, q, k, head), head_value(layer.lam, head)
-    return neutreno_iteration(v, A, lam=lam, n_iter=layer.n_iter, relaxed=layer.relaxed).coef
+def _solve_iterates(layer: Neutreno, call: HeadCall) -> Array:
+    A, lam = _transitions(layer, call), head_value(layer.lam, call.head)
+    return neutreno_iteration(call.v, A, lam=lam, n_iter=layer.n_iter, relaxed=layer.relaxed).coef
 
 
-def _solve_fixed_point(
-    layer: Neutreno, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_fixed_point(layer: Neutreno, call: HeadCall) -> Array:
     """Queries that see no key walk to a token of value zero, which stays where it is."""
-    A, f = _transitions(layer, q, k, head, context), context.first_values
+    A, f = _transitions(layer, call), call.first_values
     n, lost = len(f), A.sum(axis=1) == 0
     if lost.any():
         A = np.block([[A, lost[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
         f = np.pad(f, ((0, 1), (0, 0)))
-    return neutreno_fixed_point(f, A, lam=head_value(layer.lam, head), tol=1e-11).coef[:n]
+    return neutreno_fixed_point(f, A, lam=head_value(layer.lam, call.head), tol=1e-11).coef[:n]
 
 
-def _solve_minimum(
-    layer: Any, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    K, lam = _kernel(layer.base, q, head), head_value(layer.base.lam, head)
-    return minimize_energy(context.first_values, K, lam=lam, fidelity="degree", tol=1e-11).coef
+def _solve_minimum(layer: Any, call: HeadCall) -> Array:
+    K, lam = _kernel(layer.base, call.q, call.head), head_value(layer.base.lam, call.head)
+    return minimize_energy(call.first_values, K, lam=lam, fidelity="degree", tol=1e-11).coef
 
 
 def _certify_steps(twin: Twin, layer: Neutreno, inputs: Tensors) -> float:
@@ -151,26 +150,24 @@ def _certify_steps(twin: Twin, layer: Neutreno, inputs: Tensors) -> float:
     Up to a constant ``E(u_i) = 1/2 sum_j K_ij |u_i - v_j|^2 + lam d_i / 2 |u_i - f_i|^2``. The
     step is the gradient over ``d_i``, the sum of the row's weights, or to the minimum if relaxed.
     """
-    tokens = list(certified_heads(twin, inputs))
+    calls = list(calls_of_heads(twin, inputs))
     states = [
         as_array(inputs[2]),
         *(layer_output(twin, with_n_iter(layer, t), inputs) for t in range(1, _CERTIFIED + 1)),
     ]
     residuals = [
-        _step_residual(layer, q, k, before[head], after[head], head, context.first_values)
+        _step_residual(layer, call, before[call.head], after[call.head])
         for before, after in pairwise(states)
-        for head, q, k, context in tokens
+        for call in calls
     ]
     return float(np.max(residuals))
 
 
-def _step_residual(
-    layer: Neutreno, q: Array, k: Array, before: Array, after: Array, head: int, f: Any
-) -> float:
+def _step_residual(layer: Neutreno, call: HeadCall, before: Array, after: Array) -> float:
     """Weights are over the largest of their row."""
-    logits = smoother_logits(layer.base, q, k, head)
+    logits, f = smoother_logits(layer.base, call), call.first_values
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    degrees, lam = weights.sum(axis=1), head_value(layer.lam, head)
+    degrees, lam = weights.sum(axis=1), head_value(layer.lam, call.head)
 
     def energy(u: Array) -> Array:
         return pair_energies(weights, u, before) + lam / 2 * degrees * ((u - f) ** 2).sum(axis=1)
@@ -225,7 +222,7 @@ def _distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities
     sides = Inequalities()
     states, limits = _trajectory(layer, q, k, v, v), _limits(layer, q, k, v)
     for head, (x,) in heads((q,)):
-        A, lam = _transitions(layer, x, x, head), head_value(layer.lam, head)
+        A, lam = _transitions(layer, HeadCall(x, x, x, head)), head_value(layer.lam, head)
         d = _kernel(layer, x, head).sum(axis=1, keepdims=True)
         errors = [float(np.sqrt((d * (u[head] - limits[head]) ** 2).sum())) for u in states]
         sides.at_most(errors[1:], errors[0] * neutreno_spectral_radius(A, lam) ** _POWERS)
@@ -274,7 +271,7 @@ def _limits(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Array:
     """Fixed points ``((1 + lam) I - A)^-1 lam v`` of the heads where the first values are v."""
     limits = []
     for head, (x, y, f) in heads((q, k, v)):
-        A, lam = _transitions(layer, x, y, head), head_value(layer.lam, head)
+        A, lam = _transitions(layer, HeadCall(x, y, f, head)), head_value(layer.lam, head)
         limits.append(np.linalg.solve((1 + lam) * np.eye(len(A)) - A, lam * f))
     return np.stack(limits)
 

@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,21 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
-from ..self_expression import UnrolledADMM, UnrolledSelfExpression
-from .heads import Tensors, as_array, heads
+from ..kernel_smoothing import Gaussian, Kernel, Softmax
+from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpression
+from ..sparse_coding import SparseCoding
+from .heads import HeadCall, Tensors, as_array, heads, map_fields
 from .parameters import head_value
 from .registry import Array, Twin, general_first, twins_of
 from .relations import layer_matrix
-from .report import _as_tensor, _check_tokens, _coefficients, _n_heads, _reset
+from .report import Shell, _as_tensor, _check_tokens, _coefficients, _n_heads, _reset, projected
 
 # A grid over six decades finds the valley, the simplex method its bottom.
 _DECADES, _GRID = 6.0, 13
 _NOTHING = 1e-6
+
+_Layer = Operator | Shell | UnrolledADMM | UnrolledSelfExpression
+_Family = tuple[Twin, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,11 @@ class Origin:
     baseline : float
         The same of the nearest matrix that knows nothing of the tokens, ``a I + b 1 1^T`` (for
         images, codes: of the nearest multiple of the image, of zeros).
+    at_edge : tuple of str
+        Parameters that are not determined in some head: an end of the search, three decades from
+        the initial value, is as near as any value in it.
+    others : tuple of Origin
+        Of the other families that were tried, nearest first.
     """
 
     family: str
@@ -49,6 +60,8 @@ class Origin:
     distance: float
     initial_distance: float
     baseline: float
+    at_edge: tuple[str, ...] = ()
+    others: tuple["Origin", ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -65,18 +78,21 @@ class Origin:
             for name, values in self.parameters.items()
         )
         verdict = "" if self.fits else "NO problem of this family fits: "
-        return (
+        said = (
             f"{self.twin}: {verdict}nearest at {fitted}, distance {self.distance:.3g} "
             f"(at the initial parameters {self.initial_distance:.3g}, without any problem "
             f"{self.baseline:.3g})"
         )
+        for name in self.at_edge:
+            said += f"; {name} is NOT DETERMINED: an end of the search is as near as any value"
+        return "\n".join([said, *(str(other) for other in self.others)])
 
 
 def fit_origin(
     source: Any,
     X: ArrayLike | Tensor,
     *,
-    problem: nn.Module | None = None,
+    problem: nn.Module | Sequence[nn.Module] | None = None,
     context: Context | None = None,
 ) -> Origin:
     """Find the problem parameters that a layer effectively solves, and the distance left.
@@ -92,39 +108,43 @@ def fit_origin(
     Parameters
     ----------
     source : layer or coefficients
-        An `Operator`, trained or not, which gets ``q = k = X`` in each head; an `Attention` shell,
-        whose operator gets the projections of X; an `UnrolledADMM` or `UnrolledSelfExpression`; or,
-        where `problem` is given, anything that
-        `compare` takes, with coefficients of shape (n_tokens, n_tokens).
+        An `Operator`, trained or not, which gets ``q = k = X`` in each head; an `Attention` shell
+        or a module that `replace_attention` put in, whose operator gets the projections of X; an
+        `UnrolledADMM` or `UnrolledSelfExpression`; or anything that `compare` takes, with
+        coefficients of shape (n_tokens, n_tokens).
     X : array-like or Tensor of shape (n_tokens, dim)
-    problem : Operator, optional
+    problem : Operator or sequence of Operator, optional
         The family to fit, at its initial parameters, and the settings that are not fitted, such as
-        ``SparseCoding(0.1, zero_diagonal=True)``. By default the layer itself. Given, its
-        problem is posed on ``q = k = X``.
+        ``SparseCoding(0.1, zero_diagonal=True)``; of several, the nearest is returned, and the
+        others are its `others`. Given, problems are posed on ``q = k = X``. By default it is the
+        layer itself; where that says nothing of what it solves, as coefficients and layers such as
+        `Twicing` do, `Gaussian`, `Softmax`, the Laplacian `Kernel`, `Ridge`, `LowRank` and
+        `SparseCoding` are ranked, the last two of them with zero diagonals too where queries are
+        the keys.
     context : Context, optional
-        What `source` needs beside its tokens, where `problem` is given; as in `check`.
+        What `source` needs beside its tokens, where it is not fitted itself; as in `check`.
 
     Notes
     -----
     Fitted are bandwidths of `Gaussian`, `Kernel`, `SpatialGaussian` and `Bilateral` without
-    positions, slopes of `ALiBi`, and penalties of `Ridge`, `LowRank`, `SparseCoding` (solved, too),
-    `UnrolledADMM` and `UnrolledSelfExpression`. Steps and thresholds change no optimum; bandwidths
-    of positions and pulls to first values need these; networks, codes in a dictionary and image
-    layers have no coefficients among their tokens.
+    positions, the scale of `Softmax`, slopes of `ALiBi`, and penalties of `Ridge`, `LowRank`,
+    `SparseCoding` (solved, too), `UnrolledADMM` and `UnrolledSelfExpression`. Steps and thresholds
+    change no optimum; bandwidths of positions and pulls to first values need these; networks, codes
+    in a dictionary and image layers have no coefficients among their tokens.
 
     Returns
     -------
     Origin
         Its `fits` says whether a problem of the family explains the coefficients at all: some
-        parameters are nearest in any case.
+        parameters are nearest in any case. Its `at_edge` names those that could be anything beyond
+        an end of the search, such as the bandwidth of constant coefficients.
 
     Raises
     ------
     LookupError
-        If no twin of the layer, or of `problem`, says what is fitted.
+        If no twin of `problem` says what is fitted.
     ValueError
-        If X has the wrong shape or holds NaN or infinity, or the coefficients do, or coefficients
-        come without `problem`.
+        If X has the wrong shape or holds NaN or infinity, or the coefficients do.
 
     Examples
     --------
@@ -139,31 +159,96 @@ def fit_origin(
     3.0
     >>> origin.fits, twinsolve.fit_origin(-C, X, problem=Ridge(1.0)).fits
     (True, False)
+    >>> twinsolve.fit_origin(C, X).twin
+    'ridge-self-expression'
     """
-    layer = source if problem is None else problem
-    if not isinstance(layer, Operator | Attention | UnrolledADMM | UnrolledSelfExpression):
-        raise ValueError(
-            "problem: coefficients need a layer whose problem is fitted, such as "
-            f"SparseCoding(0.1), got {type(layer).__name__}"
-        )
-    layer = copy.deepcopy(layer).cpu().double().eval()
+    if isinstance(source, _Layer) and problem is None:
+        found = list(_origins_of_layer(source, X, context))
+    else:
+        found = list(_origins_of_coefficients(source, X, problem, context))
+    nearest, *others = sorted(found, key=lambda origin: origin.distance)
+    return replace(nearest, others=tuple(others))
+
+
+def _origins_of_layer(source: Any, X: Any, context: Context | None) -> Iterator[Origin]:
+    """On the layer's own queries and keys, of its own family if it has one."""
+    layer = copy.deepcopy(source).cpu().double().eval()
     data = _as_tensor(layer, X).double()
     subject, inputs = _queries_and_keys(layer, data)
-    twin = _fitted_twin(subject, same_points=subject is layer)
+    own = _fitted_twin(subject, same_points=subject is layer)
+    if own is not None:
+        yield _fit(own, subject, inputs, _layer_matrix(own, subject, inputs))
+        return
+    targets = _matrix(layer, subject, data, inputs, context)
+    for twin, problem in _families(inputs):
+        yield _fit(twin, problem, inputs, targets)
+
+
+def _origins_of_coefficients(
+    source: Any, X: Any, problem: Any, context: Context | None
+) -> Iterator[Origin]:
+    data = _as_tensor(nn.Identity(), X).double()
+    _check_tokens(data, nn.Identity())
+    target = _coefficients(source, data.numpy(), context)
     if problem is None:
-        targets = _layer_matrix(twin, subject, inputs)
-    else:
-        found = _coefficients(source, data.numpy(), context)
-        targets = np.broadcast_to(found, (len(inputs[0]), *found.shape))
+        for twin, layer in _families((data[None], data[None])):
+            yield _fit(twin, layer, (data[None], data[None]), target[None])
+        return
+    problems = problem if isinstance(problem, Sequence) else [problem]
+    if not problems:
+        raise ValueError("problem: no layer was given whose problem is fitted")
+    for given in problems:
+        if not isinstance(given, _Layer):
+            raise ValueError(
+                "problem: must be a layer whose problem is fitted, such as SparseCoding(0.1), or "
+                f"several, got {type(given).__name__}"
+            )
+        layer = copy.deepcopy(given).cpu().double().eval()
+        subject, inputs = _queries_and_keys(layer, data)
+        family = _fitted_twin(subject, same_points=subject is layer)
+        if family is None:
+            raise LookupError(
+                f"no twin of {type(subject).__name__} says which parameters are fitted"
+            )
+        yield _fit(
+            family, subject, inputs, np.broadcast_to(target, (len(inputs[0]), *target.shape))
+        )
+
+
+def _families(inputs: Tensors) -> Iterator[_Family]:
+    """The problems that are ranked, at parameters of the tokens' scale."""
+    q, k = inputs
+    square = float((q.square().sum(dim=-1).mean() + k.square().sum(dim=-1).mean()) / 2) or 1.0
+    same = q.shape == k.shape and bool((q == k).all())
+    problems: list[Operator] = [
+        Gaussian(square**0.5),
+        Softmax(1 / square),
+        Kernel("laplace", square**0.5),
+        Ridge(square),
+        LowRank(square),
+        SparseCoding(0.1 * square),
+    ]
+    if same:
+        problems += [
+            Ridge(square, zero_diagonal=True),
+            SparseCoding(0.1 * square, zero_diagonal=True),
+        ]
+    for problem in problems:
+        twin = _fitted_twin(problem, same_points=same)
+        assert twin is not None
+        yield twin, problem.double()
+
+
+def _fit(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Origin:
     if not np.isfinite(targets).all():
         raise ValueError("coefficients: must not hold NaN or infinity")
     initial = copy.deepcopy(subject)
     _reset(initial)
     fits = [
-        _fit_head(twin, initial, target, q, k, head)
+        _fit_head(twin, initial, target, HeadCall(q, k, np.eye(len(k)), head))
         for target, (head, (q, k)) in zip(targets, heads(inputs), strict=True)
     ]
-    values, distances, before = zip(*fits, strict=True)
+    values, distances, before, edges = zip(*fits, strict=True)
     return Origin(
         twin.family,
         twin.name,
@@ -171,15 +256,14 @@ def fit_origin(
         float(np.mean(distances)),
         float(np.mean(before)),
         float(np.mean([_baseline(target) for target in targets])),
+        tuple(name for name in twin.fitted if any(name in found for found in edges)),
     )
 
 
 def _queries_and_keys(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Tensors]:
+    if isinstance(layer, Shell):
+        return layer.operator, projected(layer, data)[:2]
     _check_tokens(data, layer)
-    if isinstance(layer, Attention):
-        with torch.no_grad():
-            q, k, _ = layer.project(data[None], data[None], data[None])
-        return layer.operator, (q[0], k[0])
     tokens = data.expand(_n_heads(layer), -1, -1)
     return layer, (tokens, tokens)
 
@@ -194,40 +278,64 @@ def _baseline(target: Array) -> float:
     return float(np.linalg.norm(target.ravel() - nearest)) / scale
 
 
-def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin:
-    twins = twins_of(layer)
-    for twin in twins if same_points else general_first(twins):
-        if twin.fitted:
-            return twin
-    raise LookupError(f"no twin of {type(layer).__name__} says which parameters are fitted")
+def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin | None:
+    try:
+        twins = twins_of(layer)
+    except LookupError:
+        return None
+    return next((t for t in (twins if same_points else general_first(twins)) if t.fitted), None)
 
 
 def _fit_head(
-    twin: Twin, layer: nn.Module, target: Array, q: Array, k: Array, head: int
-) -> tuple[tuple[float, ...], float, float]:
-    """Fitted parameters, the distance at them and that at the initial ones."""
-    start = np.log([_initial(layer, name, head) for name in twin.fitted])
+    twin: Twin, layer: nn.Module, target: Array, call: HeadCall
+) -> tuple[tuple[float, ...], float, float, list[str]]:
+    """Fitted parameters, the distance at them, that at the initial ones, and which are at an edge.
+
+    A parameter is if an end of the search is as near as the nearest point in it.
+    """
+    start = np.log(
+        [_initial(twin, layer, name, call.head, call.q.shape[-1]) for name in twin.fitted]
+    )
     scale = float(np.linalg.norm(target)) or 1.0
 
     def distance(logs: Array) -> float:
         changed = _at(twin, layer, np.exp(logs))
-        return float(np.linalg.norm(target - _solved(twin, changed, q, k, head)) / scale)
+        return float(np.linalg.norm(target - _solved(twin, changed, call)) / scale)
 
-    steps = np.linspace(-_DECADES / 2, _DECADES / 2, _GRID) * np.log(10)
-    points = [start + np.array(step) for step in itertools.product(steps, repeat=len(start))]
-    nearest = min(points, key=distance)
-    edges = np.diff(steps)[0] / 2 * np.eye(len(start))
+    reach = _DECADES / 2 * np.log(10)
+    steps = np.linspace(-reach, reach, _GRID)
+    offsets = np.array(list(itertools.product(steps, repeat=len(start))))
+    grid = np.array([distance(start + offset) for offset in offsets])
+    nearest = offsets[grid.argmin()]
+    inwards = np.where(nearest > 0, -1, 1) * np.diff(steps)[0] / 2
     found = optimize.minimize(
         distance,
-        nearest,
+        start + nearest,
         method="Nelder-Mead",
+        bounds=[(x - reach, x + reach) for x in start],
         options={
-            "initial_simplex": np.vstack([nearest, nearest + edges]),
+            "initial_simplex": start + np.vstack([nearest, nearest + np.diag(inwards)]),
             "xatol": 1e-7,
             "fatol": 1e-12,
         },
     )
-    return tuple(np.exp(found.x).tolist()), float(found.fun), distance(start)
+    ends = [grid[np.abs(of_one) > reach * (1 - _NOTHING)].min() for of_one in offsets.T]
+    undetermined = [
+        name for name, end in zip(twin.fitted, ends, strict=True) if end <= found.fun + _NOTHING
+    ]
+    return tuple(np.exp(found.x).tolist()), float(found.fun), distance(start), undetermined
+
+
+def _matrix(
+    layer: nn.Module, subject: Any, data: Tensor, inputs: Tensors, context: Context | None
+) -> Array:
+    """Coefficients of an operator without a family of its own, by head."""
+    if context is not None:
+        context = Context(**map_fields(context, lambda name, x: x.detach().cpu().double()))
+        if isinstance(layer, Attention):
+            context = layer.fill(context, data, projected(layer, data)[2])
+    with torch.no_grad():
+        return as_array(subject.matrix(*inputs, context=context))
 
 
 def _layer_matrix(twin: Twin, layer: Any, inputs: Tensors) -> Array:
@@ -246,9 +354,13 @@ def _owner(layer: Any, name: str) -> tuple[Any, str]:
     return layer, last
 
 
-def _initial(layer: nn.Module, name: str, head: int) -> float:
+def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
     owner, last = _owner(layer, name)
     parameter = getattr(owner, last)
+    if parameter is None and twin.fitted_default is not None:
+        return twin.fitted_default(head_dim)
+    if isinstance(parameter, float):
+        return parameter
     if not isinstance(parameter, Positive | nn.ModuleList):
         raise ValueError(f"{name}: must be given to {type(owner).__name__} to be fitted")
     return head_value(parameter, head)
@@ -258,14 +370,14 @@ def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
     changed = copy.deepcopy(layer)
     for name, value in zip(twin.fitted, values, strict=True):
         owner, last = _owner(changed, name)
-        made: nn.Module = Positive(float(value), name=name)
+        made: Any = Positive(float(value), name=name)
         if isinstance(getattr(owner, last), nn.ModuleList):
             made = nn.ModuleList([made])
+        elif isinstance(owner, Softmax):  # whose scale is a number
+            made = float(value)
         setattr(owner, last, made)
     return changed
 
 
-def _solved(twin: Twin, layer: nn.Module, q: Array, k: Array, head: int) -> Array:
-    if twin.problem is not None:
-        return twin.problem(layer, q, k, head=head).coef
-    return twin.solve(layer, q, k, np.eye(len(k)), head=head)
+def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
+    return twin.solve(layer, call) if twin.problem is None else twin.problem(layer, call).coef

@@ -74,17 +74,18 @@ class Twin:
         File that both sides live in.
     relation : Relation
         What is compared and to which tolerance; see `twinsolve.unrolled.twins.relations`.
-    equation, source : str
-        Equation id and paper.
+    source : str
+        Paper, or whose layer it is.
     layer : type
         Class of the layer.
     build : callable
         ``build(*arrays)`` makes the layer with parameters that suit the data, at its origin.
     solve : callable
         ``solve(layer, *arrays)`` gives the solver's output in float64 at the layer's present
-        parameters; it alone translates the one into the other's arguments. For tokens it is called
-        for one head at a time, as ``solve(layer, q, k, v, head=..., context=...)`` with a
-        `HeadContext`.
+        parameters; it alone translates the one into the other's arguments. For tokens it is
+        ``solve(layer, call)`` with the `HeadCall` of one head at a time.
+    equation : str, optional
+        Equation id.
     inputs : {"tokens", "features", "image", "model"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
@@ -94,10 +95,10 @@ class Twin:
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
         Whether a query's output depends on the keys that it sees alone, so that with masks the
-        solver is given these; otherwise it reads ``context.visible`` itself, or takes no masks.
+        solver is given these; otherwise it reads ``call.visible`` itself, or takes no masks.
     reads_bias : bool
         Whether the output depends on which logits are the largest, so that the solver adds
-        ``context.bias`` to them itself.
+        ``call.bias`` to them itself.
     differentiable : bool
         Whether gradients flow through all that `apply` gives, to inputs and parameters.
     evidence : {"solver", "certificate", "formula", "bound"}
@@ -113,13 +114,13 @@ class Twin:
         Which layers of the class the twin is about; all by default.
     context : callable, optional
         ``context(q, k, v)``, of arrays with heads, gives the `Context` of tensors that the layer
-        needs beside them; the solver gets it as a `HeadContext`.
+        needs beside them; the solver finds it in its `HeadCall`.
     apply : callable
         ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default, with
         ``context=`` where there is one.
     problem : callable, optional
-        ``problem(layer, q, k, head=0)`` solves the optimisation problem behind the layer, where
-        there is one.
+        ``problem(layer, call)`` solves the optimisation problem behind the layer, where there is
+        one.
     certificate : callable, optional
         ``certificate(twin, layer, tensors)`` gives a residual of the conditions of optimality of
         the problem that the layer's output solves, in units of the output and without a formula of
@@ -133,24 +134,30 @@ class Twin:
         shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
-        `solve` then takes the layer's choice among these from ``context.chosen``.
+        `solve` then takes the layer's choice among these from ``call.chosen``.
     fitted : tuple of str
-        Parameters (`Positive`) of the layer that what is solved depends on, for `fit_origin`.
+        Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
+        number.
+    fitted_default : callable, optional
+        ``fitted_default(head_dim)``: the value of a fitted parameter that is None.
     logit_range : callable
-        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales; 1 by default.
-    passes : callable
-        ``passes(layer)``: sequential passes over the data, which scale the float32 tolerance; 1 by
+        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales, as rounding of a
+        logit is multiplied by its size: the largest difference of two logits of a head; 1 by
         default.
+    passes : callable
+        ``passes(layer)``: sequential passes over the data, such as iterations, which scale the
+        float32 tolerance, as each rounds anew; 1 by default. Whatever both are, the tolerance of
+        outputs in float32 ends at 1e-2.
     """
 
     name: str
     family: str
     relation: Relation
-    equation: str
     source: str
     layer: type[nn.Module]
     build: Callable[..., nn.Module]
     solve: Callable[..., Array]
+    equation: str = ""
     inputs: Inputs = "tokens"
     pairing: Pairing = "any"
     by_rows: bool = True
@@ -163,6 +170,7 @@ class Twin:
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
     problem: Callable[..., Problem] | None = None
     fitted: tuple[str, ...] = ()
+    fitted_default: Callable[[int], float] | None = None
     certificate: Callable[..., float] | None = None
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
@@ -198,10 +206,10 @@ def register(twin: Twin) -> Twin:
     ...     def __init__(self):
     ...         super().__init__(0.1)
     >>> twin = Twin(
-    ...     name="narrow-attention", family="mine", relation=Identity(), equation="SE-6",
-    ...     source="my notes", layer=Narrow, build=lambda q, k, v: Narrow(),
-    ...     solve=lambda layer, q, k, v, head=0, context=None: smoother_matrix(
-    ...         q, k, bandwidth=float(layer.bandwidth())) @ v,
+    ...     name="narrow-attention", family="mine", relation=Identity(), source="my notes",
+    ...     layer=Narrow, build=lambda q, k, v: Narrow(),
+    ...     solve=lambda layer, call: smoother_matrix(
+    ...         call.q, call.k, bandwidth=float(layer.bandwidth())) @ call.v,
     ... )
     >>> register(twin).name in {twin.name for twin in catalogue()}
     True

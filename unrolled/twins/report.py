@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...solvers import Solution
 from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
+from ..integrations.replacements import FusedProjectionAttention
 from ..self_expression import (
     DeepSelfExpression,
     SelfExpressiveNetwork,
@@ -25,7 +26,9 @@ from .heads import Tensors, as_array, heads, map_fields
 from .model_check import COARSEST, ModelReport, check_model, is_exact, measure
 from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
 from .relations import (
+    ROUNDING_ADVICE,
     Measurement,
+    calls_of_heads,
     identity_values,
     layer_matrix,
     layer_output,
@@ -33,6 +36,7 @@ from .relations import (
     worst,
 )
 
+Shell = Attention | FusedProjectionAttention
 _Coder = LISTA | UnrolledADMM | UnrolledSelfExpression | DeepSelfExpression | SelfExpressiveNetwork
 
 
@@ -81,9 +85,11 @@ class Report:
 
     def __str__(self) -> str:
         verdict = "correct" if self.correct else "NOT CORRECT"
+        about = f"{self.equation}, {self.relation}" if self.equation else self.relation
         lines = [
-            f"{self.twin} [{self.equation}, {self.relation}]: {verdict} in {self.dtype}, "
+            f"{self.twin} [{about}]: {verdict} in {self.dtype}, "
             f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
+            *([ROUNDING_ADVICE] if self.dtype == "float32" and not self.correct else []),
             "from the solved problem at its initial parameters:",
             *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
         ]
@@ -126,10 +132,11 @@ def check(
     Parameters
     ----------
     layer : nn.Module
-        An `Operator`, which gets ``q = k = v = X`` in each head; an `Attention` shell, whose
-        operator gets the projections of X; or any layer that has a twin, such as
-        `NonLocalMeansAttention`. It is not changed. Any other module is a model: of this package,
-        with replaced attention, or of another library with operators attached.
+        An `Operator`, which gets ``q = k = v = X`` in each head; an `Attention` shell or a module
+        that `replace_attention` put in, whose operator gets the projections of X; or any layer that
+        has a twin, such as `NonLocalMeansAttention`. It is not changed. Any other module is a
+        model: of this package, with replaced attention, or of another library with operators
+        attached.
     X : array-like or Tensor of shape (n_tokens, dim), tuple or mapping
         Tokens; for an image layer an image of shape (height, width), (channels, height, width) or
         (batch, channels, height, width). Taken in the dtype of the layer's parameters, or in its
@@ -179,7 +186,8 @@ def check(
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
-    if isinstance(X, tuple | Mapping) or _is_model(layer):
+    batch = isinstance(layer, FusedProjectionAttention) and getattr(X, "ndim", 2) == 3
+    if batch or isinstance(X, tuple | Mapping) or _is_model(layer):
         if context is not None:
             raise ValueError("context: a model makes its own; must be None")
         return check_model(layer, X, n_rows=n_rows, random_state=random_state)
@@ -225,11 +233,11 @@ def compare(
     Parameters
     ----------
     first, second : layer, callable, Solution, array-like or sparse array
-        Where coefficients of shape (n_tokens, n_keys) come from: an `Operator` or an `Attention`
-        shell (its matrix, averaged over heads); a `LISTA` (its codes); an `UnrolledADMM`,
-        `UnrolledSelfExpression`, `DeepSelfExpression` or `SelfExpressiveNetwork`; a function of X,
-        or of X and the keys where these are given, that returns a `Solution` or coefficients; or
-        these themselves. The second is the reference.
+        Where coefficients of shape (n_tokens, n_keys) come from: an `Operator`, an `Attention`
+        shell or what `replace_attention` puts in (its matrix, averaged over heads); a `LISTA` (its
+        codes); an `UnrolledADMM`, `UnrolledSelfExpression`, `DeepSelfExpression` or
+        `SelfExpressiveNetwork`; a function of X, or of X and the keys where these are given, that
+        returns a `Solution` or coefficients; or these themselves. The second is the reference.
     X : array-like or Tensor of shape (n_tokens, dim)
         Queries: what is expressed.
     keys : array-like or Tensor of shape (n_keys, dim), optional
@@ -298,7 +306,7 @@ def compare(
 
 def _is_model(layer: nn.Module) -> bool:
     """Whether a module is judged by what it holds; what has a twin and no attention is not."""
-    if isinstance(layer, Operator | Attention):
+    if isinstance(layer, Operator | Shell):
         return False
     if any(isinstance(module, Operator | Attention) for module in layer.modules()):
         return True
@@ -368,18 +376,16 @@ def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
     try:
         twin = judging_twin(layer, same_points=True)
     except LookupError:
-        if not isinstance(layer, Attention):
+        if not isinstance(layer, Shell):
             raise
-        _check_tokens(data, layer)
-        with torch.no_grad():
-            q, k, v = layer.project(data[None], data[None], data[None])
+        inputs = projected(layer, data)
         twin = judging_twin(layer.operator)
         if twin.inputs != "tokens":
             raise LookupError(
                 f"the twin of {type(layer.operator).__name__} takes no separate queries and keys; "
                 "check the operator without its shell"
             ) from None
-        return layer.operator, twin, (q[0], k[0], v[0])
+        return layer.operator, twin, inputs
     if twin.inputs == "image":
         if not 2 <= data.ndim <= 4:
             raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
@@ -391,11 +397,23 @@ def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
     return layer, twin, (tokens, tokens, tokens)
 
 
+def projected(shell: Shell, data: Tensor) -> Tensors:
+    """Queries, keys and values of each head of a shell, as its operator gets them."""
+    _check_tokens(data, shell)
+    fused = isinstance(shell, FusedProjectionAttention)
+    with torch.no_grad():
+        q, k, v = shell.project(*(data[None],) * (1 if fused else 3))
+    return q[0], k[0], v[0]
+
+
 def _check_tokens(data: Tensor, layer: nn.Module) -> None:
     if data.ndim != 2:
         raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}")
-    if isinstance(layer, Attention) and data.shape[1] != layer.embed_dim:
-        raise ValueError(f"X: must have {layer.embed_dim} columns, got {data.shape[1]}")
+    if not isinstance(layer, Shell):
+        return
+    width = layer.embed_dim if isinstance(layer, Attention) else layer.qkv.in_features
+    if data.shape[1] != width:
+        raise ValueError(f"X: must have {width} columns, got {data.shape[1]}")
 
 
 def _n_heads(layer: nn.Module) -> int:
@@ -416,7 +434,7 @@ def _distance_from_origin(
         solved = list(solver_output(twin, origin, (q, k, identity_values(k))))
         problems: list[Problem | None] = [None] * len(solved)
     else:
-        found = [twin.problem(origin, q, k, head=head) for head, (q, k) in heads(inputs[:2])]
+        found = [twin.problem(origin, call) for call in calls_of_heads(twin, inputs)]
         problems = list(found)
         solved = [problem.coef for problem in found]
     rows = [
@@ -451,7 +469,7 @@ def _coefficients(
     keys: Array | None = None,
     n_keys: int | None = None,
 ) -> Array:
-    if isinstance(source, Operator | Attention | _Coder):
+    if isinstance(source, Operator | Shell | _Coder):
         layer: Any = copy.deepcopy(source).cpu().double().eval()
         source = _layer_coefficients(layer, tokens, keys, context)
     elif callable(source) and not isinstance(source, nn.Module):
@@ -488,6 +506,9 @@ def _layer_coefficients(
         if isinstance(layer, _Coder):
             return layer(data, others)
         points = data if others is None else others
+        if isinstance(layer, FusedProjectionAttention):
+            q, k = projected(layer, data)[0], projected(layer, points)[1]
+            return layer.operator.matrix(q, k, context=given).mean(dim=0).numpy()
         if isinstance(layer, Attention):
             q, k = data[None], points[None]
             k = q if others is None else k

@@ -19,8 +19,8 @@ from ...solvers.spectral_filtering import (
 )
 from ..kernel_smoothing import Gaussian, Softmax
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
-from .certificates import certified_heads, entropic_residual
-from .heads import AllHeads, Tensors, as_array, heads, solve_head
+from .certificates import entropic_residual
+from .heads import AllHeads, HeadCall, Tensors, as_array, heads, solve_head
 from .inequalities import Inequalities
 from .kernel_smoothing.extremal_values import (
     N_EXTREMAL,
@@ -31,7 +31,7 @@ from .kernel_smoothing.extremal_values import (
 from .kernel_smoothing.regression import build_gaussian, local_bandwidth, smoother_logits
 from .parameters import moved
 from .registry import Array, Twin, exact_twin, register
-from .relations import Bound, Identity, Init, Relation, layer_matrix, layer_output
+from .relations import Bound, Identity, Init, Relation, calls_of_heads, layer_matrix, layer_output
 
 _SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
 _NORM_EPS = 1e-5  # of layer normalisation
@@ -67,21 +67,17 @@ def _omega(layer: AttnScale, head: int) -> float:
     return float(values[head if len(values) > 1 else 0])
 
 
-def _solve_base(
-    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    return solve_head(exact_twin(layer.base), layer.base, q, k, v, head=head, context=context)
+def _solve_base(layer: AttnScale, call: HeadCall) -> Array:
+    return solve_head(exact_twin(layer.base), layer.base, call)
 
 
-def _solve(
-    layer: AttnScale, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    out = _solve_base(layer, q, k, v, head, context)
-    visible = None if context is None else context.visible
+def _solve(layer: AttnScale, call: HeadCall) -> Array:
+    v, visible, omega = call.v, call.visible, _omega(layer, call.head)
+    out = _solve_base(layer, call)
     if visible is None:
-        return high_pass_values(out, v, _omega(layer, head))
+        return high_pass_values(out, v, omega)
     seeing = visible.any(axis=1)
-    out[seeing] = high_pass_values(out[seeing], v, _omega(layer, head), visible=visible[seeing])
+    out[seeing] = high_pass_values(out[seeing], v, omega, visible=visible[seeing])
     return out
 
 
@@ -99,11 +95,11 @@ def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
     These have the largest entropy at their logits; see `entropic_residual`.
     """
     weights, residuals = layer_matrix(twin, layer, *inputs[:2]), []
-    for head, q, k, _ in certified_heads(twin, inputs):
-        spectrum = np.fft.rfft(weights[head], axis=1)
-        spectrum[:, 1:] /= 1 + _omega(layer, head)
-        A = np.fft.irfft(spectrum, n=len(k), axis=1)
-        residuals.append(entropic_residual(A, smoother_logits(layer.base, q, k, head)))
+    for call, found in zip(calls_of_heads(twin, inputs), weights, strict=True):
+        spectrum = np.fft.rfft(found, axis=1)
+        spectrum[:, 1:] /= 1 + _omega(layer, call.head)
+        A = np.fft.irfft(spectrum, n=len(call.k), axis=1)
+        residuals.append(entropic_residual(A, smoother_logits(layer.base, call)))
     return float(np.max(residuals))
 
 
@@ -115,14 +111,15 @@ def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequaliti
     sides, out = Inequalities(), as_array(layer(q, k, v))
     factors = [1 + _omega(layer, head) for head in range(len(q))]
     for head, (a, b, values) in heads((q, k, v)):
-        A = _solve_base(layer, a, b, np.eye(len(b)), head)
+        A = _solve_base(layer, HeadCall(a, b, np.eye(len(b)), head))
         alpha = _logit_range(layer, a[None], b[None], values[None]) / 2
         gains = [high_frequency_gain(A), high_frequency_gain_bound(len(b), alpha)]
         high = abs(factors[head]) * np.linalg.norm(split_frequencies(values)[1])
         sides.at_most(np.linalg.norm(split_frequencies(out[head])[1]), high * np.array(gains))
     few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
     matrices = [
-        _solve_base(layer, a, b, np.eye(len(b)), head) for head, (a, b) in heads((few_q, few_k))
+        _solve_base(layer, HeadCall(a, b, np.eye(len(b)), head))
+        for head, (a, b) in heads((few_q, few_k))
     ]
     attain_gain(sides, partial(layer, few_q, few_k), matrices, v, factors)
     pair = opposite_tokens(q)
@@ -225,17 +222,15 @@ def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Ten
     return layer(*inputs, **masks)[..., :n_heads, :, :]
 
 
-def _solve_reattention(
-    layer: ReAttention, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_reattention(layer: ReAttention, call: HeadCall) -> Array:
     """Each pair of the mixed maps is standardised over the heads."""
-    mixed = _mixed_maps(layer, AllHeads(q[None], k[None]) if context is None else context.all_heads)
+    mixed = _mixed_maps(layer, call.all_heads or AllHeads(call.q[None], call.k[None]))
     gamma, beta = (w.detach().double().numpy() for w in layer.norm.parameters())
-    normed = (mixed[head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
-    A = gamma[head] * normed + beta[head]
-    if context is not None and context.visible is not None:
-        A = np.where(context.visible, A, 0)
-    return A @ v
+    normed = (mixed[call.head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
+    A = gamma[call.head] * normed + beta[call.head]
+    if call.visible is not None:
+        A = np.where(call.visible, A, 0)
+    return A @ call.v
 
 
 def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
@@ -243,10 +238,11 @@ def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
 
     Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
     """
-    identity, base, maps = np.eye(given.keys.shape[1]), exact_twin(layer.base), []
+    base, maps = exact_twin(layer.base), []
     for head in range(layer.num_heads):
         own = head % len(given.queries)
-        A = base.solve(layer.base, given.queries[own], given.keys[own], identity, head=head)
+        q, k = given.queries[own], given.keys[own]
+        A = base.solve(layer.base, HeadCall(q, k, np.eye(len(k)), head))
         weights = A if given.bias is None else A * np.exp(given.bias[own])
         weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
         total = weights.sum(axis=1, keepdims=True)

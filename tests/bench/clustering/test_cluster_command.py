@@ -17,11 +17,12 @@ from scipy.io import savemat
 from sklearn.preprocessing import normalize
 from typer.testing import CliRunner
 
-from twinsolve.bench import cluster, results
+from twinsolve.bench import cluster, provenance
 from twinsolve.bench.cli import app
-from twinsolve.bench.clustering import cli, prepared, problems
+from twinsolve.bench.clustering import cli, features, problems
 from twinsolve.bench.clustering.clusters import clusters_study
 from twinsolve.bench.clustering.figures import draw_errors
+from twinsolve.bench.clustering.methods import METHODS
 from twinsolve.bench.clustering.selection import GROUP
 from twinsolve.solvers import ThresholdingSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph
@@ -106,13 +107,13 @@ def test_own_methods_on_own_data(folder):
     names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph", "Plain")]
     result = run(
         "own.npz", *(word for name in names for word in ("--method", name)),
-        "--n-seeds", "3", "--steps", "PP-2a", "--steps", "keep-largest n=2", "--output", "out",
+        "--n-seeds", "3", "--steps", "symmetrize", "--steps", "keep-largest 2", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     assert set(table.family) == {"user"}
     steps = {name: set(rows.steps) for name, rows in table.groupby("method")}
-    chains = ({"PP-2a", "keep-largest n=2"}, {"none"}, {"own affinity"}, {"none"})
+    chains = ({"symmetrize", "keep-largest 2"}, {"none"}, {"own affinity"}, {"none"})
     assert steps == dict(zip(names, chains, strict=True))
     by_method = dict(list(table.groupby("method")))
     assert (by_method[names[2]].accuracy == 1).all()
@@ -132,7 +133,7 @@ def test_own_methods_on_own_data(folder):
 
     before = (folder / "fits.log").read_text()
     again = cluster(
-        ["own.npz"], methods=names[:1], steps=["PP-2a", "keep-largest n=2"], n_seeds=3,
+        ["own.npz"], methods=names[:1], steps=["symmetrize", "keep-largest 2"], n_seeds=3,
         directory=folder / "out" / "runs",
     )  # fmt: skip
     assert (folder / "fits.log").read_text() == before
@@ -145,7 +146,7 @@ def test_own_methods_on_own_data(folder):
 def test_a_killed_run_goes_on_where_it_stopped(folder):
     arguments = (
         SUBSPACES, "--method", "own_methods:Slow", "--method", "k-means", "--n-seeds", "2",
-        "--steps", "PP-2a", "--n-trials", "4",
+        "--steps", "symmetrize", "--n-trials", "4",
     )  # fmt: skip
     code = "from twinsolve.bench.cli import main; main()"
     command = [sys.executable, "-c", code, "cluster", *arguments, "--output", "killed"]
@@ -166,8 +167,11 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
 
     assert run(*arguments, "--output", "killed").exit_code == 0
     after = (folder / "fits.log").read_text().splitlines()
-    assert len(after) - len(fits) <= 4 - kept
-    assert 4 <= len(after) <= 5  # a fit that was finished is kept, even if its job was not
+    # A fit that was finished is kept, even if its job was not; one more is for a picture.
+    assert len(after) - len(fits) <= 4 - kept + 1
+    assert 5 <= len(after) <= 6
+    assert run(*arguments, "--output", "killed").exit_code == 0
+    assert (folder / "fits.log").read_text().splitlines() == after
     assert {path: path.read_bytes() for path in finished} == finished
     assert run(*arguments, "--output", "whole").exit_code == 0
     resumed, whole = (
@@ -178,7 +182,11 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
 
 def test_more_seeds_of_kmeans_take_the_fits_that_are_there(folder):
     names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph")]
-    about = {"data": ["own.npz"], "methods": names, "steps": ["PP-2a", "PP-4 d=1, cluster-qr"]}
+    about = {
+        "data": ["own.npz"],
+        "methods": names,
+        "steps": ["symmetrize", "svd-power 1, cluster-qr"],
+    }
     tables = []
     for n_seeds, seeds in ((2, "0 1"), (4, "0 1 2 3"), (3, "0 1 2 3")):
         tables.append(cluster(**about, n_seeds=n_seeds, directory=folder / "runs"))
@@ -191,24 +199,15 @@ def test_more_seeds_of_kmeans_take_the_fits_that_are_there(folder):
 
 @pytest.mark.parametrize("package", ["numpy", "scipy", "scikit-learn", "numba", "torch"])
 def test_results_of_other_versions_are_not_mixed_in(folder, monkeypatch, package):
-    about = {"data": ["own.npz"], "methods": ["own_methods:Slow"], "steps": ["PP-2a"]}
+    about = {"data": ["own.npz"], "methods": ["own_methods:Slow"], "steps": ["symmetrize"]}
     for runs in (1, 1, 2, 2):
         if runs == 2:
             monkeypatch.setattr(
-                results, "version", lambda name: "0" if name == package else version(name)
+                provenance, "version", lambda name: "0" if name == package else version(name)
             )
         cluster(**about, n_seeds=1, directory=folder / "runs")
         assert len((folder / "fits.log").read_text().splitlines()) == runs
         assert len(list((folder / "runs").glob("*.json"))) == runs
-
-
-def test_words_and_lines_of_the_source_decide_nothing():
-    source = '"""A."""\ndef f(x):\n    """Twice."""\n    return 2 * x\n'
-    same = '"""A file."""\n\n# why\ndef f(x):\n    """Two."""\n\n    return 2 * x  # so\n'
-    code = results.code_of_text(source)
-    assert results.code_of_text(same) == code
-    for other in (source.replace("2", "3"), source.replace("(x)", "(x, y=0)")):
-        assert results.code_of_text(other) != code
 
 
 def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
@@ -219,7 +218,7 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
         return embed_graph(affinity, n_clusters)
 
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.embed_graph", counted)
-    chains = ["PP-2a", "PP-2a, cluster-qr", "PP-4 d=2, cluster-qr"]
+    chains = ["symmetrize", "symmetrize, cluster-qr", "svd-power 2, cluster-qr"]
     table = cluster(
         ["digits:n_points=80"], methods=["TSC"], steps=chains, n_seeds=3, features=["unit"]
     )
@@ -233,7 +232,7 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     assert found == [clustering_accuracy(problem.labels, labels)] * 3
     assert table[table.steps == chains[0]].accuracy.tolist() != found
     with pytest.raises(ValueError, match=r"steps: must be among .*, and k-means or cluster-qr"):
-        cluster(["digits"], methods=["TSC"], steps=["cluster-qr, PP-2a"])
+        cluster(["digits"], methods=["TSC"], steps=["cluster-qr, symmetrize"])
 
 
 @pytest.mark.slow
@@ -242,7 +241,7 @@ def test_a_dask_cluster_gives_the_serial_table(folder):
     arguments = {
         "data": [SUBSPACES, "own.npz"],
         "methods": ["own_methods:Slow", "k-means"],
-        "steps": ["PP-2a"],
+        "steps": ["symmetrize"],
         "n_trials": 2,
         "n_seeds": 2,
     }
@@ -263,7 +262,7 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
     order = np.random.default_rng(0).permutation(20)
     np.savez("permuted.npz", X=points["X"], y=points["y"][order])
     tables = [
-        cluster([name], methods=["TSC", "OMP"], steps=["PP-2a", "PP-4 d=1"], n_seeds=2)
+        cluster([name], methods=["TSC", "OMP"], steps=["symmetrize", "svd-power 1"], n_seeds=2)
         for name in ("own.npz", "permuted.npz")
     ]
     chosen = [
@@ -276,7 +275,7 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
 
 
 def test_label_tuned_results_are_there_under_the_flag_alone(folder):
-    arguments = ("own.npz", "--method", "TSC", "--n-seeds", "1", "--steps", "PP-2a")
+    arguments = ("own.npz", "--method", "TSC", "--n-seeds", "1", "--steps", "symmetrize")
     for flag in ((), ("--label-tuned",)):
         result = run(*arguments, *flag, "--output", "out")
         assert result.exit_code == 0, result.output
@@ -289,7 +288,7 @@ def test_label_tuned_results_are_there_under_the_flag_alone(folder):
 def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     arguments = (
         "own.npz", "--method", "own_methods:Broken", "--method", "own_methods:Misshapen",
-        "--method", "k-means", "--n-seeds", "2", "--steps", "PP-2a", "--output", "out",
+        "--method", "k-means", "--n-seeds", "2", "--steps", "symmetrize", "--output", "out",
     )  # fmt: skip
     result = run(*arguments)
     assert result.exit_code == 1
@@ -302,7 +301,7 @@ def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     assert set(failed.note) == {"failed: RuntimeError: no such luck"}
     assert table[table.method == "own_methods:Misshapen"].note.str.startswith("failed").all()
     summary = (folder / "out" / "summary.md").read_text()
-    assert "own_methods:Broken | - | PP-2a | failed: RuntimeError: no such luck |" in summary
+    assert "own_methods:Broken | - | symmetrize | failed: RuntimeError: no such luck |" in summary
     assert len(list((folder / "out" / "runs").glob("*.json"))) == 1  # failures are tried again
 
     assert run("own.npz", "--method", "own_methods:Broken", "--output", "alone").exit_code == 1
@@ -310,7 +309,7 @@ def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
 
     (folder / "mended").touch()
     assert run(*arguments).exit_code == 1
-    assert (folder / "tries.log").read_text() == "xxx"
+    assert (folder / "tries.log").read_text() == "xxxx"  # the last for a picture of its matrices
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     assert table[table.method == "own_methods:Broken"].accuracy.notna().all()
 
@@ -323,9 +322,9 @@ def test_data_of_another_content_are_clustered_anew(folder):
         savemat(folder / "data" / "Yale_32x32.mat", content)
         for _ in range(2):
             problems._cached.cache_clear()
-            prepared.prepared.cache_clear()
+            features.prepared.cache_clear()
             cluster(
-                ["yale"], methods=["own_methods:Slow"], steps=["PP-2a"], n_seeds=1,
+                ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
                 data_home="data", directory=folder / "runs",
             )  # fmt: skip
         assert len((folder / "fits.log").read_text().splitlines()) == data + 1
@@ -350,12 +349,105 @@ def test_a_broken_data_file_is_named(folder, length):
     assert "COIL20.matisnotin" in words(result)
 
 
+def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
+    with np.load("own.npz") as own:
+        savemat("mine.mat", {"Z": own["X"].T, "s": own["y"], "other": np.eye(2)})
+    refused = run("mine.mat", "--method", "TSC")
+    assert refused.exit_code == 2
+    assert "'Z':(6,20)" in words(refused)
+    assert "knownareX,x,data,fea,features" in words(refused)
+    arguments = ("mine.mat", "--data-key", "Z", "--method", "TSC", "--n-seeds", "1")
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert "6pointsbut20labels" in words(refused)
+    assert "--transpose" in words(refused)
+    result = run(*arguments, "--transpose", "--steps", "unit-rows", "--output", "out")
+    assert result.exit_code == 0, result.output
+    assert "20 points (rows) of 6 features; 2 clusters, labels." in result.output
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    expected = cluster(["own.npz"], methods=["TSC"], n_seeds=1, steps=["unit-rows"])
+    assert table.accuracy.tolist() == expected.accuracy.tolist()
+    for name in ("errors", "matrices"):
+        for end in (".png", ".pdf"):
+            assert (folder / "out" / name).with_suffix(end).stat().st_size > 5000
+    header, *lines = (folder / "out" / "clusters.csv").read_text().splitlines()
+    assert header.startswith("data,features,method,settings,steps,error %")
+    assert len(lines) == 1
+    assert r"error \% & std" in (folder / "out" / "clusters.tex").read_text()
+    result = run("digits", "--method", "TSC", "--transpose")
+    assert result.exit_code == 2
+    assert "--transposeand--n-clustersareforfiles" in words(result)
+
+
+def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
+    with np.load("own.npz") as own:
+        X, y = own["X"], own["y"]
+    np.savez("bare.npz", X=X)
+    refused = run("bare.npz", "--method", "TSC")
+    assert refused.exit_code == 2
+    assert "holdsnolabels" in words(refused)
+    assert "'X':(20,6)" in words(refused)
+    assert "gnd,gtors" in words(refused)
+    methods = ("--method", "TSC", "--method", "k-means", "--n-seeds", "2", "--n-clusters", "2")
+    result = run("bare.npz", *methods, "--steps", "symmetrize", "--output", "out")
+    assert result.exit_code == 0, result.output
+    assert "errors are not known" in result.output
+    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    assert table[["accuracy", "nmi", "ari", "connectivity"]].isna().all(axis=None)
+    found = pd.read_csv(folder / "out" / "labels.csv")
+    assert list(found) == ["TSC, symmetrize", "k-means, none"]
+    for labels in (found[name] for name in found):
+        assert clustering_accuracy(y, labels) == 1
+    assert (folder / "out" / "matrices.png").exists()
+    assert not (folder / "out" / "errors.png").exists()
+    assert "errors.png" not in (folder / "out" / "summary.md").read_text()
+
+
+def test_a_loaded_file_registers_methods(folder):
+    (folder / "mine.py").write_text(
+        "from twinsolve.bench import Method, register_method\n"
+        "from twinsolve.solvers import ThresholdingSubspaceClustering\n"
+        "def make(n_clusters, random_state, n_jobs):\n"
+        "    return ThresholdingSubspaceClustering(n_clusters, n_neighbors=4)\n"
+        "register_method(Method('of mine', 'user', make))\n"
+    )
+    arguments = ("own.npz", "--method", "of mine", "--n-seeds", "1", "--steps", "unit-rows")
+    assert "'ofmine'" in words(run(*arguments))
+    for runs in (1, 1, 2):  # one more when the file has changed
+        if runs == 2:
+            (folder / "mine.py").write_text((folder / "mine.py").read_text() + "# changed\n")
+        try:
+            result = run(*arguments, "--load", "mine.py", "--output", "out")
+            assert result.exit_code == 0, result.output
+        finally:
+            METHODS.pop("of mine", None)
+        assert len(list((folder / "out" / "runs").glob("*.json"))) == runs
+    assert set(pd.read_parquet(folder / "out" / "clusters.parquet").method) == {"of mine"}
+    refused = run(*arguments, "--load", "./none.py")
+    assert refused.exit_code == 2
+    assert "'./none.py':FileNotFoundError" in words(refused)
+
+
+def test_a_method_takes_settings_of_the_users_own(folder):
+    table = cluster(["own.npz"], methods=["TSC:n_neighbors=4", "TSC"], n_seeds=1)
+    by_method = dict(list(table[table.steps == "symmetrize"].groupby("method")))
+    own, grid = by_method["TSC:n_neighbors=4"], by_method["TSC"]
+    assert set(own.settings) == {"n_neighbors=4"}
+    assert set(grid.settings) == {"n_neighbors=5", "n_neighbors=3", "n_neighbors=10"}
+    (same,) = cluster(["own.npz"], methods=["TSC:n_neighbors=3"], n_seeds=1).nonzeros.unique()
+    assert same == grid[grid.settings == "n_neighbors=3"].nonzeros.iloc[0]
+    assert same != own.nonzeros.iloc[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("no-data",), "data: must be a file or among digits"),
         (("digits", "--method", "SSD"), "method: must be package.module:Class or among SSC"),
-        (("digits", "--steps", "PP9"), "steps: must be among PP-1"),
+        (("digits", "--method", "ssc"), "close ones are SSC"),
+        (("digits", "--method", "SSC:gama=1"), "cannot make 'SSC:gama=1': TypeError"),
+        (("digit", "--method", "SSC"), "close ones are digits"),
+        (("digits", "--steps", "PP9"), "steps: must be among keep-mass"),
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
         (("digits", "--preset", "quick"), "preset: quick leaves no choice of DATA"),
@@ -378,15 +470,15 @@ def test_seeds_are_checked():
 def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.DENSE_ROWS", 10)
     result = run(
-        SUBSPACES, "--method", "TSC", "--steps", "PP-2a", "--steps", "PP-4", "--n-trials", "1",
-        "--n-seeds", "1", "--output", "out",
+        SUBSPACES, "--method", "TSC", "--steps", "symmetrize", "--steps", "svd-power",
+        "--n-trials", "1", "--n-seeds", "1", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     table = table[table.selection != ""].set_index("steps")
-    assert pd.isna(table.note["PP-2a"])
-    assert table.note["PP-4"] == "left out above 10 points: needs a dense matrix"
-    assert pd.isna(table.accuracy["PP-4"])
+    assert pd.isna(table.note["symmetrize"])
+    assert table.note["svd-power"] == "left out above 10 points: needs a dense matrix"
+    assert pd.isna(table.accuracy["svd-power"])
     assert "left out above 10 points" in (folder / "out" / "summary.md").read_text()
 
 
@@ -397,7 +489,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
         asked.append(name)
         return (
             clusters_study([SUBSPACES], ["TSC"], n_trials=1, figures={"a.png": draw_errors}),
-            clusters_study(["own.npz"], ["TSC"], name="second", steps=["PP-2a"]),
+            clusters_study(["own.npz"], ["TSC"], name="second", steps=["symmetrize"]),
         )
 
     monkeypatch.setattr("twinsolve.bench.clustering.presets.find_preset", small)
@@ -422,6 +514,6 @@ def test_help_and_list_explain():
         assert word in result.output
     result = run("--list")
     assert result.exit_code == 0
-    for word in ("digits", "SSC outliers", "learned", "PP-5", "quick", "scattering-D"):
+    for word in ("digits", "SSC outliers", "learned", "softmax-rows", "quick", "scattering-D"):
         assert word in result.output
     assert cli.cluster.__doc__

@@ -1,8 +1,11 @@
 """Problems, features, methods and affinity steps by name."""
 
 import gzip
+import hashlib
 import re
+from pathlib import Path
 
+import cloudpickle
 import h5py
 import numpy as np
 import pytest
@@ -24,8 +27,9 @@ from twinsolve.bench.clustering.problems import (
     trials_of,
 )
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
-from twinsolve.bench.clustering.study import Options
+from twinsolve.bench.jobs import Options
 from twinsolve.solvers import clustering
+from twinsolve.unrolled import Softmax, named_operators, register_operator
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
@@ -199,34 +203,25 @@ COEF = csr_array(np.random.default_rng(0).standard_normal((8, 8)) * (1 - np.eye(
 @pytest.mark.parametrize(
     ("chain", "by_hand"),
     [
-        ("PP-2a", lambda C: clustering.symmetric_affinity(C)),
+        ("symmetrize", lambda C: clustering.symmetric_affinity(C)),
+        ("scale-rows", lambda C: clustering.symmetric_affinity(clustering.scale_by_row_maximum(C))),
+        ("unit-rows, symmetrize", lambda C: clustering.symmetric_affinity(clustering.unit_rows(C))),
+        ("unit-rows", lambda C: clustering.symmetric_affinity(clustering.unit_rows(C))),
         (
-            "PP-2",
-            lambda C: clustering.symmetric_affinity(clustering.scale_by_row_maximum(C)),
-        ),
-        (
-            "PP-2b, PP-2a",
-            lambda C: clustering.symmetric_affinity(clustering.unit_rows(C)),
-        ),
-        ("PP-2b", lambda C: clustering.symmetric_affinity(clustering.unit_rows(C))),
-        (
-            "PP-1 mass=0.5, PP-2",
+            "keep-mass 0.5, scale-rows",
             lambda C: clustering.symmetric_affinity(
                 clustering.scale_by_row_maximum(clustering.keep_l1_mass(C, 0.5))
             ),
         ),
-        ("PP-3 power=2", lambda C: clustering.low_rank_affinity(C.toarray(), power=2)),
-        ("PP-3T", lambda C: clustering.low_rank_affinity(C.toarray().T, power=4)),
+        ("low-rank 2", lambda C: clustering.low_rank_affinity(C.toarray(), power=2)),
+        ("low-rank-transposed", lambda C: clustering.low_rank_affinity(C.toarray().T, power=4)),
         (
-            "PP-4 d=1 power=3",
+            "svd-power 1 3",
             lambda C: clustering.svd_power_affinity(C, 2, dimension=1, power=3),
         ),
+        ("softmax-rows", lambda C: clustering.symmetric_affinity(clustering.softmax_rows(abs(C)))),
         (
-            "PP-5",
-            lambda C: clustering.symmetric_affinity(clustering.softmax_rows(abs(C))),
-        ),
-        (
-            "PP-5s",
+            "softmax-signed-rows",
             lambda C: clustering.symmetric_affinity(clustering.softmax_rows(C)),
         ),
     ],
@@ -242,7 +237,7 @@ def test_chains_are_the_named_steps(chain, by_hand):
 
 
 def test_keeping_the_largest_entries():
-    found = affinity_of("keep-largest n=2", COEF, 2).toarray()
+    found = affinity_of("keep-largest 2", COEF, 2).toarray()
     C = np.abs(COEF.toarray())
     second = np.sort(C, axis=1)[:, [-2]]
     kept = C * (second <= C)
@@ -252,11 +247,12 @@ def test_keeping_the_largest_entries():
 @pytest.mark.parametrize(
     ("chain", "words"),
     [
-        ("PP9", "steps: must be among PP-1, PP-2"),
+        ("PP9", "steps: must be among keep-mass, keep-largest"),
         ("", "steps: must be among"),
-        ("PP-2a, PP-1", "nothing can follow an affinity"),
-        ("PP-1 weight=2", "PP-1 has the parameters"),
-        ("PP-1 mass=much", "cannot read"),
+        ("symmetrize, keep-mass", "nothing can follow an affinity"),
+        ("keep-mass 0.7 2", r"has too many values, it takes \['mass'\]"),
+        ("keep-mass much", "cannot read 'keep-mass much'"),
+        ("keepmass 0.7", "close ones are keep-mass"),
     ],
 )
 def test_unknown_steps_are_refused(chain, words):
@@ -278,14 +274,14 @@ def test_every_method_runs_on_a_tiny_problem(name):
         method=name,
         code=None,
         settings=method.settings[0] | quick,
-        steps=["PP-2a", "PP-4 d=2"],
+        steps=["symmetrize", "svd-power 2"],
         fit_seed=0,
         seeds=[0, 1],
     )
     assert {row["seed"] for row in rows} == {0, 1}
     assert all(0.5 <= row["accuracy"] <= 1 for row in rows)
     assert all(row["family"] == method.family for row in rows)
-    if rows[0]["steps"] == "PP-2a":
+    if rows[0]["steps"] == "symmetrize":
         assert len(rows) == 4
         assert all(0 <= row["subspace_error"] <= 1 for row in rows)
         assert all(row["connectivity"] >= 0 for row in rows)
@@ -306,7 +302,7 @@ def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_again
         method="attention (ISTA)",
         code=None,
         settings={"n_iter": 10_000, "lam": 1.0},
-        steps=["PP-2a"],
+        steps=["symmetrize"],
         fit_seed=0,
         seeds=[0],
     )
@@ -339,6 +335,29 @@ def test_unknown_methods_are_refused(name, words):
         find_method(name)
 
 
+class Sharp(Softmax):
+    """A user's operator."""
+
+    def __init__(self, num_heads, head_dim):
+        super().__init__(scale=2 * head_dim**-0.5)
+
+
+def test_a_users_operator_is_clustered_by_its_name():
+    with pytest.raises(ValueError, match="method: must be"):
+        find_method("attention (sharp)")
+    register_operator("sharp", Sharp)
+    try:
+        method = cloudpickle.loads(cloudpickle.dumps(find_method("attention (sharp)")))
+    finally:
+        del named_operators._FACTORIES["sharp"]
+    problem = make_problem(SUBSPACES)
+    model = method.make(2, 0, 1, temperature=10.0).fit(problem.X)  # as a worker, without the name
+    assert type(model.operator_) is Sharp
+    twice = METHODS["attention (softmax)"].make(2, 0, 1, temperature=20.0).fit(problem.X)
+    assert_allclose(model.coef_, twice.coef_, rtol=1e-10)
+    assert code_of(method) == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+
+
 def test_fits_are_repeated_only_where_the_seed_decides():
     """Labels of the k-means step aside: what a method leaves is the same for every seed."""
     X = features_of("unit", make_problem(SUBSPACES))
@@ -353,7 +372,7 @@ def test_fits_are_repeated_only_where_the_seed_decides():
     study = clusters_study(
         [SUBSPACES],
         ["TSC", "SENet"],
-        steps=["PP-2a"],
+        steps=["symmetrize"],
         settings={"TSC": [{}], "SENet": [{"max_iter": 2}]},
         n_trials=1,
         n_fits=3,

@@ -11,12 +11,12 @@ from sklearn.metrics import silhouette_score
 from twinsolve.bench.clustering import selection
 from twinsolve.bench.clustering.clusters import clusters_study
 from twinsolve.bench.clustering.presets import find_preset
-from twinsolve.bench.clustering.selection import select_settings, selection_score
-from twinsolve.bench.clustering.study import Options
+from twinsolve.bench.clustering.selection import select_settings
 from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
+from twinsolve.bench.jobs import Options
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
-from twinsolve.solvers.clustering import spectral_labels
+from twinsolve.solvers.clustering import selection_score, spectral_labels
 
 
 def blocks(inside, across, sizes=(4, 4, 4)):
@@ -73,7 +73,7 @@ def test_a_sample_of_many_points_gives_the_silhouette(monkeypatch):
     noise = rng.random(A.shape)
     A += noise + noise.T
     whole = selection_score(A, np.arange(80) // 40, 2)
-    monkeypatch.setattr(selection, "_SAMPLE", 40)
+    monkeypatch.setattr("twinsolve.solvers.clustering.selection._SAMPLE", 40)
     assert selection_score(A, np.arange(80) // 40, 2) == pytest.approx(whole, abs=0.1)
     assert selection_score(A, np.arange(80) // 79, 2) < 0.1
 
@@ -127,7 +127,7 @@ def table():
         {"method": "B", "settings": "x", "selection_score": np.nan, "accuracy": 0.1},
         {"method": "B", "settings": "y", "selection_score": np.nan, "accuracy": 0.9},
     ]
-    common = {"data": "d", "features": "unit", "steps": "PP-2a", "fit_seed": 0}
+    common = {"data": "d", "features": "unit", "steps": "symmetrize", "fit_seed": 0}
     costs = {
         "objective": 1.0, "gap_mean": 0.0, "gap_max": 0.0, "nonzeros": 3.0, "subspace_error": 0.1,
         "memory_mib": 1.0, "nmi": 0.5, "ari": 0.5,
@@ -170,7 +170,7 @@ def test_a_setting_that_failed_on_a_trial_is_not_chosen(table):
 def test_settings_that_others_chose_with_labels_are_marked():
     name = "synthetic:n_samples=10,n_subspaces=2"
     study = clusters_study(
-        [name], ["TSC"], settings={"TSC": [{}]}, steps=["PP-2a"], n_trials=1, tuned=True
+        [name], ["TSC"], settings={"TSC": [{}]}, steps=["symmetrize"], n_trials=1, tuned=True
     )
     table = study.run(Options(n_seeds=1))
     for lines in (study.lines, study.more["Solver quality"]):

@@ -93,6 +93,7 @@ def test_low_rank_affinity_as_a_loop(C, power):
             assert A[i, j] == pytest.approx(abs(M[i] @ M[j]) ** power, abs=1e-10)
     assert (A[3] == 0).all()
     assert (A == A.T).all()
+    assert (low_rank_affinity(csr_array(C), power=power) == A).all()
 
 
 def test_svd_power_affinity_as_a_loop(C):

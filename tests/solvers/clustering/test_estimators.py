@@ -259,10 +259,12 @@ def test_other_coefficients_are_those_of_their_solvers():
     X, _ = data()
     lam = 0.01 * (X**2).sum(axis=1).mean()
     assert_allclose(
-        LeastSquaresSubspaceClustering(3, zero_diagonal=True).fit(X).coef_,
+        LeastSquaresSubspaceClustering(3, lam=None, zero_diagonal=True).fit(X).coef_,
         least_squares_self_expression(X, lam=lam, zero_diagonal=True),
     )
-    assert_allclose(LowRankSubspaceClustering(3).fit(X).coef_, low_rank_self_expression(X, lam=lam))
+    assert_allclose(
+        LowRankSubspaceClustering(3, lam=None).fit(X).coef_, low_rank_self_expression(X, lam=lam)
+    )
     expected = omp_self_expression(normalize(X), n_nonzero=4, tol=1e-6)
     found = OMPSubspaceClustering(3, n_nonzero=4).fit(X).coef_
     assert_allclose(found.toarray(), expected.toarray())

@@ -22,6 +22,7 @@ from twinsolve.solvers.self_expression import (
 )
 from twinsolve.solvers.self_expression.constrained import certify_affine
 from twinsolve.solvers.sparse_coding import lasso_objective
+from twinsolve.solvers.sparse_coding.penalty import Penalty
 
 
 def least_l1(points):
@@ -143,9 +144,8 @@ def test_affine_gap_bounds_any_rows_that_sum_to_one(
         np.fill_diagonal(codes, 0)
         np.maximum(codes, 0 if nonnegative else -np.inf, out=codes)
         codes /= codes.sum(axis=1, keepdims=True)
-    objective, gap, _ = certify_affine(
-        X, X, csr_array(C), np.full(9, lam), np.arange(9), nonnegative, l1_ratio
-    )
+    penalty = Penalty.checked(lam, 9, l1_ratio, nonnegative, zero_diagonal=True)
+    objective, gap, _ = certify_affine(X, X, csr_array(C), penalty)
     norm = ((X - X.mean(axis=0)) ** 2).sum(axis=1) + lam * l1_ratio
     excess = (objective - lasso_objective(X, X, best, lam=lam, l1_ratio=l1_ratio)) / norm
     assert (gap >= excess - 1e-12 * (1 + objective / norm)).all()
@@ -254,7 +254,8 @@ def test_affine_float32_codes_carry_their_own_certificate():
     assert_allclose(coef.sum(axis=1), 1, atol=1e-6)
     codes = csr_array(coef)
     points = X.astype(np.float64)
-    gap = certify_affine(points, points, codes, np.full(20, 0.3), np.arange(20))[1]
+    penalty = Penalty.checked(0.3, 20, zero_diagonal=True)
+    gap = certify_affine(points, points, codes, penalty)[1]
     assert_allclose(solution.gap, gap, atol=1e-14)
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import joblib
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from scipy.sparse import csr_array
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import sparse_code, sparse_self_expression
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, row_blocks, sparse_code_path
+from twinsolve.solvers.sparse_coding.penalty import Penalty
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +195,8 @@ def test_blocks_of_another_solve_or_of_other_rows_are_never_mixed_in(X, serial, 
 
 def test_all_that_an_answer_depends_on_makes_another_solve(X, tmp_path, solved, monkeypatch):
     Y, D = X[:40], X[40:90]
-    plain = {"tol": 1e-6, "max_rounds": 100, "lam": np.full(40, 0.05)}
+    penalty = Penalty(np.full(40, 0.05))
+    plain = {"tol": 1e-6, "max_rounds": 100, "penalty": penalty}
     atoms = row_blocks.Atoms(D)
 
     def solve(Y=Y, atoms=atoms, **changed):
@@ -207,10 +211,10 @@ def test_all_that_an_answer_depends_on_makes_another_solve(X, tmp_path, solved, 
     for changed in (
         {"Y": moved},
         {"atoms": row_blocks.Atoms(D[::-1])},
-        {"lam": np.full(40, 0.05 + 1e-16)},
-        {"l1_ratio": 0.9},
-        {"nonneg": True},
-        {"own": np.arange(40)},
+        {"penalty": replace(penalty, lam=np.full(40, 0.05 + 1e-16))},
+        {"penalty": replace(penalty, l1_ratio=0.9)},
+        {"penalty": replace(penalty, nonnegative=True)},
+        {"penalty": replace(penalty, own=np.arange(40))},
         {"tol": 1e-7},
         {"max_rounds": 99},
         {"start": csr_array(np.eye(40, 50))},

@@ -43,11 +43,13 @@ def test_regressions_are_the_solvers_at_the_penalty_that_its_docstring_says():
     U, square = normalize(X), 10 * 20**0.5
     for operator, solve in ((Ridge(1.0), least_squares_self_expression),
                             (LowRank(1.0), low_rank_self_expression)):  # fmt: skip
-        found = make(KIND, operator=operator).fit(X).coef_
+        found = make(KIND, operator=operator, temperature=10.0).fit(X).coef_
         assert_allclose(found, solve(U, lam=1 / square), atol=1e-9)
     operator = Ridge(2.0, zero_diagonal=True)
     expected = least_squares_self_expression(U, lam=2 / square, zero_diagonal=True)
-    assert_allclose(make(KIND, operator=operator).fit(X).coef_, expected, atol=1e-9)
+    assert_allclose(
+        make(KIND, operator=operator, temperature=10.0).fit(X).coef_, expected, atol=1e-9
+    )
     for n_iter in (3, 30):
         found = make(KIND, operator=SparseCoding(0.1, n_iter=n_iter)).fit(X).coef_
         expected = ista(U, U, lam=0.1 / square, n_iter=n_iter, zero_diagonal=True).coef
@@ -121,7 +123,7 @@ def test_a_given_operator_is_left_alone():
     ("settings", "words"),
     [
         ({"operator": "attention"}, "operator: must be one of"),
-        ({"operator": 3}, "operator: must be a name or an Operator"),
+        ({"operator": 3}, "operator: must be a name, an Operator"),
         ({"temperature": 0}, "temperature: must be"),
     ],
 )

@@ -53,11 +53,12 @@ def distance(model, solved):
 
 def test_training_lowers_what_it_trains_on():
     X, held_out = noisy(), noisy(1)
-    solved = SparseSubspaceClustering(3, random_state=0).fit(X)
-    untrained = make(KIND, max_iter=0).fit(X)
-    longer = make(KIND, max_iter=0, n_layers=10).fit(X)
+    solved = SparseSubspaceClustering(3, gamma=50.0, random_state=0).fit(X)
+    untrained = make(KIND, gamma=50.0, max_iter=0).fit(X)
+    longer = make(KIND, gamma=50.0, max_iter=0, n_layers=10).fit(X)
     objective, solution, both = (
-        make(KIND, max_iter=100, train_on=name).fit(X) for name in ("objective", "solution", "both")
+        make(KIND, gamma=50.0, max_iter=100, train_on=name).fit(X)
+        for name in ("objective", "solution", "both")
     )
     assert objective.objective_.mean() < longer.objective_.mean() < untrained.objective_.mean()
     assert objective.objective_.mean() < both.objective_.mean() < solution.objective_.mean()
@@ -78,7 +79,7 @@ def test_training_never_ends_above_its_start():
     """Adam with these steps ends a third above the start; the state before it is kept."""
     X = noisy()
     start, trained = (
-        make(KIND, n_layers=20, max_iter=n, learning_rate=0.3).fit(X) for n in (0, 40)
+        make(KIND, gamma=50.0, n_layers=20, max_iter=n, learning_rate=0.3).fit(X) for n in (0, 40)
     )
     assert trained.loss_curve_[-1] > 1.1 * start.objective_.mean() / (X**2).sum(axis=1).mean()
     means = [(model.objective_ / (X**2).sum(axis=1)).mean() for model in (trained, start)]

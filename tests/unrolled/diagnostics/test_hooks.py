@@ -164,13 +164,13 @@ def test_a_measure_between_layers_works_alone(model):
 class ReadsPrevious(Softmax):
     needs = ("previous_values",)
 
-    def logits(self, q, k, context):
-        before = context.previous_values
+    def logits(self, call):
+        before = call.context.previous_values
         bias = 0 if before is None else before.sum(dim=-1)[..., None, :]
-        return super().logits(q, k, context) + bias
+        return super().logits(call) + bias
 
-    def attend(self, q, k, v, mask, is_causal, context):
-        return self.matrix(q, k, mask=mask, is_causal=is_causal, context=context) @ v
+    def attend(self, call):
+        return call.matrix_of(self) @ call.v
 
 
 def test_matrices_are_those_of_the_context_in_which_the_layer_ran():

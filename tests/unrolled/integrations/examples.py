@@ -14,8 +14,8 @@ class FromFirst(Softmax):
     linear_in_values = False
     square_only = True
 
-    def attend(self, q, k, v, mask, is_causal, context):
-        out = super().attend(q, k, v, mask, is_causal, context)
+    def attend(self, call):
+        out, v, context = super().attend(call), call.v, call.context
         out = out + 0.6 * (context.first_values * v.sigmoid() - v)
         if context.previous_values is not None:
             out = out + 0.2 * context.previous_values * v.cos()
@@ -27,11 +27,11 @@ class WithPositions(Softmax):
 
     needs = ("projected_positions",)
 
-    def attend(self, q, k, v, mask, is_causal, context):
-        position_q, position_k = context.projected_positions
+    def attend(self, call):
+        q, k, (position_q, position_k) = call.q, call.k, call.context.projected_positions
         q = torch.cat([q, position_q.expand_as(q)], dim=-1) * 2**0.5
         k = torch.cat([k, position_k.expand_as(k)], dim=-1)
-        return super().attend(q, k, v, mask, is_causal, context)
+        return super().attend(call._replace(q=q, k=k))
 
 
 class VisionAttention(nn.Module):

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from twinsolve.unrolled import (
     Attention,
     Bilateral,
+    Call,
     Context,
     Gaussian,
     Softmax,
@@ -582,7 +583,7 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
 
     expected = heads(y @ w_q.T + b_q) @ heads(y @ w_k.T + b_k).mT
     expected = expected + heads(positions @ w_q.T) @ heads(positions @ w_k.T).mT
-    found = attn.operator.logits(seen["q"], seen["k"], seen["context"])
+    found = attn.operator.logits(Call(seen["q"], seen["k"], seen["k"], context=seen["context"]))
     assert_close(found, expected / 2, atol=1e-10, rtol=0)
     assert positions.grad.any()
 

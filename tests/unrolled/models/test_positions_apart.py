@@ -11,6 +11,7 @@ from twinsolve.unrolled import (
     ALiBi,
     Biased,
     Bilateral,
+    Call,
     ClassAttentionTransformer,
     LanguageModel,
     Neutreno,
@@ -125,7 +126,7 @@ def test_logits_of_the_first_layer_are_those_of_the_equations(name, operator):
         expected = content / 4**0.5 - slopes * (i[:, None] - i).abs()
     else:
         expected = content / 4**0.5
-    found = made.logits(*seen["qkv"][:2], seen["context"])
+    found = made.logits(Call(*seen["qkv"], context=seen["context"]))
     assert_close(found, expected, atol=1e-10, rtol=0)
 
 

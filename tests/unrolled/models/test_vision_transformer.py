@@ -29,7 +29,8 @@ class Recorder(Operator):
         super().__init__()
         self.contexts = []
 
-    def attend(self, q, k, v, mask, is_causal, context):
+    def attend(self, call):
+        q, k, v, mask, _, context = call
         fields = {name: getattr(context, name) for name in self.needs}
         self.contexts.append((fields, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

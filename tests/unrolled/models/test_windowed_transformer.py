@@ -24,7 +24,8 @@ class CrossLayer(Operator):
 
     needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
 
-    def attend(self, q, k, v, mask, is_causal, context):
+    def attend(self, call):
+        q, k, v, mask, _, context = call
         (pq, pk), first = context.projected_positions, context.first_tokens
         before = v if context.previous_values is None else context.previous_values
         out = F.scaled_dot_product_attention(q + pq, k + pk, v, attn_mask=mask)

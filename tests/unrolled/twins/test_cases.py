@@ -6,7 +6,7 @@ from torch import nn
 import twinsolve.unrolled.kernel_smoothing.linear as linear
 import twinsolve.unrolled.kernel_smoothing.top_k as top_k
 from twinsolve.solvers import smoother_matrix
-from twinsolve.unrolled import Gaussian, Neutreno, Ridge, Softmax, Solved, SparseCoding, TopK
+from twinsolve.unrolled import Call, Gaussian, Neutreno, Ridge, Softmax, Solved, SparseCoding, TopK
 from twinsolve.unrolled.attention import Operator, Positive, combine_masks
 from twinsolve.unrolled.twins import Identity, Twin, cases_of, catalogue, register, unregister
 from twinsolve.unrolled.twins.subjects import make_subject
@@ -71,8 +71,8 @@ def test_a_users_layer_of_any_kind_has_the_cases_that_it_can_be_given():
     mine = Twin(
         name="mine", family="mine", relation=Identity(), equation="-", source="-", layer=Mine,
         build=lambda q, k, v: Mine(),
-        solve=lambda layer, q, k, v, head=0, context=None: (
-            smoother_matrix(q, k, bandwidth=layer.width().item()) @ v
+        solve=lambda layer, call: (
+            smoother_matrix(call.q, call.k, bandwidth=layer.width().item()) @ call.v
         ),
     )  # fmt: skip
     register(mine)
@@ -86,48 +86,41 @@ def test_a_users_layer_of_any_kind_has_the_cases_that_it_can_be_given():
     assert all(passed for (_, dtype), passed in found.items() if dtype != "bfloat16")
 
 
-def changed(method, change):
-    """The method of an operator, called with other arguments."""
-
-    def call(self, *args):
-        return method(self, *change(*args))
-
-    return call
-
-
 def attend_of(layer, change):
-    return lambda patch: patch.setattr(layer, "attend", changed(layer.attend, change))
+    """The operator is given another call."""
+    attend = layer.attend
+    return lambda patch: patch.setattr(
+        layer, "attend", lambda self, call: attend(self, change(call))
+    )
 
 
 def shifted(shift, *, from_start=False):
     """Causal masks whose diagonal lies elsewhere."""
 
-    def change(q, k, v, mask, is_causal, context):
-        if is_causal:
-            offset = shift if from_start else k.shape[-2] - q.shape[-2] + shift
-            seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(offset)
-            mask = combine_masks(mask, seen)
-        return q, k, v, mask, False, context
+    def change(call):
+        n_queries, n_keys = call.q.shape[-2], call.k.shape[-2]
+        if not call.is_causal:
+            return call
+        offset = shift if from_start else n_keys - n_queries + shift
+        seen = torch.ones(n_queries, n_keys, dtype=torch.bool).tril(offset)
+        return call._replace(mask=combine_masks(call.mask, seen), is_causal=False)
 
     return change
 
 
 def with_mask(change_mask):
-    def change(q, k, v, mask, is_causal, context):
-        return q, k, v, None if mask is None else change_mask(mask), is_causal, context
+    def change(call):
+        return call._replace(mask=None if call.mask is None else change_mask(call.mask))
 
     return change
 
 
-def without_mask_if_causal(q, k, v, mask, is_causal, context):
-    return q, k, v, None if is_causal else mask, is_causal, context
+def without_mask_if_causal(call):
+    return call._replace(mask=None if call.is_causal else call.mask)
 
 
-def detached(place):
-    def change(*args):
-        return tuple(x.detach() if i == place else x for i, x in enumerate(args))
-
-    return change
+def detached(name):
+    return lambda call: call._replace(**{name: getattr(call, name).detach()})
 
 
 def of_first_head(patch):
@@ -143,20 +136,21 @@ def constant_parameters(patch):
 def matrix_of(layer, change):
     def plant(patch):
         method = layer.coefficients
-        patch.setattr(layer, "coefficients", lambda self, *args: change(method, self, *args))
+        patch.setattr(layer, "coefficients", lambda self, call: change(method, self, call))
 
     return plant
 
 
-def logits_of_few_digits(self, q, k, v, mask, is_causal, context):
+def logits_of_few_digits(self, call):
     """As float8 products would give them."""
+    q, k, v = call[:3]
     logits = (self.scale * (q @ k.mT)).to(torch.float8_e4m3fn).to(q.dtype)
     return torch.softmax(logits, dim=-1) @ v
 
 
-def in_bfloat16(self, q, k, v, mask, is_causal, context, attend=Softmax.attend):
-    low = (x.bfloat16() for x in (q, k, v))
-    return attend(self, *low, mask, is_causal, context).to(q.dtype)
+def in_bfloat16(self, call, attend=Softmax.attend):
+    low = (x.bfloat16() for x in call[:3])
+    return attend(self, Call(*low, *call[3:])).to(call.q.dtype)
 
 
 def blocks_from_the_start(function, q):
@@ -181,19 +175,23 @@ def nothing_refused(self, q, k, v=None, **given):
     return None
 
 
-def first_of_batch(q, k, v, mask, is_causal, context):
-    return q, k, v, mask if mask is None or mask.ndim < 4 else mask[:1], is_causal, context
+def first_of_batch(call):
+    return call if call.mask is None or call.mask.ndim < 4 else call._replace(mask=call.mask[:1])
 
 
 def narrow_only(patch):
     method = Ridge._coefficients
-    patch.setattr(Ridge, "_coefficients", lambda self, q, k, mask: (
-        method(self, q, k.flip(-2) if k.shape[-2] < k.shape[-1] else k, mask)
-    ))  # fmt: skip
+
+    def flipped(self, call):
+        narrow = call.k.shape[-2] < call.k.shape[-1]
+        return method(self, call._replace(k=call.k.flip(-2)) if narrow else call)
+
+    patch.setattr(Ridge, "_coefficients", flipped)
 
 
-def unpulled_matrix(method, self, q, k, mask, is_causal, context):
-    return self.base.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+def of_first_queries(method, self, call):
+    seen = torch.ones(call.q.shape[-2], call.k.shape[-2], dtype=torch.bool).tril()
+    return method(self, Call(*call[:3], seen))
 
 
 FAULTS = {
@@ -256,43 +254,29 @@ FAULTS = {
     "matrix without its mask": (
         "gaussian-attention",
         "matrix, causal, pairs",
-        matrix_of(
-            Gaussian, lambda method, self, q, k, *rest: method(self, q, k, None, False, None)
-        ),
+        matrix_of(Gaussian, lambda method, self, call: method(self, Call(*call[:3]))),
     ),
     "matrix of the first queries": (
         "gaussian-attention",
         "matrix, fewer queries, causal",
-        matrix_of(
-            Gaussian,
-            lambda method, self, q, k, mask, causal, context: method(
-                self,
-                q,
-                k,
-                torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(),
-                False,
-                None,
-            ),
-        ),
+        matrix_of(Gaussian, of_first_queries),
     ),
     "matrix without the pull": (
         "neutreno-attention",
         "matrix",
-        matrix_of(Neutreno, unpulled_matrix),
+        matrix_of(Neutreno, lambda method, self, call: call.matrix_of(self.base)),
     ),
     "matrix of the base": (
         "neutreno-solved",
         "matrix",
-        matrix_of(
-            Solved, lambda method, self, q, k, *rest: self.base.matrix(q, k, context=rest[-1])
-        ),
+        matrix_of(Solved, lambda method, self, call: call.matrix_of(self.base)),
     ),
-    "no gradient of q": ("softmax-attention", "gradient q", attend_of(Softmax, detached(0))),
-    "no gradient of k": ("softmax-attention", "gradient k", attend_of(Softmax, detached(1))),
+    "no gradient of q": ("softmax-attention", "gradient q", attend_of(Softmax, detached("q"))),
+    "no gradient of k": ("softmax-attention", "gradient k", attend_of(Softmax, detached("k"))),
     "no gradient of v under masks": (
         "softmax-attention",
         "gradient v, causal, pairs",
-        attend_of(Softmax, detached(2)),
+        attend_of(Softmax, detached("v")),
     ),
     "no gradient of parameters": (
         "gaussian-attention",

@@ -18,7 +18,7 @@ from twinsolve.solvers import (
     sparse_code,
     sparsemax,
 )
-from twinsolve.unrolled.twins import Bound, Identity, Limit, Rate
+from twinsolve.unrolled.twins import Bound, HeadCall, Identity, Limit, Rate
 from twinsolve.unrolled.twins.certificates import (
     affine_residual,
     balanced_residual,
@@ -71,17 +71,20 @@ def with_shared_fault(twin, fault):
     """Layer and solver with the same fault: the output of keys of another size, or a leak."""
 
     def faulty(function):
-        def call(layer, *inputs, **context):
+        def called(layer, *inputs, **context):
+            call = inputs[0] if isinstance(inputs[0], HeadCall) else None
+            inputs = inputs if call is None else call.tokens
             if fault == "scaled":
                 q, k, v = inputs
                 q, k = (1.1 * q if twin.pairing == "self" else q), 1.1 * k
-                return function(layer, q, k, v, **context)
-            out = function(layer, *inputs, **context)
+                scaled = (q, k, v) if call is None else (replace(call, q=q, k=k),)
+                return function(layer, *scaled, **context)
+            out = function(layer, *(inputs if call is None else (call,)), **context)
             if twin.inputs == "image":
                 return out + 0.01 * (out.mean() - out)
             return leaked(out, inputs if twin.inputs == "tokens" else (out,))
 
-        return call
+        return called
 
     return replace(twin, apply=faulty(twin.apply), solve=faulty(twin.solve))
 

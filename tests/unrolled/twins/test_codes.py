@@ -75,10 +75,8 @@ def test_finds_a_signed_threshold(monkeypatch, name, dtype):
 @DTYPES
 @pytest.mark.parametrize("name", SUPPORT)
 def test_finds_support_steps_that_are_always_taken(monkeypatch, name, dtype):
-    def always_long(codes, q, k, *, lam, whole, **rest):
-        local = curvature(k, codes != 0)
-        whole = torch.where(local > 0, local, whole)
-        return support_step(codes, q, k, lam=lam, whole=whole, **rest)
+    def always_long(codes, move, local, whole):
+        return support_step(codes, move, local, torch.where(local > 0, local, whole))
 
     monkeypatch.setattr(f"{UNROLLED}.sparse_coding.sparse_attention.support_step", always_long)
     assert not measured(name, dtype).passed
@@ -87,9 +85,10 @@ def test_finds_support_steps_that_are_always_taken(monkeypatch, name, dtype):
 @DTYPES
 @pytest.mark.parametrize("name", SUPPORT)
 def test_finds_support_steps_that_are_never_taken(monkeypatch, name, dtype):
-    monkeypatch.setattr(
-        f"{UNROLLED}.sparse_coding.iterations.curvature", lambda k, on: torch.zeros(len(k), 1, 1)
-    )
+    def always_short(codes, move, local, whole):
+        return support_step(codes, move, torch.zeros_like(local), whole)
+
+    monkeypatch.setattr(f"{UNROLLED}.sparse_coding.sparse_attention.support_step", always_short)
     assert not measured(name, dtype).passed
 
 

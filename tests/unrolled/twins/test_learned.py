@@ -27,7 +27,8 @@ UNROLLED = [
 ]
 ADMM_ITERATES = ["unrolled-admm", "unrolled-admm-new-points"]
 ADMM = [*ADMM_ITERATES, "unrolled-admm-limit", "unrolled-admm-new-points-limit"]
-ADMM_FILE = "self_expression.unrolled_admm"
+ADMM_FILE, PENALTIES = "self_expression.unrolled_admm", "sparse_coding.penalties"
+NONE = torch.zeros((), dtype=torch.bool)
 LISTA_FILE, UNROLLED_FILE = "sparse_coding.learned_ista", "self_expression.unrolled_ista"
 
 
@@ -48,8 +49,7 @@ def patch(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*LISTA_TWINS, "analytic-lista-limit", *UNROLLED])
 def test_finds_a_threshold_scaled_by_two(patch, name, dtype):
-    file = UNROLLED_FILE if name in UNROLLED else LISTA_FILE
-    patch(f"{file}.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
+    patch(f"{PENALTIES}.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
     assert not measured(name, dtype).passed
 
 
@@ -97,7 +97,7 @@ def test_a_diverging_step_breaks_the_proved_rate(patch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNROLLED[:3])
 def test_finds_a_diagonal_left_in(patch, name, dtype):
-    patch(f"{UNROLLED_FILE}._hidden", lambda own, start, rows, k: torch.zeros((), dtype=torch.bool))
+    patch(f"{UNROLLED_FILE}.own_keys", lambda own, start, rows, k: NONE)
     assert not measured(name, dtype).passed
 
 
@@ -106,7 +106,7 @@ def test_finds_a_diagonal_left_in(patch, name, dtype):
 @pytest.mark.parametrize("name", ADMM)
 def test_finds_a_penalty_of_admm_that_is_off_by_a_percent(patch, name, fault, dtype):
     if fault == "threshold":
-        patch(f"{ADMM_FILE}.soft_threshold", lambda z, t: soft_threshold(z, 1.01 * t))
+        patch(f"{PENALTIES}.soft_threshold", lambda z, t: soft_threshold(z, 1.01 * t))
     else:
         right = _regularized_inverse
         patch(f"{ADMM_FILE}._regularized_inverse", lambda k, ridge: right(k, 1.01 * ridge))
@@ -115,7 +115,7 @@ def test_finds_a_penalty_of_admm_that_is_off_by_a_percent(patch, name, fault, dt
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_finds_a_diagonal_of_admm_left_in(patch, dtype):
-    patch(f"{ADMM_FILE}._own", lambda rows, start, k: torch.zeros((), dtype=torch.bool))
+    patch(f"{ADMM_FILE}.own_keys", lambda own, start, rows, k: NONE)
     assert not measured("unrolled-admm", dtype).passed
     assert not measured("unrolled-admm-limit", dtype).passed
 

@@ -127,8 +127,8 @@ def double_heads(operator, heads):
     """One head's output is that of another: head 0 for all."""
     attend = operator.attend
 
-    def wrong(self, q, k, v, *rest):
-        out = attend(q, k, v, *rest).clone()
+    def wrong(self, call):
+        out = attend(call).clone()
         out[:, heads] = out[:, :1].expand_as(out[:, heads])
         return out
 
@@ -138,8 +138,8 @@ def double_heads(operator, heads):
 def forget_causality(operator):
     attend = operator.attend
 
-    def wrong(self, q, k, v, mask, is_causal, context):
-        return attend(q, k, v, mask, False, context)
+    def wrong(self, call):
+        return attend(call._replace(is_causal=False))
 
     operator.attend = types.MethodType(wrong, operator)
 
@@ -147,8 +147,8 @@ def forget_causality(operator):
 def forget_masks(operator):
     attend = operator.attend
 
-    def wrong(self, q, k, v, mask, is_causal, context):
-        return attend(q, k, v, None, is_causal, context)
+    def wrong(self, call):
+        return attend(call._replace(mask=None))
 
     operator.attend = types.MethodType(wrong, operator)
 
@@ -206,8 +206,8 @@ class Shared(nn.Module):
 
 
 class Unknown(Operator):
-    def attend(self, q, k, v, mask, is_causal, context):
-        return v
+    def attend(self, call):
+        return call.v
 
 
 def test_what_is_not_judged_is_said():

@@ -153,13 +153,13 @@ FAULTS = {
         "models.language_model.run_blocks", without("key_padding_mask"), ["language-model"]
     ),
     "bias dropped": (
-        "kernel_smoothing.biased.Biased._mask",
-        lambda right: lambda self, q, k, mask: mask,
+        "kernel_smoothing.biased.Biased._biased",
+        lambda right: lambda self, call: call,
         ["biased-attention"],
     ),
     "mask of the bias dropped": (
-        "kernel_smoothing.biased.Biased._mask",
-        lambda right: lambda self, q, k, mask: right(self, q, k, None),
+        "kernel_smoothing.biased.Biased._biased",
+        lambda right: lambda self, call: right(self, call._replace(mask=None)),
         ["biased-attention"],
     ),
     "columns of the heads side by side": (
@@ -190,7 +190,9 @@ def test_the_bound_on_high_frequencies_bites(monkeypatch):
     block = built(twin, inputs)
     assert twin.relation.measure(twin, block, inputs).passed
     right = type(block.attention.operator).attend
-    monkeypatch.setattr(type(block.attention.operator), "attend", lambda *args: 1.2 * right(*args))
+    monkeypatch.setattr(
+        type(block.attention.operator), "attend", lambda self, call: 1.2 * right(self, call)
+    )
     assert not twin.relation.measure(twin, block, inputs).passed
 
 

@@ -21,8 +21,8 @@ def measured(name):
 def faulty_step(change):
     right = Neutreno.iteration
 
-    def iteration(self, *arguments, relaxed):
-        step = right(self, *arguments, relaxed=relaxed)
+    def iteration(self, call, *, relaxed):
+        step = right(self, call, relaxed=relaxed)
         return lambda u: change(self, step, u)
 
     return iteration
@@ -58,8 +58,8 @@ def test_finds_a_solver_that_stops_early(monkeypatch, name):
 def test_finds_another_penalty(monkeypatch, name):
     right = SparseCoding.iteration
 
-    def heavier(self, q, k, *masks):
-        return right(self, 0.999 * q, k, *masks)
+    def heavier(self, call):
+        return right(self, call._replace(q=0.999 * call.q))
 
     monkeypatch.setattr(SparseCoding, "iteration", heavier)
     assert not measured(name).passed
@@ -68,10 +68,10 @@ def test_finds_another_penalty(monkeypatch, name):
 def test_finds_one_twicing_too_few(monkeypatch):
     right = Twicing.attend
 
-    def once(self, *arguments):
+    def once(self, call):
         if isinstance(self.base, Twicing):
-            return self.base.attend(*arguments)
-        return right(self, *arguments)
+            return self.base.attend(call)
+        return right(self, call)
 
     monkeypatch.setattr(Twicing, "attend", once)
     assert not measured("twicing-of-twicing").passed

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,12 +17,14 @@ from twinsolve.unrolled import (
     Bilateral,
     Gaussian,
     Kernel,
+    Linear,
     LowRank,
     Ridge,
     Softmax,
     Solved,
     SparseCoding,
     SpatialGaussian,
+    Twicing,
     UnrolledADMM,
     UnrolledSelfExpression,
 )
@@ -104,6 +108,84 @@ def test_any_coefficients_are_held_against_a_family(X):
     assert fit_origin(layer, X, problem=Gaussian(2.0)).distance > 0.01
 
 
+@pytest.mark.parametrize(
+    ("layer", "name", "value"),
+    [
+        (Softmax(), "scale", 6**-0.5),
+        (Softmax(0.7), "scale", 0.7),
+        (Gaussian(), "bandwidth", 6**0.25),
+    ],
+    ids=["default-scale", "scale", "default-bandwidth"],
+)
+def test_fixed_and_default_parameters_are_where_the_fit_starts(X, layer, name, value):
+    origin = fit_origin(layer, X)
+    assert origin.parameters == {name: pytest.approx((value,))}
+    assert origin.initial_distance < 1e-12
+
+
+def test_the_scale_of_dot_products_is_recovered(X):
+    logits = 0.3 * X @ X.T
+    C = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    origin = fit_origin(C, X, problem=Softmax())
+    assert origin.parameters["scale"] == pytest.approx([0.3], rel=1e-4)
+    assert origin.at_edge == ()
+
+
+def test_coefficients_alone_are_ranked_by_family(X):
+    C = sparse_self_expression(X, lam=2.0, tol=1e-11).coef
+    origin = fit_origin(C, X)
+    assert origin.twin == "self-expression-iterates"
+    assert origin.parameters["lam"] == pytest.approx([2.0], rel=1e-4)
+    distances = [origin.distance, *(other.distance for other in origin.others)]
+    assert distances == sorted(distances)
+    families = {(other.family, *other.parameters) for other in origin.others}
+    assert {("kernel_smoothing", "bandwidth"), ("self_expression", "lam")} <= families
+    assert len(str(origin).splitlines()) == 8
+
+
+def test_layers_without_a_family_are_ranked_on_their_own_queries_and_keys(X):
+    shell = Attention(6, 2, operator=Twicing(Gaussian(1.5))).double()
+    origin = fit_origin(shell, X)
+    q, k, _ = shell.project(*3 * [torch.from_numpy(X)[None]])
+    C = shell.operator.matrix(q, k)[0].detach().numpy()
+    for head, (rows, keys) in enumerate(zip(q[0].detach(), k[0].detach(), strict=True)):
+        gaussian = next(o for o in (origin, *origin.others) if o.twin == "gaussian-attention")
+        A = smoother_matrix(rows, keys, bandwidth=gaussian.parameters["bandwidth"][head])
+        left = np.linalg.norm(C[head] - A) / np.linalg.norm(C[head])
+        for factor in (0.9, 1.1):
+            other = smoother_matrix(
+                rows, keys, bandwidth=factor * gaussian.parameters["bandwidth"][head]
+            )
+            assert np.linalg.norm(C[head] - other) / np.linalg.norm(C[head]) > left
+
+
+def test_given_problems_are_ranked(X):
+    C = least_squares_self_expression(X, lam=0.8)
+    origin = fit_origin(C, X, problem=[Gaussian(1.0), Ridge(1.0)])
+    assert origin.twin == "ridge-self-expression"
+    assert [other.twin for other in origin.others] == ["gaussian-attention"]
+    assert replace(origin, others=()) == fit_origin(C, X, problem=Ridge(1.0))
+
+
+@pytest.mark.parametrize(
+    ("C", "problem", "name"),
+    [
+        (np.full((24, 24), 1 / 24), Gaussian(1.0), "bandwidth"),
+        (np.eye(24), Gaussian(1.0), "bandwidth"),
+        (np.zeros((24, 24)), SparseCoding(1.0, zero_diagonal=True), "lam"),
+    ],
+    ids=["constant", "identity", "zero"],
+)
+def test_what_no_value_in_the_search_determines_is_said(X, C, problem, name):
+    origin = fit_origin(C, X, problem=problem)
+    assert origin.at_edge == (name,)
+    assert f"{name} is NOT DETERMINED" in str(origin)
+    assert 0.99e-3 <= origin.parameters[name][0] <= 1.01e3
+    determined = fit_origin(smoother_matrix(X, X, bandwidth=1.6), X, problem=Gaussian(2.0))
+    assert determined.at_edge == ()
+    assert "DETERMINED" not in str(determined)
+
+
 def test_the_start_may_be_decades_away(X):
     """There all codes are zero, and nothing says which way is downhill."""
     C = sparse_self_expression(X, lam=2.0, tol=1e-11).coef.toarray()
@@ -119,12 +201,12 @@ def test_zero_coefficients_are_those_of_a_large_penalty(X):
 
 
 def test_bad_input_is_named(X):
-    with pytest.raises(ValueError, match="problem: coefficients need a layer"):
-        fit_origin(np.eye(24), X)
-    with pytest.raises(ValueError, match="bandwidth: must be given to Gaussian"):
-        fit_origin(Gaussian(), X)
-    with pytest.raises(LookupError, match="no twin of Softmax says"):
-        fit_origin(Softmax(), X)
+    with pytest.raises(ValueError, match="problem: must be a layer whose problem is fitted"):
+        fit_origin(np.eye(24), X, problem=1.0)
+    with pytest.raises(ValueError, match="problem: no layer was given"):
+        fit_origin(np.eye(24), X, problem=[])
+    with pytest.raises(LookupError, match="no twin of Linear says"):
+        fit_origin(np.eye(24), X, problem=Linear())
     with pytest.raises(ValueError, match="X: must be"):
         fit_origin(Gaussian(1.0), X[0])
     with pytest.raises(ValueError, match="NaN"):

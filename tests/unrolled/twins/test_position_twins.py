@@ -64,13 +64,13 @@ def test_finds_the_printed_h_e0b(patch, name, dtype):
 def test_finds_positions_of_queries_and_keys_exchanged_or_dropped(patch, name, dtype):
     right = Bilateral._positions
 
-    def shifted(self, q, k, context):
-        p_q, p_k = right(self, q, k, context)
+    def shifted(self, call):
+        p_q, p_k = right(self, call)
         return p_q, p_k.roll(1, dims=-2)
 
     patch("bilateral.Bilateral._positions", shifted)
     assert not passes(name, dtype)
-    patch("bilateral.Bilateral._positions", lambda self, q, k, context: (None, None))
+    patch("bilateral.Bilateral._positions", lambda self, call: (None, None))
     assert not passes(name, dtype)
 
 
@@ -131,10 +131,10 @@ def test_finds_columns_left_unscaled(patch, name, dtype):
 def test_finds_one_iteration_more(patch, dtype):
     right = Sinkhorn.coefficients
 
-    def once_more(self, *args):
+    def once_more(self, call):
         self.n_iter += 1
         try:
-            return right(self, *args)
+            return right(self, call)
         finally:
             self.n_iter -= 1
 

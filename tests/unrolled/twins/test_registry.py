@@ -1,9 +1,13 @@
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
+import twinsolve
 from twinsolve.solvers import smoother_matrix
 from twinsolve.unrolled import Gaussian, SparseCoding
 from twinsolve.unrolled.twins import (
@@ -28,12 +32,11 @@ def users_twin():
             name="sharp-attention",
             family="mine",
             relation=Identity(),
-            equation="mine",
             source="a notebook",
             layer=Sharp,
             build=lambda q, k, v: Sharp(0.5).double(),
-            solve=lambda layer, q, k, v, head=0: (
-                smoother_matrix(q, k, bandwidth=float(layer.bandwidth())) @ v
+            solve=lambda layer, call: (
+                smoother_matrix(call.q, call.k, bandwidth=float(layer.bandwidth())) @ call.v
             ),
         )
     )
@@ -44,6 +47,67 @@ def users_twin():
 def test_takes_registrations_from_outside(users_twin):
     assert catalogue()[-1] is users_twin
     assert exact_twin(Sharp(0.5)) is users_twin
+
+
+def test_an_equation_is_no_must(users_twin):
+    X = np.random.default_rng(0).standard_normal((9, 4))
+    report = twinsolve.check(Sharp(0.5), X)
+    assert report.correct
+    assert str(report).startswith("sharp-attention [identity]: correct in float64")
+    model = twinsolve.check(Holder().double(), torch.from_numpy(X)[None])
+    assert "Sharp = sharp-attention, correct" in str(model)
+
+
+class Rounded(Gaussian):
+    """As if computed with a relative error of two percent."""
+
+    def attend(self, call):
+        return 1.02 * super().attend(call)
+
+
+@pytest.mark.parametrize("guess", ["logit_range", "passes"])
+def test_no_guess_widens_a_float32_tolerance_beyond_a_percent(guess):
+    twin = register(
+        replace(
+            exact_twin(Gaussian(1.0)), name="rounded", layer=Rounded, certificate=None,
+            **{guess: lambda *given: 10**7},
+        )
+    )  # fmt: skip
+    try:
+        q = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(0))
+        measured = Identity().measure(twin, Rounded(1.0), (q, q, q))
+        assert measured.tolerance == 1e-2
+        assert not measured.passed
+        assert Identity().measure(twin, Gaussian(1.0), (q, q, q)).passed
+    finally:
+        unregister("rounded")
+
+
+def test_a_failure_in_float32_says_what_the_tolerance_depends_on():
+    register(replace(exact_twin(Gaussian(1.0)), name="rounded", layer=Rounded))
+    try:
+        X = np.random.default_rng(0).standard_normal((9, 4))
+        single = str(twinsolve.check(Rounded(1.0), X.astype(np.float32)))
+        for word in ("NOT CORRECT in float32", "Twin.logit_range", "Twin.passes"):
+            assert word in single
+        assert "passes" not in str(twinsolve.check(Rounded(1.0), X))
+        assert "passes" not in str(twinsolve.check(Gaussian(1.0), X.astype(np.float32)))
+        model = Holder(Rounded(0.5)).float()
+        found = str(twinsolve.check(model, torch.from_numpy(X).float()[None]))
+        assert "Twin.logit_range" in found
+    finally:
+        unregister("rounded")
+
+
+class Holder(nn.Module):
+    """A model of one operator."""
+
+    def __init__(self, operator=None):
+        super().__init__()
+        self.operator = operator or Sharp(0.5)
+
+    def forward(self, x):
+        return self.operator(x[:, None], x[:, None], x[:, None])
 
 
 def test_without_one_of_its_own_a_subclass_has_its_parents_twin():
@@ -75,7 +139,7 @@ def test_families_are_discovered_by_their_files(tmp_path):
         "from twinsolve.unrolled.twins import Identity, Twin, register\n"
         "register(Twin(name='added', family='added_family', relation=Identity(), equation='-',\n"
         "    source='-', layer=Softmax, build=lambda q, k, v: Softmax(),\n"
-        "    solve=lambda layer, q, k, v, head=0: v))\n"
+        "    solve=lambda layer, call: call.v))\n"
     )
     code = (
         "import sys, twinsolve.unrolled.twins as twins\n"

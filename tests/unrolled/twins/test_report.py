@@ -32,6 +32,7 @@ from twinsolve.unrolled import (
     Twicing,
     UnrolledADMM,
     UnrolledSelfExpression,
+    replace_attention,
 )
 from twinsolve.unrolled.twins import catalogue, judging_twin
 
@@ -127,8 +128,8 @@ def test_more_iterations_come_closer_to_the_origin(X):
 
 def test_a_wrong_layer_is_not_correct(X):
     class Doubled(SparseCoding):
-        def attend(self, *inputs):
-            return 1.001 * super().attend(*inputs)
+        def attend(self, call):
+            return 1.001 * super().attend(call)
 
     report = twinsolve.check(Doubled(0.1), X)
     assert not report.correct
@@ -386,8 +387,8 @@ def test_a_report_is_true_only_if_it_is_correct(X):
     assert twinsolve.check(Softmax(), X)
 
     class Silent(Softmax):
-        def attend(self, q, k, v, *rest):
-            return torch.zeros_like(v)
+        def attend(self, call):
+            return torch.zeros_like(call.v)
 
     with pytest.raises(AssertionError):
         assert twinsolve.check(Silent(), X)
@@ -565,3 +566,43 @@ def test_queries_are_compared_on_other_keys(X, shell):
         twinsolve.compare(layer, np.eye(30), X, keys=keys)
     with pytest.raises(ValueError, match="keys: must be"):
         twinsolve.compare(layer, C, X, keys=keys[:, :3])
+
+
+class FusedAttention(nn.Module):
+    """As in vision transformers, with a scale of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.scale = 2, 0.7
+        self.qkv, self.proj = nn.Linear(6, 18), nn.Linear(6, 6)
+
+    def forward(self, x):
+        q, k, v = (p.unflatten(-1, (2, 3)).transpose(1, 2) for p in self.qkv(x).chunk(3, dim=-1))
+        out = nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+def test_replaced_attention_is_checked_compared_and_fitted_as_a_shell_is():
+    torch.manual_seed(0)
+    X = torch.randn(15, 6, dtype=torch.float64)
+    module = replace_attention(FusedAttention().double(), Gaussian(1.5, learnable=True))
+    with torch.no_grad():
+        module.operator.bandwidth.log.add_(0.3)
+    report = twinsolve.check(module, X)
+    assert report.correct
+    assert report.twin == "gaussian-attention"
+    assert report.origin["distance"] > 0.01
+    q, k, _ = module.qkv(X).unflatten(-1, (3, 2, 3)).movedim(0, -2)
+    factor = (0.7 * 3**0.5) ** 0.5  # the scale of the module on the operator's own
+    C = module.operator.matrix(factor * q, factor * k).mean(dim=0).detach()
+    assert twinsolve.compare(module, C, X)["distance"] < 1e-12
+    assert twinsolve.compare(module, C[:, :9], X, keys=X[:9])["distance"] > 0.01
+    origin = twinsolve.fit_origin(module, X)
+    assert origin.parameters["bandwidth"] == pytest.approx(2 * (1.5 * np.exp(0.3),), rel=1e-4)
+    batch = twinsolve.check(module, X[None])
+    assert [row["class"] for row in batch.judged] == ["Gaussian"]
+    assert batch.correct
+    with pytest.raises(ValueError, match="X: must have 6 columns"):
+        twinsolve.check(module, X[:, :5])
+    module.operator.matrix = module.operator.forward = lambda q, k, v, **_: 1.01 * v
+    assert not twinsolve.check(module, X).correct

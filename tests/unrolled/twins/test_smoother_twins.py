@@ -100,7 +100,7 @@ def test_finds_a_threshold_that_is_off(patch):
 
 
 def test_finds_queries_in_symmetric_attention(patch):
-    patch("symmetric.Symmetric.attend", lambda self, q, k, v, *x: Softmax(self.scale)(q, k, v))
+    patch("symmetric.Symmetric.attend", lambda self, call: Softmax(self.scale)(*call[:3]))
     assert not passes("symmetric-attention")
 
 
@@ -108,8 +108,8 @@ def test_finds_queries_in_symmetric_attention(patch):
 def test_finds_a_step_that_is_too_long(patch, name):
     right = Symmetric.attend
 
-    def attend(self, q, k, v, *x):
-        return v + 2.5 * (right(self, q, k, v, *x) - v)
+    def attend(self, call):
+        return call.v + 2.5 * (right(self, call) - call.v)
 
     patch("symmetric.Symmetric.attend", attend)
     assert not passes(name)
@@ -118,8 +118,8 @@ def test_finds_a_step_that_is_too_long(patch, name):
 def test_finds_a_step_that_is_too_short_to_mix(patch):
     right = Symmetric.attend
 
-    def attend(self, q, k, v, *x):
-        return (v + right(self, q, k, v, *x)) / 2
+    def attend(self, call):
+        return (call.v + right(self, call)) / 2
 
     patch("symmetric.Symmetric.attend", attend)
     assert not passes("symmetric-attention-mixing")
@@ -141,7 +141,7 @@ def test_finds_rows_that_are_not_normalised(patch):
 def test_finds_a_skip_connection(patch, name):
     """What keeps high frequencies breaks the bounds that hold for attention alone."""
     right = Softmax.attend
-    patch("softmax.Softmax.attend", lambda self, q, k, v, *x: (v + right(self, q, k, v, *x)) / 2)
+    patch("softmax.Softmax.attend", lambda self, call: (call.v + right(self, call)) / 2)
     assert not passes(name)
 
 
@@ -150,6 +150,6 @@ def test_finds_another_walk(patch, name):
     right = Softmax.attend
     patch(
         "softmax.Softmax.attend",
-        lambda self, q, k, v, *x: right(Softmax(1.001 * self.scale), q, k, v, *x),
+        lambda self, call: right(Softmax(1.001 * self.scale), call),
     )
     assert not passes(name)

@@ -58,7 +58,7 @@ def test_finds_high_frequencies_beyond_the_bound(patch):
     right = Gaussian.attend
     patch(
         "kernel_smoothing.gaussian.Gaussian.attend",
-        lambda self, q, k, v, *rest: v + right(self, q, k, v, *rest),
+        lambda self, call: call.v + right(self, call),
     )
     assert not measured("attn-scale-gain").passed
 
@@ -221,7 +221,7 @@ def test_finds_a_softmax_that_is_too_sharp(patch, dtype):
     right = Softmax.attend
     patch(
         "kernel_smoothing.softmax.Softmax.attend",
-        lambda self, q, *rest: right(self, 40 * q, *rest),
+        lambda self, call: right(self, call._replace(q=40 * call.q)),
     )
     assert not measured("softmax-stability", dtype).passed
 

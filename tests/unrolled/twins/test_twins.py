@@ -23,7 +23,7 @@ from twinsolve.unrolled import (
 from twinsolve.unrolled.locally_linear import affine_weights
 from twinsolve.unrolled.sparse_coding import safe_step
 from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
-from twinsolve.unrolled.twins import Measurement, Twin, catalogue
+from twinsolve.unrolled.twins import HeadCall, Measurement, Twin, catalogue
 from twinsolve.unrolled.twins.relations import (
     FixedPointLimit,
     Identity,
@@ -228,7 +228,7 @@ def test_a_problem_is_what_its_oracle_says(name, nonnegative):
     q, k, _ = (x[0].numpy() for x in small_inputs(twin, torch.float64))
     q, k = q[:10], k[:10]
     layer = SparseCoding(0.4, zero_diagonal=name.startswith("self"), nonnegative=nonnegative)
-    problem = twin.problem(layer, q, k)
+    problem = twin.problem(layer, HeadCall(q, k, k))
     solved = oracle.sparse_code(
         q, k, lam=0.4, zero_diagonal=layer.zero_diagonal, nonnegative=nonnegative
     )
@@ -251,7 +251,7 @@ def test_no_rate_is_proved_for_a_step_that_is_too_long():
     longest = np.linalg.norm(k.T @ k) / np.linalg.norm(k, 2) ** 2
     for factor, finite in ((0.99, True), (1.01, False)):
         layer = SparseCoding(0.4, relative_step=factor * longest)
-        assert np.isfinite(twin.problem(layer, q, k).rate) == finite
+        assert np.isfinite(twin.problem(layer, HeadCall(q, k, k)).rate) == finite
 
 
 def test_logit_ranges_are_those_of_the_logits():

@@ -3,6 +3,7 @@
 Evidence is a formula: boosting stops before any minimum, after steps that define it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from ....solvers import l2_boosting
 from ...boosting import Twicing
 from ...kernel_smoothing import Softmax
-from ..heads import solve_head
+from ..heads import HeadCall, solve_head
 from ..kernel_smoothing.regression import build_gaussian
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Identity
@@ -24,14 +25,12 @@ def _innermost(layer: Any) -> tuple[Any, int]:
     return layer, steps
 
 
-def _solve(
-    layer: Twicing, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Twicing, call: HeadCall) -> Array:
     smoother, steps = _innermost(layer)
     base = exact_twin(smoother)
     return l2_boosting(
-        lambda values: solve_head(base, smoother, q, k, values, head=head, context=context),
-        v,
+        lambda values: solve_head(base, smoother, replace(call, v=values)),
+        call.v,
         n_iter=steps,
     )
 

@@ -4,24 +4,20 @@ Evidence is a formula: twicing is defined by its two passes, and minimises nothi
 are not symmetric.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from ....solvers import twicing
 from ...boosting import Twicing
 from ...kernel_smoothing import Local, Softmax
-from ..heads import solve_head
+from ..heads import HeadCall, solve_head
 from ..kernel_smoothing.regression import build_gaussian, build_gaussian_heads
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Identity
 
 
-def _solve(
-    layer: Twicing, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Twicing, call: HeadCall) -> Array:
     base = exact_twin(layer.base)
-    return twicing(
-        lambda values: solve_head(base, layer.base, q, k, values, head=head, context=context), v
-    )
+    return twicing(lambda values: solve_head(base, layer.base, replace(call, v=values)), call.v)
 
 
 def _logit_range(layer: Twicing, q: Array, k: Array, v: Array) -> float:

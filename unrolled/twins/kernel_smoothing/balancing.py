@@ -16,7 +16,7 @@ from torch import Tensor
 from ....solvers import sinkhorn
 from ...kernel_smoothing import FeatureKernel, Gaussian, Sinkhorn, Softmax
 from ..certificates import balanced_residual, weights_certificate
-from ..heads import heads, solve_head
+from ..heads import HeadCall, heads, solve_head
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Bound, FixedPointLimit, Iterate, Relation, identity_values
@@ -37,54 +37,47 @@ def _build_local(q: Array, k: Array, v: Array) -> Sinkhorn:
     return Sinkhorn(build_gaussian(q, k, v))
 
 
-def _base_matrix(layer: Sinkhorn, q: Array, k: Array, head: int, context: Any = None) -> Array:
-    base = exact_twin(layer.base)
-    return solve_head(base, layer.base, q, k, np.eye(len(k)), head=head, context=context)
+def _base_matrix(layer: Sinkhorn, call: HeadCall) -> Array:
+    return solve_head(exact_twin(layer.base), layer.base, call.of_identity())
 
 
-def _solve_iterates(
-    layer: Sinkhorn, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_iterates(layer: Sinkhorn, call: HeadCall) -> Array:
     """The scaling written out, on the entries of the visible tokens, which are its queries too.
 
     A hidden query weighs the visible keys as they are scaled for the others.
     """
-    P = _base_matrix(layer, q, k, head, context)
-    seen = _visible_tokens(len(k), context)
-    P = P[:, seen]
+    seen = _visible_tokens(call)
+    P = _base_matrix(layer, call)[:, seen]
     for _ in range(layer.n_iter):
         P = P / P[seen].sum(axis=0)
         P = P / P.sum(axis=1, keepdims=True)
-    return P @ v[seen]
+    return P @ call.v[seen]
 
 
-def _solve_limit(
-    layer: Sinkhorn, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_limit(layer: Sinkhorn, call: HeadCall) -> Array:
     """The limit of the visible tokens; a hidden query has the row that their columns leave it."""
-    A = _base_matrix(layer, q, k, head, context)
-    seen = _visible_tokens(len(k), context)
-    A = A[:, seen]
+    seen = _visible_tokens(call)
+    A = _base_matrix(layer, call)[:, seen]
     with np.errstate(divide="ignore"):
         balanced = sinkhorn(np.log(A[seen]), tol=_TOL)
     scales = (balanced / A[seen]).mean(axis=0)
     rows = A * scales
     rows /= rows.sum(axis=1, keepdims=True)
     rows[seen] = balanced
-    return rows @ v[seen]
+    return rows @ call.v[seen]
 
 
-def _visible_tokens(n: int, context: Any) -> Array:
+def _visible_tokens(call: HeadCall) -> Array:
     """Keys that a mask does not hide."""
-    if context is None or context.visible is None:
-        return np.arange(n)
-    return np.flatnonzero(context.visible.any(axis=0))
+    if call.visible is None:
+        return np.arange(len(call.k))
+    return np.flatnonzero(call.visible.any(axis=0))
 
 
-def _logits(layer: Sinkhorn, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+def _logits(layer: Sinkhorn, call: HeadCall) -> Array:
     if isinstance(layer.base, Gaussian):
-        return gaussian_logits(layer.base, q, k, head)
-    return np.asarray(np.log(_base_matrix(layer, q, k, head, context)))
+        return gaussian_logits(layer.base, call)
+    return np.asarray(np.log(_base_matrix(layer, call)))
 
 
 def _rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
@@ -111,7 +104,8 @@ def _contract(
     """Both distances of each query, and that rows sum to 1; a `share` of the bound is reached."""
     for head, (a, b, found) in heads((q, k, layer(q, k, identity_values(k)))):
         with np.errstate(divide="ignore", invalid="ignore"):
-            start, reached = np.log(_base_matrix(layer, a, b, head)), np.log(found)
+            matrix = _base_matrix(layer, HeadCall(a, b, b, head))
+            start, reached = np.log(matrix), np.log(found)
             limit = np.log(sinkhorn(start, tol=_TOL))
             widest = max(
                 float(np.ptp(start[i:] - row, axis=1).max()) for i, row in enumerate(start)

@@ -12,7 +12,7 @@ from ....solvers import bilateral_filter, nadaraya_watson
 from ...attention import Context
 from ...kernel_smoothing import Bilateral
 from ..certificates import entropic_residual, mean_residual, weights_certificate
-from ..heads import HeadContext, Tensors, as_array
+from ..heads import HeadCall, Tensors, as_array
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity, layer_output
@@ -78,13 +78,12 @@ def _widths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
     return token, position if layer.uses_positions else np.inf
 
 
-def _solve_bilateral(
-    layer: Bilateral, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    token, position = _widths(layer, q, head)
+def _solve_bilateral(layer: Bilateral, call: HeadCall) -> Array:
+    q, k, v = call.tokens
+    token, position = _widths(layer, q, call.head)
     positions: Any = (np.zeros((len(q), 0)), np.zeros((len(k), 0)))
     if layer.uses_positions:
-        positions = context.projected_positions
+        positions = call.projected_positions
     q, k = np.c_[q, positions[0]], np.c_[k, positions[1]]
     n_positions = positions[0].shape[1]
     precision = np.repeat([token**-2, position**-2], [q.shape[1] - n_positions, n_positions])
@@ -93,12 +92,12 @@ def _solve_bilateral(
     return nadaraya_watson(q, k, v, bandwidth=1.0, precision=precision)
 
 
-def _logits(layer: Bilateral, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+def _logits(layer: Bilateral, call: HeadCall) -> Array:
     """Likeness of tokens and of positions, each at its width, by distances or by dot products."""
-    token, position = _widths(layer, q, head)
-    logits = _likeness(layer.distances, q, k, token)
+    token, position = _widths(layer, call.q, call.head)
+    logits = _likeness(layer.distances, call.q, call.k, token)
     if layer.uses_positions:
-        p_q, p_k = context.projected_positions
+        p_q, p_k = call.projected_positions
         logits = logits + _likeness(layer.distances, p_q, p_k, position)
     return logits
 
@@ -162,9 +161,9 @@ def _certify_images(twin: Twin, layer: Bilateral, inputs: Tensors) -> float:
     with torch.no_grad():
         A = as_array(layer(pixels, pixels, identity, context=context)[0, 0])
     tokens, smoothed = as_array(pixels[0, 0]), layer_output(twin, layer, inputs)[0]
-    given = HeadContext(*(np.arange(len(tokens)),) * 2, projected_positions=(places, places))
+    call = HeadCall(tokens, tokens, tokens, projected_positions=(places, places))
     return max(
-        entropic_residual(A, _logits(layer, tokens, tokens, context=given)),
+        entropic_residual(A, _logits(layer, call)),
         mean_residual(smoothed.reshape(len(smoothed), -1).T, A, tokens),
     )
 
@@ -195,6 +194,7 @@ for name, equation, positions, distances in (
             certificate=weights_certificate(_logits),
             context=_projected_positions if positions else None,
             fitted=() if positions else ("token_bandwidth",),
+            fitted_default=lambda head_dim: head_dim**0.25,
             covers=partial(_is, positions=positions, distances=distances),
             logit_range=_bilateral_logit_range,
         )

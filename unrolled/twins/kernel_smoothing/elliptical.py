@@ -1,7 +1,6 @@
 """Twins: regression in an elliptical metric, and elliptical attention."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from ....solvers.kernel_smoothing import elliptical_metric
 from ...attention import Context
 from ...kernel_smoothing import Elliptical
 from ..certificates import weights_certificate
+from ..heads import HeadCall
 from ..registry import Array, Twin, register
 from ..relations import Identity
 from .positions import regress_by_dot_products
@@ -37,25 +37,23 @@ def _is(layer: Elliptical, *, given: bool) -> bool:
     return (layer.metric is not None) == given
 
 
-def _metric(layer: Elliptical, head: int, context: Any) -> Array:
+def _metric(layer: Elliptical, call: HeadCall) -> Array:
     if layer.metric is None:
-        if context.previous_values is None:
-            return np.ones(context.values.shape[1])
-        return elliptical_metric(context.values, context.previous_values)
+        if call.previous_values is None:
+            return np.ones(call.values.shape[1])
+        return elliptical_metric(call.values, call.previous_values)
     rows = np.atleast_2d(layer.metric.numpy())
-    return rows[head if len(rows) > 1 else 0]
+    return rows[call.head if len(rows) > 1 else 0]
 
 
-def _solve(
-    layer: Elliptical, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Elliptical, call: HeadCall) -> Array:
     # Half of the metric on either side: distances are measured by its root.
-    root = np.sqrt(_metric(layer, head, context))
-    return regress_by_dot_products(q * root / q.shape[1] ** 0.5, k * root, v)
+    root = np.sqrt(_metric(layer, call))
+    return regress_by_dot_products(call.q * root / call.q.shape[1] ** 0.5, call.k * root, call.v)
 
 
-def _logits(layer: Elliptical, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
-    return (q * _metric(layer, head, context)) @ k.T / q.shape[1] ** 0.5
+def _logits(layer: Elliptical, call: HeadCall) -> Array:
+    return (call.q * _metric(layer, call)) @ call.k.T / call.q.shape[1] ** 0.5
 
 
 def _logit_range(layer: Elliptical, q: Array, k: Array, v: Array) -> float:

@@ -2,7 +2,6 @@
 
 import copy
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from ....solvers import nadaraya_watson
 from ...kernel_smoothing import FeatureKernel, Kernel
 from ...kernel_smoothing.kernel import LogKernel
 from ..certificates import weights_certificate
-from ..heads import as_array
+from ..heads import HeadCall, as_array
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -49,10 +48,9 @@ def _has(layer: Kernel, *, kernel: str | LogKernel) -> bool:
     return layer.kernel == kernel
 
 
-def _solve(
-    layer: Kernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    bandwidth = head_value(layer.bandwidth, head)
+def _solve(layer: Kernel, call: HeadCall) -> Array:
+    q, k, v = call.tokens
+    bandwidth = head_value(layer.bandwidth, call.head)
     if layer.kernel == "exponential":
         q, k = lift(q, k)
         return nadaraya_watson(q, k, v, bandwidth=bandwidth)
@@ -60,9 +58,10 @@ def _solve(
     return nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=kernel)
 
 
-def _logits(layer: Kernel, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+def _logits(layer: Kernel, call: HeadCall) -> Array:
     """Logarithms of the kernel: its values are the weights before they sum to one."""
-    q, k = (x / head_value(layer.bandwidth, head) for x in (q, k))
+    q, k = call.q, call.k
+    q, k = (x / head_value(layer.bandwidth, call.head) for x in (q, k))
     if layer.kernel == "exponential":
         return q @ k.T
     r = cdist(q, k)
@@ -85,23 +84,19 @@ def _features(layer: FeatureKernel, x: Array) -> Array:
         return as_array(feature_map(torch.from_numpy(x)))
 
 
-def _solve_features(
-    layer: FeatureKernel, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_features(layer: FeatureKernel, call: HeadCall) -> Array:
     """Between unit queries a and keys b of norm B, ``a . b = (1 + B^2)(1 - r^2) / 2``.
 
     That is the Epanechnikov kernel of ``r = |a - b| / (1 + B^2)^(1/2)``.
     """
-    a, b = (_features(layer, x) for x in (q, k))
+    a, b = (_features(layer, x) for x in (call.q, call.k))
     a, b = lift(a / np.linalg.norm(a, axis=1, keepdims=True), b)
     bandwidth = float(np.sqrt(1 + (b[0] ** 2).sum()))
-    return nadaraya_watson(a, b, v, bandwidth=bandwidth, kernel="epanechnikov")
+    return nadaraya_watson(a, b, call.v, bandwidth=bandwidth, kernel="epanechnikov")
 
 
-def _feature_logits(
-    layer: FeatureKernel, q: Array, k: Array, head: int = 0, context: Any = None
-) -> Array:
-    a, b = (_features(layer, x) for x in (q, k))
+def _feature_logits(layer: FeatureKernel, call: HeadCall) -> Array:
+    a, b = (_features(layer, x) for x in (call.q, call.k))
     return np.asarray(np.log(a @ b.T))
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ..heads import HeadCall
 from ..registry import Array
 
 
@@ -27,6 +28,6 @@ def scale_of(layer: object, q: Array) -> float:
     return q.shape[-1] ** -0.5 if scale is None else float(scale)
 
 
-def dot_product_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+def dot_product_logits(layer: Any, call: HeadCall) -> Array:
     """``scale q . k``."""
-    return scale_of(layer, q) * q @ k.T
+    return scale_of(layer, call.q) * call.q @ call.k.T

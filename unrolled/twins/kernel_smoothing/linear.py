@@ -1,13 +1,11 @@
 """Twins: ridge self-expression with a large penalty and linear attention."""
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
 from ....solvers import least_squares_self_expression
 from ...kernel_smoothing import Linear
-from ..heads import heads
+from ..heads import HeadCall, heads
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, layer_matrix
@@ -15,14 +13,12 @@ from ..relations import Bound, Identity, layer_matrix
 _FAR = 1e13  # times s_1^2: the limit up to 1e-13
 
 
-def _solve(
-    layer: Linear, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Linear, call: HeadCall) -> Array:
     """The limit ``lam C -> X X^T`` on queries and keys together, of which one block is q k^T."""
-    X = np.concatenate([q, k])
+    X = np.concatenate([call.q, call.k])
     lam = _FAR * max(float(np.linalg.norm(X, 2)) ** 2, 1e-300)
-    products = lam * least_squares_self_expression(X, lam=lam)[: len(q), len(q) :]
-    return layer.scale * products @ v
+    products = lam * least_squares_self_expression(X, lam=lam)[: len(call.q), len(call.q) :]
+    return layer.scale * products @ call.v
 
 
 def _bound(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:

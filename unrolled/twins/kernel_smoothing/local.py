@@ -12,7 +12,7 @@ from ....solvers import nadaraya_watson
 from ....solvers.image_filters import bilateral_matrix
 from ...kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
 from ..certificates import entropic_residual, weights_certificate
-from ..heads import Tensors, largest, places_of
+from ..heads import HeadCall, Tensors, largest
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -28,10 +28,10 @@ def _grid_width(q: Array) -> int:
     return side if side**2 == q.shape[-2] else 1
 
 
-def _geometry(layer: Any, context: Any) -> tuple[int, int]:
+def _geometry(layer: Any, call: HeadCall) -> tuple[int, int]:
     """Number of columns and of class tokens."""
-    if context is not None and context.grid is not None:
-        return context.grid[1], context.n_class_tokens
+    if call.grid is not None:
+        return call.grid[1], call.n_class_tokens
     return layer.grid.width or 1, layer.grid.n_class_tokens
 
 
@@ -50,10 +50,10 @@ def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float)
     return np.concatenate(rows)
 
 
-def _near(layer: Local | CrissCross, q: Array, k: Array, context: Any) -> Array:
+def _near(layer: Local | CrissCross, call: HeadCall) -> Array:
     """Which keys each query sees."""
-    width, n_class = _geometry(layer, context)
-    places = places_of(q, k, context)
+    width, n_class = _geometry(layer, call)
+    places = call.places
     rows, columns = (_on_grid(x, width, n_class) for x in places)
     offsets = np.abs(rows[:, None] - columns[None])
     if isinstance(layer, Local):
@@ -63,29 +63,24 @@ def _near(layer: Local | CrissCross, q: Array, k: Array, context: Any) -> Array:
     return near | np.logical_or.outer(*(x < n_class for x in places))
 
 
-def _solve_fixed(
-    layer: Local | CrissCross, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    near = [np.flatnonzero(row) for row in _near(layer, q, k, context)]
-    return _regress(near, q, k, v, scale_of(layer, q))
+def _solve_fixed(layer: Local | CrissCross, call: HeadCall) -> Array:
+    q, k = call.q, call.k
+    near = [np.flatnonzero(row) for row in _near(layer, call)]
+    return _regress(near, q, k, call.v, scale_of(layer, q))
 
 
-def _fixed_logits(
-    layer: Local | CrissCross, q: Array, k: Array, head: int = 0, context: Any = None
-) -> Array:
-    logits = dot_product_logits(layer, q, k)
-    return np.where(_near(layer, q, k, context), logits, -np.inf)
+def _fixed_logits(layer: Local | CrissCross, call: HeadCall) -> Array:
+    return np.where(_near(layer, call), dot_product_logits(layer, call), -np.inf)
 
 
-def _solve_top_k(
-    layer: TopK, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_top_k(layer: TopK, call: HeadCall) -> Array:
+    q, k = call.q, call.k
     scale = scale_of(layer, q)
-    if context is not None and context.bias is not None:
+    if call.bias is not None:
         # One more feature of the keys for each query, which it alone reads, is a bias.
-        q, k = np.c_[q, np.eye(len(q))], np.c_[k, context.bias.T / scale]
+        q, k = np.c_[q, np.eye(len(q))], np.c_[k, call.bias.T / scale]
     sizes = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
-    return _regress(largest(q @ k.T, layer.n_largest, sizes, context), q, k, v, scale)
+    return _regress(largest(q @ k.T, layer.n_largest, sizes, call), q, k, call.v, scale)
 
 
 def _certify_top_k(twin: Twin, layer: TopK, inputs: Tensors) -> float:
@@ -113,34 +108,30 @@ def _build_spatial_heads(q: Array, k: Array, v: Array) -> SpatialGaussian:
     )
 
 
-def _solve_spatial(
-    layer: SpatialGaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_spatial(layer: SpatialGaussian, call: HeadCall) -> Array:
     """The bilateral filter of infinite range width on the whole grid, then on its tokens alone."""
-    width, n_class = _geometry(layer, context)
-    query_places, key_places = places_of(q, k, context)
+    width, n_class = _geometry(layer, call)
+    query_places, key_places = call.places
     n_tokens = max(1, 1 + max(query_places.max(), key_places.max()) - n_class)
     n_rows = -(-n_tokens // width)
     A = bilateral_matrix(
         np.zeros((n_rows, width)),
         win_size=2 * max(n_rows, width) + 1,
         sigma_color=np.inf,
-        sigma_spatial=head_value(layer.bandwidth, head),
+        sigma_spatial=head_value(layer.bandwidth, call.head),
     )[:n_tokens, :n_tokens]
     A = np.pad(A / A.diagonal()[:, None], (n_class, 0), constant_values=1.0)
     A = A[np.ix_(query_places, key_places)]
-    return A @ v / A.sum(axis=1, keepdims=True)
+    return A @ call.v / A.sum(axis=1, keepdims=True)
 
 
-def _spatial_logits(
-    layer: SpatialGaussian, q: Array, k: Array, head: int = 0, context: Any = None
-) -> Array:
+def _spatial_logits(layer: SpatialGaussian, call: HeadCall) -> Array:
     """Minus half the squared distances on the grid; class tokens are at none of any token."""
-    width, n_class = _geometry(layer, context)
-    places = places_of(q, k, context)
+    width, n_class = _geometry(layer, call)
+    places = call.places
     squares = cdist(*(_on_grid(x, width, n_class) for x in places), "sqeuclidean")
     squares[np.logical_or.outer(*(x < n_class for x in places))] = 0
-    return -squares / (2 * head_value(layer.bandwidth, head) ** 2)
+    return -squares / (2 * head_value(layer.bandwidth, call.head) ** 2)
 
 
 def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
@@ -148,7 +139,7 @@ def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
 
 
 def _spatial_range(layer: SpatialGaussian, q: Array, k: Array, v: Array) -> float:
-    width, _ = _geometry(layer, None)
+    width = layer.grid.width or 1
     squares = ((_on_grid(np.array([q.shape[-2] - 1]), width, 0) + width) ** 2).sum()
     return float(squares) / (2 * head_value(layer.bandwidth, 0) ** 2)
 

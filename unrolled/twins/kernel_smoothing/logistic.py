@@ -12,7 +12,7 @@ from ....solvers import nadaraya_watson, split_frequencies
 from ....solvers.spectral_filtering import high_frequency_gain_bound
 from ...kernel_smoothing import Logistic
 from ..certificates import weights_certificate
-from ..heads import as_array, heads
+from ..heads import HeadCall, as_array, heads
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity
@@ -53,25 +53,21 @@ def _parameters(layer: Logistic, head: int) -> tuple[Array, Array, float]:
     return u_q, u_k, float(b[0])
 
 
-def _solve_rank_one(
-    layer: Logistic, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    terms = (k @ _parameters(layer, head)[1])[:, None]
-    return nadaraya_watson(*lift(np.ones((len(q), 1)), terms), v, bandwidth=1.0)
+def _solve_rank_one(layer: Logistic, call: HeadCall) -> Array:
+    terms = (call.k @ _parameters(layer, call.head)[1])[:, None]
+    return nadaraya_watson(*lift(np.ones((len(call.q), 1)), terms), call.v, bandwidth=1.0)
 
 
-def _solve_leaky(
-    layer: Logistic, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    u_q, u_k, b = _parameters(layer, head)
-    logits = np.add.outer(q @ u_q, k @ u_k) + b
+def _solve_leaky(layer: Logistic, call: HeadCall) -> Array:
+    u_q, u_k, b = _parameters(layer, call.head)
+    logits = np.add.outer(call.q @ u_q, call.k @ u_k) + b
     slope = layer.negative_slope or 1.0
-    return np.asarray(softmax(np.where(logits > 0, logits, slope * logits), axis=1) @ v)
+    return np.asarray(softmax(np.where(logits > 0, logits, slope * logits), axis=1) @ call.v)
 
 
-def _logits(layer: Logistic, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
-    u_q, u_k, b = _parameters(layer, head)
-    terms = (q @ u_q)[:, None] + k @ u_k + b
+def _logits(layer: Logistic, call: HeadCall) -> Array:
+    u_q, u_k, b = _parameters(layer, call.head)
+    terms = (call.q @ u_q)[:, None] + call.k @ u_k + b
     slope = 1.0 if layer.negative_slope is None else layer.negative_slope
     return np.asarray(np.maximum(terms, 0) + slope * np.minimum(terms, 0))
 
@@ -89,7 +85,8 @@ def _gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
         sides.at_most(after, high_frequency_gain_bound(len(values), alpha) * before)
     few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
     matrices = [
-        _solve_leaky(layer, a, b, np.eye(len(b)), head) for head, (a, b) in heads((few_q, few_k))
+        _solve_leaky(layer, HeadCall(a, b, np.eye(len(b)), head))
+        for head, (a, b) in heads((few_q, few_k))
     ]
     attain_gain(sides, partial(layer, few_q, few_k), matrices, v)
     _attain_alpha(sides, layer, k)

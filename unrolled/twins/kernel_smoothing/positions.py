@@ -9,7 +9,7 @@ from ....solvers import nadaraya_watson
 from ...attention import Context
 from ...kernel_smoothing import ALiBi, Tupe
 from ..certificates import weights_certificate
-from ..heads import places_of
+from ..heads import HeadCall
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -49,25 +49,25 @@ def _slope(layer: ALiBi, head: int) -> float:
     return float(2**-exponent) * relative
 
 
-def _solve_alibi(
-    layer: ALiBi, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_alibi(layer: ALiBi, call: HeadCall) -> Array:
     # Index i as i ones and then zeros: the squared distance of two of these is |i - j|.
-    query_places, key_places = places_of(q, k, context)
+    q, k = call.q, call.k
+    query_places, key_places = call.places
     ones = np.tri(1 + max(query_places.max(), key_places.max()), k=-1)
-    slope = _slope(layer, head)
+    slope = _slope(layer, call.head)
     squares = (k**2).sum(axis=1)
     keys = np.c_[k / len(k.T) ** 0.25, np.sqrt((squares.max() - squares) / len(k.T) ** 0.5)]
     queries = np.c_[q / len(q.T) ** 0.25, np.zeros(len(q))]
     index = np.sqrt(2 * slope) * ones
     return nadaraya_watson(
-        np.c_[queries, index[query_places]], np.c_[keys, index[key_places]], v, bandwidth=1.0
+        np.c_[queries, index[query_places]], np.c_[keys, index[key_places]], call.v, bandwidth=1.0
     )
 
 
-def _alibi_logits(layer: ALiBi, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
-    places = places_of(q, k, context)
-    return q @ k.T / q.shape[1] ** 0.5 - _slope(layer, head) * np.abs(np.subtract.outer(*places))
+def _alibi_logits(layer: ALiBi, call: HeadCall) -> Array:
+    q, k = call.q, call.k
+    distances = np.abs(np.subtract.outer(*call.places))
+    return q @ k.T / q.shape[1] ** 0.5 - _slope(layer, call.head) * distances
 
 
 def _alibi_logit_range(layer: ALiBi, q: Array, k: Array, v: Array) -> float:
@@ -86,23 +86,22 @@ def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
     return layer
 
 
-def _projected(layer: Tupe, q: Array, k: Array, head: int, context: Any) -> list[Array]:
+def _projected(layer: Tupe, call: HeadCall) -> list[Array]:
     """Positions of queries and of keys, projected for one head."""
-    own = slice(head * q.shape[1], (head + 1) * q.shape[1])
+    own = slice(call.head * call.q.shape[1], (call.head + 1) * call.q.shape[1])
     weights = np.split(layer.position_weight.detach().double().numpy(), 2)
-    places = places_of(q, k, context)
-    return [context.positions[p] @ w[own].T for p, w in zip(places, weights, strict=True)]
+    return [call.positions[p] @ w[own].T for p, w in zip(call.places, weights, strict=True)]
 
 
-def _solve_tupe(
-    layer: Tupe, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    p_q, p_k = _projected(layer, q, k, head, context)
-    return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], v)
+def _solve_tupe(layer: Tupe, call: HeadCall) -> Array:
+    q, k = call.q, call.k
+    p_q, p_k = _projected(layer, call)
+    return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], call.v)
 
 
-def _tupe_logits(layer: Tupe, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
-    p_q, p_k = _projected(layer, q, k, head, context)
+def _tupe_logits(layer: Tupe, call: HeadCall) -> Array:
+    q, k = call.q, call.k
+    p_q, p_k = _projected(layer, call)
     return (q @ k.T + p_q @ p_k.T) / np.sqrt(2 * q.shape[1])
 
 

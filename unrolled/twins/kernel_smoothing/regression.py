@@ -10,7 +10,7 @@ from ....solvers import nadaraya_watson
 from ...attention import Attention
 from ...kernel_smoothing import Gaussian, Softmax
 from ..certificates import entropic_residual, mean_residual, weights_certificate
-from ..heads import Tensors, as_array
+from ..heads import HeadCall, Tensors, as_array
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity, layer_output
@@ -55,10 +55,8 @@ def _build_learned(q: Array, k: Array, v: Array) -> Gaussian:
     return moved(Gaussian(local_bandwidth(q, k), learnable=True, dtype=torch.float64))
 
 
-def solve_gaussian(
-    layer: Gaussian, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    return nadaraya_watson(q, k, v, bandwidth=_bandwidth(layer, q, head))
+def solve_gaussian(layer: Gaussian, call: HeadCall) -> Array:
+    return nadaraya_watson(call.q, call.k, call.v, bandwidth=_bandwidth(layer, call.q, call.head))
 
 
 def gaussian_logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
@@ -74,21 +72,19 @@ def _bandwidth(layer: Any, q: Array, head: int) -> float:
     return head_value(layer.bandwidth, head)
 
 
-def gaussian_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+def gaussian_logits(layer: Any, call: HeadCall) -> Array:
     """``-|q - k|^2 / (2 h^2)``."""
-    return -cdist(q, k, "sqeuclidean") / (2 * _bandwidth(layer, q, head) ** 2)
+    return -cdist(call.q, call.k, "sqeuclidean") / (2 * _bandwidth(layer, call.q, call.head) ** 2)
 
 
-def smoother_logits(layer: Any, q: Array, k: Array, head: int = 0, context: Any = None) -> Array:
+def smoother_logits(layer: Any, call: HeadCall) -> Array:
     """Of a Gaussian smoother, or one of dot products."""
     logits = dot_product_logits if isinstance(layer, Softmax) else gaussian_logits
-    return logits(layer, q, k, head)
+    return logits(layer, call)
 
 
-def solve_softmax(
-    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    return nadaraya_watson(*lift(q, k), v, bandwidth=scale_of(layer, q) ** -0.5)
+def solve_softmax(layer: Softmax, call: HeadCall) -> Array:
+    return nadaraya_watson(*lift(call.q, call.k), call.v, bandwidth=scale_of(layer, call.q) ** -0.5)
 
 
 def softmax_logit_range(layer: Softmax, q: Array, k: Array, v: Array) -> float:
@@ -154,7 +150,9 @@ def _certify_mahalanobis(twin: Twin, layer: Attention, inputs: Tensors) -> float
     projected = X @ w_q.T
     values = (X @ w_v.T + b_v) @ layer.out_proj.weight.detach().double().numpy().T + b_out
     return max(
-        entropic_residual(A, gaussian_logits(layer.operator, projected, projected)),
+        entropic_residual(
+            A, gaussian_logits(layer.operator, HeadCall(projected, projected, values))
+        ),
         mean_residual(layer_output(twin, layer, inputs), A, values),
     )
 
@@ -180,6 +178,7 @@ register(
         },
         solve=solve_gaussian,
         fitted=("bandwidth",),
+        fitted_default=lambda head_dim: head_dim**0.25,
         certificate=weights_certificate(gaussian_logits),
         logit_range=gaussian_logit_range,
     )
@@ -195,6 +194,8 @@ register(
         build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
         options={"default-scale": lambda q, k, v: Softmax()},
         solve=solve_softmax,
+        fitted=("scale",),
+        fitted_default=lambda head_dim: head_dim**-0.5,
         certificate=weights_certificate(dot_product_logits),
         logit_range=softmax_logit_range,
     )

@@ -1,10 +1,9 @@
 """Twins: the projection on the simplex and sparsemax attention."""
 
-from typing import Any
-
 from ....solvers import sparsemax
 from ...kernel_smoothing import Sparsemax
 from ..certificates import projection_residual, weights_certificate
+from ..heads import HeadCall
 from ..registry import Array, Twin, register
 from ..relations import Identity
 from .lifted_points import dot_product_logits, dot_product_range, scale_of
@@ -16,13 +15,11 @@ def build_sparsemax(q: Array, k: Array, v: Array) -> Sparsemax:
     return Sparsemax(scale=(3 * local_bandwidth(q, k)) ** -2)
 
 
-def _solve(
-    layer: Sparsemax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    logits = scale_of(layer, q) * q @ k.T
-    if context is not None and context.bias is not None:
-        logits = logits + context.bias
-    return sparsemax(logits) @ v
+def _solve(layer: Sparsemax, call: HeadCall) -> Array:
+    logits = scale_of(layer, call.q) * call.q @ call.k.T
+    if call.bias is not None:
+        logits = logits + call.bias
+    return sparsemax(logits) @ call.v
 
 
 def _logit_range(layer: Sparsemax, q: Array, k: Array, v: Array) -> float:

@@ -1,13 +1,11 @@
 """Twins: how far softmax attention moves when its logits do."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...kernel_smoothing import Softmax
-from ..heads import as_array
+from ..heads import HeadCall, as_array
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, exact_twin, register
 from ..relations import Bound, identity_values
@@ -23,10 +21,8 @@ def _build(q: Array, k: Array, v: Array) -> Softmax:
     return Softmax(scale=local_bandwidth(q, k) ** -2)
 
 
-def _solve(
-    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    return exact_twin(layer).solve(layer, q, k, v, head=head, context=context)
+def _solve(layer: Softmax, call: HeadCall) -> Array:
+    return exact_twin(layer).solve(layer, call)
 
 
 def _logit_range(layer: Softmax, q: Array, k: Array, v: Array) -> float:

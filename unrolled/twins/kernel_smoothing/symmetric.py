@@ -1,7 +1,6 @@
 """Twins: a gradient step on the nonlocal smoothness and symmetric attention."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from ....solvers import smoothness
 from ....solvers.nonlocal_energy import random_walk_limit, random_walk_rate, smoothness_gradient
 from ...kernel_smoothing import Symmetric
 from ..certificates import gradient_residual, pair_energies
-from ..heads import Tensors, as_array, heads
+from ..heads import HeadCall, Tensors, as_array, heads
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
 from ..relations import Bound, Identity, layer_output
@@ -28,20 +27,19 @@ def _weights(layer: Symmetric, k: Array) -> Array:
     return np.asarray(np.exp(np.minimum(logits, logits.T) - logits.max()))
 
 
-def _solve(
-    layer: Symmetric, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Symmetric, call: HeadCall) -> Array:
     """A step of descent for each token, on the smoothness among it and the keys that it sees."""
-    visible = None if context is None else context.visible
-    if visible is None and (context is None or context.bias is None):
+    k, v = call.k, call.v
+    visible = call.visible
+    if visible is None and call.bias is None:
         K = _weights(layer, k)
         return v - smoothness_gradient(v, K) / K.sum(axis=1, keepdims=True)
     if visible is None:
-        visible = np.ones((len(q), len(k)), dtype=bool)
+        visible = np.ones((len(call.q), len(k)), dtype=bool)
     seen = np.asarray(visible.any(axis=0))  # a key that no query sees is no query either
     K = _weights(layer, np.where(seen[:, None], k, 0))
-    if context.bias is not None:
-        K = K * np.exp(context.bias)
+    if call.bias is not None:
+        K = K * np.exp(call.bias)
     out = np.zeros_like(v)
     for i, row in enumerate(np.where(visible, K, 0)):
         if row.any():
@@ -59,7 +57,7 @@ def _certify(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
     """
     residuals = []
     for _, (k, v, u) in heads((*inputs[1:], torch.from_numpy(layer_output(twin, layer, inputs)))):
-        logits = dot_product_logits(layer, k, k)
+        logits = dot_product_logits(layer, HeadCall(k, k, v))
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         residuals.append(
             gradient_residual(

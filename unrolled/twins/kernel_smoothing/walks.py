@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ....solvers.nonlocal_energy import random_walk_limit, random_walk_values
 from ...kernel_smoothing import Softmax
+from ..heads import HeadCall
 from ..registry import Array, Twin, register
 from ..relations import FixedPointLimit, Iterate
 from .regression import local_bandwidth, softmax_logit_range
@@ -31,18 +32,16 @@ def _apply(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return v
 
 
-def _solve_walk(
-    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_walk(layer: Softmax, call: HeadCall) -> Array:
     """Expected values after a walk of `n_iter` steps."""
-    return random_walk_values(v, attention_matrix(layer, q, k), n_steps=_n_iter(layer))
+    return random_walk_values(
+        call.v, attention_matrix(layer, call.q, call.k), n_steps=_n_iter(layer)
+    )
 
 
-def _solve_limit(
-    layer: Softmax, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    limit = random_walk_limit(v, attention_matrix(layer, q, k))
-    return np.tile(limit, (len(q), 1))
+def _solve_limit(layer: Softmax, call: HeadCall) -> Array:
+    limit = random_walk_limit(call.v, attention_matrix(layer, call.q, call.k))
+    return np.tile(limit, (len(call.q), 1))
 
 
 # tanh(1)^80 < 1e-9: for logits within a range of 2, see AO-C2.

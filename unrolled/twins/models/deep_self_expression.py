@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...self_expression import DeepSelfExpression
-from ..heads import as_array
+from ..heads import HeadCall, as_array
 from ..registry import Array
 from ..self_expression.unrolled_admm import iterate
 from .small_models import add, drawn
@@ -61,11 +61,12 @@ def _block(express: Any, z: Array, k: Array, W: Array, *, zero_diagonal: bool) -
 def _codes(express: Any, z: Array, k: Array, *, zero_diagonal: bool) -> list[Array]:
     return [
         iterate(
-            express, z[:, head::_HEADS], k[:, head::_HEADS], np.eye(len(k)),
+            express,
+            HeadCall(z[:, head::_HEADS], k[:, head::_HEADS], np.eye(len(k))),
             zero_diagonal=zero_diagonal,
         )
         for head in range(_HEADS)
-    ]  # fmt: skip
+    ]
 
 
 def _norms(z: Array) -> Array:

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...attention import Attention
-from ..heads import AllHeads, HeadContext, as_array, solve_head
+from ..heads import AllHeads, HeadCall, as_array, solve_head
 from ..registry import Array, exact_twin
 
 
@@ -83,55 +83,42 @@ def attend(
     )
     if shared.first_values is None:
         shared = replace(shared, first_values=v)
-    contexts = [
-        _head_context(shell, shared, rows, head, num_heads, len(query), v, visible)
-        for head in range(num_heads)
-    ]
     identity = np.eye(len(key))[:, : len(key) if weights else 0]
-    out, matrices = [], []
-    for head, context in enumerate(contexts):
-        found = _solve(shell.operator, q, k, np.hstack([v[head], identity]), head, context)
+    twin, out, matrices = exact_twin(shell.operator), [], []
+    for head in range(num_heads):
+        call = HeadCall(
+            q[head],
+            k[head],
+            np.hstack([v[head], identity]),
+            head,
+            visible=visible,
+            all_heads=AllHeads(q, k),
+            **_given_to_head(shell, shared, rows, head, len(query), v),
+        )
+        found = solve_head(twin, shell.operator, call)
         out.append(found[:, : v.shape[2]])
         matrices.append(found[:, v.shape[2] :])
     joined = linear(shell.out_proj, np.hstack(out))
     return joined, np.stack(matrices) if weights else None, shared
 
 
-def _solve(
-    operator: nn.Module, q: Array, k: Array, v: Array, head: int, context: HeadContext
-) -> Array:
-    twin = exact_twin(operator)
-    context = replace(context, all_heads=AllHeads(q, k))
-    return solve_head(twin, operator, q[head], k[head], v, head=head, context=context)
-
-
-def _head_context(
-    shell: Attention,
-    shared: Shared,
-    rows: list[slice],
-    head: int,
-    num_heads: int,
-    n_queries: int,
-    v: Array,
-    visible: Array | None,
-) -> HeadContext:
-    places, projected = np.arange(v.shape[1]), None
+def _given_to_head(
+    shell: Attention, shared: Shared, rows: list[slice], head: int, n_queries: int, v: Array
+) -> dict[str, Any]:
+    """What one head knows beside its tokens."""
+    first, projected = shared.first_values, None
     if shared.positions is not None:
         q, k = (
-            split_heads(affine(shared.positions, shell.in_proj_weight[own]), num_heads)[head]
+            split_heads(affine(shared.positions, shell.in_proj_weight[own]), len(v))[head]
             for own in rows[:2]
         )
-        projected = q[len(places) - n_queries :], k
-    first = shared.first_values
-    return HeadContext(
-        places[len(places) - n_queries :],
-        places,
-        visible,
-        positions=shared.positions,
-        grid=shared.grid,
-        n_class_tokens=shared.n_class_tokens,
-        projected_positions=projected,
-        values=v[head],
-        first_values=None if first is None or first.shape != v.shape else first[head],
-        first_tokens=shared.first_tokens,
-    )
+        projected = q[v.shape[1] - n_queries :], k
+    return {
+        "positions": shared.positions,
+        "grid": shared.grid,
+        "n_class_tokens": shared.n_class_tokens,
+        "projected_positions": projected,
+        "values": v[head],
+        "first_values": None if first is None or first.shape != v.shape else first[head],
+        "first_tokens": shared.first_tokens,
+    }

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from ....solvers import low_rank_self_expression
 from ...self_expression import LowRank
-from ..certificates import certified_heads, nuclear_residual
-from ..heads import Tensors, heads
+from ..certificates import nuclear_residual
+from ..heads import HeadCall, Tensors, heads
 from ..inequalities import Inequalities
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, identity_values, layer_matrix
+from ..relations import Bound, Identity, calls_of_heads, identity_values, layer_matrix
 
 
 def build_low_rank(q: Array, k: Array, v: Array) -> LowRank:
@@ -44,22 +44,18 @@ def penalty(layer: LowRank, k: Array, head: int) -> float:
     return head_value(layer.lam, head) * (scale if scale > 0 else 1.0)
 
 
-def solve_self(
-    layer: LowRank, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    return low_rank_self_expression(k, lam=penalty(layer, k, head)) @ v
+def solve_self(layer: LowRank, call: HeadCall) -> Array:
+    return low_rank_self_expression(call.k, lam=penalty(layer, call.k, call.head)) @ call.v
 
 
-def solve_cross(
-    layer: LowRank, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def solve_cross(layer: LowRank, call: HeadCall) -> Array:
     """The filter from the keys' singular value decomposition, as its definition has it."""
-    U, s, Rt = np.linalg.svd(k, full_matrices=False)
-    lam = penalty(layer, k, head)
+    U, s, Rt = np.linalg.svd(call.k, full_matrices=False)
+    lam = penalty(layer, call.k, call.head)
     active = s > np.sqrt(lam / 2)
     U, s, Rt = U[:, active], s[active], Rt[active]
     h = 1 - lam / (2 * s**2)
-    return (q @ Rt.T * (h / s)) @ (U.T @ v)
+    return (call.q @ Rt.T * (h / s)) @ (U.T @ call.v)
 
 
 def _certify(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
@@ -71,7 +67,8 @@ def _certify(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
     q, k = inputs[:2]
     of_keys, of_queries = layer_matrix(twin, layer, k, k), layer_matrix(twin, layer, q, k)
     residuals = []
-    for head, a, b, _ in certified_heads(twin, inputs):
+    for call in calls_of_heads(twin, inputs):
+        a, b, head = call.q, call.k, call.head
         residuals.append(nuclear_residual(of_keys[head], b, lam=penalty(layer, b, head)))
         combined = np.linalg.lstsq(b.T, a.T, rcond=1e-6)[0].T @ of_keys[head]
         size = max(float(np.abs(combined).max()), 1e-300)

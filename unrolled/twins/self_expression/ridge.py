@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ....solvers import least_squares_self_expression
 from ...self_expression import Ridge
-from ..certificates import certified_heads, ridge_residual
-from ..heads import Tensors, heads, places_of
+from ..certificates import ridge_residual
+from ..heads import HeadCall, Tensors, heads
 from ..inequalities import Inequalities
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
-from ..relations import Bound, Identity, identity_values, layer_matrix
+from ..relations import Bound, Identity, calls_of_heads, identity_values, layer_matrix
 
 
 def build_ridge(
@@ -41,21 +41,19 @@ def penalty(layer: Ridge, k: Array, head: int) -> float:
     return head_value(layer.lam, head) * (scale if scale > 0 else 1.0)
 
 
-def solve_self(
-    layer: Ridge, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    lam = penalty(layer, k, head)
-    return least_squares_self_expression(k, lam=lam, zero_diagonal=layer.zero_diagonal) @ v
+def solve_self(layer: Ridge, call: HeadCall) -> Array:
+    k = call.k
+    lam = penalty(layer, k, call.head)
+    return least_squares_self_expression(k, lam=lam, zero_diagonal=layer.zero_diagonal) @ call.v
 
 
-def solve_cross(
-    layer: Ridge, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def solve_cross(layer: Ridge, call: HeadCall) -> Array:
     """Regression of the queries on the keys; one for each query where a key is left out."""
-    regression = RidgeRegression(alpha=penalty(layer, k, head), fit_intercept=False)
+    q, k, v = call.tokens
+    regression = RidgeRegression(alpha=penalty(layer, k, call.head), fit_intercept=False)
     if not layer.zero_diagonal:
         return regression.fit(k.T, q.T).coef_ @ v
-    query_places, key_places = places_of(q, k, context)
+    query_places, key_places = call.places
     others = [np.flatnonzero(key_places != place) for place in query_places]
     rows = [regression.fit(k[keep].T, x).coef_ @ v[keep] for x, keep in zip(q, others, strict=True)]
     return np.stack(rows)
@@ -65,9 +63,13 @@ def _certify(twin: Twin, layer: Ridge, inputs: Tensors) -> float:
     codes = layer_matrix(twin, layer, *inputs[:2])
     residuals = [
         ridge_residual(
-            codes[head], q, k, lam=penalty(layer, k, head), zero_diagonal=layer.zero_diagonal
+            C,
+            call.q,
+            call.k,
+            lam=penalty(layer, call.k, call.head),
+            zero_diagonal=layer.zero_diagonal,
         )
-        for head, q, k, _ in certified_heads(twin, inputs)
+        for C, call in zip(codes, calls_of_heads(twin, inputs), strict=True)
     ]
     return float(np.max(residuals))
 

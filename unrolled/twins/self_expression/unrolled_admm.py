@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ....solvers import sparse_code
-from ....solvers.self_expression.admm import shrink
 from ....solvers.sparse_coding import lam_max, lasso_objective
+from ....solvers.sparse_coding.penalty import Penalty
 from ...self_expression import UnrolledADMM
+from ..heads import HeadCall
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
 from ..relations import Iterate, Limit, Relation
@@ -22,11 +23,11 @@ def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledADMM:
     return UnrolledADMM(10, 0.1, dtype=torch.float64, **{"l1_ratio": 0.7} | settings)
 
 
-def _problem(
-    layer: UnrolledADMM, q: Array, k: Array, head: int = 0, *, zero_diagonal: bool
-) -> Problem:
+def _problem(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Problem:
     """The solver's penalty weighs ``r |c|_1 + (1 - r) / 2 |c|^2``, and is positive."""
-    lam = head_value(layer.lam, head) * lam_max(q, k, zero_diagonal=zero_diagonal) / layer.l1_ratio
+    q, k = call.q, call.k
+    largest = lam_max(q, k, zero_diagonal=zero_diagonal)
+    lam = head_value(layer.lam, call.head) * largest / layer.l1_ratio
     penalty: dict[str, Any] = {
         "lam": np.maximum(lam, np.finfo(np.float64).tiny),
         "l1_ratio": layer.l1_ratio,
@@ -42,20 +43,13 @@ def _problem(
     return Problem(solution.coef.toarray(), objective, lower_bound, rate=float("inf"))
 
 
-def iterate(
-    layer: UnrolledADMM,
-    q: Array,
-    k: Array,
-    v: Array,
-    head: int = 0,
-    context: Any = None,
-    *,
-    zero_diagonal: bool,
-) -> Array:
+def iterate(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Array:
     """Over-relaxed ADMM, whose ridge problems are solved by the singular values of the keys."""
+    q, k = call.q, call.k
     ratio, relaxation = layer.l1_ratio, 1.6
-    lam = head_value(layer.lam, head) * lam_max(q, k, zero_diagonal=zero_diagonal)[:, None]
-    beta = _beta(layer, k, head)
+    lam = head_value(layer.lam, call.head) * lam_max(q, k, zero_diagonal=zero_diagonal)
+    penalty = Penalty(lam / ratio, ratio, own=np.arange(len(q)) if zero_diagonal else None)
+    beta = _beta(layer, k, call.head)
     left, singular, _ = np.linalg.svd(k, full_matrices=False)
     shrunk = singular**2 + beta / 2
     codes = dual = np.zeros((len(q), len(k)))
@@ -64,11 +58,9 @@ def iterate(
         seen = (q @ k.T + beta / 2 * given) @ left / shrunk
         ridge = given + (seen - given @ left) @ left.T
         relaxed = relaxation * ridge + (1 - relaxation) * codes
-        codes = shrink(relaxed + dual, lam / beta) / (1 + lam * (1 - ratio) / ratio / beta)
-        if zero_diagonal:
-            np.fill_diagonal(codes, 0)
+        codes = penalty.prox(relaxed + dual, 2 / beta)
         dual = dual + relaxed - codes
-    return codes @ v
+    return codes @ call.v
 
 
 def _beta(layer: UnrolledADMM, k: Array, head: int) -> float:
@@ -84,17 +76,8 @@ def _logit_range(layer: UnrolledADMM, q: Array, k: Array, v: Array) -> float:
     )
 
 
-def _solve(
-    layer: UnrolledADMM,
-    q: Array,
-    k: Array,
-    v: Array,
-    head: int = 0,
-    context: Any = None,
-    *,
-    zero_diagonal: bool,
-) -> Array:
-    return _problem(layer, q, k, head, zero_diagonal=zero_diagonal).coef @ v
+def _solve(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Array:
+    return _problem(layer, call, zero_diagonal=zero_diagonal).coef @ call.v
 
 
 def _express(layer: UnrolledADMM, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor
 from ....solvers import ista, sparse_self_expression
 from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...self_expression import UnrolledSelfExpression
-from ..certificates import certified_heads, first_and_last, proximal_residual
-from ..heads import Tensors
+from ..certificates import first_and_last, proximal_residual
+from ..heads import HeadCall, Tensors
 from ..parameters import iteration_values
 from ..registry import Array, Problem, Twin, register
-from ..relations import Identity, Iterate, Limit, Rate, layer_matrix, with_n_iter
+from ..relations import Identity, Iterate, Limit, Rate, calls_of_heads, layer_matrix, with_n_iter
 
 _N_LAYERS = 5
 _TOL = 1e-11
@@ -74,31 +74,25 @@ def _is_ista(layer: UnrolledSelfExpression) -> bool:
     return bool(lams.min() == lams.max())
 
 
-def _solve(
-    layer: UnrolledSelfExpression, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    Z = _features(layer, q)
+def _solve(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
+    Z = _features(layer, call.q)
     steps = _steps(layer, Z, layer.n_iter)
     codes = ista(
         Z, Z, lam=_lams(layer, Z, Z, 1)[0], n_iter=layer.n_iter, step=steps, zero_diagonal=True
     )
-    return codes.coef @ v
+    return codes.coef @ call.v
 
 
-def _solve_new_points(
-    layer: UnrolledSelfExpression, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
-    Q, K = _features(layer, q), _features(layer, k)
+def _solve_new_points(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
+    Q, K = _features(layer, call.q), _features(layer, call.k)
     steps = _steps(layer, K, layer.n_iter)
     lam = _lams(layer, Q, K, 1, zero_diagonal=False)[0]
-    return ista(Q, K, lam=lam, n_iter=layer.n_iter, step=steps).coef @ v
+    return ista(Q, K, lam=lam, n_iter=layer.n_iter, step=steps).coef @ call.v
 
 
-def _solve_recursion(
-    layer: UnrolledSelfExpression, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve_recursion(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
     """``C <- S_th(Z We + C S)`` with the n x n matrix S, a column of C after the other."""
-    Z, n = _features(layer, q), len(q)
+    Z, n = _features(layer, call.q), len(call.q)
     lams = _lams(layer, Z, Z, layer.n_iter)[:, :, None]
     C = np.zeros((n, n))
     for step, lam in zip(_steps(layer, Z, layer.n_iter), lams, strict=True):
@@ -106,15 +100,15 @@ def _solve_recursion(
         z = Z @ pull + C @ keep
         C = z - np.clip(z, -step * lam / 2, step * lam / 2)
         C -= np.diag(C.diagonal())
-    return C @ v
+    return C @ call.v
 
 
 def _certify(
     twin: Twin, layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool
 ) -> float:
     """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
-    features = [(_features(layer, q), _features(layer, k))
-                for _, q, k, _ in certified_heads(twin, inputs)]  # fmt: skip
+    features = [(_features(layer, call.q), _features(layer, call.k))
+                for call in calls_of_heads(twin, inputs)]  # fmt: skip
 
     def codes(n_iter: int) -> Array:
         return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
@@ -135,8 +129,8 @@ def _certify(
     return float(np.max(residuals))
 
 
-def _problem(layer: UnrolledSelfExpression, q: Array, k: Array, head: int = 0) -> Problem:
-    Z = _features(layer, q)
+def _problem(layer: UnrolledSelfExpression, call: HeadCall) -> Problem:
+    Z = _features(layer, call.q)
     lam = _lams(layer, Z, Z, 1)[0]
     solution = sparse_self_expression(Z, lam=lam, tol=_TOL)
 

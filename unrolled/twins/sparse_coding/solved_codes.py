@@ -6,24 +6,24 @@ from typing import Any
 from ....solvers import sparse_code
 from ...solved_operator import Solved
 from ...sparse_coding import SparseCoding
+from ..heads import HeadCall
 from ..registry import Array, Twin, register
 from ..relations import Limit
 from .sparse_attention import build_sparse_coding, lasso_problem, penalty
 
 
-def _solve(
-    layer: Solved, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def _solve(layer: Solved, call: HeadCall) -> Array:
+    q, k = call.q, call.k
     base: Any = layer.base
     codes = sparse_code(
         q,
         k,
-        lam=penalty(base, q, k, head),
+        lam=penalty(base, q, k, call.head),
         tol=1e-11,
         zero_diagonal=base.zero_diagonal,
         nonnegative=base.nonnegative,
     )
-    return codes.coef @ v
+    return codes.coef @ call.v
 
 
 def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
@@ -52,7 +52,7 @@ def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
             fitted=("base.lam",),
             pairing="self" if zero_diagonal else "cross",
             covers=covers,
-            problem=lambda layer, q, k, head=0: lasso_problem(layer.base, q, k, head),
+            problem=lambda layer, call: lasso_problem(layer.base, call),
         )
     )
 

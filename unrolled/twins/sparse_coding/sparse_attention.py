@@ -13,8 +13,8 @@ import torch
 from ....solvers import ista, sparse_code
 from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...sparse_coding import SparseCoding
-from ..certificates import certified_heads, first_and_last, proximal_residual
-from ..heads import Tensors
+from ..certificates import first_and_last, proximal_residual
+from ..heads import HeadCall, Tensors
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
 from ..relations import (
@@ -23,6 +23,7 @@ from ..relations import (
     Limit,
     Rate,
     Relation,
+    calls_of_heads,
     layer_matrix,
     with_n_iter,
 )
@@ -64,19 +65,18 @@ def step_length(layer: SparseCoding, k: Array, head: int, t: int = 0) -> float:
     return head_value(layer.relative_step, head, t) / norm if norm > 0 else 1.0
 
 
-def solve_ista(
-    layer: SparseCoding, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def solve_ista(layer: SparseCoding, call: HeadCall) -> Array:
+    q, k = call.q, call.k
     codes = ista(
         q,
         k,
-        lam=penalty(layer, q, k, head),
+        lam=penalty(layer, q, k, call.head),
         n_iter=layer.n_iter,
-        step="support" if layer.step == "support" else step_length(layer, k, head),
+        step="support" if layer.step == "support" else step_length(layer, k, call.head),
         zero_diagonal=layer.zero_diagonal,
         nonnegative=layer.nonnegative,
     ).coef
-    return codes @ v
+    return codes @ call.v
 
 
 def build_heads(q: Array, k: Array, v: Array, **settings: Any) -> SparseCoding:
@@ -103,19 +103,18 @@ def build_learned(
     return layer
 
 
-def solve_recursion(
-    layer: SparseCoding, q: Array, k: Array, v: Array, head: int = 0, context: Any = None
-) -> Array:
+def solve_recursion(layer: SparseCoding, call: HeadCall) -> Array:
     """``C <- S_th(Q We + C S)`` with the n x n matrix S of each iteration."""
+    q, k = call.q, call.k
     C = np.zeros((len(q), len(k)))
     for t in range(layer.n_iter):
-        step = step_length(layer, k, head, t)
+        step = step_length(layer, k, call.head, t)
         z = step * (q @ k.T) + C @ (np.eye(len(k)) - step * (k @ k.T))
-        cut = step / 2 * np.reshape(penalty(layer, q, k, head, t), (-1, 1))
+        cut = step / 2 * np.reshape(penalty(layer, q, k, call.head, t), (-1, 1))
         C = np.maximum(z - cut, 0) if layer.nonnegative else z - np.clip(z, -cut, cut)
         if layer.zero_diagonal:
             np.fill_diagonal(C, 0)
-    return C @ v
+    return C @ call.v
 
 
 def certify_iterates(twin: Twin, layer: SparseCoding, inputs: Tensors) -> float:
@@ -126,24 +125,25 @@ def certify_iterates(twin: Twin, layer: SparseCoding, inputs: Tensors) -> float:
 
     residuals = [
         proximal_residual(
-            after[head],
-            before[head],
-            q,
-            k,
-            step=step_length(layer, k, head, t),
-            lam=penalty(layer, q, k, head, t),
+            after[call.head],
+            before[call.head],
+            call.q,
+            call.k,
+            step=step_length(layer, call.k, call.head, t),
+            lam=penalty(layer, call.q, call.k, call.head, t),
             zero_diagonal=layer.zero_diagonal,
             nonnegative=layer.nonnegative,
         )
         for t, before, after in first_and_last(codes, layer.n_iter)
-        for head, q, k, _ in certified_heads(twin, inputs)
+        for call in calls_of_heads(twin, inputs)
     ]
     return float(np.max(residuals))
 
 
-def lasso_problem(layer: SparseCoding, q: Array, k: Array, head: int = 0) -> Problem:
+def lasso_problem(layer: SparseCoding, call: HeadCall) -> Problem:
     """The Lasso behind the layer, with its certified solution."""
-    lam = penalty(layer, q, k, head)
+    q, k = call.q, call.k
+    lam = penalty(layer, q, k, call.head)
     solution = sparse_code(
         q,
         k,
@@ -162,7 +162,7 @@ def lasso_problem(layer: SparseCoding, q: Array, k: Array, head: int = 0) -> Pro
 
     coef = solution.coef.toarray()
     lower_bound = float((solution.objective - solution.gap * (q**2).sum(axis=1)).sum())
-    return Problem(coef, objective, lower_bound, _rate(layer, k, coef, head))
+    return Problem(coef, objective, lower_bound, _rate(layer, k, coef, call.head))
 
 
 def _rate(layer: SparseCoding, k: Array, coef: Array, head: int) -> float:

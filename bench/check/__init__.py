@@ -1,0 +1,1 @@
+"""`twinsolve check`: every layer against its solver."""

@@ -1,0 +1,290 @@
+"""`twinsolve check`: every twin on clustering and on vision data, and under its laws."""
+
+import copy
+import multiprocessing
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+
+from ...unrolled.twins import Case, HeadCall, Measurement, Twin, cases_of, catalogue
+from ..names import close_names
+from .samples import Sample, check_samples
+from .without_task import WITHOUT_TASK
+
+DRAWN = "drawn"  # the data of the second pass
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_TASK_TOLERANCE = 0.01
+_COLUMNS = [
+    "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
+    "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
+    "task_number_nothing", "passed",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A twin on a data set, or under its laws (None)."""
+
+    twin: Twin
+    sample: Sample | None
+    dtypes: tuple[str, ...]
+    seed: int
+
+    @property
+    def data(self) -> str:
+        return DRAWN if self.sample is None else self.sample.name
+
+    def rows(self) -> list[dict[str, Any]]:
+        with _single_thread():
+            found = self._of_laws() if self.sample is None else self._of_sample(self.sample)
+            return list(found)
+
+    def _of_sample(self, sample: Sample) -> Iterator[dict[str, Any]]:
+        """Both dtypes get what float32 holds, so that one solution serves both."""
+        run = _Run(_remembering(self.twin), sample)
+        for dtype in self.dtypes:
+            measure = partial(run.measure, dtype)
+            yield self._row(measure, task=sample.task, case="as built", dtype=dtype)
+
+    def _of_laws(self) -> Iterator[dict[str, Any]]:
+        for case in cases_of(self.twin, self.seed):
+            yield self._row(partial(_judge, case), case=case.name, dtype=case.dtype)
+
+    def _row(self, measure: Callable[[], dict[str, Any]], **labels: Any) -> dict[str, Any]:
+        twin = self.twin
+        row = dict.fromkeys(_COLUMNS) | {
+            "twin": twin.name,
+            "family": twin.family,
+            "relation": twin.relation.name,
+            "evidence": twin.evidence,
+            "equation": twin.equation,
+            "data": self.data,
+            **labels,
+        }
+        try:
+            return row | measure()
+        except Exception as error:  # a broken twin must not hide the verdict on the others
+            return row | {"passed": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def check_twins(
+    *,
+    seed: int = 0,
+    twins: Collection[str] = (),
+    families: Collection[str] = (),
+    data: Collection[str] = (),
+    quick: bool = False,
+    n_jobs: int | None = None,
+    progress: Callable[[pd.DataFrame], None] | None = None,
+) -> pd.DataFrame:
+    """Check every registered twin: on data of both tasks, and under the laws that it declares.
+
+    Parameters
+    ----------
+    seed : int, default=0
+        Seeds the choice of data, the noise and the random projections.
+    twins, families, data : collection of str, optional
+        Names to which the check is held: of twins, of families, of data sets ("drawn" are the
+        small drawn inputs of the laws). All by default.
+    quick : bool, default=False
+        Only the first data set of each task, in float64, and the laws.
+    n_jobs : int, optional
+        Processes, as in joblib: None is 1, unless in a `joblib.parallel_config`, and -1 all
+        processors. The rows do not depend on it. Where processes cannot be forked it is 1.
+    progress : callable, optional
+        ``progress(rows)`` is called with all rows of a twin as soon as they are there.
+
+    Returns
+    -------
+    DataFrame
+        A row for each twin, data set, case and dtype: ``twin, family, relation, evidence, equation,
+        data, task, case, dtype, deviation, tolerance, tightness, task_number_solver,
+        task_number_layer, task_number_nothing, passed``. The tightness is the largest ``lhs / rhs``
+        of a `Bound`. On data the case is "as built", and the task number the adjusted Rand index
+        for clustering and the PSNR in dB for vision, to be read against those of k-means and of the
+        noisy image; twins that serve no task have none. Other cases are those of
+        `twinsolve.unrolled.twins.cases`. A row passes if the deviation is within the tolerance and,
+        in float64, the task numbers agree to 0.01. A layer or solver that raises fails its row, and
+        the exception stands in a further column ``error``.
+
+    Raises
+    ------
+    ValueError
+        If `seed` is negative or a name is unknown.
+
+    Examples
+    --------
+    >>> from twinsolve.bench import check_twins
+    >>> table = check_twins(families=["conditioning"], data=["digits"])
+    >>> bool(table.passed.all())
+    True
+    """
+    if seed < 0:
+        raise ValueError(f"seed: must be >= 0, got {seed}")
+    samples = check_samples(seed)
+    known = catalogue()
+    _check_names("twins", twins, [twin.name for twin in known])
+    _check_names("families", families, [twin.family for twin in known])
+    _check_names("data", data, [*(sample.name for sample in samples), DRAWN])
+    chosen = [
+        twin
+        for twin in known
+        if (not twins or twin.name in twins) and (not families or twin.family in families)
+    ]
+    jobs = [job for job in _jobs(chosen, samples, seed, quick) if not data or job.data in data]
+    waiting = {twin.name: sum(job.twin is twin for job in jobs) for twin in chosen}
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for index, found in _run(jobs, joblib.effective_n_jobs(n_jobs)):
+        rows[index] = found
+        name = jobs[index].twin.name
+        waiting[name] -= 1
+        if progress is not None and waiting[name] == 0:
+            own = [row for i, job in enumerate(jobs) if job.twin.name == name for row in rows[i]]
+            progress(_table(own))
+    return _table([row for index in range(len(jobs)) for row in rows[index]])
+
+
+def _check_names(name: str, given: Collection[str], known: Collection[str]) -> None:
+    for unknown in sorted(set(given) - set(known)):
+        raise ValueError(f"{name}: there is no {unknown!r}{close_names(unknown, known)}")
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows)
+    return table.reindex(columns=_COLUMNS + [c for c in table if c not in _COLUMNS])
+
+
+def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> Iterator[_Job]:
+    """Each task's first data set in both dtypes, as the laws have float32 too."""
+    first = {sample.task: sample.name for sample in reversed(samples)}
+    for twin in twins:
+        yield _Job(twin, None, (), seed)
+        for sample in samples:
+            leads = sample.name == first[sample.task]
+            if sample.inputs(twin) is not None and (leads or not quick):
+                dtypes = tuple(_DTYPES) if leads and not quick else ("float64",)
+                yield _Job(twin, sample, dtypes, seed)
+
+
+def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Index and rows of every job, as they are done."""
+    if n_jobs == 1 or "fork" not in multiprocessing.get_all_start_methods():
+        for index, job in enumerate(jobs):
+            yield index, job.rows()
+        return
+    global _shared
+    _shared = jobs  # inherited by the forks: twins hold functions that cannot be pickled
+    context = multiprocessing.get_context("fork")
+    with _single_thread(), ProcessPoolExecutor(n_jobs, mp_context=context) as pool:
+        futures: dict[Future, int] = {pool.submit(_rows_of, i): i for i in range(len(jobs))}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_shared: list[_Job] = []
+
+
+def _rows_of(index: int) -> list[dict[str, Any]]:
+    return _shared[index].rows()
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    """On problems of a few hundred tokens, threads cost far more than they give."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+def _numbers(measured: Measurement) -> dict[str, Any]:
+    return {
+        "deviation": measured.deviation,
+        "tolerance": measured.tolerance,
+        "tightness": measured.tightness,
+        "passed": bool(measured.passed),
+    }
+
+
+def _judge(case: Case) -> dict[str, Any]:
+    return _numbers(case.measure())
+
+
+class _Run:
+    """A twin on a data set: one layer and one solution, whatever the dtype."""
+
+    def __init__(self, twin: Twin, sample: Sample) -> None:
+        self.twin, self.sample = twin, sample
+
+    @cached_property
+    def built(self) -> tuple[tuple[Tensor, ...], nn.Module]:
+        """Inputs that float32 holds, in float64, and the layer for them."""
+        given = self.sample.inputs(self.twin)
+        assert given is not None
+        inputs = tuple(x.float().double() for x in given)
+        return inputs, self.twin.build(*(x.numpy() for x in inputs)).eval()
+
+    def measure(self, dtype: str) -> dict[str, Any]:
+        twin, (exact, built) = self.twin, self.built
+        layer = copy.deepcopy(built).to(_DTYPES[dtype])
+        inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
+        measured = twin.relation.measure(twin, layer, inputs)
+        row = _numbers(measured)
+        if dtype != "float64" or twin.name in WITHOUT_TASK:
+            return row
+        outputs = twin.relation.task_outputs(twin, layer, inputs)
+        solver, learned = (
+            self.sample.task_number(twin, output, outputs.tokens)
+            for output in (outputs.solver, outputs.layer)
+        )
+        agree = abs(solver - learned) <= _TASK_TOLERANCE
+        return row | {
+            "task_number_solver": solver,
+            "task_number_layer": learned,
+            "task_number_nothing": self.sample.number_of_nothing(twin, outputs.tokens),
+            "passed": bool(measured.passed and agree),
+        }
+
+
+def _remembering(twin: Twin) -> Twin:
+    """The twin, whose layer and solver compute nothing twice on the same inputs."""
+    problem = None if twin.problem is None else _remember(twin.problem)
+    return replace(twin, apply=_remember(twin.apply), solve=_remember(twin.solve), problem=problem)
+
+
+def _remember(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Results by inputs and number of iterations, all that changes within a job.
+
+    A solution for the layer in float64 serves it in float32, whose parameters differ by rounding.
+    """
+    known: dict[tuple, Any] = {}
+
+    def remembered(layer: Any, *inputs: Any, **options: Any) -> Any:
+        head, arrays = None, inputs
+        if isinstance(inputs[0], HeadCall):
+            if inputs[0].chosen is not None:  # by this layer, of ties
+                return function(layer, *inputs)
+            head, arrays = inputs[0].head, inputs[0].tokens
+        contents = (np.asarray(x).tobytes() for x in arrays)
+        key = (getattr(layer, "n_iter", None), head, *contents)
+        if key not in known:
+            known[key] = function(layer, *inputs, **options)
+        return known[key]
+
+    return remembered

@@ -1,0 +1,158 @@
+"""What `twinsolve check` prints and writes in words."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from ...unrolled.twins.relations import ROUNDING_ADVICE
+from ..tables import markdown
+from .checks import DRAWN
+from .without_task import WITHOUT_TASK
+
+_DIGITS = {"clustering": 3, "vision": 2}
+_MARGINS = {"clustering": 0.05, "vision": 0.2}  # of ARI and dB
+_COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8} {:<18} {:>9}"
+
+
+def heading() -> str:
+    """Names of the columns of `lines_of`."""
+    return _COLUMNS.format(
+        "twin", "relation", "evidence", "rows", "largest", "of tol.", "of case", "passed"
+    )
+
+
+def lines_of(rows: pd.DataFrame) -> Iterator[str]:
+    """A line for a twin, with the row that comes closest to its tolerance; one for each failure."""
+    first = rows.iloc[0]
+    worst = rows.loc[share(rows).idxmax()]
+    passed = bool(rows.passed.all())
+    yield _COLUMNS.format(
+        first.twin,
+        first.relation,
+        first.evidence,
+        len(rows),
+        _number(worst.deviation),
+        _number(worst.tolerance),
+        _case(worst)[:18],
+        "yes" if passed else f"{(~rows.passed.astype(bool)).sum()} FAIL",
+    ).rstrip()
+    for _, row in rows[~rows.passed.astype(bool)].iterrows():
+        yield f"    {row.case} on {row.data} ({row['dtype']}): {_reason(row)}"
+
+
+def _case(row: pd.Series) -> str:
+    return str(row.data if row.data != DRAWN else row.case)
+
+
+def share(rows: pd.DataFrame) -> pd.Series:
+    """Deviations as shares of their tolerances; 0 of 0 is 0, and what is no number beyond any."""
+    found = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
+    return found.where(rows.deviation != 0, 0.0)
+
+
+def _number(x: float | None) -> str:
+    return "-" if x is None or not np.isfinite(x) else f"{x:.1e}"
+
+
+def _reason(row: pd.Series) -> str:
+    if isinstance(row.get("error"), str):
+        return str(row.error)
+    reason = f"deviation {_number(row.deviation)}, tolerance {_number(row.tolerance)}"
+    if row["dtype"] == "float32" and row.deviation > row.tolerance:
+        reason += f"; {ROUNDING_ADVICE}"
+    if row.task_number_solver is None or pd.isna(row.task_number_solver):
+        return reason
+    numbers = f"{row.task_number_solver:.4f} (solver), {row.task_number_layer:.4f} (layer)"
+    return f"{reason}; task number {numbers}"
+
+
+def coverage(table: pd.DataFrame) -> list[str]:
+    """What was run, in numbers, and the verdict."""
+    drawn = table.data == DRAWN
+    cases = table[drawn].case.map(_kind).value_counts(sort=False)
+    kinds = table.drop_duplicates("twin").evidence.value_counts()
+    lines = [f"Evidence: {_counts(kinds)} (twins)."]
+    if not drawn.all():
+        lines.append(f"Data: {_counts(table[~drawn].data.value_counts(sort=False))} (rows).")
+        lines += _usefulness(table[~drawn])
+    if drawn.any():
+        lines.append(f"Laws: {_counts(cases)} (rows).")
+    passed = int(table.passed.astype(bool).sum())
+    return [*lines, f"{passed} of {len(table)} rows passed; {table.twin.nunique()} twins."]
+
+
+def _kind(case: str) -> str:
+    """What a case is counted as: those of options, and those that differ behind a comma, as one."""
+    option, _, of_option = case.partition(": ")
+    if option == "refused" or "constructor" in (option, of_option):
+        return option if option == "refused" else "constructor"
+    if of_option:
+        return "options"
+    return "gradients" if case.startswith("gradient") else case.split(",")[0]
+
+
+def better_than_nothing(table: pd.DataFrame) -> pd.Series:
+    """For each row whether its solver does better than nothing, by 0.05 of ARI or 0.2 dB."""
+    margins = table.task.map(_MARGINS).astype(float)
+    gain = table.task_number_solver.astype(float) - table.task_number_nothing.astype(float)
+    return gain > margins
+
+
+def _usefulness(table: pd.DataFrame) -> Iterator[str]:
+    judged = table[table.task_number_nothing.notna()]
+    if len(judged) > 0:
+        better = better_than_nothing(judged).groupby(judged.twin).any()
+        yield f"{better.sum()} of {len(better)} twins beat doing nothing on at least one data set."
+    for reason in dict.fromkeys(WITHOUT_TASK.values()):
+        names = [name for name in table.twin.unique() if WITHOUT_TASK.get(name) == reason]
+        if names:
+            yield f"No task number, as it {reason}: {', '.join(names)}."
+
+
+def _counts(counts: pd.Series) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+_ON_DATA = (
+    "twin", "relation", "evidence", "equation", "data", "nothing", "solver", "layer",
+    "float64", "tol.", "float32", "tol.", "passed",
+)  # fmt: skip
+_UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "passed")
+
+
+def summary_lines(table: pd.DataFrame) -> list[str]:
+    """Two tables in Markdown: a line for each twin and data set, and one for each twin's laws."""
+    drawn = table.data == DRAWN
+    lines: list[str] = []
+    if not drawn.all():
+        lines += ["## On data", "", *markdown(_ON_DATA, _on_data(table[~drawn])), ""]
+    if drawn.any():
+        lines += ["## Under laws", "", *markdown(_UNDER_LAWS, _under_laws(table[drawn]))]
+    return lines
+
+
+def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """The two dtypes side by side."""
+    keys = ["twin", "relation", "evidence", "equation", "data", "task"]
+    for (*key, task), rows in table.groupby(keys, sort=False):
+        dtypes = rows.set_index("dtype")
+        cells = [
+            _number(dtypes.loc[dtype][column]) if dtype in dtypes.index else "-"
+            for dtype in ("float64", "float32")
+            for column in ("deviation", "tolerance")
+        ]
+        exact = dtypes.iloc[0]
+        numbers = [
+            "-" if pd.isna(number) else f"{number:.{_DIGITS[task]}f}"
+            for number in exact[["task_number_nothing", "task_number_solver", "task_number_layer"]]
+        ]
+        yield (*key, *numbers, *cells, "yes" if rows.passed.all() else "NO")
+
+
+def _under_laws(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    for twin, rows in table.groupby("twin", sort=False):
+        worst = rows.loc[share(rows).idxmax()]
+        passed = "yes" if rows.passed.all() else "NO"
+        numbers = _number(worst.deviation), _number(worst.tolerance)
+        yield str(twin), str(len(rows)), worst.case, worst["dtype"], *numbers, passed

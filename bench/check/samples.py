@@ -1,0 +1,235 @@
+"""Data sets as the check wants them: clustering tokens and vision tokens, with a task number."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from skimage.metrics import peak_signal_noise_ratio
+from sklearn.cluster import KMeans, SpectralClustering
+from sklearn.decomposition import TruncatedSVD
+from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import normalize
+from torch import Tensor
+
+from ...datasets import (
+    data_root,
+    fetch_extended_yale_b,
+    fetch_set12,
+    load_digits,
+    load_photographs,
+    make_noisy_crop,
+    make_union_of_subspaces,
+)
+from ...solvers.clustering import symmetric_affinity
+from ...unrolled.twins import Twin
+
+Array = np.ndarray
+
+_N_TOKENS, _N_IMAGES = 256, 100
+_OTHER_KEYS = 0.5  # size of the noise in keys that are other points
+_CROP, _PATCH, _SIGMA = 20, 5, 0.1
+_N_SMALL = 3  # images for whole models
+
+
+@dataclass(frozen=True)
+class ClusteringSample:
+    """Tokens with labels, of mean square 1 as LayerNorm leaves them; images, where they are some.
+
+    The task number is the adjusted Rand index of the clusters found from the output. Doing nothing
+    is k-means on the tokens, or images, themselves.
+    """
+
+    name: str
+    X: Array
+    labels: Array
+    images: Array | None
+    seed: int
+    task = "clustering"
+
+    def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
+        """Inputs of the twin in float64, or None if it cannot take this data.
+
+        Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. Queries
+        of head 0 are the tokens, and keys too unless they must be other points: then these have
+        noise of their own. A head with random projections follows where the two may differ.
+        """
+        if twin.inputs == "image":
+            return None if self.images is None else (torch.from_numpy(self.images),)
+        if twin.inputs == "model":
+            if self.images is None or self.images.shape[2:] != (8, 8):
+                return None
+            return (torch.from_numpy(self.images[:_N_SMALL]),)
+        if twin.inputs == "features":
+            return (torch.from_numpy(self.X),)
+        (n, dim), rng = self.X.shape, np.random.default_rng(self.seed)
+        noise = _OTHER_KEYS * rng.standard_normal(self.X.shape)
+        pairs = [(self.X, self.X + noise if twin.pairing == "cross" else self.X)]
+        if twin.pairing != "self":
+            query_weights, key_weights = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
+            pairs.append((self.X @ query_weights, self.X @ key_weights))
+        values = np.repeat(np.hstack([self.X, np.eye(n)])[None], len(pairs), axis=0)
+        q, k = (np.stack([pair[side] for pair in pairs]) for side in (0, 1))
+        return torch.from_numpy(q), torch.from_numpy(k), torch.from_numpy(values)
+
+    def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
+        """Adjusted Rand index of all tokens, or of some, of which alone the output then is."""
+        if twin.inputs != "tokens":
+            return self._of_features(output)
+        kept = np.arange(len(self.X)) if tokens is None else tokens
+        labels = self.labels[kept]
+        affinity = symmetric_affinity(output[0][:, self.X.shape[1] + kept])
+        clusterer = SpectralClustering(
+            len(np.unique(labels)),
+            affinity="precomputed",
+            assign_labels="cluster_qr",
+            random_state=self.seed,
+        )
+        with warnings.catch_warnings():  # parts without an edge between them are clusters too
+            warnings.filterwarnings("ignore", message="Graph is not fully connected|k >= N")
+            return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
+
+    def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
+        """The task number of the data as they are."""
+        if twin.inputs == "image":
+            return self._of_images
+        return self._of_tokens if tokens is None else self._of_features(self.X[tokens], tokens)
+
+    @cached_property
+    def _of_tokens(self) -> float:
+        return self._of_features(self.X)
+
+    @cached_property
+    def _of_images(self) -> float:
+        assert self.images is not None
+        return self._of_features(self.images)
+
+    def _of_features(self, features: Array, tokens: Array | slice | None = None) -> float:
+        labels = self.labels[slice(len(features)) if tokens is None else tokens]
+        clusterer = KMeans(len(np.unique(labels)), n_init=5, random_state=self.seed)
+        found = clusterer.fit_predict(features.reshape(len(features), -1))
+        return float(adjusted_rand_score(labels, found))
+
+
+@dataclass(frozen=True)
+class VisionSample:
+    """Overlapping patches of a noisy image crop, with the centre pixels as values.
+
+    For tokens, grey levels are those of the crop at mean 0 and mean square 1. Where keys must be
+    other points than queries, they come from a second crop. The task number is the PSNR of the
+    image that the output gives; doing nothing leaves the noisy one.
+    """
+
+    name: str
+    noisy: Array
+    clean: Array
+    other: Array
+    task = "vision"
+
+    def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
+        if twin.inputs == "model":
+            return None
+        if twin.inputs == "image":
+            return (torch.from_numpy(self.noisy[None, None]),)
+        patches = _patches(self._standardised(self.noisy))
+        if twin.inputs == "features":
+            return (torch.from_numpy(patches),)
+        other = self._standardised(self.other)
+        keys = _patches(other) if twin.pairing == "cross" else patches
+        values = keys[:, _PATCH**2 // 2, None]
+        q, k, v = (torch.from_numpy(x[None].copy()) for x in (patches, keys, values))
+        return q, k, v
+
+    def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
+        """PSNR of all pixels, or of some, of which alone the output then is."""
+        if twin.inputs == "image":
+            return self._psnr(output.ravel(), tokens)
+        pixels = output[:, _PATCH**2 // 2] if twin.inputs == "features" else output.ravel()
+        return self._psnr(pixels * self.noisy.std() + self.noisy.mean(), tokens)
+
+    def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
+        """The task number of the data as they are."""
+        pixels = self.noisy.ravel()
+        return self._psnr(pixels if tokens is None else pixels[tokens], tokens)
+
+    def _psnr(self, pixels: Array, tokens: Array | None) -> float:
+        clean = self.clean.ravel() if tokens is None else self.clean.ravel()[tokens]
+        return float(peak_signal_noise_ratio(clean, pixels, data_range=1.0))
+
+    def _standardised(self, image: Array) -> Array:
+        return (image - self.noisy.mean()) / self.noisy.std()
+
+
+Sample = ClusteringSample | VisionSample
+
+
+def check_samples(seed: int) -> list[Sample]:
+    """The data of `twinsolve check`: packaged, and from the data root what lies there."""
+    makers: list[Callable[[int], list[Sample]]] = [_digits, _subspaces, _photographs]
+    if (data_root() / "ExtendedYaleB.mat").is_file():
+        makers.append(_faces)
+    if all((data_root() / "set12" / f"{number:02d}.png").is_file() for number in range(1, 13)):
+        makers.append(_set12)
+    return [sample for make in makers for sample in make(seed)]
+
+
+def _patches(image: Array) -> Array:
+    padded = np.pad(image, _PATCH // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (_PATCH, _PATCH))
+    return windows.reshape(image.size, -1).copy()
+
+
+def _unit_rms(X: Array) -> Array:
+    return np.sqrt(X.shape[1]) * normalize(X)
+
+
+def _digits(seed: int) -> list[Sample]:
+    digits = load_digits()
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(digits.data), _N_TOKENS, replace=False)
+    images = digits.images[rows][:, None] / 16
+    noisy = images + _SIGMA * rng.standard_normal(images.shape)
+    X, y = digits.data[rows], digits.target[rows]
+    return [ClusteringSample("digits", _unit_rms(X), y, noisy[:_N_IMAGES], seed)]
+
+
+def _subspaces(seed: int) -> list[Sample]:
+    X, y = make_union_of_subspaces(
+        _N_TOKENS // 4, n_subspaces=4, n_features=30, dimension=5, noise=0.1, random_state=seed
+    )
+    return [ClusteringSample("subspaces", _unit_rms(X), y, None, seed)]
+
+
+def _faces(seed: int) -> list[Sample]:
+    faces = fetch_extended_yale_b()
+    rows = np.flatnonzero(faces.target < 4)[:_N_TOKENS]
+    # Not centred: the faces of a person lie near a subspace through the origin.
+    features = TruncatedSVD(64, random_state=seed).fit_transform(faces.data[rows])
+    images, y = faces.images[rows[:_N_IMAGES], None, ::3, ::3] / 255, faces.target[rows]
+    return [ClusteringSample("yale-b", _unit_rms(features), y, images, seed)]
+
+
+def _photographs(seed: int) -> list[Sample]:
+    photographs = load_photographs()
+    named = zip(photographs.names, photographs.images, strict=True)
+    return [_crops(name, image, seed) for name, image in named]
+
+
+def _set12(seed: int) -> list[Sample]:
+    return [_crops("set12-01", fetch_set12().images[0], seed)]
+
+
+def _crops(name: str, image: Array, seed: int) -> Sample:
+    rng = np.random.RandomState(seed)
+    (noisy, clean), (other, _) = _crop(image, rng), _crop(image, rng)
+    return VisionSample(name, noisy, clean, other)
+
+
+def _crop(image: Array, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """With more contrast than noise: on a flat one the mean is better than any filter."""
+    while True:
+        noisy, clean = make_noisy_crop(image, size=_CROP, sigma=_SIGMA, random_state=rng)
+        if noisy.std() > 2 * _SIGMA:
+            return noisy, clean

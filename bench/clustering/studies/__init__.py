@@ -1,0 +1,1 @@
+"""Studies of one experiment each, for the presets of `twinsolve cluster`."""

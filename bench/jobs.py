@@ -1,0 +1,230 @@
+"""Jobs that resume: what is finished is kept under a key of all that decides it."""
+
+import ast
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+from sklearn.exceptions import ConvergenceWarning
+
+from .provenance import versions
+from .timing import Progress, threads
+
+Job = dict[str, Any]
+Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
+_T = TypeVar("_T")
+
+_PACKAGE = Path(__file__).parents[1]
+_WINGS = ("solvers", "unrolled", "datasets", "bench")
+# Files of bench that print, write and draw what others compute.
+SHOWING = (
+    "cli.py", "figure.py", "figures.py", "lines.py", "report.py", "summary.py", "tables.py",
+    "terminal.py", "presets.py",
+)  # fmt: skip
+_NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged
+
+
+def code() -> dict[str, Any]:
+    """What every key of kept results has: the source, and versions of what it is built on."""
+    return {"source": source_hash(_PACKAGE), "versions": versions()}
+
+
+@lru_cache(maxsize=1)
+def source_hash(package: Path) -> str:
+    """Hash of the package's code that computes, without docstrings and comments.
+
+    Left out are also the files of `bench` that only show results, known by their names.
+    """
+    digest = hashlib.sha256()
+    for wing in _WINGS:
+        for path in sorted((package / wing).rglob("*.py")):
+            if wing != "bench" or path.name not in SHOWING:
+                digest.update(_code_of(path.read_text()).encode())
+    return digest.hexdigest()
+
+
+def file_hash(path: str | Path | None) -> str | None:
+    """What tells a user's own file from another under the same name; None if there is none."""
+    if path is None or not Path(path).is_file():
+        return None
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def _code_of(source: str) -> str:
+    """What a source file does: its syntax tree without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        match getattr(node, "body", None):
+            case [ast.Expr(value=ast.Constant(value=str())), *_] as body:
+                body[0] = ast.Pass()
+    return ast.dump(tree)
+
+
+def resume_table(
+    run: Callable[[], pd.DataFrame], key: dict[str, Any], directory: Path | None
+) -> pd.DataFrame:
+    """Rows of a run from `directory`, if one with this key is there whole; else run and keep them.
+
+    The key says what decides the result: settings, seed and `code`.
+    """
+
+    def pack(table: pd.DataFrame) -> bytes:
+        return json.dumps({"key": key, "rows": table.to_dict(orient="records")}).encode()
+
+    def unpack(content: bytes) -> pd.DataFrame:
+        return pd.DataFrame(json.loads(content)["rows"])
+
+    return _resume(run, key, directory, ".json", pack, unpack)
+
+
+def resume_parts(
+    make: Callable[[], list[Part]], key: dict[str, Any], directory: Path | None
+) -> list[Part]:
+    """Rows with arrays, as `resume_table`."""
+    return _resume(make, key, directory, ".npz", _packed, _unpacked)
+
+
+def _resume(
+    make: Callable[[], _T],
+    key: dict[str, Any],
+    directory: Path | None,
+    suffix: str,
+    pack: Callable[[_T], bytes],
+    unpack: Callable[[bytes], _T],
+) -> _T:
+    if directory is None:
+        return make()
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    path = directory / (digest + suffix)
+    try:
+        return unpack(path.read_bytes())
+    except _NOT_KEPT:
+        content = pack(make())
+    _write_whole(path, content)
+    return unpack(content)
+
+
+def _packed(parts: list[Part]) -> bytes:
+    content = BytesIO()
+    arrays = {f"{i}/{name}": x for i, (_, own) in enumerate(parts) for name, x in own.items()}
+    np.savez(content, rows=json.dumps([row for row, _ in parts]), **arrays)  # type: ignore[arg-type]
+    return content.getvalue()
+
+
+def _unpacked(content: bytes) -> list[Part]:
+    with np.load(BytesIO(content), allow_pickle=False) as kept:
+        parts: list[Part] = [(row, {}) for row in json.loads(str(kept["rows"]))]
+        for place in set(kept.files) - {"rows"}:
+            i, _, name = place.partition("/")
+            parts[int(i)][1][name] = kept[place]
+    return parts
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Whole or not at all: under a name first that no other process or thread writes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{uuid4().hex}.part")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How jobs are run: the first of `n_seeds` seeds, processes, data root, finished jobs."""
+
+    seed: int = 0
+    n_seeds: int = 10
+    n_jobs: int = 1
+    data_home: str | None = None
+    directory: Path | None = None
+    progress: Progress | None = None
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(range(self.seed, self.seed + self.n_seeds))
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keeps what a job costs before any seed of k-means comes in: whatever their number, once.
+
+    ``keep(make, **part)`` returns what ``make()`` returned when the job, or that part of it, first
+    ran. Without a directory nothing is kept.
+    """
+
+    job: Mapping[str, Any] = field(default_factory=dict)
+    directory: Path | None = None
+
+    def __call__(self, make: Callable[[], list[Part]], **part: Any) -> list[Part]:
+        return resume_parts(make, {**self.job, "part": part}, self.directory)
+
+
+class JobFailed(Exception):
+    """A job whose failure is a result of its own: `rows` tell it.
+
+    They are not kept, so that a later run tries again.
+    """
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+def run_jobs(
+    function: Callable[..., list[dict[str, Any]]],
+    jobs: list[Job],
+    options: Options,
+    *,
+    setup: Callable[[], None] | None = None,
+    content: Mapping[str, str | None] | None = None,
+) -> pd.DataFrame:
+    """Rows of ``function(**job)`` for every job, each kept as soon as it is finished.
+
+    Jobs are what decides a result, in words and numbers that JSON can hold. They run in
+    `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
+    that `options.directory` has from an earlier run of the same source and versions is read
+    instead. The function of jobs with ``seeds`` also gets ``keep=``, a `Keep` that does not depend
+    on them. What a process needs to know beyond a job, `setup` tells it first; `content` tells the
+    data files that the jobs read from others under the same names.
+    """
+    known = code() | ({"files": dict(content)} if content else {})
+    tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
+    tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
+    if options.progress:
+        tables = options.progress(tables, len(jobs))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _run(
+    function: Callable[..., list[dict[str, Any]]],
+    job: Job,
+    known: dict[str, Any],
+    directory: Path | None,
+    setup: Callable[[], None] | None,
+) -> pd.DataFrame:
+    if setup:
+        setup()
+    key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
+    if "seeds" in job:
+        fit = {name: value for name, value in key.items() if name != "seeds"}
+        function = partial(function, keep=Keep(fit, directory and directory / "fits"))
+    with threads(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
+        try:
+            return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
+        except JobFailed as failure:
+            return pd.DataFrame(failure.rows)

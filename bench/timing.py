@@ -1,0 +1,116 @@
+"""Time and memory: runs in turns that are fair, threads that are told, peaks from Linux."""
+
+import ctypes
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+Array = np.ndarray
+Progress = Callable[[Iterable, int], Iterable]
+
+
+def seconds_of(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def in_turns(
+    runs: Sequence[Callable[[], float]],
+    rounds: int,
+    *,
+    before: Sequence[Callable[[], Any]] = (),
+    progress: Progress | None = None,
+) -> Array:
+    """What the runs return, as seconds of shape (n_runs, rounds).
+
+    Each runs once a round, in turns the first; `before` is done before all of them.
+    """
+    found: list[list[float]] = [[] for _ in runs]
+    steps: list[Callable[[], Any]] = list(before)
+    for i in range(rounds):
+        order = np.roll(np.arange(len(runs)), -i)
+        steps += [partial(lambda j: found[j].append(runs[j]()), j) for j in order]
+    for step in progress(steps, len(steps)) if progress else steps:
+        step()
+    return np.array(found)
+
+
+def timing(times: ArrayLike, reference: ArrayLike) -> dict[str, Any]:
+    """Median, lowest and highest of the times of the rounds, and of their ratios to others."""
+    of = {"ms": np.asarray(times), "ratio": np.asarray(times) / np.asarray(reference)}
+    return {
+        name + end: fold(values)
+        for name, values in of.items()
+        for end, fold in (("", np.median), ("_lowest", np.min), ("_highest", np.max))
+    }
+
+
+def ms_per_point(
+    methods: Sequence[Callable[[Array], Any]], inputs: Sequence[Array], rounds: int
+) -> Array:
+    """Milliseconds a point, of shape (n_methods, rounds); `inputs` are given one after another."""
+
+    def all_inputs(method: Callable[[Array], Any]) -> None:
+        for points in inputs:
+            method(points)
+
+    compiling = [partial(method, inputs[0][:1]) for method in methods]
+    runs = [partial(seconds_of, partial(all_inputs, method)) for method in methods]
+    return 1000 * in_turns(runs, rounds, before=compiling) / sum(map(len, inputs))
+
+
+@contextmanager
+def threads(n_jobs: int) -> Iterator[None]:
+    """Nobody gets more threads than asked for; costs are reported, so that warnings add nothing."""
+    with threadpool_limits(n_jobs), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if "cv2" in sys.modules:
+            import_module("cv2").setNumThreads(n_jobs)
+        if "torch" in sys.modules:
+            import_module("torch").set_num_threads(n_jobs)
+        yield
+
+
+def resident(field: str) -> float:
+    """A field of the process status in MiB, such as VmRSS or VmHWM (the peak); NaN elsewhere."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return np.nan
+    found = re.search(rf"{field}:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else np.nan
+
+
+def reset_peak() -> bool:
+    """Have VmHWM start again from the present size."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def measured(run: Callable[[], Any]) -> tuple[Any, float]:
+    """What a run returns, and its peak resident memory in MiB beyond what was there before.
+
+    The C library gives freed memory back first, so that what the run takes counts anew.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
+    before = resident("VmRSS") if reset_peak() else np.nan
+    result = run()
+    return result, resident("VmHWM") - before

@@ -1,0 +1,54 @@
+"""Arrays that were decoded from an archive, kept in the user's cache folder."""
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from .root import cache_folder
+
+
+def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
+    """The arrays kept of an archive, if its size and time of change are as they were then."""
+    try:
+        with np.load(_place(archive, name), allow_pickle=False) as kept:
+            arrays = {key: kept[key] for key in kept.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # none, or a broken one
+        return None
+    stamp = arrays.pop("stamp", None)
+    return arrays if np.array_equal(stamp, stamp_of(archive)) else None  # type: ignore[arg-type]
+
+
+def keep_unpacked(
+    archive: Path, name: str, arrays: dict[str, np.ndarray], stamp: np.ndarray
+) -> None:
+    """Keep arrays for `load_unpacked`; where nothing can be written, do nothing.
+
+    Readers never see half a file: it gets its name when it is whole.
+    """
+    place = _place(archive, name)
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=place.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, allow_pickle=False, stamp=stamp, **arrays)
+            os.replace(temporary, place)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def stamp_of(archive: Path) -> np.ndarray:
+    """Size and time of change, by which an archive is known; taken before it is read."""
+    state = archive.stat()
+    return np.array([state.st_size, state.st_mtime_ns])
+
+
+def _place(archive: Path, name: str) -> Path:
+    key = hashlib.sha256(str(archive.resolve()).encode()).hexdigest()[:16]
+    return cache_folder() / "unpacked" / f"{name}-{key}.npz"

@@ -1,0 +1,187 @@
+"""The choice of settings without labels."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+from scipy.stats import entropy
+from sklearn.base import clone
+from sklearn.metrics import silhouette_score
+from sklearn.model_selection import ParameterGrid
+from sklearn.preprocessing import normalize
+
+from ..solution import Array
+from .spectral import EmbeddedGraph, embed_graph
+
+_SAMPLE = 3000
+
+
+@dataclass(frozen=True)
+class ChosenSettings:
+    """What `choose_settings` chose.
+
+    Attributes
+    ----------
+    estimator : estimator
+        A fitted clone with the chosen settings.
+    settings : dict
+        These.
+    score : float
+        Their `selection_score`.
+    scores : tuple of (dict, float)
+        All settings that were tried, with their scores.
+    """
+
+    estimator: Any
+    settings: dict[str, Any]
+    score: float
+    scores: tuple[tuple[dict[str, Any], float], ...]
+
+
+def choose_settings(
+    estimator: Any, X: ArrayLike, grid: Mapping[str, Iterable[Any]]
+) -> ChosenSettings:
+    """Fit a clusterer at all settings of a grid, and take the one of highest `selection_score`.
+
+    No labels are used. It is how the estimators of this package choose what they are told to with
+    ``"auto"``, and how `twinsolve cluster` chooses among settings.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With ``n_clusters``, and after ``fit`` with ``affinity_matrix_`` and ``labels_``: those of
+        this package and of `unrolled.clustering`, but for `KSubspaces`, and
+        `sklearn.cluster.SpectralClustering`. It is left as it is.
+    X : array-like of shape (n_samples, n_features)
+    grid : mapping of str to iterable
+        Values to try, by parameter of the estimator. Of equal scores the first counts, in the order
+        of `sklearn.model_selection.ParameterGrid`.
+
+    Returns
+    -------
+    ChosenSettings
+
+    Raises
+    ------
+    ValueError
+        If the estimator makes no affinity or has no such parameter, or a parameter has no values.
+
+    References
+    ----------
+    See `selection_score`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from twinsolve.solvers import OMPSubspaceClustering, choose_settings
+    >>> X = load_digits(n_class=3).data[:150]
+    >>> model = OMPSubspaceClustering(3, random_state=0)
+    >>> choose_settings(model, X, {"n_nonzero": [2, 20]}).settings
+    {'n_nonzero': 2}
+    """
+    chosen: tuple[Any, dict[str, Any], float] = estimator, {}, -1.0
+    scores = []
+    for settings in ParameterGrid({name: list(values) for name, values in grid.items()}):
+        fitted = clone(estimator).set_params(**settings).fit(X)
+        score = _score_of_fitted(fitted)
+        scores.append((settings, score))
+        if score > chosen[2]:
+            chosen = fitted, settings, score
+    return ChosenSettings(*chosen, tuple(scores))
+
+
+def _score_of_fitted(estimator: Any) -> float:
+    if not hasattr(estimator, "affinity_matrix_"):
+        raise ValueError(
+            f"estimator: {type(estimator).__name__} makes no affinity, by which it could be judged"
+        )
+    n_clusters = estimator.n_clusters
+    if n_clusters is None:
+        n_clusters = len(np.unique(estimator.labels_))
+    return selection_score(estimator.affinity_matrix_, estimator.labels_, n_clusters)
+
+
+def selection_score(
+    affinity: ArrayLike | csr_array, labels: ArrayLike | None, n_clusters: int
+) -> float:
+    """Score of an affinity by its own clusters; of several settings, the highest is chosen.
+
+    ::
+
+        (1 + s) / 2 * H / log(n_clusters)
+
+    with s the silhouette of the clusters in the spectral embedding, the unit rows of the leading
+    `n_clusters` eigenvectors that the spectral step clusters, and H the entropy of the clusters'
+    sizes. The first factor asks for separated clusters; the second is 1 for clusters of equal size,
+    and low where one holds nearly all points, which are separated and say nothing. A graph in more
+    connected components than clusters scores 0, isolated points not counted: which of them become
+    clusters is arbitrary. Of more than 3,000 points a sample gives the silhouette.
+
+    No classes enter: `labels` are the clusters that the affinity itself led to. Scores are meant
+    for settings of one method and one chain of affinity steps.
+
+    Parameters
+    ----------
+    affinity : array-like or csr_array of shape (n_samples, n_samples)
+        Symmetric and nonnegative.
+    labels : array-like of int of shape (n_samples,) or None
+        Clusters of the samples. None takes `spectral_labels` with seed 0.
+    n_clusters : int
+        Number of clusters looked for.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0 for a single cluster.
+
+    Raises
+    ------
+    ValueError
+        If `affinity` is not square, symmetric, finite and nonnegative, `labels` are not one for
+        each sample, or `n_clusters` is out of range.
+
+    References
+    ----------
+    Rousseeuw, "Silhouettes" (1987); Ng, Jordan and Weiss, "On Spectral Clustering" (2001).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.clustering import selection_score
+    >>> A = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+    >>> selection_score(A, [0, 0, 1, 1], 2)
+    1.0
+    """
+    graph = embed_graph(affinity, n_clusters)
+    return score_of(graph, graph.kmeans(0) if labels is None else labels, n_clusters)
+
+
+def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
+    """`selection_score` of the clusters of an embedded graph."""
+    clusters = np.unique(np.asarray(labels), return_inverse=True)[1]
+    if clusters.shape != graph.connected.shape:
+        raise ValueError(f"labels: must be one for each of {len(graph.connected)} samples")
+    if n_clusters == 1:
+        return 0.0
+    balance = entropy(np.bincount(clusters)) / np.log(n_clusters)
+    return float(min(balance, 1.0) * (1 + _silhouette(graph, clusters, n_clusters)) / 2)
+
+
+def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float:
+    """Of the connected points, or a seeded sample of them; -1 where there is none."""
+    clusters = clusters[graph.connected]
+    n_parts = len(np.unique(graph.part))
+    if n_parts > n_clusters or len(clusters) <= n_clusters or len(np.unique(clusters)) < 2:
+        return -1.0
+    if graph.embedding is None:
+        embedding = np.eye(n_parts)[graph.part]
+    else:
+        embedding = normalize(graph.embedding)
+    if len(clusters) > _SAMPLE:
+        chosen = np.random.default_rng(0).choice(len(clusters), _SAMPLE, replace=False)
+        embedding, clusters = embedding[chosen], clusters[chosen]
+        if len(np.unique(clusters)) < 2:
+            return -1.0
+    return float(silhouette_score(embedding, clusters))

@@ -1,0 +1,37 @@
+"""The words of the check."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from twinsolve.bench.check.checks import _remember
+from twinsolve.bench.check.lines import coverage, share
+from twinsolve.unrolled.twins import HeadCall
+
+
+def test_shares_of_tolerances():
+    rows = pd.DataFrame({"deviation": [0.0, 1.0, np.nan, None], "tolerance": [0.0, 4.0, 1.0, None]})
+    assert share(rows).tolist() == [0.0, 0.25, np.inf, np.inf]
+
+
+def test_cases_are_counted_by_kind():
+    cases = [
+        "constructor", "scale: constructor", "scale: causal, pairs", "refused: is_causal",
+        "gradient q, pairs", "causal", "causal, padding", "large, masked",
+    ]  # fmt: skip
+    table = pd.DataFrame({"case": cases, "data": "drawn", "twin": "a", "evidence": "solver"})
+    laws = next(line for line in coverage(table.assign(passed=True)) if line.startswith("Laws"))
+    assert laws == (
+        "Laws: constructor 2, options 1, refused 1, gradients 1, causal 2, large 1 (rows)."
+    )
+
+
+def test_solutions_are_remembered_but_for_a_choice_of_the_layer():
+    calls = []
+    solve = _remember(lambda layer, call: calls.append(call.head))
+    free = HeadCall(*np.ones((3, 3, 3)))
+    chosen = replace(free, chosen=np.eye(3, dtype=bool))
+    for call in (free, free, chosen, chosen, replace(free, head=1)):
+        solve(None, call)
+    assert calls == [0, 0, 0, 1]

@@ -1,0 +1,127 @@
+"""The data of the check: their task numbers, and those of doing nothing."""
+
+import numpy as np
+import pytest
+from skimage.metrics import peak_signal_noise_ratio
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from twinsolve.bench import check_twins
+from twinsolve.bench.check.checks import DRAWN
+from twinsolve.bench.check.lines import better_than_nothing, coverage
+from twinsolve.bench.check.samples import check_samples
+from twinsolve.bench.check.without_task import WITHOUT_TASK
+from twinsolve.unrolled.twins import catalogue
+
+TWINS = {twin.name: twin for twin in catalogue()}
+PACKAGED = ["digits", "subspaces", "china", "flower"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TWINSOLVE_DATA", raising=False)
+        yield {sample.name: sample for sample in check_samples(0)}
+
+
+def twins_without_gain(table):
+    judged = table[table.task_number_nothing.notna()]
+    gains = better_than_nothing(judged).groupby(judged.twin).any()
+    return list(gains.index[~gains])
+
+
+def test_a_few_twins_of_each_kind_do_better_than_nothing(monkeypatch):
+    monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
+    of_tokens = ["softmax-attention", "sparsemax-attention", "neutreno-energy-minimum",
+                 "ridge-attention", "self-expression-iterates"]  # fmt: skip
+    of_patches = ["mahalanobis-attention", "learned-ista-step", "alibi", "spatial-gaussian",
+                  "nonlocal-means-windowed", "boosted-residual"]  # fmt: skip
+    table = check_twins(twins=of_tokens, data=["subspaces"])
+    assert twins_without_gain(table) == []
+    assert table.task_number_solver.min() > 0.9
+    assert twins_without_gain(check_twins(twins=of_patches, data=["flower"])) == []
+
+
+@pytest.mark.slow
+def test_every_twin_but_those_listed_does_better_than_nothing(monkeypatch):
+    monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
+    table = check_twins(data=PACKAGED)
+    assert twins_without_gain(table) == []
+    judged = set(table.twin[table.task_number_nothing.notna()])
+    assert judged == set(table.twin) - set(WITHOUT_TASK)
+    assert table.passed.all()
+
+
+def test_doing_nothing_is_kmeans_on_the_tokens(data):
+    sample, twin = data["digits"], TWINS["softmax-attention"]
+    kmeans = KMeans(10, n_init=5, random_state=0)
+    expected = adjusted_rand_score(sample.labels, kmeans.fit_predict(sample.X))
+    assert sample.number_of_nothing(twin, None) == expected
+    few = np.arange(20, 60)
+    expected = adjusted_rand_score(sample.labels[few], kmeans.fit_predict(sample.X[few]))
+    assert sample.number_of_nothing(twin, few) == expected
+    assert sample.number_of_nothing(twin, None) == sample.task_number(
+        TWINS["layer-scale"], sample.X, None
+    )
+
+
+def test_doing_nothing_to_images_is_kmeans_on_their_pixels(data):
+    sample, twin = data["digits"], TWINS["nonlocal-means"]
+    (images,) = sample.inputs(twin)
+    assert sample.number_of_nothing(twin, None) == sample.task_number(twin, images.numpy(), None)
+
+
+@pytest.mark.parametrize("name", ["china", "flower"])
+def test_doing_nothing_to_a_crop_leaves_it_noisy(data, name):
+    sample = data[name]
+    for twin in ("softmax-attention", "layer-scale", "nonlocal-means"):
+        twin = TWINS[twin]
+        expected = peak_signal_noise_ratio(sample.clean, sample.noisy, data_range=1.0)
+        assert sample.number_of_nothing(twin, None) == expected
+        identity = sample.inputs(twin)[-1].numpy()
+        assert np.isclose(sample.task_number(twin, identity, None), expected, rtol=1e-12)
+    few = np.arange(3, 9)
+    clean, noisy = (image.ravel()[few] for image in (sample.clean, sample.noisy))
+    expected = peak_signal_noise_ratio(clean, noisy, data_range=1.0)
+    assert sample.number_of_nothing(twin, few) == expected
+
+
+@pytest.mark.parametrize("name", ["china", "flower"])
+def test_the_mean_of_a_crop_is_worse_than_its_noise(data, name):
+    sample = data[name]
+    flat = np.full_like(sample.clean, sample.noisy.mean())
+    nothing = sample.number_of_nothing(TWINS["nonlocal-means"], None)
+    assert peak_signal_noise_ratio(sample.clean, flat, data_range=1.0) < nothing - 3
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_tokens_are_as_layer_norm_leaves_them(data, name):
+    (X,) = data[name].inputs(TWINS["layer-scale"])
+    assert np.isclose(float(X.square().mean()), 1, rtol=0.05)  # patches count borders twice
+
+
+def test_keys_are_other_points_where_a_twin_needs_them(data):
+    for sample in data.values():
+        q, k, _ = sample.inputs(TWINS["ridge-attention"])
+        assert (q != k).any(dim=2).all()
+        for name in ("softmax-attention", "ridge-self-expression"):
+            q, k, _ = sample.inputs(TWINS[name])
+            assert (q[0] == k[0]).all()
+
+
+def test_twins_without_a_task_say_so(monkeypatch):
+    assert WITHOUT_TASK.keys() <= TWINS.keys()
+    monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
+    table = check_twins(twins=["layer-scale", "softmax-attention"], data=["china"])
+    rows = table[table.twin == "layer-scale"]
+    numbers = ["task_number_solver", "task_number_layer", "task_number_nothing"]
+    assert rows[numbers].isna().all(axis=None)
+    assert (
+        not table[(table.twin != "layer-scale") & (table["dtype"] == "float64")][numbers]
+        .isna()
+        .any(axis=None)
+    )
+    lines = coverage(table)
+    assert "1 of 1 twins beat doing nothing on at least one data set." in lines
+    assert f"No task number, as it {WITHOUT_TASK['layer-scale']}: layer-scale." in lines
+    assert DRAWN not in set(table.data)

@@ -1,0 +1,142 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.io import savemat
+
+from twinsolve.bench.clustering.studies import faces
+from twinsolve.bench.clustering.studies.faces import (
+    RECIPES,
+    admm_study,
+    choose_trials,
+    cluster_faces,
+    faces_study,
+    summarize_faces,
+)
+from twinsolve.bench.jobs import Options
+
+
+@pytest.fixture(scope="module")
+def data_home(tmp_path_factory):
+    """12 persons, 6 images each: sums of 3 images of the person's own, and a few bright pixels."""
+    rng = np.random.default_rng(0)
+    own = rng.uniform(0, 60, (12, 3, 2016))
+    images = np.einsum("psk,pkd->psd", rng.uniform(0.1, 1, (12, 6, 3)), own).reshape(72, 2016)
+    images[rng.random(images.shape) < 0.01] = 255
+    folder = tmp_path_factory.mktemp("data")
+    content = {"EYALEB_DATA": images.T.astype(np.uint8), "EYALEB_LABEL": np.repeat(range(1, 13), 6)}
+    savemat(folder / "ExtendedYaleB.mat", content)
+    return str(folder)
+
+
+def test_trials_are_the_standard_subsets():
+    assert [len(choose_trials(n, None)) for n in (2, 3, 5, 8, 10, 38)] == [163, 416, 812, 136, 3, 1]
+    assert choose_trials(10, None)[1] == list(range(10, 20))
+    assert choose_trials(38, 60) == [list(range(38))]
+    chosen = choose_trials(5, 60)
+    assert len({tuple(trial) for trial in chosen}) == 60
+    assert chosen == choose_trials(5, 60)
+    assert all(trial in choose_trials(5, None) for trial in chosen)
+    assert len({trial[0] // 10 for trial in chosen}) == 4
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_trial_runs_every_recipe_on_every_seed(data_home):
+    rows = pd.DataFrame(cluster_faces([1, 3, 10], list(RECIPES), [0, 1], data_home))
+    assert len(rows) == 2 * len(RECIPES)
+    assert list(rows.recipe.unique()) == list(RECIPES)
+    assert (rows.subjects == "2 4 11").all()
+    assert rows.error.between(0, 100).all()
+    gap = rows.groupby("recipe").gap.first()
+    assert gap["SSC optimum"] <= 1e-6 < gap["SSC ADMM, paper"] < gap["SSC ADMM, circulated"]
+    assert gap[["LSR", "LSR, SVD and power"]].isna().all()
+    assert (rows.seconds > 0).all()
+    assert rows[rows.tuned].recipe.unique().tolist() == ["LSR, SVD and power"]
+    assert (rows[rows.recipe == "SSC optimum"].error == 0).all()
+    assert gap["SSC ADMM, paper, run on"] < 0.1 * gap["SSC ADMM, paper"]
+
+
+def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
+    known = ("SSC optimum", "SSC ADMM, paper", "SSC ADMM, circulated")
+    monkeypatch.setattr(faces, "_LITERATURE", known)
+    spared = replace(RECIPES["SSC ADMM, circulated"], most_subjects=2)
+    monkeypatch.setitem(RECIPES, "SSC ADMM, circulated", spared)
+    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
+    study = faces_study(n_subjects=(2, 3), n_trials=1)
+    table = study.run(Options(n_seeds=2, data_home=data_home))
+    trials = table.groupby("n_subjects").subjects.nunique()
+    assert trials.to_dict() == {2: 6, 3: 1}
+    found = table.groupby("n_subjects").recipe.unique()
+    assert (tuple(found[2]), tuple(found[3])) == (known, known[:2])
+    headings, lines = study.lines(table)
+    assert len(lines) == 5
+    assert all(len(line) == len(headings) for line in lines)
+
+
+def test_more_seeds_take_the_fits_that_are_there(data_home, monkeypatch, tmp_path):
+    monkeypatch.setattr(faces, "_LITERATURE", ("LSR",))
+    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(2),))
+    study = faces_study(n_subjects=(2,))
+    options = Options(n_seeds=1, data_home=data_home, directory=tmp_path)
+    one = study.run(options)
+    spent = replace(RECIPES["LSR"], affinity=lambda coef, n_clusters: 1 / 0)
+    monkeypatch.setitem(RECIPES, "LSR", spent)
+    more = study.run(replace(options, n_seeds=3))
+    assert set(more.seed) == {0, 1, 2}
+    assert (more.seconds == one.seconds[0]).all()
+    with pytest.raises(ZeroDivisionError):
+        study.run(replace(options, directory=tmp_path / "others"))
+
+
+def test_an_admm_that_runs_on_joins_on_some_of_the_trials(data_home, monkeypatch):
+    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
+    table = admm_study(n_subjects=(2,), n_trials=2).run(Options(n_seeds=1, data_home=data_home))
+    assert table.subjects.nunique() == 2
+    gap = table.groupby("recipe").gap.max()
+    assert gap["SSC optimum"] < gap["SSC ADMM, paper, run on"] < gap["SSC ADMM, paper"]
+
+
+def test_summary_says_what_was_measured():
+    def row(recipe, subjects, seed, error, seconds, gap=1e-7):
+        return {
+            "n_subjects": 2, "subjects": subjects, "recipe": recipe, "steps": "s", "tuned": False,
+            "seed": seed, "error": error, "gap": gap, "seconds": seconds,
+        }  # fmt: skip
+
+    table = pd.DataFrame(
+        [
+            row("SSC optimum", "1 2", 0, 2.0, 1.0),
+            row("SSC optimum", "1 2", 1, 4.0, 1.0),
+            row("SSC optimum", "1 3", 0, 0.0, 2.0),
+            row("SSC optimum", "1 3", 1, 0.0, 2.0),
+            row("SSC ADMM, paper", "1 2", 0, 3.0, 3.0, 1e-2),
+            row("SSC ADMM, paper", "1 2", 1, 3.0, 3.0, 1e-2),
+            row("SSC ADMM, paper", "1 3", 0, 1.0, 10.0, 1e-1),
+            row("SSC ADMM, paper", "1 3", 1, 1.0, 10.0, 1e-1),
+        ]
+    )
+    headings, lines = summarize_faces(table)
+    optimum, admm = (dict(zip(headings, line, strict=True)) for line in lines)
+    assert optimum["trials"] == "2"
+    assert (optimum["error %"], admm["error %"]) == ("1.50", "2.00")
+    assert optimum["over seeds"] == "1.00 to 2.00"
+    assert (optimum["against ADMM"], admm["against ADMM"]) == ("-0.50", "+0.00")
+    assert (optimum["time"], admm["time"]) == ("1.00", "4.00")
+    assert (optimum["gap"], admm["gap"]) == ("1.0e-07", "1.0e-01")
+
+
+def test_missing_data_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"ExtendedYaleB\.mat"):
+        faces_study(n_subjects=(10,)).run(Options(data_home=str(tmp_path)))
+
+
+@pytest.mark.slow
+def test_optimum_and_admm_agree_on_faces(real_data):
+    known = ["SSC optimum", "SSC ADMM, paper"]
+    table = pd.DataFrame(
+        [row for t in choose_trials(2, 8) for row in cluster_faces(t, known, [0], None)]
+    )
+    error = table.groupby("recipe").error.mean()
+    assert abs(error["SSC optimum"] - error["SSC ADMM, paper"]) < 0.5
+    assert error["SSC optimum"] < 6

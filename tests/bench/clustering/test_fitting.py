@@ -1,0 +1,90 @@
+"""Points that are not fitted, and features that many jobs share."""
+
+from twinsolve import solvers
+from twinsolve.bench.clustering import features
+from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
+from twinsolve.bench.clustering.features import features_of
+from twinsolve.bench.clustering.fitting import split_rows
+from twinsolve.bench.clustering.methods import METHODS
+from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.jobs import Options
+
+SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
+
+
+def test_splits_are_seeded_parts_of_all_points():
+    fitted, new = split_rows(10, 6, 1)
+    assert sorted([*fitted, *new]) == list(range(10))
+    assert len(fitted) == 6
+    assert (split_rows(10, 6, 1)[0] == fitted).all()
+    assert (split_rows(10, 6, 2)[0] != fitted).any()
+    for n_fit in (None, 10, 11):
+        assert [len(part) for part in split_rows(10, n_fit, 0)] == [10, 0]
+
+
+def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
+    """With 16 of 24 points on two planes; the same labels as by the estimator itself."""
+    monkeypatch.setattr("twinsolve.bench.clustering.fitting._BLOCK", 3)
+    settings = {"trial": "0", "seed": 0, "data_home": None, "content": None, "code": None}
+    for name in ("SSC", "SSC outliers", "unrolled (objective)", "kNN graph", "k-means"):
+        chosen = METHODS[name].settings[0] | ({"max_iter": 3} if name[0] == "u" else {})
+        rows = cluster_job(
+            data=SUBSPACES,
+            features="unit",
+            method=name,
+            settings=chosen,
+            steps=["symmetrize", "keep-largest 3"],
+            fit_seed=0,
+            seeds=[0, 1],
+            n_fit_points=16,
+            **settings,
+        )
+        for row in rows:
+            assert row["new_ms"] > 0
+            both = (16 * row["accuracy_fit"] + 8 * row["accuracy_new"]) / 24
+            assert row["accuracy"] <= both + 1e-12  # one match for all points
+        problem = make_problem(SUBSPACES, "0")
+        X = features_of("unit", problem)
+        fitted, new = split_rows(24, 16, 0)
+        model = METHODS[name].make(2, 0, 1, **chosen).fit(X[fitted])
+        expected = solvers.clustering_accuracy(problem.labels[new], model.predict(X[new]))
+        assert rows[0]["accuracy_new"] == expected
+
+
+def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch):
+    made, make = [], features.features_of
+
+    def counted(name, problem):
+        made.append(name)
+        return make(name, problem)
+
+    monkeypatch.setattr(features, "features_of", counted)
+    features.prepared.cache_clear()
+    for name, count in (("pca-4", 1), ("unit", 2)):
+        for n_seeds in (1, 2):  # other jobs, same features
+            study = clusters_study(
+                ["digits:n_points=40"], ["TSC"], features=[name], steps=["symmetrize"]
+            )
+            table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
+            features.prepared.cache_clear()
+        assert len(list((tmp_path / "runs" / "features").glob("*.npz"))) == 1
+        assert made.count(name) == count
+    features.keep_features_in(None)
+    assert set(table.n_features) == {64}
+
+
+def test_held_out_points_have_a_table_of_their_own():
+    names = ["TSC", "k-means"]
+    settings = {name: METHODS[name].settings[:1] for name in names}
+    study, plain = (
+        clusters_study(
+            [SUBSPACES], names, steps=["symmetrize"], settings=settings, n_trials=1, n_fit_points=n
+        )
+        for n in (12, None)
+    )
+    table = study.run(Options(n_seeds=2))
+    headings, lines = study.more["Held-out points"](table)
+    assert [line[2] for line in lines] == names
+    assert all(len(line) == len(headings) for line in lines)
+    assert "Held-out points" not in plain.more
+    assert "accuracy_new" not in plain.run(Options(n_seeds=1))

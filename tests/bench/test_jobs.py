@@ -1,0 +1,84 @@
+import ast
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_hash
+
+SHOWN = ("draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress")
+
+
+def table(directory):
+    return resume_table(lambda: pd.DataFrame({"n": [1, 2]}), {"seed": 0}, directory).n.tolist()
+
+
+def parts(directory):
+    found = resume_parts(lambda: [({"n": 3}, {"X": np.arange(4.0)})], {"seed": 0}, directory)
+    return [(row, arrays["X"].tolist()) for row, arrays in found]
+
+
+@pytest.mark.parametrize("kept", [table, parts])
+def test_writers_of_the_same_key_do_not_meet(kept, tmp_path, monkeypatch):
+    replace, written = Path.replace, Barrier(2, timeout=30)
+
+    def once_both_have_written(path, target):
+        written.wait()
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", once_both_have_written)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(kept, [tmp_path] * 2)
+    assert first == second == kept(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("share", [0, 1 / 3, 0.9])
+@pytest.mark.parametrize("kept", [table, parts])
+def test_what_is_kept_damaged_is_made_anew(kept, share, tmp_path):
+    whole = kept(tmp_path)
+    (path,) = tmp_path.iterdir()
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: int(share * size)])
+    assert kept(tmp_path) == whole
+    assert path.stat().st_size == size
+
+
+def hash_of(package, source, file="bench/clustering/clusters.py"):
+    path = package / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    source_hash.cache_clear()
+    found = source_hash(package)
+    path.unlink()
+    return found
+
+
+def test_words_and_lines_of_the_source_decide_nothing(tmp_path):
+    source = '"""A."""\ndef f(x):\n    """Twice."""\n    return 2 * x\n'
+    same = '"""A file."""\n\n# why\ndef f(x):\n    """Two."""\n\n    return 2 * x  # so\n'
+    known = hash_of(tmp_path, source)
+    assert hash_of(tmp_path, same) == known
+    for other in (source.replace("2", "3"), source.replace("(x)", "(x, y=0)")):
+        assert hash_of(tmp_path, other) != known
+
+
+def test_files_that_only_show_results_decide_none(tmp_path):
+    shown = {hash_of(tmp_path, f"x = {i}", f"bench/speed/{n}") for i, n in enumerate(SHOWING)}
+    assert len(shown) == 1
+    assert len({hash_of(tmp_path, f"x = {i}", "solvers/figures.py") for i in range(2)}) == 2
+    source_hash.cache_clear()
+
+
+def test_no_file_that_computes_takes_a_number_from_one_that_shows():
+    bench = Path(inspect.getfile(resume_table)).parent
+    aside = (*SHOWING, "__init__.py")
+    for path in (path for path in bench.rglob("*.py") if path.name not in aside):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.py".endswith(SHOWING):
+                for alias in node.names:
+                    assert alias.name.startswith(SHOWN) or alias.name.endswith("_lines"), path

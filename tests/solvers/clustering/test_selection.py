@@ -1,0 +1,120 @@
+"""What "auto" and `choose_settings` choose, without labels."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.cluster import SpectralClustering
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import (
+    ElasticNetSubspaceClustering,
+    KSubspaces,
+    LeastSquaresSubspaceClustering,
+    LocallyLinearSubspaceClustering,
+    LowRankSubspaceClustering,
+    NearestNeighborClustering,
+    OMPSubspaceClustering,
+    OutlierSubspaceClustering,
+    SparseSubspaceClustering,
+    ThresholdingSubspaceClustering,
+    choose_settings,
+    clustering_accuracy,
+)
+from twinsolve.solvers.clustering import selection_score
+from twinsolve.unrolled.clustering import (
+    AttentionSubspaceClustering,
+    DeepSubspaceClustering,
+    UnrolledSubspaceClustering,
+)
+
+AUTO = [
+    (SparseSubspaceClustering, "gamma", (50.0, 5.0, 20.0, 200.0)),
+    (ElasticNetSubspaceClustering, "gamma", (50.0, 5.0, 20.0, 200.0)),
+    (OutlierSubspaceClustering, "alpha", (20.0, 5.0, 50.0)),
+    (OMPSubspaceClustering, "n_nonzero", (5, 3, 10)),
+    (LeastSquaresSubspaceClustering, "lam", (0.01, 0.001, 0.1)),
+    (LowRankSubspaceClustering, "lam", (0.01, 0.001, 0.1)),
+    (LocallyLinearSubspaceClustering, "n_neighbors", (5, 3, 10)),
+    (NearestNeighborClustering, "n_neighbors", (5, 3, 10)),
+    (ThresholdingSubspaceClustering, "n_neighbors", (5, 3, 10)),
+    (UnrolledSubspaceClustering, "gamma", (50.0, 5.0, 20.0, 200.0)),
+    (AttentionSubspaceClustering, "temperature", (10.0, 3.0, 30.0, 100.0, 300.0)),
+    (DeepSubspaceClustering, "shrinkage", (0.1, 100.0)),
+]
+QUICK = {UnrolledSubspaceClustering: {"max_iter": 5, "n_layers": 3}}
+
+
+@pytest.fixture(scope="module")
+def points():
+    X, y = make_union_of_subspaces(
+        n_samples=25, n_subspaces=3, n_features=12, dimension=4, noise=0.4, random_state=0
+    )
+    return 3 * X, y
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("kind", "name", "values"), AUTO, ids=lambda x: getattr(x, "__name__", ""))
+def test_auto_is_the_default_and_takes_the_value_of_highest_score(points, kind, name, values):
+    X, _ = points
+    if name == "lam":
+        values = [value * (X**2).sum(axis=1).mean() for value in values]
+    model = kind(3, random_state=0, **QUICK.get(kind, {}))
+    assert getattr(model, name) == "auto"
+    fitted = [clone(model).set_params(**{name: value}).fit(X) for value in values]
+    scores = [selection_score(one.affinity_matrix_, one.labels_, 3) for one in fitted]
+    best = fitted[int(np.argmax(scores))]
+    assert len(set(scores)) > 1
+    model.fit(X)
+    assert getattr(model, name) == "auto"
+    assert getattr(model, f"{name}_") == getattr(best, f"{name}_")
+    assert_array_equal(model.labels_, best.labels_)
+    assert abs(model.coef_ - best.coef_).max() == 0
+    assert_array_equal(model.predict(X[:9] + 0.1), best.predict(X[:9] + 0.1))
+    assert set(vars(model)) == set(vars(best))
+
+
+def test_a_setting_given_is_taken_as_it_is(points):
+    model = SparseSubspaceClustering(3, gamma=7.0, random_state=0).fit(points[0])
+    assert model.gamma_ == 7.0
+    with pytest.raises(ValueError, match="gamma: must be a finite number"):
+        SparseSubspaceClustering(3, gamma="best").fit(points[0])
+
+
+def test_defaults_are_as_good_as_the_best_of_the_command_where_one_setting_fails():
+    """Crowded subspaces: many non-zeros connect them, and neighbours are few."""
+    X, y = make_union_of_subspaces(
+        n_samples=30, n_subspaces=5, n_features=15, dimension=4, noise=0.5, random_state=0
+    )
+    errors = {}
+    for gamma in (50.0, "auto"):
+        found = SparseSubspaceClustering(5, gamma=gamma, random_state=0).fit_predict(X)
+        errors[gamma] = 1 - clustering_accuracy(y, found)
+    assert errors["auto"] < errors[50.0] / 2
+
+
+def test_the_grid_may_be_of_any_parameters_of_any_clusterer_with_an_affinity(points):
+    X, _ = points
+    model = OMPSubspaceClustering(3, random_state=0)
+    chosen = choose_settings(
+        model, X, {"n_nonzero": [3, 6], "assign_labels": ["kmeans", "cluster_qr"]}
+    )
+    assert len(chosen.scores) == 4
+    assert chosen.score == max(score for _, score in chosen.scores)
+    assert chosen.settings == next(s for s, score in chosen.scores if score == chosen.score)
+    assert chosen.estimator.n_nonzero == chosen.settings["n_nonzero"]
+    assert not hasattr(model, "labels_")
+    foreign = choose_settings(SpectralClustering(3, random_state=0), X, {"gamma": [0.01, 0.1]})
+    assert foreign.score == max(score for _, score in foreign.scores) > 0
+    number = choose_settings(OMPSubspaceClustering(None, random_state=0), X, {"n_nonzero": [3, 6]})
+    assert 0 <= number.score <= 1
+
+
+def test_bad_grids_are_named(points):
+    X, _ = points
+    with pytest.raises(ValueError, match="estimator: KSubspaces makes no affinity"):
+        choose_settings(KSubspaces(3, dimension=3), X, {"dimension": [3]})
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        choose_settings(OMPSubspaceClustering(3), X, {"gamma": [3]})
+    with pytest.raises(ValueError, match="non-empty"):
+        choose_settings(OMPSubspaceClustering(3), X, {"n_nonzero": []})

@@ -1,0 +1,152 @@
+"""One iteration a backend: the layers', the solvers' and the fused kernel's are the same."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers import fista, ista, sparse_code
+from twinsolve.solvers.sparse_coding import iterations as solved
+from twinsolve.solvers.sparse_coding.penalty import Penalty
+from twinsolve.unrolled import SparseCoding
+from twinsolve.unrolled.sparse_coding import (
+    SparsePenalty,
+    accelerated,
+    ista_attention,
+    proximal_map,
+    repeated,
+)
+
+FLAGS = pytest.mark.parametrize("nonnegative", [False, True])
+DIAGONAL = pytest.mark.parametrize("zero_diagonal", [False, True])
+STEPS = [0.02, 0.03, 0.01, 0.025]
+
+
+def tokens(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def own(n):
+    return torch.eye(n, dtype=torch.bool)
+
+
+@FLAGS
+@DIAGONAL
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.3])
+@pytest.mark.parametrize("step", [0.4, tokens(6, 1).abs() + 0.1])
+def test_prox_is_that_of_the_solvers(nonnegative, zero_diagonal, l1_ratio, step):
+    z, lam = tokens(6, 6), tokens(6, 1, seed=1).abs()
+    hidden = own(6) if zero_diagonal else None
+    found = SparsePenalty(lam, l1_ratio, nonnegative, hidden).prox(z, step)
+    rows = np.arange(6) if zero_diagonal else None
+    expected = Penalty(lam[:, 0].numpy(), l1_ratio, nonnegative, rows)
+    step = step if isinstance(step, float) else step.numpy()
+    assert_close(found.numpy(), expected.prox(z.numpy(), step), atol=1e-15, rtol=0)
+
+
+@FLAGS
+@DIAGONAL
+def test_iterates_are_those_of_the_solvers(nonnegative, zero_diagonal):
+    q, k = tokens(9, 5), tokens(9, 5, seed=1)
+    move = proximal_map(
+        q, k, SparsePenalty(0.4, 1.0, nonnegative, own(9) if zero_diagonal else None)
+    )
+    zero = torch.zeros(9, 9, dtype=torch.float64)
+    flags = {"lam": 0.4, "nonnegative": nonnegative, "zero_diagonal": zero_diagonal}
+    expected = ista(q, k, n_iter=4, step=STEPS, **flags).coef
+    assert_close(repeated(move, zero, STEPS).numpy(), expected, atol=1e-14, rtol=0)
+    expected = fista(q, k, n_iter=4, step=0.02, **flags).coef
+    assert_close(accelerated(move, zero, [0.02] * 4).numpy(), expected, atol=1e-14, rtol=0)
+
+
+def heavy_ball(move, codes, steps, momentum=0.3):
+    """What a new iteration takes: one function of the same map."""
+    before = codes
+    for step in steps:
+        codes, before = move(codes, step) + momentum * (codes - before), codes
+    return codes
+
+
+def test_a_new_iteration_is_one_function_of_the_map_in_either_backend():
+    q, k = tokens(9, 5), tokens(12, 5, seed=1)
+    step = float(1 / torch.linalg.matrix_norm(k, 2) ** 2)
+    problem = solved._Problem.checked(q.numpy(), k.numpy(), 0.4, False, False)
+    C = heavy_ball(problem.proximal_step, problem.zero_codes(), [step] * 3000)
+    best = sparse_code(q, k, lam=0.4, tol=1e-14).coef.toarray()
+    np.testing.assert_allclose(C, best, atol=1e-6)
+    move, zero = proximal_map(q, k, SparsePenalty(0.4)), torch.zeros(9, 12, dtype=torch.float64)
+    codes = heavy_ball(move, zero, [step] * 20)
+    expected = heavy_ball(problem.proximal_step, problem.zero_codes(), [step] * 20)
+    assert_close(codes.numpy(), expected, atol=1e-13, rtol=0)
+
+
+CASES = {
+    "all keys": {},
+    "causal": {"is_causal": True},
+    "padding": {"visible": (torch.arange(8) > 1)[None]},
+    "pairs": {"visible": torch.rand(8, 8, generator=torch.Generator().manual_seed(1)) < 0.6},
+}
+
+
+def literal(
+    q, k, v, lam, step, n_iter, *, nonnegative, zero_diagonal, visible=None, is_causal=False
+):
+    n, m = q.shape[-2], k.shape[-2]
+    hidden = torch.zeros(n, m, dtype=torch.bool) if visible is None else ~visible
+    hidden = hidden | ~torch.ones(n, m, dtype=torch.bool).tril() if is_causal else hidden
+    hidden = hidden | own(n) if zero_diagonal else hidden
+    move = proximal_map(q, k, SparsePenalty(lam, 1.0, nonnegative, hidden))
+    return repeated(move, torch.zeros_like(q @ k.mT), [step] * n_iter) @ v
+
+
+@FLAGS
+@DIAGONAL
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("entries", [20, 10**6])
+def test_the_fused_kernel_is_the_iteration_with_its_gradients(
+    nonnegative, zero_diagonal, case, dtype, entries, monkeypatch
+):
+    """Penalties and steps differ from row to row; blocks of two rows, or of all."""
+    monkeypatch.setattr("twinsolve.unrolled.sparse_coding.code_blocks._CPU_ENTRIES", entries)
+    settings = {"nonnegative": nonnegative, "zero_diagonal": zero_diagonal, **CASES[case]}
+    drawn = (tokens(2, 8, 4), tokens(2, 8, 4, seed=1), tokens(2, 8, 3, seed=2))
+    rows = (0.5 + tokens(2, 8, 1, seed=3).abs(), 0.02 + 0.03 * tokens(2, 8, 1, seed=4).abs())
+    inputs = [x.to(dtype).requires_grad_() for x in (*drawn, *rows)]
+    weight = tokens(2, 8, 3, seed=5).to(dtype)
+
+    def run(function):
+        out = function(*inputs)
+        return out, *torch.autograd.grad((out * weight).sum(), inputs)
+
+    def fused(q, k, v, lam, step):
+        return ista_attention(q, k, v, lam=lam, step=step, n_iter=5, **settings)
+
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+    expected = run(lambda *x: literal(*x, 5, **settings))
+    for found, right in zip(run(fused), expected, strict=True):
+        assert found.dtype == dtype
+        size = float(right.detach().abs().max())
+        assert_close(found, right, atol=tolerance * (1 + size), rtol=0)
+        assert size > 0.01
+
+
+@FLAGS
+@DIAGONAL
+def test_equal_steps_of_each_iteration_are_those_of_the_kernel(nonnegative, zero_diagonal):
+    """The kernel serves one step for all iterations, the literal iteration one for each."""
+    settings = {"n_iter": 4, "learnable": True, "nonnegative": nonnegative}
+    settings |= {"zero_diagonal": zero_diagonal, "dtype": torch.float64}
+    fused, apart = (SparseCoding(0.5, per_iteration=each, **settings) for each in (False, True))
+    inputs = [tokens(8, 4, seed=i).requires_grad_() for i in range(3)]
+    found, expected = fused(*inputs), apart(*inputs)
+    assert_close(found, expected, atol=1e-13, rtol=0)
+    by_kernel, by_iteration = (
+        torch.autograd.grad(out.square().sum(), [*inputs, *layer.parameters()])
+        for out, layer in ((found, fused), (expected, apart))
+    )
+    for a, b in zip(by_kernel[:3], by_iteration[:3], strict=True):
+        assert_close(a, b, atol=1e-11, rtol=0)
+    lams, steps = by_iteration[3:7], by_iteration[7:]
+    assert_close(by_kernel[3:], (sum(lams), sum(steps)), atol=1e-11, rtol=0)

@@ -1,0 +1,91 @@
+"""What one call brings to an operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .context import Context
+from .masks import boolean_mask, causal_mask, combine_masks, mask_rows, query_offset
+
+if TYPE_CHECKING:
+    from .operator import Operator
+
+
+class Call(NamedTuple):
+    """Queries, keys and values of one call of an operator, with who sees whom; it never changes.
+
+    `Operator.forward` makes it of checked inputs. ``call._replace(v=...)`` is the same call with
+    other values.
+
+    Attributes
+    ----------
+    q : Tensor of shape (..., n_queries, d)
+    k : Tensor of shape (..., n_keys, d)
+    v : Tensor of shape (..., n_keys, e)
+        All with the same leading axes. For a matrix there are no features: e is 0.
+    mask : Tensor broadcastable to (..., n_queries, n_keys), optional
+        Boolean, or additive with -inf where it hides.
+    is_causal : bool
+        Query i sees the keys 0 to ``n_keys - n_queries + i`` alone; with a mask, both apply.
+    context : Context, optional
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Call, Softmax
+    >>> class Doubled(Softmax):
+    ...     linear_in_values = False
+    ...     def attend(self, call: Call) -> torch.Tensor:
+    ...         return 2 * super().attend(call)
+    >>> Doubled()(*torch.ones(3, 1, 4))
+    tensor([[2., 2., 2., 2.]])
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None = None
+    is_causal: bool = False
+    context: Context | None = None
+
+    def pairs(self) -> Tensor | None:
+        """The mask with the causal one in it; None where all queries see all keys."""
+        if not self.is_causal:
+            return self.mask
+        return combine_masks(self.mask, causal_mask(self.q, self.k))
+
+    def pairs_of(self, rows: Tensor, start: int) -> Tensor | None:
+        """As `pairs`, of the queries from `start` on, as many as there are `rows`."""
+        mask = mask_rows(self.mask, rows, start)
+        if not self.is_causal:
+            return mask
+        first = start + query_offset(self.q, self.k)
+        own = torch.arange(first, first + rows.shape[-2], device=rows.device)
+        earlier = own[:, None] >= torch.arange(self.k.shape[-2], device=rows.device)
+        return combine_masks(mask, earlier)
+
+    def hiding(self, name: str) -> Call:
+        """The call with a boolean mask, for the operator `name`, in which a bias has no meaning.
+
+        Raises
+        ------
+        ValueError
+            If the mask holds a finite bias; see `boolean_mask`.
+        """
+        if self.mask is None:
+            return self
+        return self._replace(mask=boolean_mask(self.mask, self.k.shape[-2], name))
+
+    def output_of(self, operator: Operator) -> Tensor:
+        """What an operator, such as the base of a correction, gives in this call."""
+        q, k, v, mask, is_causal, context = self
+        output: Tensor = operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
+        return output
+
+    def matrix_of(self, operator: Operator) -> Tensor:
+        """An operator's explicit matrix in this call."""
+        q, k, _, mask, is_causal, context = self
+        return operator.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
