@@ -18,9 +18,9 @@ does.
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from twinsolve.bench.clustering.selection import selection_score
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, sparse_self_expression
+from twinsolve.solvers.clustering import selection_score
 from twinsolve.solvers.metrics import (
     clustering_accuracy,
     connectivity,

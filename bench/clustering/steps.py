@@ -118,7 +118,6 @@ def _dense(coef: Array | csr_array) -> Array:
     return coef.toarray() if isinstance(coef, csr_array) else coef
 
 
-# The ids are those of EQUATIONS 9.2.
 STEPS = {
     "keep-mass": Step(
         "keep the largest entries of a row that hold a share of its l1 mass (PP-1)",

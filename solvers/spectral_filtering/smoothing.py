@@ -29,8 +29,8 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
         r_t = |HC[A^t Z]|_F / |DC[A^t Z]|_F,     t = 0, ..., n_steps
 
     For a positive A and values with ``pi^T Z != 0``, where pi is the stationary distribution of A,
-    the ratio tends to 0 at the rate |mu_2| of the second largest eigenvalue: the output tends to
-    ``1 pi^T Z``. Under a causal mask pi is e_1. The high frequencies are carried apart from the
+    the ratio tends to 0 at the rate ``|mu_2|`` of the second largest eigenvalue: the output tends
+    to ``1 pi^T Z``. Under a causal mask pi is e_1. The high frequencies are carried apart from the
     mean, so small ratios keep their relative accuracy.
 
     Parameters
@@ -55,7 +55,7 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
     References
     ----------
     EQUATIONS AO-T1 and NT-20. Theorem 1 is printed for all Z, but ``pi^T Z = 0`` is an exception
-    (erratum E1-c), and its proof divides by |Z| in place of |A^t Z| (erratum E1-d).
+    (erratum E1-c), and its proof divides by ``|Z|`` in place of ``|A^t Z|`` (erratum E1-d).
 
     Examples
     --------

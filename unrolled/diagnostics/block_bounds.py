@@ -51,11 +51,11 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
         feed_forward       |HC F(Y')| <= s 1.129 |W_1|_2 |W_2|_2 |HC Y'|
         feed_forward_skip  |HC X''| <= |HC X'| + the same
 
-    with Frobenius norms of tokens, ``W_h = W_v^h W_o^h``, |W_v| and |W_o| the largest spectral norm
-    over heads, ``g(alpha) = sqrt(N e^(2 alpha) / (e^(2 alpha) + N - 1))`` and alpha half the
-    largest range of a row of logits; s is the largest factor of a `LayerScale`, else 1. Biases
-    change no high frequency. The theorems have no norm in front of the branches: here Y and Y' are
-    measured behind it. All are upper bounds; 1.129 is the largest slope of GELU.
+    with Frobenius norms of tokens, ``W_h = W_v^h W_o^h``, ``|W_v|`` and ``|W_o|`` the largest
+    spectral norm over heads, ``g(alpha) = sqrt(N e^(2 alpha) / (e^(2 alpha) + N - 1))`` and alpha
+    half the largest range of a row of logits; s is the largest factor of a `LayerScale`, else 1.
+    Biases change no high frequency. The theorems have no norm in front of the branches: here Y and
+    Y' are measured behind it. All are upper bounds; 1.129 is the largest slope of GELU.
 
     Parameters
     ----------

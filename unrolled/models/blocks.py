@@ -54,7 +54,9 @@ class NoSkip(Residual):
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block ::
+    """Pre-norm transformer block.
+
+    ::
 
         x <- residual(x, scale(attention(norm(x))))
         x <- residual(x, feed_forward(norm(x)))             or scale(feed_forward(norm(x)))

@@ -1,0 +1,68 @@
+"""Writes a page for each folder of `results/` before a build: its summary, settings, versions."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from api_pages import replace_folder
+from sphinx.application import Sphinx
+
+_PAGE = """---
+html_theme.sidebar_secondary.remove: true
+---
+
+# {title}
+
+`{command}`
+
+```{{include}} ../results/{name}/summary.md
+:relative-images:
+:start-after: "{command}"
+```
+
+## How it was run
+
+{rows}
+"""
+
+
+def write_pages(app: Sphinx) -> None:
+    """Write `benchmarks/*.md`, and remove the pages of results that are gone."""
+    docs = Path(app.srcdir)
+    folders = [summary.parent for summary in sorted((docs / "results").glob("*/summary.md"))]
+    replace_folder(docs / "benchmarks", {f"{path.name}.md": _page(path) for path in folders})
+
+
+def link_pages(app: Sphinx, name: str, source: list[str]) -> None:
+    """Links to a summary, as they are on the repository's pages, lead to its page here."""
+    source[0] = re.sub(r"\]\(results/([\w-]+)/summary\.md\)", r"](benchmarks/\1.md)", source[0])
+
+
+def _page(folder: Path) -> str:
+    run = json.loads((folder / "settings.json").read_text())
+    facts = {
+        "Settings": _listed(run["settings"]),
+        "Versions": _listed(run["versions"]),
+        "Machine": run["machine"],
+        "Instruction sets": run.get("instructions"),
+    }
+    rows = [f"{name}\n: {value}\n" for name, value in facts.items() if value]
+    heading = (folder / "summary.md").read_text().split("\n", 1)[0]
+    return _PAGE.format(
+        name=folder.name,
+        title=folder.name.replace("-", " ").capitalize(),
+        command=heading.removeprefix("# "),
+        rows="\n".join(rows),
+    )
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"`{key} {value}`" for key, value in values.items() if value is not None)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_pages)
+    app.connect("source-read", link_pages)
+    return {"parallel_read_safe": True}

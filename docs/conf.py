@@ -1,0 +1,69 @@
+"""Sphinx: one documentation out of pages, docstrings, results and the catalogue of twins."""
+
+import sys
+from pathlib import Path
+
+import twinsolve
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_ext"))
+
+project = "twinsolve"
+author = "the authors of twinsolve"
+version = release = twinsolve.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "api_pages",
+    "benchmark_pages",
+    "equation_links",
+    "family_figures",
+    "layer_table",
+]
+exclude_patterns = ["_build", "_ext", "figures", "results"]
+smartquotes_action = "qe"
+
+# Docstrings: names in single backticks are links where they are known, and types stand in the
+# sections of parameters.
+default_role = "py:obj"
+add_module_names = False
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autosummary_generate = False
+numpydoc_show_class_members = False
+
+myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(DOCS.parent / "examples"),
+    "gallery_dirs": "examples",
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "twinsolve"
+html_static_path = ["_static"]
+html_css_files = ["twinsolve.css"]
+html_theme_options = {
+    "header_links_before_dropdown": 7,
+    "footer_start": [],
+    "footer_end": [],
+}
+html_context = {"default_mode": "auto"}
+html_sidebars = {
+    page: [] for page in ("index", "errata", "findings", "layers", "scale", "extending")
+}
+html_show_sourcelink = False
+html_copy_source = False
+toc_object_entries_show_parents = "hide"

@@ -1,0 +1,81 @@
+"""The documentation builds as CONTRIBUTING says, and its pages need nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HTML = ROOT / "docs/_build/html"
+LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
+
+
+class Resources(HTMLParser):
+    """What a browser fetches to show a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.urls = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        url = dict(attributes).get(LOADED.get(tag))
+        if url and dict(attributes).get("rel") != "canonical":
+            self.urls.append(url)
+
+
+def external(urls):
+    return [url for url in urls if re.match(r"(?i)\s*(https?:)?//", url)]
+
+
+def test_what_a_page_fetches_is_found():
+    page = '<link href="//a/b.css"><img src="c.png"><script src="https://d/e.js"></script><a href="https://f">'
+    assert external(Resources(page).urls) == ["//a/b.css", "https://d/e.js"]
+
+
+@pytest.fixture(scope="module")
+def pages():
+    pytest.importorskip("sphinx_gallery")
+    (command,) = re.findall(r"`(sphinx-build .*?)`", (ROOT / "CONTRIBUTING.md").read_text())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(command.split(), check=True, cwd=ROOT, env={**os.environ, "PATH": path})
+    return {file.relative_to(HTML): file.read_text() for file in HTML.rglob("*.html")}
+
+
+@pytest.mark.slow
+def test_pages_fetch_nothing_from_elsewhere(pages):
+    assert len(pages) > 80
+    found = {name: urls for name, text in pages.items() if (urls := external(Resources(text).urls))}
+    assert found == {}
+    styles = "".join(file.read_text() for file in HTML.glob("_static/**/*.css"))
+    imported = re.findall(r"(?:url\(|@import )\s*[\"']?([^\"')]+)", styles)
+    assert imported
+    assert external(imported) == []
+
+
+@pytest.mark.slow
+def test_every_result_example_and_family_has_its_page(pages):
+    results = {path.parent.name for path in ROOT.glob("docs/results/*/summary.md")}
+    examples = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    families = {
+        f"{wing}.{path.stem}"
+        for wing in ("solvers", "unrolled")
+        for path in (ROOT / wing).iterdir()
+        if path.is_dir() and (path / "__init__.py").exists()
+    }
+    for folder, names in {"benchmarks": results, "examples": examples, "api": families}.items():
+        assert names
+        assert {name for name in names if Path(folder, f"{name}.html") not in pages} == set()
+
+
+@pytest.mark.slow
+def test_docstrings_and_results_link_to_equations(pages):
+    ista = pages[Path("api/unrolled.sparse_coding.html")]
+    assert re.search(r'href="\.\./equations/sparse_coding\.html#se-15"', ista)
+    coil = pages[Path("benchmarks/cluster-coil20.html")]
+    assert re.search(r'href="\.\./equations/clustering\.html#me-3"', coil)
+    assert re.search(r'href="\.\./errata\.html#e3-', ista)
