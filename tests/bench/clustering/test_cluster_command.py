@@ -231,7 +231,7 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     assert table.steps.unique().tolist() == chains
     assert len(calls) == 3 * 2  # settings, affinities
     problem = problems.make_problem("digits:n_points=80")
-    model = ThresholdingSubspaceClustering(10, assign_labels="cluster_qr")
+    model = ThresholdingSubspaceClustering(10, n_neighbors=5, assign_labels="cluster_qr")
     labels = model.fit_predict(normalize(problem.X))
     found = table[table.steps == chains[1]].accuracy.tolist()
     assert found == [clustering_accuracy(problem.labels, labels)] * 3

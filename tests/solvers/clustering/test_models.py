@@ -73,15 +73,18 @@ def test_outlier_coefficients_are_those_of_the_solver():
     assert model.gap_.max() <= 1e-6
 
 
-def test_corrupted_entries_need_the_outlier_term():
+def test_corrupted_entries_need_the_outlier_term_or_a_smaller_gamma():
     X, y = corrupted()
     order = np.arange(len(X)) % 3 > 0
     model = OutlierSubspaceClustering(3, random_state=0).fit(X[order])
     assert adjusted_rand_score(y[order], model.labels_) > 0.9
     found = np.r_[model.labels_, model.predict(X[~order])]
     assert adjusted_rand_score(np.r_[y[order], y[~order]], found) > 0.9
-    plain = SparseSubspaceClustering(3, random_state=0).fit_predict(X[order])
+    plain = SparseSubspaceClustering(3, gamma=50.0, random_state=0).fit_predict(X[order])
     assert adjusted_rand_score(y[order], plain) < 0.8
+    chosen = SparseSubspaceClustering(3, random_state=0).fit(X[order])
+    assert chosen.gamma_ < 50
+    assert adjusted_rand_score(y[order], chosen.labels_) > 0.9
 
 
 def test_new_corrupted_points_are_coded_as_the_last_sample_is():
