@@ -1,0 +1,102 @@
+"""A family is added by adding its files: nothing else has to change."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOLVER = '''
+"""Regression with the Cauchy kernel."""
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+
+def cauchy_regression(queries, keys, values, *, bandwidth):
+    """``sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = 1 / (1 + |q_i - k_j|^2 / bandwidth^2)``."""
+    weights = 1 / (1 + cdist(queries, keys, "sqeuclidean") / bandwidth**2)
+    return weights @ values / weights.sum(axis=1, keepdims=True)
+'''
+LAYER = '''
+"""Attention by the Cauchy kernel."""
+
+import torch
+
+from .attention import Call, Positive, SoftmaxSmoother
+
+
+class Cauchy(SoftmaxSmoother):
+    """Weights ``1 / (1 + |q_i - k_j|^2 / bandwidth^2)``."""
+
+    def __init__(self, bandwidth, *, num_heads=None, dtype=None):
+        super().__init__()
+        self.bandwidth = Positive(bandwidth, name="bandwidth", num_heads=num_heads, dtype=dtype)
+
+    def logits(self, call: Call):
+        squares = (call.q[..., :, None, :] - call.k[..., None, :, :]).square().sum(dim=-1)
+        return -torch.log1p(squares / self.bandwidth() ** 2)
+
+    def attend(self, call: Call):
+        return self.coefficients(call) @ call.v
+'''
+TWIN = '''
+"""Twin: regression with the Cauchy kernel."""
+
+from ...solvers.cauchy import cauchy_regression
+from ..cauchy import Cauchy
+from .parameters import head_value
+from .registry import Twin, register
+from .relations import Identity
+
+
+def _solve(layer, call):
+    bandwidth = head_value(layer.bandwidth, call.head)
+    return cauchy_regression(call.q, call.k, call.v, bandwidth=bandwidth)
+
+
+register(
+    Twin(
+        name="cauchy-attention",
+        family="cauchy",
+        relation=Identity(),
+        source="a test",
+        layer=Cauchy,
+        build=lambda q, k, v: Cauchy(0.5, num_heads=len(q)),
+        solve=_solve,
+    )
+)
+'''
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the package with the files of one more family."""
+    copy = tmp_path / "twinsolve"
+    for wing in ("solvers", "unrolled", "datasets", "bench"):
+        shutil.copytree(ROOT / wing, copy / wing, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "__init__.py", copy)
+    for file, text in (("solvers", SOLVER), ("unrolled", LAYER), ("unrolled/twins", TWIN)):
+        (copy / file / "cauchy.py").write_text(text)
+    return copy
+
+
+@pytest.mark.parametrize("mistake", ["", "2 * "])
+def test_the_check_finds_the_twins_of_a_new_family(package, mistake):
+    layer = package / "unrolled" / "cauchy.py"
+    layer.write_text(layer.read_text().replace("-torch.log1p(", f"-{mistake}torch.log1p("))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from twinsolve.bench.cli import main; main()"),
+            *("check", "--family", "cauchy", "--quick", "--output", str(package.parent / "out")),
+        ],
+        cwd=package.parent,
+        env=os.environ | {"PYTHONPATH": str(package.parent), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert "cauchy-attention" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == (1 if mistake else 0), done.stdout
