@@ -160,9 +160,11 @@ def selection_score(
 
 def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
     """`selection_score` of the clusters of an embedded graph."""
-    clusters = np.unique(np.asarray(labels), return_inverse=True)[1]
+    values, clusters = np.unique(np.asarray(labels), return_inverse=True)
     if clusters.shape != graph.connected.shape:
         raise ValueError(f"labels: must be one for each of {len(graph.connected)} samples")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError("labels: must not hold NaN or infinity")
     if n_clusters == 1:
         return 0.0
     balance = entropy(np.bincount(clusters)) / np.log(n_clusters)

@@ -11,6 +11,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 
+from twinsolve.solvers import OMPSubspaceClustering
+
 from ..public import public
 
 PUBLIC = public("solvers")
@@ -44,6 +46,10 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "basis_pursuit_self_expression": {"X": POINTS, "tol": 1e-6, "max_iter": 100},
     "boost": {"filter": SQUARE, "y": POINTS, "t": ANY, "n_iter": 2},
     "boosting_lipschitz_bound": {"lipschitz": 1.0, "n_layers": 2, "t": 0.5},
+    "choose_settings": {
+        "estimator": OMPSubspaceClustering(2, random_state=0), "X": tuple(POINTS),  # it checks them
+        "grid": {"n_nonzero": [1, 2]},
+    },
     "clustering_accuracy": {"labels_true": LABELS, "labels_pred": LABELS},
     "coefficient_distance": {"coef": SQUARE, "reference": SQUARE},
     "condition_number": {"X": POINTS},
@@ -126,6 +132,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},
     "scale_by_row_maximum": {"coef": SQUARE},
     "scale_frequencies": {"Y": POINTS, "s": ANY, "t": ANY},
+    "selection_score": {"affinity": AFFINITY, "labels": LABELS, "n_clusters": 2},
     "signal_to_noise_ratio": {"signal": POINTS, "noise": POINTS},
     "simplex_projection_residual": {"logits": MASKABLE, "probabilities": tuple(STOCHASTIC)},
     "sinkhorn": {"logits": MASKABLE, "tol": 1e-6, "max_iter": 1000},
@@ -290,7 +297,7 @@ def test_zero_is_refused_where_it_means_nothing(name, argument):
 @pytest.mark.parametrize(("name", "argument"), arguments(list))
 def test_bad_labels_are_refused(name, argument):
     for bad in ([0, 1], [LABELS], [], 3, [0, 0, 0, 1, 1, np.nan], csr_array(np.eye(6))):
-        with pytest.raises(ValueError, match=r"^labels_(true|pred): "):
+        with pytest.raises(ValueError, match=r"^labels(_true|_pred)?: "):
             call(name, **{argument: bad})
 
 

@@ -33,7 +33,7 @@ OPERATORS = {
     "sparsemax": lambda: layers.Sparsemax(),
     "sparsemax scaled": lambda: layers.Sparsemax(scale=2.0),
     "linear": lambda: layers.Linear(scale=0.2),
-    "feature kernel": lambda: layers.FeatureKernel(),
+    "feature kernel": lambda: layers.kernel_smoothing.FeatureKernel(),
     "laplace kernel": lambda: layers.Kernel("laplace", 0.8),
     "exponential kernel per head": lambda: layers.Kernel(
         "exponential", 1.5, num_heads=3, learnable=True

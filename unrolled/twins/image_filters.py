@@ -26,10 +26,11 @@ def _options(patch_distance: int | None, sigma: float) -> dict[str, Any]:
     options = {
         "even-patches": partial(build, sigma=sigma, patch_size=4),
         "pixels": partial(build, sigma=sigma, patch_size=1),
-        "default-decay": partial(build, h=None, sigma=sigma),
         "learned-decay": partial(build, h=0.2, sigma=sigma, learnable=True),
         "other-noise-level": partial(build, sigma=0.02 if sigma == 0 else 0.0),
     }
+    if sigma > 0:
+        options["default-decay"] = partial(build, h=None, sigma=sigma)
     if patch_distance is not None:
         options["small-window"] = partial(_build, sigma=sigma, patch_distance=1)
     return options

@@ -119,12 +119,15 @@ def test_finds_re_attention_that_shows_what_is_hidden(patch, mask):
 
 def test_finds_the_bandwidth_of_one_head_for_all(patch):
     right = Positive.forward
-    patch("Positive.forward", lambda self: right(self).flatten()[0].expand(self.log.shape))
+    patch(
+        "attention.parameters.Positive.forward",
+        lambda self: right(self).flatten()[0].expand(self.log.shape),
+    )
     twin = TWINS["re-attention"]
     inputs = small_inputs(twin, torch.float64)
     layer = built(twin, inputs)
     wrong = layer_output(twin, layer, inputs)
-    patch("Positive.forward", right)
+    patch("attention.parameters.Positive.forward", right)
     assert np.abs(wrong - solver_output(twin, layer, inputs)).max() > 1e-3
 
 
