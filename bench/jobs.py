@@ -203,7 +203,7 @@ def run_jobs(
     """
     known = code() | ({"files": dict(content)} if content else {})
     tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
-    tables: Iterable = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
+    tables: Iterable[pd.DataFrame] = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
     if options.progress:
         tables = options.progress(tables, len(jobs))
     return pd.concat(tables, ignore_index=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,8 +29,8 @@ def console() -> Console:
     return Console(width=max(Console().width, _WIDTH))
 
 
-def progress(description: str) -> Callable[[Iterable, int], Iterable]:
-    def wrap(jobs: Iterable, total: int) -> Iterable:
+def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
+    def wrap(jobs: Iterable[Any], total: int) -> Iterable[Any]:
         return track(jobs, total=total, description=description, console=Console(stderr=True))
 
     return wrap

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 Array = np.ndarray
-Progress = Callable[[Iterable, int], Iterable]
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 def seconds_of(run: Callable[[], Any]) -> float:

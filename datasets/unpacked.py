@@ -20,7 +20,7 @@ def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # none, or a broken one
         return None
     stamp = arrays.pop("stamp", None)
-    return arrays if np.array_equal(stamp, stamp_of(archive)) else None  # type: ignore[arg-type]
+    return arrays if np.array_equal(stamp, stamp_of(archive)) else None
 
 
 def keep_unpacked(

@@ -117,6 +117,15 @@ def test_packages_are_listed_in_setup_cfg():
     assert listed == on_disk | {"twinsolve"}
 
 
+def test_lower_bounds_are_the_oldest_versions_that_were_tried():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    needed = config["options"]["install_requires"] + config["options.extras_require"]["bench"]
+    tried = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pins = {line for line in tried if not line.startswith("#")}
+    assert {line.replace(">=", "==") for line in needed.split()} == pins
+
+
 def test_a_wheel_holds_nothing_but_the_package(tmp_path):
     """Nothing of ours stands at the top level of site-packages but `twinsolve`."""
     subprocess.run(

@@ -113,7 +113,7 @@ class FixedPoint(nn.Module):
             raise RuntimeError(f"FixedPoint: torch.func cannot transform it, as {_WHY_EAGER}")
         return self._eager(start, *inputs)
 
-    @torch.compiler.disable(reason=_WHY_EAGER)
+    @torch.compiler.disable(reason=_WHY_EAGER)  # type: ignore[untyped-decorator]
     def _eager(self, start: Tensor, *inputs: Any) -> Tensor:
         with torch.no_grad():
             z = self._iterate(lambda z: self.step(z, *inputs), start.detach(), "the fixed point")

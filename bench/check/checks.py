@@ -186,7 +186,7 @@ def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, An
     _shared = jobs  # inherited by the forks: twins hold functions that cannot be pickled
     context = multiprocessing.get_context("fork")
     with _single_thread(), ProcessPoolExecutor(n_jobs, mp_context=context) as pool:
-        futures: dict[Future, int] = {pool.submit(_rows_of, i): i for i in range(len(jobs))}
+        futures: dict[Future[Any], int] = {pool.submit(_rows_of, i): i for i in range(len(jobs))}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -273,7 +273,7 @@ def _remember(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A solution for the layer in float64 serves it in float32, whose parameters differ by rounding.
     """
-    known: dict[tuple, Any] = {}
+    known: dict[tuple[Any, ...], Any] = {}
 
     def remembered(layer: Any, *inputs: Any, **options: Any) -> Any:
         head, arrays = None, inputs

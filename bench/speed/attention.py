@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from ...unrolled import Context, Operator, make_operator, operator_names
 from ..jobs import file_hash
-from ..timing import seconds_of, threads
-from .contest import OURS, Entrant, Progress, Rounds, chosen, compete, run_cases
+from ..timing import Progress, seconds_of, threads
+from .contest import OURS, Entrant, Rounds, chosen, compete, run_cases
 from .cost import floating_point_operations, profile_run
 
 REFERENCE = "scaled_dot_product_attention"

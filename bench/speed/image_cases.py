@@ -103,8 +103,8 @@ def _quality(clean: Images, results: Images, first: Images) -> dict[str, float]:
     inside = (slice(_BORDER, -_BORDER), slice(_BORDER, -_BORDER))
     differences = (np.abs(u[inside] - v[inside]) for u, v in zip(results, first, strict=True))
     return {
-        "psnr": np.mean([peak_signal_noise_ratio(u, v, data_range=1.0) for u, v in pairs]),
-        "ssim": np.mean([structural_similarity(u, v, data_range=1.0) for u, v in pairs]),
+        "psnr": float(np.mean([peak_signal_noise_ratio(u, v, data_range=1.0) for u, v in pairs])),
+        "ssim": float(np.mean([structural_similarity(u, v, data_range=1.0) for u, v in pairs])),
         "difference": max(difference.max() for difference in differences),
     }
 

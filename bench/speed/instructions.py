@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from llvmlite.binding import get_host_cpu_features
 
-_EXTENSIONS: Any = np.show_config(mode="dicts")["SIMD Extensions"]  # type: ignore[call-overload]
+_EXTENSIONS: Any = np.show_config(mode="dicts")["SIMD Extensions"]
 # In an order that holds where they are disabled, and so no longer found.
 _BEYOND = sorted(
     name

@@ -10,7 +10,8 @@ import pandas as pd
 
 from ... import __version__
 from ...solvers.solution import Array
-from .contest import OURS, Entrant, Progress, Rounds, alone, chosen, compete, run_cases
+from ..timing import Progress
+from .contest import OURS, Entrant, Rounds, alone, chosen, compete, run_cases
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
 from .problems import SELF_EXPRESSION, SPARSE_CODING, Case, SparseProblem
 

@@ -64,7 +64,7 @@ def bind_layers(
     if isinstance(filter, np.ndarray) and filter.ndim == 3:
         filter = list(filter)
     if not _is_sequence_of_filters(filter):
-        function, values = bind(filter, values, name)  # type: ignore[arg-type]
+        function, values = bind(filter, values, name)
         return [function] * n_layers, values
     filters: Any = filter
     if len(filters) != n_layers:

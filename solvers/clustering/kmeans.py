@@ -69,7 +69,9 @@ class RepeatedKMeans:
 
 
 @jit
-def _best_of_restarts(X, distances, first, uniform, tol):
+def _best_of_restarts(
+    X: Array, distances: Array, first: Array, uniform: Array, tol: float
+) -> tuple[Array, bool]:
     """Labels of smallest inertia, and whether clusters could not be told or one lost its points."""
     n, k = len(X), uniform.shape[1] + 1
     rounding = _ROUNDING * distances.sum() / n
@@ -90,7 +92,7 @@ def _best_of_restarts(X, distances, first, uniform, tol):
 
 
 @jit
-def _spread(distances, first, uniform):
+def _spread(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
     """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
 
     Returns the indices, and the potential before the last was chosen.
@@ -124,7 +126,7 @@ def _spread(distances, first, uniform):
 
 
 @jit
-def _alternate(X, distances, chosen, labels, tol):
+def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: float) -> float:
     """Lloyd iterations from the chosen points; the inertia, or -1 if a cluster has lost all its."""
     n, d = X.shape
     k = len(chosen)
@@ -177,7 +179,15 @@ def _alternate(X, distances, chosen, labels, tol):
 
 
 @jit
-def _assign(X, centres, columns, scores, labels, upper, lower):
+def _assign(
+    X: Array,
+    centres: Array,
+    columns: Array,
+    scores: Array,
+    labels: Array,
+    upper: Array,
+    lower: Array,
+) -> bool:
     """Move each point to its nearest centre, and say whether any has changed.
 
     `upper` bounds the distance to the own centre, `lower` that to all others.
@@ -219,7 +229,7 @@ def _assign(X, centres, columns, scores, labels, upper, lower):
 
 
 @jit
-def _squared_distance(x, y):
+def _squared_distance(x: Array, y: Array) -> float:
     total = 0.0
     for t in range(len(x)):
         total += (x[t] - y[t]) ** 2
@@ -227,7 +237,7 @@ def _squared_distance(x, y):
 
 
 @jit
-def _same(labels, others, k):
+def _same(labels: Array, others: Array, k: int) -> bool:
     """Whether two clusterings differ in the names of the clusters alone."""
     name = np.full(k, -1, np.int32)
     for i in range(len(labels)):

@@ -167,7 +167,19 @@ def _circulated_form(
 
 
 @jit
-def _step(X, fit, diagonal, S, Le, Y, mu, g, p, own, outliers):
+def _step(
+    X: Array,
+    fit: Array,
+    diagonal: Array,
+    S: Array,
+    Le: Array,
+    Y: Array,
+    mu: float,
+    g: float,
+    p: float,
+    own: float,
+    outliers: float,
+) -> tuple[float, float]:
     """Update ``S = p F - Le``, Le and Y in one pass, in place.
 
     Returns ``max |Ze - F|`` and the largest ``|x - e - z X|`` of a row relative to ``|x - e|``.

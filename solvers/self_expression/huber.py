@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
 from ..solution import Array
-from ..sparse_coding.active_set import active_set, jit, new_work
+from ..sparse_coding.active_set import Work, active_set, jit, new_work
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
 
@@ -117,7 +117,9 @@ def _working_set(code: Array, correlation: Array, h: float) -> Array:
 
 
 @jit
-def _newton(A, x, r, h, t, tol, work):
+def _newton(
+    A: Array, x: Array, r: Array, h: float, t: float, tol: float, work: Work
+) -> tuple[Array, int]:
     """Minimise over the columns of A (features, atoms), from x with residual r.
 
     Each step minimises the damped quadratic model with the l1 norm, then the objective along the
@@ -171,14 +173,14 @@ def _newton(A, x, r, h, t, tol, work):
 
 
 @jit
-def _count(gram, a, sign):
+def _count(gram: Array, a: Array, sign: float) -> None:
     for i in range(a.size):
         for j in range(a.size):
             gram[i, j] += sign * a[i] * a[j]
 
 
 @jit
-def _line_search(r, change, x, move, h, t):
+def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: float) -> float:
     """The minimiser in [0, 1] of the objective along x + length * move, a convex function."""
     if _slope(1.0, r, change, x, move, h, t) <= 0.0:
         return 1.0
@@ -193,7 +195,9 @@ def _line_search(r, change, x, move, h, t):
 
 
 @jit
-def _slope(length, r, change, x, move, h, t):
+def _slope(
+    length: float, r: Array, change: Array, x: Array, move: Array, h: float, t: float
+) -> float:
     """Half the left derivative of the objective along the way."""
     slope = 0.0
     for j in range(r.size):

@@ -100,7 +100,9 @@ def robust_low_rank_self_expression(
     return solution
 
 
-def _admm(X, U, s, Rt, lam, tol, max_iter):
+def _admm(
+    X: Array, U: Array, s: Array, Rt: Array, lam: float, tol: float, max_iter: int
+) -> tuple[Array, Array, int]:
     """ADMM on ``C' = J, U S = C' S + E`` for data scaled to spectral norm 1.
 
     Either constraint has a penalty of its own: small singular values need a large one for E.

@@ -5,7 +5,7 @@ An iteration is a generator of codes, from a map of codes and step lengths: see 
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -260,7 +260,14 @@ class _Problem(NamedTuple):
     correlation: Array  # Y D^T
 
     @classmethod
-    def checked(cls, Y, dictionary, lam, zero_diagonal, nonnegative):
+    def checked(
+        cls,
+        Y: ArrayLike,
+        dictionary: ArrayLike,
+        lam: ArrayLike,
+        zero_diagonal: bool,
+        nonnegative: bool,
+    ) -> Self:
         Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
         atoms = D.astype(np.float64)
         gram, correlation = atoms @ atoms.T, Y.astype(np.float64) @ atoms.T

@@ -78,8 +78,19 @@ def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Arra
 
 @njit(nogil=True, cache=True)
 def _grow(
-    D, norms, sizes, own, tol, active, all_scores, residual, basis, triangle, support, counts
-):
+    D: Array,
+    norms: Array,
+    sizes: Array,
+    own: Array,
+    tol: float,
+    active: Array,
+    all_scores: Array,
+    residual: Array,
+    basis: Array,
+    triangle: Array,
+    support: Array,
+    counts: Array,
+) -> Array:
     """One atom more for each active row; returns which rows go on."""
     go_on = np.zeros(active.size, np.bool_)
     for a in range(active.size):
@@ -111,7 +122,7 @@ def _grow(
 
 
 @njit(nogil=True, cache=True)
-def _coefficients(signals, basis, triangle, counts):
+def _coefficients(signals: Array, basis: Array, triangle: Array, counts: Array) -> Array:
     """Back substitution in ``triangle c = basis signal``."""
     values = np.zeros(basis.shape[:2])
     for b in range(len(signals)):

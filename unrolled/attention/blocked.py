@@ -87,7 +87,7 @@ class _BlockedAttention(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *output[:2])
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, d_out: Tensor, d_log_sum: Tensor, *none: Tensor
     ) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, log_sum = ctx.saved_tensors

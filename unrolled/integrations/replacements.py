@@ -99,7 +99,7 @@ class MultiheadReplacement(Attention):
         passes: ForwardPasses,
     ) -> None:
         super().__init__(original.embed_dim, original.num_heads, operator=operator, device="meta")
-        self.batch_first = original.batch_first  # type: ignore[misc]
+        self.batch_first = original.batch_first
         self.kdim = getattr(original, "kdim", self.embed_dim)
         self.vdim = getattr(original, "vdim", self.embed_dim)
         del self.in_proj_weight, self.in_proj_bias
@@ -129,7 +129,7 @@ class MultiheadReplacement(Attention):
             query, key, value, key_padding_mask, need_weights, attn_mask,
             average_attn_weights, is_causal, context,
         )  # fmt: skip
-        return output.transpose(0, 1) if turn else output, *rest  # type: ignore[return-value]
+        return output.transpose(0, 1) if turn else output, *rest
 
     def _operate(
         self,

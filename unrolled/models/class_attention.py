@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Context
+from ..named_operators import OperatorLike
 from ..spectral_filtering import LayerScale
-from .blocks import OperatorLike, reset_children, xavier_
+from .blocks import reset_children, xavier_
 from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
 

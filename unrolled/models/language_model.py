@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Context, check_count, hidden_by_layer
-from .blocks import OperatorLike, reset_children, xavier_
+from ..named_operators import OperatorLike
+from .blocks import reset_children, xavier_
 from .stacks import (
     make_blocks,
     operators,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
-from .blocks import OperatorLike, reset_children, xavier_
+from ..named_operators import OperatorLike
+from .blocks import reset_children, xavier_
 from .stacks import (
     make_blocks,
     operators,

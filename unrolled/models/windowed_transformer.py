@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, check_count
-from .blocks import Block, OperatorLike, reset_children, xavier_
+from ..named_operators import OperatorLike
+from .blocks import Block, reset_children, xavier_
 from .stacks import (
     layer_settings,
     operators,

@@ -421,8 +421,11 @@ def _refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measur
     layer: Any = subject.layer
     context = subject.context
     refused = 0
-    for call in (lambda: layer(*inputs, context=context, **given),
-                 lambda: layer.matrix(*inputs[:2], context=context, **given)):  # fmt: skip
+    calls: tuple[Callable[[], Tensor], ...] = (
+        lambda: layer(*inputs, context=context, **given),
+        lambda: layer.matrix(*inputs[:2], context=context, **given),
+    )
+    for call in calls:
         try:
             call()
         except ValueError:

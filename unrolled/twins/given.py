@@ -317,12 +317,13 @@ def _lengths(layer: Any, n_iter: int, *names: str) -> Iterator[Comparison]:
 def _lista(layer: LISTA, given: dict[str, Any]) -> Iterator[Comparison]:
     D, kind = as_array(layer.dictionary), given["parametrization"]
     W = analytic_weights(D)
-    radius = {
+    radii: dict[str, Callable[[], float]] = {
         "adaptive": lambda: 1.0,
-        "alista": lambda: np.abs(np.linalg.eigvals(W @ D.T)).max(),
-    }.get(kind, lambda: np.linalg.norm(D, 2) ** 2)
+        "alista": lambda: float(np.abs(np.linalg.eigvals(W @ D.T)).max()),
+    }
+    radius = radii.get(kind, lambda: float(np.linalg.norm(D, 2) ** 2))
     yield "penalty", layer.penalty, given["lam"]
-    yield "step", layer.step, 1 / float(radius())
+    yield "step", layer.step, 1 / radius()
     yield from _lengths(layer, given["n_iter"], "lam", "step")
     weights = {
         "lista": {"input_weight": D.T, "gram_weight": D @ D.T},

@@ -22,8 +22,9 @@ from ..self_expression import (
     UnrolledSelfExpression,
 )
 from ..sparse_coding import LISTA
+from .calls import COARSEST
 from .heads import Tensors, as_array, heads, map_fields
-from .model_check import COARSEST, ModelReport, check_model, is_exact, measure
+from .model_check import ModelReport, check_model, is_exact, measure
 from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
 from .relations import (
     ROUNDING_ADVICE,

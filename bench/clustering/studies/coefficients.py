@@ -80,7 +80,7 @@ def sorted_coefficients(
     return found
 
 
-def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], list]]:
+def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], list[Any]]]:
     """Of each problem its penalty, and coefficients by name, the solved ones first."""
     unrolled = UnrolledSubspaceClustering(
         _N_CLASSES, gamma=50.0, max_iter=max_iter // 5, random_state=seed

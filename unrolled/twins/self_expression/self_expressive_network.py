@@ -129,7 +129,7 @@ for name, relation in (("", Identity()), ("-bound", Bound())):
         Twin(
             name=f"self-expressive-network{name}",
             family="self_expression",
-            relation=relation,  # type: ignore[arg-type]
+            relation=relation,
             equation="CL-11",
             source="Zhang, You, Vidal and Li (2021)",
             layer=SelfExpressiveNetwork,

@@ -186,7 +186,7 @@ for name, equation, relation, settings in (
         Twin(
             name=f"unrolled-self-expression-{name}",
             family="self_expression",
-            relation=relation,  # type: ignore[arg-type]
+            relation=relation,
             equation=equation,
             source="Attention: Self-Expression Is All You Need, eq. 12 and 15",
             layer=UnrolledSelfExpression,
