@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import joblib
 import numpy as np
 from numba import njit
 
 from ..exponential import exp
 from ..solution import Array
+from ..workers import spread
 
 _QUERIES = 2**10
 _KEYS = 2**11
@@ -46,11 +46,10 @@ def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> 
     n = levels.shape[1]
     values = np.concatenate([levels * counts, counts[None]])
     scale = levels.dtype.type(scale)
-    blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-        joblib.delayed(_average_block)(levels, values, scale, start, min(start + _QUERIES, n))
-        for start in range(0, n, _QUERIES)
-    )
-    return np.concatenate(blocks, axis=1)
+    tasks = [
+        (levels, values, scale, start, min(start + _QUERIES, n)) for start in range(0, n, _QUERIES)
+    ]
+    return np.concatenate(list(spread(_average_block, tasks, n_jobs)), axis=1)
 
 
 def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: int) -> Array:

@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import joblib
 import numpy as np
 from numba import njit
 from numpy.lib.stride_tricks import sliding_window_view
@@ -24,6 +23,7 @@ from scipy.spatial.distance import cdist
 
 from ..exponential import exp2_terms, exp2_to_zero
 from ..solution import Array
+from ..workers import count_workers, spread
 
 _BLOCK_ROWS = 32
 _LINE_BYTES = 64  # of the cache
@@ -76,12 +76,9 @@ class WindowAverage:
         """
         height, _ = self.shape
         blocks = -(-height // _BLOCK_ROWS)
-        rows = _BLOCK_ROWS * -(-blocks // joblib.effective_n_jobs(n_jobs))
-        bands = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_average_band)(self, start, min(start + rows, height))
-            for start in range(0, height, rows)
-        )
-        return np.concatenate(bands, axis=1)
+        rows = _BLOCK_ROWS * -(-blocks // count_workers(n_jobs))
+        tasks = [(self, start, min(start + rows, height)) for start in range(0, height, rows)]
+        return np.concatenate(list(spread(_average_band, tasks, n_jobs)), axis=1)
 
     def matrix(self) -> Array:
         """Row-stochastic matrix of `apply` over the pixels in row-major order."""

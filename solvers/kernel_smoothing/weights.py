@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
@@ -17,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from ..exponential import exp, exp2
 from ..solution import Array, check_matrix, check_positive
+from ..workers import spread
 
 Kernel = Callable[[Array], Array]
 jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
@@ -178,10 +178,9 @@ def fill_rows(
     """
     size = n_rows or _ROWS
     blocks = [slice(start, min(start + size, len(out))) for start in range(0, len(out), size)]
-    parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
-    tasks = (joblib.delayed(function)(*arguments, rows) for rows in blocks)
+    tasks = [(*arguments, rows) for rows in blocks]
     with _threads.limit(limits=1, user_api="blas"):
-        for rows, found in zip(blocks, parallel(tasks), strict=True):
+        for rows, found in zip(blocks, spread(function, tasks, n_jobs), strict=True):
             out[rows] = found
     return out
 

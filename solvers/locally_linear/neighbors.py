@@ -1,11 +1,11 @@
 """Nearest neighbours by scikit-learn's search, of equally distant points the first."""
 
 import numpy as np
-from joblib import Parallel, delayed
 from numba import njit
 from sklearn.neighbors import NearestNeighbors
 
 from ..solution import Array
+from ..workers import spread
 
 _ROWS = 2048
 _LEAST = 1e-290  # squares below it lose digits
@@ -33,8 +33,8 @@ def nearest(
     limit = np.full(len(points), np.inf)
     if count < len(X):
         limit = (1 - 2 * slack) * far[:, -1] ** 2 - rounding
-    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(_choose)(
+    tasks = [
+        (
             points[start : start + _ROWS],
             X,
             start if exclude_self else -len(points),
@@ -43,8 +43,8 @@ def nearest(
             n_neighbors,
         )
         for start in range(0, len(points), _ROWS)
-    )
-    return np.sort(np.concatenate(blocks), axis=1)
+    ]
+    return np.sort(np.concatenate(list(spread(_choose, tasks, n_jobs))), axis=1)
 
 
 @njit(nogil=True, cache=True)

@@ -4,12 +4,12 @@ Samples are rows: row i of the weights represents point i.
 """
 
 import numpy as np
-from joblib import Parallel, delayed
 from numba import njit
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
 from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
+from ..workers import spread
 from .neighbors import nearest
 
 _ROWS = 2048
@@ -190,13 +190,11 @@ def _barycentre_weights(
 ) -> Array:
     X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
     reg = min(reg, _EQUAL_WEIGHTS)
-    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(_solve_rows)(
-            points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg
-        )
+    tasks = [
+        (points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg)
         for start in range(0, len(points), _ROWS)
-    )
-    weights: Array = np.concatenate(blocks)
+    ]
+    weights: Array = np.concatenate(list(spread(_solve_rows, tasks, n_jobs)))
     if np.isnan(weights).any():
         raise ValueError(
             "reg: a local Gram matrix is singular (neighbours coincide or outnumber the features, "

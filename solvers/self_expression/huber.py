@@ -8,7 +8,6 @@ with ``H(r) = r^2`` where ``|r| <= t`` and ``2 t |r| - t^2`` elsewhere. Its grad
 ``-2 clip(r, -t, t) X^T``; its Hessian counts the features within t alone.
 """
 
-import joblib
 import numpy as np
 from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
@@ -17,6 +16,7 @@ from ..solution import Array
 from ..sparse_coding.active_set import active_set, jit, new_work
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
+from ..workers import spread
 
 _BLOCK_ROWS = 64
 _ADD = 40  # atoms that join a working set at once
@@ -37,11 +37,9 @@ def solve_huber(
     n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
     """Codes of the rows of Y in those of X, and the Newton steps of each."""
+    tasks = [(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds) for rows in _blocks(len(Y))]
     with threadpool_limits(1, user_api="blas"):
-        blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_solve_block)(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds)
-            for rows in _blocks(len(Y))
-        )
+        blocks = list(spread(_solve_block, tasks, n_jobs))
     coef, n_iter = zip(*blocks, strict=True)
     return csr_array(vstack(coef, format="csr")), np.concatenate(n_iter)
 

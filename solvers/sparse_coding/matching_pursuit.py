@@ -1,12 +1,12 @@
 """Orthogonal matching pursuit of many rows at once, on orthogonalised supports."""
 
 import numpy as np
-from joblib import Parallel, delayed
 from numba import njit
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from ..solution import Array
+from ..workers import spread
 
 _BLOCK_ROWS = 256
 _BLOCK_ENTRIES = 2**22
@@ -32,12 +32,11 @@ def pursue_rows(
     own = np.arange(n) if exclude_self else np.full(n, -1)
     most = min(n_nonzero, m - exclude_self, D.shape[1])
     size = max(1, min(_BLOCK_ROWS, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1])))
+    blocks = [slice(start, start + size) for start in range(0, n, size)]
+    tasks = [(Y[rows], D, own[rows], most, tol) for rows in blocks]
     with threadpool_limits(1, user_api="blas"):
-        blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
-            delayed(_pursue)(Y[start : start + size], D, own[start : start + size], most, tol)
-            for start in range(0, n, size)
-        )
-    support, values, counts = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        found = list(spread(_pursue, tasks, n_jobs))
+    support, values, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
     stored = np.arange(most) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     coef = csr_array((values[stored], support[stored], indptr), shape=(n, m))

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from ..solution import Array
+from ..workers import count_workers, spread
 from . import active_set, row_pool, selection, slots
 from .penalty import Penalty
 from .row_pool import Codes, solve_block
@@ -43,7 +44,7 @@ class Atoms:
         """The Gram matrix where it pays to store it, else an empty one."""
         m, p = self.rows.shape
         if self._gram.size == 0 and m <= MOST_STORED and n_signals >= m // 4:
-            n_threads = joblib.effective_n_jobs(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
+            n_threads = count_workers(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
             with _threads.limit(limits=n_threads, user_api="blas"):
                 self._gram = self.rows @ self.rows.T
         return self._gram
@@ -103,16 +104,15 @@ def solve_rows(
         folder = Path(directory) / _key(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
     found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
-    tasks = (
-        joblib.delayed(_solve)(rows, tol, max_rounds, options, **arrays)
+    tasks = [
+        (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
         for rows in bounds
         if rows not in found
-    )
-    parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered")
+    ]
 
     def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
         yield from list(found.items())
-        for rows, codes in parallel(tasks):
+        for rows, codes in spread(_solve, tasks, n_jobs, in_order=False):
             _write(folder, rows, codes)
             yield rows, codes
 
@@ -130,10 +130,15 @@ def _bounds(n: int) -> list[tuple[int, int]]:
 
 
 def _solve(
-    rows: tuple[int, int], tol: float, max_rounds: int, options: dict[str, Any], **arrays: Array
+    rows: tuple[int, int],
+    tol: float,
+    max_rounds: int,
+    options: dict[str, Any],
+    names: tuple[str, ...],
+    *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
     """One task. Arrays are arguments of their own: so the backends share them between tasks."""
-    fields = options | {name: _read_only(array) for name, array in arrays.items()}
+    fields = options | dict(zip(names, map(_read_only, arrays), strict=True))
     return rows, solve_block(*rows, Problem(**fields), tol, max_rounds)
 
 
