@@ -1,19 +1,17 @@
 """k-means of few points with many restarts, as scikit-learn draws and ends them."""
 
 import numpy as np
-from numba import njit
 from sklearn.cluster import KMeans
 from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
 
+from ..compiled import jit_reordered
 from ..solution import Array
 
 _N_INIT = 20
 _MAX_ITER, _TOL = 300, 1e-4
 _ROUNDING = 1e-12  # a smaller part of the potential is no distance
 _MOST_ROWS = 3000  # whose distances fit into memory; above, scikit-learn is fast enough
-
-jit = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 
 
 class RepeatedKMeans:
@@ -68,7 +66,7 @@ class RepeatedKMeans:
         return _TOL * float(self.X.var(axis=0).mean())
 
 
-@jit
+@jit_reordered
 def _best_of_restarts(X, distances, first, uniform, tol):
     """Labels of smallest inertia, and whether clusters could not be told or one lost its points."""
     n, k = len(X), uniform.shape[1] + 1
@@ -89,7 +87,7 @@ def _best_of_restarts(X, distances, first, uniform, tol):
     return kept, False
 
 
-@jit
+@jit_reordered
 def _spread(distances, first, uniform):
     """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
 
@@ -123,7 +121,7 @@ def _spread(distances, first, uniform):
     return chosen, before
 
 
-@jit
+@jit_reordered
 def _alternate(X, distances, chosen, labels, tol):
     """Lloyd iterations from the chosen points; the inertia, or -1 if a cluster has lost all its."""
     n, d = X.shape
@@ -176,7 +174,7 @@ def _alternate(X, distances, chosen, labels, tol):
     return inertia
 
 
-@jit
+@jit_reordered
 def _assign(X, centres, columns, scores, labels, upper, lower):
     """Move each point to its nearest centre, and say whether any has changed.
 
@@ -218,7 +216,7 @@ def _assign(X, centres, columns, scores, labels, upper, lower):
     return changed
 
 
-@jit
+@jit_reordered
 def _squared_distance(x, y):
     total = 0.0
     for t in range(len(x)):
@@ -226,7 +224,7 @@ def _squared_distance(x, y):
     return total
 
 
-@jit
+@jit_reordered
 def _same(labels, others, k):
     """Whether two clusterings differ in the names of the clusters alone."""
     name = np.full(k, -1, np.int32)

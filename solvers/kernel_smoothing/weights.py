@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
+from ..compiled import jit_reordered
 from ..exponential import exp, exp2
 from ..solution import Array, check_matrix, check_positive
 from ..workers import spread
 
 Kernel = Callable[[Array], Array]
-jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
 
 _threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
 _ROWS = 512
@@ -257,7 +256,7 @@ def _square_root(precision: ArrayLike, n_features: int) -> Array:
     return vectors * np.sqrt(eigenvalues.clip(min=0))
 
 
-@jit
+@jit_reordered
 def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass: Array) -> None:
     zero = tile.dtype.type(0)
     for i in range(len(tile)):
@@ -269,7 +268,7 @@ def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass
         mass[i] = total
 
 
-@jit
+@jit_reordered
 def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, out: Array) -> None:
     n_rows, n_columns = out.shape
     for i in range(n_rows):
@@ -282,7 +281,7 @@ def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, o
                 squares[j] += m * (difference * difference)
 
 
-@jit
+@jit_reordered
 def _exponentiate_distances(
     tile: Array, scale: float, closest: Array, nearest: Array, factor: Array, mass: Array
 ) -> None:

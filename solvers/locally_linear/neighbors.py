@@ -1,9 +1,9 @@
 """Nearest neighbours by scikit-learn's search, of equally distant points the first."""
 
 import numpy as np
-from numba import njit
 from sklearn.neighbors import NearestNeighbors
 
+from ..compiled import jit
 from ..solution import Array
 from ..workers import spread
 
@@ -47,7 +47,7 @@ def nearest(
     return np.sort(np.concatenate(list(spread(_choose, tasks, n_jobs))), axis=1)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _choose(
     points: Array, X: Array, first: int, candidates: Array, limit: Array, n_neighbors: int
 ) -> Array:
@@ -72,7 +72,7 @@ def _choose(
     return chosen
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _distance(x: Array, y: Array, most: float) -> float:
     """The distance, or infinity if it is surely above `most`."""
     square, stop = 0.0, max((1 + 1e-15) * most * most, _LEAST)
@@ -83,7 +83,7 @@ def _distance(x: Array, y: Array, most: float) -> float:
     return np.sqrt(square) if square >= _LEAST else _tiny_distance(x, y)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _tiny_distance(x: Array, y: Array) -> float:
     largest, square = 0.0, 0.0
     for d in range(len(x)):
@@ -95,7 +95,7 @@ def _tiny_distance(x: Array, y: Array) -> float:
     return largest * np.sqrt(square)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _insert(distance: float, index: int, nearest: Array, chosen: Array) -> None:
     """Put the pair in its place among the sorted ones, if it has one; drop the last."""
     a = len(nearest) - 1

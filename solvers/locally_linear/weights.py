@@ -4,10 +4,10 @@ Samples are rows: row i of the weights represents point i.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
+from ..compiled import jit, jit_reordered
 from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
 from ..workers import spread
 from .neighbors import nearest
@@ -203,7 +203,7 @@ def _barycentre_weights(
     return weights
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
     """Weights of each point after the other; NaN where a local system is singular."""
     most, first = 0, indptr[0]
@@ -222,7 +222,7 @@ def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: flo
     return weights
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
     """Neighbours relative to the point, and the largest magnitude of an entry."""
     largest = 0.0
@@ -233,7 +233,7 @@ def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
     return largest
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> None:
     """Lower half of ``g + reg tr(g) I``, in a unit of length that keeps squares in range."""
     trace = 0.0
@@ -247,7 +247,7 @@ def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> No
         gram[a, a] += reg * trace
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@jit_reordered
 def _dot(x: Array, y: Array) -> float:
     total = 0.0
     for d in range(len(x)):
@@ -255,7 +255,7 @@ def _dot(x: Array, y: Array) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _solve(gram: Array, h: Array) -> None:
     """Overwrite h by ``gram^-1 h`` by the factors L D L^T, which replace the lower half of gram.
 

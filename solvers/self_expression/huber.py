@@ -12,8 +12,9 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
+from ..compiled import jit_reordered
 from ..solution import Array
-from ..sparse_coding.active_set import active_set, jit, new_work
+from ..sparse_coding.active_set import active_set, new_work
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
 from ..workers import spread
@@ -114,7 +115,7 @@ def _working_set(code: Array, correlation: Array, h: float) -> Array:
     return np.concatenate([support, worst[size[worst] > h]])
 
 
-@jit
+@jit_reordered
 def _newton(A, x, r, h, t, tol, work):
     """Minimise over the columns of A (features, atoms), from x with residual r.
 
@@ -168,14 +169,14 @@ def _newton(A, x, r, h, t, tol, work):
     return x, steps
 
 
-@jit
+@jit_reordered
 def _count(gram, a, sign):
     for i in range(a.size):
         for j in range(a.size):
             gram[i, j] += sign * a[i] * a[j]
 
 
-@jit
+@jit_reordered
 def _line_search(r, change, x, move, h, t):
     """The minimiser in [0, 1] of the objective along x + length * move, a convex function."""
     if _slope(1.0, r, change, x, move, h, t) <= 0.0:
@@ -190,7 +191,7 @@ def _line_search(r, change, x, move, h, t):
     return low
 
 
-@jit
+@jit_reordered
 def _slope(length, r, change, x, move, h, t):
     """Half the left derivative of the objective along the way."""
     slope = 0.0

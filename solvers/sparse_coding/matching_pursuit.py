@@ -1,10 +1,10 @@
 """Orthogonal matching pursuit of many rows at once, on orthogonalised supports."""
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
+from ..compiled import jit
 from ..solution import Array
 from ..workers import spread
 
@@ -75,7 +75,7 @@ def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Arra
     return support, _coefficients(Y, basis, triangle, counts), counts
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _grow(
     D, norms, sizes, own, tol, active, all_scores, residual, basis, triangle, support, counts
 ):
@@ -109,7 +109,7 @@ def _grow(
     return go_on
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _coefficients(signals, basis, triangle, counts):
     """Back substitution in ``triangle c = basis signal``."""
     values = np.zeros(basis.shape[:2])

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
+from .. import compiled
 from ..solution import Array
 from ..workers import count_workers, spread
 from . import active_set, row_pool, selection, slots
@@ -158,7 +159,9 @@ def _key(arrays: dict[str, Array], *rule: Any) -> str:
 
 @cache
 def _code() -> str:
-    files = [Path(str(module.__file__)) for module in (active_set, row_pool, selection, slots)]
+    files = [
+        Path(str(module.__file__)) for module in (compiled, active_set, row_pool, selection, slots)
+    ]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
