@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 
 from ..compiled import jit_reordered
 from ..exponential import exp, exp2
-from ..solution import Array, check_matrix, check_positive
+from ..solution import Array, check_matrix, check_positive, unit_under
 from ..workers import spread
 
 Kernel = Callable[[Array], Array]
@@ -160,12 +160,6 @@ def exact_weights(
         float(max(bandwidth / unit, np.finfo(np.float64).tiny)),
         kernel,
     )
-
-
-def unit_under(*arrays: Array) -> float:
-    """The power of two at or under the largest entry: dividing by it is exact."""
-    exponent = np.frexp(max(np.abs(array).max() for array in arrays))[1]
-    return float(np.ldexp(1.0, exponent - 1))
 
 
 def fill_rows(

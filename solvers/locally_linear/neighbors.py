@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
 from ..compiled import jit
-from ..solution import Array
+from ..solution import Array, unit_under
 from ..workers import spread
 
 _ROWS = 2048
@@ -20,8 +20,8 @@ def nearest(
     that a point left out is as near as one taken in, all of X is compared again. Coordinates below
     1e-308 of the largest are 0.
     """
-    scale = -np.frexp(max(np.abs(X).max(), np.abs(points).max()))[1]
-    X, points = (np.ldexp(Z.astype(np.float64), scale) for Z in (X, points))
+    unit = unit_under(X, points)
+    X, points = (Z.astype(np.float64) / unit for Z in (X, points))
     centre = X.mean(axis=0)
     count = min(n_neighbors + exclude_self + 1, len(X))
     search = NearestNeighbors(n_neighbors=count, n_jobs=n_jobs).fit(X - centre)
