@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
 from numpy.polynomial import chebyshev
 from scipy.special import hyp1f1
+
+from .compiled import inlined_fused
 
 _LOG_2 = Decimal(2).ln()
 _MANTISSA = {types.float32: 23, types.float64: 52}
@@ -60,23 +62,21 @@ def _terms(real: Any, degree: int, base: float) -> tuple[Any, ...]:
 _E_32, _E_64 = _terms(np.float32, 6, math.e), _terms(np.float64, 11, math.e)
 _TWO_32, _TWO_64 = _terms(np.float32, 6, 2.0), _terms(np.float64, 11, 2.0)
 
-# Only contraction to fused multiply-adds: reordering would undo the rounding by _MAGIC.
-inlined = njit(fastmath={"contract"}, forceinline=True)
 
-
-@inlined
+# Fused multiply-adds alone: reordering would undo the rounding by _MAGIC.
+@inlined_fused
 def _horner_32(c: Any, r: Any) -> Any:
     return c[0] + r * (c[1] + r * (c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * c[6])))))
 
 
-@inlined
+@inlined_fused
 def _horner_64(c: Any, r: Any) -> Any:
     p = c[7] + r * (c[8] + r * (c[9] + r * (c[10] + r * c[11])))
     p = c[3] + r * (c[4] + r * (c[5] + r * (c[6] + r * p)))
     return c[0] + r * (c[1] + r * (c[2] + r * p))
 
 
-@inlined
+@inlined_fused
 def _exp_32(x: Any) -> Any:
     clipped = max(x, _LEAST_32)
     shifted = clipped * _INVERSE_32 + _MAGIC_32
@@ -86,7 +86,7 @@ def _exp_32(x: Any) -> Any:
     return p * power if x > _LEAST_32 else np.float32(0)
 
 
-@inlined
+@inlined_fused
 def _exp_64(x: Any) -> Any:
     clipped = max(x, _LEAST_64)
     shifted = clipped * _INVERSE_64 + _MAGIC_64
@@ -96,21 +96,21 @@ def _exp_64(x: Any) -> Any:
     return p * power if x > _LEAST_64 else 0.0
 
 
-@inlined
+@inlined_fused
 def _exp2_32(x: Any) -> Any:
     shifted = x + _MAGIC_32
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return _horner_32(_TWO_32, x - (shifted - _MAGIC_32)) * power
 
 
-@inlined
+@inlined_fused
 def _exp2_64(x: Any) -> Any:
     shifted = x + _MAGIC_64
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return _horner_64(_TWO_64, x - (shifted - _MAGIC_64)) * power
 
 
-@inlined
+@inlined_fused
 def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
     c, magic, vanished = terms
     clipped = max(x, vanished)
@@ -119,7 +119,7 @@ def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
     return _horner_32(c, clipped - (shifted - magic)) * power
 
 
-@inlined
+@inlined_fused
 def _exp2_to_zero_64(x: Any, terms: Any) -> Any:
     c, magic, vanished = terms
     clipped = max(x, vanished)

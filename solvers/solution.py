@@ -214,9 +214,18 @@ def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
     return checked / sums, checked.dtype
 
 
+def unit_under(*arrays: Array, axis: int | None = None) -> Any:
+    """The power of two at or under the largest size of the entries: dividing by it is exact.
+
+    One for all the arrays, or along `axis` one for each line.
+    """
+    largest = np.max([np.abs(array).max(axis=axis) for array in arrays], axis=0)
+    return np.ldexp(1.0, np.frexp(largest)[1] - 1)
+
+
 def unit_size(X: Array) -> Array:
-    """X in float64 over the power of two above its largest entry, without rounding."""
-    unit: Array = np.ldexp(X.astype(np.float64), -np.frexp(np.abs(X).max())[1])
+    """X in float64 over the power of two at or under its largest entry, without rounding."""
+    unit: Array = X.astype(np.float64) / unit_under(X)
     return unit
 
 

@@ -1,19 +1,17 @@
 """k-means of few points with many restarts, as scikit-learn draws and ends them."""
 
 import numpy as np
-from numba import njit
 from sklearn.cluster import KMeans
 from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
 
+from ..compiled import jit_reordered
 from ..solution import Array
 
 _N_INIT = 20
 _MAX_ITER, _TOL = 300, 1e-4
 _ROUNDING = 1e-12  # a smaller part of the potential is no distance
 _MOST_ROWS = 3000  # whose distances fit into memory; above, scikit-learn is fast enough
-
-jit = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 
 
 class RepeatedKMeans:
@@ -68,7 +66,7 @@ class RepeatedKMeans:
         return _TOL * float(self.X.var(axis=0).mean())
 
 
-@jit
+@jit_reordered
 def _best_of_restarts(
     X: Array, distances: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
@@ -91,7 +89,7 @@ def _best_of_restarts(
     return kept, False
 
 
-@jit
+@jit_reordered
 def _spread(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
     """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
 
@@ -125,7 +123,7 @@ def _spread(distances: Array, first: int, uniform: Array) -> tuple[Array, float]
     return chosen, before
 
 
-@jit
+@jit_reordered
 def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: float) -> float:
     """Lloyd iterations from the chosen points; the inertia, or -1 if a cluster has lost all its."""
     n, d = X.shape
@@ -178,7 +176,7 @@ def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: fl
     return inertia
 
 
-@jit
+@jit_reordered
 def _assign(
     X: Array,
     centres: Array,
@@ -228,7 +226,7 @@ def _assign(
     return changed
 
 
-@jit
+@jit_reordered
 def _squared_distance(x: Array, y: Array) -> float:
     total = 0.0
     for t in range(len(x)):
@@ -236,7 +234,7 @@ def _squared_distance(x: Array, y: Array) -> float:
     return total
 
 
-@jit
+@jit_reordered
 def _same(labels: Array, others: Array, k: int) -> bool:
     """Whether two clusterings differ in the names of the clusters alone."""
     name = np.full(k, -1, np.int32)

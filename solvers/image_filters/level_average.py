@@ -2,20 +2,15 @@
 
 from typing import Any
 
-import joblib
 import numpy as np
-from numba import njit
 
+from ..compiled import inlined_reordered, jit_reordered
 from ..exponential import exp
 from ..solution import Array
+from ..workers import spread
 
 _QUERIES = 2**10
 _KEYS = 2**11
-
-_ANY_ORDER = {"contract", "reassoc", "nsz"}
-
-jit = njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
-inlined = njit(nogil=True, fastmath=_ANY_ORDER, forceinline=True)
 
 
 def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
@@ -46,11 +41,10 @@ def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> 
     n = levels.shape[1]
     values = np.concatenate([levels * counts, counts[None]])
     scale = levels.dtype.type(scale)
-    blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-        joblib.delayed(_average_block)(levels, values, scale, start, min(start + _QUERIES, n))
-        for start in range(0, n, _QUERIES)
-    )
-    return np.concatenate(blocks, axis=1)
+    tasks = [
+        (levels, values, scale, start, min(start + _QUERIES, n)) for start in range(0, n, _QUERIES)
+    ]
+    return np.concatenate(list(spread(_average_block, tasks, n_jobs)), axis=1)
 
 
 def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: int) -> Array:
@@ -59,7 +53,7 @@ def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: i
     return (totals[:-1] / totals[-1]).astype(levels.dtype)
 
 
-@jit
+@jit_reordered
 def _add_pairs(levels: Any, values: Any, scale: Any, start: int, totals: Any, row: Any) -> None:
     for first in range(0, levels.shape[1], row.size):
         n = min(row.size, levels.shape[1] - first)
@@ -75,20 +69,20 @@ def _add_pairs(levels: Any, values: Any, scale: Any, start: int, totals: Any, ro
                 totals[channel, i] += _dot(weights, values[channel, first : first + n])
 
 
-@inlined
+@inlined_reordered
 def _add_squares(row: Any, level: Any, out: Any) -> None:
     for x in range(out.size):
         difference = row[x] - level
         out[x] += difference * difference
 
 
-@inlined
+@inlined_reordered
 def _decay(row: Any, scale: Any) -> None:
     for x in range(row.size):
         row[x] = exp(-scale * row[x])
 
 
-@inlined
+@inlined_reordered
 def _dot(a: Any, b: Any) -> Any:
     total = a[0] * b[0]
     for x in range(1, a.size):

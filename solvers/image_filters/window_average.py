@@ -16,21 +16,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import joblib
 import numpy as np
-from numba import njit
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
+from ..compiled import inlined_fused, jit_fused
 from ..exponential import exp2_terms, exp2_to_zero
 from ..solution import Array
+from ..workers import count_workers, spread
 
 _BLOCK_ROWS = 32
 _LINE_BYTES = 64  # of the cache
 _MOST_AT_ONCE = 7  # LLVM compares at most 8 pairs of arrays for overlap before it vectorises
-
-jit = njit(nogil=True, cache=True, fastmath={"contract"})
-inlined = njit(nogil=True, fastmath={"contract"}, forceinline=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +73,9 @@ class WindowAverage:
         """
         height, _ = self.shape
         blocks = -(-height // _BLOCK_ROWS)
-        rows = _BLOCK_ROWS * -(-blocks // joblib.effective_n_jobs(n_jobs))
-        bands = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_average_band)(self, start, min(start + rows, height))
-            for start in range(0, height, rows)
-        )
-        return np.concatenate(bands, axis=1)
+        rows = _BLOCK_ROWS * -(-blocks // count_workers(n_jobs))
+        tasks = [(self, start, min(start + rows, height)) for start in range(0, height, rows)]
+        return np.concatenate(list(spread(_average_band, tasks, n_jobs)), axis=1)
 
     def matrix(self) -> Array:
         """Row-stochastic matrix of `apply` over the pixels in row-major order."""
@@ -156,7 +150,7 @@ def _pairs(taps: Array) -> Array:
     return np.repeat(pairs / 2, 2) if len(taps) == 2 else pairs
 
 
-@jit
+@jit_fused
 def _add_shifts(
     padded: Any,
     pairs: Any,
@@ -211,7 +205,7 @@ def _add_shifts(
             _flush(sums[1], totals, first + down - start)
 
 
-@inlined
+@inlined_fused
 def _square_rows(
     padded: Any, i: int, down: int, right: int, afresh: bool, paired: bool, rows: Any
 ) -> None:
@@ -233,7 +227,7 @@ def _square_rows(
                 _square(a, b, out, channel == 0)
 
 
-@inlined
+@inlined_fused
 def _weigh_sums(rows: Any, i: int, rise: Any, slope: Any, level: Any, terms: Any, out: Any) -> None:
     """Weights from the pairs of squares summed along columns, then along rows."""
     size, n = rows.shape[0] - 4, out.size
@@ -258,21 +252,21 @@ def _weigh_sums(rows: Any, i: int, rise: Any, slope: Any, level: Any, terms: Any
         )
 
 
-@inlined
+@inlined_fused
 def _pair(rows: Any, i: int, k: int) -> Any:
     """Squares of the k-th row of the patches plus those of the row above; zeros beyond."""
     size = rows.shape[0] - 4
     return rows[(i + k) % size if k < size else size + 3]
 
 
-@inlined
+@inlined_fused
 def _from(rows: Any, k: int, n: int) -> Any:
     """The sums along columns from the k-th on; zeros beyond the patch."""
     size = rows.shape[0] - 4
     return rows[size, k : k + n] if k < size else rows[size + 3, :n]
 
 
-@inlined
+@inlined_fused
 def _filter(rows: Any, pairs: Any, i: int, out: Any) -> None:
     """Squares filtered along columns, then along rows."""
     size, n = rows.shape[0] - 4, out.size
@@ -305,7 +299,7 @@ def _filter(rows: Any, pairs: Any, i: int, out: Any) -> None:
         _add_pair(along[x : x + n], along[y : y + n], pairs[t], out)
 
 
-@inlined
+@inlined_fused
 def _square(a: Any, b: Any, out: Any, first: bool) -> None:
     if first:
         for x in range(out.size):
@@ -317,7 +311,7 @@ def _square(a: Any, b: Any, out: Any, first: bool) -> None:
             out[x] += difference * difference
 
 
-@inlined
+@inlined_fused
 def _square_and_pair(a: Any, b: Any, out: Any, first: bool, last: Any) -> None:
     """The same, plus the last squares; these become the last."""
     if first:
@@ -334,19 +328,19 @@ def _square_and_pair(a: Any, b: Any, out: Any, first: bool, last: Any) -> None:
             last[x] = square
 
 
-@inlined
+@inlined_fused
 def _add_three(a: Any, b: Any, c: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] = a[x] + b[x] + c[x]
 
 
-@inlined
+@inlined_fused
 def _add_four(a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] = (a[x] + b[x]) + (c[x] + d[x])
 
 
-@inlined
+@inlined_fused
 def _decay_five(
     a: Any, b: Any, c: Any, d: Any, e: Any, rise: Any, slope: Any, level: Any, terms: Any, out: Any
 ) -> None:
@@ -355,7 +349,7 @@ def _decay_five(
         out[x] = exp2_to_zero(min(rise - slope * total, level), terms)
 
 
-@inlined
+@inlined_fused
 def _decay_seven(
     a: Any,
     b: Any,
@@ -375,25 +369,25 @@ def _decay_seven(
         out[x] = exp2_to_zero(min(rise - slope * total, level), terms)
 
 
-@inlined
+@inlined_fused
 def _start(a: Any, b: Any, c: Any, d: Any, tap: Any, beside: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] = tap * (a[x] + b[x]) + beside * (c[x] + d[x])
 
 
-@inlined
+@inlined_fused
 def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] += tap * (left[x] + right[x])
 
 
-@inlined
+@inlined_fused
 def _decay(distances: Any, rise: Any, slope: Any, level: Any, terms: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] = exp2_to_zero(min(rise - slope * distances[x], level), terms)
 
 
-@inlined
+@inlined_fused
 def _give(
     weights: Any, padded: Any, border: int, i: int, x: int, sums: Any, row: int, column: int
 ) -> None:
@@ -408,20 +402,20 @@ def _give(
             _add_product(weights, values, total)
 
 
-@inlined
+@inlined_fused
 def _add_both(a: Any, b: Any, products: Any, out: Any) -> None:
     for x in range(a.size):
         products[x] += a[x] * b[x]
         out[x] += a[x]
 
 
-@inlined
+@inlined_fused
 def _add_product(a: Any, b: Any, out: Any) -> None:
     for x in range(out.size):
         out[x] += a[x] * b[x]
 
 
-@jit
+@jit_fused
 def _flush(sums: Any, totals: Any, first: int) -> None:
     """Add the sums to the rows of the totals from the first on, where there are such."""
     for channel in range(sums.shape[0]):

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.ndimage import gaussian_filter
 
-from ..solution import Array, check_integer, check_matrix, check_positive
+from ..solution import Array, check_integer, check_matrix, check_positive, unit_under
 from .regression import check_values, smooth
-from .weights import exact_weights, unit_under
+from .weights import exact_weights
 
 _NARROWEST = 1e-100  # pixels: windows of this width hold one pixel, and its square is a number
 

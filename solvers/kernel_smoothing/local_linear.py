@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive
+from ..solution import Array, check_positive, unit_under
 from .regression import (
     check_estimate,
     check_points,
@@ -15,7 +15,7 @@ from .regression import (
     norms,
     relative,
 )
-from .weights import Kernel, Weights, fill_rows, prepare_weights, rows_with_all_keys, unit_under
+from .weights import Kernel, Weights, fill_rows, prepare_weights, rows_with_all_keys
 
 
 def local_linear_regression(

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix
+from ..solution import Array, check_matrix, unit_under
 from .weights import (
     Kernel,
     Weights,
@@ -11,7 +11,6 @@ from .weights import (
     fill_rows,
     prepare_weights,
     rows_with_all_keys,
-    unit_under,
 )
 
 
@@ -249,7 +248,7 @@ def nadaraya_watson_residual(
 def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> Array:
     """Fill `out` with the weighted means of the values."""
     # One of each column: none vanishes beside another, and sums neither overflow nor underflow.
-    units = np.ldexp(1.0, np.frexp(np.abs(values).max(axis=0))[1] - 1)
+    units = unit_under(values, axis=0)
     scaled = (values / units).astype(weights.keys.dtype)
     fill_rows(out, n_jobs, None, _mean_rows, weights, scaled)
     out *= units.astype(out.dtype)

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
+from ..compiled import jit_reordered
 from ..exponential import exp, exp2
-from ..solution import Array, check_matrix, check_positive
+from ..solution import Array, check_matrix, check_positive, unit_under
+from ..workers import spread
 
 Kernel = Callable[[Array], Array]
-jit = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
 
 _threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
 _ROWS = 512
@@ -163,12 +162,6 @@ def exact_weights(
     )
 
 
-def unit_under(*arrays: Array) -> float:
-    """The power of two at or under the largest entry: dividing by it is exact."""
-    exponent = np.frexp(max(np.abs(array).max() for array in arrays))[1]
-    return float(np.ldexp(1.0, exponent - 1))
-
-
 def fill_rows(
     out: Array, n_jobs: int | None, n_rows: int | None, function: Any, *arguments: Any
 ) -> Array:
@@ -178,10 +171,9 @@ def fill_rows(
     """
     size = n_rows or _ROWS
     blocks = [slice(start, min(start + size, len(out))) for start in range(0, len(out), size)]
-    parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
-    tasks = (joblib.delayed(function)(*arguments, rows) for rows in blocks)
+    tasks = [(*arguments, rows) for rows in blocks]
     with _threads.limit(limits=1, user_api="blas"):
-        for rows, found in zip(blocks, parallel(tasks), strict=True):
+        for rows, found in zip(blocks, spread(function, tasks, n_jobs), strict=True):
             out[rows] = found
     return out
 
@@ -258,7 +250,7 @@ def _square_root(precision: ArrayLike, n_features: int) -> Array:
     return vectors * np.sqrt(eigenvalues.clip(min=0))
 
 
-@jit
+@jit_reordered
 def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass: Array) -> None:
     zero = tile.dtype.type(0)
     for i in range(len(tile)):
@@ -270,7 +262,7 @@ def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass
         mass[i] = total
 
 
-@jit
+@jit_reordered
 def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, out: Array) -> None:
     n_rows, n_columns = out.shape
     for i in range(n_rows):
@@ -283,7 +275,7 @@ def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, o
                 squares[j] += m * (difference * difference)
 
 
-@jit
+@jit_reordered
 def _exponentiate_distances(
     tile: Array, scale: float, closest: Array, nearest: Array, factor: Array, mass: Array
 ) -> None:

@@ -1,11 +1,11 @@
 """Nearest neighbours by scikit-learn's search, of equally distant points the first."""
 
 import numpy as np
-from joblib import Parallel, delayed
-from numba import njit
 from sklearn.neighbors import NearestNeighbors
 
-from ..solution import Array
+from ..compiled import jit
+from ..solution import Array, unit_under
+from ..workers import spread
 
 _ROWS = 2048
 _LEAST = 1e-290  # squares below it lose digits
@@ -20,8 +20,8 @@ def nearest(
     that a point left out is as near as one taken in, all of X is compared again. Coordinates below
     1e-308 of the largest are 0.
     """
-    scale = -np.frexp(max(np.abs(X).max(), np.abs(points).max()))[1]
-    X, points = (np.ldexp(Z.astype(np.float64), scale) for Z in (X, points))
+    unit = unit_under(X, points)
+    X, points = (Z.astype(np.float64) / unit for Z in (X, points))
     centre = X.mean(axis=0)
     count = min(n_neighbors + exclude_self + 1, len(X))
     search = NearestNeighbors(n_neighbors=count, n_jobs=n_jobs).fit(X - centre)
@@ -33,8 +33,8 @@ def nearest(
     limit = np.full(len(points), np.inf)
     if count < len(X):
         limit = (1 - 2 * slack) * far[:, -1] ** 2 - rounding
-    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(_choose)(
+    tasks = [
+        (
             points[start : start + _ROWS],
             X,
             start if exclude_self else -len(points),
@@ -43,11 +43,11 @@ def nearest(
             n_neighbors,
         )
         for start in range(0, len(points), _ROWS)
-    )
-    return np.sort(np.concatenate(blocks), axis=1)
+    ]
+    return np.sort(np.concatenate(list(spread(_choose, tasks, n_jobs))), axis=1)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _choose(
     points: Array, X: Array, first: int, candidates: Array, limit: Array, n_neighbors: int
 ) -> Array:
@@ -72,7 +72,7 @@ def _choose(
     return chosen
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _distance(x: Array, y: Array, most: float) -> float:
     """The distance, or infinity if it is surely above `most`."""
     square, stop = 0.0, max((1 + 1e-15) * most * most, _LEAST)
@@ -83,7 +83,7 @@ def _distance(x: Array, y: Array, most: float) -> float:
     return np.sqrt(square) if square >= _LEAST else _tiny_distance(x, y)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _tiny_distance(x: Array, y: Array) -> float:
     largest, square = 0.0, 0.0
     for d in range(len(x)):
@@ -95,7 +95,7 @@ def _tiny_distance(x: Array, y: Array) -> float:
     return largest * np.sqrt(square)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _insert(distance: float, index: int, nearest: Array, chosen: Array) -> None:
     """Put the pair in its place among the sorted ones, if it has one; drop the last."""
     a = len(nearest) - 1

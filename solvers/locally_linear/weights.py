@@ -4,12 +4,12 @@ Samples are rows: row i of the weights represents point i.
 """
 
 import numpy as np
-from joblib import Parallel, delayed
-from numba import njit
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
+from ..compiled import jit, jit_reordered
 from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
+from ..workers import spread
 from .neighbors import nearest
 
 _ROWS = 2048
@@ -190,13 +190,11 @@ def _barycentre_weights(
 ) -> Array:
     X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
     reg = min(reg, _EQUAL_WEIGHTS)
-    blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(_solve_rows)(
-            points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg
-        )
+    tasks = [
+        (points[start : start + _ROWS], X, indptr[start : start + _ROWS + 1], indices, reg)
         for start in range(0, len(points), _ROWS)
-    )
-    weights: Array = np.concatenate(blocks)
+    ]
+    weights: Array = np.concatenate(list(spread(_solve_rows, tasks, n_jobs)))
     if np.isnan(weights).any():
         raise ValueError(
             "reg: a local Gram matrix is singular (neighbours coincide or outnumber the features, "
@@ -205,7 +203,7 @@ def _barycentre_weights(
     return weights
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
     """Weights of each point after the other; NaN where a local system is singular."""
     most, first = 0, indptr[0]
@@ -224,7 +222,7 @@ def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: flo
     return weights
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
     """Neighbours relative to the point, and the largest magnitude of an entry."""
     largest = 0.0
@@ -235,7 +233,7 @@ def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
     return largest
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> None:
     """Lower half of ``g + reg tr(g) I``, in a unit of length that keeps squares in range."""
     trace = 0.0
@@ -249,7 +247,7 @@ def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> No
         gram[a, a] += reg * trace
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@jit_reordered
 def _dot(x: Array, y: Array) -> float:
     total = 0.0
     for d in range(len(x)):
@@ -257,7 +255,7 @@ def _dot(x: Array, y: Array) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _solve(gram: Array, h: Array) -> None:
     """Overwrite h by ``gram^-1 h`` by the factors L D L^T, which replace the lower half of gram.
 

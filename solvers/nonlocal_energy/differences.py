@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy.sparse import issparse
 
+from ..compiled import jit
 from ..solution import Array
 
 EPS = float(np.finfo(np.float64).eps)
@@ -26,7 +26,7 @@ def weighted_differences(M: Any, u: Array) -> tuple[Array, Array]:
     return total, 3 * EPS * size
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _dense(M: Array, u: Array, total: Array, size: Array) -> None:
     lost = np.empty(u.shape[1])
     for i in range(u.shape[0]):
@@ -36,7 +36,7 @@ def _dense(M: Array, u: Array, total: Array, size: Array) -> None:
                 _add(M[i, j], i, j, u, total, size, lost)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _sparse(
     indptr: Array, indices: Array, data: Array, u: Array, total: Array, size: Array
 ) -> None:
@@ -47,7 +47,7 @@ def _sparse(
             _add(data[k], i, indices[k], u, total, size, lost)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add(
     weight: float, i: int, j: int, u: Array, total: Array, size: Array, lost: Array
 ) -> None:  # Kahan's summation

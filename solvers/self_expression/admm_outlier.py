@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..compiled import jit_reordered
 from ..solution import (
     Array,
     Solution,
@@ -11,7 +12,6 @@ from ..solution import (
     check_positive,
     warn_unless_converged,
 )
-from ..sparse_coding.active_set import jit
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended
@@ -166,7 +166,7 @@ def _circulated_form(
     return C, max_iter, False
 
 
-@jit
+@jit_reordered
 def _step(
     X: Array,
     fit: Array,

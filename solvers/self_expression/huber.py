@@ -8,15 +8,16 @@ with ``H(r) = r^2`` where ``|r| <= t`` and ``2 t |r| - t^2`` elsewhere. Its grad
 ``-2 clip(r, -t, t) X^T``; its Hessian counts the features within t alone.
 """
 
-import joblib
 import numpy as np
 from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
+from ..compiled import jit_reordered
 from ..solution import Array
-from ..sparse_coding.active_set import Work, active_set, jit, new_work
+from ..sparse_coding.active_set import Work, active_set, new_work
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
+from ..workers import spread
 
 _BLOCK_ROWS = 64
 _ADD = 40  # atoms that join a working set at once
@@ -37,11 +38,9 @@ def solve_huber(
     n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
     """Codes of the rows of Y in those of X, and the Newton steps of each."""
+    tasks = [(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds) for rows in _blocks(len(Y))]
     with threadpool_limits(1, user_api="blas"):
-        blocks = joblib.Parallel(n_jobs=n_jobs, prefer="threads")(
-            joblib.delayed(_solve_block)(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds)
-            for rows in _blocks(len(Y))
-        )
+        blocks = list(spread(_solve_block, tasks, n_jobs))
     coef, n_iter = zip(*blocks, strict=True)
     return csr_array(vstack(coef, format="csr")), np.concatenate(n_iter)
 
@@ -116,7 +115,7 @@ def _working_set(code: Array, correlation: Array, h: float) -> Array:
     return np.concatenate([support, worst[size[worst] > h]])
 
 
-@jit
+@jit_reordered
 def _newton(
     A: Array, x: Array, r: Array, h: float, t: float, tol: float, work: Work
 ) -> tuple[Array, int]:
@@ -172,14 +171,14 @@ def _newton(
     return x, steps
 
 
-@jit
+@jit_reordered
 def _count(gram: Array, a: Array, sign: float) -> None:
     for i in range(a.size):
         for j in range(a.size):
             gram[i, j] += sign * a[i] * a[j]
 
 
-@jit
+@jit_reordered
 def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: float) -> float:
     """The minimiser in [0, 1] of the objective along x + length * move, a convex function."""
     if _slope(1.0, r, change, x, move, h, t) <= 0.0:
@@ -194,7 +193,7 @@ def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: fl
     return low
 
 
-@jit
+@jit_reordered
 def _slope(
     length: float, r: Array, change: Array, x: Array, move: Array, h: float, t: float
 ) -> float:

@@ -9,10 +9,8 @@ is minimised exactly, so that coherent atoms do not slow it down. With ``h = lam
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-# Reductions may be re-associated (SIMD); nothing is assumed about NaN or infinity.
-jit = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+from ..compiled import jit_reordered
 
 # Plain numbers are types of their own, for which functions that get them are compiled once more.
 ZERO, NONE = np.int64(0), np.int64(-1)
@@ -38,7 +36,7 @@ class Work(NamedTuple):
     q_all: np.ndarray  # (m,) correlations with all atoms
 
 
-@jit
+@jit_reordered
 def _forward(U, k, first, z):
     """z <- U^-T z, where z[:first] = 0."""
     for i in range(first, k):
@@ -50,7 +48,7 @@ def _forward(U, k, first, z):
             tail[j] -= v * row[j]
 
 
-@jit
+@jit_reordered
 def _backward(U, k, z):
     """z <- U^-1 z."""
     for i in range(k - 1, -1, -1):
@@ -62,7 +60,7 @@ def _backward(U, k, z):
         z[i] = (z[i] - v) / U[i, i]
 
 
-@jit
+@jit_reordered
 def _append(work, k, pos):
     """Add position `pos` to the factor; False if it depends on the support (work.z = U^-T g)."""
     U, z, g = work.factor, work.z, work.gram[pos]
@@ -82,7 +80,7 @@ def _append(work, k, pos):
     return True
 
 
-@jit
+@jit_reordered
 def _delete(work, k, out):
     """Remove entry `out` from the factor: shift columns, restore the triangle by rotations."""
     U = work.factor
@@ -104,7 +102,7 @@ def _delete(work, k, out):
     return k - 1
 
 
-@jit
+@jit_reordered
 def _move(work, k, w, t):
     """x += t z on the support, and the correlations with it."""
     q, z, support, gram = work.q[:w], work.z, work.support, work.gram
@@ -125,7 +123,7 @@ def _move(work, k, w, t):
         a += 1
 
 
-@jit
+@jit_reordered
 def _settle(work, k, first, w, h):
     """Minimise over the support, dropping atoms that change sign.
 
@@ -162,7 +160,7 @@ def _settle(work, k, first, w, h):
     return k, steps
 
 
-@jit
+@jit_reordered
 def _exchange(work, k, w, pos):
     """Exchange position `pos`, which depends on the support (work.z = U^-T g), against an atom.
 
@@ -201,7 +199,7 @@ def _exchange(work, k, w, pos):
     return k + 1, True
 
 
-@jit
+@jit_reordered
 def _know(work, G, ridge, w, pos):
     """Gather row `pos` of the working set's Gram matrix from the stored one."""
     if not work.known[pos]:
@@ -213,7 +211,7 @@ def _know(work, G, ridge, w, pos):
         work.known[pos] = True
 
 
-@jit
+@jit_reordered
 def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
     """Lasso on the working set from the given support, to a local gap of about `tol * yy`.
 

@@ -1,12 +1,12 @@
 """Orthogonal matching pursuit of many rows at once, on orthogonalised supports."""
 
 import numpy as np
-from joblib import Parallel, delayed
-from numba import njit
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
+from ..compiled import jit
 from ..solution import Array
+from ..workers import spread
 
 _BLOCK_ROWS = 256
 _BLOCK_ENTRIES = 2**22
@@ -32,12 +32,11 @@ def pursue_rows(
     own = np.arange(n) if exclude_self else np.full(n, -1)
     most = min(n_nonzero, m - exclude_self, D.shape[1])
     size = max(1, min(_BLOCK_ROWS, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1])))
+    blocks = [slice(start, start + size) for start in range(0, n, size)]
+    tasks = [(Y[rows], D, own[rows], most, tol) for rows in blocks]
     with threadpool_limits(1, user_api="blas"):
-        blocks = Parallel(n_jobs=n_jobs, prefer="threads")(
-            delayed(_pursue)(Y[start : start + size], D, own[start : start + size], most, tol)
-            for start in range(0, n, size)
-        )
-    support, values, counts = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        found = list(spread(_pursue, tasks, n_jobs))
+    support, values, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
     stored = np.arange(most) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     coef = csr_array((values[stored], support[stored], indptr), shape=(n, m))
@@ -76,7 +75,7 @@ def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Arra
     return support, _coefficients(Y, basis, triangle, counts), counts
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _grow(
     D: Array,
     norms: Array,
@@ -121,7 +120,7 @@ def _grow(
     return go_on
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _coefficients(signals: Array, basis: Array, triangle: Array, counts: Array) -> Array:
     """Back substitution in ``triangle c = basis signal``."""
     values = np.zeros(basis.shape[:2])

@@ -14,7 +14,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
+from .. import compiled
 from ..solution import Array
+from ..workers import count_workers, spread
 from . import active_set, row_pool, selection, slots
 from .penalty import Penalty
 from .row_pool import Codes, solve_block
@@ -43,7 +45,7 @@ class Atoms:
         """The Gram matrix where it pays to store it, else an empty one."""
         m, p = self.rows.shape
         if self._gram.size == 0 and m <= MOST_STORED and n_signals >= m // 4:
-            n_threads = joblib.effective_n_jobs(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
+            n_threads = count_workers(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
             with _threads.limit(limits=n_threads, user_api="blas"):
                 self._gram = self.rows @ self.rows.T
         return self._gram
@@ -103,16 +105,15 @@ def solve_rows(
         folder = Path(directory) / _key(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
     found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
-    tasks = (
-        joblib.delayed(_solve)(rows, tol, max_rounds, options, **arrays)
+    tasks = [
+        (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
         for rows in bounds
         if rows not in found
-    )
-    parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered")
+    ]
 
     def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
         yield from list(found.items())
-        for rows, codes in parallel(tasks):
+        for rows, codes in spread(_solve, tasks, n_jobs, in_order=False):
             _write(folder, rows, codes)
             yield rows, codes
 
@@ -130,10 +131,15 @@ def _bounds(n: int) -> list[tuple[int, int]]:
 
 
 def _solve(
-    rows: tuple[int, int], tol: float, max_rounds: int, options: dict[str, Any], **arrays: Array
+    rows: tuple[int, int],
+    tol: float,
+    max_rounds: int,
+    options: dict[str, Any],
+    names: tuple[str, ...],
+    *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
     """One task. Arrays are arguments of their own: so the backends share them between tasks."""
-    fields = options | {name: _read_only(array) for name, array in arrays.items()}
+    fields = options | dict(zip(names, map(_read_only, arrays), strict=True))
     return rows, solve_block(*rows, Problem(**fields), tol, max_rounds)
 
 
@@ -153,7 +159,9 @@ def _key(arrays: dict[str, Array], *rule: Any) -> str:
 
 @cache
 def _code() -> str:
-    files = [Path(str(module.__file__)) for module in (active_set, row_pool, selection, slots)]
+    files = [
+        Path(str(module.__file__)) for module in (compiled, active_set, row_pool, selection, slots)
+    ]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

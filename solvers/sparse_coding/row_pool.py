@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .active_set import active_set, jit, new_work
+from ..compiled import jit_reordered
+from .active_set import active_set, new_work
 from .selection import largest
 from .slots import (
     KEPT,
@@ -90,7 +91,7 @@ class _Out(NamedTuple):
     correlation: np.ndarray
 
 
-@jit
+@jit_reordered
 def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, found, fill):
     """One or more rounds for the slots first .. stop - 1, whose correlations stand in P.
 
@@ -149,7 +150,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
     return stop, fill, 0
 
 
-@jit
+@jit_reordered
 def _minus_rows(b, G, index, value, k, q):
     """q <- b - sum_a value[a] G[index[a]], four rows at a time."""
     q[:] = b
@@ -167,7 +168,7 @@ def _minus_rows(b, G, index, value, k, q):
         a += 1
 
 
-@jit
+@jit_reordered
 def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     """Worst atoms off the support, into work.candidate.
 
@@ -185,13 +186,13 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
 
 
-@jit
+@jit_reordered
 def _least(i, scale, slack, problem):
     """An entry of P at or under this does not violate optimality, whatever its rounding."""
     return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
 
-@jit
+@jit_reordered
 def _load(a, j, c, v, i, problem, work):
     """Put atom j, at coefficient c and correlation v, into place `a` of the working set.
 
@@ -206,7 +207,7 @@ def _load(a, j, c, v, i, problem, work):
     return v if problem.nonneg else abs(v)
 
 
-@jit
+@jit_reordered
 def _load_roughly(p, i, n, scale, problem, pool, slot, work):
     """Load what the pool's product says, and the support as if it were stationary."""
     h, ridge = problem.half[i], problem.ridge[i]
@@ -218,7 +219,7 @@ def _load_roughly(p, i, n, scale, problem, pool, slot, work):
         _load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
 
 
-@jit
+@jit_reordered
 def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     """Load support and candidates; q holds the exact correlations, or is empty.
 
@@ -258,7 +259,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     return gap, inner, n, bound
 
 
-@jit
+@jit_reordered
 def _note_progress(i, gap, rule, problem, pool, slot):
     """A round without any: neither the gap nor the objective falls by what matters at `tol`."""
     y = problem.signals[i]
@@ -272,7 +273,7 @@ def _note_progress(i, gap, rule, problem, pool, slot):
         pool.stall[slot] = 0
 
 
-@jit
+@jit_reordered
 def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     for a in range(w):
         p[work.atoms[a]] = np.nan
@@ -286,7 +287,7 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     return at, worst
 
 
-@jit
+@jit_reordered
 def _objective(i, problem, pool, slot):
     r, l1, l2 = pool.residual[slot], 0.0, 0.0
     for a in range(pool.nnz[slot]):
@@ -296,7 +297,7 @@ def _objective(i, problem, pool, slot):
     return dot(r, r) + problem.ridge[i] * l2 + 2.0 * problem.half[i] * l1
 
 
-@jit
+@jit_reordered
 def _gap(i, top, problem, pool, slot):
     """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
     y, r = problem.signals[i], pool.residual[slot]
@@ -309,7 +310,7 @@ def _gap(i, top, problem, pool, slot):
     return (_objective(i, problem, pool, slot) - dual) / yy if yy > 0.0 else 0.0
 
 
-@jit
+@jit_reordered
 def _improve(i, n, gap, problem, rule, pool, slot, work):
     """Solve on the working set that _certify loaded; returns the size of the support."""
     y, k = problem.signals[i], pool.nnz[slot]
@@ -340,7 +341,7 @@ def _improve(i, n, gap, problem, rule, pool, slot, work):
     return k
 
 
-@jit
+@jit_reordered
 def _small_gram(work, problem, kept, w, ridge):
     """Gram matrix of the working set, of which the first `kept` rows and columns are there.
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from .active_set import ZERO, jit
+from ..compiled import jit_reordered
+from .active_set import ZERO
 
 
-@jit
+@jit_reordered
 def _keep_largest(key, index, n, m):
     """Bring the m largest keys (and their indices) to the front: quickselect."""
     lo, hi = 0, n - 1
@@ -30,7 +31,7 @@ def _keep_largest(key, index, n, m):
             break
 
 
-@jit
+@jit_reordered
 def _top(p, nonneg):
     """max_j |p_j|, or p_j: 64 running maxima, which the compiler vectorizes."""
     tops = np.zeros(64, np.float32)
@@ -45,7 +46,7 @@ def _top(p, nonneg):
     return tops.max()
 
 
-@jit
+@jit_reordered
 def largest(p, low, nonneg, m, beta, key, index):
     """The (at most m) largest |p_j| above `low` and `beta` times the top, into key and index.
 
@@ -80,7 +81,7 @@ def largest(p, low, nonneg, m, beta, key, index):
     return n, low
 
 
-@jit
+@jit_reordered
 def _smallest(key, n):
     v = key[0]
     for j in range(1, n):

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .active_set import ZERO, jit
+from ..compiled import jit_reordered
+from .active_set import ZERO
 
 KEPT = (48, 256)  # size of a support whose factor waits in its slot: at first, and at most
 
@@ -48,7 +49,7 @@ class Pool(NamedTuple):
     factor: np.ndarray  # (slots, size) upper Cholesky factor, likewise
 
 
-@jit
+@jit_reordered
 def dot(a, b):
     v = 0.0
     for j in range(a.size):
@@ -56,7 +57,7 @@ def dot(a, b):
     return v
 
 
-@jit
+@jit_reordered
 def residual(y, D, pool, slot):
     """Residual of a slot in float64; returns its norm."""
     r = pool.residual[slot]
@@ -70,7 +71,7 @@ def residual(y, D, pool, slot):
     return np.sqrt(dot(r, r))
 
 
-@jit
+@jit_reordered
 def scaled(a, by, out):
     """out <- a / by, in float32."""
     inv = 1.0 / by if by > 0.0 else 0.0
@@ -78,12 +79,12 @@ def scaled(a, by, out):
         out[j] = a[j] * inv
 
 
-@jit
+@jit_reordered
 def triangle(k):
     return k * (k + 1) // 2
 
 
-@jit
+@jit_reordered
 def keep_factor(work, pool, slot, k):
     pool.factored[slot] = triangle(k) <= pool.factor.shape[1]
     if pool.factored[slot]:
@@ -96,7 +97,7 @@ def keep_factor(work, pool, slot, k):
                 t += 1
 
 
-@jit
+@jit_reordered
 def recall_factor(work, pool, slot, k):
     t = 0
     for a in range(k):
@@ -127,7 +128,7 @@ def new_pool(slots: int, cap: int, p: int) -> Pool:
     )
 
 
-@jit
+@jit_reordered
 def _admit(pool, slot, i, problem):
     pool.row[slot] = i
     first = problem.start_at[i]
@@ -148,7 +149,7 @@ def _admit(pool, slot, i, problem):
     scaled(pool.residual[slot], norm, pool.probe[slot])
 
 
-@jit
+@jit_reordered
 def fill_slots(pool, live, taken, stop, problem):
     """Give the free slots the next rows; returns the row after the last one given."""
     for slot in range(live):
@@ -158,7 +159,7 @@ def fill_slots(pool, live, taken, stop, problem):
     return taken
 
 
-@jit
+@jit_reordered
 def _copy_slot(pool, a, b):
     pool.row[b] = pool.row[a]
     pool.nnz[b] = pool.nnz[a]
@@ -181,7 +182,7 @@ def _copy_slot(pool, a, b):
     pool.row[a] = -1
 
 
-@jit
+@jit_reordered
 def compact(pool, live):
     """Move the occupied slots to the front; returns their number."""
     n = ZERO

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from ..compiled import jit_reordered
 from ..solution import (
     Array,
     check_integer,
@@ -221,7 +221,7 @@ def high_frequency_gain_bound(n_tokens: int, alpha: float, *, n_layers: int = 1)
     return min(mixing, math.exp(min(log_theorem, math.log(N))))
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+@jit_reordered
 def _largest_l1_distance(A):  # type: ignore[no-untyped-def]
     """Between two rows of A, in blocks of rows that stay in the cache."""
     n, m = A.shape

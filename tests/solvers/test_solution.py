@@ -12,6 +12,7 @@ from twinsolve.solvers.solution import (
     check_square,
     frobenius_norm,
     unit_size,
+    unit_under,
 )
 
 
@@ -115,6 +116,13 @@ def test_norms_and_unit_sizes_of_any_scale(exponent):
     scaled = np.ldexp(X, exponent)
     assert frobenius_norm(scaled) == np.ldexp(5.0, exponent)
     # Over 8, the power of two above 4.
-    np.testing.assert_array_equal(unit_size(scaled), X / 8)
+    np.testing.assert_array_equal(unit_size(scaled), X / 4)
     assert frobenius_norm(0 * X) == 0
     assert not unit_size(0 * X).any()
+
+
+def test_units_of_all_arrays_or_of_each_column():
+    X, Y = np.array([[3.0, -0.75], [0.0, 0.5]]), np.array([[8.0, 1e-3]])
+    assert unit_under(X) == 2
+    assert unit_under(X, Y) == unit_under(-Y, X) == 8
+    np.testing.assert_array_equal(unit_under(X, Y, axis=0), [8, 0.5])
