@@ -20,7 +20,7 @@ from ..workers import count_workers, spread
 from . import active_set, row_pool, selection, slots
 from .penalty import Penalty
 from .row_pool import Codes, solve_block
-from .slots import LassoProblem
+from .slots import Problem
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -140,7 +140,7 @@ def _solve(
 ) -> tuple[tuple[int, int], Codes]:
     """One task. Arrays are arguments of their own: so the backends share them between tasks."""
     fields = options | dict(zip(names, map(_read_only, arrays), strict=True))
-    return rows, solve_block(*rows, LassoProblem(**fields), tol, max_rounds)
+    return rows, solve_block(*rows, Problem(**fields), tol, max_rounds)
 
 
 def _read_only(array: Array) -> Array:

@@ -25,7 +25,7 @@ from .active_set import active_set, new_work
 from .selection import largest
 from .slots import (
     KEPT,
-    LassoProblem,
+    Problem,
     compact,
     dot,
     fill_slots,
@@ -367,7 +367,7 @@ class _Block:
     """Solves the rows start .. stop - 1 with one pool, in one thread."""
 
     def __init__(
-        self, start: int, stop: int, problem: LassoProblem, tol: float, max_rounds: int
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
     ) -> None:
         (m, p), n = problem.atoms.shape, stop - start
         rounding = 1.02 * (p + 4) * 2.0**-24
@@ -464,7 +464,7 @@ class _Block:
         return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, out.correlation)
 
 
-def solve_block(start: int, stop: int, problem: LassoProblem, tol: float, max_rounds: int) -> Codes:
+def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
     """Codes of the rows start .. stop - 1.
 
     A row is left when its gap is at most `tol`, or no longer falls, or after `max_rounds` working

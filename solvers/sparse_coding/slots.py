@@ -10,7 +10,7 @@ from .active_set import ZERO
 KEPT = (48, 256)  # size of a support whose factor waits in its slot: at first, and at most
 
 
-class LassoProblem(NamedTuple):
+class Problem(NamedTuple):
     """The rows to solve for, all of which share the atoms."""
 
     signals: np.ndarray  # (n, p)
