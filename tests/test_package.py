@@ -97,6 +97,20 @@ def test_what_is_imported_by_name_is_also_found_as_an_attribute(module):
     )
 
 
+@pytest.mark.parametrize("wing", ["solvers", "unrolled"])
+def test_no_two_public_classes_or_functions_of_a_wing_share_a_name(wing):
+    """But oracles, named after their solvers, and twins, whose families define the same parts."""
+    places = {}
+    for file in (ROOT / wing).rglob("*.py"):
+        if {"oracles", "twins"} & set(file.relative_to(ROOT).parts):
+            continue
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert len(places) > 50
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 @pytest.mark.parametrize("wing", [twinsolve.solvers, twinsolve.unrolled])
 def test_a_wing_names_what_it_lacks(wing):
     with pytest.raises(

@@ -15,7 +15,7 @@ Filter: TypeAlias = ArrayLike | sparray | Function
 Callback = Callable[[int, Array], Any]
 
 
-def check_values(values: ArrayLike, name: str) -> Array:
+def check_signal(values: ArrayLike, name: str) -> Array:
     """Return `values` as a finite real array of two or three dimensions, float32 or float64.
 
     Raises

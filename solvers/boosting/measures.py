@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_positive, frobenius_norm
-from .filters import Filter, bind, check_values
+from .filters import Filter, bind, check_signal
 
 
 def signal_to_noise_ratio(signal: ArrayLike, noise: ArrayLike) -> float:
@@ -83,7 +83,7 @@ def method_noise(filter: Filter, y: ArrayLike) -> Array:
     array([[-0.25],
            [ 0.25]])
     """
-    f, y = bind(filter, check_values(y, "y"), "filter")
+    f, y = bind(filter, check_signal(y, "y"), "filter")
     return y - _finite(f(y))
 
 
@@ -180,7 +180,7 @@ def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> fl
 
 
 def _check_parts(signal: ArrayLike, noise: ArrayLike) -> tuple[Array, Array]:
-    u, n = check_values(signal, "signal"), check_values(noise, "noise")
+    u, n = check_signal(signal, "signal"), check_signal(noise, "noise")
     if n.shape != u.shape:
         raise ValueError(f"noise: has shape {n.shape}, but the signal has {u.shape}")
     return u.astype(np.float64), n.astype(np.float64)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_positive
-from .filters import Callback, Filter, bind, check_values, iterate
+from .filters import Callback, Filter, bind, check_signal, iterate
 
 
 def twicing(smoother: Filter, values: ArrayLike) -> Array:
@@ -113,7 +113,7 @@ def l2_boosting(
     nu = check_positive(shrinkage, "shrinkage")
     if nu > 1:
         raise ValueError(f"shrinkage: must be in (0, 1], got {shrinkage!r}")
-    smooth, y = bind(smoother, check_values(values, "values"), "smoother")
+    smooth, y = bind(smoother, check_signal(values, "values"), "smoother")
     return iterate(
         lambda m, u: u + nu * smooth(y - u), np.zeros_like(y), n_iter, callback, "smoother"
     )

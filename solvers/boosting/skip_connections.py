@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_integer, check_one_or_each, check_positive
-from .filters import Callback, Filter, bind_layers, check_values, iterate
+from .filters import Callback, Filter, bind_layers, check_signal, iterate
 
 
 def boost(
@@ -69,7 +69,7 @@ def boost(
     """
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
     weights = check_one_or_each(t, "t", n_iter, "layer").tolist()
-    functions, y = bind_layers(filter, check_values(y, "y"), n_iter, "filter")
+    functions, y = bind_layers(filter, check_signal(y, "y"), n_iter, "filter")
 
     def step(layer: int, Y: Array) -> Array:
         first = weights[layer]
@@ -136,7 +136,7 @@ def generalized_residual(
         for layer, source in enumerate(sources)
     ]
     t = check_one_or_each(weights, "weights", len(indices), "layer").tolist()
-    functions, y = bind_layers(filter, check_values(y, "y"), len(indices), "filter")
+    functions, y = bind_layers(filter, check_signal(y, "y"), len(indices), "filter")
     layers = [y]
 
     def step(layer: int, Y: Array) -> Array:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..solution import Array, check_positive
-from .filters import Callback, Filter, bind, check_values, iterate
+from .filters import Callback, Filter, bind, check_signal, iterate
 
 
 def sos_boosting(
@@ -71,7 +71,7 @@ def sos_boosting(
     """
     rho = check_positive(rho, "rho", allow_zero=True)
     tau = check_positive(tau, "tau")
-    f, y = bind(filter, check_values(y, "y"), "filter")
+    f, y = bind(filter, check_signal(y, "y"), "filter")
     previous = tau * rho + tau - 1
     return iterate(
         lambda k, u: tau * f(y + rho * u) - previous * u,

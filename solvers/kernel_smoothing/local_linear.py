@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from ..solution import Array, check_positive, unit_under
 from .regression import (
     check_estimate,
-    check_points,
+    check_queries_and_keys,
     check_values,
     in_one_unit,
     normalised_rows,
@@ -154,7 +154,7 @@ def _check(
     precision: ArrayLike | None,
     reg: float,
 ) -> tuple[_Problem, np.dtype]:
-    queries, keys = check_points(queries, keys)
+    queries, keys = check_queries_and_keys(queries, keys)
     values = check_values(values, keys)
     reg = check_positive(reg, "reg", allow_zero=True)
     weights = prepare_weights(queries, keys, bandwidth, kernel, precision)

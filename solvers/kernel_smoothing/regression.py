@@ -91,7 +91,7 @@ def nadaraya_watson(
     >>> nadaraya_watson([[0.5]], [[0.0], [1.0]], [[2.0], [4.0]], bandwidth=1.0)
     array([[3.]])
     """
-    queries, keys = check_points(queries, keys)
+    queries, keys = check_queries_and_keys(queries, keys)
     values = check_values(values, keys)
     dtype = np.result_type(queries, keys, values)
     weights = prepare_weights(queries, keys, bandwidth, kernel, precision, dtype)
@@ -132,7 +132,7 @@ def smoother_matrix(
     >>> smoother_matrix([[0.0]], [[-1.0], [1.0]], bandwidth=1.0)
     array([[0.5, 0.5]])
     """
-    queries, keys = check_points(queries, keys)
+    queries, keys = check_queries_and_keys(queries, keys)
     dtype = np.result_type(queries, keys)
     weights = prepare_weights(queries, keys, bandwidth, kernel, precision, dtype)
     out = np.empty((len(queries), len(keys)), dtype)
@@ -235,7 +235,7 @@ def nadaraya_watson_residual(
     >>> nadaraya_watson_residual([[0.5]], [[0.0], [1.0]], [[2.0], [4.0]], [[3.0]], bandwidth=1.0)
     array([0.])
     """
-    queries, keys = check_points(queries, keys)
+    queries, keys = check_queries_and_keys(queries, keys)
     values = check_values(values, keys).astype(np.float64)
     estimate = check_estimate(estimate, values, len(queries), "queries")
     weights = prepare_weights(queries, keys, bandwidth, kernel, precision, exact=True)
@@ -303,7 +303,7 @@ def norms(X: Array) -> Array:
     return size * np.linalg.norm(X / size[:, None], axis=1)
 
 
-def check_points(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:
+def check_queries_and_keys(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:
     keys = check_matrix(keys, "keys")
     return check_matrix(queries, "queries", n_features=keys.shape[1]), keys
 

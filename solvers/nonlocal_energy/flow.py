@@ -12,7 +12,7 @@ from scipy.special import exprel
 from sklearn.exceptions import ConvergenceWarning
 
 from ..solution import Array, Solution, certified, check_integer, check_positive
-from .problem import Problem, check_problem, default_tol, record
+from .problem import EnergyProblem, check_energy_problem, default_tol, record
 from .weights import not_callable
 
 _SMALL = 500
@@ -82,7 +82,7 @@ def gradient_flow(
     array([[1.],
            [3.]])
     """
-    problem, dtype = check_problem(f, K, lam, fidelity)
+    problem, dtype = check_energy_problem(f, K, lam, fidelity)
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
     weights = problem.weights
     curvature = (2 * weights.degrees + problem.fidelity).max()
@@ -114,7 +114,7 @@ def gradient_flow(
     return solution
 
 
-def _slack(problem: Problem) -> Array:
+def _slack(problem: EnergyProblem) -> Array:
     """Rounding errors of an energy, those of its gradient included."""
     f = problem.f - problem.f.mean(axis=0)
     return 1e-13 * ((problem.weights.degrees + problem.fidelity) * f**2).sum(axis=0)
@@ -165,13 +165,13 @@ def exact_gradient_flow(
     array([[1.],
            [3.]])
     """
-    problem, dtype = check_problem(f, not_callable(K, "K"), lam, fidelity)
+    problem, dtype = check_energy_problem(f, not_callable(K, "K"), lam, fidelity)
     time = check_positive(time, "time", allow_zero=True)
     move = _move_by_eigenvectors if len(problem.f) <= _SMALL else _move_by_products
     return (problem.f + move(problem, time)).astype(dtype, copy=False)
 
 
-def _hessian(problem: Problem) -> csr_array:
+def _hessian(problem: EnergyProblem) -> csr_array:
     diagonal = diags_array((problem.weights.degrees + problem.fidelity)[:, 0])
     return csr_array(diagonal - csr_array(problem.weights.matrix))
 
@@ -179,13 +179,13 @@ def _hessian(problem: Problem) -> csr_array:
 # v = u - f obeys dv/dt = -H v - grad E(f).
 
 
-def _move_by_eigenvectors(problem: Problem, time: float) -> Array:
+def _move_by_eigenvectors(problem: EnergyProblem, time: float) -> Array:
     curvatures, vectors = eigh(_hessian(problem).toarray())
     spans = -exprel(-time * curvatures.clip(min=0))[:, None] * time
     return np.asarray(vectors @ (spans * (vectors.T @ problem.gradient(problem.f))))
 
 
-def _move_by_products(problem: Problem, time: float) -> Array:
+def _move_by_products(problem: EnergyProblem, time: float) -> Array:
     n_tokens, n_features = problem.f.shape
     # One state more for each column drives it.
     drive = csr_array(problem.gradient(problem.f))

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
 
 from ..solution import Array, check_matrix
-from .problem import check_problem
+from .problem import check_energy_problem
 from .weights import Weights, check_weights, common_dtype, not_callable
 
 _BLOCK_ENTRIES = 2**22
@@ -139,7 +139,7 @@ def regularized_energy(
     >>> regularized_energy([[0.0], [2.0]], [[1.0], [2.0]], K, 4.0, fidelity="degree")
     12.0
     """
-    problem, _ = check_problem(f, not_callable(K, "K"), lam, fidelity)
+    problem, _ = check_energy_problem(f, not_callable(K, "K"), lam, fidelity)
     u = check_matrix(u, "u", n_features=problem.f.shape[1]).astype(np.float64)
     _check_length(u, problem.f)
     distance = (problem.fidelity * (u - problem.f) ** 2).sum()
@@ -179,7 +179,7 @@ def energy_gradient(
     array([[-10.],
            [  6.]])
     """
-    problem, dtype = check_problem(f, not_callable(K, "K"), lam, fidelity)
+    problem, dtype = check_energy_problem(f, not_callable(K, "K"), lam, fidelity)
     u = check_matrix(u, "u", n_features=problem.f.shape[1])
     _check_length(u, problem.f)
     return problem.gradient(u.astype(np.float64)).astype(np.result_type(u, dtype), copy=False)

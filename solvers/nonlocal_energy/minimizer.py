@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from ..solution import Array, Solution, certified, check_integer, warn_unless_converged
-from .problem import MORE, ROUNDING, Problem, check_problem, default_tol, reciprocal
+from .problem import MORE, ROUNDING, EnergyProblem, check_energy_problem, default_tol, reciprocal
 
 
 def minimize_energy(
@@ -94,7 +94,7 @@ def minimize_energy(
     array([[1.],
            [3.]])
     """
-    problem, dtype = check_problem(f, K, lam, fidelity)
+    problem, dtype = check_energy_problem(f, K, lam, fidelity)
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     dense = isinstance(problem.weights.matrix, np.ndarray)
@@ -128,7 +128,7 @@ def _worthwhile(n_tokens: int, n_features: int) -> int:
     return n_iter if n_iter >= 20 else 0
 
 
-def _conjugate_gradients(problem: Problem, tol: float, max_iter: int) -> tuple[Array, Array]:
+def _conjugate_gradients(problem: EnergyProblem, tol: float, max_iter: int) -> tuple[Array, Array]:
     """Preconditioned conjugate gradients from u = f, a column apart from the others."""
     weights = problem.weights
     inverse = reciprocal(weights.degrees + problem.fidelity)
@@ -152,7 +152,7 @@ def _conjugate_gradients(problem: Problem, tol: float, max_iter: int) -> tuple[A
     return u, n_iter
 
 
-def _factored_step(problem: Problem, residual: Array) -> Array:
+def _factored_step(problem: EnergyProblem, residual: Array) -> Array:
     hessian = -problem.weights.matrix
     pivots = problem.weights.degrees + problem.fidelity
     np.fill_diagonal(hessian, np.where(pivots > 0, pivots, 1))

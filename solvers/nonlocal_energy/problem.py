@@ -14,7 +14,7 @@ MORE = "increase max_iter, lam or tol"
 ROUNDING = "rounding errors limit it: increase lam or tol"
 
 
-class Problem(NamedTuple):
+class EnergyProblem(NamedTuple):
     """``min_u J(u) + 1/2 sum_i fidelity_i |u_i - f_i|^2``, in float64; columns are apart."""
 
     f: Array
@@ -51,7 +51,9 @@ class Problem(NamedTuple):
         return dual, gradient, self.gap(np.abs(gradient) + rounding), self.gap(rounding)
 
 
-def check_problem(f: ArrayLike, K: Any, lam: float, fidelity: str) -> tuple[Problem, Any]:
+def check_energy_problem(
+    f: ArrayLike, K: Any, lam: float, fidelity: str
+) -> tuple[EnergyProblem, Any]:
     """Return the problem and the dtype of its answer: float32 if f and K are."""
     f = check_matrix(f, "f")
     if fidelity not in FIDELITIES:
@@ -60,7 +62,7 @@ def check_problem(f: ArrayLike, K: Any, lam: float, fidelity: str) -> tuple[Prob
     weights = check_weights(K, len(f))
     d = weights.degrees + weights.loops
     scale = d if fidelity == "degree" else np.ones_like(d)
-    problem = Problem(f.astype(np.float64), weights, lam * scale)
+    problem = EnergyProblem(f.astype(np.float64), weights, lam * scale)
     check_size(f, len(f) * float((weights.degrees + problem.fidelity).max()))
     return problem, common_dtype(f, K)
 

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from ..solution import Array, check_matrix, check_positive
 from ..sparse_coding.problem import check_points
-from .ridge import check_square
+from .ridge import check_coefficients
 
 
 def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
@@ -96,7 +96,7 @@ def low_rank_gap(X: ArrayLike, coef: ArrayLike, *, lam: float) -> float:
     0.0
     """
     X = check_matrix(X, "X")
-    C = check_square(coef, len(X))
+    C = check_coefficients(coef, len(X))
     lam = check_positive(lam, "lam", allow_zero=True)
     s = np.linalg.svd(X.astype(np.float64), compute_uv=False)
     rank, X = int((s > rank_cutoff(X, s)).sum()), X.astype(np.float64)

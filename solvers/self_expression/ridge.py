@@ -102,7 +102,7 @@ def least_squares_residual(
     array([0., 1.])
     """
     X = check_matrix(X, "X").astype(np.float64)
-    C = check_square(coef, len(X))
+    C = check_coefficients(coef, len(X))
     gram = X @ X.T
     gradient = gram - C @ gram - check_positive(lam, "lam") * C
     if zero_diagonal:
@@ -115,7 +115,7 @@ def least_squares_residual(
     return residual
 
 
-def check_square(coef: ArrayLike, n: int) -> Array:
+def check_coefficients(coef: ArrayLike, n: int) -> Array:
     C = check_matrix(coef, "coef", n_features=n).astype(np.float64)
     if len(C) != n:
         raise ValueError(f"coef: must have shape {(n, n)}, got {C.shape}")

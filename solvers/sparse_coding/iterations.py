@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..solution import Array, Solution, certified, check_integer, check_positive
 from .penalty import Penalty
-from .problem import TOL, certify, check_problem
+from .problem import TOL, certify, check_signals
 
 Move = Callable[[Array, Any], Array]
 Callback = Callable[[int, Array], Any]
@@ -268,7 +268,7 @@ class _Problem(NamedTuple):
         zero_diagonal: bool,
         nonnegative: bool,
     ) -> Self:
-        Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+        Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
         atoms = D.astype(np.float64)
         gram, correlation = atoms @ atoms.T, Y.astype(np.float64) @ atoms.T
         penalty = Penalty.checked(lam, len(Y), 1.0, nonnegative, zero_diagonal)

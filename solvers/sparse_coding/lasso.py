@@ -16,7 +16,7 @@ from ..solution import (
     warn_unless_converged,
 )
 from .penalty import Penalty
-from .problem import TOL, certificate, certify, check_problem
+from .problem import TOL, certificate, certify, check_signals
 from .row_blocks import Atoms, Progress, solve_rows
 
 
@@ -109,7 +109,7 @@ def sparse_code(
     >>> solution.coef.toarray()
     array([[2., 0.]])
     """
-    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
     solution = _Lasso(Y, D, tol, max_iter).solve(penalty, None, n_jobs, progress, directory)
     warn_unless_converged(solution)
@@ -169,7 +169,7 @@ def sparse_code_path(
     >>> [solution.coef.toarray().tolist() for solution in path]
     [[[1.0, 0.0]], [[2.75, 0.25]]]
     """
-    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     values = np.asarray(lams, dtype=np.float64)
     if values.ndim not in (1, 2) or len(values) == 0:
         raise ValueError(

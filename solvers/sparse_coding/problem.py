@@ -55,7 +55,7 @@ def lasso_objective(
     >>> lasso_objective([[3.0]], [[1.0]], [[2.0]], lam=2.0)
     array([5.])
     """
-    Y, D = check_problem(Y, dictionary)
+    Y, D = check_signals(Y, dictionary)
     C = check_coef(coef, len(Y), len(D))
     residual = Y.astype(np.float64) - C @ D.astype(np.float64)
     return (residual**2).sum(axis=1) + Penalty.checked(lam, len(Y), l1_ratio).value(C)
@@ -109,7 +109,7 @@ def duality_gap(
     >>> duality_gap([[3.0]], [[1.0]], [[2.0]], lam=2.0)
     array([0.])
     """
-    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     C = check_coef(coef, len(Y), len(D))
     penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
     return certify(Y, D, C, penalty)[1]
@@ -144,14 +144,14 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     >>> lam_max([[3.0, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
     array([6.])
     """
-    Y, D = check_problem(Y, dictionary, zero_diagonal=zero_diagonal)
+    Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     Y, D = Y.astype(np.float64), D.astype(np.float64)
     penalty = Penalty.checked(1.0, len(Y), zero_diagonal=zero_diagonal)
     blocks = _row_blocks(len(Y))
     return np.concatenate([penalty[rows].lam_max(Y[rows] @ D.T) for rows in blocks])
 
 
-def check_problem(
+def check_signals(
     Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False
 ) -> tuple[Array, Array]:
     D = check_matrix(dictionary, "dictionary")
