@@ -23,8 +23,7 @@ from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import nadaraya_watson
 from twinsolve.unrolled import Attention, Gaussian
 from twinsolve.unrolled.attention import Positive, SoftmaxSmoother
-from twinsolve.unrolled.twins import Identity, Twin, register
-from twinsolve.unrolled.twins.parameters import head_value
+from twinsolve.unrolled.twins import Identity, Twin, head_value, register
 
 
 class Cauchy(SoftmaxSmoother):

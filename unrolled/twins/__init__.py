@@ -8,6 +8,7 @@ from .heads import HeadCall
 from .inequalities import Inequalities
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
+from .parameters import head_value
 from .registry import (
     Problem,
     Twin,
@@ -55,6 +56,7 @@ __all__ = [
     "compare",
     "exact_twin",
     "fit_origin",
+    "head_value",
     "judging_twin",
     "register",
     "twins_of",
