@@ -10,8 +10,8 @@ writes such a file first; with a file of your own, start at the second step.
 # A MATLAB file
 # -------------
 # Points are rows, and labels a vector of the same length. Without keys, `load_points` takes the
-# array named X, x, data, fea or features, and the labels named y, target, targets, label, labels
-# or gnd. Here both have other names.
+# array named X, x, data, fea or features, and the labels named y, target, targets, label, labels,
+# gnd, gt or s. Here both have other names.
 
 import tempfile
 from pathlib import Path
