@@ -1,7 +1,8 @@
 """A small table as it was before the harness became one: what is computed has not changed.
 
-Coefficients are certified to a gap of 1e-6 and eigenvectors to rounding of BLAS, which differs from
-machine to machine: tolerances are those of what follows from these.
+Matrices are multiplied in another order on other processors, which moves a sum by its rounding. A
+connectivity is an eigenvalue of a graph, and the score of a choice a silhouette in its eigenvectors:
+they carry that rounding divided by the gap between eigenvalues.
 """
 
 from pathlib import Path
@@ -13,7 +14,8 @@ from numpy.testing import assert_allclose
 from twinsolve.bench import cluster
 
 REFERENCE = Path(__file__).parent / "reference" / "clusters.csv"
-NUMBERS = ["accuracy", "nmi", "objective", "nonzeros", "connectivity", "selection_score"]
+RELATIVE = dict.fromkeys(["accuracy", "nmi", "objective", "nonzeros"], 1e-8)
+NUMBERS = RELATIVE | {"connectivity": 1e-6, "selection_score": 1e-6}
 
 
 def test_clusters_are_those_of_the_reference():
@@ -27,5 +29,6 @@ def test_clusters_are_those_of_the_reference():
     )
     words = [name for name in expected if name not in NUMBERS]
     assert table[words].to_numpy().tolist() == expected[words].to_numpy().tolist()
-    for name in NUMBERS:
-        assert_allclose(table[name].astype(np.float64), expected[name], rtol=1e-5, atol=1e-6)
+    for name, tolerance in NUMBERS.items():
+        actual = table[name].astype(np.float64)
+        assert_allclose(actual, expected[name], rtol=tolerance, atol=tolerance, err_msg=name)
