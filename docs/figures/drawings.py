@@ -26,16 +26,26 @@ def _matrix(ax: Any, matrix: Any, title: str) -> None:
     _picture(ax, dense, title, cmap="magma", vmin=0, vmax=np.quantile(off_diagonal, 0.995))
 
 
-def kernel_smoothing(places: Any, clean: Any, noisy: Any, solved: Any, attended: Any) -> Figure:
+def _regression(places: Any, clean: Any, noisy: Any, title: str) -> tuple[Figure, Any]:
     figure, (ax,) = _panels(1, width=7.5)
     ax.plot(places, noisy, ".", color=COLOURS["noisy"], label="noisy values")
     ax.plot(places, clean, "--", color=COLOURS["clean"], linewidth=1, label="truth")
-    ax.plot(places, solved, color=COLOURS["solver"], linewidth=3, label="solver")
-    ax.plot(places[::3], attended[::3], "o", color=COLOURS["layer"], markersize=4, label="layer")
-    ax.set_title("Kernel regression and attention with the same bandwidth")
+    ax.set_title(title)
     ax.set_xlabel("query and key")
     ax.set_ylabel("value")
+    return figure, ax
+
+
+def _twins(ax: Any, places: Any, solved: Any, attended: Any) -> None:
+    ax.plot(places, solved, color=COLOURS["solver"], linewidth=3, label="solver")
+    ax.plot(places[::3], attended[::3], "o", color=COLOURS["layer"], markersize=4, label="layer")
     ax.legend()
+
+
+def kernel_smoothing(places: Any, clean: Any, noisy: Any, solved: Any, attended: Any) -> Figure:
+    title = "Kernel regression and attention with the same bandwidth"
+    figure, ax = _regression(places, clean, noisy, title)
+    _twins(ax, places, solved, attended)
     return figure
 
 
@@ -123,17 +133,10 @@ def nonlocal_energy(X: Any, A: Any, steps: Any, lowest: float) -> Figure:
 
 
 def boosting(places: Any, clean: Any, noisy: Any, once: Any, twice: Any, attended: Any) -> Figure:
-    figure, (ax,) = _panels(1, width=7.5)
-    ax.plot(places, noisy, ".", color=COLOURS["noisy"], label="noisy values")
-    ax.plot(places, clean, "--", color=COLOURS["clean"], linewidth=1, label="truth")
+    title = "Twicing gives back part of a peak that was smoothed away"
+    figure, ax = _regression(places, clean, noisy, title)
     ax.plot(places, once, color="tab:green", label="smoothed once")
-    ax.plot(places, twice, color=COLOURS["solver"], linewidth=3, label="twicing, solver")
-    ax.plot(places[::3], attended[::3], "o", color=COLOURS["layer"], markersize=4,
-            label="twicing, layer")  # fmt: skip
-    ax.set_title("Twicing gives back part of a peak that was smoothed away")
-    ax.set_xlabel("query and key")
-    ax.set_ylabel("value")
-    ax.legend()
+    _twins(ax, places, twice, attended)
     return figure
 
 

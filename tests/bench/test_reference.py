@@ -1,8 +1,8 @@
 """A small table as it was before the harness became one: what is computed has not changed.
 
 Matrices are multiplied in another order on other processors, which moves a sum by its rounding. A
-connectivity is an eigenvalue of a graph, and the score of a choice a silhouette in its eigenvectors:
-they carry that rounding divided by the gap between eigenvalues.
+connectivity is an eigenvalue of a graph, the score of a choice a silhouette in its eigenvectors:
+both carry that rounding divided by the gap between eigenvalues.
 """
 
 from pathlib import Path

@@ -8,19 +8,9 @@ from scipy.special import softmax
 from twinsolve.solvers import nonlocal_means, sos_boosting
 from twinsolve.solvers.boosting import sos_tau_max
 
+from ...equations.boosting.formulas import kernel_smoother, limit
+
 RHO = st.floats(0.0, 5.0)
-
-
-def kernel_smoother(seed=0, n=6):
-    """A = Dg^-1 K of a Gaussian kernel: real eigenvalues in (0, 1]."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, 2))
-    K = np.exp(-((X[:, None] - X) ** 2).sum(-1))
-    return K / K.sum(1, keepdims=True), rng.standard_normal((n, 2))
-
-
-def limit(A, y, rho):
-    return np.linalg.solve(np.eye(len(A)) + rho * (np.eye(len(A)) - A), A @ y)
 
 
 @given(seed=st.integers(0, 200), rho=RHO, share=st.floats(0.2, 0.8))
@@ -43,15 +33,6 @@ def test_error_shrinks_by_its_factor_on_every_eigenvector(seed, rho, tau, n_iter
     expected = mu / s * (1 - (1 - tau * s) ** n_iter)
     growth = max(1.0, np.abs(1 - tau * s).max()) ** n_iter
     assert_allclose(np.diag(found), expected, atol=1e-13 * growth)
-
-
-def test_fixed_point_is_not_the_one_of_the_sum_alone():
-    """Left out, tau rho + tau - 1 = rho at tau = 1 would be the plain sum, which is another one."""
-    A, y = kernel_smoother()
-    rho = 0.5
-    u = limit(A, y, rho)
-    assert_allclose(A @ (y + rho * u) - rho * u, u, atol=1e-13)
-    assert np.abs(A @ (y + rho * u) - u).max() > 1e-2
 
 
 @given(seed=st.integers(0, 200), rho=st.floats(0.01, 5.0), peaked=st.floats(0.5, 8.0))

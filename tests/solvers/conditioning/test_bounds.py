@@ -199,11 +199,6 @@ def test_erratum_e4_h_random_weights_are_helped_the_more_the_smaller_they_are(re
     assert third > 0.99
 
 
-def test_erratum_e4_n_the_least_singular_value_need_not_be_below_one():
-    X = np.random.default_rng(0).standard_normal((20, 200, 10))
-    assert np.linalg.svd(X, compute_uv=False)[:, -1].min() > 9
-
-
 def test_sk_jac_jacobian_of_frozen_attention_by_automatic_differentiation():
     import torch
 

@@ -8,6 +8,8 @@ from numpy.testing import assert_allclose
 from twinsolve.solvers import gray_tokens
 from twinsolve.solvers.conditioning import condition_number
 
+from ...equations.conditioning.formulas import cosines
+
 SEEDS = st.integers(0, 10**6)
 EPS = st.floats(0.1, 1)
 SIZES = st.integers(1, 8)
@@ -18,15 +20,6 @@ def tokens(n, d, kappa, seed=0, s1=3.0):
     r = min(n, d)
     U, R = (np.linalg.qr(rng.standard_normal((size, r)))[0] for size in (n, d))
     return (U * (s1 * np.geomspace(1, 1 / kappa, r))) @ R.T
-
-
-def cosines(n):
-    """The orthonormal transform, entry by entry (SK-8)."""
-    scale = [np.sqrt((1 if k == 0 else 2) / n) for k in range(n)]
-    angle = np.pi / (2 * n)
-    return np.array(
-        [[scale[k] * np.cos(angle * (2 * i + 1) * k) for i in range(n)] for k in range(n)]
-    )
 
 
 @given(seed=SEEDS, n=SIZES, d=SIZES, kappa=st.floats(1, 1e5), eps=EPS)
@@ -154,22 +147,6 @@ def test_batches_are_grayed_one_by_one(transform):
         assert_allclose(found[index], gray_tokens(X[index], eps=0.8, transform=transform), rtol=0)
     small = gray_tokens(1e200 * X[0, 2], eps=0.8, transform=transform)
     assert_allclose(1e200 * found[0, 2], small, rtol=1e-10)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 16])
-def test_sk_8_and_sk_9_transform_and_inverse(n):
-    D, X = cosines(n), np.random.default_rng(n).standard_normal((n, 5))
-    assert_allclose(D @ D.T, np.eye(n), atol=1e-12)
-    F = scipy.fft.dctn(X, norm="ortho")
-    assert_allclose(D @ X @ cosines(5).T, F, atol=1e-12)
-    assert_allclose(D.T @ F @ cosines(5), X, atol=1e-12)
-
-
-def test_erratum_e4_j_the_printed_matrix_is_the_inverse_transform():
-    n = 6
-    printed, x = cosines(n).T, np.random.default_rng(0).standard_normal(n)
-    assert_allclose(printed @ x, scipy.fft.idct(x, norm="ortho"), atol=1e-12)
-    assert np.abs(printed @ x - scipy.fft.dct(x, norm="ortho")).max() > 0.1
 
 
 @given(seed=SEEDS, n=SIZES, d=SIZES, eps=EPS)

@@ -13,6 +13,8 @@ from twinsolve.solvers import regularized_energy, smoothness
 from twinsolve.solvers.nonlocal_energy import energy_gradient, smoothness_gradient
 from twinsolve.solvers.nonlocal_energy.differences import weighted_differences
 
+from ...equations.nonlocal_energy.formulas import fitted_asymmetry
+
 FIDELITIES = ("constant", "degree")
 
 
@@ -102,18 +104,6 @@ def test_attention_with_shared_keys_is_a_gradient_step_nt_10_to_nt_14_theorem_1(
     assert np.abs(halved - attention).max() > 1e-2
 
 
-def fitted_asymmetry(logits):
-    """How far A is from ``diag(d)^-1 K`` with K symmetric, d fitted on the first row and column.
-
-    A step ``v - P grad J(v)`` with P diagonal is ``(I - P L) v`` with L symmetric: it needs
-    ``A_ij / p_i = A_ji / p_j``, and the first row and column leave one candidate for p.
-    """
-    A = softmax(logits, axis=1)
-    p = np.append(1, A[1:, 0] / A[0, 1:])
-    scaled = A / p[:, None]
-    return np.abs(scaled / scaled.T - 1).max()
-
-
 @given(seed=st.integers(0, 10**6))
 def test_attention_is_a_gradient_step_iff_logits_are_symmetric_plus_offsets_nt_14(seed):
     rng = np.random.default_rng(seed)
@@ -127,14 +117,6 @@ def test_attention_is_a_gradient_step_iff_logits_are_symmetric_plus_offsets_nt_1
     assert_allclose(found, softmax(logits, axis=1) @ v, atol=1e-12)
     q, k = rng.standard_normal((2, 6, 6))
     assert fitted_asymmetry(q @ k.T) > 1e-3
-
-
-def test_l2_attention_with_one_projection_is_a_gradient_step_nt_14():
-    X = np.random.default_rng(0).standard_normal((7, 3))
-    logits = -((X[:, None] - X) ** 2).sum(axis=-1)
-    assert fitted_asymmetry(logits) < 1e-12
-    assert fitted_asymmetry(2 * X @ X.T) < 1e-12
-    assert fitted_asymmetry(2 * X @ X.T - (X**2).sum(axis=1)) < 1e-12  # the row offset cancels
 
 
 def test_asymmetric_gradient_is_no_gradient_erratum_e2b():
@@ -253,14 +235,6 @@ def test_gradient_cosine_in_matrix_form_nt_t4_and_one_for_shared_keys_erratum_e2
     assert_allclose(cosine(k), 1, atol=1e-14)
     sym = np.exp(k @ k.T / 2)
     assert_allclose(sym.sum(1, keepdims=True) * v - sym @ v, smoothness_gradient(v, sym), atol=1e-9)
-
-
-def test_token_similarity_in_matrix_form_nt_e3():
-    X = np.random.default_rng(0).standard_normal((6, 3))
-    pairs = [(i, j) for i in range(6) for j in range(6) if i != j]
-    loop = sum(X[i] @ X[j] / np.linalg.norm(X[i]) / np.linalg.norm(X[j]) for i, j in pairs) / 30
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    assert_allclose(((unit.sum(axis=0) ** 2).sum() - 6) / 30, loop, atol=1e-10)
 
 
 def test_constants_have_exactly_no_gradient_whatever_the_degrees():

@@ -23,29 +23,7 @@ from twinsolve.solvers.nonlocal_energy import (
     spectrum,
 )
 
-
-def attention(n=8, std=1.0, seed=0):
-    """Attention matrix with q != k; logits have the given standard deviation."""
-    rng = np.random.default_rng(seed)
-    q, k = rng.standard_normal((2, n, 16))
-    return softmax(std * q @ k.T / 4, axis=1), rng.standard_normal((n, 3))
-
-
-def kernel(n=8, seed=0, scale=1.0):
-    """``exp(k_i . k_j / sqrt(d))``: symmetric, positive definite."""
-    X = scale * np.random.default_rng(seed).standard_normal((n, 3))
-    return np.exp(X @ X.T / np.sqrt(3))
-
-
-def transition(K):
-    return K / K.sum(axis=1, keepdims=True)
-
-
-def eigenbasis(K):
-    """Eigenvalues of A in rising order, and its eigenvectors as columns."""
-    root = np.sqrt(K.sum(axis=1))
-    mu, vectors = np.linalg.eigh(K / np.outer(root, root))
-    return mu, vectors / root[:, None]
+from ...equations.nonlocal_energy.formulas import attention, eigenbasis, kernel, transition
 
 
 def quietly(*args, **kwargs):
@@ -77,16 +55,6 @@ def test_step_is_a_preconditioned_gradient_step_on_the_weighted_energy_nt_22_to_
     first = neutreno_iteration(f, A, lam=lam, n_iter=2, history=True).history["coef"]
     found = first[1] - energy_gradient(first[1], f, K, lam, fidelity="degree") / d
     assert_allclose(first[2], found, atol=1e-12)
-
-
-def test_difference_form_has_the_coefficient_lam_minus_one_eq_29_b3():
-    """``u' = sum_j A_ij (u_j - u_i) + lam f_i - (lam - 1) u_i``; lam in its place is wrong."""
-    A, f = attention()
-    u, lam = np.random.default_rng(1).standard_normal(f.shape), 0.6
-    pulled = np.stack([sum(A[i, j] * (u[j] - u[i]) for j in range(8)) for i in range(8)])
-    step = A @ u + lam * (f - u)
-    assert_allclose(pulled + lam * f - (lam - 1) * u, step, atol=1e-14)
-    assert np.abs(pulled + lam * f - lam * u - step).max() > 0.1
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse", "function"])
@@ -320,29 +288,6 @@ def test_filter_responses_in_the_eigenbasis():
     limit = lam / (1 + lam - mu)
     found = neutreno_fixed_point(V, A, lam=lam, tol=1e-12).coef
     assert_allclose(found, limit * V, atol=1e-10)
-
-
-def test_attention_scale_response_in_the_eigenbasis():
-    """``(1 + w) A - w 11^T/N`` has the eigenvalues (1 + w) mu, but 1 for the constant tokens.
-
-    In A's eigenbasis it is diagonal but for the row of the constants, into which the other vectors'
-    means go; without that row wherever A is doubly stochastic.
-    """
-    K, omega = kernel(7, scale=0.8), 0.4
-    mu, V = eigenbasis(K)
-    scaled = (1 + omega) * transition(K) - omega / 7
-    inside = np.linalg.solve(V, scaled @ V)
-    response = np.append((1 + omega) * mu[:-1], 1)
-    assert_allclose(inside.diagonal(), response, atol=1e-10)
-    assert_allclose(inside[:-1], np.diag(response)[:-1], atol=1e-10)
-    assert np.abs(inside[-1, :-1]).max() > 1e-3
-    eigenvalues = np.sort(np.linalg.eigvals(scaled).real)
-    assert_allclose(eigenvalues, np.sort(response), atol=1e-10)
-    ring = np.exp(-np.minimum(np.arange(7), 7 - np.arange(7)))
-    S = transition(np.stack([np.roll(ring, i) for i in range(7)]))
-    mu, V = eigenbasis(S)
-    response = np.append((1 + omega) * mu[:-1], 1)
-    assert_allclose(((1 + omega) * S - omega / 7) @ V, response * V, atol=1e-10)
 
 
 def test_spectral_radius_from_products_agrees_with_the_dense_one():

@@ -8,16 +8,7 @@ from scipy.special import softmax
 from twinsolve.solvers import split_frequencies
 from twinsolve.solvers.spectral_filtering import attention_spectrum, high_frequency_share
 
-
-def fourier(n):
-    """The unitary transform, entry by entry."""
-    return np.array(
-        [[np.exp(-2j * np.pi * j * k / n) / np.sqrt(n) for k in range(n)] for j in range(n)]
-    )
-
-
-def smoother(n, seed, scale=1.0):
-    return softmax(scale * np.random.default_rng(seed).standard_normal((n, n)), axis=1)
+from ...equations.spectral_filtering.formulas import fourier, mean_absolute_cosine, smoother
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
@@ -139,54 +130,12 @@ def test_ao_spec_a_shift_has_a_flat_spectrum_and_the_mean_has_one_band():
     assert (spectrum.dtype, intensity.dtype) == (np.complex64, np.float32)
 
 
-def test_errata_e1_a_and_e1_b_the_printed_transform_and_inverse():
-    n = 6
-    k = np.arange(n)
-    printed = np.exp(-2j * np.pi * np.outer(k, k)) / np.sqrt(n)
-    assert_allclose(printed, 1 / np.sqrt(n), atol=1e-12)
-    assert np.abs(printed @ printed.conj().T - np.eye(n)).max() > 0.9
-    F = fourier(n)
-    assert_allclose(F @ F.conj().T, np.eye(n), atol=1e-12)
-    assert np.abs(F @ F - np.eye(n)).max() > 0.9
-
-
 @given(seed=st.integers(0, 10**6))
 def test_ao_l7_hc_is_the_distance_to_equal_tokens(seed):
     X = np.random.default_rng(seed).standard_normal((6, 3))
     z = np.linalg.lstsq(np.ones((6, 1)), X, rcond=None)[0]
     distance = np.linalg.norm(X - np.ones((6, 1)) @ z)
     assert_allclose(np.linalg.norm(split_frequencies(X)[1]), distance, rtol=1e-10)
-
-
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
-def test_ao_l8_and_erratum_e1_i_the_best_dc_filter_inside_attention(seed, n):
-    A = smoother(n, seed)
-    for uniform, best in [(np.ones((n, n)) / n, 1.0), (np.ones((n, n)), 1 / n)]:
-        beta = np.linalg.lstsq(uniform.reshape(-1, 1), A.reshape(-1), rcond=None)[0]
-        assert_allclose(beta, best, rtol=1e-10)
-
-
-def mean_absolute_cosine(rows):
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    n = len(rows)
-    return (np.abs(unit @ unit.T).sum() - n) / (n * (n - 1))
-
-
-@given(seed=st.integers(0, 10**6))
-def test_ao_75_and_ao_76_mean_cosines_see_directions_only(seed):
-    """Neither the sizes and signs of rows nor a rotation of the features nor their order."""
-    rng = np.random.default_rng(seed)
-    X, turn = rng.standard_normal((5, 3)), np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    sizes = rng.uniform(0.1, 10, (5, 1)) * rng.choice([-1, 1], (5, 1))
-    found = mean_absolute_cosine(X)
-    assert 0 <= found <= 1
-    for same in (sizes * X, X @ turn, X[rng.permutation(5)]):
-        assert_allclose(mean_absolute_cosine(same), found, rtol=1e-12)
-    # The mean square, from the Gram matrix, is at most the mean, and that at most its root.
-    gram = X / np.linalg.norm(X, axis=1, keepdims=True)
-    squares = ((np.linalg.svd(gram, compute_uv=False) ** 4).sum() - 5) / 20
-    assert squares <= found * (1 + 1e-12)
-    assert found <= np.sqrt(squares) * (1 + 1e-12)
 
 
 @given(seed=st.integers(0, 10**6))

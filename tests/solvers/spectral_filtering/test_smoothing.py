@@ -14,36 +14,15 @@ from twinsolve.solvers.spectral_filtering import (
     low_pass_ratio,
 )
 
+from ...equations.spectral_filtering.formulas import high, logits_of
+
 SEEDS = st.integers(0, 10**6)
 KINDS = st.sampled_from(["gaussian", "signs", "two groups", "one hot", "constant", "offset rows"])
-
-
-def logits_of(kind, n, alpha, seed):
-    """Logits in [-alpha, alpha], random and adversarial."""
-    rng = np.random.default_rng(seed)
-    if kind == "gaussian":
-        P = rng.standard_normal((n, n))
-        return alpha * P / np.abs(P).max()
-    if kind == "signs":
-        return alpha * rng.choice([-1.0, 1.0], (n, n))
-    if kind == "two groups":
-        P = np.full((n, n), -alpha)
-        P[: n // 2, 0] = P[n // 2 :, -1] = alpha
-        return P
-    if kind == "one hot":
-        return alpha * (2 * np.eye(n) - 1)
-    if kind == "constant":
-        return np.full((n, n), alpha)
-    return alpha * rng.uniform(-1, 1, (n, 1)) * np.ones((n, n))
 
 
 def two_groups(n):
     """Half of the rows on token 1, half on token 2."""
     return np.repeat(np.eye(n)[:2], n // 2, axis=0)
-
-
-def high(X):
-    return X - X.mean(axis=0)
 
 
 def reversible(n, seed, laziness=0.0):
@@ -189,18 +168,6 @@ def test_ao_c2_bound_of_many_layers_vanishes_and_does_not_overflow():
     assert high_frequency_gain_bound(8, 0.0) == 0
 
 
-def test_erratum_e1_e_corollary_2_fails_in_the_limit_of_depth():
-    """All layers are positive, but growing logits let the high frequencies through."""
-    n, product, norms = 4, np.eye(4), {}
-    for layer in range(1, 4001):
-        product = softmax((2 * np.log(layer + 1) + 3) * np.eye(n), axis=1) @ product
-        norms[layer] = np.linalg.norm(high(product), 2)
-    assert norms[4000] > 0.85
-    assert norms[2000] - norms[4000] < 1e-4
-    first = softmax((2 * np.log(2) + 3) * np.eye(n), axis=1)
-    assert np.linalg.norm(high(np.linalg.matrix_power(first, 4000)), 2) < 1e-14
-
-
 def stationary_law(A):
     system = np.vstack([A.T - np.eye(len(A)), np.ones(len(A))])
     return np.linalg.lstsq(system, np.eye(len(A) + 1)[-1], rcond=None)[0]
@@ -264,15 +231,6 @@ def test_ao_6_doubly_stochastic_attention_never_amplifies(seed):
     assert high_frequency_gain(A) <= 1 + 1e-12
 
 
-@given(seed=SEEDS)
-def test_ao_6_logits_of_bounded_tokens(seed):
-    rng = np.random.default_rng(seed)
-    X, (Wq, Wk) = rng.standard_normal((8, 4)), rng.standard_normal((2, 4, 3))
-    gamma = np.linalg.norm(X, axis=1).max()
-    alpha = gamma**2 * np.linalg.norm(Wq @ Wk.T, 2) / np.sqrt(3)
-    assert np.abs(X @ Wq @ (X @ Wk).T / np.sqrt(3)).max() <= alpha + 1e-12
-
-
 @given(n=st.integers(1, 10**4), alpha=st.floats(0, 20))
 def test_erratum_e1_f_the_factor_of_theorem_3_is_at_least_one(n, alpha):
     """With |W|_2 = 1 it never shows smoothing; with log|W|_2 < -alpha it does."""
@@ -285,24 +243,6 @@ def test_erratum_e1_f_the_factor_of_theorem_3_is_at_least_one(n, alpha):
         assert bound >= 1 - 1e-12
     else:
         assert_allclose(bound, np.sqrt(n / 2) * np.tanh(alpha), rtol=1e-12)
-
-
-@settings(deadline=None)
-@given(seed=SEEDS, n=st.integers(2, 10), kind=KINDS, alpha=st.floats(0.05, 3))
-def test_ao_6_layers_decay_if_the_weights_are_smaller_than_the_logits_allow(seed, n, kind, alpha):
-    """If ``alpha + log|W|_2 < 0``; the paper asks for less than ``log((N - 1) / N) / 2``."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, 3))
-    # Between the two conditions.
-    size = np.exp(-alpha) * (1 - 0.5 * (1 - np.sqrt((n - 1) / n)))
-    assert np.log((n - 1) / n) / 2 < alpha + np.log(size) < 0
-    before, layers = np.linalg.norm(high(X)), 5
-    for layer in range(1, layers + 1):
-        A = softmax(logits_of(kind, n, alpha, seed + layer), axis=1)
-        X = A @ X @ (size * np.linalg.qr(rng.standard_normal((3, 3)))[0])
-        factor = (size * np.exp(alpha)) ** layer
-        assert factor < 1
-        assert np.linalg.norm(high(X)) <= factor * before + 1e-12
 
 
 def test_erratum_e1_g_one_layer_may_amplify_up_to_the_bound():
@@ -338,12 +278,6 @@ def test_ao_p4_p5_and_p6_heads_skip_and_feed_forward(seed, n_heads, alpha):
     assert with_skip <= (1 + lipschitz) * (1 + rho) * before + slack
 
 
-def test_erratum_e1_h_a_skip_connection_does_not_prevent_smoothing():
-    X = np.random.default_rng(0).standard_normal((6, 4))
-    A = softmax(30 * np.eye(6), axis=1)
-    assert np.linalg.norm(high(X + A @ X @ -np.eye(4))) < 1e-10 * np.linalg.norm(high(X))
-
-
 @settings(deadline=None)
 @given(seed=SEEDS, b=st.floats(-3, 3))
 def test_ao_68_and_eq_68_logistic_attention_has_rank_one(seed, b):
@@ -361,34 +295,6 @@ def test_ao_68_a_nonlinearity_inside_restores_the_rank():
     X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
     P = (X @ u_query)[:, None] + X @ u_key
     assert ergodicity_coefficient(softmax(np.where(P > 0, P, 0.2 * P), axis=1)) > 0.1
-
-
-@given(seed=SEEDS, b=st.floats(-3, 3), adversarial=st.booleans())
-def test_ao_68b_and_ao_69b_bounds_of_the_logits(seed, b, adversarial):
-    rng = np.random.default_rng(seed)
-    X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
-    Wq, Wk = rng.standard_normal((2, 4, 3))
-    if adversarial:
-        X[0] = 3 * u_key / np.linalg.norm(u_key)
-        u_query, X[1] = 2 * u_key, -X[0]
-        Wk = -Wq
-    gamma = np.linalg.norm(X, axis=1).max()
-    P = (X @ u_query)[:, None] + X @ u_key + b
-    norms = np.linalg.norm(u_key), np.linalg.norm(u_query)
-    assert np.abs(P).max() <= sum(norms) * gamma + abs(b) + 1e-12
-    assert np.ptp(P, axis=1).max() / 2 <= norms[0] * gamma + 1e-12
-    tau = 1.7
-    L2 = -(((X @ Wq)[:, None] - X @ Wk) ** 2).sum(-1) / tau
-    sizes = np.linalg.norm(Wq, 2) + np.linalg.norm(Wk, 2)
-    assert np.abs(L2).max() <= sizes**2 * gamma**2 / tau + 1e-12
-
-
-def test_erratum_e1_j_the_printed_bound_fails_for_a_negative_bias():
-    X, u, b = np.array([[1.0], [-1.0]]), 1.0, -1.5
-    largest = np.abs(u * X + u * X.T + b).max()
-    printed, corrected = abs((u + u) * 1.0 + b), (u + u) * 1.0 + abs(b)
-    assert largest > printed + 1
-    assert_allclose(largest, corrected)
 
 
 def test_gain_of_many_equal_singular_values():
