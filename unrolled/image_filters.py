@@ -56,8 +56,9 @@ def nonlocal_means_attention(
     padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
         return _windowed(image, padded, h, patch_size, patch_distance, sigma)
+    # (batch, 1, pixels, channels * patch_size^2)
     patches = F.unfold(padded, patch_size).mT[:, None]
-    pixels = image.flatten(2).mT[:, None]
+    pixels = image.flatten(2).mT[:, None]  # (batch, 1, pixels, channels)
     if sigma == 0:
         bandwidth = h * (patches.shape[-1] / 2) ** 0.5
         smoothed = gaussian_attention(patches, patches, pixels, bandwidth=bandwidth)
@@ -99,6 +100,7 @@ def _windowed(
         distance = F.avg_pool2d(squares, patch_size, stride=1)
         weights = torch.exp(-(distance - 2 * sigma**2).clamp(min=0) / h / h)
         weights = weights * _shifts(inside, dy, image.shape)[:, 0].transpose(1, 2)
+        # (batch, channels, shift, height, width)
         values = _shifts(pixels, dy, image.shape).permute(0, 1, 3, 2, 4)
         return (weights[:, None] * values).sum(dim=2), weights.sum(dim=1, keepdim=True)
 

@@ -81,7 +81,7 @@ def _gather(x: Tensor, indices: Tensor) -> Tensor:
     batch, (n, d) = indices.shape[:-2], x.shape[-2:]
     x = x.expand(*batch, n, d)
     offsets = torch.arange(math.prod(batch), device=x.device) * n
-    return x.reshape(-1, d)[indices + offsets.reshape(*batch, 1, 1)]
+    return x.reshape(-1, d)[indices + offsets.reshape(*batch, 1, 1)]  # (..., m, a, d)
 
 
 class LocallyLinear(Operator):

@@ -137,6 +137,7 @@ def _principal(points: Array, basis: Array) -> Array:
 
 def _distances(X: Array, bases: Array) -> Array:
     """``|x|^2 - |B x|^2`` of all points and subspaces, up to rounding relative to ``|x|^2``."""
+    # (n_samples, n_clusters, dim)
     inside = (X @ bases.reshape(-1, X.shape[1]).T).reshape(len(X), *bases.shape[:2])
     return np.maximum((X * X).sum(axis=1)[:, None] - (inside * inside).sum(axis=2), 0)
 

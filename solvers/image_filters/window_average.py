@@ -88,7 +88,7 @@ class WindowAverage:
         t = self.taps.astype(np.float64)
         patches = sliding_window_view(self.padded, (len(t), len(t)), axis=(1, 2))
         weighted = patches * np.sqrt(np.outer(t, t))
-        features = np.moveaxis(weighted, 0, 2).reshape(height * width, -1)
+        features = np.moveaxis(weighted, 0, 2).reshape(height * width, -1)  # (pixels, d)
         distances = cdist(features, features, "sqeuclidean")
         with np.errstate(over="ignore"):
             weights = table[shifts] * np.exp(-self.scale * np.maximum(distances - self.offset, 0))

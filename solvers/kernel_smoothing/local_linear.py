@@ -177,7 +177,7 @@ def _fit_rows(problem: _Problem, rows: slice) -> Array:
     unit = np.abs(x).max(axis=(1, 2))
     unit[unit == 0] = 1
     x /= unit[:, None, None]
-    weighted = (x * w[:, :, None]).transpose(0, 2, 1)
+    weighted = (x * w[:, :, None]).transpose(0, 2, 1)  # (n_queries, d, n)
     grain = np.finfo(np.float64).eps * np.abs(near).max(axis=1) / unit
     slope = _solve(weighted @ x, weighted @ problem.values, problem.reg, len(keys), grain)
     return w @ problem.values + ((offset / unit[:, None])[:, None] @ slope)[:, 0]

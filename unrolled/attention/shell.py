@@ -194,6 +194,7 @@ class Attention(nn.Module):
         weights = None
         if need_weights:
             weights = self.operator.matrix(q, k, mask=mask, is_causal=is_causal, context=seen)
+        # (batch, tokens, dim)
         return self.out_proj(output.transpose(1, 2).flatten(2)), weights, seen.leave()
 
     def _operate(
@@ -232,6 +233,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def _split(self, x: Tensor) -> Tensor:
+        # (batch, heads, tokens, head_dim)
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def _mask(
@@ -243,7 +245,7 @@ class Attention(nn.Module):
             masks.append(key_padding_mask[:, None, None, :])
         if attn_mask is not None:
             if attn_mask.ndim == 3:
-                attn_mask = attn_mask.unflatten(0, (batch, self.num_heads))
+                attn_mask = attn_mask.unflatten(0, (batch, self.num_heads))  # (batch, heads, n, n)
             masks.append(attn_mask)
         if not masks:
             return None

@@ -259,7 +259,8 @@ def _attention_factors(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
     shell, n_tokens = block.attention, A.shape[-1]
     place = shell.projected.index("v") * shell.embed_dim
     rows = shell.in_proj_weight[place : place + shell.embed_dim].double()
-    values = rows.unflatten(0, (shell.num_heads, -1))
+    values = rows.unflatten(0, (shell.num_heads, -1))  # (heads, head_dim, dim)
+    # (heads, dim, head_dim)
     out = shell.out_proj.weight.double().unflatten(1, (shell.num_heads, -1)).transpose(0, 1)
     gains = torch.linalg.matrix_norm(_high(_high(A).mT).mT, 2)
     sharp = (gains * torch.linalg.matrix_norm(out @ values, 2)).sum(dim=-1)

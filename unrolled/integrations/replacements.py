@@ -80,6 +80,7 @@ class FusedProjectionAttention(nn.Module):
         return *rescale(self.q_norm(q), self.k_norm(k), self.scale), v
 
     def _split(self, x: Tensor) -> Tensor:
+        # (batch, heads, tokens, head_dim)
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def _project(self, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -59,12 +59,13 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
         return past + linear_attention(q, k[..., offset:, :], v[..., offset:, :], is_causal=True)
     chunk = min(_CHUNK, n_queries)
     padding = (0, 0, 0, -n_queries % chunk)
+    # (..., n_chunks, chunk, d)
     q, k, v = (F.pad(x, padding).unflatten(-2, (-1, chunk)) for x in (q, k, v))
     sums = k.mT @ v
     # Shifted, not subtracted: what comes later must not even move the rounding.
     before = F.pad(sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)
     out = q @ before + (q @ k.mT).tril() @ v
-    return out.flatten(-3, -2)[..., :n_queries, :]
+    return out.flatten(-3, -2)[..., :n_queries, :]  # (..., n_queries, d)
 
 
 class Linear(Operator):

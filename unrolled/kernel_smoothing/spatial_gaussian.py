@@ -158,12 +158,13 @@ def _smooth_rows(
     together = len(front) - len(apart)
     if any(a != b for a, b in zip(apart, front[together:], strict=True)):
         apart, together = front, 0
+    # (*apart, n, together * size): batches that share their weights stand beside each other
     wide = v.flatten(0, together - 1).movedim(0, -2).flatten(-2) if together else v
     q, k = (x.expand(*apart, *x.shape[-2:]) for x in (q[..., n - n_queries :, :], k))
     out = blocked_attention(q, k, wide, mask=mask, is_causal=is_causal)
     if not together:
         return out
-    out = out.unflatten(-1, (-1, size)).movedim(-2, 0)
+    out = out.unflatten(-1, (-1, size)).movedim(-2, 0)  # (together, *apart, n_queries, size)
     return out.unflatten(0, front[:together])
 
 
@@ -176,11 +177,12 @@ def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tens
     n, n_first, size = tokens.shape[-2], first.shape[-2], v.shape[-1]
     n_rows = (n + width - 1) // width
     rows, columns = (torch.arange(m, device=v.device)[:, None].to(v) for m in (n_rows, width))
-    across = _weights(columns, columns, bandwidth)[..., None, :, :]
+    across = _weights(columns, columns, bandwidth)[..., None, :, :]  # (..., 1, width, width)
     x, there = (
         across @ F.pad(each, (0, 0, 0, n_rows * width - n)).unflatten(-2, (n_rows, width))
         for each in (tokens, v.new_ones(n, 1))
     )
+    # x: (..., n_rows, width * size)
     x, there, total = x.flatten(-2), there.flatten(-2), first.sum(dim=-2)[..., None, None, :]
 
     def block(part: Tensor, start: int) -> Tensor:
@@ -188,6 +190,7 @@ def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tens
         weighted = (down @ x).unflatten(-1, (width, size)) + total
         return (weighted / ((down @ there)[..., None] + n_first)).flatten(-2)
 
+    # (..., n, size)
     means = map_query_blocks(block, rows).unflatten(-1, (width, size)).flatten(-3, -2)[..., :n, :]
     every = v.mean(dim=-2, keepdim=True).expand_as(first)
     return torch.cat([every, means], dim=-2) if n_first else means

@@ -93,6 +93,7 @@ class Tupe(SoftmaxSmoother):
                 f"{tuple(positions.shape)}"
             )
         projected = F.linear(positions.to(self.position_weight.dtype), self.position_weight)
+        # (..., 2 heads, tokens, width)
         heads = projected.unflatten(-1, (2 * self.num_heads, -1)).transpose(-3, -2)
         p_q, p_k = heads.chunk(2, dim=-3)
         name = f"context.positions, projected to {self.num_heads} heads"

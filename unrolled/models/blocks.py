@@ -257,7 +257,7 @@ class Block(nn.Module):
             return None
         hidden, n_tokens = hidden_by_layer(mask), x.shape[-2]
         if hidden.ndim == 3:
-            hidden = hidden.unflatten(0, (-1, self.attention.num_heads))
+            hidden = hidden.unflatten(0, (-1, self.attention.num_heads))  # (batch, heads, n, n)
         if hidden.ndim == 4:
             hidden = hidden.any(dim=1)
         pairs = (*x.shape[:-2], n_tokens, n_further + n_tokens)

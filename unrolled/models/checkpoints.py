@@ -182,6 +182,6 @@ def _positions(model: VisionTransformer, positions: Tensor, interpolate: bool) -
             f"patches and {n_class} class token"
             + ("" if interpolate else "; interpolate_positions=True resamples a square grid")
         )
-    image = rows[n_class:].mT.unflatten(1, (side, side))[None]
+    image = rows[n_class:].mT.unflatten(1, (side, side))[None]  # (1, dim, side, side)
     image = F.interpolate(image, size=grid, mode="bicubic", antialias=True, align_corners=False)
     return torch.cat([rows[:n_class], image[0].flatten(1).mT])

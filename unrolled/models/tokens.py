@@ -166,6 +166,7 @@ class PatchEmbedding(nn.Module):
     def patches(self, images: Tensor) -> Tensor:
         """Raw patches of shape (batch, n_patches, channels * pixels) of (batch, channels, h, w)."""
         check_input(images, "images", ("batch", *self.image_shape), self.projection.weight)
+        # (batch, channels, rows, height, columns, width)
         x = images.unflatten(3, (self.grid[1], -1)).unflatten(2, (self.grid[0], -1))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 

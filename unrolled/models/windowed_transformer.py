@@ -40,6 +40,7 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, height, width, dim) to (batch, height / 2, width / 2, 2 dim)."""
+        # (batch, height / 2, width / 2, 2, 2, dim)
         x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3)
         return self.reduction(self.norm(x.flatten(3)))
 

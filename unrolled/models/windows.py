@@ -30,12 +30,14 @@ class Windows:
         """(batch, height, width, dim) to (batch * n_windows, window tokens, dim)."""
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
+        # (batch, rows, window height, columns, window width, dim)
         x = x.unflatten(2, (-1, self.window[1])).unflatten(1, (-1, self.window[0]))
         return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
     def join(self, x: Tensor) -> Tensor:
         """The inverse of `split`."""
         rows, columns = (n // w for n, w in zip(self.grid, self.window, strict=True))
+        # (batch, rows, columns, window height, window width, dim)
         x = x.unflatten(1, self.window).unflatten(0, (-1, rows, columns))
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
         return x.roll(self.shift, dims=(1, 2)) if any(self.shift) else x

@@ -158,6 +158,7 @@ class SparseMixtureOfExperts(nn.Module):
         """Codes of shape (n_tokens, M k') from all experts, chosen or not."""
         gates, chosen = self.route(tokens)
         weights = gates.new_zeros(len(tokens), self.n_experts).scatter(-1, chosen, gates)
+        # (n_tokens, M k')
         hidden = torch.relu(tokens @ self.analysis.flatten(0, 1).mT).to(tokens.dtype)
         return (weights[..., None] * hidden.unflatten(-1, (self.n_experts, -1))).flatten(-2)
 

@@ -66,6 +66,7 @@ def curvature(k: Tensor, support: Tensor) -> Tensor:
         Zero for an empty support. Its gradient is that of a simple largest singular value; where
         this is a multiple one, it is a subgradient.
     """
-    products = (k[..., :, None] * k[..., None, :]).flatten(-2)
+    products = (k[..., :, None] * k[..., None, :]).flatten(-2)  # (..., n_keys, d * d)
+    # (..., n_queries, d, d)
     grams = (support.to(k.dtype) @ products).unflatten(-1, (k.shape[-1], k.shape[-1]))
     return largest_eigenvalue(grams).clamp(min=0)

@@ -121,7 +121,7 @@ class ReAttention(Operator):
     def _mixed(
         self, A: Tensor, mask: Tensor | None, theta: Tensor, gamma: Tensor, beta: Tensor
     ) -> Tensor:
-        mixed = A.movedim(-3, -1) @ theta
+        mixed = A.movedim(-3, -1) @ theta  # (..., n_queries, n_keys, heads)
         mixed = F.layer_norm(mixed, (self.num_heads,), gamma, beta, self.norm.eps).movedim(-1, -3)
         return mixed if mask is None else mixed.masked_fill(hidden_by(mask), 0)
 
