@@ -17,7 +17,9 @@ from threadpoolctl import ThreadpoolController
 from .. import compiled
 from ..solution import Array
 from ..workers import count_workers, spread
-from . import active_set, row_pool, selection, slots
+from . import active_set, cell_rows, cells, row_pool, selection, slots
+from .cell_rows import CellBlock
+from .cells import Cells, make_cells
 from .penalty import Penalty
 from .row_pool import Codes, solve_block
 from .slots import Problem
@@ -29,6 +31,10 @@ _threads = ThreadpoolController()  # once: looking the libraries up takes millis
 _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
 # Blocks depend on the number of rows alone: the answer must not depend on who computes them.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
+# Cells are searched where on average they leave this share of the atoms to look at.
+_LEFT_BY_CELLS = 1 / 16
+_PROBED = 64  # rows by which this is found out
+_CELLS = "cells "
 _SEAL = sha256().digest_size  # bytes in front of a block that is kept
 
 
@@ -40,6 +46,7 @@ class Atoms:
         self.largest = float(np.sqrt(np.einsum("ij,ij->i", self.rows, self.rows).max())) or 1.0
         self.scaled32 = (self.rows / self.largest).astype(np.float32)
         self._gram = np.empty((0, 0))
+        self._cells: Cells | None = None
 
     def gram(self, n_signals: int, n_jobs: int | None) -> Array:
         """The Gram matrix where it pays to store it, else an empty one."""
@@ -49,6 +56,13 @@ class Atoms:
             with _threads.limit(limits=n_threads, user_api="blas"):
                 self._gram = self.rows @ self.rows.T
         return self._gram
+
+    def cells(self, n_signals: int) -> Cells | None:
+        """Where they may pay."""
+        m = len(self.rows)
+        if self._cells is None and m > MOST_STORED and n_signals >= m // 4:
+            self._cells = make_cells(self.rows)
+        return self._cells
 
 
 class Rows(NamedTuple):
@@ -99,6 +113,9 @@ def solve_rows(
         "own_signals": penalty.own is not None and Y is atoms.rows,
         "nonneg": penalty.nonnegative,
     }
+    cells = atoms.cells(n)
+    if cells is not None and _cells_serve(Problem(**options, **arrays), cells, tol, max_rounds):
+        arrays |= {_CELLS + name: array for name, array in cells._asdict().items()}
     bounds = _bounds(n)
     folder = None
     if directory is not None:
@@ -139,8 +156,33 @@ def _solve(
     *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
     """One task. Arrays are arguments of their own: so the backends share them between tasks."""
-    fields = options | dict(zip(names, map(_read_only, arrays), strict=True))
-    return rows, solve_block(*rows, Problem(**fields), tol, max_rounds)
+    fields = dict(zip(names, map(_read_only, arrays), strict=True))
+    problem = Problem(**options, **{name: fields[name] for name in fields if _CELLS not in name})
+    if len(fields) + len(options) == len(problem):
+        return rows, solve_block(*rows, problem, tol, max_rounds)
+    cells = Cells(**{name: fields[_CELLS + name] for name in Cells._fields})
+    return rows, CellBlock(*rows, problem, cells, tol, max_rounds).solve()
+
+
+def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
+    """Whether a search in them looks at few of the atoms, as tried on some rows."""
+    n, m = len(problem.signals), len(problem.atoms)
+    some = np.linspace(0, n - 1, min(n, _PROBED)).astype(np.int64)
+    probe = problem._replace(
+        signals=problem.signals[some],
+        half=problem.half[some],
+        ridge=problem.ridge[some],
+        own=problem.own[some],
+        start_at=np.zeros(len(some) + 1, np.int64),
+        own_signals=False,
+    )
+    frozen = [
+        type(fields)(*(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields))
+        for fields in (probe, cells)
+    ]
+    block = CellBlock(0, len(some), *frozen, tol, max_rounds)
+    passes = block.solve().n_passes.sum()
+    return block.looked <= _LEFT_BY_CELLS * m * passes
 
 
 def _read_only(array: Array) -> Array:
@@ -152,16 +194,16 @@ def _read_only(array: Array) -> Array:
 
 def _key(arrays: dict[str, Array], *rule: Any) -> str:
     """Name of a solve: of all that its blocks depend on, and of the code that finds them."""
-    given = {name: array for name, array in arrays.items() if name not in ("atoms32", "gram")}
-    stored = arrays["gram"].size > 0
-    return str(joblib.hash((given, stored, rule, _code())))
+    derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
+    given = {name: array for name, array in arrays.items() if name not in derived}
+    found = arrays["gram"].size > 0, derived[-1] in arrays
+    return str(joblib.hash((given, found, rule, _code())))
 
 
 @cache
 def _code() -> str:
-    files = [
-        Path(str(module.__file__)) for module in (compiled, active_set, row_pool, selection, slots)
-    ]
+    modules = (compiled, active_set, cell_rows, cells, row_pool, selection, slots)
+    files = [Path(str(module.__file__)) for module in modules]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

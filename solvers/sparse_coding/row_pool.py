@@ -127,27 +127,33 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
             )
             pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
             pool.rounds[slot] += 1
-            _note_progress(i, gap, rule, problem, pool, slot)
+            note_progress(i, gap, rule, problem, pool, slot)
             # Codes to start from take one step, so that they are stationary on their support.
             done = gap <= rule.tol and (k == 0 or pool.rounds[slot] > 1)
             if done or pool.stall[slot] > 10 or pool.rounds[slot] >= rule.max_rounds:
-                at = i - out.first
-                out.start[at], out.nnz[at] = fill, k
-                out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
-                out.correlation[at] = top
-                for a in range(k):
-                    found.atom[fill + a] = pool.atom[slot, a]
-                    found.value[fill + a] = pool.value[slot, a]
-                fill += k
-                pool.row[slot] = -1
+                fill = finish(i, slot, top, pool, out, found, fill)
                 break
-            k = _improve(i, n, inner, problem, rule, pool, slot, work)
+            k = improve(i, n, inner, problem, rule, pool, slot, work)
             norm = residual(y, D, pool, slot)
             if not fresh or k > rule.local or k + rule.add >= work.x.size:
                 pool.scale[slot] = norm * problem.largest
                 scaled(pool.residual[slot], norm, pool.probe[slot])
                 break
     return stop, fill, 0
+
+
+@jit_reordered
+def finish(i, slot, top, pool, out, found, fill):
+    """The row's codes join those found, and its slot is free; returns their number."""
+    at, k = i - out.first, pool.nnz[slot]
+    out.start[at], out.nnz[at] = fill, k
+    out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
+    out.correlation[at] = top
+    for a in range(k):
+        found.atom[fill + a] = pool.atom[slot, a]
+        found.value[fill + a] = pool.value[slot, a]
+    pool.row[slot] = -1
+    return fill + k
 
 
 @jit_reordered
@@ -193,7 +199,7 @@ def _least(i, scale, slack, problem):
 
 
 @jit_reordered
-def _load(a, j, c, v, i, problem, work):
+def load(a, j, c, v, i, problem, work):
     """Put atom j, at coefficient c and correlation v, into place `a` of the working set.
 
     Returns the size of q_j.
@@ -213,10 +219,10 @@ def _load_roughly(p, i, n, scale, problem, pool, slot, work):
     h, ridge = problem.half[i], problem.ridge[i]
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
-        _load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
+        load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
     for a in range(n):
         j = work.candidate[a]
-        _load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
+        load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
 
 
 @jit_reordered
@@ -232,35 +238,35 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
         work.support[a] = a
     if q.size == 0 and pool.stall[slot] == 0 and 0 < pool.rounds[slot] < rule.max_rounds - 1:
         top = max(work.key[:n].max() * scale, problem.half[i]) if n else problem.half[i]
-        inner = _gap(i, top, problem, pool, slot)
+        inner = gap_at(i, top, problem, pool, slot)
         if inner > _ROUGH * tol:
             _load_roughly(p, i, n, scale, problem, pool, slot, work)
-            return _gap(i, max(top, rest), problem, pool, slot), inner, n, np.inf
+            return gap_at(i, max(top, rest), problem, pool, slot), inner, n, np.inf
     top = problem.half[i]
     for a in range(k):
         j = pool.atom[slot, a]
         v = q[j] if q.size else dot(problem.atoms[j], r)
-        top = max(top, _load(a, j, pool.value[slot, a], v, i, problem, work))
+        top = max(top, load(a, j, pool.value[slot, a], v, i, problem, work))
     for a in range(n):
         j = work.candidate[a]
         v = q[j] if q.size else dot(problem.atoms[j], r)
-        top = max(top, _load(k + a, j, 0.0, v, i, problem, work))
-    bound, inner = max(top, rest), _gap(i, top, problem, pool, slot)
-    gap = _gap(i, bound, problem, pool, slot) if bound > top else inner
+        top = max(top, load(k + a, j, 0.0, v, i, problem, work))
+    bound, inner = max(top, rest), gap_at(i, top, problem, pool, slot)
+    gap = gap_at(i, bound, problem, pool, slot) if bound > top else inner
     if inner <= tol < gap:
         # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
         # in the worst.
         j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
         bound = max(top, worst)
-        gap = _gap(i, bound, problem, pool, slot)
+        gap = gap_at(i, bound, problem, pool, slot)
         if gap > tol:
-            _load(k + n, j, 0.0, dot(problem.atoms[j], r), i, problem, work)
+            load(k + n, j, 0.0, dot(problem.atoms[j], r), i, problem, work)
             n, inner = n + 1, gap
     return gap, inner, n, bound
 
 
 @jit_reordered
-def _note_progress(i, gap, rule, problem, pool, slot):
+def note_progress(i, gap, rule, problem, pool, slot):
     """A round without any: neither the gap nor the objective falls by what matters at `tol`."""
     y = problem.signals[i]
     objective = _objective(i, problem, pool, slot)
@@ -298,7 +304,7 @@ def _objective(i, problem, pool, slot):
 
 
 @jit_reordered
-def _gap(i, top, problem, pool, slot):
+def gap_at(i, top, problem, pool, slot):
     """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
     y, r = problem.signals[i], pool.residual[slot]
     l2 = 0.0
@@ -311,7 +317,7 @@ def _gap(i, top, problem, pool, slot):
 
 
 @jit_reordered
-def _improve(i, n, gap, problem, rule, pool, slot, work):
+def improve(i, n, gap, problem, rule, pool, slot, work):
     """Solve on the working set that _certify loaded; returns the size of the support."""
     y, k = problem.signals[i], pool.nnz[slot]
     kept = pool.factored[slot]
@@ -363,11 +369,11 @@ def _small_gram(work, problem, kept, w, ridge):
         work.known[:w] = True
 
 
-class _Block:
-    """Solves the rows start .. stop - 1 with one pool, in one thread."""
+class Block:
+    """Room for the rows start .. stop - 1, of which `slots` are solved at a time."""
 
     def __init__(
-        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int, slots: int
     ) -> None:
         (m, p), n = problem.atoms.shape, stop - start
         rounding = 1.02 * (p + 4) * 2.0**-24
@@ -375,7 +381,7 @@ class _Block:
         self.start, self.stop, self.problem = start, stop, problem
         largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
         self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
-        self.slots = min(_SLOTS, n)
+        self.slots = min(slots, n)
         self.pool, self.work = new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
         self.out = _Out(
             first=start,
@@ -387,7 +393,46 @@ class _Block:
         )
         size = 16 * n + self.cap
         self.found, self.fill = _Found(np.empty(size, np.int64), np.empty(size)), 0
-        self.P = np.empty((self.slots, m), np.float32)
+
+    def make_room(self, need: int) -> None:
+        """For working sets of `need` atoms; or, where these have room, for more codes."""
+        if need > self.cap:
+            self.cap = need + need // 2
+            self.work = new_work(self.cap, len(self.problem.atoms), self.room)
+            self.pool = self.pool._replace(
+                atom=widen(self.pool.atom, self.cap), value=widen(self.pool.value, self.cap)
+            )
+        else:
+            self.found = _Found(
+                *(np.concatenate([a, np.empty(a.size + self.cap, a.dtype)]) for a in self.found)
+            )
+
+    def widen_factors(self, live: int) -> None:
+        """Room for the factors of the supports in the first `live` slots, up to a size."""
+        size = triangle(min(int(self.pool.nnz[:live].max()), KEPT[1]))
+        if size > self.pool.factor.shape[1]:
+            size += size // 2
+            self.pool = self.pool._replace(
+                gram=widen(self.pool.gram, size), factor=widen(self.pool.factor, size)
+            )
+
+    def codes(self) -> Codes:
+        """Coefficients in the order of the rows, not of their completion."""
+        out = self.out
+        row_start = np.cumsum(out.nnz) - out.nnz
+        take = np.arange(self.fill) + np.repeat(out.start - row_start, out.nnz)
+        atom, value = self.found.atom[take], self.found.value[take]
+        return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, out.correlation)
+
+
+class _PoolBlock(Block):
+    """Solves its rows with one pool, in one thread."""
+
+    def __init__(
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
+    ) -> None:
+        super().__init__(start, stop, problem, tol, max_rounds, _SLOTS)
+        self.P = np.empty((self.slots, len(problem.atoms)), np.float32)
 
     def solve(self) -> Codes:
         problem = self.problem
@@ -398,7 +443,7 @@ class _Block:
             if live:
                 np.matmul(self.pool.probe[:live], problem.atoms32.T, out=self.P[:live])
                 self._advance(live, False, 0, problem.gram)
-        return self._codes()
+        return self.codes()
 
     def _refill(self, live: int, taken: int) -> int:
         """Give the free slots the next rows; with a stored Gram matrix, until none is solved soon.
@@ -438,30 +483,8 @@ class _Block:
             )
             if slot == live:
                 break
-            if need > self.cap:
-                self.cap = need + need // 2
-                self.work = new_work(self.cap, len(self.problem.atoms), self.room)
-                self.pool = self.pool._replace(
-                    atom=widen(self.pool.atom, self.cap), value=widen(self.pool.value, self.cap)
-                )
-            else:
-                self.found = _Found(
-                    *(np.concatenate([a, np.empty(a.size + self.cap, a.dtype)]) for a in self.found)
-                )
-        size = triangle(min(int(self.pool.nnz[:live].max()), KEPT[1]))
-        if size > self.pool.factor.shape[1]:
-            size += size // 2
-            self.pool = self.pool._replace(
-                gram=widen(self.pool.gram, size), factor=widen(self.pool.factor, size)
-            )
-
-    def _codes(self) -> Codes:
-        """Coefficients in the order of the rows, not of their completion."""
-        out = self.out
-        row_start = np.cumsum(out.nnz) - out.nnz
-        take = np.arange(self.fill) + np.repeat(out.start - row_start, out.nnz)
-        atom, value = self.found.atom[take], self.found.value[take]
-        return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, out.correlation)
+            self.make_room(need)
+        self.widen_factors(live)
 
 
 def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
@@ -470,4 +493,4 @@ def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds:
     A row is left when its gap is at most `tol`, or no longer falls, or after `max_rounds` working
     sets.
     """
-    return _Block(start, stop, problem, tol, max_rounds).solve()
+    return _PoolBlock(start, stop, problem, tol, max_rounds).solve()

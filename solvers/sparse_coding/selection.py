@@ -7,7 +7,7 @@ from .active_set import ZERO
 
 
 @jit_reordered
-def _keep_largest(key, index, n, m):
+def keep_largest(key, index, n, m):
     """Bring the m largest keys (and their indices) to the front: quickselect."""
     lo, hi = 0, n - 1
     while lo < hi:
@@ -66,23 +66,23 @@ def largest(p, low, nonneg, m, beta, key, index):
         if hits == 0:
             continue
         if n + hits > size:
-            _keep_largest(key, index, n, m)
+            keep_largest(key, index, n, m)
             n = m
-            low = _smallest(key, m)
+            low = smallest(key, m)
         for j in range(part.size):
             v = part[j] if nonneg else abs(part[j])
             key[n] = v
             index[n] = start + j
             n += v > low
     if n > m:
-        _keep_largest(key, index, n, m)
+        keep_largest(key, index, n, m)
         n = m
-        low = _smallest(key, m)
+        low = smallest(key, m)
     return n, low
 
 
 @jit_reordered
-def _smallest(key, n):
+def smallest(key, n):
     v = key[0]
     for j in range(1, n):
         v = min(v, key[j])

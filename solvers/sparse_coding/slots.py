@@ -129,7 +129,7 @@ def new_pool(slots: int, cap: int, p: int) -> Pool:
 
 
 @jit_reordered
-def _admit(pool, slot, i, problem):
+def admit(pool, slot, i, problem):
     pool.row[slot] = i
     first = problem.start_at[i]
     k = problem.start_at[i + 1] - first
@@ -154,7 +154,7 @@ def fill_slots(pool, live, taken, stop, problem):
     """Give the free slots the next rows; returns the row after the last one given."""
     for slot in range(live):
         if pool.row[slot] < 0 and taken < stop:
-            _admit(pool, slot, taken, problem)
+            admit(pool, slot, taken, problem)
             taken += 1
     return taken
 

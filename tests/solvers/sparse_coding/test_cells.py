@@ -1,0 +1,208 @@
+"""Searches in cells against products with all atoms."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.sparse_coding import lasso_objective, row_blocks, sparse_code
+from twinsolve.solvers.sparse_coding.cells import make_cells, violators
+from twinsolve.solvers.sparse_coding.problem import duality_gap
+
+KINDS = [
+    "dense",
+    "random",
+    "antipodal",
+    "duplicated",
+    "with zeros",
+    "lengths",
+    "line",
+    "one",
+    "wide",
+]
+
+
+def draw(kind, seed, n=400, p=6):
+    """Atoms that strain a bound in their own way."""
+    rng = np.random.default_rng(seed)
+    atoms = rng.standard_normal((n, 3)) @ rng.standard_normal((3, p))
+    if kind == "random":
+        atoms = rng.standard_normal((n, p))
+    elif kind == "antipodal":
+        atoms[n // 2 :] = -atoms[: n // 2]
+    elif kind == "duplicated":
+        atoms[n // 2 :] = atoms[: n // 2]
+    elif kind == "with zeros":
+        atoms[::3] = 0
+    elif kind == "lengths":
+        atoms *= 10 ** rng.uniform(-6, 6, (n, 1))
+    elif kind == "line":
+        atoms = rng.standard_normal((n, 1)) * np.ones(p)
+    elif kind == "one":
+        atoms = atoms[:1]
+    elif kind == "wide":  # more directions than a basis holds
+        atoms = rng.standard_normal((n, 3)) @ rng.standard_normal((3, 40))
+        atoms += 0.2 * rng.standard_normal(atoms.shape)
+    return np.ascontiguousarray(atoms)
+
+
+def search(atoms, r, low, *, share=0.0, most=10_000, own=-1, support=(), nonneg=False):
+    cells = make_cells(atoms)
+    key, index = np.empty(20_000), np.empty(20_000, np.int64)
+    n, looked = violators(
+        r, low, share, most, own, np.array(support, np.int64), nonneg, atoms, cells,
+        np.empty(len(cells.first) - 1), key, index,
+    )  # fmt: skip
+    assert looked <= len(atoms)
+    return dict(zip(index[:n].tolist(), key[:n].tolist(), strict=True)), looked
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 10**6),
+    at=st.floats(0.05, 0.999),
+    nonneg=st.booleans(),
+    towards=st.sampled_from(["an atom", "anywhere", "aside"]),
+)
+def test_all_that_exceed_the_bound_are_found_and_no_others(kind, seed, at, nonneg, towards):
+    atoms = draw(kind, seed)
+    rng = np.random.default_rng(seed + 1)
+    r = rng.standard_normal(atoms.shape[1])
+    if towards == "an atom":
+        r = atoms[rng.integers(len(atoms))].copy()
+    elif towards == "aside":  # what the basis of a group leaves of one of its atoms
+        cells = make_cells(atoms)
+        g = rng.integers(len(cells.first) - 1)
+        basis = cells.basis[cells.first[g] : cells.first[g + 1]]
+        atom = atoms[cells.atom[cells.start[cells.begin[g]]]]
+        r = atom - basis.T @ (basis @ atom)
+    products = atoms @ r if nonneg else abs(atoms @ r)
+    low = at * products.max()
+    if low <= 0:
+        return
+    own = int(products.argmax())
+    support = np.flatnonzero(products > low)[-2:]
+    found, _ = search(atoms, r, low, own=own, support=support, nonneg=nonneg)
+    # A product within its rounding of the bound may fall on either side.
+    margin = 1e-13 * np.abs(atoms).max() * np.abs(r).sum()
+    allowed = set(range(len(atoms))) - {own, *support.tolist()}
+    assert {j for j in allowed if products[j] > low + margin} <= set(found)
+    assert set(found) <= {j for j in allowed if products[j] > low - margin}
+    assert_allclose([products[j] for j in found], list(found.values()), atol=margin)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_those_left_out_are_no_larger_than_those_found(kind, share):
+    atoms = draw(kind, 3)
+    r = np.random.default_rng(4).standard_normal(atoms.shape[1])
+    products = abs(atoms @ r)
+    found, _ = search(atoms, r, 0.1 * products.max(), share=share, most=5)
+    assert 1 <= len(found) <= 5
+    assert_allclose(max(found.values()), products.max())
+    if share:
+        assert min(found.values()) >= share * products.max() * (1 - 1e-12)
+    left = np.delete(products, list(found))
+    enough = len(found) == 5 and left.size
+    if enough:
+        assert left.max() <= min(found.values()) * (1 + 1e-12)
+
+
+def test_few_atoms_are_looked_at_where_they_are_dense():
+    X, _ = make_union_of_subspaces(4000, n_subspaces=4, n_features=30, dimension=3, random_state=0)
+    r = X[0] / np.linalg.norm(X[0])
+    products = abs(X @ r)
+    found, looked = search(X, r, 0.999 * np.delete(products, 0).max(), own=0)
+    assert found
+    assert looked < len(X) / 20
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """The blocks that cells solved, which are tried for more than 300 atoms."""
+    monkeypatch.setattr(row_blocks, "MOST_STORED", 300)
+    used = []
+    block = row_blocks.CellBlock
+
+    def watched(start, stop, *arguments):
+        used.append((start, stop))
+        return block(start, stop, *arguments)
+
+    monkeypatch.setattr(row_blocks, "CellBlock", watched)
+    return used
+
+
+@pytest.fixture
+def used(tried, monkeypatch):
+    """The same, where cells are taken however little they leave out."""
+    monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", 1.0)
+    return tried
+
+
+PROBLEMS = {
+    "Lasso": {},
+    "elastic net": {"l1_ratio": 0.6},
+    "nonnegative": {"nonnegative": True},
+}
+
+
+def dense_points(n=3000):
+    X, _ = make_union_of_subspaces(
+        n // 3, n_subspaces=3, n_features=12, dimension=2, random_state=1
+    )
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("options", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_solution_is_certified_by_its_definition(used, monkeypatch, options, dtype):
+    X = dense_points().astype(dtype)
+    solution = sparse_self_expression(X, lam=0.1, tol=1e-5, **options)
+    assert len(used) > 1, "cells were tried and used"
+    gaps = duality_gap(X, X, solution.coef, lam=0.1, zero_diagonal=True, **options)
+    assert gaps.max() <= 1.001e-5
+    monkeypatch.setattr(row_blocks, "MOST_STORED", 10**6)
+    stored = sparse_self_expression(X, lam=0.1, tol=1e-5, **options)
+    objectives = [
+        lasso_objective(X, X, s.coef, lam=0.1, l1_ratio=options.get("l1_ratio", 1.0))
+        for s in (solution, stored)
+    ]
+    assert_allclose(*objectives, atol=1.1e-5)
+
+
+def test_penalties_of_rows_and_a_dictionary_of_its_own(used):
+    D = dense_points()
+    rng = np.random.default_rng(0)
+    Y = D[::3] + 0.05 * rng.standard_normal((1000, 12))
+    Y[7] = 0
+    lam = rng.uniform(0.05, 0.5, len(Y))
+    solution = sparse_code(Y, D, lam=lam, tol=1e-6)
+    assert len(used) > 1
+    assert duality_gap(Y, D, solution.coef, lam=lam).max() <= 1.001e-6
+    assert solution.coef[7].nnz == 0
+
+
+def test_noise_in_all_directions_is_multiplied_with_all_atoms(tried):
+    X = np.random.default_rng(0).standard_normal((600, 40))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    sparse_self_expression(X, lam=0.05, tol=1e-3)
+    assert tried == [(0, 64)]  # the rows that it was tried on
+
+
+def test_answer_is_the_same_for_all_numbers_of_workers(used):
+    X = dense_points()
+    one, two = (sparse_self_expression(X, lam=0.1, n_jobs=n).coef for n in (1, 2))
+    assert (one != two).nnz == 0
+
+
+def test_finished_blocks_are_read_again(used, tmp_path):
+    X = dense_points()
+    first = sparse_self_expression(X, lam=0.1, directory=tmp_path)
+    solved = len(used)
+    again = sparse_self_expression(X, lam=0.1, directory=tmp_path)
+    assert (first.coef != again.coef).nnz == 0
+    assert used[solved:] == [(0, 64)]
