@@ -130,8 +130,9 @@ class Twin:
         ``bound(layer, *tensors)`` measures both sides of the proved inequalities of a `Bound`, and
         gives them as `Inequalities`.
     summed : callable, optional
-        ``summed(layer, *arrays)`` gives the sizes of the terms that add up to the output, in its
-        shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
+        ``summed(layer, call)`` gives, of the tokens of one head, the sizes of the terms that add up
+        to the output, in its shape, where rounding may be all that is left of them; ``|C| |V|`` by
+        default.
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``call.chosen``.

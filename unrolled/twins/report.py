@@ -22,7 +22,6 @@ from ..self_expression import (
     UnrolledSelfExpression,
 )
 from ..sparse_coding import LISTA
-from .calls import COARSEST
 from .heads import Tensors, as_array, heads, map_fields
 from .model_check import ModelReport, check_model, is_exact, measure
 from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
@@ -65,6 +64,8 @@ class Report:
         ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both, and where an
         objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other layers
         ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
+    rounding : bool
+        Whether a layer that is not correct in float32 is so in float64.
     """
 
     twin: str
@@ -75,6 +76,7 @@ class Report:
     tolerance: float
     correct: bool
     origin: dict[str, float]
+    rounding: bool = False
 
     def __bool__(self) -> bool:
         return self.correct
@@ -90,7 +92,7 @@ class Report:
         lines = [
             f"{self.twin} [{about}]: {verdict} in {self.dtype}, "
             f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
-            *([ROUNDING_ADVICE] if self.dtype == "float32" and not self.correct else []),
+            *([ROUNDING_ADVICE] if self.rounding else []),
             "from the solved problem at its initial parameters:",
             *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
         ]
@@ -202,10 +204,14 @@ def check(
         twin = replace(twin, context=lambda *tokens: filled)
     elif isinstance(subject, Correction):
         twin = replace(twin, context=_merged_context(twin, subject))
-    measured = _measure(twin, subject, inputs)
-    if inputs[0].dtype != torch.float64 and not measured.tolerance <= COARSEST:
-        subject, inputs = subject.double(), tuple(x.double() for x in inputs)
-        measured = _measure(twin, subject, inputs)
+    measured, rounding = _measure(twin, subject, inputs), False
+    if inputs[0].dtype != torch.float64 and (measured.coarse or not measured.passed):
+        wide = copy.deepcopy(subject).double(), tuple(x.double() for x in inputs)
+        exact = _measure(twin, *wide)
+        if measured.coarse:
+            (subject, inputs), measured = wide, exact
+        else:
+            rounding = exact.passed
     origin = copy.deepcopy(subject)
     _reset(origin)
     return Report(
@@ -217,6 +223,7 @@ def check(
         measured.tolerance,
         measured.passed,
         _distance_from_origin(twin, subject, origin, inputs),
+        rounding,
     )
 
 
@@ -324,7 +331,7 @@ def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     if is_exact(twin) and twin.inputs == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
         measured.append(measure(twin, layer, (q, k, identity_values(k))))
-    return worst(measured)
+    return worst(measured)._replace(relief=max(found.relief for found in measured))
 
 
 def _reset(layer: nn.Module) -> None:
