@@ -18,7 +18,7 @@ from ..attention import Attention, Operator, Positive, check_count
 from ..attention.inputs import of_common_batch
 from .calls import Judgement, NotJudgedError, batch_of, call_of, elements, judge_call, some
 from .heads import Array, as_array
-from .registry import Twin, judging_twin, twins_of
+from .registry import Twin, judging_twin
 from .relations import (
     ROUNDING_ADVICE,
     Measurement,
@@ -111,7 +111,11 @@ def check_model(
     """Run a model once in evaluation mode and judge every module that has a twin; see `check`."""
     recorder = _Recorder(model, check_count(n_rows, "n_rows", 1), random_state)
     if not recorder.judges:
-        twins_of(model)  # raises and names the layers that have one
+        raise LookupError(
+            f"no twin is registered for {type(model).__name__}, nor for anything in it; put an "
+            'operator in first, by replace_attention(model, "softmax"), or attach_huggingface if '
+            "it is a model of Hugging Face"
+        )
     arguments = batch if isinstance(batch, tuple) else (batch,)
     if not isinstance(batch, tuple | Mapping | Tensor):
         dtype = next((p.dtype for p in model.parameters()), torch.float64)

@@ -254,17 +254,16 @@ def twins_of(layer: nn.Module) -> list[Twin]:
     Raises
     ------
     LookupError
-        If there is none; the message names the layers that have one.
+        If there is none.
     """
     twins = catalogue()
     for cls in type(layer).__mro__:
         found = [twin for twin in twins if twin.layer is cls and twin.covers(layer)]
         if found:
             return found
-    known = sorted({twin.layer.__name__ for twin in twins})
     raise LookupError(
-        f"no twin is registered for {type(layer).__name__}; there are twins of {', '.join(known)}, "
-        "and twinsolve.unrolled.twins.register adds one"
+        f"no twin is registered for {type(layer).__name__}; twinsolve.unrolled.twins.register adds "
+        "one, and catalogue lists those that there are"
     )
 
 

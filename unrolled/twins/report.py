@@ -1,6 +1,7 @@
 """Checks of a user's own layer, and comparisons of any coefficients with any solver's."""
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from ...solvers import Solution
 from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
+from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
 from ..self_expression import (
     DeepSelfExpression,
@@ -37,6 +39,10 @@ from .relations import (
 )
 
 Shell = Attention | FusedProjectionAttention
+_ADVICE = (
+    "; of a model pass one of its attention modules, or if it is a model of Hugging Face the "
+    "weights of one head, model(..., output_attentions=True).attentions[layer][0, head]"
+)
 _Coder = LISTA | UnrolledADMM | UnrolledSelfExpression | DeepSelfExpression | SelfExpressiveNetwork
 
 
@@ -242,9 +248,10 @@ def compare(
     ----------
     first, second : layer, callable, Solution, array-like or sparse array
         Where coefficients of shape (n_tokens, n_keys) come from: an `Operator`, an `Attention`
-        shell or what `replace_attention` puts in (its matrix, averaged over heads); a `LISTA` (its
-        codes); an `UnrolledADMM`, `UnrolledSelfExpression`, `DeepSelfExpression` or
-        `SelfExpressiveNetwork`; a function of X, or of X and the keys where these are given, that
+        shell, ``nn.MultiheadAttention`` or what `replace_attention` puts in or could (its matrix,
+        averaged over heads); a `LISTA` (its codes); an `UnrolledADMM`, `UnrolledSelfExpression`,
+        `DeepSelfExpression` or `SelfExpressiveNetwork`; a function of X, or of X and the keys where
+        these are given, that
         returns a `Solution` or coefficients; or these themselves. The second is the reference.
     X : array-like or Tensor of shape (n_tokens, dim)
         Queries: what is expressed.
@@ -362,6 +369,21 @@ def _merged_context(twin: Twin, layer: Correction) -> Callable[..., Context] | N
     return make_all if present else None
 
 
+def with_operator(source: Any) -> Any:
+    """Attention of PyTorch or timm as `replace_attention` makes it; anything else as it is."""
+    if not isinstance(source, nn.Module) or not hasattr(source, "num_heads"):
+        return source
+    if isinstance(source, Operator | Shell | _Coder):
+        return source
+    with warnings.catch_warnings():  # of dropout, which changes no coefficients
+        warnings.simplefilter("ignore")
+        try:
+            replaced = replace_attention(copy.deepcopy(source), "softmax")
+        except ValueError:
+            return source
+    return replaced if isinstance(replaced, Shell) else source
+
+
 def _numpy(X: ArrayLike | Tensor) -> Array:
     return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
 
@@ -416,7 +438,8 @@ def projected(shell: Shell, data: Tensor) -> Tensors:
 
 def _check_tokens(data: Tensor, layer: nn.Module) -> None:
     if data.ndim != 2:
-        raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}")
+        hint = "; of a batch pass one sequence, such as X[0]" if data.ndim > 2 else ""
+        raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}{hint}")
     if not isinstance(layer, Shell):
         return
     width = layer.embed_dim if isinstance(layer, Attention) else layer.qkv.in_features
@@ -477,6 +500,7 @@ def _coefficients(
     keys: Array | None = None,
     n_keys: int | None = None,
 ) -> Array:
+    source = with_operator(source)
     if isinstance(source, Operator | Shell | _Coder):
         layer: Any = copy.deepcopy(source).cpu().double().eval()
         source = _layer_coefficients(layer, tokens, keys, context)
@@ -490,7 +514,7 @@ def _coefficients(
     if coefficients.dtype.kind not in "bifu":
         raise TypeError(
             "coefficients: need a layer, a function of X, a Solution or an array, got "
-            f"{type(source).__name__}"
+            f"{type(source).__name__}{_ADVICE if isinstance(source, nn.Module) else ''}"
         )
     shape = len(tokens), len(tokens) if n_keys is None else n_keys
     if coefficients.shape != shape:
@@ -519,7 +543,7 @@ def _layer_coefficients(
             return layer.operator.matrix(q, k, context=given).mean(dim=0).numpy()
         if isinstance(layer, Attention):
             q, k = data[None], points[None]
-            k = q if others is None else k
+            k, layer.batch_first = q if others is None else k, True
             return layer(q, k, k, context=given)[1][0].numpy()
         q, k = (x.expand(_n_heads(layer), -1, -1) for x in (data, points))
         return layer.matrix(q, k, context=given).mean(dim=0).numpy()
