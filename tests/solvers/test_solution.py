@@ -21,14 +21,11 @@ def test_a_solution_prints_in_a_line_what_one_asks_first():
     X = np.random.default_rng(0).standard_normal((40, 5))
     solution = sparse_self_expression(X, lam=0.5)
     nonzero = np.count_nonzero(solution.coef.toarray())
-    assert (
-        repr(solution)
-        == str(solution)
-        == (
-            f"Solution(coef 40 x 40 with {nonzero} nonzeros, objective {solution.objective.sum():.6g} "
-            f"in all, largest gap {solution.gap.max():.1e}, at most {solution.n_iter.max()} "
-            "iterations, converged to 1e-06: 40 of 40)"
-        )
+    assert repr(solution) == str(solution)
+    assert repr(solution) == (
+        f"Solution(coef 40 x 40 with {nonzero} nonzeros, "
+        f"objective {solution.objective.sum():.6g} in all, largest gap {solution.gap.max():.1e}, "
+        f"at most {solution.n_iter.max()} iterations, converged to 1e-06: 40 of 40)"
     )
     together = low_rank_sparse_self_expression(X, beta=1.0, lam=0.5, tol=1e-3)
     one = repr(together)

@@ -39,6 +39,7 @@ from .relations import (
 )
 
 Shell = Attention | FusedProjectionAttention
+_RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")
 _ADVICE = (
     "; of a model pass one of its attention modules, or if it is a model of Hugging Face the "
     "weights of one head, model(..., output_attentions=True).attentions[layer][0, head]"
@@ -66,10 +67,11 @@ class Report:
     origin : dict of str to float
         How far the layer is from the solved problem at its initial parameters, the mean over heads.
         For operators with a matrix C: ``distance``, ``cosine``, ``support_precision``,
-        ``support_recall``, ``support_f1`` of C against the solution C*, ``residual`` and
-        ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both, and where an
-        objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other layers
-        ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
+        ``support_recall``, ``support_f1`` of C against the solution C*; where these are to
+        reconstruct the queries (self-expression, sparse coding, locally linear weights)
+        ``residual`` and ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both;
+        and where an objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other
+        layers ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
     rounding : bool
         Whether a layer that is not correct in float32 is so in float64.
     """
@@ -469,7 +471,7 @@ def _distance_from_origin(
         problems = list(found)
         solved = [problem.coef for problem in found]
     rows = [
-        _head_from_origin(q, k, *coefficients)
+        _head_from_origin(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
         for (_, (q, k)), *coefficients in zip(
             heads(inputs[:2]), present, solved, problems, strict=True
         )
@@ -478,13 +480,20 @@ def _distance_from_origin(
 
 
 def _head_from_origin(
-    q: Array, k: Array, present: Array, solved: Array, problem: Problem | None
+    q: Array,
+    k: Array,
+    present: Array,
+    solved: Array,
+    problem: Problem | None,
+    *,
+    reconstructs: bool,
 ) -> dict[str, float]:
     if not np.isfinite(present).all():
         return {"distance": float("nan")}
     row = coefficient_distance(present, solved)
-    row["residual"] = relative_residual(present, k, q)
-    row["residual_solved"] = relative_residual(solved, k, q)
+    if reconstructs:
+        row["residual"] = relative_residual(present, k, q)
+        row["residual_solved"] = relative_residual(solved, k, q)
     if problem is not None:
         energy = float((q**2).sum())
         excess = problem.objective(present) - problem.objective(solved)

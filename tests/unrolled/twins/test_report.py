@@ -218,6 +218,17 @@ def test_shared_projection_is_checked_as_a_metric(X):
     assert report.correct
 
 
+@pytest.mark.parametrize(
+    ("layer", "reconstructs"),
+    [(SparseCoding(0.1), True), (Ridge(0.1), True), (LocallyLinear(4), True),
+     (Gaussian(0.5), False), (Softmax(), False), (Twicing(Gaussian(0.5)), False)],
+)  # fmt: skip
+def test_a_residual_is_shown_where_coefficients_are_to_reconstruct(X, layer, reconstructs):
+    report = twinsolve.check(layer, X)
+    assert ("residual" in report.origin) == ("residual_solved" in report.origin) == reconstructs
+    assert ("residual" in str(report)) == reconstructs
+
+
 def test_a_report_is_a_row_of_a_table(X):
     row = twinsolve.check(SparseCoding(0.1, zero_diagonal=True), X).as_dict()
     assert {"twin", "equation", "deviation", "tolerance", "correct", "origin_gap"} <= row.keys()
