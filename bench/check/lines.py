@@ -60,7 +60,10 @@ def _number(x: float | None) -> str:
 def _reason(row: pd.Series, *, rounding: bool) -> str:
     if isinstance(row.get("error"), str):
         return str(row.error)
-    reason = f"deviation {_number(row.deviation)}, tolerance {_number(row.tolerance)}"
+    if _kind(row.case) == "refused":
+        return "the layer takes it, though its laws exclude it; it must raise a ValueError"
+    deviation = _number(row.deviation) if np.isfinite(row.deviation) else str(row.deviation)
+    reason = f"deviation {deviation}, tolerance {_number(row.tolerance)}"
     if rounding and row["dtype"] == "float32" and row.deviation > row.tolerance:
         reason += f"; {ROUNDING_ADVICE}"
     if row.task_number_solver is None or pd.isna(row.task_number_solver):
