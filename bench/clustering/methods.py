@@ -111,7 +111,7 @@ class _Imported:
     """Makes an estimator by ``package.module:Class``, imported when it is made."""
 
     path: str
-    fixed: Mapping[str, Any]
+    fixed: dict[str, Any]
 
     def __call__(
         self, n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any
