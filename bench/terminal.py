@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -53,20 +54,31 @@ def load_modules(sources: list[str] | None) -> None:
     Raises
     ------
     BadParameter
-        Whatever the user's code raises.
+        If there is no such file or module, or whatever the user's code raises.
     """
     for source in sources or []:
-        try:
-            with present_folder():
+        with present_folder():
+            if not _exists(source):
+                raise typer.BadParameter(
+                    f"{source!r} is neither a Python file nor a module, seen from {Path.cwd()}; "
+                    "must be one of these, such as my_operator.py or my_operator",
+                    param_hint="--load",
+                )
+            try:
                 if source.endswith(".py"):
                     runpy.run_path(source, run_name=Path(source).stem)
-                elif all(word.isidentifier() for word in source.split(".")):
-                    importlib.import_module(source)
                 else:
-                    raise ImportError("must be a module, such as my_twins, or a file my_twins.py")
-        except Exception as error:
-            reason = f"{source!r}: {type(error).__name__}: {error}"
-            raise typer.BadParameter(reason, param_hint="--load") from error
+                    importlib.import_module(source)
+            except Exception as error:
+                reason = f"{source!r}: {type(error).__name__}: {error}"
+                raise typer.BadParameter(reason, param_hint="--load") from error
+
+
+def _exists(source: str) -> bool:
+    if source.endswith(".py"):
+        return Path(source).is_file()
+    words = source.split(".")
+    return all(word.isidentifier() for word in words) and find_spec(words[0]) is not None
 
 
 def results_folder(folder: Path | None) -> Path | None:

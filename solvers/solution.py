@@ -16,7 +16,7 @@ from sklearn.utils import check_array
 Array = np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """Answer of a solver together with the certificate of its quality.
 
@@ -64,6 +64,18 @@ class Solution:
     def converged(self) -> Array:
         """Whether `gap` is at or under `tol`, and nothing else; an array of bool."""
         return np.asarray(self.gap <= self.tol)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.coef.shape))
+        nonzero = self.coef.count_nonzero() if issparse(self.coef) else np.count_nonzero(self.coef)
+        reached, rows = self.converged, np.ndim(self.gap) > 0
+        verdict = f"{reached.sum()} of {reached.size}" if rows else str(bool(reached))
+        return (
+            f"Solution(coef {shape} with {nonzero} nonzeros, objective {np.sum(self.objective):.6g}"
+            f"{' in all' if rows else ''}, largest gap {np.max(self.gap, initial=0.0):.1e}, "
+            f"at most {np.max(self.n_iter, initial=0)} iterations, "
+            f"converged to {self.tol:g}: {verdict})"
+        )
 
 
 Certify = Callable[[Any], tuple[Any, Any, Any]]

@@ -37,7 +37,8 @@ class Method:
     of each setting, the default first. Where the coefficients approximate a solved problem,
     ``problem(estimator, X)`` gives the arguments ``lam`` and ``l1_ratio`` of the
     `sparse_self_expression` of the points, or of their `unit_rows`. The fit of a `random` method
-    depends on its seed.
+    depends on its seed. Results of a user's method are known by the source of its `code`, which is
+    `make` by default.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Method:
     problem: Callable[[Any, Any], dict[str, Any]] | None = None
     unit_rows: bool = False
     random: bool = False
+    code: Callable[..., Any] | None = None
 
     @property
     def settings(self) -> list[dict[str, Any]]:
@@ -84,10 +86,8 @@ def find_method(name: str) -> Method:
     if base in METHODS:
         grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
         method = replace(METHODS[base], name=name, grid=grid)
-    elif (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
-        found := _registered_attention(operator[1])
-    ):
-        return found
+    elif operator := re.fullmatch(r"attention \((\w+)\)", name):
+        return _registered_attention(operator[1])
     elif colon:
         method = Method(name, "user", estimator(name))
     else:
@@ -106,34 +106,42 @@ def find_method(name: str) -> Method:
     return method
 
 
+@dataclass(frozen=True, eq=False)
+class _Imported:
+    """Makes an estimator by ``package.module:Class``, imported when it is made."""
+
+    path: str
+    fixed: dict[str, Any]
+
+    def __call__(
+        self, n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any
+    ) -> Any:
+        module, _, name = self.path.partition(":")
+        found = getattr(import_module(module), name)
+        known = inspect.signature(found).parameters
+        common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
+        common = {key: value for key, value in common.items() if key in known}
+        return found(**common | self.fixed | settings)
+
+
 def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
     """Maker of an estimator by ``package.module:Class``, imported when it is made.
 
     What it is called with goes to the constructor as far as that takes it; settings always do.
     """
-
-    def make(n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any) -> Any:
-        module, _, name = path.partition(":")
-        found = getattr(import_module(module), name)
-        known = inspect.signature(found).parameters
-        common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
-        common = {key: value for key, value in common.items() if key in known}
-        return found(**common | fixed | settings)
-
-    make.path = path  # type: ignore[attr-defined]
-    return make
+    return _Imported(path, fixed)
 
 
 def code_of(method: Method) -> str | None:
     """Hash of the source file of a user's method, by which its results are known."""
     if method.name.partition(":")[0] in BUILT_IN:
         return None
-    path = getattr(method.make, "path", None)
-    if path:
-        return file_hash(import_module(path.partition(":")[0]).__file__)
+    source = method.code or method.make
+    if isinstance(source, _Imported):
+        return file_hash(import_module(source.path.partition(":")[0]).__file__)
     # Of a function, as a file that was run with --load is no module.
-    made_by = getattr(method.make, "func", method.make)
-    functions = vars(made_by).values() if isinstance(made_by, type) else (made_by,)
+    source = getattr(source, "func", source)  # of a partial
+    functions = vars(source).values() if isinstance(source, type) else (source,)
     code = next((f.__code__ for f in functions if inspect.isfunction(f)), None)
     return file_hash(code.co_filename if code else None)
 
@@ -190,18 +198,20 @@ def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
 
 
-def _registered_attention(operator: str) -> Method | None:
+def _registered_attention(operator: str) -> Method:
     """By a named operator, which workers get with the method: they need not know its name."""
     from ...unrolled.named_operators import operator_factory, operator_names
 
     if operator not in operator_names():
-        return None
+        hint = close_names(operator, operator_names())
+        raise ValueError(
+            f"method: there is no operator {operator!r}{hint}; register_operator adds one, in a "
+            "file that --load names"
+        )
     factory = operator_factory(operator)
     path = f"{_LEARNED}:AttentionSubspaceClustering"
     make = estimator(path, operator=lambda heads, dim: factory(heads, dim))
-    del make.path  # type: ignore[attr-defined]
-    make.func = factory  # type: ignore[attr-defined]  # by whose code the results are known
-    return _attention(operator, make)
+    return replace(_attention(operator, make), code=factory)
 
 
 def _make_attention_regression(

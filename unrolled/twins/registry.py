@@ -130,8 +130,9 @@ class Twin:
         ``bound(layer, *tensors)`` measures both sides of the proved inequalities of a `Bound`, and
         gives them as `Inequalities`.
     summed : callable, optional
-        ``summed(layer, *arrays)`` gives the sizes of the terms that add up to the output, in its
-        shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
+        ``summed(layer, call)`` gives, of the tokens of one head, the sizes of the terms that add up
+        to the output, in its shape, where rounding may be all that is left of them; ``|C| |V|`` by
+        default.
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``call.chosen``.
@@ -253,17 +254,16 @@ def twins_of(layer: nn.Module) -> list[Twin]:
     Raises
     ------
     LookupError
-        If there is none; the message names the layers that have one.
+        If there is none.
     """
     twins = catalogue()
     for cls in type(layer).__mro__:
         found = [twin for twin in twins if twin.layer is cls and twin.covers(layer)]
         if found:
             return found
-    known = sorted({twin.layer.__name__ for twin in twins})
     raise LookupError(
-        f"no twin is registered for {type(layer).__name__}; there are twins of {', '.join(known)}, "
-        "and twinsolve.unrolled.twins.register adds one"
+        f"no twin is registered for {type(layer).__name__}; twinsolve.unrolled.twins.register adds "
+        "one, and catalogue lists those that there are"
     )
 
 

@@ -224,17 +224,26 @@ def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Ten
 
 def _solve_reattention(layer: ReAttention, call: HeadCall) -> Array:
     """Each pair of the mixed maps is standardised over the heads."""
-    mixed = _mixed_maps(layer, call.all_heads or AllHeads(call.q[None], call.k[None]))
+    mixed = np.tensordot(_theta(layer), _base_maps(layer, _all_heads(call)), axes=(0, 0))
     gamma, beta = (w.detach().double().numpy() for w in layer.norm.parameters())
     normed = (mixed[call.head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
-    A = gamma[call.head] * normed + beta[call.head]
-    if call.visible is not None:
-        A = np.where(call.visible, A, 0)
-    return A @ call.v
+    return _shown(gamma[call.head] * normed + beta[call.head], call) @ call.v
 
 
-def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
-    """Maps of all heads by the base's own solver, mixed.
+def _all_heads(call: HeadCall) -> AllHeads:
+    return call.all_heads or AllHeads(call.q[None], call.k[None])
+
+
+def _theta(layer: ReAttention) -> Array:
+    return as_array(layer.theta)
+
+
+def _shown(A: Array, call: HeadCall) -> Array:
+    return A if call.visible is None else np.where(call.visible, A, 0)
+
+
+def _base_maps(layer: ReAttention, given: AllHeads) -> Array:
+    """Maps of all heads by the base's own solver.
 
     Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
     """
@@ -247,16 +256,27 @@ def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
         weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
         total = weights.sum(axis=1, keepdims=True)
         maps.append(weights / np.where(total > 0, total, 1))
-    return np.tensordot(layer.theta.detach().double().numpy(), np.stack(maps), axes=(0, 0))
+    return np.stack(maps)
 
 
-def _reattention_terms(layer: ReAttention, q: Array, k: Array, v: Array) -> Array:
-    """Sizes before maps and their mean cancel, all of them where heads are equal."""
-    mixed = _mixed_maps(layer, AllHeads(q, k))
-    gamma, beta = (np.abs(w.detach().double().numpy()) for w in layer.norm.parameters())
-    sizes = np.abs(mixed) + np.abs(mixed).mean(axis=0)
-    sizes = gamma[:, None, None] * sizes / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
-    return (sizes + beta[:, None, None])[: len(v)] @ np.abs(v)
+def _reattention_terms(layer: ReAttention, call: HeadCall) -> Array:
+    """What errors of the base's maps, relative to these, come to: a condition number.
+
+    With ``z_g = (M_g - mean M) / s`` and ``s^2 = var M + 1e-5``, errors dM of the mixed maps add ::
+
+        gamma_h / s (dM_h - mean_g dM_g - z_h mean_g z_g dM_g)
+
+    to A'_h, which is large where the maps are alike and s small. Of a relative error of the maps,
+    ``|dM_h|`` is at most so many times ``B_h = sum_g |Theta_gh| A_g``, and the sizes are those of
+    the formula with B for dM, and |beta| besides.
+    """
+    maps, theta, h = _base_maps(layer, _all_heads(call)), _theta(layer), call.head
+    mixed, B = (np.tensordot(weights, maps, axes=(0, 0)) for weights in (theta, np.abs(theta)))
+    gamma, beta = (np.abs(as_array(w)) for w in layer.norm.parameters())
+    s = np.sqrt(mixed.var(axis=0) + _NORM_EPS)
+    z = np.abs(mixed - mixed.mean(axis=0)) / s
+    errors = B[h] + B.mean(axis=0) + z[h] * (z * B).mean(axis=0)
+    return _shown(gamma[h] / s * errors + beta[h], call) @ np.abs(call.v)
 
 
 def _reattention_logit_range(layer: ReAttention, q: Array, k: Array, v: Array) -> float:
