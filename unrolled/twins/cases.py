@@ -18,7 +18,7 @@ from ..sparse_coding import SparseCoding
 from .given import build_as_given
 from .gradients import Gradients
 from .heads import Array, Tensors, as_array, map_fields
-from .registry import Twin
+from .registry import Twin, Way
 from .relations import (
     Measurement,
     identity_values,
@@ -420,19 +420,22 @@ def _refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measur
     """0 if both calls of the layer raise a ValueError, else infinity."""
     layer: Any = subject.layer
     context = subject.context
-    refused = 0
     calls: tuple[Callable[[], Tensor], ...] = (
         lambda: layer(*inputs, context=context, **given),
         lambda: layer.matrix(*inputs[:2], context=context, **given),
     )
-    for call in calls:
-        try:
-            call()
-        except ValueError:
-            refused += 1
-        except (RuntimeError, IndexError):  # it breaks where it should refuse
-            pass
-    return Measurement(0.0 if refused == 2 else float("inf"), 0.0)
+    return max(_refusal_of(call, ValueError) for call in calls)
+
+
+def _refusal_of(call: Callable[[], Any], kind: type[Exception]) -> Measurement:
+    """0 if the call raises an error of this kind, else infinity, also where it breaks."""
+    try:
+        call()
+    except kind:
+        return Measurement(0.0, 0.0)
+    except (RuntimeError, IndexError):
+        pass
+    return Measurement(float("inf"), 0.0)
 
 
 def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
@@ -446,10 +449,22 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         for name in gradients.names:
             suffix = "" if masks is _NO_MASKS else f", {masks.name}"
             yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
+        if masks is _NO_MASKS:
+            yield _second_derivative(gradients, "torch.func")
+        if masks is sets[-1][1]:
+            yield _second_derivative(gradients, "backward", suffix)
     if subject.operator is not None:
         wide = Gradients(subject.drawn(rng, n_values=_N_WIDE), rng)
         for name in wide.names[:2]:
             yield Case(f"gradient {name}, wide values", "float64", partial(wide.measure, name))
+
+
+def _second_derivative(gradients: Gradients, way: Way, suffix: str = "") -> Case:
+    measure = partial(gradients.measure_second, transformed=way == "torch.func")
+    name = f"second derivative by {way}{suffix}"
+    if way in gradients.subject.twin.differentiable_twice:
+        return Case(name, "float64", measure)
+    return Case(f"refused: {name}", "float64", partial(_refusal_of, measure, RuntimeError))
 
 
 def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:

@@ -17,6 +17,7 @@ from .relations import Bound, Limit, Rate, Relation
 Array = np.ndarray
 Inputs = Literal["tokens", "features", "image", "model"]
 Pairing = Literal["any", "self", "cross"]
+Way = Literal["backward", "torch.func"]
 Evidence = Literal["solver", "certificate", "formula", "bound"]
 
 _MACHINERY = (
@@ -101,6 +102,9 @@ class Twin:
         ``call.bias`` to them itself.
     differentiable : bool
         Whether gradients flow through all that `apply` gives, to inputs and parameters.
+    differentiable_twice : tuple of {"backward", "torch.func"}
+        The ways that give second derivatives, both by default: two backward passes, and two
+        transforms. The others must be refused by a RuntimeError.
     evidence : {"solver", "certificate", "formula", "bound"}
         What an agreement shows: an independent solver of the problem behind the layer reaches the
         same; the layer's output is optimal by a certificate of that problem; the same formula,
@@ -163,6 +167,7 @@ class Twin:
     by_rows: bool = True
     reads_bias: bool = False
     differentiable: bool = True
+    differentiable_twice: tuple[Way, ...] = ("backward", "torch.func")
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
     covers: Callable[[Any], bool] = lambda layer: True

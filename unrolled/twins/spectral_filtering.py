@@ -365,6 +365,7 @@ register(
         build=_build_reattention,
         apply=_apply_reattention,
         solve=_solve_reattention,
+        differentiable_twice=("torch.func",),  # see `squared_distances`
         by_rows=False,
         summed=_reattention_terms,
         logit_range=_reattention_logit_range,

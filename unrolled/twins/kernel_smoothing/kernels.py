@@ -106,6 +106,7 @@ _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
     ("exponential-kernel", "exponential"),
     ("student-kernel", student_kernel),
 )
+_OF_DISTANCES = ("gaussian", "laplace")  # see `squared_distances`
 for name, kernel in _KERNELS:
     register(
         Twin(
@@ -122,6 +123,9 @@ for name, kernel in _KERNELS:
             covers=partial(_has, kernel=kernel),
             fitted=("bandwidth",),
             logit_range=gaussian_logit_range,
+            differentiable_twice=(
+                ("torch.func",) if kernel in _OF_DISTANCES else ("backward", "torch.func")
+            ),
         )
     )
 register(

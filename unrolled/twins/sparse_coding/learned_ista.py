@@ -191,8 +191,9 @@ def _solve_other_dictionary(layer: LISTA, X: Array) -> Array:
 
 
 def _code_in_other_dictionary(layer: LISTA, X: Tensor) -> Tensor:
-    D = _other_dictionary(_array(layer.dictionary))
-    return layer(X, torch.from_numpy(D).to(X.dtype))
+    D = layer.dictionary.to(X.dtype)
+    lengths = torch.linspace(0.5, 1.5, D.shape[1], dtype=torch.float64).to(X.dtype)
+    return layer(X, lengths * D[: len(D) - 3].flip(1))
 
 
 def _other_dictionary(D: Array) -> Array:
