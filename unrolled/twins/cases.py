@@ -449,6 +449,8 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         for name in gradients.names:
             suffix = "" if masks is _NO_MASKS else f", {masks.name}"
             yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
+        if subject.twin.differentiable is not True:
+            continue
         if masks is _NO_MASKS:
             yield _second_derivative(gradients, "torch.func")
         if masks is sets[-1][1]:

@@ -129,7 +129,8 @@ class Gradients:
             at["parameters"] = tuple(x.detach() for x in self._named_parameters().values())
         if tensors := _tensors_of(self.context):
             at["context"] = tensors
-        return at
+        named = subject.twin.differentiable
+        return at if isinstance(named, bool) else {name: at[name] for name in named}
 
     @property
     def _tokens(self) -> dict[str, Tensor]:
@@ -142,10 +143,10 @@ class Gradients:
         return {"q": q, "k": k, "v": v}
 
     def _inputs(self, at: dict[str, Tensors]) -> Tensors:
-        if "tokens" in at:
-            (tokens,), (v,) = at["tokens"], at["v"]
-            return tokens, tokens, v
-        return tuple(at[name][0] for name in self._tokens)
+        given = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
+        if "tokens" in given:
+            return given["tokens"], given["tokens"], given["v"]
+        return tuple(given.values())
 
     def _context(self, at: dict[str, Tensors]) -> Context | None:
         if self.context is None or "context" not in at:

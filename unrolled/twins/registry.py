@@ -100,11 +100,13 @@ class Twin:
     reads_bias : bool
         Whether the output depends on which logits are the largest, so that the solver adds
         ``call.bias`` to them itself.
-    differentiable : bool
-        Whether gradients flow through all that `apply` gives, to inputs and parameters.
+    differentiable : bool or tuple of str
+        Whether gradients flow through all that `apply` gives, to inputs, context and parameters, or
+        to which of these alone.
     differentiable_twice : tuple of {"backward", "torch.func"}
         The ways that give second derivatives, both by default: two backward passes, and two
-        transforms. The others must be refused by a RuntimeError.
+        transforms. The others must be refused by a RuntimeError. Judged of twins that are
+        differentiable in all.
     evidence : {"solver", "certificate", "formula", "bound"}
         What an agreement shows: an independent solver of the problem behind the layer reaches the
         same; the layer's output is optimal by a certificate of that problem; the same formula,
@@ -166,7 +168,7 @@ class Twin:
     pairing: Pairing = "any"
     by_rows: bool = True
     reads_bias: bool = False
-    differentiable: bool = True
+    differentiable: bool | tuple[str, ...] = True
     differentiable_twice: tuple[Way, ...] = ("backward", "torch.func")
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
