@@ -3,7 +3,7 @@
 _REASONS = {
     "scales or spreads features, which groups and cleans nothing": (
         "token-graying-svd", "token-graying-dct", "token-graying-condition",
-        "layer-scale", "feat-scale", "feat-scale-gain",
+        "layer-scale", "feat-scale", "feat-scale-masked", "feat-scale-gain",
     ),
     "has weights that are drawn, where training would find them": (
         "learned-ista-other-dictionary", "re-attention", "self-expressive-network",

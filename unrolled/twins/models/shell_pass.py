@@ -45,14 +45,17 @@ def visible_keys(
     padding: Array | None = None,
     pairs: Array | None = None,
 ) -> Array | None:
-    """Which keys each query sees; `padding` and `pairs` are true where a key is hidden."""
+    """Which keys each query sees; `padding` and `pairs` are true where a key is hidden.
+
+    Pairs may differ from head to head.
+    """
     visible = np.ones((n_queries, n_keys), dtype=bool)
     if is_causal:
         visible &= np.arange(n_keys) <= np.arange(n_keys - n_queries, n_keys)[:, None]
     if padding is not None:
         visible &= ~padding
     if pairs is not None:
-        visible &= ~pairs
+        visible = visible & ~pairs
     return None if visible.all() else visible
 
 
@@ -65,19 +68,21 @@ def attend(
     num_heads: int,
     shared: Shared | None = None,
     visible: Array | None = None,
+    bias: Array | None = None,
     weights: bool = False,
 ) -> tuple[Array, Array | None, Shared]:
     """Output, each head's matrix if asked for, and what the next layer shares.
 
-    Only operators that are linear in their values have a matrix.
+    `visible` and `bias`, which adds to logits, are of all heads or of each. Only operators that are
+    linear in their values have a matrix.
     """
     shared = shared or Shared()
     dim = query.shape[1]
     rows = [slice(i * dim, (i + 1) * dim) for i in range(3)]
-    bias = shell.in_proj_bias
+    added = shell.in_proj_bias
     q, k, v = (
         split_heads(
-            affine(x, shell.in_proj_weight[own], None if bias is None else bias[own]), num_heads
+            affine(x, shell.in_proj_weight[own], None if added is None else added[own]), num_heads
         )
         for x, own in zip((query, key, value), rows, strict=True)
     )
@@ -91,7 +96,8 @@ def attend(
             k[head],
             np.hstack([v[head], identity]),
             head,
-            visible=visible,
+            visible=visible if visible is None or visible.ndim == 2 else visible[head],
+            bias=bias,
             all_heads=AllHeads(q, k),
             **_given_to_head(shell, shared, rows, head, len(query), v),
         )

@@ -10,7 +10,17 @@ from ...attention import Attention, Operator
 from ...kernel_smoothing import Gaussian, Softmax
 from ..registry import Array
 from .shell_pass import attend, visible_keys
-from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch, sequences
+from .small_models import (
+    DIM,
+    HEADS,
+    add,
+    drawn,
+    hidden_pairs,
+    hidden_tokens,
+    joined,
+    over_batch,
+    sequences,
+)
 
 
 def _inputs(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,6 +34,8 @@ def _apply(shell: Attention, images: Tensor) -> Tensor:
     keys, values = x.flip(1), x.sin()
     n = x.shape[1]
     beyond = torch.ones(n, n).triu(3).bool()
+    of_heads = torch.from_numpy(hidden_pairs(n)).repeat(len(x), 1, 1)
+    added = torch.from_numpy(_added(n)).to(x.dtype)
     return joined(
         *shell(x, x, x),
         *shell(x, keys, values, average_attn_weights=False),
@@ -32,6 +44,8 @@ def _apply(shell: Attention, images: Tensor) -> Tensor:
         shell(x, x, x, need_weights=False, key_padding_mask=hidden)[0],
         *shell(x, x, x, key_padding_mask=hidden, attn_mask=beyond),
         shell(x, x, x, need_weights=False, key_padding_mask=hidden, is_causal=True)[0],
+        *shell(x, x, x, attn_mask=of_heads),
+        *shell(x, x, x, key_padding_mask=hidden, attn_mask=added),
     )
 
 
@@ -40,15 +54,19 @@ def _solve(shell: Attention, x: Array, hidden: Array) -> tuple[Array, ...]:
     keys, values = x[::-1], np.sin(x)
     beyond = np.arange(n) > np.arange(n)[:, None] + 2
 
-    def run(q: Array, k: Array, v: Array, **masks: Any) -> tuple[Array, Array]:
+    def run(
+        q: Array, k: Array, v: Array, bias: Array | None = None, **masks: Any
+    ) -> tuple[Array, Array]:
         visible = visible_keys(len(q), len(k), **masks)
         out, weights, _ = attend(
-            shell, q, k, v, num_heads=HEADS, visible=visible, weights=len(q) == n
+            shell, q, k, v, num_heads=HEADS, visible=visible, bias=bias, weights=len(q) == n
         )
         return out, np.zeros(0) if weights is None else weights
 
     out, weights = run(x, x, x)
     masked, masked_weights = run(x, x, x, padding=padding, pairs=beyond)
+    apart, apart_weights = run(x, x, x, pairs=hidden_pairs(n))
+    biased, biased_weights = run(x, x, x, _added(n), padding=padding)
     return (
         out,
         weights.mean(axis=0),
@@ -59,7 +77,17 @@ def _solve(shell: Attention, x: Array, hidden: Array) -> tuple[Array, ...]:
         masked,
         masked_weights.mean(axis=0),
         run(x, x, x, padding=padding, is_causal=True)[0],
+        apart,
+        apart_weights.mean(axis=0),
+        biased,
+        biased_weights.mean(axis=0),
     )
+
+
+def _added(n: int) -> Array:
+    """A bias on logits."""
+    rows, columns = np.indices((n, n))
+    return np.sin(rows - 2.0 * columns)
 
 
 def _add(name: str, operator: Operator, *, bias: bool) -> None:

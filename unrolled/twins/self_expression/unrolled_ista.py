@@ -142,9 +142,7 @@ def _certify(
     return max(*residuals, _cost_residual(layer, inputs, zero_diagonal=zero_diagonal))
 
 
-def _cost_residual(
-    layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool
-) -> float:
+def _cost_residual(layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool) -> float:
     """Of the objective that the layer states of its codes, at the penalty that it was given."""
     q, k, _ = inputs
     keys = None if zero_diagonal else k
