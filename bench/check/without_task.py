@@ -23,6 +23,7 @@ _REASONS = {
     "adds a branch to tokens, and leaves them twice as large": ("residual-snr",),
     "runs a model whose weights are drawn, on a few images": (
         "vision-transformer", "vision-transformer-mean", "vision-transformer-positions-apart",
+        "vision-transformer-on-grid", "attention-shell-loaded", "bilateral-precomputed",
         "windowed-transformer", "class-attention-transformer", "conv-mixer",
         "conv-mixer-without-skip", "language-model", "biased-attention", "block",
         "block-without-skips", "block-feat-scale", "block-boosted", "block-generalized-residual",

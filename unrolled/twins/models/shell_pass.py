@@ -78,14 +78,17 @@ def attend(
     """
     shared = shared or Shared()
     dim = query.shape[1]
-    rows = [slice(i * dim, (i + 1) * dim) for i in range(3)]
-    added = shell.in_proj_bias
-    q, k, v = (
-        split_heads(
-            affine(x, shell.in_proj_weight[own], None if added is None else added[own]), num_heads
-        )
-        for x, own in zip((query, key, value), rows, strict=True)
-    )
+    rows = {name: slice(i * dim, (i + 1) * dim) for i, name in enumerate(shell.operator.reads)}
+
+    def project(name: str, x: Array) -> Array:
+        if name not in rows:
+            return split_heads(x, num_heads)
+        own, added = rows[name], shell.in_proj_bias
+        bias = None if added is None else added[own]
+        return split_heads(affine(x, shell.in_proj_weight[own], bias), num_heads)
+
+    k, v = project("k", key), project("v", value)
+    q = k if "q" not in rows and query is key else project("q", query)
     if shared.first_values is None:
         shared = replace(shared, first_values=v)
     identity = np.eye(len(key))[:, : len(key) if weights else 0]
@@ -109,14 +112,14 @@ def attend(
 
 
 def _given_to_head(
-    shell: Attention, shared: Shared, rows: list[slice], head: int, n_queries: int, v: Array
+    shell: Attention, shared: Shared, rows: dict[str, slice], head: int, n_queries: int, v: Array
 ) -> dict[str, Any]:
     """What one head knows beside its tokens."""
     first, projected = shared.first_values, None
-    if shared.positions is not None:
+    if shared.positions is not None and {"q", "k"} <= rows.keys():
         q, k = (
             split_heads(affine(shared.positions, shell.in_proj_weight[own]), len(v))[head]
-            for own in rows[:2]
+            for own in (rows["q"], rows["k"])
         )
         projected = q[v.shape[1] - n_queries :], k
     return {

@@ -1,13 +1,15 @@
 """Twins: the multi-head shell with its projections, masks and weights."""
 
+import copy
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...attention import Attention, Operator
-from ...kernel_smoothing import Gaussian, Softmax
+from ...kernel_smoothing import Gaussian, Softmax, Symmetric
 from ..registry import Array
 from .shell_pass import attend, visible_keys
 from .small_models import (
@@ -102,5 +104,46 @@ def _add(name: str, operator: Operator, *, bias: bool) -> None:
     )
 
 
+@cache
+def _checkpoint() -> Attention:
+    """Projections of queries, keys and values, of which symmetric attention needs the last two."""
+    return drawn(Attention(DIM, HEADS, operator=Softmax()))  # type: ignore[return-value]
+
+
+def _load(images: Array) -> Attention:
+    shell = Attention(DIM, HEADS, operator=Symmetric(), dtype=torch.float64)
+    shell.load_state_dict(_checkpoint().state_dict())
+    return shell
+
+
+def _apply_loaded(shell: Attention, images: Tensor) -> Tensor:
+    x, hidden = _inputs(images)
+    return joined(*shell(x, x, x), *shell(x, x, x, key_padding_mask=hidden, is_causal=True))
+
+
+def _solve_loaded(loaded: Attention, x: Array, hidden: Array) -> tuple[Array, ...]:
+    """By the checkpoint's weights; queries are not read."""
+    shell, n, found = copy.deepcopy(loaded), len(x), []
+    checkpoint = _checkpoint()
+    shell.out_proj = checkpoint.out_proj
+    for name in ("in_proj_weight", "in_proj_bias"):
+        setattr(shell, name, nn.Parameter(getattr(checkpoint, name)[DIM:]))
+    padding = hidden.astype(bool)
+    for visible in (None, visible_keys(n, n, is_causal=True, padding=padding)):
+        out, weights, _ = attend(shell, x, x, x, num_heads=HEADS, visible=visible, weights=True)
+        assert weights is not None
+        found += [out, weights.mean(axis=0)]
+    return tuple(found)
+
+
 _add("attention-shell", Softmax(), bias=True)
 _add("attention-shell-no-bias", Gaussian(1.5, num_heads=HEADS, learnable=True), bias=False)
+add(
+    "attention-shell-loaded",
+    Attention,
+    source="Vaswani et al. (2017)",
+    equation="NT-9",
+    build=_load,
+    apply=_apply_loaded,
+    solve=over_batch(_solve_loaded, _inputs),
+)
