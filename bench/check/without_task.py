@@ -7,7 +7,8 @@ _REASONS = {
     ),
     "has weights that are drawn, where training would find them": (
         "learned-ista-other-dictionary", "re-attention", "self-expressive-network",
-        "self-expressive-network-bound", "sparse-mixture-of-experts",
+        "self-expressive-network-training", "self-expressive-network-bound",
+        "sparse-mixture-of-experts",
     ),
     "ranks the keys alike for every query": (
         "logistic-attention", "graph-attention", "graph-attention-gain-bound",

@@ -156,8 +156,8 @@ def _of_option(subject: Subject, rng: np.random.Generator, *, laws: bool) -> Ite
         yield Case(f"matrix, {masks.name}", "float64", matrix)
     if twin.differentiable:
         gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
-        first, *others = gradients.names
-        for name in (first, *(name for name in others if name == "parameters")):
+        names = gradients.names
+        for name in dict.fromkeys([*names[:1], *(name for name in names if name == "parameters")]):
             yield Case(f"gradient {name}", "float64", partial(gradients.measure, name))
 
 

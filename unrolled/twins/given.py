@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Positive
 from ..boosting import GeneralizedResidual
+from ..conditioning import TokenGraying
 from ..image_filters import NonLocalMeansAttention
 from ..kernel_smoothing import (
     ALiBi,
@@ -27,12 +28,14 @@ from ..kernel_smoothing import (
     CrissCross,
     Gaussian,
     Kernel,
+    Linear,
     Local,
     Logistic,
     SpatialGaussian,
     Tupe,
 )
 from ..kernel_smoothing.local import Neighborhood
+from ..locally_linear import LocallyLinear
 from ..nonlocal_energy import Neutreno
 from ..self_expression import (
     LowRank,
@@ -50,6 +53,17 @@ Comparison = tuple[str, Any, Any]
 _WHERE = ("device", "dtype")
 _COUNTED = ("num_heads", "per_iteration")  # shown by how many numbers there are
 _TOLERANCE = 1e-10  # norms and inverses are computed in other ways than the layer does
+
+
+# Numbers that a paper gives, as a signature's default, and the equation of it.
+_DEFAULTS: dict[type[nn.Module], dict[str, float]] = {
+    LayerScale: {"initial": 1e-5},  # AO-10
+    Linear: {"scale": 1 / 16},  # SK-4
+    LocallyLinear: {"reg": 1e-3},  # SE-9
+    Neutreno: {"lam": 0.6},  # NT-22
+    SelfExpressiveNetwork: {"width": 1024, "gamma": 200.0, "l1_ratio": 0.9},  # CL-11
+    TokenGraying: {"eps": 0.95},  # SK-A2
+}
 
 
 class ConstructorError(Exception):
@@ -150,6 +164,9 @@ def _watched(
         before = {name: _contents(x) for name, x in arguments if isinstance(x, nn.Module)}
         original(self, *args, **kwargs)
         comparisons, unheld = _comparisons(cls, self, dict(arguments))
+        for name, number in _DEFAULTS.get(cls, {}).items():
+            found = signature.parameters[name].default
+            comparisons.append((f"default of {name}", float(found), number))
         for name, state in before.items():
             comparisons.append((f"parameters of {name}", _contents(dict(arguments)[name]), state))
         faults = _faults(cls, comparisons)

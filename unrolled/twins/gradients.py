@@ -129,8 +129,8 @@ class Gradients:
             at["parameters"] = tuple(x.detach() for x in self._named_parameters().values())
         if tensors := _tensors_of(self.context):
             at["context"] = tensors
-        named = subject.twin.differentiable
-        return at if isinstance(named, bool) else {name: at[name] for name in named}
+        named: Any = subject.twin.differentiable
+        return {name: x for name, x in at.items() if named is True or name in named}
 
     @property
     def _tokens(self) -> dict[str, Tensor]:
