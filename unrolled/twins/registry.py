@@ -141,6 +141,9 @@ class Twin:
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``call.chosen``.
+    rounds_once : bool
+        Whether the layer computes in float32 at least, and rounds its output alone: in bfloat16
+        each number of it is then that of the solver, rounded, to the tolerance of float32.
     fitted : tuple of str
         Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
         number.
@@ -182,6 +185,7 @@ class Twin:
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
     chooses: bool = False
+    rounds_once: bool = False
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1
 
