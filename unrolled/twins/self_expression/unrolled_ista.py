@@ -139,7 +139,10 @@ def _certify(
         for t, before, after in first_and_last(codes, layer.n_iter)
         for head, (Q, K) in enumerate(features)
     ]
-    return max(*residuals, _cost_residual(layer, inputs, zero_diagonal=zero_diagonal))
+    other = copy.deepcopy(layer)
+    other.relative = not layer.relative
+    costs = [_cost_residual(x, inputs, zero_diagonal=zero_diagonal) for x in (layer, other)]
+    return max(*residuals, *costs)
 
 
 def _cost_residual(layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool) -> float:
