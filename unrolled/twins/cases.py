@@ -174,7 +174,7 @@ def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Meas
     expected = solver_output(twin, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
     deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
     passes = twin.passes(layer)
-    if inputs[0].dtype == torch.bfloat16 and twin.rounds_once:
+    if inputs[0].dtype == torch.bfloat16 and twin.rounded != "anything":
         return _but_rounded(found[..., judged, :], expected[..., judged, :], subject)
     if inputs[0].dtype == torch.bfloat16:
         # Layers compute in float32, but each pass may round weights and values, by eps / 2 each;
@@ -488,11 +488,15 @@ def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
     """The solver reads inputs and parameters as the dtype rounds them.
 
     Values are the identity: what is wrong with a weight is not averaged with the other weights.
+    Where no weights are rounded there are drawn ones too, as products with 0 and 1 are exact.
     """
     operator = subject.operator
     if subject.twin.inputs == "tokens":
-        q, k, _ = subject.inputs
-        subject = subject.on((q, k, identity_values(k)))
+        q, k, v = subject.inputs
+        values = identity_values(k)
+        if subject.twin.rounded == "output":
+            values = torch.cat([values, v], dim=-1)
+        subject = subject.on((q, k, values))
     sets = [_NO_MASKS]
     if operator is not None:
         sets.append(next(m for m in _masks(subject, operator, rng) if m.name in _IN_EVERY_DTYPE))

@@ -17,6 +17,7 @@ from .relations import Bound, Limit, Rate, Relation
 Array = np.ndarray
 Inputs = Literal["tokens", "features", "image", "model"]
 Pairing = Literal["any", "self", "cross"]
+Rounded = Literal["anything", "weights", "output"]
 Way = Literal["backward", "torch.func"]
 Evidence = Literal["solver", "certificate", "formula", "bound"]
 
@@ -141,9 +142,10 @@ class Twin:
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``call.chosen``.
-    rounds_once : bool
-        Whether the layer computes in float32 at least, and rounds its output alone: in bfloat16
-        each number of it is then that of the solver, rounded, to the tolerance of float32.
+    rounded : {"anything", "weights", "output"}
+        What a layer that computes in float32 at least rounds to bfloat16: its output alone, or its
+        weights too. Each number of these is then that of the solver, rounded, to the tolerance of
+        float32. A layer that rounds anything else has the tolerance of bfloat16.
     fitted : tuple of str
         Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
         number.
@@ -185,7 +187,7 @@ class Twin:
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
     chooses: bool = False
-    rounds_once: bool = False
+    rounded: Rounded = "anything"
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1
 

@@ -116,7 +116,7 @@ for name, kernel in _KERNELS:
             equation="SE-5",
             source="Nadaraya (1964), Watson (1964); Attention: Self-Expression Is All You Need",
             layer=Kernel,
-            rounds_once=True,
+            rounded="weights",
             build=partial(_build, kernel=kernel),
             options={"learned-bandwidths": partial(_build_learned, kernel=kernel)},
             solve=_solve,
