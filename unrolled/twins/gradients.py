@@ -124,7 +124,7 @@ class Gradients:
     def _at(self) -> dict[str, Tensors]:
         """Inputs and, where the twin is about others too, parameters and context."""
         subject = self.subject
-        at = {name: (x,) for name, x in self._tokens.items()}
+        at: dict[str, Tensors] = {name: (x,) for name, x in self._tokens.items()}
         if free_parameters(subject.twin, subject.layer):
             at["parameters"] = tuple(x.detach() for x in self._named_parameters().values())
         if tensors := _tensors_of(self.context):
@@ -229,10 +229,17 @@ def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
     }
 
 
-def _backward(value: Tensor, at: dict[str, Tensors], **options: bool) -> dict[str, Tensors]:
-    sources = [x for tensors in at.values() for x in tensors]
-    options |= {"allow_unused": True, "materialize_grads": True}
-    found = iter(torch.autograd.grad(value, sources, **options))
+def _backward(
+    value: Tensor, at: dict[str, Tensors], *, create_graph: bool = False
+) -> dict[str, Tensors]:
+    gradients = torch.autograd.grad(
+        value,
+        [x for tensors in at.values() for x in tensors],
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    found = iter(gradients)
     return {name: tuple(next(found) for _ in tensors) for name, tensors in at.items()}
 
 

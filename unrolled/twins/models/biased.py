@@ -83,7 +83,7 @@ def _apply_precomputed(layer: Bilateral, images: Tensor) -> Tensor:
 def _solve_precomputed(layer: Bilateral, x: Array, hidden: Array) -> tuple[Array, ...]:
     q, k, v = (split_heads(part, HEADS) for part in (x, x[::-1], np.sin(x)))
     pairs = ((q, k, layer.token_bandwidth), (*_positions(len(x)), layer.position_bandwidth))
-    products, distances = 0.0, 0.0
+    products = distances = np.zeros((HEADS, len(x), len(x)))
     for a, b, bandwidth in pairs:
         width = np.array([head_value(bandwidth, head) for head in range(HEADS)])[:, None, None]
         likeness = a @ b.transpose(0, 2, 1)

@@ -104,8 +104,8 @@ def _scaled(scale: Any, y: Array, kind: str | None, seen: Array | None = None) -
     s, t = as_array(scale.s), as_array(scale.t)
     if seen is None:
         return scale_frequencies(y, s, t)
-    seen = seen if seen.ndim == 2 else seen.all(axis=0)
-    mean = seen @ y / np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    by_all = np.asarray(seen if seen.ndim == 2 else seen.all(axis=0))
+    mean = by_all @ y / np.maximum(by_all.sum(axis=1, keepdims=True), 1)
     return np.asarray((1 + s) * mean + (1 + t) * (y - mean))
 
 

@@ -139,25 +139,26 @@ def _certify(
         for t, before, after in first_and_last(codes, layer.n_iter)
         for head, (Q, K) in enumerate(features)
     ]
-    other = copy.deepcopy(layer)
-    other.relative = not layer.relative
-    costs = [_cost_residual(x, inputs, zero_diagonal=zero_diagonal) for x in (layer, other)]
-    return max(*residuals, *costs)
+    return max(*residuals, _cost_residual(layer, inputs, zero_diagonal=zero_diagonal))
 
 
 def _cost_residual(layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool) -> float:
-    """Of the objective that the layer states of its codes, at the penalty that it was given."""
+    """Of the objective that is stated of the layer's codes, at an absolute penalty and a relative.
+
+    Penalties are those that the layer was given.
+    """
     q, k, _ = inputs
     keys = None if zero_diagonal else k
+    stating, deviations = copy.deepcopy(layer), []
     with torch.no_grad():
         codes = layer(q, keys)
-        found = as_array(layer.objective(q, codes, keys))
-    deviations = []
-    for queries, points, C, costs in zip(q, k, codes, found, strict=True):
-        Q, K = _features(layer, as_array(queries)), _features(layer, as_array(points))
-        lam = layer.penalty * _scales(layer, Q, K, zero_diagonal)
-        expected = lasso_objective(Q, K, as_array(C), lam=lam)
-        deviations.append(largest_difference(costs, expected))
+    for stating.relative in (False, True):
+        found = as_array(stating.objective(q, codes, keys))
+        for queries, points, C, costs in zip(q, k, codes, found, strict=True):
+            Q, K = _features(layer, as_array(queries)), _features(layer, as_array(points))
+            lam = layer.penalty * _scales(stating, Q, K, zero_diagonal)
+            expected = lasso_objective(Q, K, as_array(C), lam=lam)
+            deviations.append(largest_difference(costs, expected))
     return max(deviations)
 
 
