@@ -142,6 +142,36 @@ def _solve_feat_scale(layer: FeatScale, X: Array) -> Array:
     return scale_frequencies(X, s, t)
 
 
+def _hidden(n: int) -> tuple[Array, Array]:
+    """Some tokens, the first among them, and some pairs, of which all hide the second from some."""
+    rows, columns = np.indices((n, n))
+    return np.arange(n) % 5 == 0, (3 * rows + 7 * columns) % 4 == 3
+
+
+def _apply_masked(layer: FeatScale, X: Tensor) -> Tensor:
+    """With each mask, and all; the padding also as numbers."""
+    padding, pairs = (torch.from_numpy(x) for x in _hidden(len(X)))
+    added = X.new_zeros(len(X)).masked_fill(padding, -torch.inf)
+    masks: tuple[dict[str, Any], ...] = (
+        {"key_padding_mask": padding},
+        {"attn_mask": pairs},
+        {"is_causal": True},
+        {"key_padding_mask": padding, "is_causal": True},
+        {"key_padding_mask": added, "attn_mask": pairs, "is_causal": True},
+    )
+    return torch.cat([layer(X, **given) for given in masks], dim=1)
+
+
+def _solve_masked(layer: FeatScale, X: Array) -> Array:
+    """Each token has the mean of those that it sees, and 0 where it sees none."""
+    n, (padding, pairs) = len(X), _hidden(len(X))
+    s, t = (as_array(weights) for weights in (layer.s, layer.t))
+    unpadded, unpaired, past = np.tile(~padding, (n, 1)), ~pairs, np.tri(n, dtype=bool)
+    sets = (unpadded, unpaired, past, unpadded & past, unpadded & unpaired & past)
+    means = [seen @ X / np.maximum(seen.sum(axis=1, keepdims=True), 1) for seen in sets]
+    return np.hstack([(1 + s) * mean + (1 + t) * (X - mean) for mean in means])
+
+
 def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
     """The spectrum of each feature over the tokens has the gain 1 + s at zero, 1 + t elsewhere."""
     before, after = (
@@ -350,6 +380,17 @@ register(
 )
 register(
     _of_features(
+        "feat-scale-masked",
+        Identity(),
+        "AO-10",
+        _build_feat_scale,
+        _solve_masked,
+        layer=FeatScale,
+        apply=_apply_masked,
+    )
+)
+register(
+    _of_features(
         "feat-scale-gain",
         Bound(),
         "AO-6",
@@ -385,6 +426,7 @@ register(
         build=_build_reattention,
         apply=_apply_reattention,
         solve=_solve_reattention,
+        differentiable_twice=("torch.func",),  # see `squared_distances`
         by_rows=False,
         summed=_reattention_terms,
         logit_range=_reattention_logit_range,
