@@ -195,7 +195,7 @@ def _print_names() -> None:
         "Features": ABOUT,
         "Methods": {name: method.family for name, method in METHODS.items()},
         "Affinity steps": {name: step.about for name, step in STEPS.items()} | CUTS,
-        "Presets": {name: make.__doc__ for name, make in PRESETS.items()},
+        "Presets": {name: preset["about"] for name, preset in PRESETS.items()},
     }
     for title, names in groups.items():
         table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")

@@ -21,8 +21,8 @@ def features_of(name: str, problem: Problem) -> Array:
     singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
     and ``fourier-D`` those of the square roots of its `fourier_energies`. ``unit-NAME`` are the
     features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
-    another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1, and ``4n`` is ``pca-D``
-    with D four times the number of clusters.
+    another name of ``raw`` for trajectories, and ``4n`` is ``pca-D`` with D four times the number
+    of clusters. ``NAME+1`` are the features NAME with a constant 1.
 
     Raises
     ------
@@ -55,6 +55,9 @@ def _parse(name: str) -> Callable[[Problem], Array]:
     if name.startswith("unit-"):
         inner = _parse(name.removeprefix("unit-"))
         return lambda problem: normalize(inner(problem))
+    if name.endswith("+1"):
+        inner = _parse(name.removesuffix("+1"))
+        return lambda problem: datasets.homogeneous_coordinates(inner(problem))
     if name in _FEATURES:
         return _FEATURES[name]
     kind, _, size = name.partition("-")
@@ -76,18 +79,17 @@ def _principal(X: Array, dimension: int) -> Array:
 ABOUT = {
     "raw": "points as they are",
     "2F": "raw, of trajectories",
-    "2F+1": "raw, and a constant 1",
     "4n": "pca-D with D four times the number of clusters",
     "pca-D": "D leading principal coordinates, without centring",
     "fourier-D": "those of the square roots of an image's Fourier energies",
     "scattering-D": "those of an image's scattering coefficients",
+    "NAME+1": "features NAME, and a constant 1, as 2F+1",
     "unit-NAME": "features NAME with rows of unit norm; unit is unit-raw",
 }
 _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,
-    "2F+1": lambda problem: datasets.homogeneous_coordinates(problem.X),
-    "4n": lambda problem: _principal(problem.X, 4 * problem.n_clusters),
+    "4n": lambda problem: datasets.project_trajectories(problem.X, 4 * problem.n_clusters),
 }
 _SIZED: dict[str, Callable[[Problem, int], Array]] = {
     "pca": lambda problem, size: _principal(problem.X, size),

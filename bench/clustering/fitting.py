@@ -112,14 +112,6 @@ def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, flo
     return {name: found[name] for name in _DISTANCES} | {"objective_gap": float(gaps.mean())}
 
 
-def scores_apart(true: Array, found: Array, n_fit: int) -> dict[str, float]:
-    """Accuracy of the fitted points and of the others, each by its own match of clusters."""
-    return {
-        "accuracy_fit": scores(true[:n_fit], found[:n_fit])["accuracy"],
-        "accuracy_new": scores(true[n_fit:], found[n_fit:])["accuracy"],
-    }
-
-
 def scores(true: Array, found: Array) -> dict[str, float]:
     """ME-1 over the points that belong to a cluster: all but outliers."""
     known = true >= 0

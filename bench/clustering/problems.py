@@ -258,13 +258,15 @@ def _digits(data_home: str | None) -> Any:
     return datasets.load_digits()
 
 
-def _sequences(data_home: str | None) -> dict[str, Any]:
+@lru_cache(maxsize=1)
+def load_sequences(data_home: str | None) -> dict[str, Any]:
+    """The sequences of Hopkins 155 by their names."""
     found = datasets.fetch_hopkins155(data_home=data_home)
     return {sequence.name: sequence for sequence in found}
 
 
 def _motion(trial: str, seed: int, data_home: str | None) -> Problem:
-    sequence = _cached(_sequences, data_home)[trial]
+    sequence = load_sequences(data_home)[trial]
     return _problem(sequence.X, sequence.labels)
 
 
@@ -344,7 +346,7 @@ DATA: dict[str, DataSet] = {
             "hopkins",
             "Hopkins 155, a sequence a trial",
             _motion,
-            lambda home: list(_cached(_sequences, home)),
+            lambda home: list(load_sequences(home)),
             files=("hopkins155",),
         ),
     )

@@ -50,9 +50,20 @@ def of_jobs(
     return run
 
 
-def at_hand(names: Sequence[str], data_home: str | None) -> list[str]:
-    """Those of the data sets whose files are there."""
-    return [name for name in names if is_at_hand(name, data_home)]
+def on_splits(
+    data: Sequence[str], n_splits: int = 1, **settings: Any
+) -> Callable[[Options], list[Job]]:
+    """Jobs with these settings: a data set whose files are there, and the seed of a split, each."""
+
+    def jobs(options: Options) -> list[Job]:
+        return [
+            {"data": name, "seed": options.seed + split, "data_home": options.data_home, **settings}
+            for name in data
+            if is_at_hand(name, options.data_home)
+            for split in range(n_splits)
+        ]
+
+    return jobs
 
 
 def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:

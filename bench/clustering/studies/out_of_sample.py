@@ -15,7 +15,6 @@ from ....solvers import (
     OMPSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
-    clustering_accuracy,
     sparse_code,
 )
 from ....solvers.clustering import symmetric_affinity
@@ -25,12 +24,11 @@ from ....unrolled.clustering import (
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,
 )
-from ...jobs import Job, Options
-from ...tables import Lines, number
-from ...timing import ms_per_point
-from ..study import Study, at_hand, of_jobs
-from .figures import draw_out_of_sample
-from .splits import NOISY, shuffled_points
+from ...tables import Lines
+from ..lines import folded, lines_of, with_deviation
+from ..study import Study, of_jobs, on_splits
+from .figures import draw_lines
+from .splits import NOISY, halves, with_times
 
 Array = np.ndarray
 Penalty = tuple[Any, float]  # lam and l1_ratio of new points
@@ -46,7 +44,6 @@ METHODS: dict[str, Callable[..., SubspaceClustering]] = {
     "unrolled, K = 10": partial(UnrolledSubspaceClustering, n_layers=10),
     "SENet": partial(SelfExpressiveSubspaceClustering, max_iter=300, affinity=symmetric_affinity),
 }
-_SINGLE = 10
 
 
 def out_of_sample_study(
@@ -73,19 +70,6 @@ def out_of_sample_study(
         New points at once; they repeat where there are fewer.
     """
 
-    def jobs(options: Options) -> list[Job]:
-        settings = {
-            "n_points": n_points,
-            "rounds": rounds,
-            "batch": batch,
-            "data_home": options.data_home,
-        }
-        return [
-            {"data": name, "seed": options.seed + split, **settings}
-            for name in at_hand(data, options.data_home)
-            for split in range(n_splits)
-        ]
-
     about = (
         "Every method at its default settings and with |C| + |C|^T, fitted on half of the points; "
         "SENet by 300 training steps. The others are predicted by the cluster whose points leave "
@@ -96,45 +80,47 @@ def out_of_sample_study(
         "fit on the same split, and of predict in the same rounds, of 10 single points or of "
         f"{batch:,} at once. Accuracies are means and standard deviations over splits."
     )
-    figures = {"out-of-sample.png": draw_out_of_sample}
+    jobs = on_splits(data, n_splits, n_points=n_points, rounds=rounds, batch=batch)
     run = of_jobs(predict_held_out, jobs, data)
-    return Study("out-of-sample", about, run, out_of_sample_lines, figures)
+    return Study("out-of-sample", about, run, out_of_sample_lines, {"out-of-sample.png": _draw})
+
+
+_draw = partial(
+    draw_lines,
+    x="ratio_batch",
+    y="accuracy_new",
+    hollow="accuracy_fit",
+    words=("time a held-out point / SSC", "accuracy, %"),
+    reference=REFERENCE,
+    log="x",
+    note="In batches. Filled: held out. Hollow: fitted. Squares: learned. Bars: deviation.",
+)
 
 
 def predict_held_out(
     *, data: str, seed: int, n_points: int, rounds: int, batch: int, data_home: str | None
 ) -> list[dict[str, Any]]:
     """A row for each method on one split."""
-    X, y = shuffled_points(data, seed=seed, data_home=data_home)
-    X, y, half = X[:n_points], y[:n_points], min(n_points, len(X)) // 2
-    new, n_clusters = X[half:], len(np.unique(y))
+    split = halves(data, n_points, seed=seed, data_home=data_home)
     models: list[SubspaceClustering] = []
     rows: list[dict[str, Any]] = []
     for name, method in METHODS.items():
         start = time.perf_counter()
-        model = method(n_clusters, random_state=seed).fit(X[:half])
+        model = method(split.n_clusters, random_state=seed).fit(split.X)
+        seconds = time.perf_counter() - start
         rows.append(
             {
                 "data": data,
                 "seed": seed,
                 "method": name,
-                "fit_s": time.perf_counter() - start,
-                "accuracy_fit": 100 * clustering_accuracy(y[:half], model.labels_),
-                "accuracy_new": 100 * clustering_accuracy(y[half:], model.predict(new)),
-                "gap": held_out_gap(model, X[:half], new),
+                "fit_s": seconds,
+                **split.accuracies(model.labels_, model.predict(split.new)),
+                "gap": held_out_gap(model, split.X, split.new),
+                "ratio_fit": seconds / rows[0]["fit_s"] if rows else 1.0,
             }
         )
-        rows[-1]["ratio_fit"] = rows[-1]["fit_s"] / rows[0]["fit_s"]
         models.append(model)
-    for kind, inputs in {
-        "single": list(new[:_SINGLE, None]),
-        "batch": [np.resize(new, (batch, new.shape[1]))],
-    }.items():
-        ms = ms_per_point([model.predict for model in models], inputs, rounds)
-        for row, times in zip(rows, ms, strict=True):
-            row[f"ms_{kind}"] = float(np.median(times))
-            row[f"ratio_{kind}"] = float(np.median(times / ms[0]))
-    return rows
+    return with_times(rows, [model.predict for model in models], split.new, 0, rounds, batch)
 
 
 def held_out_gap(model: SubspaceClustering, X: Array, new: Array) -> float:
@@ -163,17 +149,14 @@ def _penalty(model: SubspaceClustering, X: Array, new: Array) -> Penalty | None:
 
 def out_of_sample_lines(table: pd.DataFrame) -> Lines:
     """A line a data set and method: means and deviations over the splits."""
-    headings = (
-        "data", "method", "accuracy fitted, %", "accuracy held out, %", "gap held out",
-        "fit / SSC", "predict single / SSC", "predict batch / SSC",
-    )  # fmt: skip
-    lines = []
-    for (data, method), rows in table.groupby(["data", "method"], sort=False):
-        accuracies = [
-            f"{rows[name].mean():.1f} ± {rows[name].std(ddof=0):.1f}"
-            for name in ("accuracy_fit", "accuracy_new")
-        ]
-        gap = number(rows.gap.mean(), ".1e", missing="")
-        ratios = [f"{rows[f'ratio_{kind}'].median():.2f}" for kind in ("fit", "single", "batch")]
-        lines.append((str(data), str(method), *accuracies, gap, *ratios))
-    return headings, lines
+    cells = {
+        "data": "data",
+        "method": "method",
+        "accuracy fitted, %": with_deviation("accuracy_fit"),
+        "accuracy held out, %": with_deviation("accuracy_new"),
+        "gap held out": folded("gap", "mean", ".1e"),
+        "fit / SSC": folded("ratio_fit", "median", ".2f"),
+        "predict single / SSC": folded("ratio_single", "median", ".2f"),
+        "predict batch / SSC": folded("ratio_batch", "median", ".2f"),
+    }
+    return lines_of(table, ["data", "method"], cells)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from ....solvers import (
 from ....unrolled.clustering import UnrolledSubspaceClustering
 from ...jobs import Job, Options
 from ...tables import Lines
+from ..lines import folded, lines_of
 from ..study import Study, of_jobs
 from .figures import draw_heat_maps
 
@@ -77,7 +79,7 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
         "with more penalty is there to tell learning from regularisation. Angles are in degrees; "
         "density is points per dimension."
     )
-    figures = {f"{grid}.png": partial(draw_heat_maps, grid=grid) for grid in grids}
+    figures = {f"{grid}.png": partial(_draw, grid=grid) for grid in grids}
     return Study("phase", about, of_jobs(cluster_cell, jobs), phase_lines, figures)
 
 
@@ -100,10 +102,31 @@ def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dic
 
 def phase_lines(table: pd.DataFrame) -> Lines:
     """Of each grid and method: the mean error, and in how many cells it stays under 5 %."""
-    headings = ("grid", "method", "mean error, %", "cells under 5 %", "cells")
-    lines: list[tuple[str, ...]] = []
-    for (grid, method), rows in table.groupby(["grid", "method"], sort=False):
-        cells = rows.groupby(["down", "right"]).error.mean()
-        under = str(int((cells < 5).sum()))
-        lines.append((str(grid), str(method), f"{cells.mean():.1f}", under, str(len(cells))))
-    return headings, lines
+    cells = table.groupby(["grid", "method", "down", "right"], sort=False).error.mean()
+    return lines_of(
+        cells.reset_index(),
+        ["grid", "method"],
+        {
+            "grid": "grid",
+            "method": "method",
+            "mean error, %": folded("error", "mean", ".1f"),
+            "cells under 5 %": lambda rows: str((rows.error < 5).sum()),
+            "cells": lambda rows: str(len(rows)),
+        },
+    )
+
+
+def _draw(table: pd.DataFrame, path: Path, *, grid: str) -> None:
+    rows = table[table.grid == grid]
+    first = rows.iloc[0]
+    words = (_WORDS[first.right_name], _WORDS[first.down_name])
+    draw_heat_maps(rows, path, x="right", y="down", words=words)
+
+
+_WORDS = {
+    "angle": "angle between subspaces, degrees",
+    "density": "points per dimension",
+    "dimension": "dimension of each subspace",
+    "n_subspaces": "number of subspaces",
+    "noise": "noise-to-signal ratio",
+}
