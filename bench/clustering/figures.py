@@ -107,6 +107,7 @@ def draw_dots(
         ax.set_title(title, fontsize=8)
         ax.set_xlabel(words)
         ax.set_xscale(scale)
+        ax.xaxis.set_major_formatter("{x:g}")
         plain(ax)
     axes[0].set_yticks(range(len(rows)), rows)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)

@@ -50,6 +50,11 @@ def of_jobs(
     return run
 
 
+def prose(docstring: str | None) -> str:
+    """What a docstring says after its first line."""
+    return " ".join((docstring or "").partition("\n\n")[2].split())
+
+
 def on_splits(
     data: Sequence[str], n_splits: int = 1, **settings: Any
 ) -> Callable[[Options], list[Job]]:

@@ -1,4 +1,9 @@
-"""Coefficient matrices sorted by class, solved beside learned."""
+"""Coefficient matrices sorted by class, solved beside learned.
+
+Points of five classes, 24 each. Lasso at the penalty that makes a point's code zero, over 50,
+solved and by 10 unrolled layers; the elastic net at 2/200, solved and by a self-expressive network.
+Learned ones are trained on these points. A row of the table is a row of a matrix.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +21,7 @@ from ....unrolled.clustering import (
 )
 from ...tables import Lines
 from ..lines import folded, lines_of
-from ..study import Study, of_jobs, on_splits
+from ..study import Study, of_jobs, on_splits, prose
 from .figures import draw_coefficients
 from .splits import NOISY, shuffled_points
 
@@ -39,15 +44,9 @@ def coefficient_study(
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
 
-    about = (
-        "Points of five classes, 24 each. Lasso at the penalty that makes a point's code zero, "
-        "over 50, solved and by 10 unrolled layers; the elastic net at 2/200, solved and by a "
-        "self-expressive network. Learned ones are trained on these points. A row of the table is "
-        "a row of a matrix."
-    )
     run = of_jobs(sorted_coefficients, on_splits(data, max_iter=max_iter), data)
     figures = {"coefficients.png": draw_coefficients}
-    return Study("coefficients", about, run, coefficient_lines, figures)
+    return Study("coefficients", prose(__doc__), run, coefficient_lines, figures)
 
 
 def sorted_coefficients(

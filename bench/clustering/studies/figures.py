@@ -8,6 +8,7 @@ from textwrap import wrap
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from ...figures import legend, log_ticks, panels, plain, save
 from ..figures import plot_matrix
@@ -33,7 +34,7 @@ def draw_lines(
     reference: str,
     steps: Sequence[str] = (),
     panel: Sequence[str] = ("data",),
-    log: str = "xy",
+    scale: str = "log",
     hollow: str | None = None,
     note: str = "Squares: learned.",
 ) -> None:
@@ -57,8 +58,10 @@ def draw_lines(
             axes.errorbar(at, mean, points[y].std(ddof=0), capsize=3, label=str(method), **style)
             if hollow:
                 axes.plot(at, points[hollow].mean(), markerfacecolor="none", **style)
-        for which in log:
-            log_ticks(axes, which)
+        log_ticks(axes, "x", sorted(case[x].unique()) if x in steps else None)
+        if x not in steps:
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.set_yscale(scale)
         axes.set_title("\n".join(map(_titled, panel, key)), loc="left", fontsize=10)
         axes.set_xlabel(words[0])
         plain(axes)

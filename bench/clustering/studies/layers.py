@@ -1,4 +1,13 @@
-"""Learned against solved at equal time and at equal gap: codes of new points by K layers."""
+"""Learned against solved at equal time and at equal gap: codes of new points by K layers.
+
+Lasso codes of new points in a dictionary of half the points. Gaps are (F - F*) / |x|^2 against a
+certified lower bound of F*, over new points. Times are medians over rounds in turns, on one thread,
+as ratios to the certified solver at 1e-6 whose dictionary is prepared; training is told as the
+number of points that this solver codes in the same time, in batches. Layers and iterations run in
+float32, the solver in float64. Support-adaptive ISTA takes an eigenvalue for each row whose support
+changed. ALISTA is left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are
+learned on Gaussian 64 x 256 alone.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +23,7 @@ from ...jobs import Job, Options
 from ...tables import Lines
 from ..lines import folded, lines_of
 from ..problems import is_at_hand
-from ..study import Study, of_jobs
+from ..study import Study, of_jobs, prose
 from .coders import (
     GAUSSIAN,
     REFERENCE,
@@ -80,16 +89,6 @@ def layers_study(
             if data == GAUSSIAN or is_at_hand(data, options.data_home)
         ]
 
-    about = (
-        "Lasso codes of new points in a dictionary of half the points. Gaps are "
-        "(F - F*) / |x|^2 against a certified lower bound of F*, over new points. Times are "
-        "medians over rounds in turns, on one thread, as ratios to the certified solver at 1e-6 "
-        "whose dictionary is prepared; training is told as the number of points that this solver "
-        "codes in the same time, in batches. Layers and iterations run in float32, the solver in "
-        "float64. Support-adaptive ISTA takes an eigenvalue for each row whose support changed. "
-        "ALISTA is left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are "
-        f"learned on {GAUSSIAN} alone."
-    )
     figures = {
         "gap-layers.png": partial(_draw, x="n_iter", word="layers K"),
         "gap-time.png": partial(
@@ -97,7 +96,7 @@ def layers_study(
         ),
     }
     run = of_jobs(code_new_points, jobs, names)
-    return Study("layers", about, run, layer_lines, figures)
+    return Study("layers", prose(__doc__), run, layer_lines, figures)
 
 
 def code_new_points(

@@ -1,4 +1,13 @@
-"""Fit on some points, apply to others: solving for new points against a forward pass."""
+"""Fit on some points, apply to others: solving for new points against a forward pass.
+
+Every method at its default settings and with |C| + |C|^T, fitted on half of the points; SENet by
+300 training steps. The others are predicted by the cluster whose points leave the smallest
+residual, TSC's by neighbours. Accuracy matches clusters to classes on the points in question. Gaps
+of held-out coefficients are (F - F*) / |x|^2 of the method's own l1 problem against a certified
+bound; the others are closed forms, greedy or no minimisers. Times are ratios to SSC's: of the fit
+on the same split, and of predict in the same rounds, of 10 single points or of 1,000 at once.
+Accuracies are means and standard deviations over splits.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +35,7 @@ from ....unrolled.clustering import (
 )
 from ...tables import Lines
 from ..lines import folded, lines_of, with_deviation
-from ..study import Study, of_jobs, on_splits
+from ..study import Study, of_jobs, on_splits, prose
 from .figures import draw_lines
 from .splits import NOISY, halves, with_times
 
@@ -70,19 +79,11 @@ def out_of_sample_study(
         New points at once; they repeat where there are fewer.
     """
 
-    about = (
-        "Every method at its default settings and with |C| + |C|^T, fitted on half of the points; "
-        "SENet by 300 training steps. The others are predicted by the cluster whose points leave "
-        "the smallest residual, TSC's by neighbours. Accuracy matches clusters to classes on the "
-        "points in question. Gaps of held-out coefficients are (F - F*) / |x|^2 of the method's "
-        "own l1 problem against a certified bound; the others are closed forms, greedy or no "
-        "minimisers. Times are ratios to SSC's: of the "
-        "fit on the same split, and of predict in the same rounds, of 10 single points or of "
-        f"{batch:,} at once. Accuracies are means and standard deviations over splits."
-    )
     jobs = on_splits(data, n_splits, n_points=n_points, rounds=rounds, batch=batch)
     run = of_jobs(predict_held_out, jobs, data)
-    return Study("out-of-sample", about, run, out_of_sample_lines, {"out-of-sample.png": _draw})
+    return Study(
+        "out-of-sample", prose(__doc__), run, out_of_sample_lines, {"out-of-sample.png": _draw}
+    )
 
 
 _draw = partial(
@@ -92,7 +93,7 @@ _draw = partial(
     hollow="accuracy_fit",
     words=("time a held-out point / SSC", "accuracy, %"),
     reference=REFERENCE,
-    log="x",
+    scale="linear",
     note="In batches. Filled: held out. Hollow: fitted. Squares: learned. Bars: deviation.",
 )
 

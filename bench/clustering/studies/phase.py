@@ -1,4 +1,10 @@
-"""Where methods break: error over noise, angle, dimension, density and number of subspaces."""
+"""Where methods break: error over noise, angle, dimension, density and number of subspaces.
+
+Clustering error in % on generated unions of subspaces, unit rows, at default settings unless named,
+with plain |C| + |C|^T and k-means. The unrolled layers are trained on the very points of each draw,
+without labels, at gamma 50; ISTA is what they begin as. SSC with more penalty is there to tell
+learning from regularisation. Angles are in degrees; density is points per dimension.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +27,7 @@ from ....unrolled.clustering import UnrolledSubspaceClustering
 from ...jobs import Job, Options
 from ...tables import Lines
 from ..lines import folded, lines_of
-from ..study import Study, of_jobs
+from ..study import Study, of_jobs, prose
 from .figures import draw_heat_maps
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -72,15 +78,8 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
             for draw in range(n_draws)
         ]
 
-    about = (
-        "Clustering error in % on generated unions of subspaces, unit rows, at default settings "
-        "unless named, with plain |C| + |C|^T and k-means. The unrolled layers are trained on the "
-        "very points of each draw, without labels, at gamma 50; ISTA is what they begin as. SSC "
-        "with more penalty is there to tell learning from regularisation. Angles are in degrees; "
-        "density is points per dimension."
-    )
     figures = {f"{grid}.png": partial(_draw, grid=grid) for grid in grids}
-    return Study("phase", about, of_jobs(cluster_cell, jobs), phase_lines, figures)
+    return Study("phase", prose(__doc__), of_jobs(cluster_cell, jobs), phase_lines, figures)
 
 
 def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dict[str, Any]]:

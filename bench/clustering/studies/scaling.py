@@ -1,4 +1,10 @@
-"""Time against the number of points: coefficients of solved and unrolled methods, spectral step."""
+"""Time against the number of points: coefficients of solved and unrolled methods, spectral step.
+
+10 subspaces of dimension 4 in 30 dimensions, noise 0.2, one thread. SSC is solved to a gap of 1e-6
+at gamma 50; the unrolled layers are a forward pass in float32, training apart; the spectral step is
+that of SSC's affinity. Times are ratios to SSC's at the same number of points, medians over rounds
+in turns; growth is the time at the largest number over that at the smallest.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +26,7 @@ from ...jobs import Job, Options
 from ...tables import Lines
 from ...timing import in_turns, seconds_of
 from ..lines import lines_of
-from ..study import Study, of_jobs
+from ..study import Study, of_jobs, prose
 from .figures import draw_lines
 from .splits import CERTIFIED
 
@@ -49,16 +55,8 @@ def scaling_study(
             for n in sizes
         ]
 
-    about = (
-        "10 subspaces of dimension 4 in 30 dimensions, noise 0.2, one thread. SSC is solved to a "
-        "gap of 1e-6 at gamma 50; the unrolled layers are a forward pass in float32, training "
-        "apart; the spectral step is that of SSC's affinity. Times are ratios to SSC's at the same "
-        "number of points, medians over rounds in turns; growth is the time at the largest number "
-        "over that at the smallest."
-    )
-    return Study(
-        "scaling", about, of_jobs(time_points, jobs), scaling_lines, {"time-points.png": _draw}
-    )
+    run = of_jobs(time_points, jobs)
+    return Study("scaling", prose(__doc__), run, scaling_lines, {"time-points.png": _draw})
 
 
 def time_points(*, n_points: int, rounds: int, seed: int) -> list[dict[str, Any]]:

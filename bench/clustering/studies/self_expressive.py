@@ -1,4 +1,11 @@
-"""The self-expressive network beside the problem that it learns, and beside nearest neighbours."""
+"""The self-expressive network beside the problem that it learns, and beside nearest neighbours.
+
+Objectives are those of gamma/2 |x - c X|^2 + r |c|_1 + (1 - r)/2 |c|^2 with r = 0.9, relative to
+the certified optimum, on points trained on and on held-out ones coded in them. Accuracies match
+clusters to classes on the points in question; held-out points take the cluster of smallest
+residual, those of raw 3-NN its majority. Times are of training, or of solving all points, held-out
+ones too, as ratios to the latter on the same split.
+"""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +28,7 @@ from ...tables import Lines
 from ..figures import draw_dots
 from ..fitting import edgeless
 from ..lines import folded, lines_of, with_deviation
-from ..study import Study, of_jobs, on_splits
+from ..study import Study, of_jobs, on_splits, prose
 from .figures import shown
 from .splits import NOISY, halves
 
@@ -59,19 +66,10 @@ def self_expressive_study(
         Training steps.
     """
 
-    about = (
-        "Objectives are those of gamma/2 |x - c X|^2 + r |c|_1 + (1 - r)/2 |c|^2 with "
-        f"r = {_RATIO:g}, relative to the certified optimum, on points trained on and on held-out "
-        "ones coded in them. Accuracies match clusters to classes on the points in question; "
-        "held-out points take the cluster of smallest residual, those of raw 3-NN its majority. "
-        "Times are of training, or of solving all points, held-out ones too, as ratios to the "
-        "latter on the same split."
-    )
     jobs = on_splits(data, n_splits, gamma=gamma, n_points=n_points, max_iter=max_iter)
     run = of_jobs(express, jobs, data)
-    return Study(
-        "self-expressive", about, run, self_expressive_lines, {"self-expressive.png": _draw}
-    )
+    figures = {"self-expressive.png": _draw}
+    return Study("self-expressive", prose(__doc__), run, self_expressive_lines, figures)
 
 
 def express(
