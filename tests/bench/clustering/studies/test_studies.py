@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twinsolve.bench.clustering.problems import content_of
+from twinsolve.bench.clustering.problems import content_of, is_at_hand
 from twinsolve.bench.clustering.studies import phase
 from twinsolve.bench.clustering.studies.coefficients import coefficient_study
 from twinsolve.bench.clustering.studies.out_of_sample import (
@@ -23,7 +23,7 @@ from twinsolve.bench.clustering.studies.self_expressive import (
     self_expressive_study,
 )
 from twinsolve.bench.clustering.studies.splits import NOISY, shuffled_points
-from twinsolve.bench.clustering.study import at_hand
+from twinsolve.bench.clustering.study import on_splits
 from twinsolve.bench.jobs import Options
 from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.unrolled.clustering import (
@@ -98,9 +98,13 @@ def test_points_are_shuffled_by_seed_and_sets_without_files_are_not_at_hand(tmp_
     assert (first[1] != other[1]).any()
     assert sorted(first[1]) == sorted(other[1])
     names = ["digits", "coil20", NOISY]
-    assert at_hand(names, str(tmp_path)) == ["digits", NOISY]
+    jobs = on_splits(names, 2, rounds=3)(Options(seed=5, data_home=str(tmp_path)))
+    about = {"data_home": str(tmp_path), "rounds": 3}
+    assert jobs == [
+        {"data": name, "seed": seed, **about} for name in ("digits", NOISY) for seed in (5, 6)
+    ]
     (tmp_path / "COIL20.mat").write_bytes(b"no images")  # it is not read
-    assert at_hand(names, str(tmp_path)) == names
+    assert all(is_at_hand(name, str(tmp_path)) for name in names)
     first = {name: content_of(name, str(tmp_path)) for name in names}
     assert [name for name in names if first[name]] == ["coil20"]
     (tmp_path / "COIL20.mat").write_bytes(b"others")
