@@ -152,19 +152,18 @@ def jobs_of(
         "seed": seed,
         "data_home": home if reads_files(data) else None,
         "content": content_of(data, home),
-        "seeds": options.seeds,
     }
     for trial, way in product(trials, ways):
-        own = {
-            "trial": trial,
-            "features": way.features,
-            "method": way.method.name,
-            "code": code_of(way.method),
-            "settings": way.settings,
-            "steps": list(way.steps),
-        }
         for fit_seed in range(seed, seed + (n_fits if way.method.random else 1)):
-            yield about | own | {"fit_seed": fit_seed}
+            yield {
+                "points": about | {"trial": trial, "features": way.features},
+                "method": way.method.name,
+                "code": code_of(way.method),
+                "settings": way.settings,
+                "steps": list(way.steps),
+                "fit_seed": fit_seed,
+                "seeds": options.seeds,
+            }
 
 
 def run_ways(
@@ -185,12 +184,7 @@ def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
 
 def cluster_job(
     *,
-    data: str,
-    trial: str,
-    seed: int,
-    data_home: str | None,
-    content: str | None,
-    features: str,
+    points: dict[str, Any],
     method: str,
     code: str | None,
     settings: dict[str, Any],
@@ -202,26 +196,25 @@ def cluster_job(
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed.
 
+    `points` say which, as `prepared` takes them; `code` tells versions of a user's method apart.
     Fits are kept by `keep`, except where other points are labelled by the fitted estimator itself.
     """
-    problem, X = prepared(
-        data, trial, seed=seed, data_home=data_home, content=content, features=features
-    )
+    problem, X = prepared(points)
     way = find_method(method)
     about = {
-        "data": data,
-        "trial": trial,
+        "data": problem.name,
+        "trial": problem.trial,
         "n_points": len(X),
         "n_features": X.shape[1],
         "n_clusters": problem.n_clusters,
-        "features": features,
+        "features": points["features"],
         "method": method,
         "family": way.family,
         "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
         "fit_seed": fit_seed,
     }
     try:
-        fitted, others = split_rows(len(X), n_fit_points, seed)
+        fitted, others = split_rows(len(X), n_fit_points, points["seed"])
         true, n_fit = problem.labels[[*fitted, *others]], len(fitted)
         case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:
@@ -314,22 +307,19 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
 
 def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
     """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
-    home = str(data_root(options.data_home))
-    content, way = content_of(row.data, home), find_method(row.method)
+    home, way = str(data_root(options.data_home)), find_method(row.method)
+    points = {name: str(row[name]) for name in ("data", "trial", "features")}
+    points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
 
     def make() -> list[Part]:
-        problem, X = prepared(
-            row.data, row.trial, seed=options.seed, data_home=home, content=content,
-            features=row.features,
-        )  # fmt: skip
+        problem, X = prepared(points)
         settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
         coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
         made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)
         return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
 
-    about = ("data", "trial", "features", "method", "settings", "steps", "fit_seed")
-    key = {"study": "matrices", "content": content, "method code": code_of(way), **code()}
-    key |= {name: str(row[name]) for name in about} | {"seed": options.seed, "data_home": home}
+    about = {name: str(row[name]) for name in ("method", "settings", "steps", "fit_seed")}
+    key = {"study": "matrices", "points": points, "method code": code_of(way), **about, **code()}
     folder = options.directory and options.directory / "matrices"
     ((_, arrays),) = resume_parts(make, key, folder)
     return arrays["coef"], arrays["affinity"]

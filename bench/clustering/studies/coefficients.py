@@ -21,7 +21,7 @@ from ....unrolled.clustering import (
 )
 from ...tables import Lines
 from ..lines import folded, lines_of
-from ..study import Study, of_jobs, on_splits, prose
+from ..study import Study, of_jobs, prose
 from .figures import draw_coefficients
 from .splits import NOISY, shuffled_points
 
@@ -44,7 +44,8 @@ def coefficient_study(
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
 
-    run = of_jobs(sorted_coefficients, on_splits(data, max_iter=max_iter), data)
+    jobs = [{"data": name, "max_iter": max_iter} for name in data]
+    run = of_jobs(sorted_coefficients, jobs, data)
     figures = {"coefficients.png": draw_coefficients}
     return Study("coefficients", prose(__doc__), run, coefficient_lines, figures)
 

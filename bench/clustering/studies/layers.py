@@ -19,10 +19,8 @@ import pandas as pd
 
 from ....solvers import sparse_code
 from ....solvers.sparse_coding import lasso_objective
-from ...jobs import Job, Options
 from ...tables import Lines
 from ..lines import folded, lines_of
-from ..problems import is_at_hand
 from ..study import Study, of_jobs, prose
 from .coders import (
     GAUSSIAN,
@@ -81,14 +79,7 @@ def layers_study(
     names = list(dict.fromkeys(name for name, _ in cases if name != GAUSSIAN))
     settings = {"n_iters": list(n_iters), "n_steps": n_steps, "rounds": rounds, "batch": batch}
 
-    def jobs(options: Options) -> list[Job]:
-        own = settings | {"seed": options.seed, "data_home": options.data_home}
-        return [
-            {"data": data, "gamma": gamma, **own}
-            for data, gamma in cases
-            if data == GAUSSIAN or is_at_hand(data, options.data_home)
-        ]
-
+    jobs = [{"data": data, "gamma": gamma, **settings} for data, gamma in cases]
     figures = {
         "gap-layers.png": partial(_draw, x="n_iter", word="layers K"),
         "gap-time.png": partial(

@@ -23,7 +23,7 @@ from ....solvers.self_expression import (
     lam_from_alpha,
 )
 from ....solvers.solution import Array, Solution
-from ...jobs import Job, Options
+from ...jobs import Options
 from ...tables import Lines
 from ..figures import draw_dots
 from ..lines import folded, lines_of, over_seeds
@@ -74,9 +74,7 @@ def motion_study(recipes: Sequence[str] | None = None) -> Study:
 def frames_study(sequences: Sequence[str] = _SHOWN) -> Study:
     """Points of the first frame of a few sequences with their true and found motions, drawn."""
 
-    def jobs(options: Options) -> list[Job]:
-        return [{"sequence": name, "data_home": options.data_home} for name in sequences]
-
+    jobs = [{"sequence": name} for name in sequences]
     return Study(
         "frames",
         f"Sequences segmented by the recipe {_OURS}, drawn over the points of the first frame.",
@@ -86,14 +84,14 @@ def frames_study(sequences: Sequence[str] = _SHOWN) -> Study:
     )
 
 
-def segmented_points(sequence: str, data_home: str | None) -> list[dict[str, Any]]:
+def segmented_points(sequence: str, data_home: str | None, seed: int = 0) -> list[dict[str, Any]]:
     """A row for each point: where it is in the first frame, its motion and the one found."""
     known = load_sequences(data_home)
     if sequence not in known:
         raise ValueError(f"sequences: Hopkins 155 has no {sequence!r}")
     data = known[sequence]
     model = MotionSegmentation(data.n_motions, assign_labels="cluster_qr").fit(data.X)
-    labels = spectral_labels(model.affinity_matrix_, data.n_motions, random_state=0)
+    labels = spectral_labels(model.affinity_matrix_, data.n_motions, random_state=seed)
     true, name = linear_sum_assignment(confusion_matrix(data.labels, labels), maximize=True)
     found = true[np.argsort(name)][labels]  # by the names that agree best with the true ones
     width, height = data.width or 2, data.height or 2

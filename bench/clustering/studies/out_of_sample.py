@@ -35,7 +35,7 @@ from ....unrolled.clustering import (
 )
 from ...tables import Lines
 from ..lines import folded, lines_of, with_deviation
-from ..study import Study, of_jobs, on_splits, prose
+from ..study import Study, of_jobs, prose
 from .figures import draw_lines
 from .splits import NOISY, halves, with_times
 
@@ -79,8 +79,9 @@ def out_of_sample_study(
         New points at once; they repeat where there are fewer.
     """
 
-    jobs = on_splits(data, n_splits, n_points=n_points, rounds=rounds, batch=batch)
-    run = of_jobs(predict_held_out, jobs, data)
+    settings = {"n_points": n_points, "rounds": rounds, "batch": batch}
+    jobs = [{"data": name, **settings} for name in data]
+    run = of_jobs(predict_held_out, jobs, data, n_splits)
     return Study(
         "out-of-sample", prose(__doc__), run, out_of_sample_lines, {"out-of-sample.png": _draw}
     )

@@ -24,7 +24,6 @@ from ....solvers import (
     clustering_accuracy,
 )
 from ....unrolled.clustering import UnrolledSubspaceClustering
-from ...jobs import Job, Options
 from ...tables import Lines
 from ..lines import folded, lines_of
 from ..study import Study, of_jobs, prose
@@ -70,16 +69,14 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
         Draws of each cell.
     """
 
-    def jobs(options: Options) -> list[Job]:
-        return [
-            {"grid": grid, "down": down, "right": right, "seed": options.seed + draw}
-            for grid in grids
-            for down, right in product(GRIDS[grid][0][1], GRIDS[grid][1][1])
-            for draw in range(n_draws)
-        ]
-
+    jobs = [
+        {"grid": grid, "down": down, "right": right}
+        for grid in grids
+        for down, right in product(GRIDS[grid][0][1], GRIDS[grid][1][1])
+    ]
+    run = of_jobs(cluster_cell, jobs, n_splits=n_draws)
     figures = {f"{grid}.png": partial(_draw, grid=grid) for grid in grids}
-    return Study("phase", prose(__doc__), of_jobs(cluster_cell, jobs), phase_lines, figures)
+    return Study("phase", prose(__doc__), run, phase_lines, figures)
 
 
 def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dict[str, Any]]:

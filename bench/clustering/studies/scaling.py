@@ -22,7 +22,6 @@ from ....solvers import least_squares_self_expression, omp_self_expression, spar
 from ....solvers.clustering import spectral_labels, symmetric_affinity
 from ....solvers.sparse_coding import lam_max
 from ....unrolled import UnrolledSelfExpression
-from ...jobs import Job, Options
 from ...tables import Lines
 from ...timing import in_turns, seconds_of
 from ..lines import lines_of
@@ -49,12 +48,7 @@ def scaling_study(
         Times that every method is timed, in turns; once from 4,000 points up.
     """
 
-    def jobs(options: Options) -> list[Job]:
-        return [
-            {"n_points": n, "rounds": rounds if n < _ONCE else 1, "seed": options.seed}
-            for n in sizes
-        ]
-
+    jobs = [{"n_points": n, "rounds": rounds if n < _ONCE else 1} for n in sizes]
     run = of_jobs(time_points, jobs)
     return Study("scaling", prose(__doc__), run, scaling_lines, {"time-points.png": _draw})
 

@@ -28,7 +28,7 @@ from ...tables import Lines
 from ..figures import draw_dots
 from ..fitting import edgeless
 from ..lines import folded, lines_of, with_deviation
-from ..study import Study, of_jobs, on_splits, prose
+from ..study import Study, of_jobs, prose
 from .figures import shown
 from .splits import NOISY, halves
 
@@ -66,8 +66,9 @@ def self_expressive_study(
         Training steps.
     """
 
-    jobs = on_splits(data, n_splits, gamma=gamma, n_points=n_points, max_iter=max_iter)
-    run = of_jobs(express, jobs, data)
+    settings = {"gamma": gamma, "n_points": n_points, "max_iter": max_iter}
+    jobs = [{"data": name, **settings} for name in data]
+    run = of_jobs(express, jobs, data, n_splits)
     figures = {"self-expressive.png": _draw}
     return Study("self-expressive", prose(__doc__), run, self_expressive_lines, figures)
 

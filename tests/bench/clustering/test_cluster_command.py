@@ -326,7 +326,7 @@ def test_data_of_another_content_are_clustered_anew(folder):
         savemat(folder / "data" / "Yale_32x32.mat", content)
         for _ in range(2):
             problems._loaded.cache_clear()
-            features.prepared.cache_clear()
+            features._prepared.cache_clear()
             cluster(
                 ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
                 data_home="data", directory=folder / "runs",
