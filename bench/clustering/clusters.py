@@ -147,16 +147,17 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Jobs of `cluster_job`: each trial of a data set by each way, and by each seed of its fit."""
     home, seed = str(data_root(options.data_home)), options.seed
-    about = {
+    about: dict[str, Any] = {
         "data": data,
         "seed": seed,
         "data_home": home if reads_files(data) else None,
         "content": content_of(data, home),
     }
     for trial, way in product(trials, ways):
+        points = about | {"trial": trial, "features": way.features}
         for fit_seed in range(seed, seed + (n_fits if way.method.random else 1)):
             yield {
-                "points": about | {"trial": trial, "features": way.features},
+                "points": points,
                 "method": way.method.name,
                 "code": code_of(way.method),
                 "settings": way.settings,
@@ -265,11 +266,11 @@ def _measure(
     (about, arrays), *graphs = keep(partial(_represented, case, fit_seed, steps))
     if graphs:
         found, left_out = _by_graph(graphs, case.n_clusters, steps, seeds)
-        rows = [*case.with_held_out(fit_seed, found), *((row, None) for row in left_out)]
+        found = case.with_held_out(fit_seed, found)
     else:
-        rows = _by_labels(case, arrays, fit_seed, seeds, keep)
-    for row, labels in rows:
-        yield about | row, labels
+        found, left_out = list(_by_labels(case, arrays, fit_seed, seeds, keep)), []
+    yield from ((about | row, labels) for row, labels in found)
+    yield from ((about | row, None) for row in left_out)
 
 
 def _represented(case: _Case, seed: int, steps: list[str]) -> list[Part]:
@@ -308,7 +309,7 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
 def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
     """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
     home, way = str(data_root(options.data_home)), find_method(row.method)
-    points = {name: str(row[name]) for name in ("data", "trial", "features")}
+    points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
     points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
 
     def make() -> list[Part]:

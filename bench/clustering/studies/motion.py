@@ -26,7 +26,7 @@ from ....solvers.solution import Array, Solution
 from ...jobs import Options
 from ...tables import Lines
 from ..figures import draw_dots
-from ..lines import folded, lines_of, over_seeds
+from ..lines import Cell, folded, lines_of, over_seeds
 from ..problems import load_sequences, trials_of
 from ..study import Study, of_jobs
 from .figures import draw_motions
@@ -105,7 +105,7 @@ def motion_lines(table: pd.DataFrame) -> Lines:
     """A line for each recipe on 2 motions, on 3 motions and on all."""
     reference = table[table.recipe == _REFERENCE].groupby("sequence").seconds.mean()
     table = _grouped(table.assign(ratio=table.seconds / table.sequence.map(reference)))
-    cells = {
+    cells: dict[str, Cell] = {
         "recipe": "recipe",
         "steps": "steps",
         "sequences": "group",
@@ -136,7 +136,7 @@ def _draw_errors(table: pd.DataFrame, path: Path) -> None:
 
 
 def _frame_lines(table: pd.DataFrame) -> Lines:
-    cells = {
+    cells: dict[str, Cell] = {
         "sequence": "sequence",
         "motions": lambda points: str(points.true.nunique()),
         "points": lambda points: str(len(points)),

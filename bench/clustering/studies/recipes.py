@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, ClusterMixin
 
 from ....solvers.solution import Array
 from ...jobs import Job, Options
@@ -44,13 +43,13 @@ class Recipe:
         return Way(method, self.features, {}, (self.chain,))
 
 
-class _Coefficients(ClusterMixin, BaseEstimator):
+class _Coefficients:
     """What a function says of the points; the clusters are left to the affinity steps."""
 
     def __init__(self, n_clusters: int, random_state: Any, n_jobs: int, *, solve: Any) -> None:
         self.solve = solve
 
-    def fit_predict(self, X: Array, y: None = None) -> Array:
+    def fit_predict(self, X: Array) -> Array:
         found = self.solve(X)
         self.coef_, self.gap_ = getattr(found, "coef", found), getattr(found, "gap", np.nan)
         return np.zeros(len(X), dtype=int)

@@ -80,9 +80,16 @@ def express(
     split = halves(data, n_points, seed=seed, data_home=data_home)
     X, new, n_clusters = split.X, split.new, split.n_clusters
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
-    own = {"gamma": gamma, "l1_ratio": _RATIO, "max_iter": max_iter, "random_state": seed}
+    own: dict[str, Any] = {
+        "gamma": gamma,
+        "l1_ratio": _RATIO,
+        "max_iter": max_iter,
+        "random_state": seed,
+    }
     start = time.perf_counter()
-    network = SelfExpressiveSubspaceClustering(n_clusters, affinity=edgeless, **own).fit(X)
+    network = SelfExpressiveSubspaceClustering(
+        n_clusters, max_iter=max_iter, affinity=edgeless, **own
+    ).fit(X)
     fitted = time.perf_counter()
     best, best_new = sparse_self_expression(X, **problem), sparse_code(new, X, **problem)
     seconds = {NETWORK: fitted - start, SOLVED: time.perf_counter() - fitted}
