@@ -15,10 +15,7 @@ from scipy.sparse import csr_array
 from ....solvers import sparse_self_expression
 from ....solvers.metrics import subspace_preserving_error
 from ....solvers.sparse_coding import lam_max, lasso_objective
-from ....unrolled.clustering import (
-    SelfExpressiveSubspaceClustering,
-    UnrolledSubspaceClustering,
-)
+from ....unrolled import clustering
 from ...tables import Lines
 from ..lines import folded, lines_of
 from ..study import Study, of_jobs, prose
@@ -80,10 +77,10 @@ def sorted_coefficients(
 
 def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Of each problem its penalty, and coefficients by name, the solved ones first."""
-    unrolled = UnrolledSubspaceClustering(
+    unrolled = clustering.UnrolledSubspaceClustering(
         _N_CLASSES, gamma=50.0, max_iter=max_iter // 5, random_state=seed
     )
-    network = SelfExpressiveSubspaceClustering(
+    network = clustering.SelfExpressiveSubspaceClustering(
         _N_CLASSES, gamma=_GAMMA, max_iter=max_iter, random_state=seed
     )
     lasso: dict[str, Any] = {"lam": lam_max(X, X, zero_diagonal=True) / unrolled.gamma}

@@ -1,4 +1,11 @@
-"""Faces: Extended Yale B by the recipes of EQUATIONS PP-R, the optimum beside the literal ADMM."""
+"""Faces: Extended Yale B by the recipes of EQUATIONS PP-R, the optimum beside the literal ADMM.
+
+Extended Yale B, 48 x 42 pixels: SSC with sparse outliers, solved to its optimum and by the ADMM of
+the literature, and LSR. The ADMM stops after 150 iterations, or where max |Z - C| < 2e-4, which is
+not the optimum: on 10 subjects its objective lies about 1 % above; its circulated variant runs on
+up to 5 subjects. Times are processor seconds of one thread up to the affinity, over those of the
+optimum on the same trial; LSR starts from unit rows.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +18,7 @@ from ...jobs import Options
 from ...tables import Lines
 from ..lines import folded, lines_of, over_seeds
 from ..problems import trials_of
-from ..study import Study
+from ..study import Study, prose
 from .recipes import Recipe, run_recipes
 
 _ALPHA = 20.0
@@ -30,12 +37,7 @@ def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: i
     """
     return Study(
         "faces",
-        "Extended Yale B, 48 x 42 pixels: SSC with sparse outliers, solved to its optimum and by "
-        "the ADMM of the literature, and LSR. The ADMM stops after 150 iterations, or where "
-        "max |Z - C| < 2e-4, which is not the optimum: on 10 subjects its objective lies about 1 % "
-        "above; its circulated variant runs on up to 5 subjects. Times are processor seconds of "
-        "one thread up to the affinity, over those of the optimum on the same trial; LSR starts "
-        "from unit rows.",
+        prose(__doc__),
         _run("faces", n_subjects, n_trials, (2, 10), _LITERATURE),
         summarize_faces,
     )

@@ -17,22 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....solvers import (
-    ElasticNetSubspaceClustering,
-    LeastSquaresSubspaceClustering,
-    LowRankSubspaceClustering,
-    OMPSubspaceClustering,
-    SparseSubspaceClustering,
-    ThresholdingSubspaceClustering,
-    sparse_code,
-)
+from .... import solvers
 from ....solvers.clustering import symmetric_affinity
 from ....solvers.clustering.base import SubspaceClustering
 from ....solvers.sparse_coding import lam_max, lasso_objective
-from ....unrolled.clustering import (
-    SelfExpressiveSubspaceClustering,
-    UnrolledSubspaceClustering,
-)
+from ....unrolled import clustering
 from ...tables import Lines
 from ..lines import folded, lines_of, with_deviation
 from ..study import Study, of_jobs, prose
@@ -44,14 +33,16 @@ Penalty = tuple[Any, float]  # lam and l1_ratio of new points
 
 REFERENCE = "SSC"
 METHODS: dict[str, Callable[..., SubspaceClustering]] = {
-    REFERENCE: SparseSubspaceClustering,
-    "EnSC": ElasticNetSubspaceClustering,
-    "OMP": OMPSubspaceClustering,
-    "LSR": LeastSquaresSubspaceClustering,
-    "LRSC": LowRankSubspaceClustering,
-    "TSC": ThresholdingSubspaceClustering,
-    "unrolled, K = 10": partial(UnrolledSubspaceClustering, n_layers=10),
-    "SENet": partial(SelfExpressiveSubspaceClustering, max_iter=300, affinity=symmetric_affinity),
+    REFERENCE: solvers.SparseSubspaceClustering,
+    "EnSC": solvers.ElasticNetSubspaceClustering,
+    "OMP": solvers.OMPSubspaceClustering,
+    "LSR": solvers.LeastSquaresSubspaceClustering,
+    "LRSC": solvers.LowRankSubspaceClustering,
+    "TSC": solvers.ThresholdingSubspaceClustering,
+    "unrolled, K = 10": partial(clustering.UnrolledSubspaceClustering, n_layers=10),
+    "SENet": partial(
+        clustering.SelfExpressiveSubspaceClustering, max_iter=300, affinity=symmetric_affinity
+    ),
 }
 
 
@@ -132,7 +123,7 @@ def held_out_gap(model: SubspaceClustering, X: Array, new: Array) -> float:
         return float("nan")
     lam, ratio = penalty
     coef = model.coefficients(new)
-    best = sparse_code(new, X, lam=lam, l1_ratio=ratio, tol=1e-9)
+    best = solvers.sparse_code(new, X, lam=lam, l1_ratio=ratio, tol=1e-9)
     norms = (new**2).sum(axis=1)
     excess = lasso_objective(new, X, coef, lam=lam, l1_ratio=ratio) - best.objective
     return float(np.maximum(excess / norms + best.gap, 0).mean())
@@ -140,11 +131,11 @@ def held_out_gap(model: SubspaceClustering, X: Array, new: Array) -> float:
 
 def _penalty(model: SubspaceClustering, X: Array, new: Array) -> Penalty | None:
     match model:
-        case SparseSubspaceClustering() | UnrolledSubspaceClustering():
+        case solvers.SparseSubspaceClustering() | clustering.UnrolledSubspaceClustering():
             return lam_max(new, X) / model.gamma_, 1.0
-        case ElasticNetSubspaceClustering():
+        case solvers.ElasticNetSubspaceClustering():
             return lam_max(new, X) / (model.gamma_ * model.l1_ratio), model.l1_ratio
-        case SelfExpressiveSubspaceClustering():
+        case clustering.SelfExpressiveSubspaceClustering():
             return 2 / model.gamma, model.l1_ratio
     return None
 

@@ -16,26 +16,21 @@ from typing import Any
 import pandas as pd
 from sklearn.preprocessing import normalize
 
+from .... import solvers
 from ....datasets import make_union_of_subspaces
-from ....solvers import (
-    LeastSquaresSubspaceClustering,
-    SparseSubspaceClustering,
-    ThresholdingSubspaceClustering,
-    clustering_accuracy,
-)
-from ....unrolled.clustering import UnrolledSubspaceClustering
+from ....unrolled import clustering
 from ...tables import Lines
 from ..lines import folded, lines_of
 from ..study import Study, of_jobs, prose
 from .figures import draw_heat_maps
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "SSC, gamma 50": SparseSubspaceClustering,
-    "SSC, gamma 5": partial(SparseSubspaceClustering, gamma=5.0),
-    "ISTA, K = 10": partial(UnrolledSubspaceClustering, n_layers=10, max_iter=0),
-    "unrolled, K = 10": partial(UnrolledSubspaceClustering, n_layers=10),
-    "LSR": LeastSquaresSubspaceClustering,
-    "TSC": ThresholdingSubspaceClustering,
+    "SSC, gamma 50": solvers.SparseSubspaceClustering,
+    "SSC, gamma 5": partial(solvers.SparseSubspaceClustering, gamma=5.0),
+    "ISTA, K = 10": partial(clustering.UnrolledSubspaceClustering, n_layers=10, max_iter=0),
+    "unrolled, K = 10": partial(clustering.UnrolledSubspaceClustering, n_layers=10),
+    "LSR": solvers.LeastSquaresSubspaceClustering,
+    "TSC": solvers.ThresholdingSubspaceClustering,
 }
 Axis = tuple[str, Sequence[float]]
 # What is varied downwards and to the right, and what is held.
@@ -90,7 +85,7 @@ def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dic
     rows = []
     for name, method in METHODS.items():
         labels = method(n_clusters, random_state=seed).fit_predict(X)
-        error = 100 * (1 - clustering_accuracy(y, labels))
+        error = 100 * (1 - solvers.clustering_accuracy(y, labels))
         about = {"grid": grid, "down_name": first, "down": down, "right_name": second}
         rows.append({**about, "right": right, "seed": seed, "method": name, "error": error})
     return rows

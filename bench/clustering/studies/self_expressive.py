@@ -15,11 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....solvers import (
-    NearestNeighborClustering,
-    sparse_code,
-    sparse_self_expression,
-)
+from .... import solvers
 from ....solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
 from ....solvers.metrics import subspace_preserving_error
 from ....solvers.sparse_coding import lasso_objective
@@ -35,7 +31,6 @@ from .splits import NOISY, halves
 Array = np.ndarray
 
 NETWORK, SOLVED, NEIGHBORS = "SENet", "EnSC, solved", "3-NN of raw points"
-_N_NEIGHBORS = 3
 _RATIO = 0.9
 
 
@@ -80,18 +75,14 @@ def express(
     split = halves(data, n_points, seed=seed, data_home=data_home)
     X, new, n_clusters = split.X, split.new, split.n_clusters
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
-    own: dict[str, Any] = {
-        "gamma": gamma,
-        "l1_ratio": _RATIO,
-        "max_iter": max_iter,
-        "random_state": seed,
-    }
     start = time.perf_counter()
     network = SelfExpressiveSubspaceClustering(
-        n_clusters, max_iter=max_iter, affinity=edgeless, **own
-    ).fit(X)
+        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=edgeless,
+        random_state=seed,
+    ).fit(X)  # fmt: skip
     fitted = time.perf_counter()
-    best, best_new = sparse_self_expression(X, **problem), sparse_code(new, X, **problem)
+    best = solvers.sparse_self_expression(X, **problem)
+    best_new = solvers.sparse_code(new, X, **problem)
     seconds = {NETWORK: fitted - start, SOLVED: time.perf_counter() - fitted}
     coefs = {
         NETWORK: (network.coef_, network.coefficients(new)),
@@ -111,8 +102,8 @@ def express(
             labels = spectral_labels(affinity(coef), n_clusters, random_state=seed)
             found = split.accuracies(labels, network.assign(new, coef_new, labels))
             rows.append(about | {"step": step} | found)
-    graph = NearestNeighborClustering(n_clusters, n_neighbors=_N_NEIGHBORS, random_state=seed)
-    found = split.accuracies(graph.fit(X).labels_, graph.predict(new))
+    graph = solvers.NearestNeighborClustering(n_clusters, n_neighbors=3, random_state=seed).fit(X)
+    found = split.accuracies(graph.labels_, graph.predict(new))
     rows.append({"method": NEIGHBORS, "step": "", **found})
     return [{"data": data, "seed": seed, **row} for row in rows]
 
