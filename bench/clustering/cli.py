@@ -139,7 +139,8 @@ def cluster(
             else:
                 data = with_settings(data or [], of_files)
                 console().print("\n".join(readings(data)), soft_wrap=False)
-                studies = (custom_study(data, method, features, steps, n_trials, label_tuned),)
+                asked = {"features": features, "steps": steps, "n_trials": n_trials}
+                studies = (custom_study(data, method, **asked, label_tuned=label_tuned),)
             tables = run_studies(studies, options)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error

@@ -240,11 +240,12 @@ class _Case:
     n_clusters: int
     settings: dict[str, Any]
     new: Array
-    models: dict[int, Any] = field(default_factory=dict)  # that were fitted here, by their seeds
+    models: dict[int, Any] = field(default_factory=dict)  # that predict the others, by their seeds
 
     def fit(self, seed: int) -> Fitted:
         fitted = fit(self.way, self.X, self.n_clusters, seed, self.settings)
-        self.models[seed] = fitted.model
+        if len(self.new):
+            self.models[seed] = fitted.model
         return fitted
 
     def with_held_out(self, seed: int, found: Found) -> Found:

@@ -145,24 +145,14 @@ def cluster(
     """
     if seed < 0 or n_seeds < 1:
         raise ValueError(f"seed: must be >= 0 and n_seeds >= 1, got {seed} and {n_seeds}")
-    study = custom_study(data, methods, features, steps, n_trials, label_tuned)
+    study = custom_study(
+        data, methods, features=features, steps=steps, n_trials=n_trials, label_tuned=label_tuned
+    )
     return study.run(Options(seed, n_seeds, n_jobs, data_home, directory, progress))
 
 
-def custom_study(
-    data: Sequence[str] | None,
-    methods: Sequence[str] | None,
-    features: Sequence[str] | None,
-    steps: Sequence[str] | None,
-    n_trials: int | None,
-    label_tuned: bool,
-) -> Study:
+def custom_study(data: Sequence[str] | None, methods: Sequence[str] | None, **given: Any) -> Study:
     """The study of what a user asks for; what is left out has the defaults of `cluster`."""
-    return clusters_study(
-        data or PRESETS["quick"]["studies"][0]["data"],
-        methods or list(METHODS),
-        features=features or ("unit",),
-        steps=steps,
-        n_trials=n_trials,
-        label_tuned=label_tuned,
-    )
+    data = data or PRESETS["quick"]["studies"][0]["data"]
+    chosen = {name: value for name, value in given.items() if value}
+    return clusters_study(data, methods or list(METHODS), **chosen)

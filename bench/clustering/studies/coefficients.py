@@ -40,7 +40,6 @@ def coefficient_study(
     max_iter : int, default=1000
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
-
     jobs = [{"data": name, "max_iter": max_iter} for name in data]
     run = of_jobs(sorted_coefficients, jobs, data)
     figures = {"coefficients.png": draw_coefficients}

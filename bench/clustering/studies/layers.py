@@ -75,10 +75,8 @@ def layers_study(
     batch : int, default=1000
         New points at once; they repeat where there are fewer.
     """
-
     names = list(dict.fromkeys(name for name, _ in cases if name != GAUSSIAN))
     settings = {"n_iters": list(n_iters), "n_steps": n_steps, "rounds": rounds, "batch": batch}
-
     jobs = [{"data": data, "gamma": gamma, **settings} for data, gamma in cases]
     figures = {
         "gap-layers.png": partial(_draw, x="n_iter", word="layers K"),

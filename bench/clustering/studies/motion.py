@@ -73,7 +73,6 @@ def motion_study(recipes: Sequence[str] | None = None) -> Study:
 
 def frames_study(sequences: Sequence[str] = _SHOWN) -> Study:
     """Points of the first frame of a few sequences with their true and found motions, drawn."""
-
     jobs = [{"sequence": name} for name in sequences]
     return Study(
         "frames",

@@ -69,7 +69,6 @@ def out_of_sample_study(
     batch : int, default=1000
         New points at once; they repeat where there are fewer.
     """
-
     settings = {"n_points": n_points, "rounds": rounds, "batch": batch}
     jobs = [{"data": name, **settings} for name in data]
     run = of_jobs(predict_held_out, jobs, data, n_splits)

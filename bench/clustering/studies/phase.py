@@ -63,7 +63,6 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
     n_draws : int, default=3
         Draws of each cell.
     """
-
     jobs = [
         {"grid": grid, "down": down, "right": right}
         for grid in grids

@@ -47,7 +47,6 @@ def scaling_study(
     rounds : int, default=3
         Times that every method is timed, in turns; once from 4,000 points up.
     """
-
     jobs = [{"n_points": n, "rounds": rounds if n < _ONCE else 1} for n in sizes]
     run = of_jobs(time_points, jobs)
     return Study("scaling", prose(__doc__), run, scaling_lines, {"time-points.png": _draw})

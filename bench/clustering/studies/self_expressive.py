@@ -60,7 +60,6 @@ def self_expressive_study(
     max_iter : int, default=600
         Training steps.
     """
-
     settings = {"gamma": gamma, "n_points": n_points, "max_iter": max_iter}
     jobs = [{"data": name, **settings} for name in data]
     run = of_jobs(express, jobs, data, n_splits)
