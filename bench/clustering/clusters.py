@@ -132,7 +132,7 @@ def clusters_study(
     return Study(name, f"{about} {_SPREAD}", run, cluster_lines, figures, more, rule)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
     """How points are clustered: a method with its settings, on which features, by which steps."""
 

@@ -80,7 +80,7 @@ def warm_up(method: str) -> None:
     way = find_method(method)
     if way.family in ("solved", "baseline"):
         X, _ = make_union_of_subspaces(20, n_subspaces=2, random_state=0)
-        fit(way, X, 2, 0, {})
+        fit(way, X, 2, 0, way.settings[0])
 
 
 def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str, Any]:

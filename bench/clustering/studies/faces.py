@@ -8,25 +8,20 @@ optimum on the same trial; LSR starts from unit rows.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import pandas as pd
 
-from ....solvers.self_expression import admm_outlier_self_expression, outlier_lams_from_alpha
-from ....solvers.solution import Array, Solution
 from ...jobs import Options
 from ...tables import Lines
 from ..lines import folded, lines_of, over_seeds
 from ..problems import trials_of
 from ..study import Study, prose
-from .recipes import Recipe, run_recipes
+from .recipes import load_recipes, run_recipes
 
-_ALPHA = 20.0
-_OPTIMUM, _ADMM, _CIRCULATED = "SSC optimum", "SSC ADMM, paper", "SSC ADMM, circulated"
+_OPTIMUM, _ADMM = "SSC optimum", "SSC ADMM, paper"
 _RUN_ON = "SSC ADMM, paper, run on"
-_LSR, _LSR_POWER = "LSR", "LSR, SVD and power"
-_LITERATURE = (_OPTIMUM, _ADMM, _CIRCULATED, _LSR, _LSR_POWER)
-_MOST_SUBJECTS = {_CIRCULATED: 5}  # spares the larger trials
+_LITERATURE = (_OPTIMUM, _ADMM, "SSC ADMM, circulated", "LSR", "LSR, SVD and power")
+RECIPES = load_recipes("faces")
 
 
 def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: int = 60) -> Study:
@@ -38,7 +33,7 @@ def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: i
     return Study(
         "faces",
         prose(__doc__),
-        _run("faces", n_subjects, n_trials, (2, 10), _LITERATURE),
+        _run(n_subjects, n_trials, (2, 10), _LITERATURE),
         summarize_faces,
     )
 
@@ -53,13 +48,12 @@ def admm_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10), n_trials: int = 
         "admm",
         "SSC with sparse outliers by the ADMM of the literature, stopped by its own rule and run "
         "on to 600 iterations, beside the certified optimum, on some of the same trials.",
-        _run("admm", n_subjects, n_trials, (10,), (_OPTIMUM, _ADMM, _RUN_ON)),
+        _run(n_subjects, n_trials, (10,), (_OPTIMUM, _ADMM, _RUN_ON)),
         summarize_faces,
     )
 
 
 def _run(
-    study: str,
     n_subjects: Iterable[int],
     n_trials: int,
     whole: tuple[int, ...],
@@ -72,11 +66,11 @@ def _run(
             (
                 f"yaleb-{count}",
                 trials_of(f"yaleb-{count}", n_trials=None if count in whole else n_trials),
-                [RECIPES[name] for name in recipes if count <= _MOST_SUBJECTS.get(name, count)],
+                [RECIPES[name] for name in recipes if count <= RECIPES[name].most_clusters],
             )
             for count in sorted(n_subjects, reverse=True)  # the longest first
         ]
-        table = run_recipes(study, problems, options)
+        table = run_recipes(problems, options)
         table["trial"] = table.trial.str.replace("+", " ")
         return table.rename(columns={"n_clusters": "n_subjects", "trial": "subjects"})
 
@@ -114,37 +108,3 @@ def summarize_faces(table: pd.DataFrame) -> Lines:
             "time": folded("ratio", "median", ".2f"),
         },
     )
-
-
-def _admm(X: Array, **settings: Any) -> Solution:
-    lam, lam_outlier = outlier_lams_from_alpha(X, _ALPHA)
-    return admm_outlier_self_expression(
-        X, lam=lam, lam_outlier=lam_outlier, penalty=_ALPHA, **settings
-    )
-
-
-_PP2 = "raw pixels, CL-3 (alpha 20), scale-rows"
-_LSR_CLASS = "LeastSquaresSubspaceClustering"
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
-            _OPTIMUM, f"{_PP2}; gap 1e-6", "raw", "OutlierSubspaceClustering", {"alpha": _ALPHA},
-            "scale-rows",
-        ),
-        Recipe(_ADMM, f"{_PP2}; 150 iterations", "raw", _admm, chain="scale-rows"),
-        Recipe(
-            _RUN_ON, f"{_PP2}; 600 iterations", "raw", _admm, {"tol": 1e-10, "max_iter": 600},
-            "scale-rows",
-        ),
-        Recipe(
-            _CIRCULATED, f"{_PP2}; 150 iterations, without noise", "raw", _admm,
-            {"circulated": True}, "scale-rows",
-        ),
-        Recipe(_LSR, "unit rows, SE-LSR (lam 0.1), symmetrize", "unit", _LSR_CLASS, {"lam": 0.1}),
-        Recipe(
-            _LSR_POWER, "unit rows, SE-LSR (lam 0.01), svd-power 9 2", "unit", _LSR_CLASS,
-            {"lam": 0.01}, "svd-power 9 2", tuned=True,
-        ),
-    )
-}  # fmt: skip

@@ -17,21 +17,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import confusion_matrix
-from sklearn.neighbors import kneighbors_graph
 
-from ....datasets import homogeneous_coordinates
-from ....solvers import (
-    MotionSegmentation,
-    ThresholdingSubspaceClustering,
-    sparse_self_expression,
-)
+from ....solvers import MotionSegmentation
 from ....solvers.clustering import spectral_labels
-from ....solvers.self_expression import (
-    admm_low_rank_self_expression,
-    admm_self_expression,
-    lam_from_alpha,
-)
-from ....solvers.solution import Array, Solution
 from ...jobs import Options
 from ...tables import Lines
 from ..figures import draw_dots
@@ -39,12 +27,13 @@ from ..lines import Cell, folded, lines_of, over_seeds
 from ..problems import load_sequences, trials_of
 from ..study import Study, of_jobs, prose
 from .figures import draw_motions
-from .recipes import Recipe, run_recipes
+from .recipes import load_recipes, run_recipes
 
 _GROUPS = {"2 motions": [2], "3 motions": [3], "all": [2, 3]}
 _REFERENCE = "SSC circulated 2F"
 _SHOWN = ("1R2RCT_A", "cars2B", "cars9", "2T3RCRT_g23")
 _OURS = "motion segmentation"
+RECIPES = load_recipes("hopkins")
 
 
 def motion_study(recipes: Sequence[str] | None = None) -> Study:
@@ -65,7 +54,7 @@ def motion_study(recipes: Sequence[str] | None = None) -> Study:
     def run(options: Options) -> pd.DataFrame:
         sequences = trials_of("hopkins", data_home=options.data_home)
         problems = [("hopkins", sequences, [RECIPES[name] for name in chosen])]
-        table = run_recipes("motion", problems, options).drop(columns="tuned")
+        table = run_recipes(problems, options).drop(columns="tuned")
         return table.rename(columns={"n_clusters": "n_motions", "trial": "sequence"})
 
     return Study("motion", prose(__doc__), run, motion_lines, {"errors.png": _draw_errors})
@@ -142,112 +131,3 @@ def _frame_lines(table: pd.DataFrame) -> Lines:
         "in the wrong motion": lambda points: str((points.true != points.found).sum()),
     }
     return lines_of(table, ["sequence"], cells)
-
-
-def _literal(X: Array, circulated: bool = False) -> Solution:
-    """ADMM is stopped where the literature stops it, short of the optimum."""
-    return admm_self_expression(
-        X, lam=lam_from_alpha(X, _ALPHA), penalty=_ALPHA, affine=True, circulated=circulated
-    )
-
-
-def _sparse(X: Array, **settings: Any) -> Solution:
-    return sparse_self_expression(X, lam=lam_from_alpha(X, _ALPHA), tol=_TOL, **settings)
-
-
-def _thresholding(X: Array) -> Any:
-    points = homogeneous_coordinates(X - X.mean(axis=0))
-    return ThresholdingSubspaceClustering(2, n_neighbors=_NEIGHBORS).fit(points).coef_
-
-
-_ALPHA, _TOL = 800.0, 1e-4
-_DIMENSION = 4  # of the linear subspace of a rigid motion
-_NEIGHBORS = 2 * _DIMENSION
-_SPARSE = "keep-mass 0.7, scale-rows"
-_ADMM = f"ADMM (affine, alpha 800), {_SPARSE}"
-_LOW_RANK = "low-rank-transposed 4"
-_CERTIFIED = "to a gap of 1e-4"
-_UNIT = "unit homogeneous coordinates"
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
-            _OURS,
-            "low-rank (rank k + 1 to 4 k) or affine SSC (3 gammas), tightest motions; no labels",
-            "2F", "MotionSegmentation", {"assign_labels": "cluster_qr"},
-        ),
-        Recipe(
-            "SSC circulated 2F", f"CL-5 circulated {_ADMM}", "2F", _literal, {"circulated": True},
-            _SPARSE,
-        ),
-        Recipe(
-            "SSC circulated 4n", f"CL-5 circulated {_ADMM}", "4n", _literal, {"circulated": True},
-            _SPARSE,
-        ),
-        Recipe("SSC paper 2F", f"CL-5 {_ADMM}", "2F", _literal, chain=_SPARSE),
-        Recipe(
-            "SSC optimum 2F", f"CL-4 affine (alpha 800) {_CERTIFIED}, {_SPARSE}", "2F", _sparse,
-            {"affine": True}, _SPARSE,
-        ),
-        Recipe(
-            "SSC linear optimum 2F", f"SE-12 (alpha 800) {_CERTIFIED}, {_SPARSE}", "2F", _sparse,
-            chain=_SPARSE,
-        ),
-        Recipe(
-            "SSC nonnegative optimum 2F",
-            f"CL-4 affine, C >= 0 (alpha 800) {_CERTIFIED}, {_SPARSE}", "2F", _sparse,
-            {"affine": True, "nonnegative": True}, _SPARSE,
-        ),
-        Recipe(
-            "SSC outliers 2F", f"CL-3 (alpha 800) {_CERTIFIED}, {_SPARSE}", "2F",
-            "OutlierSubspaceClustering", {"alpha": _ALPHA, "tol": _TOL}, _SPARSE,
-        ),
-        Recipe(
-            "EnSC 2F + 1", f"{_UNIT}, CL-2 (gamma 50, 0.9) {_CERTIFIED}, {_SPARSE}", "unit-2F+1",
-            "ElasticNetSubspaceClustering", {"gamma": 50.0, "l1_ratio": 0.9, "tol": _TOL}, _SPARSE,
-        ),
-        Recipe(
-            "OMP 2F + 1", f"{_UNIT}, CL-9 (4 non-zeros), symmetrize", "unit-2F+1",
-            "OMPSubspaceClustering", {"n_nonzero": _DIMENSION},
-        ),
-        Recipe(
-            "LRR growing penalty 2F + 1",
-            f"CL-6 (lam 4) by ADMM, penalty 1e-6 growing by 1.1, {_LOW_RANK}", "2F+1",
-            admm_low_rank_self_expression, {"lam": 4.0}, _LOW_RANK,
-        ),
-        Recipe(
-            "LRR optimum 2F + 1", f"CL-6 (lam 4) {_CERTIFIED}, {_LOW_RANK}", "2F+1",
-            "LowRankRepresentationClustering", {"lam": 4.0, "tol": _TOL}, _LOW_RANK,
-        ),
-        Recipe(
-            "LRSC 4n", "CL-7 (tau 420), low-rank 3", "4n", "LowRankSubspaceClustering",
-            {"lam": 2 / 420}, "low-rank 3",
-        ),
-        Recipe(
-            "LRSSC 2F + 1", f"{_UNIT}, CL-8 (lam 1e-3, beta 1) to a gap of 1e-2, symmetrize",
-            "unit-2F+1", "LowRankSparseSubspaceClustering", {"lam": 1e-3, "beta": 1.0, "tol": 1e-2},
-        ),
-        Recipe(
-            "LSR 2F", "SE-LSRd (lam 4.6e-3), symmetrize", "2F", "LeastSquaresSubspaceClustering",
-            {"lam": 4.6e-3, "zero_diagonal": True},
-        ),
-        Recipe(
-            "LSR 4n", "SE-LSR (lam 4.6e-3), symmetrize", "4n", "LeastSquaresSubspaceClustering",
-            {"lam": 4.6e-3},
-        ),
-        Recipe(
-            "LLE weights 2F", "8 neighbours, symmetrize", "2F", "LocallyLinearSubspaceClustering",
-            {"n_neighbors": _NEIGHBORS},
-        ),
-        Recipe("TSC 2F + 1", "centred, CL-10 (8 neighbours), symmetrize", "2F", _thresholding),
-        Recipe(
-            "kNN 2F", "8 neighbours, symmetrize", "2F", kneighbors_graph,
-            {"n_neighbors": _NEIGHBORS},
-        ),
-        Recipe(
-            "k-subspaces 4n + 1", "CL-10 (dimension 4)", "4n+1", "KSubspaces",
-            {"dimension": _DIMENSION},
-        ),
-        Recipe("k-means 2F", "20 restarts", "2F", "sklearn.cluster:KMeans", {"n_init": 20}),
-    )
-}  # fmt: skip

@@ -44,7 +44,7 @@ def test_trials_are_the_standard_subsets():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_trial_runs_every_recipe_on_every_seed(data_home):
     options = Options(n_seeds=2, data_home=data_home)
-    rows = run_recipes("faces", [("yaleb-3", ["2+4+11"], list(RECIPES.values()))], options)
+    rows = run_recipes([("yaleb-3", ["2+4+11"], list(RECIPES.values()))], options)
     assert len(rows) == 2 * len(RECIPES)
     assert list(rows.recipe.unique()) == list(RECIPES)
     assert (rows.trial == "2+4+11").all()
@@ -62,7 +62,8 @@ def test_a_trial_runs_every_recipe_on_every_seed(data_home):
 def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
     known = ("SSC optimum", "SSC ADMM, paper", "SSC ADMM, circulated")
     monkeypatch.setattr(faces, "_LITERATURE", known)
-    monkeypatch.setitem(faces._MOST_SUBJECTS, "SSC ADMM, circulated", 2)
+    spared = replace(RECIPES["SSC ADMM, circulated"], most_clusters=2)
+    monkeypatch.setitem(RECIPES, "SSC ADMM, circulated", spared)
     monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
     study = faces_study(n_subjects=(2, 3), n_trials=1)
     table = study.run(Options(n_seeds=2, data_home=data_home))
@@ -136,6 +137,6 @@ def test_missing_data_are_named(tmp_path):
 def test_optimum_and_admm_agree_on_faces(real_data):
     known = [RECIPES[name] for name in ("SSC optimum", "SSC ADMM, paper")]
     problem = ("yaleb-2", trials_of("yaleb-2", n_trials=8), known)
-    error = run_recipes("faces", [problem], Options(n_seeds=1)).groupby("recipe").error.mean()
+    error = run_recipes([problem], Options(n_seeds=1)).groupby("recipe").error.mean()
     assert abs(error["SSC optimum"] - error["SSC ADMM, paper"]) < 0.5
     assert error["SSC optimum"] < 6

@@ -84,9 +84,9 @@ def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path)
     monkeypatch.setattr(clusters, "fit", counted)
     more = study.run(replace(kept, n_seeds=3))
     assert set(more.seed) == {3, 4, 5}
-    assert fitted == [("motion/k-means 2F", 5)] * 4
+    assert fitted == [("k-means 2F/sklearn.cluster._kmeans.KMeans", 5)] * 4
     study.run(replace(kept, seed=0, directory=tmp_path / "others"))
-    assert fitted[4:].count(("motion/LRSC 4n", 0)) == 4
+    assert [name.partition("/")[0] for name, seed in fitted[4:]].count("LRSC 4n") == 4
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -105,9 +105,9 @@ def test_labels_decide_nothing_but_the_error(options, recipe, tmp_path):
         home = str(tmp_path / name)
         options = Options(n_seeds=1, data_home=home)
         errors.append(motion_study([recipe]).run(options).error[0])
-        way, problem = RECIPES[recipe].way("motion"), make_problem("hopkins", "a", data_home=home)
+        way, problem = RECIPES[recipe].way(), make_problem("hopkins", "a", data_home=home)
         X = features_of(way.features, problem)
-        model = fit(way.method, X, problem.n_clusters, 0, {}).model
+        model = fit(way.method, X, problem.n_clusters, 0, way.settings).model
         coefs.append(csr_array(getattr(model, "coef_", getattr(model, "affinity_matrix_", None))))
     assert abs(coefs[0] - coefs[1]).max() == 0
     assert errors[0] != errors[1]
