@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import SymmetricalLogLocator
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
@@ -107,6 +108,8 @@ def draw_dots(
         ax.set_title(title, fontsize=8)
         ax.set_xlabel(words)
         ax.set_xscale(scale)
+        if scale == "symlog":
+            ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=(1, 2, 5)))
         ax.xaxis.set_major_formatter("{x:g}")
         plain(ax)
     axes[0].set_yticks(range(len(rows)), rows)

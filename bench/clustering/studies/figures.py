@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,17 +43,18 @@ def draw_lines(
 
     The reference is black; `hollow` is a second column drawn hollow at the same x.
     """
-    table = table.dropna(subset=[x])
-    cases = list(table.groupby(list(panel), sort=False))
     methods = list(dict.fromkeys(table.method))
+    cases = list(table.dropna(subset=[x]).groupby(list(panel), sort=False))
     figure, every = panels(len(cases), (4.1, 3.6), columns=3, margin=2.2)
     for axes, (key, case) in zip(every, cases, strict=True):
         for method, runs in case.groupby("method", sort=False):
             points = runs.groupby([*steps] or "method", sort=False, dropna=False)
             at, mean = points[x].median(), points[y].mean()
-            style = {
+            learned = _LEARNED.search(str(method))
+            style: dict[str, Any] = {
                 "color": "black" if method == reference else f"C{methods.index(method) % 10}",
-                "marker": "s" if _LEARNED.search(str(method)) else "o",
+                "marker": "s" if learned else "o",
+                "linestyle": "-" if learned or method == reference else "--",
                 "markersize": 5,
             }
             axes.errorbar(at, mean, points[y].std(ddof=0), capsize=3, label=str(method), **style)
