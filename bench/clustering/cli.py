@@ -139,7 +139,8 @@ def cluster(
             else:
                 data = with_settings(data or [], of_files)
                 console().print("\n".join(readings(data)), soft_wrap=False)
-                studies = (custom_study(data, method, features, steps, n_trials, label_tuned),)
+                asked = {"features": features, "steps": steps, "n_trials": n_trials}
+                studies = (custom_study(data, method, **asked, label_tuned=label_tuned),)
             tables = run_studies(studies, options)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -195,7 +196,7 @@ def _print_names() -> None:
         "Features": ABOUT,
         "Methods": {name: method.family for name, method in METHODS.items()},
         "Affinity steps": {name: step.about for name, step in STEPS.items()} | CUTS,
-        "Presets": {name: make.__doc__ for name, make in PRESETS.items()},
+        "Presets": {name: preset["about"] for name, preset in PRESETS.items()},
     }
     for title, names in groups.items():
         table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import SymmetricalLogLocator
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
@@ -71,29 +72,47 @@ def draw_errors(table: pd.DataFrame, path: Path) -> None:
     chosen = table[(table.selection == "label-free") & table.accuracy.notna()]
     if chosen.empty:  # no labels to judge by, or nothing but failures
         return
-    cases = list(chosen.groupby(["data", "features"], sort=False))
-    methods = list(dict.fromkeys(chosen.method))
-    chains = list(dict.fromkeys(chosen.steps))
-    figure, axes = panels(len(cases), (5, 0.3 * len(methods) + 2), margin=2, sharey=True)
-    for ax, ((data, features), rows) in zip(axes, cases, strict=True):
-        for steps, group in rows.groupby("steps", sort=False):
-            errors = 100 * (1 - group.groupby(["method", "fit_seed", "seed"]).accuracy.mean())
-            by_method = errors.groupby("method")
-            y = [methods.index(name) for name in by_method.mean().index]
-            shift = 0.08 * (chains.index(steps) - len(chains) / 2)
+    cases = ["data", "features", "method", "steps", "fit_seed", "seed"]
+    means = chosen.groupby(cases, sort=False).accuracy.mean().reset_index()
+    means = means.assign(panel=means.data + "\n" + means.features, error=100 * (1 - means.accuracy))
+    draw_dots(means, path, value="error", words="error in %, mean and std over seeds")
+
+
+def draw_dots(
+    table: pd.DataFrame,
+    path: Path,
+    *,
+    value: str,
+    words: str,
+    row: str = "method",
+    series: str = "steps",
+    scale: str = "linear",
+) -> None:
+    """Means of a value with their deviations: a row, a colour for each of a series, a panel."""
+    cases = list(table.groupby("panel", sort=False))
+    rows, colours = list(dict.fromkeys(table[row])), list(dict.fromkeys(table[series]))
+    figure, axes = panels(len(cases), (5, 0.3 * len(rows) + 2), margin=2, sharey=True)
+    for ax, (title, case) in zip(axes, cases, strict=True):
+        for name, group in case.groupby(series, sort=False):
+            values = group.groupby(row)[value]
+            shift = 0.08 * (colours.index(name) - len(colours) / 2)
             ax.errorbar(
-                by_method.mean(),
-                np.array(y) + shift,
-                xerr=by_method.std(ddof=0),
+                values.mean(),
+                np.array([rows.index(found) for found in values.groups]) + shift,
+                xerr=values.std(ddof=0),
                 fmt="o",
                 markersize=3,
-                color=f"C{chains.index(steps) % 10}",
-                label=steps,
+                color=f"C{colours.index(name) % 10}",
+                label=name,
             )
-        ax.set_title(f"{data}\n{features}", fontsize=8)
-        ax.set_xlabel("error in %, mean and std over seeds")
+        ax.set_title(title, fontsize=8)
+        ax.set_xlabel(words)
+        ax.set_xscale(scale)
+        if scale == "symlog":
+            ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter("{x:g}")
         plain(ax)
-    axes[0].set_yticks(range(len(methods)), methods)
-    axes[0].set_ylim(len(methods) - 0.5, -0.5)
+    axes[0].set_yticks(range(len(rows)), rows)
+    axes[0].set_ylim(len(rows) - 0.5, -0.5)
     legend(figure, "right upper", fontsize=8)
     save(figure, path)

@@ -198,6 +198,19 @@ def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
 
 
+def _attending(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Maker by an operator that is made with it, of the settings beside the temperature."""
+
+    def make(
+        n_clusters: int, random_state: int | None, n_jobs: int, temperature: float = 1.0, **own: Any
+    ) -> Any:
+        path = f"{_LEARNED}:AttentionSubspaceClustering"
+        settings = {"operator": operator(**own), "temperature": temperature}
+        return estimator(path)(n_clusters, random_state, n_jobs, **settings)
+
+    return make
+
+
 def _registered_attention(operator: str) -> Method:
     """By a named operator, which workers get with the method: they need not know its name."""
     from ...unrolled.named_operators import operator_factory, operator_names
@@ -209,30 +222,15 @@ def _registered_attention(operator: str) -> Method:
             "file that --load names"
         )
     factory = operator_factory(operator)
-    path = f"{_LEARNED}:AttentionSubspaceClustering"
-    make = estimator(path, operator=lambda heads, dim: factory(heads, dim))
+    make = _attending(lambda: lambda heads, dim: factory(heads, dim))
     return replace(_attention(operator, make), code=factory)
 
 
-def _make_attention_regression(
-    n_clusters: int, random_state: int | None, n_jobs: int, *, kind: str, temperature: float
-) -> Any:
-    """By a fixed penalty: the relative one of the named operator knows no temperature."""
+def _operator(name: str, *parameters: Any, **settings: Any) -> Any:
+    """By a penalty of its own: the relative one of the named operator knows no temperature."""
     from ... import unrolled
 
-    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
-    operator = getattr(unrolled, kind)(1.0)
-    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=temperature)
-
-
-def _make_attention_ista(
-    n_clusters: int, random_state: int | None, n_jobs: int, *, n_iter: int, lam: float
-) -> Any:
-    from ...unrolled import SparseCoding
-
-    operator = SparseCoding(lam, n_iter=n_iter, zero_diagonal=True)
-    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
-    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=1.0)
+    return getattr(unrolled, name)(*parameters, **settings)
 
 
 def _attention_penalty(model: Any, X: Any) -> dict[str, Any]:
@@ -263,16 +261,14 @@ METHODS: dict[str, Method] = {
         _baseline("TSC", f"{_SOLVERS}:ThresholdingSubspaceClustering", _NEIGHBORS),
         _baseline("k-subspaces", f"{_SOLVERS}:KSubspaces", {"dimension": (4, 2, 8)}),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
-        *(
-            _attention(name, estimator(f"{_LEARNED}:AttentionSubspaceClustering", operator=name))
-            for name in ("softmax", "sparsemax")
-        ),
-        _attention("ridge", partial(_make_attention_regression, kind="Ridge")),
-        _attention("low rank", partial(_make_attention_regression, kind="LowRank")),
+        _attention("softmax", _attending(lambda: "softmax")),
+        _attention("sparsemax", _attending(lambda: "sparsemax")),
+        _attention("ridge", _attending(partial(_operator, "Ridge", 1.0))),
+        _attention("low rank", _attending(partial(_operator, "LowRank", 1.0))),
         Method(
             "attention (ISTA)",
             "learned",
-            _make_attention_ista,
+            _attending(partial(_operator, "SparseCoding", zero_diagonal=True)),
             {"n_iter": (10, 50), "lam": (0.2, 1.0)},
             problem=_attention_penalty,
             unit_rows=True,

@@ -10,7 +10,10 @@ import pytest
 
 from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_hash
 
-SHOWN = ("draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress")
+SHOWN = (
+    "draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress",
+    "Cell", "lines_of", "folded", "over_seeds", "with_deviation", "shown",
+)  # fmt: skip
 
 
 def table(directory):

@@ -21,7 +21,6 @@ from twinsolve.bench import cluster, provenance
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import cli, features, problems
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.figures import draw_errors
 from twinsolve.bench.clustering.methods import METHODS
 from twinsolve.bench.clustering.selection import GROUP
 from twinsolve.solvers import ThresholdingSubspaceClustering, clustering_accuracy
@@ -326,8 +325,8 @@ def test_data_of_another_content_are_clustered_anew(folder):
         (folder / "data").mkdir(exist_ok=True)
         savemat(folder / "data" / "Yale_32x32.mat", content)
         for _ in range(2):
-            problems._cached.cache_clear()
-            features.prepared.cache_clear()
+            problems._loaded.cache_clear()
+            features._prepared.cache_clear()
             cluster(
                 ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
                 data_home="data", directory=folder / "runs",
@@ -493,7 +492,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     def small(name):
         asked.append(name)
         return (
-            clusters_study([SUBSPACES], ["TSC"], n_trials=1, figures={"a.png": draw_errors}),
+            clusters_study([SUBSPACES], ["TSC"], n_trials=1),
             clusters_study(["own.npz"], ["TSC"], name="second", steps=["symmetrize"]),
         )
 
@@ -506,7 +505,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     summary = (folder / "results" / "cluster" / "summary.md").read_text()
     assert summary.startswith("# twinsolve cluster --preset quick\n")
     assert "\n\n## clusters\n\n" in summary
-    assert "\n\n![a.png](a.png)\n\n## second\n\n" in summary
+    assert "\n\n![errors.png](errors.png)\n\n## second\n\n" in summary
     assert "largest mean of (1 + s)" in summary
     assert run("--preset", "yaleb", "--n-seeds", "1").exit_code == 0
     assert (folder / "results" / "cluster-yaleb" / "settings.json").exists()

@@ -32,6 +32,7 @@ from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
+POINTS = {"data": SUBSPACES, "trial": "0", "seed": 0, "data_home": None, "content": None}
 
 
 def test_a_generated_problem_is_known_by_name_trial_and_seed():
@@ -265,12 +266,7 @@ def test_every_method_runs_on_a_tiny_problem(name):
     method = METHODS[name]
     quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
     rows = cluster_job(
-        data=SUBSPACES,
-        trial="0",
-        seed=0,
-        data_home=None,
-        content=None,
-        features="unit",
+        points=POINTS | {"features": "unit"},
         method=name,
         code=None,
         settings=method.settings[0] | quick,
@@ -293,12 +289,7 @@ def test_every_method_runs_on_a_tiny_problem(name):
 
 def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_against():
     rows = cluster_job(
-        data=SUBSPACES,
-        trial="0",
-        seed=0,
-        data_home=None,
-        content=None,
-        features="raw",
+        points=POINTS | {"features": "raw"},
         method="attention (ISTA)",
         code=None,
         settings={"n_iter": 10_000, "lam": 1.0},
