@@ -32,11 +32,13 @@ def _build(images: Array) -> nn.Module:
 def _apply(layer: DeepSelfExpression, images: Tensor) -> Tensor:
     """Coefficients of tokens in each other, and of the same as new points in all.
 
-    With the losses of projections, as they are and fitted, and what fitted ones give.
+    With the losses of projections, as they are and fitted, and what fitted ones give. These are
+    fitted in float64: rounding turns eigenvectors by its size over the gap of their eigenvalues.
     """
-    X, fitted = _tokens(images), copy.deepcopy(layer)
-    losses = torch.cat([layer.losses(X), X.new_tensor(fitted.fit_projections(X))])
-    found = torch.cat([layer(X), layer(X.flip(0), X), fitted(X)], dim=1)
+    X, fitted = _tokens(images), copy.deepcopy(layer).double()
+    losses = torch.cat([layer.losses(X), X.new_tensor(fitted.fit_projections(X.double()))])
+    own = fitted(X.double()).to(X.dtype)
+    found = torch.cat([layer(X), layer(X.flip(0), X), own], dim=1)
     losses = losses.to(X.dtype).expand(len(images), -1)
     return torch.cat([found.reshape(len(images), -1), losses], dim=1)
 

@@ -142,7 +142,7 @@ add(
     "attention-shell-loaded",
     Attention,
     source="Vaswani et al. (2017)",
-    equation="NT-9",
+    equation="NT-10",
     build=_load,
     apply=_apply_loaded,
     solve=over_batch(_solve_loaded, _inputs),
