@@ -102,12 +102,13 @@ def load_points(
     target_names = target = None
     if labels is not None:
         if len(labels) != len(data):
-            columns = "; transpose=True (--transpose) takes its columns" * (
-                len(labels) == data.shape[1]
+            read, other = ("columns", "rows") if transpose else ("rows", "columns")
+            way_out = f": its {other} are as many, " + (
+                "leave out transpose=True" if transpose else "transpose=True takes these"
             )
             raise ValueError(
-                f"{path}: holds {len(data)} points but {len(labels)} labels; points must be rows"
-                + columns
+                f"{path}{holds}: takes {len(data)} {read} for points, but there are {len(labels)} "
+                f"labels{way_out * (len(labels) == data.shape[1])}"
             )
         if labels.dtype.kind not in "biufUS":
             raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
@@ -186,6 +187,7 @@ def _choose(
         data_key = next((name for name in _DATA_NAMES if name in arrays), None)
     if data_key is None:
         matrices = [name for name, a in arrays.items() if a.ndim == 2 and name != target_key]
+        matrices = [name for name in matrices if 1 not in arrays[name].shape] or matrices
         if len(matrices) != 1:
             known = ", ".join(_DATA_NAMES)
             raise ValueError(

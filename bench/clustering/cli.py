@@ -8,6 +8,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..names import as_options
 from ..terminal import Load, console, load_modules, present_folder, results_folder
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def cluster(
                 studies = (custom_study(data, method, features, steps, n_trials, label_tuned),)
             tables = run_studies(studies, options)
     except (ImportError, OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(as_options(str(error))) from error
     for study in studies:
         _print_study(study, tables[study.name])
     settings = {

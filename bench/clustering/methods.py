@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -81,13 +81,12 @@ def find_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     base, colon, _ = name.partition(":")
-    if base in METHODS:
+    if known := METHODS.get(base) or _registered_attention(base):
+        if not colon:
+            return known
         grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
-        method = replace(METHODS[base], name=name, grid=grid)
-    elif (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
-        found := _registered_attention(operator[1])
-    ):
-        return found
+        _check_settings(base, known.make, grid)
+        method = replace(known, name=name, grid=grid)
     elif colon:
         method = Method(name, "user", estimator(name))
     else:
@@ -106,21 +105,38 @@ def find_method(name: str) -> Method:
     return method
 
 
+def _check_settings(name: str, make: Callable[..., Any], given: Iterable[str]) -> None:
+    """Refuse what is no parameter of the estimator, but for those that the command gives."""
+    known = inspect.signature(make.find() if hasattr(make, "find") else make).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    allowed = [key for key in known if key not in ("n_clusters", "random_state", "n_jobs")]
+    for key in given:
+        if key not in allowed:
+            raise ValueError(
+                f"method: {name} has no setting {key!r}; it has "
+                f"{', '.join(allowed) or 'none'}{close_names(key, allowed)}"
+            )
+
+
 def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
     """Maker of an estimator by ``package.module:Class``, imported when it is made.
 
     What it is called with goes to the constructor as far as that takes it; settings always do.
     """
 
-    def make(n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any) -> Any:
+    def find() -> Any:
         module, _, name = path.partition(":")
-        found = getattr(import_module(module), name)
+        return getattr(import_module(module), name)
+
+    def make(n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any) -> Any:
+        found = find()
         known = inspect.signature(found).parameters
         common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
         common = {key: value for key, value in common.items() if key in known}
         return found(**common | fixed | settings)
 
-    make.path = path  # type: ignore[attr-defined]
+    make.path, make.find = path, find  # type: ignore[attr-defined]
     return make
 
 
@@ -190,12 +206,25 @@ def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
 
 
-def _registered_attention(operator: str) -> Method | None:
-    """By a named operator, which workers get with the method: they need not know its name."""
+def _registered_attention(name: str) -> Method | None:
+    """By a named operator, which workers get with the method: they need not know its name.
+
+    Raises
+    ------
+    ValueError
+        If the name is that of an attention, but there is no such operator.
+    """
+    if not (said := re.fullmatch(r"attention \((.*)\)", name)):
+        return None
     from ...unrolled.named_operators import operator_factory, operator_names
 
-    if operator not in operator_names():
-        return None
+    operator, known = said[1], operator_names()
+    if operator not in known:
+        methods = [name for name in METHODS if name.startswith("attention (")]
+        raise ValueError(
+            f"method: there is no operator {operator!r} for attention (NAME), it must be among "
+            f"{', '.join(known)}, or one of {', '.join(methods)}{close_names(operator, known)}"
+        )
     factory = operator_factory(operator)
     path = f"{_LEARNED}:AttentionSubspaceClustering"
     make = estimator(path, operator=lambda heads, dim: factory(heads, dim))

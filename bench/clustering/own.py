@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from ...solvers.solution import Array
 from ..jobs import Options
 from .clusters import NO_STEPS, OWN, matrices_of
 from .figures import draw_matrices
 from .problems import DATA, make_problem
 
+_SMALLEST_SIDE, _MOST_COLUMNS = 4, 200  # of images looked for, and what is looked at
 _MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # of what is fitted again and drawn
 
 
@@ -42,11 +45,52 @@ def readings(data: Sequence[str]) -> list[str]:
     for name in filter(_is_own, data):
         problem = make_problem(name)
         (n, d), k = problem.X.shape, problem.n_clusters
+        read = "columns" if "transpose=True" in name else "rows"
         of = "labels" if problem.labelled else "no labels, errors are not known"
-        lines.append(f"{name}: {n:,} points (rows) of {d:,} features; {k} clusters, {of}.")
-        if n < d and not problem.labelled and "transpose" not in name:
-            lines.append("Warning: fewer rows than columns: add --transpose if columns are points.")
+        lines.append(f"{name}: {n:,} points ({read}) of {d:,} features; {k} clusters, {of}.")
+        if not problem.labelled:
+            lines += _doubts(problem.X, read)
     return lines
+
+
+def _doubts(X: Array, read: str) -> list[str]:
+    """What speaks for points the other way round, where no labels count them."""
+    other, cure = ("columns", "add") if read == "rows" else ("rows", "leave out")
+    images = image_sides(X.T)
+    if not images and (sides := image_sides(X)):
+        high, wide = sides
+        return [
+            f"Warning: the {read} look like the pixels of {high} x {wide} images, as neighbours "
+            f"are alike: {cure} --transpose to take the {other} as points."
+        ]
+    if not images and X.shape[0] < X.shape[1]:
+        return [
+            f"Warning: fewer {read} than {other}: {cure} --transpose if the {other} are points."
+        ]
+    return []
+
+
+def image_sides(X: Array) -> tuple[int, int] | None:
+    """Sides h x w of the images whose pixels the rows of X seem to be, if any.
+
+    Pixels that are neighbours are alike, and those half an image apart are not: for a side h, rows
+    h apart correlate by 1/4 more than rows h / 2 apart, and by 3/4 of what rows side by side do.
+    """
+    kept = np.linspace(0, X.shape[1] - 1, min(X.shape[1], _MOST_COLUMNS)).astype(int)
+    rows = X[:, kept] - X[:, kept].mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows / np.where(norms > 0, norms, 1)
+
+    def correlation(lag: int) -> float:
+        return float(np.einsum("ij,ij->i", rows[lag:], rows[:-lag]).mean())
+
+    n = len(rows)
+    sides = [h for h in range(_SMALLEST_SIDE, n // _SMALLEST_SIDE + 1) if n % h == 0]
+    contrast = {h: correlation(h) - correlation(h // 2) for h in sides}
+    best = max(sides, key=contrast.__getitem__, default=0)
+    if not best or contrast[best] < 0.25 or correlation(best) < 0.75 * correlation(1):
+        return None
+    return best, n // best
 
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:

@@ -91,7 +91,7 @@ def make_problem(
     source = _find(base)
     n_points = None if source.generated else settings.pop("n_points", None)
     if unknown := set(settings) - source.settings:
-        words = ", ".join(sorted(unknown))
+        words = ", ".join(map(repr, sorted(unknown)))
         raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
     for name, value in settings.items():
         if not (source.generated or isinstance(value, str | int | float | None)):
@@ -166,8 +166,13 @@ def _find(base: str) -> DataSet:
         return DATA[base]
     if Path(base).is_file():
         return _own(base)
-    hint = close_names(base, DATA)
-    raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}{hint}")
+    folder, name = Path(base).absolute().parent, Path(base).name
+    files = [path.name for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
+    hint = close_names(name, [*DATA, *files])
+    raise ValueError(
+        f"data: there is no file {name!r} in {folder}, and no data set of that name: these are "
+        f"{', '.join(DATA)}{hint}"
+    )
 
 
 def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
@@ -227,8 +232,8 @@ def _own(path: str) -> DataSet:
         elif bunch.target is None:
             raise ValueError(
                 f"{path}: holds no labels: name them by target_key, or say how many clusters to "
-                f"look for by n_clusters (--target-key, --n-clusters). {bunch.DESCR}; labels are "
-                "known as y, target, targets, label, labels, gnd, gt or s"
+                f"look for by n_clusters. {bunch.DESCR}; labels are known as y, target, targets, "
+                "label, labels, gnd, gt or s"
             )
         return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
 
