@@ -94,7 +94,7 @@ def image_sides(X: Array) -> tuple[int, int] | None:
 
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
-    """Write labels where there were none, and pictures of the best methods' matrices."""
+    """Write labels where there were none, and pictures of matrices, of the largest scores."""
     chosen = table[table.selection == "label-free"]
     for number, (data, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
         end = f"-{number}" if chosen.data.nunique() > 1 else ""
@@ -102,11 +102,11 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
             first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
             named = {f"{row.method}, {row.steps}": row.labels for row in first.itertuples()}
             pd.DataFrame(named).to_csv(directory / f"labels{end}.csv", index=False)
-        score = "accuracy" if rows.accuracy.notna().any() else "selection_score"
-        fits = rows[~rows.steps.isin([OWN, NO_STEPS]) & rows[score].notna()]
+        fits = rows[~rows.steps.isin([OWN, NO_STEPS]) & rows.selection_score.notna()]
         small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)
         fits = fits[small & (fits.trial == rows.trial.iloc[0])]
-        best = fits.sort_values(score, ascending=False, kind="stable").drop_duplicates("method")
+        fits = fits.sort_values("selection_score", ascending=False, kind="stable")
+        best = fits.drop_duplicates("method")
         found = {
             f"{row.method}\n{row.settings}\n{row.steps}": matrices_of(row, options)
             for _, row in best.head(_MOST_METHODS).iterrows()
