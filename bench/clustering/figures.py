@@ -1,6 +1,7 @@
 """Figures of clusters, of coefficients and of affinities."""
 
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,69 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
 from ..figures import legend, panels, plain, save
+from ..names import split_settings
+from .problems import DATA
 
 _QUANTILE = 0.99  # of the sizes, where the colour scale ends
+_WIDTH = 44  # of a panel's title
+# By the first step of a chain; those that share it have markers of their own.
+_COLOURS = {
+    "symmetrize": "tab:blue",
+    "keep-mass": "tab:orange",
+    "unit-rows": "tab:green",
+    "low-rank": "tab:red",
+    "svd-power": "tab:purple",
+    "softmax-rows": "tab:brown",
+    "keep-largest": "tab:pink",
+    "nearest-rows": "tab:cyan",
+    "scale-rows": "tab:olive",
+    "low-rank-transposed": "darkred",
+    "softmax-signed-rows": "goldenrod",
+    "own affinity": "black",
+    "none": "0.5",
+}
+_MARKERS = "osD^vP"
+_NO_CHAIN = {"own affinity": "affinity of the method itself", "none": "clusters without affinity"}
+_OF_FILES = ("data_key", "target_key", "transpose", "n_clusters")
+_SETTINGS = {
+    "n_points": "{:,} points",
+    "n_samples": "{} points each",
+    "n_subspaces": "{} subspaces",
+    "n_manifolds": "{} manifolds",
+    "n_features": "{} features",
+    "affine": "affine",
+}
+
+
+def shown(data: str, width: int = _WIDTH) -> str:
+    """A data set in words, in lines short enough for a panel.
+
+    Examples
+    --------
+    >>> from twinsolve.bench.clustering.figures import shown
+    >>> shown("mine.mat:transpose=True"), shown("digits:n_points=500")
+    ('mine.mat', 'Digits of scikit-learn, 500 points')
+    """
+    base, settings = split_settings(data, "data")
+    name = Path(base).name
+    if base in DATA:
+        name = DATA[base].about.partition(",")[0]
+        name = name[0].upper() + name[1:]
+    words = [
+        _SETTINGS.get(key, key.replace("_", " ") + " {}").format(value)
+        for key, value in settings.items()
+        if key not in _OF_FILES and value is not False
+    ]
+    return "\n".join(wrap(", ".join([name, *words]), width))
+
+
+def shown_features(name: str) -> str:
+    """Features in words."""
+    rest = name.removeprefix("unit").removeprefix("-") or "raw"
+    kind, _, size = rest.partition("-")
+    words = {"raw": "", "pca": "principal coordinates", "4n": "four coordinates a cluster"}
+    parts = [f"{size} {words.get(kind, kind)}".strip(), "unit norm" * name.startswith("unit")]
+    return ", ".join(filter(None, parts)) or "points as they are"
 
 
 def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> None:
@@ -60,7 +122,7 @@ def draw_matrices(
         for ax, matrix in zip(axes[[i, n + i]], pair, strict=True):
             plot_matrix(ax, matrix, labels)
         axes[i].set_title(name, fontsize=9)
-    axes[0].set_ylabel("coefficients |C|")
+    axes[0].set_ylabel("sizes of coefficients")
     axes[n].set_ylabel("affinity")
     figure.suptitle(title, fontsize=10)
     save(figure, path)
@@ -80,20 +142,30 @@ def draw_errors(table: pd.DataFrame, path: Path) -> None:
             errors = 100 * (1 - group.groupby(["method", "fit_seed", "seed"]).accuracy.mean())
             by_method = errors.groupby("method")
             y = [methods.index(name) for name in by_method.mean().index]
-            shift = 0.08 * (chains.index(steps) - len(chains) / 2)
+            shift = 0 if steps in _NO_CHAIN else 0.08 * (chains.index(steps) - len(chains) / 2)
             ax.errorbar(
                 by_method.mean(),
                 np.array(y) + shift,
                 xerr=by_method.std(ddof=0),
-                fmt="o",
+                fmt=_marker(steps, chains),
                 markersize=3,
-                color=f"C{chains.index(steps) % 10}",
-                label=steps,
+                color=_COLOURS[_first(steps)],
+                label=_NO_CHAIN.get(steps, steps),
             )
-        ax.set_title(f"{data}\n{features}", fontsize=8)
-        ax.set_xlabel("error in %, mean and std over seeds")
+        ax.set_title(f"{shown(data)}\n{shown_features(features)}", fontsize=9)
+        ax.set_xlabel("clustering error in %: mean and deviation over seeds")
         plain(ax)
     axes[0].set_yticks(range(len(methods)), methods)
     axes[0].set_ylim(len(methods) - 0.5, -0.5)
-    legend(figure, "right upper", fontsize=8)
+    legend(figure, "right upper", fontsize=8, title="affinity steps")
     save(figure, path)
+
+
+def _first(chain: str) -> str:
+    return chain if chain in _NO_CHAIN else chain.partition(",")[0].split()[0]
+
+
+def _marker(chain: str, chains: list[str]) -> str:
+    """Circles, and others for the next chains that begin with the same step."""
+    alike = [other for other in chains if _first(other) == _first(chain)]
+    return _MARKERS[alike.index(chain) % len(_MARKERS)]

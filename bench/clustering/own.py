@@ -10,7 +10,7 @@ import pandas as pd
 from ...solvers.solution import Array
 from ..jobs import Options
 from .clusters import NO_STEPS, OWN, matrices_of
-from .figures import draw_matrices
+from .figures import draw_matrices, shown
 from .problems import DATA, make_problem
 
 _SMALLEST_SIDE, _MOST_COLUMNS = 4, 200  # of images looked for, and what is looked at
@@ -108,7 +108,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
         fits = fits.sort_values("selection_score", ascending=False, kind="stable")
         best = fits.drop_duplicates("method")
         found = {
-            f"{row.method}\n{row.settings}\n{row.steps}": matrices_of(row, options)
+            f"{_in_words(row)}\n{row.steps}": matrices_of(row, options)
             for _, row in best.head(_MOST_METHODS).iterrows()
         }
         if found:
@@ -116,4 +116,11 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
                 str(data), best.trial.iloc[0], seed=options.seed, data_home=options.data_home
             )
             labels = problem.labels if problem.labelled else best.labels.iloc[0]
-            draw_matrices(found, labels, directory / f"matrices{end}.png", str(data))
+            order = "class" if problem.labelled else "the first method's clusters"
+            title = f"{shown(str(data))}: coefficients and affinities, points sorted by {order}"
+            draw_matrices(found, labels, directory / f"matrices{end}.png", title)
+
+
+def _in_words(row: pd.Series) -> str:
+    """A method with its settings."""
+    return ", ".join(filter(None, (row.method.partition(":")[0], row.settings)))

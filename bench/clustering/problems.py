@@ -288,7 +288,7 @@ def _persons(n_subjects: int) -> DataSet:
         rows = np.isin(faces.target, [int(word) - 1 for word in trial.split(_TRIAL)])
         return _problem(faces.data[rows], faces.target[rows], faces.images[rows])
 
-    about = f"Extended Yale B, raw 48 x 42 pixels: the standard trials of {n_subjects} persons"
+    about = f"Extended Yale B of {n_subjects} persons, raw 48 x 42 pixels: the standard trials"
     files = ("ExtendedYaleB.mat",)
     return DataSet(f"yaleb-{n_subjects}", about, make, trials, files=files)
 

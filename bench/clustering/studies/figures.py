@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ...figures import legend, log_ticks, panels, plain, save
-from ..figures import plot_matrix
+from ..figures import plot_matrix, shown
 from .coders import LEARNED, ONE_CALL, REFERENCE
-from .splits import CERTIFIED, shown
+from .splits import CERTIFIED
 
 _HIGHEST = 80.0  # % of error at the end of the colour scale
 _GAPS = (1e-9, 1.0)  # those outside stand at the edges
@@ -40,8 +40,8 @@ _COLOURS = {
     "spectral step": "0.5",
     "SSC": "black",
     "EnSC": "0.45",
-    "EnSC, solved": "black",
-    "3-NN of raw points": "tab:blue",
+    "EnSC, solved": "0.45",
+    "3-NN of raw points": "tab:green",
     "OMP": "tab:blue",
     "LSR": "tab:cyan",
     "LRSC": "tab:olive",
@@ -49,6 +49,10 @@ _COLOURS = {
     "unrolled, K = 10": "tab:red",
     "SENet": "tab:orange",
 }
+_TRAJECTORIES = (
+    "2F: trajectories over F frames as they are. 4n: their leading coordinates, four a motion.\n"
+    "+ 1: with a constant 1."
+)
 _MOTIONS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown")
 _LEARNED = {*LEARNED, "unrolled, K = 10", "SENet"}
 
@@ -224,6 +228,7 @@ def draw_motion_errors(table: pd.DataFrame, path: Path) -> None:
     axes.set_xlabel("mean clustering error in %; at the right over all sequences")
     plain(axes, "x")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=8)
+    figure.supxlabel(_TRAJECTORIES, fontsize=8, color="0.3")
     save(figure, path)
 
 

@@ -1,7 +1,5 @@
 """Points of the learned-against-solved studies, in the order by which they are split."""
 
-from textwrap import wrap
-
 import numpy as np
 
 from ....solvers.solution import Array
@@ -12,7 +10,6 @@ SUBSPACES = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.2"
 NOISY = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.6"
 FEATURES = "unit-pca-100"
 CERTIFIED = "SSC, certified"  # the method that times are held against
-_WIDTH = 36
 
 
 def shuffled_points(data: str, *, seed: int, data_home: str | None = None) -> tuple[Array, Array]:
@@ -27,9 +24,3 @@ def shuffled_points(data: str, *, seed: int, data_home: str | None = None) -> tu
     problem = make_problem(data, trial, seed=seed, data_home=data_home)
     order = np.random.default_rng(seed).permutation(len(problem.X))
     return features_of(FEATURES, problem)[order], problem.labels[order]
-
-
-def shown(data: str) -> str:
-    """A name as figures show it: settings on lines of their own, short enough for a panel."""
-    name, _, settings = data.partition(":")
-    return "\n".join([name, *wrap(settings.replace(",", ", "), _WIDTH)])
