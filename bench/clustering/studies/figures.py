@@ -137,7 +137,7 @@ def _gap_panels(table: pd.DataFrame) -> tuple[Figure, list[tuple[Axes, pd.DataFr
     cases = list(table.groupby(["data", "gamma"], sort=False))
     figure, every = panels(len(cases), (4.1, 3.4), columns=3)
     for i, (axes, ((data, gamma), _)) in enumerate(zip(every, cases, strict=True)):
-        axes.set_title(f"{shown(str(data))}, gamma {gamma:g}", loc="left", fontsize=10)
+        axes.set_title(f"{shown(str(data), 34)}, gamma {gamma:g}", loc="left", fontsize=10)
         axes.set_yscale("log")
         plain(axes)
         if i % 3 == 0:
