@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _PARAMETER = re.compile(
-    r"(?<![\w'\",:.(-])(data_key|target_key|n_clusters|transpose=True)(?![\w=])"
+    r"(?<![\w'\",:.(-])(data_key|target_key|n_clusters|transpose=True|transpose(?=:))(?![\w=])"
 )
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
 

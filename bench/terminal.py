@@ -18,7 +18,7 @@ from rich.progress import track
 
 _WIDTH = 120
 _PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
-_COMPILING = "Nothing is done yet: solvers are compiled when first used, for up to a minute."
+_COMPILING = "Nothing is done yet: solvers are compiled when first used, for about a minute."
 
 Load = Annotated[
     list[str] | None,

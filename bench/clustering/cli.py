@@ -180,9 +180,11 @@ def _pretty(title: str, lines: "Lines") -> Table:
     shown = []
     for number, heading in enumerate(headings):
         cells = {row[number] for row in rows}
+        if cells == {"-"}:
+            continue
         if len(cells) > 1 or len(rows) == 1:
             shown.append(number)
-        elif cells != {"-"}:
+        else:
             title += f", {heading} {cells.pop()}"
     pretty = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number in shown:

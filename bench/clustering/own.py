@@ -56,22 +56,22 @@ def readings(data: Sequence[str]) -> list[str]:
 def _doubts(X: Array, read: str) -> list[str]:
     """What speaks for points the other way round, where no labels count them."""
     other, cure = ("columns", "add") if read == "rows" else ("rows", "leave out")
-    images = image_sides(X.T)
-    if not images and (sides := image_sides(X)):
-        high, wide = sides
+    pixels, others = images_in_columns(X), images_in_columns(X.T)
+    if pixels and (others is None or pixels[0] > others[0]):
+        _, high, wide = pixels
         return [
             f"Warning: the {read} look like the pixels of {high} x {wide} images, as neighbours "
             f"are alike: {cure} --transpose to take the {other} as points."
         ]
-    if not images and X.shape[0] < X.shape[1]:
+    if not others and X.shape[0] < X.shape[1]:
         return [
             f"Warning: fewer {read} than {other}: {cure} --transpose if the {other} are points."
         ]
     return []
 
 
-def image_sides(X: Array) -> tuple[int, int] | None:
-    """Sides h x w of the images whose pixels the rows of X seem to be, if any.
+def images_in_columns(X: Array) -> tuple[float, int, int] | None:
+    """If rows of X seem to be pixels of h x w images: their correlation across h, and h and w.
 
     Pixels that are neighbours are alike, and those half an image apart are not: for a side h, rows
     h apart correlate by 1/4 more than rows h / 2 apart, and by 3/4 of what rows side by side do.
@@ -90,7 +90,7 @@ def image_sides(X: Array) -> tuple[int, int] | None:
     best = max(sides, key=contrast.__getitem__, default=0)
     if not best or contrast[best] < 0.25 or correlation(best) < 0.75 * correlation(1):
         return None
-    return best, n // best
+    return correlation(best), best, n // best
 
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
@@ -100,6 +100,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
         end = f"-{number}" if chosen.data.nunique() > 1 else ""
         if "labels" in rows and rows.labels.notna().any():
             first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
+            first = first.sort_values("selection_score", ascending=False, kind="stable")
             named = {f"{row.method}, {row.steps}": row.labels for row in first.itertuples()}
             pd.DataFrame(named).to_csv(directory / f"labels{end}.csv", index=False)
         fits = rows[~rows.steps.isin([OWN, NO_STEPS]) & rows.selection_score.notna()]

@@ -183,6 +183,8 @@ def test_bad_arrays_are_named(arrays, keys, words, tmp_path):
         ('"a","kind","b"\n1,0.5,2\n3,1.5,4\n', "kind", [0.5, 1.5], ["a", "b"]),
         ("0,1,kind\n1,2,5\n3,4,6\n", "kind", [5, 6], ["0", "1"]),
         ("1,2,dog\n3,4,cat\n", -1, ["dog", "cat"], None),
+        ("1,2,dog\n3,4,cat\n", "-1", ["dog", "cat"], None),  # of the command line
+        ("1,0,2\n1,5,2\n3,6,4\n", "0", [5, 6], ["1", "2"]),  # a name before a number
         ("a,b,kind\n1,2,5\n3,4,6\n", -1, [5, 6], ["a", "b"]),
         ("9,1,2\n8,3,4\n", 0, [9, 8], None),
         ("1,2\r\n3,4", None, None, None),
