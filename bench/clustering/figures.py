@@ -71,7 +71,15 @@ def shown_features(name: str) -> str:
     """Features in words."""
     rest = name.removeprefix("unit").removeprefix("-") or "raw"
     kind, _, size = rest.partition("-")
-    words = {"raw": "", "pca": "principal coordinates", "4n": "four coordinates a cluster"}
+    words = {
+        "raw": "",
+        "2F": "",
+        "2F+1": "a constant 1 appended",
+        "4n": "four coordinates a cluster",
+        "pca": "principal coordinates",
+        "fourier": "Fourier coordinates",
+        "scattering": "scattering coordinates",
+    }
     parts = [f"{size} {words.get(kind, kind)}".strip(), "unit norm" * name.startswith("unit")]
     return ", ".join(filter(None, parts)) or "points as they are"
 
