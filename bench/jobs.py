@@ -29,9 +29,10 @@ _PACKAGE = Path(__file__).parents[1]
 _WINGS = ("solvers", "unrolled", "datasets", "bench")
 # Files of bench that print, write and draw what others compute.
 SHOWING = (
-    "cli.py", "figure.py", "figures.py", "lines.py", "report.py", "summary.py", "tables.py",
-    "terminal.py", "presets.py",
+    "cli.py", "figure.py", "figures.py", "lines.py", "own.py", "presets.py", "report.py",
+    "summary.py", "tables.py", "terminal.py",
 )  # fmt: skip
+_OF_HINTS = ("collections.abc", "numpy.typing", "typing")
 _NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged
 
 
@@ -62,13 +63,41 @@ def file_hash(path: str | Path | None) -> str | None:
 
 
 def _code_of(source: str) -> str:
-    """What a source file does: its syntax tree without docstrings."""
+    """What a source file does: its syntax tree without docstrings and type hints."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         match getattr(node, "body", None):
             case [ast.Expr(value=ast.Constant(value=str())), *_] as body:
                 body[0] = ast.Pass()
-    return ast.dump(tree)
+    return ast.dump(_WithoutHints().visit(tree))
+
+
+class _WithoutHints(ast.NodeTransformer):
+    """Leaves out annotations and what is imported for them, except a class's own: its fields."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module in _OF_HINTS else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        hints = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if hints else self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        body = [x if isinstance(x, ast.AnnAssign) else self.visit(x) for x in node.body]
+        node.body = [x for x in body if x is not None]
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        value = node.value and self.visit(node.value)
+        return ast.Assign([node.target], value) if value else node
 
 
 def resume_table(

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,8 @@ from rich.console import Console
 from rich.progress import track
 
 _WIDTH = 120
+_PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
+_COMPILING = "Nothing is done yet: solvers are compiled when first used, for about a minute."
 
 Load = Annotated[
     list[str] | None,
@@ -31,10 +35,39 @@ def console() -> Console:
 
 
 def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
+    """Show how many jobs are done: a bar on a terminal, lines in a file."""
+
     def wrap(jobs: Iterable[Any], total: int) -> Iterable[Any]:
-        return track(jobs, total=total, description=description, console=Console(stderr=True))
+        screen = Console(stderr=True)
+        jobs = _explained(jobs, screen)
+        if screen.is_terminal:
+            return track(jobs, total=total, description=description, console=screen)
+        return _told(jobs, total, description, screen)
 
     return wrap
+
+
+def _explained(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
+    """Say once why it takes so long, if the first job does."""
+    timer = Timer(_PATIENCE, screen.print, [_COMPILING])
+    timer.daemon = True
+    timer.start()
+    try:
+        for job in jobs:
+            timer.cancel()
+            yield job
+    finally:
+        timer.cancel()
+
+
+def _told(jobs: Iterable[Any], total: int, description: str, screen: Console) -> Iterator[Any]:
+    start = said = monotonic()
+    for done, job in enumerate(jobs, start=1):
+        yield job
+        now = monotonic()
+        if done == total or now - said >= _BETWEEN_LINES:
+            screen.print(f"{description}: {done} of {total} done in {now - start:.0f} s")
+            said = now
 
 
 @contextmanager

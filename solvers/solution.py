@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, get_index_dtype, issparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 
@@ -100,6 +100,7 @@ def certified(
     miss `tol` by their rounding alone, the message names the dtype; else it ends with `cure`.
     """
     kept = coef.astype(dtype, copy=False)
+    kept = narrow(kept) if isinstance(kept, csr_array) else kept
     objective, gap, dual = certify(kept.astype(np.float64, copy=False))
     gap = np.where(np.isnan(gap), np.inf, gap)
     missed = gap > tol
@@ -160,7 +161,14 @@ def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_ar
         As `check_matrix`; of a sparse `X` the stored entries are checked.
     """
     matrix = _checked(X, name, accept_sparse="csr")
-    return csr_array(matrix) if issparse(matrix) else matrix
+    return narrow(csr_array(matrix)) if issparse(matrix) else matrix
+
+
+def narrow(matrix: csr_array) -> csr_array:
+    """The same matrix with indices of 32 bits where these suffice, which scikit-learn asks for."""
+    kind = get_index_dtype(maxval=max(matrix.nnz, *matrix.shape))
+    indices, indptr = (x.astype(kind, copy=False) for x in (matrix.indices, matrix.indptr))
+    return csr_array((matrix.data, indices, indptr), shape=matrix.shape)
 
 
 def _checked(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:

@@ -37,8 +37,16 @@ from .problems import content_of, reads_files, trials_of
 from .selection import RULE, select_settings
 from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
 from .study import Study
-from .summary import best_lines, cluster_lines, distance_lines, held_out_lines, quality_lines
+from .summary import (
+    best_lines,
+    choice_lines,
+    cluster_lines,
+    distance_lines,
+    held_out_lines,
+    quality_lines,
+)
 
+CHOICE = "The row to report of each method: its affinity steps of largest score, without labels"
 OWN = "own affinity"
 NO_STEPS = "none"
 _SPREAD = (
@@ -121,6 +129,7 @@ def clusters_study(
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
+        CHOICE: choice_lines,
         "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
         "Distance to the certified solution": distance_lines,

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -83,11 +83,12 @@ def find_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     base, colon, _ = name.partition(":")
-    if base in METHODS:
+    if known := METHODS.get(base) or _registered_attention(base):
+        if not colon:
+            return known
         grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
-        method = replace(METHODS[base], name=name, grid=grid)
-    elif operator := re.fullmatch(r"attention \((\w+)\)", name):
-        return _registered_attention(operator[1])
+        _check_settings(base, known.make, grid)
+        method = replace(known, name=name, grid=grid)
     elif colon:
         method = Method(name, "user", estimator(name))
     else:
@@ -113,15 +114,33 @@ class _Imported:
     path: str
     fixed: dict[str, Any]
 
+    def find(self) -> Any:
+        module, _, name = self.path.partition(":")
+        return getattr(import_module(module), name)
+
     def __call__(
         self, n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any
     ) -> Any:
-        module, _, name = self.path.partition(":")
-        found = getattr(import_module(module), name)
+        found = self.find()
         known = inspect.signature(found).parameters
         common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
         common = {key: value for key, value in common.items() if key in known}
         return found(**common | self.fixed | settings)
+
+
+def _check_settings(name: str, make: Callable[..., Any], given: Iterable[str]) -> None:
+    """Refuse what is no parameter of the estimator, but for those that the command gives."""
+    called = make.find() if isinstance(make, _Imported) else make
+    known = inspect.signature(called).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    allowed = [key for key in known if key not in ("n_clusters", "random_state", "n_jobs")]
+    for key in given:
+        if key not in allowed:
+            raise ValueError(
+                f"method: {name} has no setting {key!r}; it has "
+                f"{', '.join(allowed) or 'none'}{close_names(key, allowed)}"
+            )
 
 
 def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
@@ -211,15 +230,25 @@ def _attending(operator: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _registered_attention(operator: str) -> Method:
-    """By a named operator, which workers get with the method: they need not know its name."""
+def _registered_attention(name: str) -> Method | None:
+    """By a named operator, which workers get with the method: they need not know its name.
+
+    Raises
+    ------
+    ValueError
+        If the name is that of an attention, but there is no such operator.
+    """
+    if not (said := re.fullmatch(r"attention \((.*)\)", name)):
+        return None
     from ...unrolled.named_operators import operator_factory, operator_names
 
-    if operator not in operator_names():
-        hint = close_names(operator, operator_names())
+    operator, known = said[1], operator_names()
+    if operator not in known:
+        methods = [name for name in METHODS if name.startswith("attention (")]
         raise ValueError(
-            f"method: there is no operator {operator!r}{hint}; register_operator adds one, in a "
-            "file that --load names"
+            f"method: there is no operator {operator!r} for attention (NAME), it must be among "
+            f"{', '.join(known)}, or one of {', '.join(methods)}{close_names(operator, known)}; "
+            "register_operator adds one, in a file that --load names"
         )
     factory = operator_factory(operator)
     make = _attending(lambda: lambda heads, dim: factory(heads, dim))

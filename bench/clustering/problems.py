@@ -87,7 +87,7 @@ class _Own(DataSet):
         elif bunch.target is None:
             raise ValueError(
                 f"{self.path}: holds no labels: name them by target_key, or say how many clusters "
-                f"to look for by n_clusters (--target-key, --n-clusters). {bunch.DESCR}; labels "
+                f"to look for by n_clusters. {bunch.DESCR}; labels "
                 "are known as y, target, targets, label, labels, gnd, gt or s"
             )
         return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
@@ -151,7 +151,7 @@ def make_problem(
     source = _find(base)
     n_points = None if source.generated else settings.pop("n_points", None)
     if unknown := set(settings) - source.settings:
-        words = ", ".join(sorted(unknown))
+        words = ", ".join(map(repr, sorted(unknown)))
         raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
     for name, value in settings.items():
         if not (source.generated or isinstance(value, str | int | float | None)):
@@ -226,8 +226,13 @@ def _find(base: str) -> DataSet:
         return DATA[base]
     if Path(base).is_file():
         return _Own("a file of the user", "load_points", path=base)
-    hint = close_names(base, DATA)
-    raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}{hint}")
+    folder, name = Path(base).absolute().parent, Path(base).name
+    files = [path.name for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
+    hint = close_names(name, [*DATA, *files])
+    raise ValueError(
+        f"data: there is no file {name!r} in {folder}, and no data set of that name: these are "
+        f"{', '.join(DATA)}{hint}"
+    )
 
 
 def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
@@ -301,7 +306,7 @@ DATA: dict[str, DataSet] = {
     ),
     **{
         f"yaleb-{n}": _Persons(
-            f"Extended Yale B, raw 48 x 42 pixels: the standard trials of {n} persons",
+            f"Extended Yale B of {n} persons, raw 48 x 42 pixels: the standard trials",
             "fetch_extended_yale_b",
             ("ExtendedYaleB.mat",),
             n_subjects=n,

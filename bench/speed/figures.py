@@ -155,7 +155,7 @@ def draw_attention(table: pd.DataFrame, directory: Path) -> None:
         2, (5.5, 1.8 + 0.3 * len(names)), sharey=True, width_ratios=(2, 1)
     )
     for (case, rows), colour in zip(timed.groupby("case", sort=False), _CASES, strict=False):
-        _dots(left, "training_ratio", rows, names, colour, f"{case}, ")
+        _dots(left, "training_ratio", rows, names, colour, f"{_shown_case(str(case))}, ")
     _dots(right, "memory_exponent", grown, names, _OURS)
     left.set_xscale("log")
     low, high = left.get_xlim()
@@ -168,9 +168,15 @@ def draw_attention(table: pd.DataFrame, directory: Path) -> None:
     for axes in (left, right):
         axes.axvline(1, color="black", linewidth=1)
         plain(axes)
-    left.set_yticks(range(len(names)), names)
+    left.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     left.invert_yaxis()
     save(figure, directory / "times.png")
+
+
+def _shown_case(case: str) -> str:
+    """A case, such as tokens-1024, in words."""
+    kind, _, size = case.rpartition("-")
+    return f"{int(size):,} tokens" + " of images" * (kind == "images") if size.isdigit() else case
 
 
 def _dots(

@@ -70,6 +70,28 @@ def test_words_and_lines_of_the_source_decide_nothing(tmp_path):
         assert hash_of(tmp_path, other) != known
 
 
+BARE = "class A:\n    n = 1\n    def f(self, x=2):\n        y = 3\n        return x * y\n"
+HINTED = (
+    "from typing import TYPE_CHECKING, Any\nfrom collections.abc import Sequence\n"
+    "if TYPE_CHECKING:\n    import pandas\n"
+    "class A:\n    n = 1\n    def f(self: Any, x: int = 2) -> 'int':\n"
+    "        y: int = 3\n        return x * y\n"
+)
+
+
+def test_type_hints_decide_nothing(tmp_path):
+    assert hash_of(tmp_path, HINTED) == hash_of(tmp_path, BARE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("x: int = 2", "x: int = 4"), ("y: int = 3", "y: int = 4"), ("n = 1", "n: int = 1")],
+    ids=["default", "value", "field of a class"],
+)
+def test_what_stands_beside_type_hints_decides(old, new, tmp_path):
+    assert hash_of(tmp_path, HINTED.replace(old, new)) != hash_of(tmp_path, HINTED)
+
+
 def test_files_that_only_show_results_decide_none(tmp_path):
     shown = {hash_of(tmp_path, f"x = {i}", f"bench/speed/{n}") for i, n in enumerate(SHOWING)}
     assert len(shown) == 1

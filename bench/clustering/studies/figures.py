@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,35 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from ...figures import legend, log_ticks, panels, plain, save
-from ..figures import plot_matrix
+from ..figures import plot_matrix, shown
 
 _LEARNED = re.compile("learned|unrolled|SENet")  # drawn as squares
+_WIDTH = 36  # of a panel's title
 _HIGHEST = 80.0  # % of error at the end of the colour scale
-_WIDTH = 36
-
-
-def shown(data: str) -> str:
-    """A name as figures show it: settings on lines of their own, short enough for a panel."""
-    name, _, settings = data.partition(":")
-    return "\n".join([name, *wrap(settings.replace(",", ", "), _WIDTH)])
+# Of methods, in every figure; others by their order.
+_COLOURS = {
+    "ISTA": "0.55",
+    "FISTA": "0.3",
+    "support-adaptive ISTA": "tab:blue",
+    "learned steps": "tab:red",
+    "learned steps, on D alone": "tab:pink",
+    "learned W (coupled)": "tab:orange",
+    "learned U, V (adaptive)": "tab:green",
+    "learned B, M (LISTA)": "tab:purple",
+    "OMP, 5 non-zeros": "tab:blue",
+    "LSR, closed form": "tab:cyan",
+    "5-NN graph": "tab:green",
+    "spectral step": "0.5",
+    "EnSC": "0.45",
+    "EnSC, solved": "0.45",
+    "3-NN of raw points": "tab:green",
+    "OMP": "tab:blue",
+    "LSR": "tab:cyan",
+    "LRSC": "tab:olive",
+    "TSC": "tab:brown",
+    "unrolled, K = 10": "tab:red",
+    "SENet": "tab:orange",
+}
 
 
 def draw_lines(
@@ -52,7 +69,7 @@ def draw_lines(
             at, mean = points[x].median(), points[y].mean()
             learned = _LEARNED.search(str(method))
             style: dict[str, Any] = {
-                "color": "black" if method == reference else f"C{methods.index(method) % 10}",
+                "color": "black" if method == reference else _colour(method, methods),
                 "marker": "s" if learned else "o",
                 "linestyle": "-" if learned or method == reference else "--",
                 "markersize": 5,
@@ -73,8 +90,12 @@ def draw_lines(
     save(figure, path)
 
 
+def _colour(method: str, methods: list[str]) -> str:
+    return _COLOURS.get(method, f"C{methods.index(method) % 10}")
+
+
 def _titled(name: str, value: object) -> str:
-    return shown(str(value)) if name == "data" else f"{name.replace('_', ' ')} {value:g}"
+    return shown(str(value), _WIDTH) if name == "data" else f"{name.replace('_', ' ')} {value:g}"
 
 
 def draw_heat_maps(

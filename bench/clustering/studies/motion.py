@@ -29,6 +29,10 @@ from ..study import Study, of_jobs, prose
 from .figures import draw_motions
 from .recipes import load_recipes, run_recipes
 
+_TRAJECTORIES = (
+    "2F: trajectories over F frames as they are. 4n: their leading coordinates, four a motion.\n"
+    "+ 1: with a constant 1."
+)
 _GROUPS = {"2 motions": [2], "3 motions": [3], "all": [2, 3]}
 _REFERENCE = "SSC circulated 2F"
 _SHOWN = ("1R2RCT_A", "cars2B", "cars9", "2T3RCRT_g23")
@@ -120,7 +124,16 @@ def _draw_errors(table: pd.DataFrame, path: Path) -> None:
     order = table.groupby("recipe").error.mean().sort_values().index
     means = means.assign(panel="").sort_values("recipe", key=order.get_indexer, kind="stable")
     words = "mean clustering error in %, std over seeds"
-    draw_dots(means, path, value="error", words=words, row="recipe", series="group", scale="symlog")
+    draw_dots(
+        means,
+        path,
+        value="error",
+        words=words,
+        row="recipe",
+        series="group",
+        scale="symlog",
+        note=_TRAJECTORIES,
+    )
 
 
 def _frame_lines(table: pd.DataFrame) -> Lines:

@@ -363,11 +363,11 @@ def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
     arguments = ("mine.mat", "--data-key", "Z", "--method", "TSC", "--n-seeds", "1")
     refused = run(*arguments)
     assert refused.exit_code == 2
-    assert "6pointsbut20labels" in words(refused)
+    assert "takes6rowsforpoints,butthereare20labels:itscolumnsareasmany" in words(refused)
     assert "--transpose" in words(refused)
     result = run(*arguments, "--transpose", "--steps", "unit-rows", "--output", "out")
     assert result.exit_code == 0, result.output
-    assert "20 points (rows) of 6 features; 2 clusters, labels." in result.output
+    assert "20 points (columns) of 6 features; 2 clusters, labels." in result.output
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     expected = cluster(["own.npz"], methods=["TSC"], n_seeds=1, steps=["unit-rows"])
     assert table.accuracy.tolist() == expected.accuracy.tolist()
@@ -389,7 +389,7 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     np.savez("bare.npz", X=X)
     refused = run("bare.npz", "--method", "TSC")
     assert refused.exit_code == 2
-    assert "holdsnolabels" in words(refused)
+    assert "holdsnolabels:namethemby--target-key" in words(refused)
     assert "'X':(20,6)" in words(refused)
     assert "gnd,gtors" in words(refused)
     methods = ("--method", "TSC", "--method", "k-means", "--n-seeds", "2", "--n-clusters", "2")
@@ -446,11 +446,17 @@ def test_a_method_takes_settings_of_the_users_own(folder):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("no-data",), "data: must be a file or among digits"),
+        (("no-data",), "and no data set of that name: these are digits"),
         (("digits", "--method", "SSD"), "method: must be package.module:Class or among SSC"),
         (("digits", "--method", "ssc"), "close ones are SSC"),
-        (("digits", "--method", "SSC:gama=1"), "cannot make 'SSC:gama=1': TypeError"),
+        (("digits", "--method", "SSC:gama=1"), "SSC has no setting 'gama'; it has affinity"),
+        (("digits", "--method", "SSC:gama=1"), "close ones are gamma"),
+        (("digits", "--method", "attention (softmx)"), "close ones are softmax"),
+        (("digits", "--method", "attention (ridge):gamma=1"), "it has kind, temperature"),
         (("digit", "--method", "SSC"), "close ones are digits"),
+        (("own.npy", "--method", "SSC"), "close ones are own.npz"),
+        (("own.npz", "--data-key", "Z", "--method", "SSC"), "--data-key: no array 'Z' in"),
+        (("own.npz:data_key=Z", "--method", "SSC"), "--data-key: no array 'Z' in"),
         (("digits", "--steps", "PP9"), "steps: must be among keep-mass"),
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
