@@ -21,11 +21,10 @@ from ....solvers.metrics import subspace_preserving_error
 from ....solvers.sparse_coding import lasso_objective
 from ....unrolled.clustering import SelfExpressiveSubspaceClustering
 from ...tables import Lines
-from ..figures import draw_dots
+from ..figures import draw_dots, shown
 from ..fitting import edgeless
 from ..lines import folded, lines_of, with_deviation
 from ..study import Study, of_jobs, prose
-from .figures import shown
 from .splits import NOISY, halves
 
 Array = np.ndarray
