@@ -10,7 +10,17 @@ import pytest
 
 from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_hash
 
-SHOWN = ("draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress")
+SHOWN = (
+    "draw_",
+    "write_",
+    "Lines",
+    "number",
+    "markdown",
+    "console",
+    "results_folder",
+    "progress",
+    "Output",
+)
 
 
 def table(directory):
