@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 from zipfile import BadZipFile
 
@@ -23,7 +23,6 @@ from .timing import Progress, threads
 
 Job = dict[str, Any]
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
-_T = TypeVar("_T")
 
 _PACKAGE = Path(__file__).parents[1]
 _WINGS = ("solvers", "unrolled", "datasets", "bench")
@@ -103,45 +102,31 @@ class _WithoutHints(ast.NodeTransformer):
 def resume_table(
     run: Callable[[], pd.DataFrame], key: dict[str, Any], directory: Path | None
 ) -> pd.DataFrame:
-    """Rows of a run from `directory`, if one with this key is there whole; else run and keep them.
+    """Rows of a run, as `resume_parts`."""
 
-    The key says what decides the result: settings, seed and `code`.
-    """
+    def make() -> list[Part]:
+        return [(row, {}) for row in run().to_dict(orient="records")]
 
-    def pack(table: pd.DataFrame) -> bytes:
-        return json.dumps({"key": key, "rows": table.to_dict(orient="records")}).encode()
-
-    def unpack(content: bytes) -> pd.DataFrame:
-        return pd.DataFrame(json.loads(content)["rows"])
-
-    return _resume(run, key, directory, ".json", pack, unpack)
+    return pd.DataFrame([row for row, _ in resume_parts(make, key, directory)])
 
 
 def resume_parts(
     make: Callable[[], list[Part]], key: dict[str, Any], directory: Path | None
 ) -> list[Part]:
-    """Rows with arrays, as `resume_table`."""
-    return _resume(make, key, directory, ".npz", _packed, _unpacked)
+    """Rows with arrays from `directory`, if whole there under this key; else make and keep them.
 
-
-def _resume(
-    make: Callable[[], _T],
-    key: dict[str, Any],
-    directory: Path | None,
-    suffix: str,
-    pack: Callable[[_T], bytes],
-    unpack: Callable[[bytes], _T],
-) -> _T:
+    The key says what decides the result: settings, seed and `code`.
+    """
     if directory is None:
         return make()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = directory / (digest + suffix)
+    path = directory / f"{digest}.npz"
     try:
-        return unpack(path.read_bytes())
+        return _unpacked(path.read_bytes())
     except _NOT_KEPT:
-        content = pack(make())
+        content = _packed(make())
     _write_whole(path, content)
-    return unpack(content)
+    return _unpacked(content)
 
 
 def _packed(parts: list[Part]) -> bytes:

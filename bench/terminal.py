@@ -131,6 +131,11 @@ def results_folder(folder: Path | None) -> Path | None:
     return folder
 
 
+Output = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder for the results.", callback=results_folder)
+]
+
+
 def _refusal(folder: Path) -> str:
     if not folder.is_dir():
         return "is no folder"

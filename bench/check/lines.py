@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ...unrolled.twins.relations import ROUNDING_ADVICE
-from ..tables import markdown
+from ..tables import markdown, number
 from .checks import DRAWN
 from .without_task import WITHOUT_TASK
 
@@ -141,23 +141,19 @@ def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """The two dtypes side by side."""
     keys = ["twin", "relation", "evidence", "equation", "data", "task"]
     for (*key, task), rows in table.groupby(keys, sort=False):
-        dtypes = rows.set_index("dtype")
-        cells = [
-            _number(dtypes.loc[dtype][column]) if dtype in dtypes.index else "-"
-            for dtype in ("float64", "float32")
-            for column in ("deviation", "tolerance")
-        ]
-        exact = dtypes.iloc[0]
-        numbers = [
-            "-" if pd.isna(number) else f"{number:.{_DIGITS[task]}f}"
-            for number in exact[["task_number_nothing", "task_number_solver", "task_number_layer"]]
-        ]
-        yield (*key, *numbers, *cells, "yes" if rows.passed.all() else "NO")
+        dtypes = rows.set_index("dtype")[["deviation", "tolerance"]]
+        cells = dtypes.reindex(["float64", "float32"]).to_numpy(dtype=float).ravel()
+        numbers = rows[["task_number_nothing", "task_number_solver", "task_number_layer"]].iloc[0]
+        digits = f".{_DIGITS[task]}f"
+        yield (*key, *(number(x, digits) for x in numbers), *map(_number, cells), _verdict(rows))
 
 
 def _under_laws(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     for twin, rows in table.groupby("twin", sort=False):
         worst = rows.loc[share(rows).idxmax()]
-        passed = "yes" if rows.passed.all() else "NO"
         numbers = _number(worst.deviation), _number(worst.tolerance)
-        yield str(twin), str(len(rows)), worst.case, worst["dtype"], *numbers, passed
+        yield str(twin), str(len(rows)), worst.case, worst["dtype"], *numbers, _verdict(rows)
+
+
+def _verdict(rows: pd.DataFrame) -> str:
+    return "yes" if rows.passed.all() else "NO"

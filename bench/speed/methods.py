@@ -56,10 +56,14 @@ class Case:
 
 
 class Calls(Entrant):
-    """A method on all inputs."""
+    """A method on all inputs; its package has a version if it is installed."""
 
-    def __init__(self, method: Method, inputs: Sequence[tuple[Any, ...]]) -> None:
-        self.method, self.inputs, self.n_jobs = method, inputs, method.n_jobs
+    def __init__(
+        self, method: Method, inputs: Sequence[tuple[Any, ...]], version: str | None, note: str = ""
+    ) -> None:
+        self.method, self.inputs, self.n_jobs, self.note = method, inputs, method.n_jobs, note
+        self.labels = {"method": method.name, "package": method.package}
+        self.labels |= {"version": version, "n_jobs": method.n_jobs}
         self.results: list[Any] = []
 
     def prepare(self) -> None:

@@ -55,7 +55,7 @@ def small(monkeypatch):
     large = {"large": Case("large", "lam_max / 50", make, tol=1e-4, alone=True)}
     monkeypatch.setattr(sparse, "SELF_EXPRESSION", cases | large)
     monkeypatch.setattr(sparse, "_SECONDS", 0.01)
-    monkeypatch.setattr(sparse, "alone", lambda entrant: {"memory_mib": 1.0})
+    monkeypatch.setattr(contest, "alone", lambda entrant: {"memory_mib": 1.0})
 
 
 def run(*arguments):
@@ -202,7 +202,6 @@ def test_two_threads_join_one_and_leave_out_the_rest(small):
 
 def test_large_runs_ours_once_and_alone(small, monkeypatch):
     assert "large" not in set(time_self_expression(peers=[], rounds=1).case)
-    monkeypatch.setattr(sparse, "alone", contest.alone)
     table = time_self_expression(cases=["large"], n_jobs=2)
     (row,) = table.itertuples()
     assert row.solver == "twinsolve, n_jobs=2"
@@ -231,7 +230,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert "| synthetic-100 | twinsolve | float64 | 1 | 100 |" in (out / "summary.md").read_text()
     assert Image.open(out / "scaling.png").size[0] > 800
 
-    monkeypatch.setattr(sparse, "race", None)  # nothing is left to compute
+    monkeypatch.setattr(sparse, "race", lambda: None)  # nothing is left to compute
     assert run(*arguments).exit_code == 0
     assert json.loads((out / "table.json").read_text()) == rows
     for changed in (("--seed", "1"), ("--rounds", "1"), ("--n-jobs", "2"), ("--peer", "celer")):
@@ -275,8 +274,9 @@ def test_bad_settings_are_named():
 
 
 def test_ratio_by_hand(monkeypatch):
-    seconds = np.array([[1.0, 2.0, 4.0], [2.0, 0.4, 2.4], [0.0, 0.0, 0.0]])
-    monkeypatch.setattr(contest, "in_turns", lambda *runs, **options: seconds)
+    seconds = iter([1.0, 2.0, 0.4, 2.0, 4.0, 2.4])  # the second round begins with theirs
+    monkeypatch.setattr(contest, "seconds_of", lambda run: next(seconds))
+    monkeypatch.setattr(contest.Entrant, "run", lambda self: None)
     ours, theirs, out = contest.Entrant(), contest.Entrant(), contest.Entrant()
     ours.count, theirs.count, out.note = 10, 2, "too slow"
     _, row, none = contest.compete([ours, theirs, out], 3)
