@@ -80,9 +80,13 @@ def draw_attention(table: pd.DataFrame, directory: Path) -> None:
         for case, rows in timed[timed.form == form].groupby("case", sort=False):
             filled = colours[case] if form == "fused" else "none"
             left.scatter(
-                rows.training_ratio, rows.operator.map(places), 30, label=f"{_shown_case(str(case))}, {form}",
-                facecolors=filled, edgecolors=colours[case],
-            )  # fmt: skip
+                rows.training_ratio,
+                rows.operator.map(places),
+                30,
+                label=f"{_shown_case(str(case))}, {form}",
+                facecolors=filled,
+                edgecolors=colours[case],
+            )
     right.scatter(grown.memory_exponent, grown.operator.map(places), 30, color="black")
     log_ticks(left, "x")
     left.set_xlabel("time, forward and backward, as a multiple of scaled_dot_product_attention")
