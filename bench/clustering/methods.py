@@ -87,7 +87,7 @@ def find_method(name: str) -> Method:
         if not colon:
             return known
         grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
-        _check_settings(base, known.make, grid)
+        _check_settings(base, known, grid)
         method = replace(known, name=name, grid=grid)
     elif colon:
         method = Method(name, "user", estimator(name))
@@ -128,13 +128,15 @@ class _Imported:
         return found(**common | self.fixed | settings)
 
 
-def _check_settings(name: str, make: Callable[..., Any], given: Iterable[str]) -> None:
+def _check_settings(name: str, method: Method, given: Iterable[str]) -> None:
     """Refuse what is no parameter of the estimator, but for those that the command gives."""
-    called = make.find() if isinstance(make, _Imported) else make
+    called = method.make.find() if isinstance(method.make, _Imported) else method.make
     known = inspect.signature(called).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-        return
     allowed = [key for key in known if key not in ("n_clusters", "random_state", "n_jobs")]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        allowed = list(method.grid)
+    if not method.grid:
+        return
     for key in given:
         if key not in allowed:
             raise ValueError(
