@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...unrolled import Context, Operator, make_operator, operator_names
 from ..jobs import file_hash
 from ..timing import Progress, seconds_of, threads
-from .contest import OURS, Entrant, Rounds, by_name, chosen, compete, run_cases
+from .contest import OURS, Entrant, Rounds, chosen, compete, run_cases
 from .cost import floating_point_operations, profile_run
 
 REFERENCE = "scaled_dot_product_attention"
@@ -147,20 +147,18 @@ class _Mode(Entrant):
 
 
 class Case(NamedTuple):
-    """Tokens of one shape (batch, heads, tokens, head_dim)."""
+    """Tokens of one shape (batch, heads, tokens, head_dim), timed, or growing in number."""
 
-    name: str
     shape: tuple[int, int, int, int]
+    grows: bool = False
 
 
-CASES = by_name(
-    (
-        Case("images-197", (8, 3, 197, 64)),
-        Case("tokens-1024", (1, 4, 1024, 64)),
-        Case("tokens-4096", (1, 4, 4096, 64)),
-        Case("memory", (1, 2, _MEMORY_TOKENS[1], 64)),
-    )
-)
+CASES = {
+    "images-197": Case((8, 3, 197, 64)),
+    "tokens-1024": Case((1, 4, 1024, 64)),
+    "tokens-4096": Case((1, 4, 4096, 64)),
+    "memory": Case((1, 2, _MEMORY_TOKENS[1], 64), grows=True),
+}
 
 
 def time_attention(
@@ -229,7 +227,7 @@ def time_attention(
             raise ValueError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: no CUDA device is available")
-    names = chosen(operators, {name: name for name in operator_names()}, "operators")
+    names = list(chosen(operators, dict.fromkeys(operator_names()), "operators"))
 
     options = Rounds(rounds, n_jobs, seed, directory, progress)
 
@@ -262,15 +260,15 @@ def _jobs(names: list[str], case: Case) -> Iterator[tuple[str, str]]:
     for name in names:
         operator = make_operator(name, num_heads=4, head_dim=64)
         yield name, "fused"
-        if hasattr(operator, "precompute") and case.name != "memory":
+        if hasattr(operator, "precompute") and not case.grows:
             yield name, "stored"
-        if operator.linear_in_values and case.name != "memory" and case.shape[2] <= _MOST_EXPLICIT:
+        if operator.linear_in_values and not case.grows and case.shape[2] <= _MOST_EXPLICIT:
             yield name, "explicit"
 
 
 def _row(case: Case, name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
     row: dict[str, Any] = {"operator": name, "form": form, "note": ""}
-    measure = _memory_growth if case.name == "memory" else partial(race, rounds=rounds)
+    measure = _memory_growth if case.grows else partial(race, rounds=rounds)
     try:
         return row | measure(name, form, setting)
     except (NotImplementedError, RuntimeError) as error:  # a dtype or device without a kernel

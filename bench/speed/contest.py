@@ -10,7 +10,7 @@ from functools import cache, partial
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -96,18 +96,12 @@ def alone(entrant: Entrant) -> dict[str, Any]:
 
 def _main() -> None:
     entrant: Entrant = pickle.load(sys.stdin.buffer)
-    entrant.prepare_on_its_threads()
-    ms, memory = measured(entrant.milliseconds)
+    with threads(entrant.n_jobs):
+        entrant.prepare()
+        seconds, memory = measured(partial(seconds_of, entrant.run))
+    ms = 1000 * seconds / entrant.count
     row = {**entrant.labels, "ms": ms, "memory_mib": memory, "note": ""} | entrant.facts()
     print(json.dumps(row))
-
-
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Case = TypeVar("_Case", bound=Named)
 
 
 @dataclass(frozen=True)
@@ -128,14 +122,14 @@ class Rounds:
 
 def run_cases(
     command: str,
-    cases: list[_Case],
-    run: Callable[[_Case], list[dict[str, Any]]],
+    cases: Mapping[str, _T],
+    run: Callable[[_T], list[dict[str, Any]]],
     options: Rounds,
     *,
     peers: Mapping[str, str | None],
     columns: list[str],
 ) -> pd.DataFrame:
-    """The rows of all cases; one whose data are missing has a row that says so.
+    """The rows of all cases by their names; one whose data are missing has a row that says so.
 
     A case is known by the command, its name, the versions of the peers and of what ours is built
     on, rounds, threads, seed, source, processor and instruction sets.
@@ -153,31 +147,27 @@ def run_cases(
         **code(),
     }
 
-    def rows_of(case: _Case) -> pd.DataFrame:
-        return pd.DataFrame([{"case": case.name} | row for row in run(case)])
+    def rows_of(name: str) -> pd.DataFrame:
+        return pd.DataFrame([{"case": name} | row for row in run(cases[name])])
 
     tables = []
-    for case in cases:
-        own = key | {"case": case.name}
+    for name in cases:
+        own = key | {"case": name}
         try:
-            tables.append(resume_table(partial(rows_of, case), own, options.directory))
+            tables.append(resume_table(partial(rows_of, name), own, options.directory))
         except FileNotFoundError as error:
-            tables.append(pd.DataFrame([{"case": case.name, "note": str(error)}]))
+            tables.append(pd.DataFrame([{"case": name, "note": str(error)}]))
     return pd.concat(tables, ignore_index=True).reindex(columns=columns)
 
 
-def by_name(things: Iterable[_Case]) -> dict[str, _Case]:
-    return {thing.name: thing for thing in things}
-
-
-def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> list[_T]:
+def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> dict[str, _T]:
     """Those that are named, in that order; None is all but those that run on request only."""
     if names is None:
-        return [thing for thing in known.values() if not getattr(thing, "alone", False)]
+        return {name: x for name, x in known.items() if not getattr(x, "alone", False)}
     names = list(names)
     if unknown := set(names) - set(known):
         raise ValueError(f"{argument}: must be among {list(known)}, got {sorted(unknown)}")
-    return [known[name] for name in names]
+    return {name: known[name] for name in names}
 
 
 def installed(module: str) -> str | None:

@@ -9,13 +9,12 @@ from typing import Any
 import pandas as pd
 
 from ..timing import Progress, threads
-from .contest import OURS, Rounds, by_name, chosen, compete, installed, run_cases
+from .contest import OURS, Rounds, chosen, compete, installed, run_cases
 from .image_cases import IMAGE_CASES
 from .methods import Calls, Case
 from .point_cases import POINT_CASES
 
 MODULES = {
-    OURS: "twinsolve",
     "numpy": "numpy",
     "opencv": "cv2",
     "scikit-image": "skimage",
@@ -28,7 +27,7 @@ COLUMNS = [
     "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost",
     "log_kappa", "memory_mib", "note",
 ]  # fmt: skip
-CASES = by_name((*IMAGE_CASES, *POINT_CASES))
+CASES = IMAGE_CASES | POINT_CASES
 
 
 def time_filters(
@@ -93,22 +92,25 @@ def time_filters(
     >>> table[["method", "ms", "ratio", "difference"]]  # doctest: +SKIP
     """
     options = Rounds(rounds, n_jobs, seed, directory, progress)
-    packages = chosen(peers, {name: name for name in MODULES if name != OURS}, "peers")
-    versions = {package: installed(MODULES[package]) for package in packages}
+    packages = chosen(peers, MODULES, "peers")
+    versions = {package: installed(module) for package, module in packages.items()}
     run = partial(hold, peers=packages, options=options)
     listed = chosen(cases, CASES, "cases")
     return run_cases("filters", listed, run, options, peers=versions, columns=COLUMNS)
 
 
-def hold(case: Case, peers: list[str], options: Rounds) -> list[dict[str, Any]]:
-    """A row for each method, in the order of the contest."""
-    versions = {package: installed(MODULES[package]) for package in (OURS, *peers)}
-    for package, number in versions.items():
-        if number:
-            import_module(MODULES[package])  # what is loaded can be told its threads
+def hold(case: Case, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
+    """A row for each method, in the order of the contest; peers are packages and their modules."""
+    versions = {OURS: installed(OURS)}
+    absent = {}
+    for package, module in peers.items():
+        versions[package] = installed(module)
+        if versions[package]:
+            import_module(module)  # what is loaded can be told its threads
+        else:
+            absent[package] = f"{module} is not installed"
     with threads(options.n_jobs):
         contest = case.make(options.seed, options.n_jobs)
-    absent = {p: f"{MODULES[p]} is not installed" for p, number in versions.items() if not number}
     entrants = [
         Calls(method, contest.inputs, versions[method.package], absent.get(method.package, ""))
         for method in contest.methods

@@ -175,23 +175,20 @@ _CASES: dict[str, tuple[str, Methods, Iterable[str]]] = {
         ("float64", "float32"),
     ),
 }
-IMAGE_CASES = (
-    *(
-        Case(
-            f"{name}-{dtype}",
-            f"{about}, 512 x 512",
-            partial(_contest, images=_photograph, methods=methods, dtype=dtype),
-            dtype,
-        )
-        for name, (about, methods, dtypes) in _CASES.items()
-        for dtype in dtypes
-    ),
-    Case(
-        "set12",
+IMAGE_CASES = {
+    f"{name}-{dtype}": Case(
+        f"{about}, 512 x 512",
+        partial(_contest, images=_photograph, methods=methods, dtype=dtype),
+        dtype,
+    )
+    for name, (about, methods, dtypes) in _CASES.items()
+    for dtype in dtypes
+} | {
+    "set12": Case(
         "the 12 images, noise of 25 grey levels",
         partial(_contest, images=_set12, methods=_all_denoisers, dtype="float32"),
         "float32",
         once=True,
         memory=False,
-    ),
-)
+    )
+}

@@ -41,13 +41,12 @@ class Contest:
 
 @dataclass(frozen=True)
 class Case:
-    """A contest by name, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
+    """A contest, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
 
     Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
     ours is run again in a process of its own.
     """
 
-    name: str
     about: str
     make: Callable[[int, int], Contest]
     dtype: str

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...solvers.solution import Array
-from .contest import by_name, installed
+from .contest import installed
 from .problems import SparseProblem
 
 # Codes of some rows; tolerances are on the solver's own scale, and None is its own choice.
@@ -28,7 +28,6 @@ class Peer:
 
     Attributes
     ----------
-    name : str
     module : str
         What must be installed.
     prepare : callable
@@ -43,7 +42,6 @@ class Peer:
         Whether it needs the Gram matrix of the dictionary, which is not part of its time.
     """
 
-    name: str
     module: str
     prepare: Callable[[SparseProblem, int], Solve]
     tolerances: tuple[float | None, ...] = (None,)
@@ -191,31 +189,24 @@ def _sparse_encode(problem: SparseProblem, n_jobs: int, algorithm: str) -> Solve
     return lambda rows, tol: encode(problem.Y[rows])
 
 
-def _lasso_peer(name: str, module: str, tolerances: tuple[float, ...], max_iter: int) -> Peer:
+def _lasso_peer(module: str, tolerances: tuple[float, ...], max_iter: int) -> Peer:
     lasso = partial(_lasso, module=module, max_iter=max_iter)
-    return Peer(name, module.partition(".")[0], _row_by_row(lasso), tolerances)
+    return Peer(module.partition(".")[0], _row_by_row(lasso), tolerances)
 
 
-_SCIKIT_LEARN = _lasso_peer("scikit-learn", "sklearn.linear_model", _LADDER_OF_GAPS, 100_000)
-_EVERYWHERE = tuple(_lasso_peer(name, name, _LADDER, 1000) for name in ("celer", "skglm"))
+_EVERYWHERE = {name: _lasso_peer(name, _LADDER, 1000) for name in ("celer", "skglm")}
 _GRAM = _row_by_row(_scikit_learn_gram)
-_ENCODE = {name: partial(_sparse_encode, algorithm=f"lasso_{name}") for name in ("cd", "lars")}
-SELF_EXPRESSION_PEERS = by_name(
-    (
-        _SCIKIT_LEARN,
-        Peer("scikit-learn-gram", "sklearn", _GRAM, _LADDER_OF_GAPS, gram=True),
-        *_EVERYWHERE,
-        Peer("spams-active-support", "spams", _row_by_row(_spams_active_support), _LADDER),
-        Peer("spams-gram", "spams", _row_by_row(_spams_gram), gram=True),
-    )
-)
-SPARSE_CODING_PEERS = by_name(
-    (
-        *(
-            Peer(f"scikit-learn-{name}", "sklearn", encode, threads=True, gram=True)
-            for name, encode in _ENCODE.items()
-        ),
-        *_EVERYWHERE,
-        Peer("spams", "spams", _spams, threads=True, whole=True),
-    )
-)
+_CD, _LARS = (partial(_sparse_encode, algorithm=f"lasso_{name}") for name in ("cd", "lars"))
+SELF_EXPRESSION_PEERS = {
+    "scikit-learn": _lasso_peer("sklearn.linear_model", _LADDER_OF_GAPS, 100_000),
+    "scikit-learn-gram": Peer("sklearn", _GRAM, _LADDER_OF_GAPS, gram=True),
+    **_EVERYWHERE,
+    "spams-active-support": Peer("spams", _row_by_row(_spams_active_support), _LADDER),
+    "spams-gram": Peer("spams", _row_by_row(_spams_gram), gram=True),
+}
+SPARSE_CODING_PEERS = {
+    "scikit-learn-cd": Peer("sklearn", _CD, threads=True, gram=True),
+    "scikit-learn-lars": Peer("sklearn", _LARS, threads=True, gram=True),
+    **_EVERYWHERE,
+    "spams": Peer("spams", _spams, threads=True, whole=True),
+}

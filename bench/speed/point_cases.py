@@ -170,29 +170,26 @@ def _patches(image: Array, size: int) -> Array:
     return blocks.reshape(-1, size * size * image.shape[-1])
 
 
-POINT_CASES = (
-    *(
-        Case(
-            f"regression-{dtype}",
+POINT_CASES = {
+    **{
+        f"regression-{dtype}": Case(
             "50,000 queries and keys of 32 features",
             partial(make_regression, n_points=50_000, dtype=dtype),
             dtype,
         )
         for dtype in ("float64", "float32")
-    ),
-    Case("lle-weights", "10,000 points, 12 given neighbours each", make_weights, "float64"),
-    *(
-        Case(
-            f"lle-{n}",
+    },
+    "lle-weights": Case("10,000 points, 12 given neighbours each", make_weights, "float64"),
+    **{
+        f"lle-{n}": Case(
             f"10,000 points in {n} dimensions, 12 neighbours, 2 components",
             partial(make_embedding, n_features=n),
             "float64",
         )
         for n in (3, 50)
-    ),
-    *(
-        Case(
-            f"graying-{transform}-{width}",
+    },
+    **{
+        f"graying-{transform}-{width}": Case(
             f"tokens of 32 colour images, {width} pixels wide, patches of {size}",
             partial(make_graying, transform=transform, image_size=width, patch_size=size),
             "float32",
@@ -200,5 +197,5 @@ POINT_CASES = (
         )
         for width, size in ((224, 16), (64, 4))
         for transform in ("svd", "dct")
-    ),
-)
+    },
+}

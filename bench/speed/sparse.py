@@ -139,13 +139,15 @@ def time_sparse_coding(
     return _time("sparse-coding", *listed, options)
 
 
-def _time(command: str, cases: list[Case], peers: list[Peer], options: Rounds) -> pd.DataFrame:
+def _time(
+    command: str, cases: dict[str, Case], peers: dict[str, Peer], options: Rounds
+) -> pd.DataFrame:
     run = partial(race, peers=peers, options=options)
-    versions = {peer.name: peer.version for peer in peers}
+    versions = {name: peer.version for name, peer in peers.items()}
     return run_cases(command, cases, run, options, peers=versions, columns=COLUMNS)
 
 
-def race(case: Case, peers: Iterable[Peer], options: Rounds) -> list[dict[str, Any]]:
+def race(case: Case, peers: dict[str, Peer], options: Rounds) -> list[dict[str, Any]]:
     """A row for each solver: ours first, whose time per row is what the ratios are of."""
     problem, n_jobs = case.make(options.seed), options.n_jobs
     ours = _Ours(problem, case.tol, n_jobs)
@@ -154,7 +156,7 @@ def race(case: Case, peers: Iterable[Peer], options: Rounds) -> list[dict[str, A
     else:
         order = np.random.default_rng(options.seed).permutation(len(problem.Y))
         entrants: list[Entrant] = [ours, *([_Ours(problem, case.tol, 1)] if n_jobs > 1 else [])]
-        entrants += [_Theirs(peer, problem, n_jobs, order) for peer in peers]
+        entrants += [_Theirs(*named, problem, n_jobs, order) for named in peers.items()]
         rows = compete(entrants, options.rounds, options.progress, memory=True)
     n_rows, n_features = problem.Y.shape
     about = {"lam": case.lam, "dtype": str(problem.Y.dtype)}
@@ -212,8 +214,10 @@ class _Ours(_Solver):
 class _Theirs(_Solver):
     """A peer at the loosest of its tolerances that reaches the target, on some rows."""
 
-    def __init__(self, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array) -> None:
-        super().__init__(peer.name, peer.version, problem, n_jobs)
+    def __init__(
+        self, name: str, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array
+    ) -> None:
+        super().__init__(name, peer.version, problem, n_jobs)
         self.peer, self.order, self.note = peer, order, _hindrance(peer, problem, n_jobs)
 
     def prepare(self) -> None:
