@@ -165,7 +165,8 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
     assert not (folder / "killed" / "clusters.parquet").exists()
     finished = {path: path.read_bytes() for path in (folder / "killed" / "runs").glob("*.npz")}
     assert 3 <= len(finished) < 8  # four trials of two methods
-    kept = sum(b"k-means" not in content for content in finished.values())
+    methods = [json.loads(str(np.load(path)["rows"]))[0]["method"] for path in finished]
+    kept = sum(method != "k-means" for method in methods)
     fits = (folder / "fits.log").read_text().splitlines()
     assert kept <= len(fits) <= kept + 1  # the last was perhaps under way
 
@@ -429,7 +430,7 @@ def test_a_loaded_file_registers_methods(folder):
     assert set(pd.read_parquet(folder / "out" / "clusters.parquet").method) == {"of mine"}
     refused = run(*arguments, "--load", "./none.py")
     assert refused.exit_code == 2
-    assert "'./none.py':FileNotFoundError" in words(refused)
+    assert "'./none.py'isneither" in words(refused)
 
 
 def test_a_method_takes_settings_of_the_users_own(folder):
