@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 from zipfile import BadZipFile
 
@@ -23,15 +23,15 @@ from .timing import Progress, threads
 
 Job = dict[str, Any]
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
-_T = TypeVar("_T")
 
 _PACKAGE = Path(__file__).parents[1]
 _WINGS = ("solvers", "unrolled", "datasets", "bench")
 # Files of bench that print, write and draw what others compute.
 SHOWING = (
-    "cli.py", "figure.py", "figures.py", "lines.py", "report.py", "summary.py", "tables.py",
-    "terminal.py", "presets.py",
+    "cli.py", "figure.py", "figures.py", "lines.py", "own.py", "presets.py", "report.py",
+    "summary.py", "tables.py", "terminal.py",
 )  # fmt: skip
+_OF_HINTS = ("collections.abc", "numpy.typing", "typing")
 _NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged
 
 
@@ -62,57 +62,71 @@ def file_hash(path: str | Path | None) -> str | None:
 
 
 def _code_of(source: str) -> str:
-    """What a source file does: its syntax tree without docstrings."""
+    """What a source file does: its syntax tree without docstrings and type hints."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         match getattr(node, "body", None):
             case [ast.Expr(value=ast.Constant(value=str())), *_] as body:
                 body[0] = ast.Pass()
-    return ast.dump(tree)
+    return ast.dump(_WithoutHints().visit(tree))
+
+
+class _WithoutHints(ast.NodeTransformer):
+    """Leaves out annotations and what is imported for them, except a class's own: its fields."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module in _OF_HINTS else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        hints = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if hints else self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        body = [x if isinstance(x, ast.AnnAssign) else self.visit(x) for x in node.body]
+        node.body = [x for x in body if x is not None]
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        value = node.value and self.visit(node.value)
+        return ast.Assign([node.target], value) if value else node
 
 
 def resume_table(
     run: Callable[[], pd.DataFrame], key: dict[str, Any], directory: Path | None
 ) -> pd.DataFrame:
-    """Rows of a run from `directory`, if one with this key is there whole; else run and keep them.
+    """Rows of a run, as `resume_parts`."""
 
-    The key says what decides the result: settings, seed and `code`.
-    """
+    def make() -> list[Part]:
+        return [(row, {}) for row in run().to_dict(orient="records")]
 
-    def pack(table: pd.DataFrame) -> bytes:
-        return json.dumps({"key": key, "rows": table.to_dict(orient="records")}).encode()
-
-    def unpack(content: bytes) -> pd.DataFrame:
-        return pd.DataFrame(json.loads(content)["rows"])
-
-    return _resume(run, key, directory, ".json", pack, unpack)
+    return pd.DataFrame([row for row, _ in resume_parts(make, key, directory)])
 
 
 def resume_parts(
     make: Callable[[], list[Part]], key: dict[str, Any], directory: Path | None
 ) -> list[Part]:
-    """Rows with arrays, as `resume_table`."""
-    return _resume(make, key, directory, ".npz", _packed, _unpacked)
+    """Rows with arrays from `directory`, if whole there under this key; else make and keep them.
 
-
-def _resume(
-    make: Callable[[], _T],
-    key: dict[str, Any],
-    directory: Path | None,
-    suffix: str,
-    pack: Callable[[_T], bytes],
-    unpack: Callable[[bytes], _T],
-) -> _T:
+    The key says what decides the result: settings, seed and `code`.
+    """
     if directory is None:
         return make()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = directory / (digest + suffix)
+    path = directory / f"{digest}.npz"
     try:
-        return unpack(path.read_bytes())
+        return _unpacked(path.read_bytes())
     except _NOT_KEPT:
-        content = pack(make())
+        content = _packed(make())
     _write_whole(path, content)
-    return unpack(content)
+    return _unpacked(content)
 
 
 def _packed(parts: list[Part]) -> bytes:

@@ -6,8 +6,11 @@ import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +18,8 @@ from rich.console import Console
 from rich.progress import track
 
 _WIDTH = 120
+_PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
+_COMPILING = "Nothing is done yet: solvers are compiled when first used, for about a minute."
 
 Load = Annotated[
     list[str] | None,
@@ -30,10 +35,39 @@ def console() -> Console:
 
 
 def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
+    """Show how many jobs are done: a bar on a terminal, lines in a file."""
+
     def wrap(jobs: Iterable[Any], total: int) -> Iterable[Any]:
-        return track(jobs, total=total, description=description, console=Console(stderr=True))
+        screen = Console(stderr=True)
+        jobs = _explained(jobs, screen)
+        if screen.is_terminal:
+            return track(jobs, total=total, description=description, console=screen)
+        return _told(jobs, total, description, screen)
 
     return wrap
+
+
+def _explained(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
+    """Say once why it takes so long, if the first job does."""
+    timer = Timer(_PATIENCE, screen.print, [_COMPILING])
+    timer.daemon = True
+    timer.start()
+    try:
+        for job in jobs:
+            timer.cancel()
+            yield job
+    finally:
+        timer.cancel()
+
+
+def _told(jobs: Iterable[Any], total: int, description: str, screen: Console) -> Iterator[Any]:
+    start = said = monotonic()
+    for done, job in enumerate(jobs, start=1):
+        yield job
+        now = monotonic()
+        if done == total or now - said >= _BETWEEN_LINES:
+            screen.print(f"{description}: {done} of {total} done in {now - start:.0f} s")
+            said = now
 
 
 @contextmanager
@@ -53,20 +87,31 @@ def load_modules(sources: list[str] | None) -> None:
     Raises
     ------
     BadParameter
-        Whatever the user's code raises.
+        If there is no such file or module, or whatever the user's code raises.
     """
     for source in sources or []:
-        try:
-            with present_folder():
+        with present_folder():
+            if not _exists(source):
+                raise typer.BadParameter(
+                    f"{source!r} is neither a Python file nor a module, seen from {Path.cwd()}; "
+                    "must be one of these, such as my_operator.py or my_operator",
+                    param_hint="--load",
+                )
+            try:
                 if source.endswith(".py"):
                     runpy.run_path(source, run_name=Path(source).stem)
-                elif all(word.isidentifier() for word in source.split(".")):
-                    importlib.import_module(source)
                 else:
-                    raise ImportError("must be a module, such as my_twins, or a file my_twins.py")
-        except Exception as error:
-            reason = f"{source!r}: {type(error).__name__}: {error}"
-            raise typer.BadParameter(reason, param_hint="--load") from error
+                    importlib.import_module(source)
+            except Exception as error:
+                reason = f"{source!r}: {type(error).__name__}: {error}"
+                raise typer.BadParameter(reason, param_hint="--load") from error
+
+
+def _exists(source: str) -> bool:
+    if source.endswith(".py"):
+        return Path(source).is_file()
+    words = source.split(".")
+    return all(word.isidentifier() for word in words) and find_spec(words[0]) is not None
 
 
 def results_folder(folder: Path | None) -> Path | None:
@@ -84,6 +129,11 @@ def results_folder(folder: Path | None) -> Path | None:
     if reason := _refusal(there):
         raise typer.BadParameter(f"{folder}: {there} {reason}", param_hint="--output")
     return folder
+
+
+Output = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder for the results.", callback=results_folder)
+]
 
 
 def _refusal(folder: Path) -> str:

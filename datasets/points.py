@@ -40,8 +40,8 @@ def load_points(
         Array of ``.npz``, ``.mat`` and HDF5 files that holds the points as rows, in a group as
         group/name. None takes the one named X, x, data, fea or features, else the only matrix.
     target_key : str or int, optional
-        Array that holds the labels, or column of a ``.csv`` file, by its name in the header or its
-        number (-1 is the last), or name of the IDX file of the labels, in the same folder. None
+        Array that holds the labels, or column of a ``.csv`` file, by its name in the header or else
+        its number (-1 is the last), or name of the IDX file of the labels, in the same folder. None
         takes the array or column named y, target, targets, label, labels, gnd, gt or s, and the IDX
         file named like that of the points with labels for images and idx1 for idx3; and no labels
         if there is none. One named s counts only if it is as long as a
@@ -102,12 +102,13 @@ def load_points(
     target_names = target = None
     if labels is not None:
         if len(labels) != len(data):
-            columns = "; transpose=True (--transpose) takes its columns" * (
-                len(labels) == data.shape[1]
+            read, other = ("columns", "rows") if transpose else ("rows", "columns")
+            way_out = f": its {other} are as many, " + (
+                "leave out transpose=True" if transpose else "transpose=True takes these"
             )
             raise ValueError(
-                f"{path}: holds {len(data)} points but {len(labels)} labels; points must be rows"
-                + columns
+                f"{path}{holds}: takes {len(data)} {read} for points, but there are {len(labels)} "
+                f"labels{way_out * (len(labels) == data.shape[1])}"
             )
         if labels.dtype.kind not in "biufUS":
             raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
@@ -186,6 +187,7 @@ def _choose(
         data_key = next((name for name in _DATA_NAMES if name in arrays), None)
     if data_key is None:
         matrices = [name for name, a in arrays.items() if a.ndim == 2 and name != target_key]
+        matrices = [name for name in matrices if 1 not in arrays[name].shape] or matrices
         if len(matrices) != 1:
             known = ", ".join(_DATA_NAMES)
             raise ValueError(
@@ -259,12 +261,13 @@ def _label_column(
     names = [name.strip() for name in header or []]
     if target_key is None:
         return next((names.index(name) for name in _TARGET_NAMES if name in names), None)
-    if isinstance(target_key, str):
-        if target_key not in names:
-            raise ValueError(
-                f"target_key: no column {target_key!r} in {path}, whose header is {header}"
-            )
+    if target_key in names:
         return names.index(target_key)
+    try:
+        target_key = int(target_key)
+    except ValueError as error:
+        held = f"whose header is {header}" if header else f"which has {width} and no header"
+        raise ValueError(f"target_key: no column {target_key!r} in {path}, {held}") from error
     if not -width <= target_key < width:
         raise ValueError(f"target_key: {path} has {width} columns, got {target_key}")
     return target_key % width

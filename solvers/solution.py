@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, get_index_dtype, issparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """Answer of a solver together with the certificate of its quality.
 
@@ -65,6 +65,18 @@ class Solution:
         """Whether `gap` is at or under `tol`, and nothing else; an array of bool."""
         return np.asarray(self.gap <= self.tol)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.coef.shape))
+        nonzero = self.coef.count_nonzero() if issparse(self.coef) else np.count_nonzero(self.coef)
+        reached, rows = self.converged, np.ndim(self.gap) > 0
+        verdict = f"{reached.sum()} of {reached.size}" if rows else str(bool(reached))
+        return (
+            f"Solution(coef {shape} with {nonzero} nonzeros, objective {np.sum(self.objective):.6g}"
+            f"{' in all' if rows else ''}, largest gap {np.max(self.gap, initial=0.0):.1e}, "
+            f"at most {np.max(self.n_iter, initial=0)} iterations, "
+            f"converged to {self.tol:g}: {verdict})"
+        )
+
 
 Certify = Callable[[Any], tuple[Any, Any, Any]]
 
@@ -88,6 +100,7 @@ def certified(
     miss `tol` by their rounding alone, the message names the dtype; else it ends with `cure`.
     """
     kept = coef.astype(dtype, copy=False)
+    kept = narrow(kept) if isinstance(kept, csr_array) else kept
     objective, gap, dual = certify(kept.astype(np.float64, copy=False))
     gap = np.where(np.isnan(gap), np.inf, gap)
     missed = gap > tol
@@ -148,7 +161,14 @@ def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_ar
         As `check_matrix`; of a sparse `X` the stored entries are checked.
     """
     matrix = _checked(X, name, accept_sparse="csr")
-    return csr_array(matrix) if issparse(matrix) else matrix
+    return narrow(csr_array(matrix)) if issparse(matrix) else matrix
+
+
+def narrow(matrix: csr_array) -> csr_array:
+    """The same matrix with indices of 32 bits where these suffice, which scikit-learn asks for."""
+    kind = get_index_dtype(maxval=max(matrix.nnz, *matrix.shape))
+    indices, indptr = (x.astype(kind, copy=False) for x in (matrix.indices, matrix.indptr))
+    return csr_array((matrix.data, indices, indptr), shape=matrix.shape)
 
 
 def _checked(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:

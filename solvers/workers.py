@@ -69,10 +69,8 @@ def _in_threads(
 ) -> Iterator[Any]:
     pool = ThreadPoolExecutor(min(n_workers, len(tasks)))
     try:
-        if in_order:
-            yield from pool.map(lambda task: function(*task), tasks)
-        else:
-            for future in as_completed([pool.submit(function, *task) for task in tasks]):
-                yield future.result()
+        futures = [pool.submit(function, *task) for task in tasks]
+        for future in futures if in_order else as_completed(futures):
+            yield future.result()
     finally:
         pool.shutdown(cancel_futures=True)

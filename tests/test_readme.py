@@ -24,7 +24,7 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "3586 of 3586": r"^{figure} rows passed",
+    "3780 of 3780": r"^{figure} rows passed",
     "324 of 336": r"^\| all \| 336 \| 324 \|",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",

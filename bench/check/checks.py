@@ -114,13 +114,14 @@ def check_twins(
         for clustering and the PSNR in dB for vision, to be read against those of k-means and of the
         noisy image; twins that serve no task have none. Other cases are those of
         `twinsolve.unrolled.twins.cases`. A row passes if the deviation is within the tolerance and,
-        in float64, the task numbers agree to 0.01. A layer or solver that raises fails its row, and
-        the exception stands in a further column ``error``.
+        in float64, the task numbers agree to 0.01, or neither is there: a graph in more parts than
+        classes has no clusters that can be compared. A layer or solver that raises fails its row,
+        and the exception stands in a further column ``error``.
 
     Raises
     ------
     ValueError
-        If `seed` is negative or a name is unknown.
+        If `seed` is negative, a name is unknown, or no twin is left with all of these.
 
     Examples
     --------
@@ -142,6 +143,10 @@ def check_twins(
         if (not twins or twin.name in twins) and (not families or twin.family in families)
     ]
     jobs = [job for job in _jobs(chosen, samples, seed, quick) if not data or job.data in data]
+    if not jobs:
+        limits = {"twins": twins, "families": families, "data": data, "quick": quick}
+        held = ", ".join(f"{name} {value}" for name, value in limits.items() if value)
+        raise ValueError(f"there is nothing to check with {held}: no twin takes all of these")
     waiting = {twin.name: sum(job.twin is twin for job in jobs) for twin in chosen}
     rows: dict[int, list[dict[str, Any]]] = {}
     for index, found in _run(jobs, joblib.effective_n_jobs(n_jobs)):
@@ -253,7 +258,7 @@ class _Run:
             self.sample.task_number(twin, output, outputs.tokens)
             for output in (outputs.solver, outputs.layer)
         )
-        agree = abs(solver - learned) <= _TASK_TOLERANCE
+        agree = np.isclose(solver, learned, rtol=0, atol=_TASK_TOLERANCE, equal_nan=True)
         return row | {
             "task_number_solver": solver,
             "task_number_layer": learned,

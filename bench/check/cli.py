@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..terminal import Load, console, load_modules, results_folder
+from ..terminal import Load, Output, console, load_modules
 
 
 def check(
@@ -26,14 +26,7 @@ def check(
         int, typer.Option(min=0, help="Seed of data, noise and random projections.")
     ] = 0,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is one for each processor.")] = -1,
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for the table, summary and figure.",
-            callback=results_folder,
-        ),
-    ] = Path("results/check"),
+    output: Output = Path("results/check"),
     load: Load = None,
 ) -> None:
     """Hold every layer against its solver: on data, and under the laws that it declares.
@@ -62,6 +55,10 @@ def check(
     screen = console()
     load_modules(load)
     screen.print(heading(), style="bold")
+
+    def show(rows: Any) -> None:
+        screen.print("\n".join(lines_of(rows)), style=None if rows.passed.all() else "red")
+
     try:
         table = check_twins(
             seed=seed,
@@ -70,23 +67,15 @@ def check(
             data=data or (),
             quick=quick,
             n_jobs=n_jobs,
-            progress=lambda rows: screen.print("\n".join(lines_of(rows)), style=_style(rows)),
+            progress=show,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     covered = coverage(table)
-    screen.print("\n".join(["", *covered, f"Written to {output}/"]))
+    screen.print("", *covered, f"Written to {output}/", sep="\n")
     write_table(table, output)
     settings = {"seed": seed, "twin": twin, "family": family, "data": data, "quick": quick}
-    write_summary(
-        "twinsolve check",
-        [*covered, "", *summary_lines(table)],
-        settings | {"load": load},
-        output,
-    )
+    summary = [*covered, "", *summary_lines(table)]
+    write_summary("twinsolve check", summary, settings | {"load": load}, output)
     draw_deviations(table, output / "deviations.png")
     raise typer.Exit(code=int(not table.passed.all()))
-
-
-def _style(rows: Any) -> str | None:
-    return None if rows.passed.all() else "red"

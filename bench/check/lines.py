@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ...unrolled.twins.relations import ROUNDING_ADVICE
-from ..tables import markdown
+from ..tables import markdown, number
 from .checks import DRAWN
 from .without_task import WITHOUT_TASK
 
@@ -37,8 +37,10 @@ def lines_of(rows: pd.DataFrame) -> Iterator[str]:
         _case(worst)[:18],
         "yes" if passed else f"{(~rows.passed.astype(bool)).sum()} FAIL",
     ).rstrip()
+    exact = rows[rows["dtype"] == "float64"].groupby("data").passed.all()
     for _, row in rows[~rows.passed.astype(bool)].iterrows():
-        yield f"    {row.case} on {row.data} ({row['dtype']}): {_reason(row)}"
+        reason = _reason(row, rounding=bool(exact.get(row.data, False)))
+        yield f"    {row.case} on {row.data} ({row['dtype']}): {reason}"
 
 
 def _case(row: pd.Series) -> str:
@@ -55,11 +57,14 @@ def _number(x: float | None) -> str:
     return "-" if x is None or not np.isfinite(x) else f"{x:.1e}"
 
 
-def _reason(row: pd.Series) -> str:
+def _reason(row: pd.Series, *, rounding: bool) -> str:
     if isinstance(row.get("error"), str):
         return str(row.error)
-    reason = f"deviation {_number(row.deviation)}, tolerance {_number(row.tolerance)}"
-    if row["dtype"] == "float32" and row.deviation > row.tolerance:
+    if _kind(row.case) == "refused":
+        return "the layer takes it, though its laws exclude it; it must raise a ValueError"
+    deviation = _number(row.deviation) if np.isfinite(row.deviation) else str(row.deviation)
+    reason = f"deviation {deviation}, tolerance {_number(row.tolerance)}"
+    if rounding and row["dtype"] == "float32" and row.deviation > row.tolerance:
         reason += f"; {ROUNDING_ADVICE}"
     if row.task_number_solver is None or pd.isna(row.task_number_solver):
         return reason
@@ -136,23 +141,19 @@ def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """The two dtypes side by side."""
     keys = ["twin", "relation", "evidence", "equation", "data", "task"]
     for (*key, task), rows in table.groupby(keys, sort=False):
-        dtypes = rows.set_index("dtype")
-        cells = [
-            _number(dtypes.loc[dtype][column]) if dtype in dtypes.index else "-"
-            for dtype in ("float64", "float32")
-            for column in ("deviation", "tolerance")
-        ]
-        exact = dtypes.iloc[0]
-        numbers = [
-            "-" if pd.isna(number) else f"{number:.{_DIGITS[task]}f}"
-            for number in exact[["task_number_nothing", "task_number_solver", "task_number_layer"]]
-        ]
-        yield (*key, *numbers, *cells, "yes" if rows.passed.all() else "NO")
+        dtypes = rows.set_index("dtype")[["deviation", "tolerance"]]
+        cells = dtypes.reindex(["float64", "float32"]).to_numpy(dtype=float).ravel()
+        numbers = rows[["task_number_nothing", "task_number_solver", "task_number_layer"]].iloc[0]
+        digits = f".{_DIGITS[task]}f"
+        yield (*key, *(number(x, digits) for x in numbers), *map(_number, cells), _verdict(rows))
 
 
 def _under_laws(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     for twin, rows in table.groupby("twin", sort=False):
         worst = rows.loc[share(rows).idxmax()]
-        passed = "yes" if rows.passed.all() else "NO"
         numbers = _number(worst.deviation), _number(worst.tolerance)
-        yield str(twin), str(len(rows)), worst.case, worst["dtype"], *numbers, passed
+        yield str(twin), str(len(rows)), worst.case, worst["dtype"], *numbers, _verdict(rows)
+
+
+def _verdict(rows: pd.DataFrame) -> str:
+    return "yes" if rows.passed.all() else "NO"

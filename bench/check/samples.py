@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from scipy.sparse.csgraph import connected_components
 from skimage.metrics import peak_signal_noise_ratio
 from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.decomposition import TruncatedSVD
@@ -75,12 +76,17 @@ class ClusteringSample:
         return torch.from_numpy(q), torch.from_numpy(k), torch.from_numpy(values)
 
     def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
-        """Adjusted Rand index of all tokens, or of some, of which alone the output then is."""
+        """Adjusted Rand index of all tokens, or of some, of which alone the output then is.
+
+        None, NaN, for a graph in more parts than clusters.
+        """
         if twin.inputs != "tokens":
             return self._of_features(output)
         kept = np.arange(len(self.X)) if tokens is None else tokens
         labels = self.labels[kept]
         affinity = symmetric_affinity(output[0][:, self.X.shape[1] + kept])
+        if connected_components(affinity)[0] > len(np.unique(labels)):
+            return np.nan  # which of the parts become clusters is arbitrary
         clusterer = SpectralClustering(
             len(np.unique(labels)),
             affinity="precomputed",

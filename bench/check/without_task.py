@@ -3,11 +3,12 @@
 _REASONS = {
     "scales or spreads features, which groups and cleans nothing": (
         "token-graying-svd", "token-graying-dct", "token-graying-condition",
-        "layer-scale", "feat-scale", "feat-scale-gain",
+        "layer-scale", "feat-scale", "feat-scale-masked", "feat-scale-gain",
     ),
     "has weights that are drawn, where training would find them": (
         "learned-ista-other-dictionary", "re-attention", "self-expressive-network",
-        "self-expressive-network-bound", "sparse-mixture-of-experts",
+        "self-expressive-network-training", "self-expressive-network-bound",
+        "sparse-mixture-of-experts",
     ),
     "ranks the keys alike for every query": (
         "logistic-attention", "graph-attention", "graph-attention-gain-bound",
@@ -23,6 +24,7 @@ _REASONS = {
     "adds a branch to tokens, and leaves them twice as large": ("residual-snr",),
     "runs a model whose weights are drawn, on a few images": (
         "vision-transformer", "vision-transformer-mean", "vision-transformer-positions-apart",
+        "vision-transformer-on-grid", "attention-shell-loaded", "bilateral-precomputed",
         "windowed-transformer", "class-attention-transformer", "conv-mixer",
         "conv-mixer-without-skip", "language-model", "biased-attention", "block",
         "block-without-skips", "block-feat-scale", "block-boosted", "block-generalized-residual",

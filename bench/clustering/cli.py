@@ -8,6 +8,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..names import as_options
 from ..terminal import Load, console, load_modules, present_folder, results_folder
 
 if TYPE_CHECKING:
@@ -93,11 +94,13 @@ def cluster(
     arrays, --transpose takes columns as points, and --n-clusters says how many clusters to look
     for: points without labels need it, and the clusters found are written to labels.csv.
 
-    Prints the clustering error in %: mean, standard deviation and range over the seeds, of the mean
-    over the trials; NMI and ARI; ME-3, the connectivity of the worst true cluster; and the score
-    without labels by which a setting is chosen for all trials of a data set. A second table has
-    time as a ratio to SSC in the same run, memory, certified gap and, of methods that approximate a
-    solved problem, the distance to its solution.
+    Prints of each method the row of the affinity steps with the largest score, or of all --steps
+    that are given; the others are in clusters.csv. A row has the clustering error in %: mean,
+    standard deviation and range over the seeds, of the mean over the trials; NMI and ARI; ME-3,
+    the connectivity of the worst true cluster; and the score without labels by which a setting is
+    chosen for all trials of a data set. A second table has time as a ratio to SSC in the same run,
+    memory, certified gap and, of methods that approximate a solved problem, the distance to its
+    solution.
 
     Writes to DIR the table of each study, such as clusters.parquet, what is printed of it as .csv
     and .tex, settings.json, summary.md and figures as .png and .pdf: errors and, of the methods
@@ -139,12 +142,13 @@ def cluster(
             else:
                 data = with_settings(data or [], of_files)
                 console().print("\n".join(readings(data)), soft_wrap=False)
-                studies = (custom_study(data, method, features, steps, n_trials, label_tuned),)
+                asked = {"features": features, "steps": steps, "n_trials": n_trials}
+                studies = (custom_study(data, method, **asked, label_tuned=label_tuned),)
             tables = run_studies(studies, options)
     except (ImportError, OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(as_options(str(error))) from error
     for study in studies:
-        _print_study(study, tables[study.name])
+        _print_study(study, tables[study.name], short=not (preset or steps))
     settings = {
         "data": data, "methods": method, "features": features, "steps": steps, "preset": name,
         "seed": seed, "n_seeds": n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
@@ -159,8 +163,14 @@ def cluster(
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
 
 
-def _print_study(study: "Study", table: "pd.DataFrame") -> None:
-    for title, (headings, rows) in {study.name: study.lines(table), **study.further(table)}.items():
+def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
+    """Print the tables of the summary; if `short`, of several chains of steps the choice alone."""
+    from .clusters import CHOICE
+
+    shown = {study.name: study.lines(table), **study.further(table)}
+    if short and CHOICE in shown:
+        del shown[study.name]
+    for title, (headings, rows) in shown.items():
         for first, group in groupby(rows, key=lambda row: row[0]):
             console().print(_pretty(f"{title}: {first}", (headings[1:], [r[1:] for r in group])))
 
@@ -171,9 +181,11 @@ def _pretty(title: str, lines: "Lines") -> Table:
     shown = []
     for number, heading in enumerate(headings):
         cells = {row[number] for row in rows}
+        if cells == {"-"}:
+            continue
         if len(cells) > 1 or len(rows) == 1:
             shown.append(number)
-        elif cells != {"-"}:
+        else:
             title += f", {heading} {cells.pop()}"
     pretty = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number in shown:
@@ -195,7 +207,7 @@ def _print_names() -> None:
         "Features": ABOUT,
         "Methods": {name: method.family for name, method in METHODS.items()},
         "Affinity steps": {name: step.about for name, step in STEPS.items()} | CUTS,
-        "Presets": {name: make.__doc__ for name, make in PRESETS.items()},
+        "Presets": {name: preset["about"] for name, preset in PRESETS.items()},
     }
     for title, names in groups.items():
         table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")

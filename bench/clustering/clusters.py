@@ -2,8 +2,8 @@
 
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from ...solvers.solution import Array
 from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_jobs
 from ..names import split_settings
 from .features import check_features, keep_features_in, prepare, prepared
+from .figures import draw_errors
 from .fitting import (
     QUALITY,
     Fitted,
@@ -28,7 +29,6 @@ from .fitting import (
     held_out_labels,
     quality,
     scores,
-    scores_apart,
     split_rows,
     warm_up,
 )
@@ -37,8 +37,16 @@ from .problems import content_of, reads_files, trials_of
 from .selection import RULE, select_settings
 from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
 from .study import Study
-from .summary import best_lines, cluster_lines, distance_lines, held_out_lines, quality_lines
+from .summary import (
+    best_lines,
+    choice_lines,
+    cluster_lines,
+    distance_lines,
+    held_out_lines,
+    quality_lines,
+)
 
+CHOICE = "The row to report of each method: its affinity steps of largest score, without labels"
 OWN = "own affinity"
 NO_STEPS = "none"
 _SPREAD = (
@@ -50,8 +58,7 @@ _NUMBERS = (
     *QUALITY, "accuracy", "nmi", "ari", "accuracy_fit", "accuracy_new", "new_ms",
     "selection_score", "connectivity",
 )  # fmt: skip
-Rows = list[dict[str, Any]]
-Found = list[tuple[dict[str, Any], Array | None]]  # rows with the labels of their points
+Found = list[tuple[dict[str, Any], Array]]  # rows with the labels of their points
 
 
 def clusters_study(
@@ -68,7 +75,6 @@ def clusters_study(
     n_fit_points: int | None = None,
     label_tuned: bool = False,
     tuned: bool = False,
-    figures: dict[str, Any] | None = None,
 ) -> Study:
     """Study of the methods named on the data sets named.
 
@@ -102,45 +108,28 @@ def clusters_study(
         check_chain(chain)
     for names in features:
         check_features(names)
-
-    grids = {way.name: (settings or {}).get(way.name, way.settings) for way in found}
+    grids = {method.name: (settings or {}).get(method.name, method.settings) for method in found}
+    ways = [
+        Way(method, names, chosen, tuple(steps or method.steps))
+        for names in features
+        for method in found
+        for chosen in grids[method.name]
+    ]
 
     def run(options: Options) -> pd.DataFrame:
-        home = str(data_root(options.data_home))
-        seeds, contents = options.seeds, {source: content_of(source, home) for source in data}
-        jobs: list[Job] = [
-            {
-                "data": source,
-                "trial": trial,
-                "seed": options.seed,
-                "data_home": home if reads_files(source) else None,
-                "content": contents[source],
-                "features": names,
-                "method": method.name,
-                "code": code_of(method),
-                "settings": chosen,
-                "steps": list(steps or method.steps),
-                "fit_seed": fit_seed,
-                "seeds": seeds,
-            }
-            for source in data
-            for trial in trials_of(source, n_trials=n_trials, seed=options.seed, data_home=home)
-            for names in features
-            for method in found
-            for chosen in grids[method.name]
-            for fit_seed in range(seeds[0], seeds[0] + (n_fits if method.random else 1))
-        ]
-        own = [method for method in found if method.name not in BUILT_IN]
-        folder = options.directory and options.directory / "features"
-        setup = partial(_set_up, own, folder)
-        prepare(jobs, options, setup)
-        jobs = [job | {"n_fit_points": n_fit_points} for job in jobs]
-        table = run_jobs(cluster_job, jobs, options, setup=setup)
+        jobs: list[Job] = []
+        for source in data:
+            trials = trials_of(
+                source, n_trials=n_trials, seed=options.seed, data_home=options.data_home
+            )
+            jobs += jobs_of(source, trials, ways, options, n_fits=n_fits)
+        table = run_ways(ways, jobs, options, n_fit_points=n_fit_points)
         if tuned:
             return table.assign(selection="labels")
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
+        CHOICE: choice_lines,
         "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
         "Distance to the certified solution": distance_lines,
@@ -148,7 +137,54 @@ def clusters_study(
     if n_fit_points is not None:
         more["Held-out points"] = held_out_lines
     rule = RULE if any(len(grid) > 1 for grid in grids.values()) and not tuned else ""
-    return Study(name, f"{about} {_SPREAD}", run, cluster_lines, figures or {}, more, rule)
+    figures = {"errors.png" if name == "clusters" else f"{name}-errors.png": draw_errors}
+    return Study(name, f"{about} {_SPREAD}", run, cluster_lines, figures, more, rule)
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """How points are clustered: a method with its settings, on which features, by which steps."""
+
+    method: Method
+    features: str
+    settings: dict[str, Any]
+    steps: tuple[str, ...]
+
+
+def jobs_of(
+    data: str, trials: Sequence[str], ways: Sequence[Way], options: Options, *, n_fits: int = 1
+) -> Iterator[Job]:
+    """Jobs of `cluster_job`: each trial of a data set by each way, and by each seed of its fit."""
+    home, seed = str(data_root(options.data_home)), options.seed
+    about: dict[str, Any] = {
+        "data": data,
+        "seed": seed,
+        "data_home": home if reads_files(data) else None,
+        "content": content_of(data, home),
+    }
+    for trial, way in product(trials, ways):
+        points = about | {"trial": trial, "features": way.features}
+        for fit_seed in range(seed, seed + (n_fits if way.method.random else 1)):
+            yield {
+                "points": points,
+                "method": way.method.name,
+                "code": code_of(way.method),
+                "settings": way.settings,
+                "steps": list(way.steps),
+                "fit_seed": fit_seed,
+                "seeds": options.seeds,
+            }
+
+
+def run_ways(
+    ways: Sequence[Way], jobs: list[Job], options: Options, *, n_fit_points: int | None = None
+) -> pd.DataFrame:
+    """Rows of the jobs of these ways, whose methods and costly features the workers share."""
+    own = [way.method for way in ways if way.method.name not in BUILT_IN]
+    setup = partial(_set_up, own, options.directory and options.directory / "features")
+    prepare(jobs, options, setup)
+    jobs = [job | {"n_fit_points": n_fit_points} for job in jobs]
+    return run_jobs(cluster_job, jobs, options, setup=setup)
 
 
 def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
@@ -158,12 +194,7 @@ def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
 
 def cluster_job(
     *,
-    data: str,
-    trial: str,
-    seed: int,
-    data_home: str | None,
-    content: str | None,
-    features: str,
+    points: dict[str, Any],
     method: str,
     code: str | None,
     settings: dict[str, Any],
@@ -175,35 +206,34 @@ def cluster_job(
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed.
 
+    `points` say which, as `prepared` takes them; `code` tells versions of a user's method apart.
     Fits are kept by `keep`, except where other points are labelled by the fitted estimator itself.
     """
-    problem, X = prepared(
-        data, trial, seed=seed, data_home=data_home, content=content, features=features
-    )
+    problem, X = prepared(points)
     way = find_method(method)
     about = {
-        "data": data,
-        "trial": trial,
+        "data": problem.name,
+        "trial": problem.trial,
         "n_points": len(X),
         "n_features": X.shape[1],
         "n_clusters": problem.n_clusters,
-        "features": features,
+        "features": points["features"],
         "method": method,
         "family": way.family,
         "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
         "fit_seed": fit_seed,
     }
     try:
-        chosen, others = split_rows(len(X), n_fit_points, seed)
-        case = _Case(way, X[chosen], problem.labels[chosen], problem.n_clusters, settings)
+        fitted, others = split_rows(len(X), n_fit_points, points["seed"])
+        true, n_fit = problem.labels[[*fitted, *others]], len(fitted)
+        case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:
             keep = Keep()
-        found = _measure(case, X[others], steps, fit_seed, seeds, keep)
-        order = problem.labels[np.concatenate([chosen, others])]
-        rows = [about | row | _worth(order, labels, len(chosen)) for row, labels in found]
-        if not problem.labelled:  # what was found is all that there is
-            for row, (_, labels) in zip(rows, found, strict=True):
-                row["labels"] = None if labels is None else labels.tolist()
+        rows = []
+        for row, labels in _measure(case, steps, fit_seed, seeds, keep):
+            rows.append(about | row | _worth(true, labels, n_fit))
+            if not problem.labelled:  # what was found is all that there is
+                rows[-1]["labels"] = None if labels is None else labels.tolist()
         return rows
     except Exception as error:
         raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
@@ -211,43 +241,52 @@ def cluster_job(
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """A method with one setting, and the points to fit with their labels."""
+    """A method with one setting, the points to fit with their labels, and others to predict."""
 
     way: Method
     X: Array
     true: Array
     n_clusters: int
     settings: dict[str, Any]
+    new: Array
+    models: dict[int, Any] = field(default_factory=dict)  # that predict the others, by their seeds
 
     def fit(self, seed: int) -> Fitted:
-        return fit(self.way, self.X, self.n_clusters, seed, self.settings)
+        fitted = fit(self.way, self.X, self.n_clusters, seed, self.settings)
+        if len(self.new):
+            self.models[seed] = fitted.model
+        return fitted
+
+    def with_held_out(self, seed: int, found: Found) -> Found:
+        """The same with the labels of new points, by one fit, behind those of the fitted ones."""
+        if not len(self.new):
+            return found
+        others, seconds = held_out_labels(self.models[seed], self.new, [own for _, own in found])
+        ms = {"new_ms": 1000 * seconds / len(self.new)}
+        return [
+            (row | ms, np.concatenate([own, new]))
+            for (row, own), new in zip(found, others, strict=True)
+        ]
 
 
 def _measure(
-    case: _Case, new: Array, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
-) -> Found:
+    case: _Case, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
+) -> Iterator[tuple[dict[str, Any], Array | None]]:
     """Rows of a fit by chain and seed, each with the labels of its points and of the new ones."""
-    models: list[Any] = []
-
-    def represent() -> list[Part]:
-        warm_up(case.way.name)
-        fitted = case.fit(fit_seed)
-        models.append(fitted.model)
-        return _represented(case, fitted, steps)
-
-    (about, arrays), *graphs = keep(represent)
-    model = models[0] if len(new) else None
+    (about, arrays), *graphs = keep(partial(_represented, case, fit_seed, steps))
     if graphs:
-        found = _by_graph(graphs, case.n_clusters, steps, seeds)
-        if model is not None:
-            found = _with_held_out(found, model, new)
+        found, left_out = _by_graph(graphs, case.n_clusters, steps, seeds)
+        found = case.with_held_out(fit_seed, found)
     else:
-        found = _by_labels(case, arrays, model, new, fit_seed, seeds, keep)
-    return [(about | row, labels) for row, labels in found]
+        found, left_out = list(_by_labels(case, arrays, fit_seed, seeds, keep)), []
+    yield from ((about | row, labels) for row, labels in found)
+    yield from ((about | row, None) for row in left_out)
 
 
-def _represented(case: _Case, fitted: Fitted, steps: list[str]) -> list[Part]:
+def _represented(case: _Case, seed: int, steps: list[str]) -> list[Part]:
     """What a fit cost and gave, then the graph of each affinity; without one, the labels."""
+    warm_up(case.way.name)
+    fitted = case.fit(seed)
     about = quality(case.way, fitted, case.X, case.true)
     if fitted.coef is None and fitted.affinity is None:
         if fitted.labels.shape != (len(case.X),):
@@ -279,22 +318,19 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
 
 def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
     """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
-    home = str(data_root(options.data_home))
-    content, way = content_of(row.data, home), find_method(row.method)
+    home, way = str(data_root(options.data_home)), find_method(row.method)
+    points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
+    points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
 
     def make() -> list[Part]:
-        problem, X = prepared(
-            row.data, row.trial, seed=options.seed, data_home=home, content=content,
-            features=row.features,
-        )  # fmt: skip
+        problem, X = prepared(points)
         settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
         coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
         made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)
         return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
 
-    about = ("data", "trial", "features", "method", "settings", "steps", "fit_seed")
-    key = {"study": "matrices", "content": content, "method code": code_of(way), **code()}
-    key |= {name: str(row[name]) for name in about} | {"seed": options.seed, "data_home": home}
+    about = {name: str(row[name]) for name in ("method", "settings", "steps", "fit_seed")}
+    key = {"study": "matrices", "points": points, "method code": code_of(way), **about, **code()}
     folder = options.directory and options.directory / "matrices"
     ((_, arrays),) = resume_parts(make, key, folder)
     return arrays["coef"], arrays["affinity"]
@@ -303,11 +339,14 @@ def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
 def _worth(true: Array, labels: Array | None, n_fit: int) -> dict[str, float]:
     if labels is None:
         return {}
-    apart = scores_apart(true, labels, n_fit) if n_fit < len(true) else {}
-    return scores(true, labels) | apart
+    worth = scores(true, labels)
+    if n_fit < len(true):  # each part by its own match of clusters
+        worth["accuracy_fit"] = scores(true[:n_fit], labels[:n_fit])["accuracy"]
+        worth["accuracy_new"] = scores(true[n_fit:], labels[n_fit:])["accuracy"]
+    return worth
 
 
-def _failed(steps: list[str], seeds: list[int], error: Exception) -> Rows:
+def _failed(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
     """Rows without numbers, in place of those that a method owes; the traceback is printed."""
     traceback.print_exception(error)
     empty = dict.fromkeys(_NUMBERS, np.nan)
@@ -318,17 +357,19 @@ def _failed(steps: list[str], seeds: list[int], error: Exception) -> Rows:
     ]
 
 
-def _by_graph(graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]) -> Found:
-    """Rows of each chain and seed with the labels found; rows of chains left out come last."""
+def _by_graph(
+    graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]
+) -> tuple[Found, list[dict[str, Any]]]:
+    """Rows of each chain and seed with the labels found, and rows of the chains left out."""
     found: Found = []
-    left_out: Found = []
+    left_out = []
     embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
     for chain in [OWN] if OWN in embedded else steps:
         kept, arrays = embedded[chain if chain == OWN else without_cut(chain)]
         row = {name: value for name, value in kept.items() if name != "affinity"}
         row["steps"] = chain
         if not arrays:
-            left_out.append((row, None))
+            left_out.append(row)
             continue
         graph = EmbeddedGraph.from_arrays(arrays)
         start = time.process_time()
@@ -339,47 +380,19 @@ def _by_graph(graphs: list[Part], n_clusters: int, steps: list[str], seeds: list
         row["cut_seconds"] = (time.process_time() - start) / len(seeds)
         row["selection_score"] = score_of(graph, labels[0], n_clusters)
         found += [(row | {"seed": seed}, own) for seed, own in zip(seeds, labels, strict=True)]
-    return found + left_out
-
-
-def _with_held_out(found: Found, model: Any, new: Array) -> Found:
-    """The same with the labels of new points behind those of the fitted ones."""
-    fitted = [labels for _, labels in found if labels is not None]
-    others, seconds = held_out_labels(model, new, fitted)
-    joined = [np.concatenate(both) for both in zip(fitted, others, strict=True)]
-    ms = {"new_ms": 1000 * seconds / len(new)}
-    rows = [row for row, _ in found]
-    return [
-        *((row | ms, labels) for row, labels in zip(rows, joined, strict=False)),
-        *((row | ms, None) for row in rows[len(joined) :]),
-    ]
+    return found, left_out
 
 
 def _by_labels(
-    case: _Case,
-    first: dict[str, Array],
-    model: Any,
-    new: Array,
-    fit_seed: int,
-    seeds: list[int],
-    keep: Keep,
-) -> Found:
-    """Rows of each seed with the labels found, of the new points too: a fit for each seed."""
-    found: Found = []
+    case: _Case, first: dict[str, Array], fit_seed: int, seeds: list[int], keep: Keep
+) -> Iterator[tuple[dict[str, Any], Array]]:
+    """Rows of each seed with the labels found: a fit for each seed on which these depend."""
+
+    def refit(seed: int) -> list[Part]:
+        return [({}, {"labels": case.fit(seed).labels})]
+
     for seed in seeds:
-        models = [model]
-
-        def refit(seed: int = seed, models: list[Any] = models) -> list[Part]:
-            fitted = case.fit(seed)
-            models.append(fitted.model)
-            return [({}, {"labels": fitted.labels})]
-
         again = bool(first["random"]) and seed != fit_seed
-        labels = keep(refit, seed=seed)[0][1]["labels"] if again else first["labels"]
-        row: dict[str, Any] = {"steps": NO_STEPS, "seed": seed, "selection_score": np.nan}
-        if len(new):
-            (others,), seconds = held_out_labels(models[-1], new, [labels])
-            row["new_ms"] = 1000 * seconds / len(new)
-            labels = np.concatenate([labels, others])
-        found.append((row, labels))
-    return found
+        labels = keep(partial(refit, seed), seed=seed)[0][1]["labels"] if again else first["labels"]
+        row = {"steps": NO_STEPS, "seed": seed, "selection_score": np.nan}
+        yield from case.with_held_out(seed if again else fit_seed, [(row, labels)])

@@ -1,5 +1,6 @@
 """Features of a problem's points by name; costly ones are kept for the jobs that share them."""
 
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from sklearn.preprocessing import normalize
 
 from ... import datasets
 from ...solvers.solution import Array
-from ..jobs import Job, Options, code, resume_parts, run_jobs
+from ..jobs import Job, Options, Part, code, resume_parts, run_jobs
 from .problems import Problem, make_problem
 
 
@@ -21,8 +22,8 @@ def features_of(name: str, problem: Problem) -> Array:
     singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
     and ``fourier-D`` those of the square roots of its `fourier_energies`. ``unit-NAME`` are the
     features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
-    another name of ``raw`` for trajectories, ``2F+1`` appends a constant 1, and ``4n`` is ``pca-D``
-    with D four times the number of clusters.
+    another name of ``raw`` for trajectories, and ``4n`` is ``pca-D`` with D four times the number
+    of clusters. ``NAME+1`` are the features NAME with a constant 1.
 
     Raises
     ------
@@ -55,11 +56,14 @@ def _parse(name: str) -> Callable[[Problem], Array]:
     if name.startswith("unit-"):
         inner = _parse(name.removeprefix("unit-"))
         return lambda problem: normalize(inner(problem))
+    if name.endswith("+1"):
+        inner = _parse(name.removesuffix("+1"))
+        return lambda problem: datasets.homogeneous_coordinates(inner(problem))
     if name in _FEATURES:
         return _FEATURES[name]
     kind, _, size = name.partition("-")
     if kind in _SIZED and size.isdecimal() and int(size) > 0:
-        return lambda problem: _SIZED[kind](problem, int(size))
+        return lambda problem: _principal(_SIZED[kind](problem), int(size))
     raise ValueError(f"features: must be among {', '.join(ABOUT)}; got {name!r}")
 
 
@@ -76,27 +80,22 @@ def _principal(X: Array, dimension: int) -> Array:
 ABOUT = {
     "raw": "points as they are",
     "2F": "raw, of trajectories",
-    "2F+1": "raw, and a constant 1",
     "4n": "pca-D with D four times the number of clusters",
     "pca-D": "D leading principal coordinates, without centring",
     "fourier-D": "those of the square roots of an image's Fourier energies",
     "scattering-D": "those of an image's scattering coefficients",
+    "NAME+1": "features NAME, and a constant 1, as 2F+1",
     "unit-NAME": "features NAME with rows of unit norm; unit is unit-raw",
 }
 _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,
-    "2F+1": lambda problem: datasets.homogeneous_coordinates(problem.X),
-    "4n": lambda problem: _principal(problem.X, 4 * problem.n_clusters),
+    "4n": lambda problem: datasets.project_trajectories(problem.X, 4 * problem.n_clusters),
 }
-_SIZED: dict[str, Callable[[Problem, int], Array]] = {
-    "pca": lambda problem, size: _principal(problem.X, size),
-    "fourier": lambda problem, size: _principal(
-        np.sqrt(datasets.fourier_energies(_images(problem))), size
-    ),
-    "scattering": lambda problem, size: _principal(
-        datasets.scattering_features(_images(problem).astype(np.float32)), size
-    ),
+_SIZED: dict[str, Callable[[Problem], Array]] = {
+    "pca": lambda problem: problem.X,
+    "fourier": lambda problem: np.sqrt(datasets.fourier_energies(_images(problem))),
+    "scattering": lambda problem: datasets.scattering_features(_images(problem).astype(np.float32)),
 }
 
 _folder: Path | None = None
@@ -108,35 +107,42 @@ def keep_features_in(folder: Path | None) -> None:
     _folder = folder
 
 
-@lru_cache(maxsize=2)
-def prepared(
-    data: str, trial: str, *, seed: int, data_home: str | None, content: str | None, features: str
-) -> tuple[Problem, Array]:
-    """The problem, and its features by name: from the run's folder if they are there.
+def prepared(points: dict[str, Any]) -> tuple[Problem, Array]:
+    """The problem that a job says, and its features: from the run's folder if they are there.
 
-    `content` tells one file of the user from another under the same name.
+    `points` are the arguments of `make_problem` with the name of the `features`, and the `content`
+    that tells one file of the user from another under the same name.
     """
-    problem = make_problem(data, trial, seed=seed, data_home=data_home)
-    if _folder is None or not is_costly(features):
-        return problem, features_of(features, problem)
-    key = {
-        "data": data, "trial": trial, "seed": seed, "data_home": data_home, "content": content,
-        "features": features, **code(),
-    }  # fmt: skip
-    ((_, kept),) = resume_parts(lambda: [({}, {"X": features_of(features, problem)})], key, _folder)
+    return _prepared(json.dumps(points))
+
+
+@lru_cache(maxsize=2)
+def _prepared(words: str) -> tuple[Problem, Array]:
+    points = json.loads(words)
+    features = points["features"]
+    asked = {name: points[name] for name in ("data", "trial", "seed", "data_home")}
+    problem = make_problem(**asked)
+
+    def make() -> list[Part]:
+        return [({}, {"X": features_of(features, problem)})]
+
+    folder = _folder if is_costly(features) else None
+    ((_, kept),) = resume_parts(make, points | code(), folder)
     return problem, kept["X"]
 
 
 def prepare(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
     """Keep the costly features of the jobs, each once, before several of these need them."""
-    names = ("data", "trial", "seed", "data_home", "content", "features")
-    costly = {tuple(job[name] for name in names): job for job in jobs if is_costly(job["features"])}
+    costly = {
+        json.dumps(job["points"]): {"points": job["points"]}
+        for job in jobs
+        if is_costly(job["points"]["features"])
+    }
     if costly and options.directory is not None:
-        shared = [{name: job[name] for name in names} for job in costly.values()]
-        run_jobs(keep_features, shared, options, setup=setup)
+        run_jobs(keep_features, list(costly.values()), options, setup=setup)
 
 
-def keep_features(**key: Any) -> list[dict[str, Any]]:
+def keep_features(points: dict[str, Any]) -> list[dict[str, Any]]:
     """Make the features of one problem and keep them; a row says what they are."""
-    _, X = prepared(**key)
+    _, X = prepared(points)
     return [{"n_points": len(X), "n_features": X.shape[1]}]

@@ -1,17 +1,88 @@
 """Figures of clusters, of coefficients and of affinities."""
 
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import SymmetricalLogLocator
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
 from ..figures import legend, panels, plain, save
+from ..names import split_settings
+from .problems import DATA
 
 _QUANTILE = 0.99  # of the sizes, where the colour scale ends
+_WIDTH = 44  # of a panel's title
+# By the first step of a chain; those that share it have markers of their own.
+_COLOURS = {
+    "symmetrize": "tab:blue",
+    "keep-mass": "tab:orange",
+    "unit-rows": "tab:green",
+    "low-rank": "tab:red",
+    "svd-power": "tab:purple",
+    "softmax-rows": "tab:brown",
+    "keep-largest": "tab:pink",
+    "nearest-rows": "tab:cyan",
+    "scale-rows": "tab:olive",
+    "low-rank-transposed": "darkred",
+    "softmax-signed-rows": "goldenrod",
+    "own affinity": "black",
+    "none": "0.5",
+}
+_MARKERS = "osD^vP"
+_NO_CHAIN = {"own affinity": "affinity of the method itself", "none": "clusters without affinity"}
+_OF_FILES = ("data_key", "target_key", "transpose", "n_clusters")
+_SETTINGS = {
+    "n_points": "{:,} points",
+    "n_samples": "{} points each",
+    "n_subspaces": "{} subspaces",
+    "n_manifolds": "{} manifolds",
+    "n_features": "{} features",
+    "affine": "affine",
+}
+
+
+def shown(data: str, width: int = _WIDTH) -> str:
+    """A data set in words, in lines short enough for a panel.
+
+    Examples
+    --------
+    >>> from twinsolve.bench.clustering.figures import shown
+    >>> shown("mine.mat:transpose=True"), shown("digits:n_points=500")
+    ('mine.mat', 'Digits of scikit-learn, 500 points')
+    """
+    base, settings = split_settings(data, "data")
+    name = Path(base).name
+    if base in DATA:
+        name = DATA[base].about.partition(",")[0]
+        name = name[0].upper() + name[1:]
+    words = [
+        _SETTINGS.get(key, key.replace("_", " ") + " {}").format(value)
+        for key, value in settings.items()
+        if key not in _OF_FILES and value is not False
+    ]
+    return "\n".join(wrap(", ".join([name, *words]), width))
+
+
+def shown_features(name: str) -> str:
+    """Features in words."""
+    rest = name.removeprefix("unit").removeprefix("-") or "raw"
+    kind, _, size = rest.partition("-")
+    words = {
+        "raw": "",
+        "2F": "",
+        "2F+1": "a constant 1 appended",
+        "4n": "four coordinates a cluster",
+        "pca": "principal coordinates",
+        "fourier": "Fourier coordinates",
+        "scattering": "scattering coordinates",
+    }
+    parts = [f"{size} {words.get(kind, kind)}".strip(), "unit norm" * name.startswith("unit")]
+    return ", ".join(filter(None, parts)) or "points as they are"
 
 
 def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> None:
@@ -60,7 +131,7 @@ def draw_matrices(
         for ax, matrix in zip(axes[[i, n + i]], pair, strict=True):
             plot_matrix(ax, matrix, labels)
         axes[i].set_title(name, fontsize=9)
-    axes[0].set_ylabel("coefficients |C|")
+    axes[0].set_ylabel("sizes of coefficients")
     axes[n].set_ylabel("affinity")
     figure.suptitle(title, fontsize=10)
     save(figure, path)
@@ -71,29 +142,63 @@ def draw_errors(table: pd.DataFrame, path: Path) -> None:
     chosen = table[(table.selection == "label-free") & table.accuracy.notna()]
     if chosen.empty:  # no labels to judge by, or nothing but failures
         return
-    cases = list(chosen.groupby(["data", "features"], sort=False))
-    methods = list(dict.fromkeys(chosen.method))
-    chains = list(dict.fromkeys(chosen.steps))
-    figure, axes = panels(len(cases), (5, 0.3 * len(methods) + 2), margin=2, sharey=True)
-    for ax, ((data, features), rows) in zip(axes, cases, strict=True):
-        for steps, group in rows.groupby("steps", sort=False):
-            errors = 100 * (1 - group.groupby(["method", "fit_seed", "seed"]).accuracy.mean())
-            by_method = errors.groupby("method")
-            y = [methods.index(name) for name in by_method.mean().index]
-            shift = 0.08 * (chains.index(steps) - len(chains) / 2)
+    cases = ["data", "features", "method", "steps", "fit_seed", "seed"]
+    means = chosen.groupby(cases, sort=False).accuracy.mean().reset_index()
+    titles = means.data.map(shown) + "\n" + means.features.map(shown_features)
+    means = means.assign(panel=titles, error=100 * (1 - means.accuracy))
+    words = "clustering error in %: mean and deviation over seeds"
+    draw_dots(means, path, value="error", words=words, title="affinity steps")
+
+
+def draw_dots(
+    table: pd.DataFrame,
+    path: Path,
+    *,
+    value: str,
+    words: str,
+    row: str = "method",
+    series: str = "steps",
+    scale: str = "linear",
+    title: str | None = None,
+    note: str = "",
+) -> None:
+    """Means of a value with their deviations: a row, a colour for each of a series, a panel."""
+    cases = list(table.groupby("panel", sort=False))
+    rows, every = list(dict.fromkeys(table[row])), list(dict.fromkeys(table[series]))
+    figure, axes = panels(len(cases), (5, 0.3 * len(rows) + 2), margin=2, sharey=True)
+    for ax, (heading, case) in zip(axes, cases, strict=True):
+        for name, group in case.groupby(series, sort=False):
+            values = group.groupby(row)[value]
+            shift = 0 if name in _NO_CHAIN else 0.08 * (every.index(name) - len(every) / 2)
             ax.errorbar(
-                by_method.mean(),
-                np.array(y) + shift,
-                xerr=by_method.std(ddof=0),
-                fmt="o",
+                values.mean(),
+                np.array([rows.index(found) for found in values.groups]) + shift,
+                xerr=values.std(ddof=0),
                 markersize=3,
-                color=f"C{chains.index(steps) % 10}",
-                label=steps,
+                label=_NO_CHAIN.get(str(name), name),
+                **_look(str(name), every),
             )
-        ax.set_title(f"{data}\n{features}", fontsize=8)
-        ax.set_xlabel("error in %, mean and std over seeds")
+        ax.set_title(heading, fontsize=9)
+        ax.set_xlabel(words)
+        ax.set_xscale(scale)
+        if scale == "symlog":
+            ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter("{x:g}")
         plain(ax)
-    axes[0].set_yticks(range(len(methods)), methods)
-    axes[0].set_ylim(len(methods) - 0.5, -0.5)
-    legend(figure, "right upper", fontsize=8)
+    axes[0].set_yticks(range(len(rows)), rows)
+    axes[0].set_ylim(len(rows) - 0.5, -0.5)
+    legend(figure, "right upper", fontsize=8, title=title)
+    figure.supxlabel(note, fontsize=8, color="0.3")
     save(figure, path)
+
+
+def _look(name: str, every: list[str]) -> dict[str, str]:
+    """Colour by the first step of a chain; a marker of its own for those that begin alike."""
+    if _first(name) not in _COLOURS:
+        return {"fmt": "o", "color": f"C{every.index(name) % 10}"}
+    alike = [other for other in every if _first(other) == _first(name)]
+    return {"fmt": _MARKERS[alike.index(name) % len(_MARKERS)], "color": _COLOURS[_first(name)]}
+
+
+def _first(chain: str) -> str:
+    return chain if chain in _NO_CHAIN else chain.partition(",")[0].split()[0]

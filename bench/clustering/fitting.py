@@ -80,7 +80,7 @@ def warm_up(method: str) -> None:
     way = find_method(method)
     if way.family in ("solved", "baseline"):
         X, _ = make_union_of_subspaces(20, n_subspaces=2, random_state=0)
-        fit(way, X, 2, 0, {})
+        fit(way, X, 2, 0, way.settings[0])
 
 
 def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str, Any]:
@@ -110,14 +110,6 @@ def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, flo
     squares = (X.astype(np.float64) ** 2).sum(axis=1)
     gaps = excess / np.where(squares > 0, squares, 1)
     return {name: found[name] for name in _DISTANCES} | {"objective_gap": float(gaps.mean())}
-
-
-def scores_apart(true: Array, found: Array, n_fit: int) -> dict[str, float]:
-    """Accuracy of the fitted points and of the others, each by its own match of clusters."""
-    return {
-        "accuracy_fit": scores(true[:n_fit], found[:n_fit])["accuracy"],
-        "accuracy_new": scores(true[n_fit:], found[n_fit:])["accuracy"],
-    }
 
 
 def scores(true: Array, found: Array) -> dict[str, float]:

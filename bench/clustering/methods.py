@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -37,7 +37,8 @@ class Method:
     of each setting, the default first. Where the coefficients approximate a solved problem,
     ``problem(estimator, X)`` gives the arguments ``lam`` and ``l1_ratio`` of the
     `sparse_self_expression` of the points, or of their `unit_rows`. The fit of a `random` method
-    depends on its seed.
+    depends on its seed. Results of a user's method are known by the source of its `code`, which is
+    `make` by default.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Method:
     problem: Callable[[Any, Any], dict[str, Any]] | None = None
     unit_rows: bool = False
     random: bool = False
+    code: Callable[..., Any] | None = None
 
     @property
     def settings(self) -> list[dict[str, Any]]:
@@ -81,13 +83,12 @@ def find_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     base, colon, _ = name.partition(":")
-    if base in METHODS:
+    if known := METHODS.get(base) or _registered_attention(base):
+        if not colon:
+            return known
         grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
-        method = replace(METHODS[base], name=name, grid=grid)
-    elif (operator := re.fullmatch(r"attention \((\w+)\)", name)) and (
-        found := _registered_attention(operator[1])
-    ):
-        return found
+        _check_settings(base, known, grid)
+        method = replace(known, name=name, grid=grid)
     elif colon:
         method = Method(name, "user", estimator(name))
     else:
@@ -106,34 +107,62 @@ def find_method(name: str) -> Method:
     return method
 
 
+@dataclass(frozen=True, eq=False)
+class _Imported:
+    """Makes an estimator by ``package.module:Class``, imported when it is made."""
+
+    path: str
+    fixed: dict[str, Any]
+
+    def find(self) -> Any:
+        module, _, name = self.path.partition(":")
+        return getattr(import_module(module), name)
+
+    def __call__(
+        self, n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any
+    ) -> Any:
+        found = self.find()
+        known = inspect.signature(found).parameters
+        common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
+        common = {key: value for key, value in common.items() if key in known}
+        return found(**common | self.fixed | settings)
+
+
+def _check_settings(name: str, method: Method, given: Iterable[str]) -> None:
+    """Refuse what is no parameter of the estimator, but for those that the command gives."""
+    called = method.make.find() if isinstance(method.make, _Imported) else method.make
+    known = inspect.signature(called).parameters
+    allowed = [key for key in known if key not in ("n_clusters", "random_state", "n_jobs")]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        allowed = list(method.grid)
+    if not method.grid:
+        return
+    for key in given:
+        if key not in allowed:
+            raise ValueError(
+                f"method: {name} has no setting {key!r}; it has "
+                f"{', '.join(allowed) or 'none'}{close_names(key, allowed)}"
+            )
+
+
 def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
     """Maker of an estimator by ``package.module:Class``, imported when it is made.
 
     What it is called with goes to the constructor as far as that takes it; settings always do.
     """
-
-    def make(n_clusters: int, random_state: int | None, n_jobs: int, **settings: Any) -> Any:
-        module, _, name = path.partition(":")
-        found = getattr(import_module(module), name)
-        known = inspect.signature(found).parameters
-        common = {"n_clusters": n_clusters, "random_state": random_state, "n_jobs": n_jobs}
-        common = {key: value for key, value in common.items() if key in known}
-        return found(**common | fixed | settings)
-
-    make.path = path  # type: ignore[attr-defined]
-    return make
+    return _Imported(path, fixed)
 
 
 def code_of(method: Method) -> str | None:
     """Hash of the source file of a user's method, by which its results are known."""
     if method.name.partition(":")[0] in BUILT_IN:
         return None
-    path = getattr(method.make, "path", None)
-    if path:
-        return file_hash(import_module(path.partition(":")[0]).__file__)
+    source = method.code or method.make
+    if isinstance(source, _Imported):
+        return file_hash(import_module(source.path.partition(":")[0]).__file__)
     # Of a function, as a file that was run with --load is no module.
-    made_by = getattr(method.make, "func", method.make)
-    functions = vars(made_by).values() if isinstance(made_by, type) else (made_by,)
+    source = getattr(source, "func", source)  # of a partial
+    functions = vars(source).values() if isinstance(source, type) else (source,)
     code = next((f.__code__ for f in functions if inspect.isfunction(f)), None)
     return file_hash(code.co_filename if code else None)
 
@@ -190,39 +219,49 @@ def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
 
 
-def _registered_attention(operator: str) -> Method | None:
-    """By a named operator, which workers get with the method: they need not know its name."""
+def _attending(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Maker by an operator that is made with it, of the settings beside the temperature."""
+
+    def make(
+        n_clusters: int, random_state: int | None, n_jobs: int, temperature: float = 1.0, **own: Any
+    ) -> Any:
+        path = f"{_LEARNED}:AttentionSubspaceClustering"
+        settings = {"operator": operator(**own), "temperature": temperature}
+        return estimator(path)(n_clusters, random_state, n_jobs, **settings)
+
+    return make
+
+
+def _registered_attention(name: str) -> Method | None:
+    """By a named operator, which workers get with the method: they need not know its name.
+
+    Raises
+    ------
+    ValueError
+        If the name is that of an attention, but there is no such operator.
+    """
+    if not (said := re.fullmatch(r"attention \((.*)\)", name)):
+        return None
     from ...unrolled.named_operators import operator_factory, operator_names
 
-    if operator not in operator_names():
-        return None
+    operator, known = said[1], operator_names()
+    if operator not in known:
+        methods = [name for name in METHODS if name.startswith("attention (")]
+        raise ValueError(
+            f"method: there is no operator {operator!r} for attention (NAME), it must be among "
+            f"{', '.join(known)}, or one of {', '.join(methods)}{close_names(operator, known)}; "
+            "register_operator adds one, in a file that --load names"
+        )
     factory = operator_factory(operator)
-    path = f"{_LEARNED}:AttentionSubspaceClustering"
-    make = estimator(path, operator=lambda heads, dim: factory(heads, dim))
-    del make.path  # type: ignore[attr-defined]
-    make.func = factory  # type: ignore[attr-defined]  # by whose code the results are known
-    return _attention(operator, make)
+    make = _attending(lambda: lambda heads, dim: factory(heads, dim))
+    return replace(_attention(operator, make), code=factory)
 
 
-def _make_attention_regression(
-    n_clusters: int, random_state: int | None, n_jobs: int, *, kind: str, temperature: float
-) -> Any:
-    """By a fixed penalty: the relative one of the named operator knows no temperature."""
+def _operator(name: str, *parameters: Any, **settings: Any) -> Any:
+    """By a penalty of its own: the relative one of the named operator knows no temperature."""
     from ... import unrolled
 
-    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
-    operator = getattr(unrolled, kind)(1.0)
-    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=temperature)
-
-
-def _make_attention_ista(
-    n_clusters: int, random_state: int | None, n_jobs: int, *, n_iter: int, lam: float
-) -> Any:
-    from ...unrolled import SparseCoding
-
-    operator = SparseCoding(lam, n_iter=n_iter, zero_diagonal=True)
-    make = estimator(f"{_LEARNED}:AttentionSubspaceClustering")
-    return make(n_clusters, random_state, n_jobs, operator=operator, temperature=1.0)
+    return getattr(unrolled, name)(*parameters, **settings)
 
 
 def _attention_penalty(model: Any, X: Any) -> dict[str, Any]:
@@ -253,16 +292,14 @@ METHODS: dict[str, Method] = {
         _baseline("TSC", f"{_SOLVERS}:ThresholdingSubspaceClustering", _NEIGHBORS),
         _baseline("k-subspaces", f"{_SOLVERS}:KSubspaces", {"dimension": (4, 2, 8)}),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
-        *(
-            _attention(name, estimator(f"{_LEARNED}:AttentionSubspaceClustering", operator=name))
-            for name in ("softmax", "sparsemax")
-        ),
-        _attention("ridge", partial(_make_attention_regression, kind="Ridge")),
-        _attention("low rank", partial(_make_attention_regression, kind="LowRank")),
+        _attention("softmax", _attending(lambda: "softmax")),
+        _attention("sparsemax", _attending(lambda: "sparsemax")),
+        _attention("ridge", _attending(partial(_operator, "Ridge", 1.0))),
+        _attention("low rank", _attending(partial(_operator, "LowRank", 1.0))),
         Method(
             "attention (ISTA)",
             "learned",
-            _make_attention_ista,
+            _attending(partial(_operator, "SparseCoding", zero_diagonal=True)),
             {"n_iter": (10, 50), "lam": (0.2, 1.0)},
             problem=_attention_penalty,
             unit_rows=True,

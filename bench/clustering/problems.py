@@ -2,8 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ...solvers.solution import Array, check_integer
 from ..names import close_names, split_settings
 
 _GENERATED_TRIALS = 5
-_GIVEN = {"path", "random_state", "data_home", "return_X_y"}
+_GIVEN = {"path", "random_state", "data_home", "return_X_y", "as_frame", "n_class"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,28 +36,89 @@ class Problem:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A family of problems: ``make(trial, seed, data_home, **settings)`` one of them.
+    """A family of problems, by a function of `datasets` that loads a Bunch or generates points.
 
-    ``trials(data_home)`` lists them; a `generated` data set has as many as wanted. `files` are
-    patterns of the files and folders below the data root that it may read. Its settings are
-    those of a `function` of `datasets`.
+    What follows the colon are keyword arguments of that function. `files` are patterns of the
+    files and folders below the data root that it may read.
     """
 
-    name: str
     about: str
-    make: Callable[..., Problem]
-    trials: Callable[[str | None], list[str]]
-    generated: bool = False
+    function: str
     files: tuple[str, ...] = ()
-    function: str | None = None
+
+    @property
+    def generated(self) -> bool:
+        """It has as many trials as wanted."""
+        return self.function.startswith("make_")
 
     @property
     def settings(self) -> set[str]:
         """Names of what may follow the colon, but for ``n_points``."""
-        if self.function is None:
-            return set()
-        known = {"n_clusters"} if self.function == "load_points" else set()
-        return known | set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
+        return set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
+
+    def trials(self, data_home: str | None) -> list[str]:
+        return ["0"]
+
+    def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        if self.generated:
+            settings["random_state"] = np.random.RandomState([seed, int(trial)])
+            return _problem(*getattr(datasets, self.function)(**settings))
+        bunch = _loaded(self.function, data_home, **settings)
+        return _problem(bunch.data, bunch.target, bunch.get("images"))
+
+
+@dataclass(frozen=True)
+class _Own(DataSet):
+    """Points of a user's file, loaded again when its content is another."""
+
+    path: str = ""
+
+    @property
+    def settings(self) -> set[str]:
+        return super().settings | {"n_clusters"}
+
+    def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        n_clusters = settings.pop("n_clusters", None)
+        files = point_files(self.path, settings.get("target_key"))
+        bunch = _own_points(self.path, _hash_of(files), **settings)
+        labels = np.full(len(bunch.data), -1) if bunch.target is None else bunch.target
+        if n_clusters is not None:
+            n_clusters = check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(labels))
+        elif bunch.target is None:
+            raise ValueError(
+                f"{self.path}: holds no labels: name them by target_key, or say how many clusters "
+                f"to look for by n_clusters. {bunch.DESCR}; labels "
+                "are known as y, target, targets, label, labels, gnd, gt or s"
+            )
+        return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
+
+
+@dataclass(frozen=True)
+class _Persons(DataSet):
+    """The standard trials; a trial is named by its subjects, from 1 as in the literature."""
+
+    n_subjects: int = 2
+
+    def trials(self, data_home: str | None) -> list[str]:
+        chosen = datasets.yale_b_subsets(self.n_subjects)
+        return [_TRIAL.join(str(1 + subject) for subject in trial) for trial in chosen]
+
+    def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        faces = _loaded(self.function, data_home)
+        rows = np.isin(faces.target, [int(word) - 1 for word in trial.split(_TRIAL)])
+        return _problem(faces.data[rows], faces.target[rows], faces.images[rows])
+
+
+@dataclass(frozen=True)
+class _Sequences(DataSet):
+    """A sequence a trial."""
+
+    def trials(self, data_home: str | None) -> list[str]:
+        return list(load_sequences(data_home))
+
+    def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        sequence = load_sequences(data_home)[trial]
+        return _problem(sequence.X, sequence.labels)
 
 
 def make_problem(
@@ -91,7 +151,7 @@ def make_problem(
     source = _find(base)
     n_points = None if source.generated else settings.pop("n_points", None)
     if unknown := set(settings) - source.settings:
-        words = ", ".join(sorted(unknown))
+        words = ", ".join(map(repr, sorted(unknown)))
         raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
     for name, value in settings.items():
         if not (source.generated or isinstance(value, str | int | float | None)):
@@ -102,7 +162,7 @@ def make_problem(
         raise ValueError(f"data: no problem {data} with trial {trial!r}: {error}") from error
     if n_points is not None:
         problem = _subset(problem, n_points, seed)
-    return Problem(data, trial, problem.X, problem.labels, problem.n_clusters, problem.images)
+    return replace(problem, name=data, trial=trial)
 
 
 def trials_of(
@@ -165,9 +225,14 @@ def _find(base: str) -> DataSet:
     if base in DATA:
         return DATA[base]
     if Path(base).is_file():
-        return _own(base)
-    hint = close_names(base, DATA)
-    raise ValueError(f"data: must be a file or among {', '.join(DATA)}; got {base!r}{hint}")
+        return _Own("a file of the user", "load_points", path=base)
+    folder, name = Path(base).absolute().parent, Path(base).name
+    files = [path.name for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
+    hint = close_names(name, [*DATA, *files])
+    raise ValueError(
+        f"data: there is no file {name!r} in {folder}, and no data set of that name: these are "
+        f"{', '.join(DATA)}{hint}"
+    )
 
 
 def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
@@ -186,67 +251,12 @@ def _problem(
     return Problem("", "", X, labels, n_clusters, images)
 
 
-def _one_trial(data_home: str | None) -> list[str]:
-    return ["0"]
-
-
-def _loaded(
-    name: str,
-    about: str,
-    load: Callable[..., Any],
-    files: tuple[str, ...] = (),
-    function: str | None = None,
-) -> DataSet:
-    """A data set of one trial: ``load(data_home, **settings)`` returns a Bunch."""
-
-    def make(trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
-        bunch = _cached(load, data_home, **settings)
-        return _problem(bunch.data, bunch.target, bunch.get("images"))
-
-    return DataSet(name, about, make, _one_trial, files=files, function=function)
-
-
-def _fetched(name: str, about: str, fetch: str, *files: str) -> DataSet:
-    def load(data_home: str | None, **settings: Any) -> Any:
-        return getattr(datasets, fetch)(data_home=data_home, **settings)
-
-    return _loaded(name, about, load, files, fetch)
-
-
-def _own(path: str) -> DataSet:
-    """Points of a file, loaded again when its content is another."""
-
-    def make(
-        trial: str, seed: int, data_home: str | None, n_clusters: Any = None, **settings: Any
-    ) -> Problem:
-        files = point_files(path, settings.get("target_key"))
-        bunch = _own_points(path, _hash_of(files), **settings)
-        labels = np.full(len(bunch.data), -1) if bunch.target is None else bunch.target
-        if n_clusters is not None:
-            n_clusters = check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(labels))
-        elif bunch.target is None:
-            raise ValueError(
-                f"{path}: holds no labels: name them by target_key, or say how many clusters to "
-                f"look for by n_clusters (--target-key, --n-clusters). {bunch.DESCR}; labels are "
-                "known as y, target, targets, label, labels, gnd, gt or s"
-            )
-        return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
-
-    return DataSet(path, "a file of the user", make, _one_trial, function="load_points")
-
-
-def _generated(name: str, about: str, generate: str) -> DataSet:
-    def make(trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
-        random_state = np.random.RandomState([seed, int(trial)])
-        return _problem(*getattr(datasets, generate)(random_state=random_state, **settings))
-
-    return DataSet(name, about, make, _one_trial, generated=True, function=generate)
-
-
 @lru_cache(maxsize=4)
-def _cached(load: Callable[..., Any], data_home: str | None, **settings: Any) -> Any:
+def _loaded(function: str, data_home: str | None, **settings: Any) -> Any:
     """What a process has loaded lately: many of its jobs need the same."""
-    return load(data_home, **settings)
+    load = getattr(datasets, function)
+    known = inspect.signature(load).parameters
+    return load(**({"data_home": data_home} if "data_home" in known else {}), **settings)
 
 
 @lru_cache(maxsize=2)
@@ -254,98 +264,54 @@ def _own_points(path: str, content: str | None, **keys: Any) -> Any:
     return datasets.load_points(path, **keys)
 
 
-def _digits(data_home: str | None) -> Any:
-    return datasets.load_digits()
-
-
-def _sequences(data_home: str | None) -> dict[str, Any]:
+@lru_cache(maxsize=1)
+def load_sequences(data_home: str | None) -> dict[str, Any]:
+    """The sequences of Hopkins 155 by their names."""
     found = datasets.fetch_hopkins155(data_home=data_home)
     return {sequence.name: sequence for sequence in found}
-
-
-def _motion(trial: str, seed: int, data_home: str | None) -> Problem:
-    sequence = _cached(_sequences, data_home)[trial]
-    return _problem(sequence.X, sequence.labels)
-
-
-def _faces(data_home: str | None) -> Any:
-    return datasets.fetch_extended_yale_b(data_home=data_home)
-
-
-def _persons(n_subjects: int) -> DataSet:
-    """The standard trials; a trial is named by its subjects, from 1 as in the literature."""
-
-    def trials(data_home: str | None) -> list[str]:
-        return [_TRIAL.join(str(1 + s) for s in t) for t in datasets.yale_b_subsets(n_subjects)]
-
-    def make(trial: str, seed: int, data_home: str | None) -> Problem:
-        faces = _cached(_faces, data_home)
-        rows = np.isin(faces.target, [int(word) - 1 for word in trial.split(_TRIAL)])
-        return _problem(faces.data[rows], faces.target[rows], faces.images[rows])
-
-    about = f"Extended Yale B, raw 48 x 42 pixels: the standard trials of {n_subjects} persons"
-    files = ("ExtendedYaleB.mat",)
-    return DataSet(f"yaleb-{n_subjects}", about, make, trials, files=files)
 
 
 _TRIAL = "+"
 _IDX = "*-ubyte*"
 _OPENML = "openml/openml.org/**/data_name/"  # of scikit-learn
+_CIFAR = (
+    "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "cifar-10-images", "cifar-10-images.tar.xz",
+)  # fmt: skip
 DATA: dict[str, DataSet] = {
-    source.name: source
-    for source in (
-        _loaded(
-            "digits",
-            "digits of scikit-learn, 1,797 at 8 x 8",
-            _digits,
-        ),
-        _generated("synthetic", "points on random subspaces", "make_union_of_subspaces"),
-        _generated("manifolds", "points on curved manifolds", "make_union_of_manifolds"),
-        _fetched("coil20", "COIL-20, 1,440 objects at 32 x 32", "fetch_coil20", "COIL20.mat"),
-        _fetched("coil100", "COIL-100, 7,200 objects at 32 x 32", "fetch_coil100", "COIL100.mat"),
-        _fetched("orl", "ORL, 400 faces", "fetch_orl", "ORL_32x32.mat"),
-        _fetched("yale", "Yale, 165 faces", "fetch_yale", "Yale_32x32.mat"),
-        _fetched("usps", "USPS, 9,298 digits at 16 x 16", "fetch_usps", "USPS.mat", "usps.h5"),
-        _fetched(
-            "mnist",
-            "MNIST, 60,000 digits; subset=test or all",
-            "fetch_mnist",
-            "mnist",
-            _IDX,
-            "openml/mnist_784",
-            _OPENML + "mnist_784",
-        ),
-        _fetched(
-            "fashion-mnist",
-            "Fashion-MNIST, 60,000 garments; subset=test or all",
-            "fetch_fashion_mnist",
-            "fashion-mnist",
-            "openml/Fashion-MNIST",
-            _OPENML + "fashion-mnist",
-        ),
-        _fetched(
-            "emnist",
-            "EMNIST, letters and digits; split=balanced or another, subset=test or all",
-            "fetch_emnist",
-            "emnist",
-            _IDX,
-        ),
-        _fetched(
-            "cifar10",
-            "CIFAR-10, the 50,000 training images; subset=test or all",
-            "fetch_cifar10",
-            "cifar-10-batches-bin",
-            "cifar-10-binary.tar.gz",
-            "cifar-10-images",
-            "cifar-10-images.tar.xz",
-        ),
-        *(_persons(n_subjects) for n_subjects in (2, 3, 5, 8, 10, 38)),
-        DataSet(
-            "hopkins",
-            "Hopkins 155, a sequence a trial",
-            _motion,
-            lambda home: list(_cached(_sequences, home)),
-            files=("hopkins155",),
-        ),
-    )
+    "digits": DataSet("digits of scikit-learn, 1,797 at 8 x 8", "load_digits"),
+    "synthetic": DataSet("points on random subspaces", "make_union_of_subspaces"),
+    "manifolds": DataSet("points on curved manifolds", "make_union_of_manifolds"),
+    "coil20": DataSet("COIL-20, 1,440 objects at 32 x 32", "fetch_coil20", ("COIL20.mat",)),
+    "coil100": DataSet("COIL-100, 7,200 objects at 32 x 32", "fetch_coil100", ("COIL100.mat",)),
+    "orl": DataSet("ORL, 400 faces", "fetch_orl", ("ORL_32x32.mat",)),
+    "yale": DataSet("Yale, 165 faces", "fetch_yale", ("Yale_32x32.mat",)),
+    "usps": DataSet("USPS, 9,298 digits at 16 x 16", "fetch_usps", ("USPS.mat", "usps.h5")),
+    "mnist": DataSet(
+        "MNIST, 60,000 digits; subset=test or all",
+        "fetch_mnist",
+        ("mnist", _IDX, "openml/mnist_784", _OPENML + "mnist_784"),
+    ),
+    "fashion-mnist": DataSet(
+        "Fashion-MNIST, 60,000 garments; subset=test or all",
+        "fetch_fashion_mnist",
+        ("fashion-mnist", "openml/Fashion-MNIST", _OPENML + "fashion-mnist"),
+    ),
+    "emnist": DataSet(
+        "EMNIST, letters and digits; split=balanced or another, subset=test or all",
+        "fetch_emnist",
+        ("emnist", _IDX),
+    ),
+    "cifar10": DataSet(
+        "CIFAR-10, the 50,000 training images; subset=test or all", "fetch_cifar10", _CIFAR
+    ),
+    **{
+        f"yaleb-{n}": _Persons(
+            f"Extended Yale B of {n} persons, raw 48 x 42 pixels: the standard trials",
+            "fetch_extended_yale_b",
+            ("ExtendedYaleB.mat",),
+            n_subjects=n,
+        )
+        for n in (2, 3, 5, 8, 10, 38)
+    },
+    "hopkins": _Sequences("Hopkins 155, a sequence a trial", "fetch_hopkins155", ("hopkins155",)),
 }

@@ -1,6 +1,6 @@
 """What a preset consists of: studies, run one after another, and what they leave on disk."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,21 +38,34 @@ class Study:
 
 def of_jobs(
     function: Callable[..., list[dict[str, Any]]],
-    jobs: Callable[[Options], list[Job]],
+    jobs: Iterable[Job],
     data: Sequence[str] = (),
+    n_splits: int = 1,
 ) -> Callable[[Options], pd.DataFrame]:
-    """The `run` of a study of jobs, whose results depend on the files of these data sets."""
+    """The `run` of a study: rows of ``function(seed=, **job)``, for each job and seed of a split.
+
+    The jobs that read `data` sets get a ``data_home=`` as well; those of a set whose files are
+    missing are left out.
+    """
 
     def run(options: Options) -> pd.DataFrame:
-        content = {name: content_of(name, options.data_home) for name in data}
-        return run_jobs(function, jobs(options), options, content=content)
+        home = options.data_home
+        missing = [name for name in data if not is_at_hand(name, home)]
+        seeded = [
+            job | ({"data_home": home} if data else {}) | {"seed": options.seed + split}
+            for job in jobs
+            if job.get("data") not in missing
+            for split in range(n_splits)
+        ]
+        content = {name: content_of(name, home) for name in data}
+        return run_jobs(function, seeded, options, content=content)
 
     return run
 
 
-def at_hand(names: Sequence[str], data_home: str | None) -> list[str]:
-    """Those of the data sets whose files are there."""
-    return [name for name in names if is_at_hand(name, data_home)]
+def prose(docstring: str | None) -> str:
+    """What a docstring says after its first line."""
+    return " ".join((docstring or "").partition("\n\n")[2].split())
 
 
 def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:

@@ -49,6 +49,18 @@ def cluster_lines(table: pd.DataFrame) -> Lines:
     return _CLUSTER_HEADINGS, rows
 
 
+def choice_lines(table: pd.DataFrame) -> Lines:
+    """A line for each method, where there are several chains of steps: that of largest score."""
+    own = table[table.selection == "label-free"]
+    group = ["data", "features", "method"]
+    scores = own.groupby([*group, "steps"], sort=False).selection_score.mean().fillna(-np.inf)
+    best = scores.groupby(group, sort=False).idxmax()
+    if len(best) == len(scores):
+        return _CLUSTER_HEADINGS, []
+    keys = pd.MultiIndex.from_frame(own[[*group, "steps"]])
+    return cluster_lines(own[keys.isin(best)])
+
+
 def quality_lines(table: pd.DataFrame) -> Lines:
     """A line for each method with a setting that was chosen: cost, certificate, coefficients."""
     fits = _fits(table)

@@ -7,7 +7,7 @@ import pandas as pd
 import typer
 
 from ..tables import markdown, write_summary, write_table
-from ..terminal import console, results_folder
+from ..terminal import Output, console
 from .catalogue import catalogue
 from .planted import check_faults, is_caught_by_tests
 
@@ -23,12 +23,7 @@ def faults(
         bool, typer.Option("--tests", help="Run the tests of each fault's layers as well: hours.")
     ] = False,
     n_jobs: Annotated[int, typer.Option(min=1, help="Faults at a time.")] = 2,
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder for the table and summary.", callback=results_folder
-        ),
-    ] = Path("results/faults"),
+    output: Output = Path("results/faults"),
 ) -> None:
     """Plant faults in the layers, one at a time, and see whether `twinsolve check` catches them.
 
@@ -50,30 +45,25 @@ def faults(
         screen.print(_line(row), style=None if row["caught"] or row["survives"] else "red")
     table = pd.DataFrame(rows)
     lines = _by_kind(table)
-    screen.print("\n".join(lines))
+    screen.print(*lines, sep="\n")
     write_table(table, output)
-    survivors = [f"- {r.fault}: {r.survives or 'unexpected'}" for r in _survivors(table)]
-    every = markdown(("kind", "fault", "caught by"), ((r["kind"], *_cells(r)) for r in rows))
-    write_summary(
-        "Planted faults",
-        [*lines, "", *(["Not caught:", "", *survivors, ""] if survivors else []), *every],
-        {"kind": kind, "fault": fault, "tests": tests},
-        output,
-    )
-    raise typer.Exit(code=int(any(not r.survives for r in _survivors(table))))
-
-
-def _survivors(table: pd.DataFrame) -> list[Any]:
-    return list(table[~table.caught].itertuples())
+    survivors = table[~table.caught]
+    summary = [*lines, ""]
+    if len(survivors) > 0:
+        reasons = survivors.survives.replace("", "unexpected")
+        summary += ["Not caught:", "", *("- " + survivors.fault + ": " + reasons), ""]
+    summary += markdown(("kind", "fault", "caught by"), ((r["kind"], *_cells(r)) for r in rows))
+    settings = {"kind": kind, "fault": fault, "tests": tests}
+    write_summary("Planted faults", summary, settings, output)
+    raise typer.Exit(code=int((survivors.survives == "").any()))
 
 
 def _by_kind(table: pd.DataFrame) -> list[str]:
-    kinds = [*table.groupby("kind", sort=False), ("all", table)]
-    named = ["caught", *(name for name in ("caught_by_tests",) if name in table)]
-    return markdown(
-        ("kind", "faults", *(name.replace("_", " ") for name in named)),
-        ((kind, str(len(rows)), *(str(rows[n].sum()) for n in named)) for kind, rows in kinds),
-    )
+    caught = table.assign(faults=1).filter(["kind", "faults", "caught", "caught_by_tests"])
+    counts = caught.groupby("kind", sort=False).sum()
+    counts.loc["all"] = counts.sum()
+    headings = ["kind", *counts.columns.str.replace("_", " ")]
+    return markdown(headings, counts.reset_index().astype(str).to_numpy().tolist())
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -31,6 +31,7 @@ FORMS = ("fused", "explicit")
 DTYPES = ("float32", "float64", "bfloat16")
 DEVICES = ("cpu", "cuda")
 _MEMORY_TOKENS = (256, 4096)
+_MOST_EXPLICIT = 1024  # tokens
 
 
 @dataclass(frozen=True)
@@ -101,25 +102,29 @@ class Attending:
         self._forget()
         self.attend().sum().backward()
 
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [] if self.operator is None else list(self.operator.parameters())
+
     def _forget(self) -> None:
-        leaves = [*self.inputs, *(self.context.projected_positions or ())]
-        parameters = [] if self.operator is None else list(self.operator.parameters())
-        for x in (*leaves, *parameters):
+        for x in (*self.inputs, *(self.context.projected_positions or ()), *self.parameters):
             x.grad = None
 
-    def modes(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        yield "inference", self.infer
-        if self.form != "stored":  # what is stored is not trained
-            yield "training", self.train
+    def modes(self) -> dict[str, Callable[[], None]]:
+        """Forward alone, and with backward; what is stored is not trained."""
+        trained = {} if self.form == "stored" else {"training": self.train}
+        return {"inference": self.infer} | trained
 
     def facts(self) -> dict[str, Any]:
         """Operations, parameters, and memory and kernel of a forward and backward pass."""
-        row = {f"gflop_{mode}": floating_point_operations(run) / 1e9 for mode, run in self.modes()}
+        gflop = {
+            f"gflop_{mode}": floating_point_operations(run) / 1e9
+            for mode, run in self.modes().items()
+        }
         self._forget()
         memory, kernels = profile_run(self.train, self.setting.device)
-        parameters = [] if self.operator is None else list(self.operator.parameters())
-        return row | {
-            "parameters": sum(x.numel() for x in parameters),
+        return gflop | {
+            "parameters": sum(x.numel() for x in self.parameters),
             "memory_mib": memory / 2**20,
             "kernel": ", ".join(sorted(kernels)),
         }
@@ -129,8 +134,7 @@ class _Mode(Entrant):
     """Forward, or forward and backward, so often that it can be timed."""
 
     def __init__(self, way: Attending, mode: str) -> None:
-        self.setting, self.once = way.setting, dict(way.modes())[mode]
-        self.n_jobs = way.setting.n_jobs
+        self.setting, self.once, self.n_jobs = way.setting, way.modes()[mode], way.setting.n_jobs
 
     def prepare(self) -> None:
         self.count = max(1, math.ceil(_SECONDS / seconds_of(self.run)))
@@ -142,23 +146,18 @@ class _Mode(Entrant):
         self.setting.synchronize()
 
 
-@dataclass(frozen=True)
-class Case:
-    """Tokens of one shape (batch, heads, tokens, head_dim); few enough for `explicit` forms?"""
+class Case(NamedTuple):
+    """Tokens of one shape (batch, heads, tokens, head_dim), timed, or growing in number."""
 
-    name: str
     shape: tuple[int, int, int, int]
-    explicit: bool = True
+    grows: bool = False
 
 
 CASES = {
-    case.name: case
-    for case in (
-        Case("images-197", (8, 3, 197, 64)),
-        Case("tokens-1024", (1, 4, 1024, 64)),
-        Case("tokens-4096", (1, 4, 4096, 64), explicit=False),
-        Case("memory", (1, 2, _MEMORY_TOKENS[1], 64), explicit=False),
-    )
+    "images-197": Case((8, 3, 197, 64)),
+    "tokens-1024": Case((1, 4, 1024, 64)),
+    "tokens-4096": Case((1, 4, 4096, 64)),
+    "memory": Case((1, 2, _MEMORY_TOKENS[1], 64), grows=True),
 }
 
 
@@ -228,20 +227,19 @@ def time_attention(
             raise ValueError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: no CUDA device is available")
-    names = chosen(operators, {name: name for name in operator_names()}, "operators")
+    names = list(chosen(operators, dict.fromkeys(operator_names()), "operators"))
 
     options = Rounds(rounds, n_jobs, seed, directory, progress)
 
-    def run(case: Case) -> pd.DataFrame:
+    def run(case: Case) -> list[dict[str, Any]]:
         jobs = list(_jobs(names, case))
         setting = Setting(case.shape, dtype, device, seed, n_jobs)
+        about = {"dtype": dtype, "device": device, "n_jobs": n_jobs}
         with threads(n_jobs):
-            rows = [
-                _row(case, name, form, setting, rounds)
+            return [
+                about | _row(case, name, form, setting, rounds)
                 for name, form in (progress(jobs, len(jobs)) if progress else jobs)
             ]
-        about = {"case": case.name, "dtype": dtype, "device": device, "n_jobs": n_jobs}
-        return pd.DataFrame([about | row for row in rows]).reindex(columns=COLUMNS)
 
     about = {"operators": ", ".join(map(_known_by, names)), "dtype": dtype, "device": device}
     listed = chosen(cases, CASES, "cases")
@@ -256,24 +254,23 @@ def _known_by(name: str) -> str:
     return f"{name}: {operator!r}, {file_hash(type(operator).attend.__code__.co_filename)}"
 
 
-def _jobs(names: list[str], case: Case) -> Iterable[tuple[str, str]]:
+def _jobs(names: list[str], case: Case) -> Iterator[tuple[str, str]]:
     """The reference, then every operator in its forms."""
     yield REFERENCE, "fused"
     for name in names:
         operator = make_operator(name, num_heads=4, head_dim=64)
         yield name, "fused"
-        if hasattr(operator, "precompute") and case.name != "memory":
+        if hasattr(operator, "precompute") and not case.grows:
             yield name, "stored"
-        if operator.linear_in_values and case.explicit:
+        if operator.linear_in_values and not case.grows and case.shape[2] <= _MOST_EXPLICIT:
             yield name, "explicit"
 
 
 def _row(case: Case, name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
     row: dict[str, Any] = {"operator": name, "form": form, "note": ""}
+    measure = _memory_growth if case.grows else partial(race, rounds=rounds)
     try:
-        if case.name == "memory":
-            return row | _memory_growth(name, form, setting)
-        return row | race(name, form, setting, rounds)
+        return row | measure(name, form, setting)
     except (NotImplementedError, RuntimeError) as error:  # a dtype or device without a kernel
         return row | {"note": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
 
@@ -282,8 +279,7 @@ def _memory_growth(name: str, form: str, setting: Setting) -> dict[str, float]:
     batch, heads, _, width = setting.shape
     peaks = []
     for tokens in _MEMORY_TOKENS:
-        shape = (batch, heads, tokens, width)
-        way = Attending(name, form, Setting(shape, setting.dtype, setting.device))
+        way = Attending(name, form, replace(setting, shape=(batch, heads, tokens, width)))
         way.infer()
         peaks.append(profile_run(way.train, setting.device).peak_memory)
     exponent = math.log(peaks[1] / peaks[0]) / math.log(_MEMORY_TOKENS[1] / _MEMORY_TOKENS[0])
@@ -295,7 +291,7 @@ def race(name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
     ours, reference = Attending(name, form, setting), Attending(REFERENCE, "fused", setting)
     row = ours.facts()
     reference.train()
-    for mode, _ in ours.modes():
+    for mode in ours.modes():
         found = compete([_Mode(reference, mode), _Mode(ours, mode)], rounds)[1]
         row |= {f"{mode}_{key}": found[key] for key in _TIMES}
     return row

@@ -1,15 +1,18 @@
 """The commands below `twinsolve speed`."""
 
 from collections.abc import Callable
+from importlib import import_module
+from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
-from ..tables import markdown
-from ..terminal import Load, console, load_modules, progress, results_folder
+from ..tables import markdown, write_summary, write_table
+from ..terminal import Load, Output, console, load_modules, progress
 from .report import METHODS, OPERATORS, SOLVERS, Report, check_measured, pretty, remarks
+
+_Help = Callable[[], None]
 
 app = typer.Typer(
     no_args_is_help=True, help="Time a solver beside those that a user would pick instead."
@@ -37,12 +40,7 @@ Peers = Annotated[
 Rounds = Annotated[int, typer.Option(min=1, help="How often each solver runs, in turns.")]
 Jobs = Annotated[
     int,
-    typer.Option(
-        min=1, help="Threads. Peers on one thread only are left out if not 1; ours on one joins."
-    ),
-]
-JobsOfAll = Annotated[
-    int, typer.Option(min=1, help="Threads, where a package offers them; ours on one joins.")
+    typer.Option(min=1, help="Threads, where they are offered; of solvers, others are left out."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
 Instructions = Annotated[
@@ -51,26 +49,36 @@ Instructions = Annotated[
         callback=_hold, help="avx2: no wider ones, as on a processor that has no AVX-512."
     ),
 ]
-Output = Annotated[
-    Path,
-    typer.Option(
-        metavar="DIR",
-        help="Folder for the results and the finished cases.",
-        callback=results_folder,
-    ),
-]
 
 
-@app.command("self-expression")
-def self_expression(
-    case: Cases = None,
-    peer: Peers = None,
-    rounds: Rounds = 3,
-    n_jobs: Jobs = 1,
-    seed: Seed = 0,
-    instructions: Instructions = None,
-    output: Output = Path("results/speed-self-expression"),
-) -> None:
+def _beside_peers(
+    name: str, module: str, report: Report, draw: str = ""
+) -> Callable[[_Help], _Help]:
+    """A command with the options that all have; the function that it decorates holds its help."""
+
+    def register(about: _Help) -> _Help:
+        def run(
+            case: Cases = None,
+            peer: Peers = None,
+            rounds: Rounds = 3,
+            n_jobs: Jobs = 1,
+            seed: Seed = 0,
+            instructions: Instructions = None,
+            output: Output = Path(f"results/speed-{name}"),
+        ) -> None:
+            _report(
+                name, module, report, draw, output,
+                cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
+            )  # fmt: skip
+
+        app.command(name, help=getdoc(about))(run)
+        return about
+
+    return register
+
+
+@_beside_peers("self-expression", "sparse", SOLVERS, "draw_scaling")
+def self_expression() -> None:
     """Each row of a data set from few others, at a certified relative gap of 1e-6.
 
     Ours solves all rows, its Gram matrix and its certificate included. A peer solves a random
@@ -91,25 +99,10 @@ def self_expression(
     Writes table.json, settings.json, summary.md and, of the synthetic cases, scaling.png to DIR.
     What is finished is kept in DIR/runs and not run again while settings and source are the same.
     """
-    from .figures import draw_scaling
-    from .sparse import time_self_expression
-
-    _report(
-        "self-expression", time_self_expression, SOLVERS, draw_scaling, output,
-        cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
-    )  # fmt: skip
 
 
-@app.command("sparse-coding")
-def sparse_coding(
-    case: Cases = None,
-    peer: Peers = None,
-    rounds: Rounds = 3,
-    n_jobs: Jobs = 1,
-    seed: Seed = 0,
-    instructions: Instructions = None,
-    output: Output = Path("results/speed-sparse-coding"),
-) -> None:
+@_beside_peers("sparse-coding", "sparse", SOLVERS)
+def sparse_coding() -> None:
     """1,000 signals in a random dictionary of 1,024 atoms, at a certified relative gap of 1e-6.
 
     Timed as by the command self-expression; SPAMS, like ours, makes its own Gram matrix.
@@ -121,24 +114,10 @@ def sparse_coding(
     Writes table.json, settings.json and summary.md to DIR. What is finished is kept in DIR/runs and
     not run again while settings and source are the same.
     """
-    from .sparse import time_sparse_coding
-
-    _report(
-        "sparse-coding", time_sparse_coding, SOLVERS, None, output,
-        cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
-    )  # fmt: skip
 
 
-@app.command()
-def filters(
-    case: Cases = None,
-    peer: Peers = None,
-    rounds: Rounds = 3,
-    n_jobs: JobsOfAll = 1,
-    seed: Seed = 0,
-    instructions: Instructions = None,
-    output: Output = Path("results/speed-filters"),
-) -> None:
+@_beside_peers("filters", "filters", METHODS, "draw_quality")
+def filters() -> None:
     """Filters on images, smoothers and embeddings of points, token graying.
 
     In each round all methods of a case run once, one after another, on the same input, and a ratio
@@ -155,13 +134,6 @@ def filters(
     Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
     is kept in DIR/runs and not run again while settings and source are the same.
     """
-    from .figures import draw_quality
-    from .filters import time_filters
-
-    _report(
-        "filters", time_filters, METHODS, draw_quality, output,
-        cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
-    )  # fmt: skip
 
 
 @app.command()
@@ -172,7 +144,7 @@ def attention(
         typer.Option("--operator", metavar="NAME", help="This operator only; may be given again."),
     ] = None,
     rounds: Rounds = 5,
-    n_jobs: JobsOfAll = 1,
+    n_jobs: Jobs = 1,
     seed: Seed = 0,
     instructions: Instructions = None,
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
@@ -194,41 +166,30 @@ def attention(
     Writes table.json, settings.json, summary.md and times.png to DIR. What is finished is kept in
     DIR/runs and not run again while settings and source are the same.
     """
-    from .attention import time_attention
-    from .figures import draw_attention
-
     load_modules(load)
     _report(
-        "attention", time_attention, OPERATORS, draw_attention, output,
+        "attention", "attention", OPERATORS, "draw_attention", output,
         cases=case, operators=operator, rounds=rounds, n_jobs=n_jobs, seed=seed, dtype=dtype,
         device=device,
     )  # fmt: skip
 
 
 def _report(
-    command: str,
-    timing: Callable[..., pd.DataFrame],
-    report: Report,
-    draw: Callable[[pd.DataFrame, Path], None] | None,
-    output: Path,
-    **settings: Any,
+    name: str, module: str, report: Report, draw: str, output: Path, **settings: Any
 ) -> None:
     """Time, print, write and draw."""
-    from ..tables import write_summary, write_table
-
+    time = getattr(import_module(f".{module}", __package__), f"time_{name.replace('-', '_')}")
     try:
-        table = timing(**settings, directory=output / "runs", progress=progress("Timing"))
+        table = time(**settings, directory=output / "runs", progress=progress("Timing"))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     check_measured(table)
     lines, noted = report.lines(table), remarks(table)
     screen = console()
     screen.print(pretty(*lines))
-    for remark in noted:
-        screen.print(remark)
-    screen.print(f"Written to {output}/")
+    screen.print(*noted, f"Written to {output}/", sep="\n")
     write_table(table, output)
     text = [*report.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
-    write_summary(f"twinsolve speed {command}", text, settings, output)
+    write_summary(f"twinsolve speed {name}", text, settings, output)
     if draw:
-        draw(table, output)
+        getattr(import_module(".figures", __package__), draw)(table, output)

@@ -10,8 +10,9 @@ from functools import cache, partial
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from ... import __version__
@@ -26,9 +27,11 @@ _T = TypeVar("_T")
 class Entrant:
     """Takes part in a contest: what `prepare` does is not timed, what `run` does is.
 
-    Times are told for one of its `count`. A `note` says why it drops out.
+    Times are told for one of its `count`, in a row that begins with its `labels`. A `note` says why
+    it drops out.
     """
 
+    labels: Mapping[str, Any] = {}
     count = 1
     n_jobs = 1
     note = ""
@@ -44,44 +47,51 @@ class Entrant:
         """What its last run is worth."""
         return {}
 
+    def prepare_on_its_threads(self) -> None:
+        if not self.note:
+            with threads(self.n_jobs):
+                self.prepare()
+
+    def milliseconds(self) -> float:
+        """Of a run, for one of its `count`; nothing is run if it has dropped out."""
+        if self.note:
+            return np.nan
+        with threads(self.n_jobs):
+            return 1000 * seconds_of(self.run) / self.count
+
 
 def compete(
     entrants: Sequence[Entrant],
     rounds: int,
     progress: Progress | None = None,
     *,
-    before: Sequence[Callable[[], Any]] = (),
+    memory: bool = False,
 ) -> list[dict[str, Any]]:
-    """The times of each entrant, as `timing` tells them beside the first's, or its note."""
+    """A row for each entrant: labels, times beside the first's as `timing` tells them, and facts.
 
-    def prepared(entrant: Entrant) -> None:
-        with threads(entrant.n_jobs):
-            entrant.prepare()
-
-    def timed(entrant: Entrant) -> float:
-        if entrant.note:
-            return 0.0
-        with threads(entrant.n_jobs):
-            return seconds_of(entrant.run)
-
-    preparing: list[Callable[[], Any]] = [*before]
-    preparing += [partial(prepared, entrant) for entrant in entrants]
-    runs = [partial(timed, entrant) for entrant in entrants]
-    seconds = in_turns(runs, rounds, before=preparing, progress=progress)
-    ms = [1000 * own / e.count for own, e in zip(seconds, entrants, strict=True)]
-    return [
-        {"note": e.note} if e.note else timing(own, ms[0]) | {"note": ""}
+    With `memory` the first one's is measured too.
+    """
+    peak: dict[str, float] = {}
+    first = [lambda: peak.update(memory_mib=alone(entrants[0])["memory_mib"])] if memory else []
+    ms = in_turns(
+        [entrant.milliseconds for entrant in entrants],
+        rounds,
+        before=[*first, *(entrant.prepare_on_its_threads for entrant in entrants)],
+        progress=progress,
+    )
+    rows = [
+        {**e.labels, "note": e.note} | ({} if e.note else timing(own, ms[0]) | e.facts())
         for own, e in zip(ms, entrants, strict=True)
     ]
+    return [rows[0] | peak, *rows[1:]]
 
 
 def alone(entrant: Entrant) -> dict[str, Any]:
-    """Run in a fresh process: ``seconds``, ``memory_mib`` beyond the input, and its facts."""
+    """Its row after one run in a fresh process, with ``memory_mib`` beyond the input."""
     # -P: the present folder must not shadow what the child imports.
     command = [sys.executable, "-P", "-m", __name__]
     run = subprocess.run(command, input=pickle.dumps(entrant), stdout=subprocess.PIPE, check=True)
-    found: dict[str, Any] = json.loads(run.stdout)
-    return found
+    return json.loads(run.stdout)
 
 
 def _main() -> None:
@@ -89,15 +99,9 @@ def _main() -> None:
     with threads(entrant.n_jobs):
         entrant.prepare()
         seconds, memory = measured(partial(seconds_of, entrant.run))
-        print(json.dumps({"seconds": seconds, "memory_mib": memory} | entrant.facts()))
-
-
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Case = TypeVar("_Case", bound=Named)
+    ms = 1000 * seconds / entrant.count
+    row = {**entrant.labels, "ms": ms, "memory_mib": memory, "note": ""} | entrant.facts()
+    print(json.dumps(row))
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,14 @@ class Rounds:
 
 def run_cases(
     command: str,
-    cases: list[_Case],
-    run: Callable[[_Case], pd.DataFrame],
+    cases: Mapping[str, _T],
+    run: Callable[[_T], list[dict[str, Any]]],
     options: Rounds,
     *,
     peers: Mapping[str, str | None],
     columns: list[str],
 ) -> pd.DataFrame:
-    """The rows of all cases; one whose data are missing has a row that says so.
+    """The rows of all cases by their names; one whose data are missing has a row that says so.
 
     A case is known by the command, its name, the versions of the peers and of what ours is built
     on, rounds, threads, seed, source, processor and instruction sets.
@@ -142,28 +146,28 @@ def run_cases(
         "instructions": instructions(),
         **code(),
     }
+
+    def rows_of(name: str) -> pd.DataFrame:
+        return pd.DataFrame([{"case": name} | row for row in run(cases[name])])
+
     tables = []
-    for case in cases:
-        own = key | {"case": case.name}
+    for name in cases:
+        own = key | {"case": name}
         try:
-            tables.append(resume_table(partial(run, case), own, options.directory))
+            tables.append(resume_table(partial(rows_of, name), own, options.directory))
         except FileNotFoundError as error:
-            tables.append(pd.DataFrame([{"case": case.name, "note": str(error)}]))
+            tables.append(pd.DataFrame([{"case": name, "note": str(error)}]))
     return pd.concat(tables, ignore_index=True).reindex(columns=columns)
 
 
-def by_name(things: Iterable[_Case]) -> dict[str, _Case]:
-    return {thing.name: thing for thing in things}
-
-
-def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> list[_T]:
+def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> dict[str, _T]:
     """Those that are named, in that order; None is all but those that run on request only."""
     if names is None:
-        return [thing for thing in known.values() if not getattr(thing, "alone", False)]
+        return {name: x for name, x in known.items() if not getattr(x, "alone", False)}
     names = list(names)
     if unknown := set(names) - set(known):
         raise ValueError(f"{argument}: must be among {list(known)}, got {sorted(unknown)}")
-    return [known[name] for name in names]
+    return {name: known[name] for name in names}
 
 
 def installed(module: str) -> str | None:

@@ -1,6 +1,7 @@
 """`twinsolve speed filters`."""
 
 from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,12 @@ from typing import Any
 import pandas as pd
 
 from ..timing import Progress, threads
-from .contest import OURS, Rounds, alone, by_name, chosen, compete, installed, run_cases
+from .contest import OURS, Rounds, chosen, compete, installed, run_cases
 from .image_cases import IMAGE_CASES
 from .methods import Calls, Case
 from .point_cases import POINT_CASES
 
 MODULES = {
-    OURS: "twinsolve",
     "numpy": "numpy",
     "opencv": "cv2",
     "scikit-image": "skimage",
@@ -27,7 +27,7 @@ COLUMNS = [
     "ms_highest", "ratio", "ratio_lowest", "ratio_highest", "psnr", "ssim", "difference", "cost",
     "log_kappa", "memory_mib", "note",
 ]  # fmt: skip
-CASES = by_name((*IMAGE_CASES, *POINT_CASES))
+CASES = IMAGE_CASES | POINT_CASES
 
 
 def time_filters(
@@ -92,47 +92,33 @@ def time_filters(
     >>> table[["method", "ms", "ratio", "difference"]]  # doctest: +SKIP
     """
     options = Rounds(rounds, n_jobs, seed, directory, progress)
-    packages = chosen(peers, {name: name for name in MODULES if name != OURS}, "peers")
-
-    def run(case: Case) -> pd.DataFrame:
-        return hold(case, packages, options)
-
-    versions = {package: installed(MODULES[package]) for package in packages}
+    packages = chosen(peers, MODULES, "peers")
+    versions = {package: installed(module) for package, module in packages.items()}
+    run = partial(hold, peers=packages, options=options)
     listed = chosen(cases, CASES, "cases")
     return run_cases("filters", listed, run, options, peers=versions, columns=COLUMNS)
 
 
-def hold(case: Case, peers: list[str], options: Rounds) -> pd.DataFrame:
-    """A row for each method, in the order of the contest."""
-    versions = {package: installed(MODULES[package]) for package in (OURS, *peers)}
-    for package, number in versions.items():
-        if number:
-            import_module(MODULES[package])  # what is loaded can be told its threads
+def hold(case: Case, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
+    """A row for each method, in the order of the contest; peers are packages and their modules."""
+    versions = {OURS: installed(OURS)}
+    absent = {}
+    for package, module in peers.items():
+        versions[package] = installed(module)
+        if versions[package]:
+            import_module(module)  # what is loaded can be told its threads
+        else:
+            absent[package] = f"{module} is not installed"
     with threads(options.n_jobs):
         contest = case.make(options.seed, options.n_jobs)
-    methods = [m for m in contest.methods if m.package in versions]
-    entrants = [Calls(m, contest.inputs) for m in methods if versions[m.package]]
-    first, facts = entrants[0], {}
-
-    def measure() -> None:
-        facts["memory_mib"] = alone(first)["memory_mib"]
-
-    times = compete(
-        entrants,
-        1 if case.once else options.rounds,
-        options.progress,
-        before=[measure] if case.memory else [],
-    )
-    rows: dict[str, dict[str, Any]] = {
-        e.method.name: {"n_jobs": e.n_jobs} | own | contest.measure(e.results, first.results)
-        for e, own in zip(entrants, times, strict=True)
-    }
-    rows[first.method.name] |= facts
-    about = {"case": case.name, "about": case.about, "dtype": case.dtype}
-    absent = {m.name: {"note": f"{MODULES[m.package]} is not installed"} for m in methods}
-    return pd.DataFrame(
-        {**about, "inputs": len(contest.inputs), "method": m.name, "package": m.package}
-        | {"version": versions[m.package]}
-        | (absent | rows)[m.name]
-        for m in methods
-    ).reindex(columns=COLUMNS)
+    entrants = [
+        Calls(method, contest.inputs, versions[method.package], absent.get(method.package, ""))
+        for method in contest.methods
+        if method.package in versions
+    ]
+    rounds = 1 if case.once else options.rounds
+    rows = compete(entrants, rounds, options.progress, memory=case.memory)
+    about = {"about": case.about, "dtype": case.dtype, "inputs": len(contest.inputs)}
+    first = entrants[0]
+    worth = ({} if e.note else contest.measure(e.results, first.results) for e in entrants)
+    return [about | row | own for row, own in zip(rows, worth, strict=True)]

@@ -1,6 +1,6 @@
 """Denoising: filters on noisy images, with PSNR and SSIM beside the time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -23,43 +23,62 @@ _BORDER = 10
 _BANDWIDTHS: dict[str, Any] = {"sigma_color": 0.25, "sigma_spatial": 2.0}
 
 Images = list[Array]
+Methods = Callable[[int], list[Method]]  # of a number of threads
 
 
-def make_nonlocal_means(
-    seed: int, n_jobs: int, *, patch_size: int, patch_distance: int, dtype: str
-) -> Contest:
-    size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
-    ours = partial(nonlocal_means, **_STRENGTH, **size)
-    methods = [
-        *on_threads(ours, n_jobs),
-        _patches_of_scikit_image(n_jobs, **size),
-        *_nonlocal_means_of_others(n_jobs, **size),
+def _uniform_patches(n_jobs: int, *, patch: int, distance: int) -> list[Method]:
+    ours = partial(nonlocal_means, patch_size=patch, patch_distance=distance, **_STRENGTH)
+    return [*on_threads(ours, n_jobs), *_fast_nonlocal_means(n_jobs, patch, distance)]
+
+
+def _fast_nonlocal_means(n_jobs: int, patch: int, distance: int) -> list[Method]:
+    """OpenCV, scikit-image, and ours on what scikit-image compares.
+
+    Its fast mode divides the sum over ``(patch - 1)^2`` pixels by ``patch^2``.
+    """
+    size = f"{patch} / {2 * distance + 1}"
+    ours = partial(
+        nonlocal_means,
+        patch_size=patch - 1,
+        patch_distance=distance,
+        h=_STRENGTH["h"] * patch / (patch - 1),
+        sigma=_SIGMA,
+        n_jobs=n_jobs,
+    )
+    fast = partial(denoise_nl_means, patch_size=patch, patch_distance=distance, **_STRENGTH)
+    in_bytes = partial(_opencv_nonlocal_means, patch=patch, window=2 * distance + 1)
+    return [
+        Method(f"{OURS}, scikit-image's {size}", OURS, ours, n_jobs),
+        Method(f"scikit-image fast mode, {size}", "scikit-image", fast),
+        Method(f"OpenCV 8-bit, {size}", "opencv", in_bytes, n_jobs),
     ]
-    return _contest([camera() / 255], methods, seed, dtype)
 
 
-def make_gaussian_patches(seed: int, n_jobs: int, *, dtype: str) -> Contest:
-    size: dict[str, Any] = {"patch_size": 7, "patch_distance": 10}
-    ours = partial(nonlocal_means, patch_weights="gaussian", **_STRENGTH, **size)
-    return _contest([camera() / 255], [*on_threads(ours, n_jobs), _slow_mode(**size)], seed, dtype)
+def _slow_nonlocal_means(patch: int, distance: int) -> Method:
+    name = f"scikit-image slow mode, {patch} / {2 * distance + 1}"
+    slow = partial(denoise_nl_means, fast_mode=False, **_STRENGTH)
+    return Method(name, "scikit-image", partial(slow, patch_size=patch, patch_distance=distance))
 
 
-def make_bilateral_disk(seed: int, n_jobs: int) -> Contest:
+def _gaussian_patches(n_jobs: int) -> list[Method]:
+    size = {"patch_size": 7, "patch_distance": 10}
+    ours = partial(nonlocal_means, patch_weights="gaussian", **size, **_STRENGTH)
+    return [*on_threads(ours, n_jobs), _slow_nonlocal_means(7, 10)]
+
+
+def _bilateral_disk(n_jobs: int) -> list[Method]:
     ours = partial(bilateral_filter, footprint=disk(5), **_BANDWIDTHS)
-    methods = [*on_threads(ours, n_jobs), _opencv_bilateral(n_jobs)]
-    return _contest([camera() / 255], methods, seed, "float32")
+    return [*on_threads(ours, n_jobs), _opencv_bilateral(n_jobs)]
 
 
-def make_bilateral_square(seed: int, n_jobs: int, *, dtype: str) -> Contest:
-    settings = _BANDWIDTHS | {"win_size": 11}
-    ours = partial(bilateral_filter, **settings)
-    theirs = partial(denoise_bilateral, mode="reflect", **settings)
-    methods = [*on_threads(ours, n_jobs), Method("scikit-image", "scikit-image", theirs)]
-    return _contest([camera() / 255], methods, seed, dtype)
+def _bilateral_square(n_jobs: int) -> list[Method]:
+    ours = partial(bilateral_filter, win_size=11, **_BANDWIDTHS)
+    theirs = partial(denoise_bilateral, mode="reflect", win_size=11, **_BANDWIDTHS)
+    return [*on_threads(ours, n_jobs), Method("scikit-image", "scikit-image", theirs)]
 
 
-def make_set12(seed: int, n_jobs: int) -> Contest:
-    """Our defaults, what others have, and our defaults boosted."""
+def _all_denoisers(n_jobs: int) -> list[Method]:
+    """Our defaults, our defaults boosted, and what others have."""
     default = partial(nonlocal_means, sigma=_SIGMA, n_jobs=n_jobs)
     gaussian = partial(
         default, patch_size=7, patch_distance=5, h=0.95 * _SIGMA, patch_weights="gaussian"
@@ -71,21 +90,45 @@ def make_set12(seed: int, n_jobs: int) -> Contest:
         "L2 boosting, 5 steps": partial(l2_boosting, default, n_iter=5),
         "SOS boosting, 2 steps": partial(sos_boosting, default, n_iter=2, rho=0.5),
     }
-    methods = [
+    return [
         *(Method(f"{OURS}, {name}", OURS, smooth, n_jobs) for name, smooth in ours.items()),
-        _patches_of_scikit_image(n_jobs, patch_size=5, patch_distance=6),
-        *_nonlocal_means_of_others(n_jobs, patch_size=5, patch_distance=6),
-        _patches_of_scikit_image(n_jobs, patch_size=7, patch_distance=10),
-        *_nonlocal_means_of_others(n_jobs, patch_size=7, patch_distance=10),
-        _slow_mode(patch_size=5, patch_distance=6),
+        *_fast_nonlocal_means(n_jobs, 5, 6),
+        *_fast_nonlocal_means(n_jobs, 7, 10),
+        _slow_nonlocal_means(5, 6),
         _opencv_bilateral(n_jobs),
     ]
-    return _contest(fetch_set12().images, methods, seed, "float32")
 
 
-def _contest(images: Images, methods: list[Method], seed: int, dtype: str) -> Contest:
-    clean, noisy = _noisy(images, seed, dtype)
-    return Contest([(image,) for image in noisy], methods, partial(_quality, clean))
+def _opencv_nonlocal_means(image: Array, *, patch: int, window: int) -> Array:
+    import cv2
+
+    noisy = np.rint(255 * image).clip(0, 255).astype(np.uint8)
+    denoised: Any = cv2.fastNlMeansDenoising(noisy, None, 255 * _OPENCV_H, patch, window)
+    return denoised.astype(image.dtype) / image.dtype.type(255)
+
+
+def _opencv_bilateral(n_jobs: int) -> Method:
+    def smooth(image: Array) -> Any:
+        import cv2
+
+        return cv2.bilateralFilter(image, 11, *_BANDWIDTHS.values())
+
+    return Method("OpenCV bilateral, float32", "opencv", smooth, n_jobs)
+
+
+def _contest(
+    seed: int, n_jobs: int, *, images: Callable[[], Images], methods: Methods, dtype: str
+) -> Contest:
+    clean, noisy = _noisy(images(), seed, dtype)
+    return Contest([(image,) for image in noisy], methods(n_jobs), partial(_quality, clean))
+
+
+def _photograph() -> Images:
+    return [camera() / 255]
+
+
+def _set12() -> Images:
+    return fetch_set12().images
 
 
 def _noisy(images: Images, seed: int, dtype: str) -> tuple[Images, Images]:
@@ -109,100 +152,43 @@ def _quality(clean: Images, results: Images, first: Images) -> dict[str, float]:
     }
 
 
-def _patches_of_scikit_image(n_jobs: int, *, patch_size: int, patch_distance: int) -> Method:
-    """Its fast mode divides the sum over ``(patch_size - 1)^2`` pixels by ``patch_size^2``."""
-    name = f"{OURS}, scikit-image's {patch_size} / {2 * patch_distance + 1}"
-    ours = partial(
-        nonlocal_means,
-        patch_size=patch_size - 1,
-        patch_distance=patch_distance,
-        h=_STRENGTH["h"] * patch_size / (patch_size - 1),
-        sigma=_SIGMA,
-        n_jobs=n_jobs,
+_CASES: dict[str, tuple[str, Methods, Iterable[str]]] = {
+    "nlm-7-21": (
+        "non-local means, uniform patches",
+        partial(_uniform_patches, patch=7, distance=10),
+        ("float64", "float32"),
+    ),
+    "nlm-5-13": (
+        "non-local means, uniform patches",
+        partial(_uniform_patches, patch=5, distance=6),
+        ("float64", "float32"),
+    ),
+    "nlm-gaussian-7-21": (
+        "non-local means, Gaussian patch weights",
+        _gaussian_patches,
+        ("float64", "float32"),
+    ),
+    "bilateral-disk-11": ("bilateral filter on disks", _bilateral_disk, ("float32",)),
+    "bilateral-square-11": (
+        "bilateral filter on squares",
+        _bilateral_square,
+        ("float64", "float32"),
+    ),
+}
+IMAGE_CASES = {
+    f"{name}-{dtype}": Case(
+        f"{about}, 512 x 512",
+        partial(_contest, images=_photograph, methods=methods, dtype=dtype),
+        dtype,
     )
-    return Method(name, OURS, ours, n_jobs)
-
-
-def _nonlocal_means_of_others(n_jobs: int, *, patch_size: int, patch_distance: int) -> list[Method]:
-    window = 2 * patch_distance + 1
-    size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
-    fast = partial(denoise_nl_means, fast_mode=True, **_STRENGTH, **size)
-    in_bytes = partial(_opencv_nonlocal_means, patch_size=patch_size, window=window)
-    return [
-        Method(f"scikit-image fast mode, {patch_size} / {window}", "scikit-image", fast),
-        Method(f"OpenCV 8-bit, {patch_size} / {window}", "opencv", in_bytes, n_jobs),
-    ]
-
-
-def _slow_mode(*, patch_size: int, patch_distance: int) -> Method:
-    size: dict[str, Any] = {"patch_size": patch_size, "patch_distance": patch_distance}
-    name = f"scikit-image slow mode, {patch_size} / {2 * patch_distance + 1}"
-    slow = partial(denoise_nl_means, fast_mode=False, **_STRENGTH, **size)
-    return Method(name, "scikit-image", slow)
-
-
-def _opencv_nonlocal_means(image: Array, *, patch_size: int, window: int) -> Array:
-    import cv2
-
-    noisy = np.rint(255 * image).clip(0, 255).astype(np.uint8)
-    denoised: Any = cv2.fastNlMeansDenoising(noisy, None, 255 * _OPENCV_H, patch_size, window)
-    return denoised.astype(image.dtype) / image.dtype.type(255)
-
-
-def _opencv_bilateral(n_jobs: int) -> Method:
-    def smooth(image: Array) -> Any:
-        import cv2
-
-        return cv2.bilateralFilter(
-            image, 11, _BANDWIDTHS["sigma_color"], _BANDWIDTHS["sigma_spatial"]
-        )
-
-    return Method("OpenCV bilateral, float32", "opencv", smooth, n_jobs)
-
-
-_DTYPES = ("float64", "float32")
-_SIZE = "512 x 512"
-IMAGE_CASES = (
-    *(
-        Case(
-            f"nlm-{size}-{2 * distance + 1}-{dtype}",
-            f"non-local means, uniform patches, {_SIZE}",
-            partial(make_nonlocal_means, patch_size=size, patch_distance=distance, dtype=dtype),
-            dtype,
-        )
-        for size, distance in ((7, 10), (5, 6))
-        for dtype in _DTYPES
-    ),
-    *(
-        Case(
-            f"nlm-gaussian-7-21-{dtype}",
-            f"non-local means, Gaussian patch weights, {_SIZE}",
-            partial(make_gaussian_patches, dtype=dtype),
-            dtype,
-        )
-        for dtype in _DTYPES
-    ),
-    Case(
-        "bilateral-disk-11-float32",
-        f"bilateral filter on disks, {_SIZE}",
-        make_bilateral_disk,
-        "float32",
-    ),
-    *(
-        Case(
-            f"bilateral-square-11-{dtype}",
-            f"bilateral filter on squares, {_SIZE}",
-            partial(make_bilateral_square, dtype=dtype),
-            dtype,
-        )
-        for dtype in _DTYPES
-    ),
-    Case(
-        "set12",
+    for name, (about, methods, dtypes) in _CASES.items()
+    for dtype in dtypes
+} | {
+    "set12": Case(
         "the 12 images, noise of 25 grey levels",
-        make_set12,
+        partial(_contest, images=_set12, methods=_all_denoisers, dtype="float32"),
         "float32",
         once=True,
         memory=False,
-    ),
-)
+    )
+}

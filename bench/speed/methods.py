@@ -41,13 +41,12 @@ class Contest:
 
 @dataclass(frozen=True)
 class Case:
-    """A contest by name, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
+    """A contest, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
 
     Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
     ours is run again in a process of its own.
     """
 
-    name: str
     about: str
     make: Callable[[int, int], Contest]
     dtype: str
@@ -56,10 +55,14 @@ class Case:
 
 
 class Calls(Entrant):
-    """A method on all inputs."""
+    """A method on all inputs; its package has a version if it is installed."""
 
-    def __init__(self, method: Method, inputs: Sequence[tuple[Any, ...]]) -> None:
-        self.method, self.inputs, self.n_jobs = method, inputs, method.n_jobs
+    def __init__(
+        self, method: Method, inputs: Sequence[tuple[Any, ...]], version: str | None, note: str = ""
+    ) -> None:
+        self.method, self.inputs, self.n_jobs, self.note = method, inputs, method.n_jobs, note
+        self.labels = {"method": method.name, "package": method.package}
+        self.labels |= {"version": version, "n_jobs": method.n_jobs}
         self.results: list[Any] = []
 
     def prepare(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...solvers.solution import Array
-from .contest import by_name, installed
+from .contest import installed
 from .problems import SparseProblem
 
 # Codes of some rows; tolerances are on the solver's own scale, and None is its own choice.
@@ -28,7 +28,6 @@ class Peer:
 
     Attributes
     ----------
-    name : str
     module : str
         What must be installed.
     prepare : callable
@@ -43,7 +42,6 @@ class Peer:
         Whether it needs the Gram matrix of the dictionary, which is not part of its time.
     """
 
-    name: str
     module: str
     prepare: Callable[[SparseProblem, int], Solve]
     tolerances: tuple[float | None, ...] = (None,)
@@ -54,6 +52,25 @@ class Peer:
     @property
     def version(self) -> str | None:
         return installed(self.module)
+
+
+def _row_by_row(
+    solve_with: Callable[[SparseProblem], Callable[[int, Any, Array], None]],
+) -> Callable[[SparseProblem, int], Solve]:
+    """``solve_with(problem)(i, tol, code)`` writes the non-zeros of row i into its code."""
+
+    def prepare(problem: SparseProblem, n_jobs: int) -> Solve:
+        solve_row = solve_with(problem)
+
+        def solve(rows: Array, tol: float | None) -> Array:
+            codes = np.zeros((len(rows), len(problem.D)))
+            for i, code in zip(rows, codes, strict=True):
+                solve_row(i, tol, code)
+            return codes
+
+        return solve
+
+    return prepare
 
 
 @contextmanager
@@ -78,177 +95,118 @@ def _without(i: int, gram: Array) -> Iterator[Array]:
         gram[i] = gram[:, i] = own
 
 
-def _row_by_row(fit: Callable[..., Array]) -> Callable[[SparseProblem, int], Solve]:
-    """``fit(X, y, alpha, tol)`` solves ``|y - X c|^2 / (2 n_features) + alpha |c|_1``."""
+def _lasso(problem: SparseProblem, module: str, max_iter: int) -> Callable[..., None]:
+    """The class ``Lasso`` that several packages have: ``|y - X c|^2 / (2 n) + alpha |c|_1``."""
+    atoms = np.array(problem.D.T, order="F")
+    model = partial(import_module(module).Lasso, fit_intercept=False, max_iter=max_iter)
 
-    def prepare(problem: SparseProblem, n_jobs: int) -> Solve:
-        n_features = problem.D.shape[1]
-        atoms = np.array(problem.D.T, order="F")
+    def solve_row(i: int, tol: Any, code: Array) -> None:
+        fit = model(alpha=problem.lam[i] / (2 * len(atoms)), tol=tol).fit
+        if not problem.self_expression:
+            code[:] = fit(atoms, problem.Y[i]).coef_
+            return
+        with _last_atom_for(i, atoms) as others:
+            code[:-1] = fit(others, problem.Y[i]).coef_
+        code[-1], code[i] = code[i], 0
 
-        def solve(rows: Array, tol: float | None) -> Array:
-            codes = np.zeros((len(rows), len(problem.D)))
-            for code, i in zip(codes, rows, strict=True):
-                y, alpha = problem.Y[i], problem.lam[i] / (2 * n_features)
-                if problem.self_expression:
-                    with _last_atom_for(i, atoms) as others:
-                        code[:-1] = fit(others, y, alpha, tol)
-                    code[-1], code[i] = code[i], 0
-                else:
-                    code[:] = fit(atoms, y, alpha, tol)
-            return codes
-
-        return solve
-
-    return prepare
+    return solve_row
 
 
-def _lasso(module: str, max_iter: int) -> Callable[[SparseProblem, int], Solve]:
-    """The class ``Lasso`` that several packages have."""
-
-    def fit(X: Array, y: Array, alpha: float, tol: float) -> Array:
-        model = import_module(module).Lasso(
-            alpha=alpha, tol=tol, fit_intercept=False, max_iter=max_iter
-        )
-        coef: Array = model.fit(X, y).coef_
-        return coef
-
-    return _row_by_row(fit)
-
-
-def _scikit_learn_gram(problem: SparseProblem, n_jobs: int) -> Solve:
+def _scikit_learn_gram(problem: SparseProblem) -> Callable[..., None]:
     from sklearn.linear_model import enet_path
 
-    atoms, gram, n_features = problem.D.T, problem.gram, problem.D.shape[1]
+    atoms, gram = problem.D.T, problem.gram
+    path = partial(enet_path, atoms, l1_ratio=1.0, check_input=False, max_iter=100_000)
 
-    def solve(rows: Array, tol: float | None) -> Array:
-        codes = np.empty((len(rows), len(problem.D)))
-        for code, i in zip(codes, rows, strict=True):
-            with _without(i, gram) as products:
-                code[:] = enet_path(
-                    atoms,
-                    problem.Y[i],
-                    l1_ratio=1.0,
-                    alphas=[problem.lam[i] / (2 * n_features)],
-                    precompute=gram,
-                    Xy=products,
-                    check_input=False,
-                    tol=tol,
-                    max_iter=100_000,
-                )[1][:, 0]
-        return codes
+    def solve_row(i: int, tol: Any, code: Array) -> None:
+        alphas = [problem.lam[i] / (2 * len(atoms))]
+        with _without(i, gram) as products:
+            found = path(problem.Y[i], alphas=alphas, precompute=gram, Xy=products, tol=tol)
+        code[:] = found[1][:, 0]
 
-    return solve
+    return solve_row
 
 
-def _spams_gram(problem: SparseProblem, n_jobs: int) -> Solve:
+def _spams_gram(problem: SparseProblem) -> Callable[..., None]:
     from spams import lasso
 
     gram = problem.gram
 
-    def solve(rows: Array, tol: float | None) -> Array:
-        codes = np.zeros((len(rows), len(problem.D)))
-        for code, i in zip(codes, rows, strict=True):
-            with _without(i, gram) as products:
-                found = lasso(
-                    problem.Y[i][:, None],
-                    Q=gram.T,
-                    q=products[:, None],
-                    lambda1=problem.lam[i] / 2,
-                    mode=2,
-                    numThreads=1,
-                )
-            code[found.indices] = found.data
-        return codes
+    def solve_row(i: int, tol: Any, code: Array) -> None:
+        settings = {"lambda1": problem.lam[i] / 2, "mode": 2, "numThreads": 1}
+        with _without(i, gram) as products:
+            found = lasso(problem.Y[i][:, None], Q=gram.T, q=products[:, None], **settings)
+        code[found.indices] = found.data
 
-    return solve
+    return solve_row
 
 
-def _spams_active_support(problem: SparseProblem, n_jobs: int) -> Solve:
+def _spams_active_support(problem: SparseProblem) -> Callable[..., None]:
     """You et al., "Oracle based active set algorithm" (CVPR 2016), with LARS inside."""
-
-    def solve(rows: Array, tol: Any) -> Array:
-        codes = np.zeros((len(rows), len(problem.D)))
-        for code, i in zip(codes, rows, strict=True):
-            _grow_support(problem, i, tol, code)
-        return codes
-
-    return solve
-
-
-def _grow_support(problem: SparseProblem, i: int, tol: float, code: Array) -> None:
     from spams import lasso
 
-    D, y, half = problem.D, problem.Y[i], problem.lam[i] / 2
-    support, residual = np.empty(0, np.intp), y
-    while True:
-        correlation = np.abs(D @ residual)
-        correlation[i] = correlation[support] = 0
-        new = np.flatnonzero(correlation > half * (1 + tol))
-        if len(new) == 0:
-            return
-        if len(new) > _MOST_ADDED:
-            new = new[np.argpartition(-correlation[new], _MOST_ADDED)[:_MOST_ADDED]]
-        working = np.concatenate([support, new])
-        atoms = D[working]
-        found = lasso(y[:, None], D=atoms.T, lambda1=half, mode=2, numThreads=1)
-        code[support] = 0
-        support = working[found.indices]
-        code[support] = found.data
-        residual = y - found.data @ atoms[found.indices]
+    def solve_row(i: int, tol: Any, code: Array) -> None:
+        D, y, half = problem.D, problem.Y[i], problem.lam[i] / 2
+        support, residual = np.empty(0, np.intp), y
+        while True:
+            correlation = np.abs(D @ residual)
+            correlation[i] = correlation[support] = 0
+            new = np.flatnonzero(correlation > half * (1 + tol))
+            if len(new) == 0:
+                return
+            if len(new) > _MOST_ADDED:
+                new = new[np.argpartition(-correlation[new], _MOST_ADDED)[:_MOST_ADDED]]
+            working = np.concatenate([support, new])
+            atoms = D[working]
+            found = lasso(y[:, None], D=atoms.T, lambda1=half, mode=2, numThreads=1)
+            code[support] = 0
+            support = working[found.indices]
+            code[support] = found.data
+            residual = y - found.data @ atoms[found.indices]
+
+    return solve_row
 
 
 def _spams(problem: SparseProblem, n_jobs: int) -> Solve:
     from spams import lasso
 
-    def solve(rows: Array, tol: float | None) -> Array:
-        signals, half = problem.Y[rows].T, problem.lam[0] / 2
-        return lasso(signals, D=problem.D.T, lambda1=half, mode=2, numThreads=n_jobs).T.toarray()
-
-    return solve
+    settings = {"lambda1": problem.lam[0] / 2, "mode": 2, "numThreads": n_jobs}
+    return lambda rows, tol: lasso(problem.Y[rows].T, D=problem.D.T, **settings).T.toarray()
 
 
 def _sparse_encode(problem: SparseProblem, n_jobs: int, algorithm: str) -> Solve:
     from sklearn.decomposition import sparse_encode
 
-    gram = problem.gram
-
-    def solve(rows: Array, tol: float | None) -> Array:
-        return sparse_encode(
-            problem.Y[rows],
-            problem.D,
-            gram=gram,
-            algorithm=algorithm,
-            alpha=problem.lam[0] / 2,
-            max_iter=10_000,
-            n_jobs=n_jobs,
-        )
-
-    return solve
-
-
-_EVERYWHERE = tuple(Peer(name, name, _lasso(name, 1000), _LADDER) for name in ("celer", "skglm"))
-SELF_EXPRESSION_PEERS = by_name(
-    (
-        Peer("scikit-learn", "sklearn", _lasso("sklearn.linear_model", 100_000), _LADDER_OF_GAPS),
-        Peer("scikit-learn-gram", "sklearn", _scikit_learn_gram, _LADDER_OF_GAPS, gram=True),
-        *_EVERYWHERE,
-        Peer("spams-active-support", "spams", _spams_active_support, _LADDER),
-        Peer("spams-gram", "spams", _spams_gram, gram=True),
+    encode = partial(
+        sparse_encode,
+        dictionary=problem.D,
+        gram=problem.gram,
+        algorithm=algorithm,
+        alpha=problem.lam[0] / 2,
+        max_iter=10_000,
+        n_jobs=n_jobs,
     )
-)
-SPARSE_CODING_PEERS = by_name(
-    (
-        *(
-            Peer(
-                f"scikit-learn-{name}",
-                "sklearn",
-                partial(_sparse_encode, algorithm=f"lasso_{name}"),
-                threads=True,
-                gram=True,
-            )
-            for name in ("cd", "lars")
-        ),
-        *_EVERYWHERE,
-        Peer("spams", "spams", _spams, threads=True, whole=True),
-    )
-)
+    return lambda rows, tol: encode(problem.Y[rows])
+
+
+def _lasso_peer(module: str, tolerances: tuple[float, ...], max_iter: int) -> Peer:
+    lasso = partial(_lasso, module=module, max_iter=max_iter)
+    return Peer(module.partition(".")[0], _row_by_row(lasso), tolerances)
+
+
+_EVERYWHERE = {name: _lasso_peer(name, _LADDER, 1000) for name in ("celer", "skglm")}
+_GRAM = _row_by_row(_scikit_learn_gram)
+_CD, _LARS = (partial(_sparse_encode, algorithm=f"lasso_{name}") for name in ("cd", "lars"))
+SELF_EXPRESSION_PEERS = {
+    "scikit-learn": _lasso_peer("sklearn.linear_model", _LADDER_OF_GAPS, 100_000),
+    "scikit-learn-gram": Peer("sklearn", _GRAM, _LADDER_OF_GAPS, gram=True),
+    **_EVERYWHERE,
+    "spams-active-support": Peer("spams", _row_by_row(_spams_active_support), _LADDER),
+    "spams-gram": Peer("spams", _row_by_row(_spams_gram), gram=True),
+}
+SPARSE_CODING_PEERS = {
+    "scikit-learn-cd": Peer("sklearn", _CD, threads=True, gram=True),
+    "scikit-learn-lars": Peer("sklearn", _LARS, threads=True, gram=True),
+    **_EVERYWHERE,
+    "spams": Peer("spams", _spams, threads=True, whole=True),
+}

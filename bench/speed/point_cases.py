@@ -8,6 +8,7 @@ import torch
 from scipy.fft import dctn, idctn
 from scipy.sparse import csr_array, eye_array
 from skimage.data import chelsea
+from skimage.util import view_as_blocks
 from sklearn.datasets import make_swiss_roll
 from sklearn.manifold import LocallyLinearEmbedding as TheirEmbedding
 from sklearn.manifold._locally_linear import barycenter_weights
@@ -62,7 +63,6 @@ def _in_blocks(q: Array, k: Array, v: Array, *, s: float, block: int) -> Array:
 
 def _best_block(q: Array, k: Array, v: Array, s: float) -> int:
     """By the median of three rounds, each over enough queries to pay for memory once."""
-
     smooth = partial(_in_blocks, q[: 8 * _BLOCKS[-1]], k, v, s=s)
     runs = [partial(seconds_of, partial(smooth, block=block)) for block in _BLOCKS]
     return _BLOCKS[np.median(in_turns(runs, 3), axis=1).argmin()]
@@ -133,10 +133,9 @@ def make_graying(
 ) -> Contest:
     """The patches of 32 colour images, as tokens; one image a call."""
     rng = np.random.default_rng(seed)
-    picture = chelsea() / 255
+    picture = (chelsea() / 255).astype(np.float32)
     corners = rng.integers(len(picture) - image_size, size=(_N_IMAGES, 2))
-    crops = np.stack([picture[y : y + image_size, x : x + image_size] for y, x in corners])
-    tokens = _patches(crops.astype(np.float32), patch_size)
+    crops = (picture[y : y + image_size, x : x + image_size] for y, x in corners)
 
     def log_kappa(results: list[Array], first: list[Array]) -> dict[str, float]:
         kappa = condition_number(np.stack(results))
@@ -151,7 +150,7 @@ def make_graying(
         listing[transform],
         Method("nothing (a copy)", "numpy", np.copy),
     ]
-    return Contest([(X,) for X in tokens], methods, log_kappa)
+    return Contest([(_patches(crop, patch_size),) for crop in crops], methods, log_kappa)
 
 
 def _gray_by_svd(X: Array, eps: float = 0.95) -> Array:
@@ -165,36 +164,32 @@ def _gray_by_dct(X: Array, eps: float = 0.95) -> Array:
     return idctn(np.sign(spectrum) * size.max() * (size / size.max()) ** eps, norm="ortho")
 
 
-def _patches(images: Array, size: int) -> Array:
-    """(images, patches, pixels and channels of a patch)"""
-    n, height, width, channels = images.shape
-    grid = images.reshape(n, height // size, size, width // size, size, channels)
-    return grid.transpose(0, 1, 3, 2, 4, 5).reshape(n, -1, size * size * channels)
+def _patches(image: Array, size: int) -> Array:
+    """(patches, pixels and channels of a patch)"""
+    blocks = view_as_blocks(np.ascontiguousarray(image), (size, size, image.shape[-1]))
+    return blocks.reshape(-1, size * size * image.shape[-1])
 
 
-POINT_CASES = (
-    *(
-        Case(
-            f"regression-{dtype}",
+POINT_CASES = {
+    **{
+        f"regression-{dtype}": Case(
             "50,000 queries and keys of 32 features",
             partial(make_regression, n_points=50_000, dtype=dtype),
             dtype,
         )
         for dtype in ("float64", "float32")
-    ),
-    Case("lle-weights", "10,000 points, 12 given neighbours each", make_weights, "float64"),
-    *(
-        Case(
-            f"lle-{n}",
+    },
+    "lle-weights": Case("10,000 points, 12 given neighbours each", make_weights, "float64"),
+    **{
+        f"lle-{n}": Case(
             f"10,000 points in {n} dimensions, 12 neighbours, 2 components",
             partial(make_embedding, n_features=n),
             "float64",
         )
         for n in (3, 50)
-    ),
-    *(
-        Case(
-            f"graying-{transform}-{width}",
+    },
+    **{
+        f"graying-{transform}-{width}": Case(
             f"tokens of 32 colour images, {width} pixels wide, patches of {size}",
             partial(make_graying, transform=transform, image_size=width, patch_size=size),
             "float32",
@@ -202,5 +197,5 @@ POINT_CASES = (
         )
         for width, size in ((224, 16), (64, 4))
         for transform in ("svd", "dct")
-    ),
-)
+    },
+}

@@ -18,7 +18,6 @@ from ...datasets import (
 from ...solvers import Solution, sparse_code, sparse_self_expression
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max
-from .contest import by_name
 
 _BLOCK_ROWS = 256
 
@@ -78,12 +77,11 @@ class SparseProblem:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem by name; ``lam`` says how its penalty was chosen.
+    """A problem; ``lam`` says how its penalty was chosen.
 
     Where it is `alone`, ours is solved once, without rounds and without peers.
     """
 
-    name: str
     lam: str
     make: Callable[[int], SparseProblem]
     tol: float = 1e-6
@@ -127,22 +125,20 @@ def _random_dictionary(seed: int, share: int) -> SparseProblem:
     return SparseProblem(Y, D, np.full(len(Y), lam_max(Y, D).mean() / share))
 
 
-def _synthetic(name: str, n_samples: int, n_features: int = 200, **settings: Any) -> Case:
+def _synthetic(n_samples: int, n_features: int = 200, **settings: Any) -> Case:
     make = partial(_subspaces, n_samples=n_samples, n_features=n_features)
-    return Case(name, "lam_max / 50", make, **settings)
+    return Case("lam_max / 50", make, **settings)
 
 
-SELF_EXPRESSION = by_name(
-    (
-        *(_synthetic(f"synthetic-{n}", n) for n in (500, 1000, 2000, 5000, 10_000, 20_000)),
-        _synthetic("synthetic-40000", 40_000, alone=True),
-        Case("yale-b", "lam_max / 50", _yale_b),
-        Case("coil-20", "lam_max / 50", partial(_coil20, share=50)),
-        Case("coil-20-dense", "lam_max / 800", partial(_coil20, share=800)),
-        _synthetic("large", 70_000, 500, tol=1e-4, alone=True),
-    )
-)
-SPARSE_CODING = by_name(
-    Case(f"dictionary-{n}", f"mean lam_max / {n}", partial(_random_dictionary, share=n))
+SELF_EXPRESSION = {
+    **{f"synthetic-{n}": _synthetic(n) for n in (500, 1000, 2000, 5000, 10_000, 20_000)},
+    "synthetic-40000": _synthetic(40_000, alone=True),
+    "yale-b": Case("lam_max / 50", _yale_b),
+    "coil-20": Case("lam_max / 50", partial(_coil20, share=50)),
+    "coil-20-dense": Case("lam_max / 800", partial(_coil20, share=800)),
+    "large": _synthetic(70_000, 500, tol=1e-4, alone=True),
+}
+SPARSE_CODING = {
+    f"dictionary-{n}": Case(f"mean lam_max / {n}", partial(_random_dictionary, share=n))
     for n in (10, 50)
-)
+}

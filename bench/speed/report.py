@@ -1,6 +1,6 @@
 """How the tables of `twinsolve speed` are read, on the screen and in Markdown."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,7 +10,7 @@ from rich.table import Table
 from ..tables import Lines, number
 
 _NAMES = ("solver", "method", "operator", "kernel")
-_Cell = str | tuple[str, str] | Callable[[Any], str]  # a column, one with a format, or of a row
+_Cell = str | Callable[[Any], str]  # a column, with a format behind a colon, or of a row
 
 
 class Report(NamedTuple):
@@ -33,16 +33,25 @@ class Report(NamedTuple):
 def _read(cell: _Cell, row: Any) -> str:
     if callable(cell):
         return cell(row)
-    if isinstance(cell, tuple):
-        return number(getattr(row, cell[0]), cell[1], missing="")
-    value = getattr(row, cell)
-    return value if isinstance(value, str) else ""
+    column, _, form = cell.partition(":")
+    return number(getattr(row, column), form, missing="")
 
 
 def _spread(name: str, median: str | None = None) -> Callable[[Any], str]:
     """The cell of a median with the lowest and highest."""
-    columns = (median or name, f"{name}_lowest", f"{name}_highest")
-    return lambda row: _range(*(getattr(row, column) for column in columns))
+
+    def read(row: Any) -> str:
+        value, *ends = (
+            getattr(row, c) for c in (median or name, f"{name}_lowest", f"{name}_highest")
+        )
+        spread = pd.notna(ends[0]) and ends[0] != ends[1]
+        return _short(value) + (f" ({_short(ends[0])} - {_short(ends[1])})" if spread else "")
+
+    return read
+
+
+def _short(value: float) -> str:
+    return number(value, ".3g" if value < 1000 else ".0f", missing="")
 
 
 def _worth(row: Any) -> str:
@@ -50,10 +59,9 @@ def _worth(row: Any) -> str:
         return f"{row.psnr:.2f} dB, {row.ssim:.3f}"
     if pd.notna(row.cost):
         return f"cost {row.cost:.9e}"
-    return number(row.log_kappa, ".2f", missing="") and f"log kappa {row.log_kappa:.2f}"
+    return f"log kappa {row.log_kappa:.2f}" if pd.notna(row.log_kappa) else ""
 
 
-_THREADS = ("n_jobs", ".0f")
 SOLVERS = Report(
     (
         "Milliseconds a row, and multiples of our time in the same round: median over the rounds,",
@@ -66,15 +74,15 @@ SOLVERS = Report(
         "case": "case",
         "solver": "solver",
         "dtype": "dtype",
-        "threads": _THREADS,
-        "rows": ("rows_timed", ".0f"),
-        "tol.": ("tol", ".0e"),
+        "threads": "n_jobs:.0f",
+        "rows": "rows_timed:.0f",
+        "tol.": "tol:.0e",
         "ms a row": _spread("ms", "ms_per_row"),
         "x ours": _spread("ratio"),
-        "gap": ("gap", ".0e"),
-        "non-zeros": ("nonzeros", ".1f"),
-        "passes": ("passes", ".1f"),
-        "MiB": ("memory_mib", ".0f"),
+        "gap": "gap:.0e",
+        "non-zeros": "nonzeros:.1f",
+        "passes": "passes:.1f",
+        "MiB": "memory_mib:.0f",
     },
 )
 METHODS = Report(
@@ -93,12 +101,12 @@ METHODS = Report(
         "case": "case",
         "method": "method",
         "dtype": "dtype",
-        "threads": _THREADS,
+        "threads": "n_jobs:.0f",
         "ms": lambda row: _short(row.ms),
         "x ours": _spread("ratio"),
         "result": _worth,
-        "difference": ("difference", ".0e"),
-        "MiB": ("memory_mib", ".1f"),
+        "difference": "difference:.0e",
+        "MiB": "memory_mib:.1f",
     },
 )
 OPERATORS = Report(
@@ -117,14 +125,14 @@ OPERATORS = Report(
         "operator": "operator",
         "form": "form",
         "dtype": "dtype",
-        "threads": _THREADS,
+        "threads": "n_jobs:.0f",
         "inference": _spread("inference_ratio"),
         "training": _spread("training_ratio"),
-        "ms": ("training_ms", ".3g"),
-        "MiB": ("memory_mib", ".1f"),
-        "exponent": ("memory_exponent", ".2f"),
-        "Gflop": ("gflop_training", ".3g"),
-        "parameters": ("parameters", ".0f"),
+        "ms": "training_ms:.3g",
+        "MiB": "memory_mib:.1f",
+        "exponent": "memory_exponent:.2f",
+        "Gflop": "gflop_training:.3g",
+        "parameters": "parameters:.0f",
         "kernel": "kernel",
     },
 )
@@ -147,46 +155,29 @@ def check_measured(table: pd.DataFrame) -> None:
 def remarks(table: pd.DataFrame) -> list[str]:
     """Why solvers and cases are not in the table, or not at the gap: a line for each reason."""
     noted = table[table.note != ""]
-    name = noted[next(c for c in ("solver", "method", "operator") if c in noted)]
+    name = noted[next(c for c in _NAMES if c in noted)]
     cases = [f"{row.case}: {row.note}" for row in noted[name.isna()].itertuples()]
-    named = noted[name.notna()].assign(name=name)
-    solvers = [
-        f"{', '.join(rows.name.unique())}: {note} ({', '.join(rows.case.unique())})"
-        for note, rows in named.groupby("note", sort=False)
+    return cases + [
+        f"{', '.join(name[rows.index].unique())}: {note} ({', '.join(rows.case.unique())})"
+        for note, rows in noted[name.notna()].groupby("note", sort=False)
     ]
-    return cases + solvers
 
 
-def _range(median: float, lowest: float, highest: float) -> str:
-    if pd.isna(median):
-        return ""
-    if pd.isna(lowest) or lowest == highest:
-        return _short(median)
-    return f"{_short(median)} ({_short(lowest)} - {_short(highest)})"
-
-
-def _short(value: float) -> str:
-    return format(value, ".3g" if value < 1000 else ".0f")
-
-
-def pretty(headings: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Table:
+def pretty(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
     """The lines by case; a dtype or number of threads that all share stands below."""
-    lines = list(lines)
-    values = {h: {line[i] for line in lines} for i, h in enumerate(headings)}
-    shared = [h for h in ("dtype", "threads") if len(values[h]) == 1]
-    kept = [i for i, heading in enumerate(headings) if heading not in shared]
+    table = pd.DataFrame(lines, columns=list(headings))
+    shared = [h for h in ("dtype", "threads") if table[h].nunique() == 1]
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     if shared:
-        shown.caption = ", ".join(f"{heading}: {min(values[heading])}" for heading in shared)
-    for i in kept[1:]:
-        name = headings[i] in _NAMES  # wraps where the screen is narrow
-        shown.add_column(headings[i], justify="left" if name else "right", no_wrap=not name)
-    previous = ""
-    for case, *cells in ([line[i] for i in kept] for line in lines):
-        if case != previous:
-            shown.add_section()
-            shown.add_row(case, style="italic")
-        ours = cells[0].startswith("twinsolve")
-        shown.add_row("  " + cells[0], *cells[1:], style="bold" if ours else None)
-        previous = case
+        shown.caption = ", ".join(f"{heading}: {table[heading][0]}" for heading in shared)
+    cells = table.drop(columns=["case", *shared])
+    for heading in cells:
+        name = heading in _NAMES  # wraps where the screen is narrow
+        shown.add_column(heading, justify="left" if name else "right", no_wrap=not name)
+    for case, rows in cells.groupby(table.case, sort=False):
+        shown.add_section()
+        shown.add_row(case, style="italic")
+        for solver, *others in rows.itertuples(index=False):
+            bold = "bold" if solver.startswith("twinsolve") else None
+            shown.add_row(f"  {solver}", *others, style=bold)
     return shown

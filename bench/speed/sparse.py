@@ -1,7 +1,7 @@
 """`twinsolve speed self-expression` and `twinsolve speed sparse-coding`."""
 
-import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from ... import __version__
 from ...solvers.solution import Array
-from ..timing import Progress
+from ..timing import Progress, seconds_of
 from .contest import OURS, Entrant, Rounds, alone, chosen, compete, run_cases
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
 from .problems import SELF_EXPRESSION, SPARSE_CODING, Case, SparseProblem
@@ -139,85 +139,65 @@ def time_sparse_coding(
     return _time("sparse-coding", *listed, options)
 
 
-def _time(command: str, cases: list[Case], peers: list[Peer], options: Rounds) -> pd.DataFrame:
-    def run(case: Case) -> pd.DataFrame:
-        return race(case, peers, options)
-
-    versions = {peer.name: peer.version for peer in peers}
+def _time(
+    command: str, cases: dict[str, Case], peers: dict[str, Peer], options: Rounds
+) -> pd.DataFrame:
+    run = partial(race, peers=peers, options=options)
+    versions = {name: peer.version for name, peer in peers.items()}
     return run_cases(command, cases, run, options, peers=versions, columns=COLUMNS)
 
 
-def race(case: Case, peers: Iterable[Peer], options: Rounds) -> pd.DataFrame:
+def race(case: Case, peers: dict[str, Peer], options: Rounds) -> list[dict[str, Any]]:
     """A row for each solver: ours first, whose time per row is what the ratios are of."""
-    problem = case.make(options.seed)
-    ours = _Ours(problem, case.tol, options.n_jobs)
-    rows = [_by_row(ours, alone(ours))] if case.alone else _rounds(ours, peers, options)
+    problem, n_jobs = case.make(options.seed), options.n_jobs
+    ours = _Ours(problem, case.tol, n_jobs)
+    if case.alone:
+        rows = [alone(ours)]
+    else:
+        order = np.random.default_rng(options.seed).permutation(len(problem.Y))
+        entrants: list[Entrant] = [ours, *([_Ours(problem, case.tol, 1)] if n_jobs > 1 else [])]
+        entrants += [_Theirs(*named, problem, n_jobs, order) for named in peers.items()]
+        rows = compete(entrants, options.rounds, options.progress, memory=True)
     n_rows, n_features = problem.Y.shape
-    about = {"case": case.name, "lam": case.lam, "dtype": str(problem.Y.dtype)}
+    about = {"lam": case.lam, "dtype": str(problem.Y.dtype)}
     about |= {"n_rows": n_rows, "n_features": n_features}
-    return pd.DataFrame([about | row for row in rows]).reindex(columns=COLUMNS)
+    return [about | _per_row(row) for row in rows]
 
 
-def _rounds(ours: "_Ours", peers: Iterable[Peer], options: Rounds) -> list[dict[str, Any]]:
-    problem, n_jobs = ours.problem, options.n_jobs
-    order = np.random.default_rng(options.seed).permutation(len(problem.Y))
-    entrants: list[_Ours | _Theirs] = [ours]
-    if n_jobs > 1:
-        entrants.append(_Ours(problem, ours.tol, 1))
-    absent = []
-    for peer in peers:
-        if reason := _hindrance(peer, problem, n_jobs):
-            absent.append({"solver": peer.name, "note": reason})
-        else:
-            entrants.append(_Theirs(peer, problem, n_jobs, order))
-    memory: dict[str, float] = {}
-
-    def measure() -> None:
-        memory["memory_mib"] = alone(ours)["memory_mib"]
-
-    times = compete(entrants, options.rounds, options.progress, before=[measure])
-    rows = [
-        {"solver": e.name} | own if e.note else _by_row(e, own | e.facts())
-        for e, own in zip(entrants, times, strict=True)
-    ]
-    return [rows[0] | memory, *rows[1:], *absent]
+def _per_row(row: dict[str, Any]) -> dict[str, Any]:
+    if "ms" not in row:
+        return row
+    ms = row.pop("ms")
+    return row | {"ms_per_row": ms, "seconds": ms * row["rows_timed"] / 1000}
 
 
-def _by_row(entrant: "_Ours | _Theirs", found: dict[str, Any]) -> dict[str, Any]:
-    """The row of an entrant: its times by the rows that it solved, and whether it met its gap."""
-    n = entrant.count
-    seconds = found["seconds"] if "seconds" in found else found.pop("ms") * n / 1000
-    missed = found["gap"] > entrant.target
-    about: dict[str, Any] = {
-        "solver": entrant.name,
-        "version": entrant.version,
-        "n_jobs": entrant.n_jobs,
-    }
-    about |= {"rows_timed": n, "tol": entrant.tol, "seconds": seconds}
-    note = {"note": f"gap above {entrant.target:.0e}" if missed else ""}
-    return about | {"ms_per_row": 1000 * seconds / n} | found | note
+class _Solver(Entrant):
+    """Solves some rows, to a gap that it may miss."""
+
+    def __init__(self, name: str, version: str | None, problem: SparseProblem, n_jobs: int) -> None:
+        self.labels = {"solver": name}
+        self.version, self.problem, self.n_jobs = version, problem, n_jobs
+
+    def judged(self, codes: Any, rows: Array, tol: float | None, target: float) -> dict[str, Any]:
+        gap = float(self.problem.gap(codes, rows).max())
+        return {
+            "version": self.version,
+            "n_jobs": self.n_jobs,
+            "rows_timed": self.count,
+            "tol": tol,
+            "gap": gap,
+            "nonzeros": (codes != 0).sum() / self.count,
+            "note": f"gap above {target:.0e}" if gap > target else "",
+        }
 
 
-def _hindrance(peer: Peer, problem: SparseProblem, n_jobs: int) -> str | None:
-    if peer.version is None:
-        return f"{peer.module} is not installed"
-    if n_jobs > 1 and not peer.threads:
-        return "works on one thread only"
-    if peer.gram and (size := 8 * len(problem.D) ** 2) > _LARGEST_GRAM:
-        return f"the Gram matrix would take {size / 2**30:.0f} GiB"
-    return None
-
-
-class _Ours(Entrant):
+class _Ours(_Solver):
     """Always the whole problem, and its time is that of everything."""
 
-    version = __version__
-
     def __init__(self, problem: SparseProblem, tol: float, n_jobs: int) -> None:
-        self.problem, self.n_jobs = problem, n_jobs
-        self.tol = self.target = tol
-        self.count = len(problem.Y)
-        self.name = OURS if n_jobs == 1 else f"{OURS}, n_jobs={n_jobs}"
+        name = OURS if n_jobs == 1 else f"{OURS}, n_jobs={n_jobs}"
+        super().__init__(name, __version__, problem, n_jobs)
+        self.tol, self.count = tol, len(problem.Y)
 
     def prepare(self) -> None:
         self.problem.first(_WARM_UP).solve(tol=self.tol, n_jobs=self.n_jobs)
@@ -225,30 +205,27 @@ class _Ours(Entrant):
     def run(self) -> None:
         self.solution = self.problem.solve(tol=self.tol, n_jobs=self.n_jobs)
 
-    def facts(self) -> dict[str, float]:
-        """Certificate, non-zeros and products with all atoms; the latter two are means."""
-        solution = self.solution
-        return {
-            "gap": float(self.problem.gap(solution.coef, np.arange(self.count)).max()),
-            "nonzeros": solution.coef.nnz / self.count,
-            "passes": float(np.asarray(solution.n_passes).mean()),
-        }
+    def facts(self) -> dict[str, Any]:
+        passes = float(np.asarray(self.solution.n_passes).mean())
+        rows = np.arange(self.count)
+        return self.judged(self.solution.coef, rows, self.tol, self.tol) | {"passes": passes}
 
 
-class _Theirs(Entrant):
+class _Theirs(_Solver):
     """A peer at the loosest of its tolerances that reaches the target, on some rows."""
 
-    def __init__(self, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array) -> None:
-        self.peer, self.problem, self.n_jobs, self.order = peer, problem, n_jobs, order
-        self.name, self.version, self.target = peer.name, peer.version, _TARGET
+    def __init__(
+        self, name: str, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array
+    ) -> None:
+        super().__init__(name, peer.version, problem, n_jobs)
+        self.peer, self.order, self.note = peer, order, _hindrance(peer, problem, n_jobs)
 
     def prepare(self) -> None:
         self.solve = self.peer.prepare(self.problem, self.n_jobs)
-        self.solve(self.order[:1], self.peer.tolerances[0])  # compiles
-        start = time.perf_counter()
-        self.solve(self.order[:1], self.peer.tolerances[0])
+        first = partial(self.solve, self.order[:1], self.peer.tolerances[0])
+        first()  # compiles
         most = _MOST_SECONDS / _FEWEST_ROWS
-        if not self.peer.whole and time.perf_counter() - start > most:
+        if not self.peer.whole and seconds_of(first) > most:
             self.note = f"takes more than {most:.1f} s a row"
             return
         for tol in self.peer.tolerances:
@@ -258,28 +235,38 @@ class _Theirs(Entrant):
         self.count = len(self.rows)
 
     def _reaches_target(self) -> bool:
-        self.rows = self.order if self.peer.whole else self.order[:_FEWEST_ROWS]
-        if self.peer.whole:
-            return self._gap(self.rows) <= _TARGET
-        seconds = 0.0
-        for i in self.rows:
-            start = time.perf_counter()
-            codes = self.solve(np.array([i]), self.tol)
-            seconds += time.perf_counter() - start
-            if self.problem.gap(codes, np.array([i])).max() > _TARGET:
-                return False
-        affordable = int(_SECONDS / seconds * len(self.rows))
-        if affordable > len(self.rows):
+        """On the rows that can be timed, of which the first are judged one by one."""
+        self.rows = self.order
+        if not self.peer.whole:
+            self.rows = self.order[:_FEWEST_ROWS]
+            seconds = 0.0
+            for i in range(len(self.rows)):
+                row = self.rows[i : i + 1]
+                seconds += seconds_of(partial(self._solve, row))
+                if self.problem.gap(self.codes, row).max() > _TARGET:
+                    return False
+            affordable = int(_SECONDS / seconds * len(self.rows))
+            if affordable <= len(self.rows):
+                return True
             self.rows = self.order[:affordable]
-            return self._gap(self.rows) <= _TARGET
-        return True
+        self.run()
+        return self.problem.gap(self.codes, self.rows).max() <= _TARGET
 
-    def _gap(self, rows: Array) -> float:
-        return float(self.problem.gap(self.solve(rows, self.tol), rows).max())
+    def _solve(self, rows: Array) -> None:
+        self.codes = self.solve(rows, self.tol)
 
     def run(self) -> None:
-        self.codes = self.solve(self.rows, self.tol)
+        self._solve(self.rows)
 
-    def facts(self) -> dict[str, float]:
-        gap = float(self.problem.gap(self.codes, self.rows).max())
-        return {"gap": gap, "nonzeros": np.count_nonzero(self.codes) / self.count}
+    def facts(self) -> dict[str, Any]:
+        return self.judged(self.codes, self.rows, self.tol, _TARGET)
+
+
+def _hindrance(peer: Peer, problem: SparseProblem, n_jobs: int) -> str:
+    if peer.version is None:
+        return f"{peer.module} is not installed"
+    if n_jobs > 1 and not peer.threads:
+        return "works on one thread only"
+    if peer.gram and (size := 8 * len(problem.D) ** 2) > _LARGEST_GRAM:
+        return f"the Gram matrix would take {size / 2**30:.0f} GiB"
+    return ""

@@ -8,7 +8,7 @@ from scipy.special import softmax
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_dense_or_sparse, check_integer, check_positive
+from ..solution import Array, check_dense_or_sparse, check_integer, check_positive, narrow
 
 
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
@@ -242,9 +242,8 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     if n_neighbors < 1:
         return csr_array(C.shape, dtype=C.dtype)
     graph = kneighbors_graph(C[used], n_neighbors, mode="connectivity").tocoo()
-    graph = csr_array(
-        (graph.data.astype(C.dtype), (used[graph.row], used[graph.col])), shape=C.shape
-    )
+    pairs = used[graph.row], used[graph.col]
+    graph = narrow(csr_array((graph.data.astype(C.dtype), pairs), shape=C.shape))
     return 0.5 * (graph + graph.T)
 
 

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from sklearn.neighbors import NearestNeighbors
 
 from ..locally_linear import locally_linear_weights
-from ..solution import Array, check_integer
+from ..solution import Array, check_integer, narrow
 from .affinity import unit_rows
 from .base import Auto, Choices, SubspaceClustering, mean_point
 
@@ -113,10 +113,8 @@ class NearestNeighborClustering(NeighborClustering):
             data[(scale == 0) & (distance == 0)] = 0
             data[(scale == 0) & (distance > 0)] = np.inf
             data = np.exp(-data)
-        coef = csr_array(
-            (data.ravel().astype(dtype), indices.ravel(), np.arange(0, n * q + 1, q)),
-            shape=(n, len(self._reach)),
-        )
+        parts = data.ravel().astype(dtype), indices.ravel(), np.arange(0, n * q + 1, q)
+        coef = narrow(csr_array(parts, shape=(n, len(self._reach))))
         coef.eliminate_zeros()
         coef.sort_indices()
         return coef

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from ..solution import Array, check_integer
+from ..solution import Array, check_integer, narrow
 from .affinity import unit_rows
 from .neighbors import NeighborClustering
 
@@ -74,7 +74,8 @@ class ThresholdingSubspaceClustering(NeighborClustering):
             found.append(nearest)
             weights.append(np.where(cosine > 0, np.exp(-2 * np.arccos(cosine)), 0))
         indices, data = np.concatenate(found).ravel(), np.concatenate(weights).ravel()
-        coef = csr_array((data, indices, np.arange(0, n * q + 1, q)), shape=(n, n_atoms))
+        indptr = np.arange(0, n * q + 1, q)
+        coef = narrow(csr_array((data, indices, indptr), shape=(n, n_atoms)))
         coef.eliminate_zeros()
         coef.sort_indices()
         return coef

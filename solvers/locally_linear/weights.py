@@ -8,7 +8,14 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
 from ..compiled import jit, jit_reordered
-from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_positive
+from ..solution import (
+    Array,
+    check_dense_or_sparse,
+    check_integer,
+    check_matrix,
+    check_positive,
+    narrow,
+)
 from ..workers import spread
 from .neighbors import nearest
 
@@ -96,10 +103,8 @@ def locally_linear_weights(
     else:
         raise ValueError("n_neighbors: give either n_neighbors or graph")
     data = _barycentre_weights(points, X, indptr, indices, reg, n_jobs)
-    return csr_array(
-        (data.astype(np.result_type(X, points), copy=False), indices, indptr),
-        shape=(len(points), len(X)),
-    )
+    data = data.astype(np.result_type(X, points), copy=False)
+    return narrow(csr_array((data, indices, indptr), shape=(len(points), len(X))))
 
 
 def locally_linear_residual(

@@ -231,8 +231,8 @@ def _balance(
     C: Array, copies: list[Array], previous: list[Array], duals: list[Array], rho: float
 ) -> float:
     """Factor of the penalty that brings the relative primal and dual residuals together."""
-    tiny = np.finfo(np.float64).tiny
-    primal = np.linalg.norm([C - copy for copy in copies]) / max(np.linalg.norm(copies), tiny)
-    change = rho * np.linalg.norm(np.subtract(copies, previous)) / max(np.linalg.norm(duals), tiny)
-    factor = np.sqrt(max(primal, tiny) / max(change, tiny))
-    return float(np.clip(factor, 0.2, 5)) if not 0.5 < factor < 2 else 1.0
+    apart = np.linalg.norm([C - copy for copy in copies]) * np.linalg.norm(duals)
+    change = rho * np.linalg.norm(np.subtract(copies, previous)) * np.linalg.norm(copies)
+    # Both are zero at the optimum, and where nothing has been found yet.
+    ratio = np.sqrt(apart / change) if change > 0 else np.inf if apart > 0 else 1.0
+    return float(np.clip(ratio, 0.2, 5)) if not 0.5 < ratio < 2 else 1.0

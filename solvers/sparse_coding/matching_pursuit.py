@@ -5,7 +5,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from ..compiled import jit
-from ..solution import Array
+from ..solution import Array, narrow
 from ..workers import spread
 
 _BLOCK_ROWS = 256
@@ -39,7 +39,7 @@ def pursue_rows(
     support, values, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
     stored = np.arange(most) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    coef = csr_array((values[stored], support[stored], indptr), shape=(n, m))
+    coef = narrow(csr_array((values[stored], support[stored], indptr), shape=(n, m)))
     coef.sort_indices()
     return coef
 

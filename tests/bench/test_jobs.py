@@ -10,7 +10,10 @@ import pytest
 
 from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_hash
 
-SHOWN = ("draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress")
+SHOWN = (
+    "draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress",
+    "Cell", "lines_of", "folded", "over_seeds", "with_deviation", "shown", "Output",
+)  # fmt: skip
 
 
 def table(directory):
@@ -65,6 +68,28 @@ def test_words_and_lines_of_the_source_decide_nothing(tmp_path):
     assert hash_of(tmp_path, same) == known
     for other in (source.replace("2", "3"), source.replace("(x)", "(x, y=0)")):
         assert hash_of(tmp_path, other) != known
+
+
+BARE = "class A:\n    n = 1\n    def f(self, x=2):\n        y = 3\n        return x * y\n"
+HINTED = (
+    "from typing import TYPE_CHECKING, Any\nfrom collections.abc import Sequence\n"
+    "if TYPE_CHECKING:\n    import pandas\n"
+    "class A:\n    n = 1\n    def f(self: Any, x: int = 2) -> 'int':\n"
+    "        y: int = 3\n        return x * y\n"
+)
+
+
+def test_type_hints_decide_nothing(tmp_path):
+    assert hash_of(tmp_path, HINTED) == hash_of(tmp_path, BARE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("x: int = 2", "x: int = 4"), ("y: int = 3", "y: int = 4"), ("n = 1", "n: int = 1")],
+    ids=["default", "value", "field of a class"],
+)
+def test_what_stands_beside_type_hints_decides(old, new, tmp_path):
+    assert hash_of(tmp_path, HINTED.replace(old, new)) != hash_of(tmp_path, HINTED)
 
 
 def test_files_that_only_show_results_decide_none(tmp_path):

@@ -110,7 +110,7 @@ def test_idx_pairs(packed, tmp_path):
     with pytest.raises(ValueError, match="data_key: an IDX file holds a single array"):
         load_points(written["images"], data_key="X")
     (tmp_path / "others.idx1").write_bytes(idx(np.array([1, 2], "u1")))
-    with pytest.raises(ValueError, match="holds 5 points but 2 labels"):
+    with pytest.raises(ValueError, match="takes 5 rows for points, but there are 2 labels"):
         load_points(written["images"], target_key="others.idx1")
     written["labels"].unlink()
     assert load_points(written["images"]).target is None
@@ -143,7 +143,18 @@ def test_missing_h5py_is_named(tmp_path, monkeypatch):
         ({"X": X}, {"data_key": "Z"}, r"data_key: no array 'Z' in .*'X': \(6, 3\)"),
         ({"X": X}, {"target_key": "Z"}, r"target_key: no array 'Z' in .*'X': \(6, 3\)"),
         ({"X": X, "Z": X}, {"target_key": "Z"}, "target_key: 'Z' must be a vector"),
-        ({"X": X.T, "y": np.ones(6)}, {}, "holds 3 points but 6 labels; points must be rows"),
+        (
+            {"X": X.T, "y": np.ones(6)},
+            {},
+            "takes 3 rows for points, but there are 6 labels: its columns are as many, transpose",
+        ),
+        (
+            {"X": X, "y": np.ones(6)},
+            {"transpose": True},
+            r"'X': \(6, 3\), 'y': \(6,\)}: takes 3 columns for points, but there are 6 labels: "
+            "its rows are as many, leave out transpose=True$",
+        ),
+        ({"X": X, "y": np.ones(5)}, {}, "takes 6 rows for points, but there are 5 labels$"),
         (
             {"X": X * np.nan},
             {},
@@ -172,6 +183,8 @@ def test_bad_arrays_are_named(arrays, keys, words, tmp_path):
         ('"a","kind","b"\n1,0.5,2\n3,1.5,4\n', "kind", [0.5, 1.5], ["a", "b"]),
         ("0,1,kind\n1,2,5\n3,4,6\n", "kind", [5, 6], ["0", "1"]),
         ("1,2,dog\n3,4,cat\n", -1, ["dog", "cat"], None),
+        ("1,2,dog\n3,4,cat\n", "-1", ["dog", "cat"], None),  # of the command line
+        ("1,0,2\n1,5,2\n3,6,4\n", "0", [5, 6], ["1", "2"]),  # a name before a number
         ("a,b,kind\n1,2,5\n3,4,6\n", -1, [5, 6], ["a", "b"]),
         ("9,1,2\n8,3,4\n", 0, [9, 8], None),
         ("1,2\r\n3,4", None, None, None),
@@ -225,7 +238,7 @@ def test_labels_are_known_by_the_names_of_the_field(name, tmp_path):
     savemat(tmp_path / "mine.mat", {"fea": X, name: y})
     assert load_points(tmp_path / "mine.mat").target.tolist() == [0, 0, 1, 1, 0, 1]
     savemat(tmp_path / "columns.mat", {"fea": X.T, name: y})
-    with pytest.raises(ValueError, match=r"holds 3 points but 6 labels; .*transpose=True"):
+    with pytest.raises(ValueError, match="are 6 labels: its columns are as many, transpose=True"):
         load_points(tmp_path / "columns.mat")
     points = load_points(tmp_path / "columns.mat", transpose=True)
     assert (points.data == X).all()
@@ -243,3 +256,13 @@ def test_tables_have_no_columns_of_points(tmp_path):
     (tmp_path / "mine.csv").write_text("1,2\n3,4\n")
     with pytest.raises(ValueError, match="transpose: points are the rows"):
         load_points(tmp_path / "mine.csv", transpose=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (6, 1)])
+def test_a_vector_of_labels_is_no_second_matrix(shape, tmp_path):
+    np.savez(tmp_path / "mine.npz", pixels=X, person=np.arange(6).reshape(shape))
+    points = load_points(tmp_path / "mine.npz")
+    assert points.data.shape == X.shape
+    assert points.target is None
+    np.savez(tmp_path / "mine.npz", pixels=X[:, :1])
+    assert load_points(tmp_path / "mine.npz").data.shape == (6, 1)

@@ -251,3 +251,22 @@ def test_affine_clusters_of_new_points_know_no_origin(name):
     expected = model.fit(X).predict(new)
     for offset in (10.0, 1e4):
         assert_array_equal(model.fit(X + offset).predict(new + offset), expected)
+
+
+CHOOSING = [name for name in CLUSTERERS if getattr(CLUSTERERS[name][0](), "_choices", None)]
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_auto_chooses_depends_on_no_unit_and_for_the_affine_on_no_origin(name):
+    make, affine = CLUSTERERS[name]
+    X, _ = make_union_of_subspaces(
+        20, n_subspaces=3, n_features=9, dimension=2, affine=affine, noise=0.3, random_state=0
+    )
+    still = make().fit(X)
+    moved = [(1e5, make().fit(1e5 * X))] + [(1.0, make().fit(X + 100.0))] * affine
+    for unit, model in moved:
+        assert clustering_accuracy(still.labels_, model.labels_) == 1
+        for parameter in still._choices:
+            power = 2 if parameter == "lam" else 0
+            chosen, again = (getattr(fit, f"{parameter}_") for fit in (still, model))
+            assert_allclose(again, chosen * unit**power, rtol=1e-9)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from twinsolve.solvers import low_rank_sparse_self_expression, sparse_self_expression
 from twinsolve.solvers.solution import (
     check_integer,
     check_lam,
@@ -14,6 +15,23 @@ from twinsolve.solvers.solution import (
     unit_size,
     unit_under,
 )
+
+
+def test_a_solution_prints_in_a_line_what_one_asks_first():
+    X = np.random.default_rng(0).standard_normal((40, 5))
+    solution = sparse_self_expression(X, lam=0.5)
+    nonzero = np.count_nonzero(solution.coef.toarray())
+    assert repr(solution) == str(solution)
+    assert repr(solution) == (
+        f"Solution(coef 40 x 40 with {nonzero} nonzeros, "
+        f"objective {solution.objective.sum():.6g} in all, largest gap {solution.gap.max():.1e}, "
+        f"at most {solution.n_iter.max()} iterations, converged to 1e-06: 40 of 40)"
+    )
+    together = low_rank_sparse_self_expression(X, beta=1.0, lam=0.5, tol=1e-3)
+    one = repr(together)
+    assert one.startswith("Solution(coef 40 x 40 with ")
+    assert f"objective {float(together.objective):.6g}, " in one
+    assert one.endswith("converged to 0.001: True)")
 
 
 @pytest.mark.parametrize(

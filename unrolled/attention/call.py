@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .context import Context
-from .masks import boolean_mask, causal_mask, combine_masks, mask_rows, query_offset
+from .masks import boolean_mask, causal_mask, combine_masks, mask_rows
 
 if TYPE_CHECKING:
     from .operator import Operator
@@ -62,10 +61,7 @@ class Call(NamedTuple):
         mask = mask_rows(self.mask, rows, start)
         if not self.is_causal:
             return mask
-        first = start + query_offset(self.q, self.k)
-        own = torch.arange(first, first + rows.shape[-2], device=rows.device)
-        earlier = own[:, None] >= torch.arange(self.k.shape[-2], device=rows.device)
-        return combine_masks(mask, earlier)
+        return combine_masks(mask, causal_mask(self.q, self.k, start, rows.shape[-2]))
 
     def hiding(self, name: str) -> Call:
         """The call with a boolean mask, for the operator `name`, in which a bias has no meaning.

@@ -24,13 +24,15 @@ def query_offset(q: Tensor, k: Tensor) -> int:
     return n_keys - n_queries
 
 
-def causal_mask(q: Tensor, k: Tensor) -> Tensor:
+def causal_mask(q: Tensor, k: Tensor, start: int = 0, count: int | None = None) -> Tensor:
     """Boolean mask of shape (n_queries, n_keys): each query sees the keys up to its own token.
 
-    The last query sees all keys (see `query_offset`).
+    The last query sees all keys (see `query_offset`). Of the queries from `start` on, `count` rows
+    are made, by default all.
     """
-    pairs = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
-    return pairs.tril(query_offset(q, k))
+    count = q.shape[-2] if count is None else count
+    pairs = torch.ones(count, k.shape[-2], dtype=torch.bool, device=q.device)
+    return pairs.tril(start + query_offset(q, k))
 
 
 def mask_rows(mask: Tensor | None, rows: Tensor, start: int) -> Tensor | None:

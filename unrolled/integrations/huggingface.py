@@ -84,7 +84,8 @@ def attach_huggingface(
     trained, moved and saved with the model's; a checkpoint from before the call loads into it.
     State shared between layers is that of one call of `model`, from which `generate` too goes step
     by step; of gradient checkpointing the same holds as in `replace_attention`. What is honoured
-    and refused is said at `register_huggingface`.
+    and refused is said at `register_huggingface`. As there, a trained model loses accuracy until it
+    is tuned with the operator.
 
     Parameters
     ----------

@@ -43,6 +43,9 @@ def replace_attention(
     operator does not read, such as that of the queries of ``Symmetric()``, stay in the model and
     get zero gradients.
 
+    Weights that were trained with softmax attention do not fit another operator: expect the model
+    to lose accuracy, much of it with sparse coding or ridge regression, until it is tuned.
+
     The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
     function of names and returns something for it. Dropout of attention weights is not applied,
     which a warning says. Where an operator shares state between layers (first or previous values),

@@ -82,6 +82,10 @@ class Neighborhood(SoftmaxSmoother):
         near = self._near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, call.context))
         return (scale * q @ k.mT).masked_fill(~near, -torch.inf)
 
+    def extra_repr(self) -> str:
+        scale = "head_dim ** -0.5" if self.scale is None else f"{self.scale:.4g}"
+        return ", ".join(filter(None, (f"scale={scale}", repr(self.grid))))
+
 
 class Local(Neighborhood):
     """Scaled dot-product attention to the tokens within a window around each.
@@ -144,7 +148,7 @@ class Local(Neighborhood):
         return first, ((stop - 1) // width + self.radius + 1) * width
 
     def extra_repr(self) -> str:
-        return ", ".join(filter(None, (f"radius={self.radius}", repr(self.grid))))
+        return f"radius={self.radius}, {super().extra_repr()}"
 
 
 class CrissCross(Neighborhood):
@@ -189,6 +193,3 @@ class CrissCross(Neighborhood):
 
     def near(self, rows: Tensor, columns: Tensor) -> Tensor:
         return (rows == 0) | (columns == 0)
-
-    def extra_repr(self) -> str:
-        return repr(self.grid)

@@ -150,8 +150,9 @@ class SparseMixtureOfExperts(nn.Module):
         """
         tokens = self._tokens(x)
         _, chosen = self.route(tokens)
-        share = torch.bincount(chosen.flatten(), minlength=self.n_experts) / max(chosen.numel(), 1)
         scores = (tokens @ self.router.mT).softmax(-1).sum(0) / max(len(tokens), 1)
+        counts = torch.bincount(chosen.flatten(), minlength=self.n_experts).to(scores.dtype)
+        share = counts / max(chosen.numel(), 1)
         return self.n_experts * (share * scores).sum()
 
     def _all_codes(self, tokens: Tensor) -> Tensor:

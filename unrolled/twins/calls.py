@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,15 +22,27 @@ from .heads import (
     solve_head,
 )
 from .registry import Twin
-from .relations import Measurement, output_deviation, rounding_of, with_choice
+from .relations import Measurement, measure_difference, rounding_of, term_sizes, with_choice
 
 _KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
 _TOKENS = 64
-COARSEST = 1e-3
 
 
 class NotJudgedError(Exception):
     """Why a call is not judged."""
+
+
+class Judgement(NamedTuple):
+    """What a module was held against, how far it is, in which dtype, and on how many queries.
+
+    Where it is not correct, `rounding` says whether a copy in float64 is.
+    """
+
+    twin: Twin
+    measured: Measurement
+    dtype: str
+    n_rows: int
+    rounding: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,15 +104,14 @@ class RecordedCall:
 
     def run(self, operator: nn.Module) -> RecordedCall:
         """The call with what the operator gives of it."""
-        q, k, v = (x[None] for x in self.inputs)
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            return replace(self, output=operator(q, k, v, **self._masks)[0])
+            return replace(self, output=operator(*self.inputs, **self._masks))
 
     def matrix(self, operator: Any) -> Array:
         """The operator's coefficients, of shape (heads, n_queries, n_keys)."""
-        q, k, _ = (x[None] for x in self.inputs)
+        q, k, _ = self.inputs
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            return as_array(operator.matrix(q, k, **self._masks)[0])
+            return as_array(operator.matrix(q, k, **self._masks))
 
     @property
     def _masks(self) -> dict[str, Any]:
@@ -155,10 +166,8 @@ def _first(call: RecordedCall, count: int) -> RecordedCall:
     return RecordedCall(inputs, output, mask, False, context)
 
 
-def judge_call(
-    twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array
-) -> tuple[Measurement, str, int]:
-    """The measurement on the queries `rows`, in which dtype, and on how many queries.
+def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array) -> Judgement:
+    """The judgement on the queries `rows`.
 
     Where queries are coupled it is on all of them, or under causal masks on the first 64.
     Where rounding in the dtype of the call would excuse more than 1e-3, a copy in float64 is judged
@@ -169,13 +178,13 @@ def judge_call(
         call = _first(call, _TOKENS)
     measured, n_rows = _measure(twin, layer, call, rows)
     dtype = str(call.output.dtype).removeprefix("torch.")
-    if call.output.dtype == torch.float64 or measured.tolerance <= COARSEST:
-        return measured, dtype, n_rows
-    if not measured.passed:
-        return measured, dtype, n_rows
+    if dtype == "float64" or (measured.passed and not measured.coarse):
+        return Judgement(twin, measured, dtype, n_rows)
     layer = layer.double()
-    measured, n_rows = _measure(twin, layer, call.double().run(layer), rows)
-    return measured, f"float64 copy of {dtype}", n_rows
+    exact, n_rows = _measure(twin, layer, call.double().run(layer), rows)
+    if not measured.passed:
+        return Judgement(twin, measured, dtype, n_rows, rounding=exact.passed)
+    return Judgement(twin, exact, f"float64 copy of {dtype}", n_rows)
 
 
 def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[Measurement, int]:
@@ -183,9 +192,9 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
     if bias is not None and not (twin.by_rows and layer.row_stochastic):
         raise NotJudgedError("its mask adds a finite bias, which its solver is not given")
     q, k, v = (as_array(x) for x in call.inputs)
-    if visible is not None:  # what no query sees may be NaN
+    if visible is not None:  # what no query sees may be NaN; a token may read its own value
         seen = np.any(visible, axis=1)[..., None]
-        k, v = np.where(seen, k, 0), np.where(seen, v, 0)
+        k, v = np.where(seen, k, 0), np.where(seen | np.isfinite(v), v, 0)
     same = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
     whole = not twin.by_rows or (twin.pairing == "self" and not same)
     if whole and visible is not None and twin.by_rows:
@@ -193,10 +202,11 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
     if whole:
         rows = np.arange(q.shape[1])
 
-    def solved(values: Array, chosen: Array | None = None) -> Array:
-        of_heads = head_calls(q, k, values, call.context, visible, bias)
-        given = (with_choice(_with_own_positions(one), chosen, dtype) for one in of_heads)
-        some_rows = None if whole else rows
+    of_heads = head_calls(q, k, v, call.context, visible, bias)
+    calls, some_rows = [_with_own_positions(one) for one in of_heads], None if whole else rows
+
+    def solved(chosen: Array | None = None) -> Array:
+        given = (with_choice(one, chosen, dtype) for one in calls)
         return np.stack([solve_head(twin, layer, one, rows=some_rows)[rows] for one in given])
 
     tensors = tuple(torch.from_numpy(x).to(dtype) for x in (q, k, v))
@@ -204,18 +214,16 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
     tolerance = twin.relation.tolerance if dtype == torch.float64 else rounding
     found = as_array(call.output)[:, rows]
 
-    def summed() -> Array | None:
-        if not layer.linear_in_values:
-            return None
-        identity = np.broadcast_to(np.eye(k.shape[1]), (len(k), k.shape[1], k.shape[1]))
-        return np.abs(solved(identity)) @ np.abs(v)
-
-    limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
-    deviation = output_deviation(found, solved(v), **limits)
-    if twin.chooses and not deviation <= tolerance:
+    limits: dict[str, Any] = {
+        "tolerance": tolerance,
+        "rounding": rounding,
+        "summed": lambda: term_sizes(twin, layer, calls, rows=some_rows),
+    }
+    measured = measure_difference(found, solved(), **limits)
+    if twin.chooses and not measured.passed:
         chosen = call.matrix(layer) != 0
-        deviation = output_deviation(found, solved(v, chosen), **limits)
-    return Measurement(deviation, tolerance), len(rows)
+        measured = measure_difference(found, solved(chosen), **limits)
+    return measured, len(rows)
 
 
 def _with_own_positions(call: HeadCall) -> HeadCall:

@@ -18,7 +18,7 @@ from ..sparse_coding import SparseCoding
 from .given import build_as_given
 from .gradients import Gradients
 from .heads import Array, Tensors, as_array, map_fields
-from .registry import Twin
+from .registry import Twin, Way
 from .relations import (
     Measurement,
     identity_values,
@@ -156,8 +156,8 @@ def _of_option(subject: Subject, rng: np.random.Generator, *, laws: bool) -> Ite
         yield Case(f"matrix, {masks.name}", "float64", matrix)
     if twin.differentiable:
         gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
-        first, *others = gradients.names
-        for name in (first, *(name for name in others if name == "parameters")):
+        names = gradients.names
+        for name in dict.fromkeys([*names[:1], *(name for name in names if name == "parameters")]):
             yield Case(f"gradient {name}", "float64", partial(gradients.measure, name))
 
 
@@ -174,11 +174,26 @@ def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Meas
     expected = solver_output(twin, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
     deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
     passes = twin.passes(layer)
+    if inputs[0].dtype == torch.bfloat16 and twin.rounded != "anything":
+        return _but_rounded(found[..., judged, :], expected[..., judged, :], subject)
     if inputs[0].dtype == torch.bfloat16:
         # Layers compute in float32, but each pass may round weights and values, by eps / 2 each;
         # what lies several passes back is damped.
         return Measurement(deviation, torch.finfo(torch.bfloat16).eps * (1 + min(passes, 3)))
     return Measurement(deviation, tolerance_of(twin, layer, inputs, subject.tolerance, passes))
+
+
+def _but_rounded(found: Array, expected: Array, subject: Subject) -> Measurement:
+    """What differs by more than rounding each number to bfloat16, by eps / 2 of its size at most.
+
+    It is held to the tolerance of outputs in float32.
+    """
+    twin, layer = subject.twin, subject.layer
+    rounding = torch.finfo(torch.bfloat16).eps / 2 * np.abs(expected)
+    excess = np.maximum(np.abs(found - expected) - rounding, 0)
+    wide = tuple(x.float() for x in subject.inputs)
+    tolerance = tolerance_of(twin, layer, wide, subject.tolerance, twin.passes(layer))
+    return Measurement(largest_difference(excess + expected, expected), tolerance)
 
 
 def _spoiled(subject: Subject, masks: _Masks) -> Measurement:
@@ -420,19 +435,22 @@ def _refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measur
     """0 if both calls of the layer raise a ValueError, else infinity."""
     layer: Any = subject.layer
     context = subject.context
-    refused = 0
     calls: tuple[Callable[[], Tensor], ...] = (
         lambda: layer(*inputs, context=context, **given),
         lambda: layer.matrix(*inputs[:2], context=context, **given),
     )
-    for call in calls:
-        try:
-            call()
-        except ValueError:
-            refused += 1
-        except (RuntimeError, IndexError):  # it breaks where it should refuse
-            pass
-    return Measurement(0.0 if refused == 2 else float("inf"), 0.0)
+    return max(_refusal_of(call, ValueError) for call in calls)
+
+
+def _refusal_of(call: Callable[[], Any], kind: type[Exception]) -> Measurement:
+    """0 if the call raises an error of this kind, else infinity, also where it breaks."""
+    try:
+        call()
+    except kind:
+        return Measurement(0.0, 0.0)
+    except (RuntimeError, IndexError):
+        pass
+    return Measurement(float("inf"), 0.0)
 
 
 def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
@@ -446,21 +464,39 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         for name in gradients.names:
             suffix = "" if masks is _NO_MASKS else f", {masks.name}"
             yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
+        if subject.twin.differentiable is not True:
+            continue
+        if masks is _NO_MASKS:
+            yield _second_derivative(gradients, "torch.func")
+        if masks is sets[-1][1]:
+            yield _second_derivative(gradients, "backward", suffix)
     if subject.operator is not None:
         wide = Gradients(subject.drawn(rng, n_values=_N_WIDE), rng)
         for name in wide.names[:2]:
             yield Case(f"gradient {name}, wide values", "float64", partial(wide.measure, name))
 
 
+def _second_derivative(gradients: Gradients, way: Way, suffix: str = "") -> Case:
+    measure = partial(gradients.measure_second, transformed=way == "torch.func")
+    name = f"second derivative by {way}{suffix}"
+    if way in gradients.subject.twin.differentiable_twice:
+        return Case(name, "float64", measure)
+    return Case(f"refused: {name}", "float64", partial(_refusal_of, measure, RuntimeError))
+
+
 def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
     """The solver reads inputs and parameters as the dtype rounds them.
 
     Values are the identity: what is wrong with a weight is not averaged with the other weights.
+    Where no weights are rounded there are drawn ones too, as products with 0 and 1 are exact.
     """
     operator = subject.operator
     if subject.twin.inputs == "tokens":
-        q, k, _ = subject.inputs
-        subject = subject.on((q, k, identity_values(k)))
+        q, k, v = subject.inputs
+        values = identity_values(k)
+        if subject.twin.rounded == "output":
+            values = torch.cat([values, v], dim=-1)
+        subject = subject.on((q, k, values))
     sets = [_NO_MASKS]
     if operator is not None:
         sets.append(next(m for m in _masks(subject, operator, rng) if m.name in _IN_EVERY_DTYPE))

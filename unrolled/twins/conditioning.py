@@ -68,6 +68,7 @@ for transform, equation in (("svd", "SK-A1"), ("dct", "SK-A2")):
             solve=_solve,
             inputs="features",
             covers=partial(_uses, transform=transform),
+            differentiable_twice=() if transform == "svd" else ("backward", "torch.func"),
         )
     )
 

@@ -1,11 +1,13 @@
 """What layers are given when a twin builds them, and whether they keep it.
 
 Solvers read numbers such as a penalty from the layer. A constructor that stores another number
-deceives both sides alike, so that its arguments are held against what the layer holds right after.
+deceives both sides alike, so that its arguments are held against what the layer holds right after,
+after its parameters were moved and reset, and against what its `repr` shows.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Positive
 from ..boosting import GeneralizedResidual
+from ..conditioning import TokenGraying
 from ..image_filters import NonLocalMeansAttention
 from ..kernel_smoothing import (
     ALiBi,
@@ -25,12 +28,14 @@ from ..kernel_smoothing import (
     CrissCross,
     Gaussian,
     Kernel,
+    Linear,
     Local,
     Logistic,
     SpatialGaussian,
     Tupe,
 )
 from ..kernel_smoothing.local import Neighborhood
+from ..locally_linear import LocallyLinear
 from ..nonlocal_energy import Neutreno
 from ..self_expression import (
     LowRank,
@@ -46,7 +51,19 @@ from .registry import Array, Twin
 
 Comparison = tuple[str, Any, Any]
 _WHERE = ("device", "dtype")
+_COUNTED = ("num_heads", "per_iteration")  # shown by how many numbers there are
 _TOLERANCE = 1e-10  # norms and inverses are computed in other ways than the layer does
+
+
+# Numbers that a paper gives, as a signature's default, and the equation of it.
+_DEFAULTS: dict[type[nn.Module], dict[str, float]] = {
+    LayerScale: {"initial": 1e-5},  # AO-10
+    Linear: {"scale": 1 / 16},  # SK-4
+    LocallyLinear: {"reg": 1e-3},  # SE-9
+    Neutreno: {"lam": 0.6},  # NT-22
+    SelfExpressiveNetwork: {"width": 1024, "gamma": 200.0, "l1_ratio": 0.9},  # CL-11
+    TokenGraying: {"eps": 0.95},  # SK-A2
+}
 
 
 class ConstructorError(Exception):
@@ -78,7 +95,8 @@ def build_as_given(twin: Twin, build: Callable[..., nn.Module] | None, *arrays: 
     """The layer that `build`, or None for that of the twin, makes of arrays.
 
     Every constructor in it must leave its arguments unchanged in the layer, and learnable
-    parameters at the values that their papers start from; those drawn at random are left out.
+    parameters at the values that their papers start from, to which `reset_parameters` returns;
+    those drawn at random are left out. Layers of this package show their settings in `repr`.
 
     Raises
     ------
@@ -136,24 +154,75 @@ def _set_init(cls: type[nn.Module], function: Callable[..., None]) -> None:
 def _watched(
     cls: type[nn.Module], original: Callable[..., None], made: list[Made]
 ) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        bound = inspect.signature(original).bind(self, *args, **kwargs)
+        bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         _, *arguments = bound.arguments.items()
         before = {name: _contents(x) for name, x in arguments if isinstance(x, nn.Module)}
         original(self, *args, **kwargs)
         comparisons, unheld = _comparisons(cls, self, dict(arguments))
+        for name, number in _DEFAULTS.get(cls, {}).items():
+            found = signature.parameters[name].default
+            comparisons.append((f"default of {name}", float(found), number))
         for name, state in before.items():
             comparisons.append((f"parameters of {name}", _contents(dict(arguments)[name]), state))
-        faults = [
-            f"{cls.__name__}: {name} is {_shown(found)}, must be {_shown(expected)}"
-            for name, found, expected in comparisons
-            if not _same(found, expected)
-        ]
+        faults = _faults(cls, comparisons)
+        if not faults and _constructed_by(type(self)) is cls:
+            faults = _faults(cls, _after_reset(cls, self, dict(arguments)))
+            if _root(cls) == _root(Made):
+                faults += _faults(cls, [("what repr leaves out", _left_out(self, bound), [])])
         made.append(Made(cls, dict(arguments), faults, unheld))
 
     return init
+
+
+def _faults(cls: type[nn.Module], comparisons: list[Comparison]) -> list[str]:
+    return [
+        f"{cls.__name__}: {name} is {_shown(found)}, must be {_shown(expected)}"
+        for name, found, expected in comparisons
+        if not _same(found, expected)
+    ]
+
+
+def _constructed_by(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of its own or its bases' whose constructor makes it."""
+    return next(cls for cls in kind.__mro__ if "__init__" in vars(cls))
+
+
+def _after_reset(cls: type[nn.Module], layer: nn.Module, given: dict[str, Any]) -> list[Comparison]:
+    """What is compared of a copy whose parameters were moved, and then reset."""
+    again: Any = copy.deepcopy(layer)
+    if not hasattr(again, "reset_parameters"):
+        return []
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for parameter in again.parameters():
+            parameter.add_(0.3)
+        again.reset_parameters()
+    compared, _ = _comparisons(cls, again, given)
+    own = [pair for pair in compared if not isinstance(pair[2], nn.Module)]
+    return [(f"{name} after reset_parameters", *values) for name, *values in own]
+
+
+def _left_out(layer: nn.Module, bound: inspect.BoundArguments) -> list[str]:
+    """Settings other than the default that the layer keeps but does not show."""
+    text = repr(layer)
+    return [
+        name
+        for name, x in bound.arguments.items()
+        if isinstance(x, int | float | str) and isinstance(getattr(layer, name, None), type(x))
+        if name not in _COUNTED
+        and x != bound.signature.parameters[name].default
+        and _as_shown(name, x) not in text
+    ]
+
+
+def _as_shown(name: str, x: bool | float | str) -> str:
+    if isinstance(x, bool):
+        return f"{name}={x}"
+    return f"{x:.4g}" if isinstance(x, float) else str(x)
 
 
 def _contents(module: nn.Module) -> list[Array]:

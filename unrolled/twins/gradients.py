@@ -1,26 +1,26 @@
-"""Gradients of a layer against differences of its solver, each along a drawn direction."""
+"""Derivatives of a layer against differences of its solver, each along a drawn direction."""
 
 from __future__ import annotations
 
 import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .heads import Array, Tensors
+from ..attention import Context
+from .heads import Array, Tensors, map_fields
 from .relations import Measurement, solver_output
 from .subjects import Subject, free_parameters
 
 _STEPS = (3e-6, 1e-7)  # differences are then accurate to 1e-11 f''' + 1e-9 f
 _TOLERANCE = 1e-5
-
-
-class _Derivative(NamedTuple):
-    at: Tensors
-    gradient: Tensors
+_SECOND_STEPS = (2e-4, 2e-5)  # second differences are then accurate to 1e-8 f'''' + 1e-8 f
+_SECOND_TOLERANCE = 1e-4
+_LEAST_CURVATURE = 1e-3  # of the slope: less is that of a straight line, to the same accuracy
 
 
 class Gradients:
@@ -51,7 +51,7 @@ class Gradients:
         visible: Array | None = None,
         **masks: Any,
     ) -> None:
-        self.subject = subject.on(subject.inputs, subject.context)
+        self.subject, self.context = subject, subject.context
         self.seed = int(rng.integers(2**32))
         self.rows = rows
         self.visible = visible
@@ -60,9 +60,7 @@ class Gradients:
     @property
     def names(self) -> list[str]:
         """What there is to differentiate by."""
-        names = list(self._leaves(self.subject.inputs))
-        free = free_parameters(self.subject.twin, self.subject.layer)
-        return [*names, "parameters"] if free else names
+        return list(self._at)
 
     def measure(self, name: str) -> Measurement:
         """Deviation of the derivatives along a direction, over the larger one.
@@ -70,30 +68,73 @@ class Gradients:
         A layer that chooses (keys, a support) may choose anew within a step; a second, shorter one
         decides.
         """
-        at, gradient = self._derivatives[name]
+        gradient = self._gradient[name]
         rng = np.random.default_rng([self.seed, *name.encode()])
-        direction = tuple(_direction(g, rng) for g in gradient)
-        found = sum(float((g * d).sum()) for g, d in zip(gradient, direction, strict=True))
+        direction = {name: tuple(_direction(g, rng) for g in gradient)}
+        found = float(_along({name: gradient}, direction))
         deviation = float("inf")
         for step in _STEPS:
             if not deviation <= _TOLERANCE:
-                expected = self._difference(name, at, direction, step)
-                size = max(abs(found), abs(expected), np.finfo(np.float64).tiny)
-                deviation = abs(found - expected) / size
+                ahead, behind = (self._solved(direction, h) for h in (step, -step))
+                deviation = _relative(found, (ahead - behind) / (2 * step))
         return Measurement(deviation, _TOLERANCE)
 
-    def _difference(self, name: str, at: Tensors, direction: Tensors, step: float) -> float:
-        """The solver's derivative along the direction, by a central difference."""
-        ahead, behind = (
-            self._solved(name, tuple(x + h * d for x, d in zip(at, direction, strict=True)))
-            for h in (step, -step)
-        )
-        return (ahead - behind) / (2 * step)
+    def measure_second(self, *, transformed: bool = False) -> Measurement:
+        """Deviation of the second derivatives along one direction of all that there is.
 
-    def _parameters(self) -> Any:
-        return (x for x in self.subject.layer.parameters() if x.requires_grad)
+        It holds the mixed ones of any two. They are taken by two backward passes, or by the
+        transforms of ``torch.func``; where PyTorch's fused kernel has none, by that which it names
+        for this. Where the solver bends within a step, a shorter one decides.
+        """
+        rng = np.random.default_rng([self.seed, *b"second"])
+        direction = {
+            name: tuple(_direction(g, rng) / g.numel() ** 0.5 for g in gradient)
+            for name, gradient in self._gradient.items()
+        }
+        found = self._curvature(direction, transformed)
+        least = _LEAST_CURVATURE * abs(float(_along(self._gradient, direction)))
+        here, deviation = self._solved(direction, 0.0), float("inf")
+        for step in _SECOND_STEPS:
+            if not deviation <= _SECOND_TOLERANCE:
+                ahead, behind = (self._solved(direction, h) for h in (step, -step))
+                deviation = _relative(found, (ahead - 2 * here + behind) / step**2, least)
+        return Measurement(deviation, _SECOND_TOLERANCE)
 
-    def _leaves(self, inputs: Tensors) -> dict[str, Tensor]:
+    def _curvature(self, direction: dict[str, Tensors], transformed: bool) -> float:
+        if transformed:
+            with sdpa_kernel(SDPBackend.MATH):
+                second = torch.func.grad(
+                    lambda at: _along(torch.func.grad(self._combination)(at), direction)
+                )(self._at)
+            return float(_along(second, direction).detach())
+        try:
+            return self._curvature_by_passes(direction)
+        except RuntimeError as error:
+            if "scaled_dot_product" not in str(error):
+                raise
+        with sdpa_kernel(SDPBackend.MATH):
+            return self._curvature_by_passes(direction)
+
+    def _curvature_by_passes(self, direction: dict[str, Tensors]) -> float:
+        at = _leaves(self._at)
+        slope = _along(_backward(self._combination(at), at, create_graph=True), direction)
+        return float(_along(_backward(slope, at), direction)) if slope.requires_grad else 0.0
+
+    @cached_property
+    def _at(self) -> dict[str, Tensors]:
+        """Inputs and, where the twin is about others too, parameters and context."""
+        subject = self.subject
+        at: dict[str, Tensors] = {name: (x,) for name, x in self._tokens.items()}
+        if free_parameters(subject.twin, subject.layer):
+            at["parameters"] = tuple(x.detach() for x in self._named_parameters().values())
+        if tensors := _tensors_of(self.context):
+            at["context"] = tensors
+        named: Any = subject.twin.differentiable
+        return {name: x for name, x in at.items() if named is True or name in named}
+
+    @property
+    def _tokens(self) -> dict[str, Tensor]:
+        inputs = self.subject.inputs
         if len(inputs) == 1:
             return {"inputs": inputs[0]}
         q, k, v = inputs
@@ -101,14 +142,28 @@ class Gradients:
             return {"tokens": k, "v": v}
         return {"q": q, "k": k, "v": v}
 
-    def _inputs(self, leaves: dict[str, Tensor]) -> Tensors:
-        if "tokens" in leaves:
-            return leaves["tokens"], leaves["tokens"], leaves["v"]
-        return tuple(leaves.values())
+    def _inputs(self, at: dict[str, Tensors]) -> Tensors:
+        given = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
+        if "tokens" in given:
+            return given["tokens"], given["tokens"], given["v"]
+        return tuple(given.values())
+
+    def _context(self, at: dict[str, Tensors]) -> Context | None:
+        if self.context is None or "context" not in at:
+            return self.context
+        tensors = iter(at["context"])
+        return Context(**map_fields(self.context, lambda name, x: next(tensors)))
+
+    def _named_parameters(self) -> dict[str, Tensor]:
+        layer = self.subject.layer
+        return {name: x for name, x in layer.named_parameters() if x.requires_grad}
 
     @cached_property
     def _cotangent(self) -> Tensor:
-        shape = solver_output(self.subject.twin, self.subject.layer, self.subject.inputs).shape
+        subject = self.subject
+        given = {} if self.context is None else {"context": self.context}
+        with torch.no_grad():
+            shape = subject.twin.apply(subject.layer, *subject.inputs, **given, **self.masks).shape
         drawn = torch.from_numpy(np.random.default_rng(self.seed).standard_normal(shape))
         if self.rows is not None:
             judged = torch.zeros(shape[-2], 1, dtype=drawn.dtype)
@@ -117,42 +172,90 @@ class Gradients:
         return drawn
 
     @cached_property
-    def _derivatives(self) -> dict[str, _Derivative]:
-        twin, layer, inputs = self.subject.twin, self.subject.layer, self.subject.inputs
-        leaves = {
-            name: x.detach().clone().requires_grad_() for name, x in self._leaves(inputs).items()
-        }
-        given = {} if self.subject.context is None else {"context": self.subject.context}
-        output = twin.apply(layer, *self._inputs(leaves), **given, **self.masks)
-        at = {name: (x,) for name, x in leaves.items()} | {"parameters": tuple(self._parameters())}
-        sources = [x for tensors in at.values() for x in tensors]
-        found = iter(
-            torch.autograd.grad(
-                (output * self._cotangent).sum(), sources, allow_unused=True, materialize_grads=True
-            )
-        )
-        return {
-            name: _Derivative(
-                tuple(x.detach() for x in tensors), tuple(next(found) for _ in tensors)
-            )
-            for name, tensors in at.items()
-        }
+    def _gradient(self) -> dict[str, Tensors]:
+        at = _leaves(self._at)
+        return _backward(self._combination(at), at)
 
-    def _solved(self, name: str, at: Tensors) -> float:
-        """The combination of the solver's outputs where some of its arguments are others."""
-        layer, leaves = self.subject.layer, self._leaves(self.subject.inputs)
-        if name == "parameters":
-            layer = copy.deepcopy(layer)
-            moved = [x for x in layer.parameters() if x.requires_grad]
-            with torch.no_grad():
-                for parameter, value in zip(moved, at, strict=True):
-                    parameter.copy_(value)
-        else:
-            leaves[name] = at[0]
-        out = solver_output(
-            self.subject.twin, layer, self._inputs(leaves), visible=self.visible, rows=self.rows
+    def _combination(self, at: dict[str, Tensors]) -> Tensor:
+        """The combination of the layer's outputs."""
+        names = (f"layer.{name}" for name in self._named_parameters())
+        given = {} if self.context is None else {"context": self._context(at)}
+        output = torch.func.functional_call(
+            _Applied(self.subject),
+            dict(zip(names, at.get("parameters", ()), strict=False)),
+            self._inputs(at),
+            given | self.masks,
         )
+        return (output * self._cotangent).sum()
+
+    def _solved(self, direction: dict[str, Tensors], step: float) -> float:
+        """The combination of the solver's outputs a step along the direction."""
+        layer, at = self.subject.layer, dict(self._at)
+        for name, moves in direction.items():
+            at[name] = tuple(x + step * d for x, d in zip(at[name], moves, strict=True))
+        if "parameters" in direction:
+            layer = copy.deepcopy(layer)
+            own = (x for x in layer.parameters() if x.requires_grad)
+            with torch.no_grad():
+                for parameter, value in zip(own, at["parameters"], strict=True):
+                    parameter.copy_(value)
+        moved = self.subject.on(self._inputs(at), self._context(at))
+        out = solver_output(moved.twin, layer, moved.inputs, visible=self.visible, rows=self.rows)
         return float((out * self._cotangent.numpy()).sum())
+
+
+class _Applied(nn.Module):
+    """The layer as its twin runs it, so that its parameters can be exchanged."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()
+        self.layer, self.apply_twin = subject.layer, subject.twin.apply
+
+    def forward(self, *inputs: Tensor, **given: Any) -> Tensor:
+        return self.apply_twin(self.layer, *inputs, **given)
+
+
+def _tensors_of(context: Context | None) -> Tensors:
+    found: list[Tensor] = []
+    if context is not None:
+        map_fields(context, lambda name, x: found.append(x))
+    return tuple(found)
+
+
+def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
+    return {
+        name: tuple(x.detach().clone().requires_grad_() for x in tensors)
+        for name, tensors in at.items()
+    }
+
+
+def _backward(
+    value: Tensor, at: dict[str, Tensors], *, create_graph: bool = False
+) -> dict[str, Tensors]:
+    gradients = torch.autograd.grad(
+        value,
+        [x for tensors in at.values() for x in tensors],
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    found = iter(gradients)
+    return {name: tuple(next(found) for _ in tensors) for name, tensors in at.items()}
+
+
+def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tensor:
+    pairs = [
+        (g * d).sum()
+        for name, moves in direction.items()
+        for g, d in zip(gradient[name], moves, strict=True)
+    ]
+    return torch.stack(pairs).sum()
+
+
+def _relative(found: float, expected: float, least: float = 0.0) -> float:
+    """Their difference over the larger one."""
+    size = max(abs(found), abs(expected), least, np.finfo(np.float64).tiny)
+    return abs(found - expected) / size
 
 
 def _direction(gradient: Tensor, rng: np.random.Generator) -> Tensor:

@@ -16,10 +16,17 @@ from torch.nn import functional as F
 
 from ..attention import Attention, Operator, Positive, check_count
 from ..attention.inputs import of_common_batch
-from .calls import COARSEST, NotJudgedError, batch_of, call_of, elements, judge_call, some
+from .calls import Judgement, NotJudgedError, batch_of, call_of, elements, judge_call, some
 from .heads import Array, as_array
-from .registry import Twin, judging_twin, twins_of
-from .relations import ROUNDING_ADVICE, Measurement, compare_outputs, output_deviation, worst
+from .registry import Twin, judging_twin
+from .relations import (
+    ROUNDING_ADVICE,
+    Measurement,
+    compare_outputs,
+    largest_difference,
+    measure_difference,
+    worst,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -33,8 +40,6 @@ _COLUMNS = (
     "tolerance", "verdict", "why",
 )  # fmt: skip
 
-_Judgement = tuple[Twin, Measurement, str, int]
-
 
 @dataclass(frozen=True)
 class ModelReport:
@@ -46,7 +51,7 @@ class ModelReport:
         One a module: ``name``, ``class``, ``twin``, ``equation``, ``evidence`` and ``relation`` of
         what it was held against, the ``dtype`` that was judged, on how many ``rows`` (queries or
         tokens, of every head), ``deviation``, ``tolerance``, ``verdict`` ("correct", "NOT CORRECT"
-        or "not judged") and ``why`` it was not.
+        or "not judged") and ``why`` it was not, or may deviate though it is right.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -82,8 +87,7 @@ class ModelReport:
             f"tolerance {row['tolerance']:.1e}"
             for row in judged
         ]
-        if any(row["dtype"] == "float32" and row["verdict"] != "correct" for row in judged):
-            lines.append(ROUNDING_ADVICE)
+        lines += dict.fromkeys(row["why"] for row in judged if row["why"] is not None)
         counts: dict[tuple[str, str], int] = {}
         for row in self.rows:
             if row["verdict"] == "not judged":
@@ -107,7 +111,11 @@ def check_model(
     """Run a model once in evaluation mode and judge every module that has a twin; see `check`."""
     recorder = _Recorder(model, check_count(n_rows, "n_rows", 1), random_state)
     if not recorder.judges:
-        twins_of(model)  # raises and names the layers that have one
+        raise LookupError(
+            f"no twin is registered for {type(model).__name__}, nor for anything in it; put an "
+            'operator in first, by replace_attention(model, "softmax"), or attach_huggingface if '
+            "it is a model of Hugging Face"
+        )
     arguments = batch if isinstance(batch, tuple) else (batch,)
     if not isinstance(batch, tuple | Mapping | Tensor):
         dtype = next((p.dtype for p in model.parameters()), torch.float64)
@@ -139,14 +147,14 @@ class _Recorder:
     model: nn.Module
     n_rows: int
     random_state: int
-    judgements: dict[str, list[_Judgement]] = field(default_factory=dict)
+    judgements: dict[str, list[Judgement]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     operated: dict[int, tuple[dict[str, Any], Tensor]] = field(default_factory=dict)
     judging: bool = False
 
     def __post_init__(self) -> None:
-        self.judges: dict[str, tuple[nn.Module, Callable[..., list[_Judgement]]]] = {}
+        self.judges: dict[str, tuple[nn.Module, Callable[..., list[Judgement]]]] = {}
         for name, module in self._modules():
             judge = self._judge_of(module)
             if judge is not None:
@@ -165,7 +173,7 @@ class _Recorder:
             if id(module) not in inner and not isinstance(module, Positive):
                 yield name, module
 
-    def _judge_of(self, module: nn.Module) -> Callable[..., list[_Judgement]] | None:
+    def _judge_of(self, module: nn.Module) -> Callable[..., list[Judgement]] | None:
         if isinstance(module, Operator):
             return self._judge_operator
         if isinstance(module, Attention):
@@ -220,7 +228,7 @@ class _Recorder:
 
     def _judge_operator(
         self, operator: nn.Module, arguments: dict[str, Any], output: Tensor
-    ) -> list[_Judgement]:
+    ) -> list[Judgement]:
         self.operated[id(operator)] = arguments, output
         q, k, v = (arguments[name] for name in "qkv")
         twin, generator = judging_twin(operator), self._generator()
@@ -236,12 +244,12 @@ class _Recorder:
                 found.append(_judge_relation(twin, operator, _few(call.inputs), q.dtype))
                 continue
             rows = some(q.shape[-2], self.n_rows, generator)
-            found.append((twin, *judge_call(twin, operator, call, rows)))
+            found.append(judge_call(twin, operator, call, rows))
         return found
 
     def _judge_projections(
         self, shell: Any, arguments: dict[str, Any], output: Any
-    ) -> list[_Judgement]:
+    ) -> list[Judgement]:
         """What a shell does around its operator, by NumPy on some tokens."""
         seen = self.operated.pop(id(shell.operator), None)
         if seen is None or shell.in_proj_weight is None or not shell.batch_first:
@@ -260,7 +268,7 @@ class _Recorder:
                 for name in shell.projected
             }
             found.append(_measure_projections(shell, pairs, operated, output[0][b], rows))
-        return [(_PROJECTIONS, *judged, len(rows["q"])) for judged in found]
+        return [Judgement(_PROJECTIONS, *judged, len(rows["q"])) for judged in found]
 
     def _some_rows(self, generator: np.random.Generator, *counts: int) -> dict[str, Array]:
         chosen = [some(n, self.n_rows, generator) for n in counts]
@@ -268,7 +276,7 @@ class _Recorder:
 
     def _judge_coefficients(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
-    ) -> list[_Judgement]:
+    ) -> list[Judgement]:
         queries, keys = (*arguments.values(), None)[:2]
         twin = judging_twin(layer, same_points=keys is None)
         if (twin.pairing == "self") != (keys is None):
@@ -278,7 +286,7 @@ class _Recorder:
 
     def _judge_features(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
-    ) -> list[_Judgement]:
+    ) -> list[Judgement]:
         tokens = next(iter(arguments.values()))
         twin, generator = judging_twin(layer, same_points=True), self._generator()
         (element,) = elements(tuple(tokens.shape[:-2]), 1, generator)
@@ -298,7 +306,7 @@ class _Recorder:
         output: Tensor,
         visible: Array,
         generator: np.random.Generator,
-    ) -> _Judgement:
+    ) -> Judgement:
         """Each of some tokens in the sequence of those that it sees."""
         rows, own = some(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
         found, expected = [], []
@@ -308,22 +316,19 @@ class _Recorder:
                 expected.append(twin.solve(own, as_array(X)[visible[i]])[place])
                 found.append(as_array(output)[i])
         tolerance = _tolerance_of(X.dtype, twin.relation.tolerance)
-        deviation = output_deviation(
-            np.array(found), np.array(expected), tolerance=tolerance,
-            rounding=_tolerance_of(X.dtype, 1e-14), summed=lambda: None,
-        )  # fmt: skip
-        return twin, Measurement(deviation, tolerance), _named(X.dtype), len(found)
+        deviation = largest_difference(np.array(found), np.array(expected))
+        return Judgement(twin, Measurement(deviation, tolerance), _named(X.dtype), len(found))
 
     def _judge_image(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
-    ) -> list[_Judgement]:
+    ) -> list[Judgement]:
         """On a part of an image, as the whole may take a solver hours."""
         images = next(iter(arguments.values()))
         images = images[(None,) * (4 - images.ndim)]
         part = images[:1, :, :_PIXELS, :_PIXELS].detach().cpu()
         twin = judging_twin(layer, same_points=True)
-        twin, measured, dtype, _ = _judge_relation(twin, layer, (part,), images.dtype)
-        return [(twin, measured, dtype, part.shape[-1] * part.shape[-2])]
+        judged = _judge_relation(twin, layer, (part,), images.dtype)
+        return [judged._replace(n_rows=part.shape[-1] * part.shape[-2])]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One a module, in the order of the model."""
@@ -401,16 +406,18 @@ def _one(x: Tensor) -> Tensor:
 
 def _judge_relation(
     twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype
-) -> _Judgement:
+) -> Judgement:
     """The relation on a copy of the layer, in float64 too where its own dtype is coarse."""
     copied, n_rows = copy.deepcopy(layer).cpu(), inputs[0].shape[-2]
     with torch.autocast("cpu", enabled=False):
-        if dtype in (torch.float32, torch.float64):
-            measured = measure(twin, copied, inputs)
-            if dtype == torch.float64 or measured.tolerance <= COARSEST:
-                return twin, measured, _named(dtype), n_rows
-        measured = measure(twin, copied.double(), tuple(x.double() for x in inputs))
-    return twin, measured, f"float64 copy of {_named(dtype)}", n_rows
+        measured = measure(twin, copied, inputs) if dtype.itemsize >= 4 else None
+        fine = measured is not None and measured.passed and not measured.coarse
+        if measured is not None and (fine or dtype == torch.float64):
+            return Judgement(twin, measured, _named(dtype), n_rows)
+        exact = measure(twin, copied.double(), tuple(x.double() for x in inputs))
+    if measured is not None and not measured.coarse:
+        return Judgement(twin, measured, _named(dtype), n_rows, rounding=exact.passed)
+    return Judgement(twin, exact, f"float64 copy of {_named(dtype)}", n_rows)
 
 
 def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measurement:
@@ -430,7 +437,7 @@ def _measure_projections(
     """``q = x W_q^T + b_q`` and so on of each head, and ``W_o`` of the heads side by side."""
     dtype, copied = output.dtype, None
     measured = _projected(shell, pairs, operated, output, rows)
-    if not measured.passed or dtype == torch.float64 or measured.tolerance <= COARSEST:
+    if not measured.passed or dtype == torch.float64 or not measured.coarse:
         return measured, _named(dtype)
     copied = copy.deepcopy(shell).cpu().double()
     wide = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
@@ -467,14 +474,13 @@ def _projected(
 def _linear(x: Array, W: Array, b: Any, made: Array, dtype: torch.dtype) -> Measurement:
     """What was made of x against ``x W^T + b``."""
     tolerance = _tolerance_of(dtype, 1e-10)
-    deviation = output_deviation(
+    return measure_difference(
         made.reshape(len(x), -1),
         x @ W.T + b,
         tolerance=tolerance,
         rounding=32 * torch.finfo(dtype).eps,
         summed=lambda: np.abs(x) @ np.abs(W).T + np.abs(b),
     )
-    return Measurement(deviation, tolerance)
 
 
 def _visible_tokens(
@@ -494,19 +500,19 @@ def _visible_tokens(
     return visible
 
 
-def _of_judgements(judgements: list[_Judgement]) -> dict[str, Any]:
+def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
     """One row of all calls of a module: the worst of them."""
-    measured = worst([judged[1] for judged in judgements])
-    twin, _, dtype, _ = next(judged for judged in judgements if judged[1] is measured)
+    measured = worst([judged.measured for judged in judgements])
+    found = next(judged for judged in judgements if judged.measured is measured)
     return {
-        "twin": twin.name,
-        "equation": twin.equation,
-        "evidence": twin.evidence,
-        "relation": twin.relation.name,
-        "dtype": dtype,
-        "rows": sum(judged[3] for judged in judgements),
+        "twin": found.twin.name,
+        "equation": found.twin.equation,
+        "evidence": found.twin.evidence,
+        "relation": found.twin.relation.name,
+        "dtype": found.dtype,
+        "rows": sum(judged.n_rows for judged in judgements),
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
         "verdict": "correct" if measured.passed else "NOT CORRECT",
-        "why": None,
+        "why": ROUNDING_ADVICE if found.rounding and not measured.passed else None,
     }

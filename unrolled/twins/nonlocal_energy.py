@@ -375,7 +375,7 @@ _add(
         layer.base, *a, **k
     ),
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="cross",
-    covers=_of_neutreno, evidence="solver",
+    covers=_of_neutreno, evidence="solver", differentiable_twice=(),
     options={
         "relaxed": lambda q, k, v: Solved(_build(relaxed=True)(q, k, v), tol=1e-12),
         "penalties-of-heads": lambda q, k, v: Solved(
@@ -386,5 +386,5 @@ _add(
 _add(
     "neutreno-energy-minimum", "NT-FP", Identity(1e-8), solve=_solve_minimum,
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="self",
-    covers=_of_neutreno, evidence="solver",
+    covers=_of_neutreno, evidence="solver", differentiable_twice=(),
 )  # fmt: skip

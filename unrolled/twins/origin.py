@@ -20,7 +20,16 @@ from .heads import HeadCall, Tensors, as_array, heads, map_fields
 from .parameters import head_value
 from .registry import Array, Twin, general_first, twins_of
 from .relations import layer_matrix
-from .report import Shell, _as_tensor, _check_tokens, _coefficients, _n_heads, _reset, projected
+from .report import (
+    Shell,
+    _as_tensor,
+    _check_tokens,
+    _coefficients,
+    _n_heads,
+    _reset,
+    projected,
+    with_operator,
+)
 
 # A grid over six decades finds the valley, the simplex method its bottom.
 _DECADES, _GRID = 6.0, 13
@@ -109,9 +118,9 @@ def fit_origin(
     ----------
     source : layer or coefficients
         An `Operator`, trained or not, which gets ``q = k = X`` in each head; an `Attention` shell
-        or a module that `replace_attention` put in, whose operator gets the projections of X; an
-        `UnrolledADMM` or `UnrolledSelfExpression`; or anything that `compare` takes, with
-        coefficients of shape (n_tokens, n_tokens).
+        or a module that `replace_attention` put in or could, such as ``nn.MultiheadAttention``,
+        whose operator gets the projections of X; an `UnrolledADMM` or `UnrolledSelfExpression`; or
+        anything that `compare` takes, with coefficients of shape (n_tokens, n_tokens).
     X : array-like or Tensor of shape (n_tokens, dim)
     problem : Operator or sequence of Operator, optional
         The family to fit, at its initial parameters, and the settings that are not fitted, such as
@@ -162,6 +171,7 @@ def fit_origin(
     >>> twinsolve.fit_origin(C, X).twin
     'ridge-self-expression'
     """
+    source = with_operator(source)
     if isinstance(source, _Layer) and problem is None:
         found = list(_origins_of_layer(source, X, context))
     else:

@@ -17,6 +17,8 @@ from .relations import Bound, Limit, Rate, Relation
 Array = np.ndarray
 Inputs = Literal["tokens", "features", "image", "model"]
 Pairing = Literal["any", "self", "cross"]
+Rounded = Literal["anything", "weights", "output"]
+Way = Literal["backward", "torch.func"]
 Evidence = Literal["solver", "certificate", "formula", "bound"]
 
 _MACHINERY = (
@@ -99,8 +101,13 @@ class Twin:
     reads_bias : bool
         Whether the output depends on which logits are the largest, so that the solver adds
         ``call.bias`` to them itself.
-    differentiable : bool
-        Whether gradients flow through all that `apply` gives, to inputs and parameters.
+    differentiable : bool or tuple of str
+        Whether gradients flow through all that `apply` gives, to inputs, context and parameters, or
+        to which of these alone.
+    differentiable_twice : tuple of {"backward", "torch.func"}
+        The ways that give second derivatives, both by default: two backward passes, and two
+        transforms. The others must be refused by a RuntimeError. Judged of twins that are
+        differentiable in all.
     evidence : {"solver", "certificate", "formula", "bound"}
         What an agreement shows: an independent solver of the problem behind the layer reaches the
         same; the layer's output is optimal by a certificate of that problem; the same formula,
@@ -130,11 +137,16 @@ class Twin:
         ``bound(layer, *tensors)`` measures both sides of the proved inequalities of a `Bound`, and
         gives them as `Inequalities`.
     summed : callable, optional
-        ``summed(layer, *arrays)`` gives the sizes of the terms that add up to the output, in its
-        shape, where rounding may be all that is left of them; for tokens ``|C| |V|`` by default.
+        ``summed(layer, call)`` gives, of the tokens of one head, the sizes of the terms that add up
+        to the output, in its shape, where rounding may be all that is left of them; ``|C| |V|`` by
+        default.
     chooses : bool
         Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
         `solve` then takes the layer's choice among these from ``call.chosen``.
+    rounded : {"anything", "weights", "output"}
+        What a layer that computes in float32 at least rounds to bfloat16: its output alone, or its
+        weights too. Each number of these is then that of the solver, rounded, to the tolerance of
+        float32. A layer that rounds anything else has the tolerance of bfloat16.
     fitted : tuple of str
         Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
         number.
@@ -162,7 +174,8 @@ class Twin:
     pairing: Pairing = "any"
     by_rows: bool = True
     reads_bias: bool = False
-    differentiable: bool = True
+    differentiable: bool | tuple[str, ...] = True
+    differentiable_twice: tuple[Way, ...] = ("backward", "torch.func")
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
     covers: Callable[[Any], bool] = lambda layer: True
@@ -175,6 +188,7 @@ class Twin:
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
     chooses: bool = False
+    rounded: Rounded = "anything"
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
     passes: Callable[[Any], int] = lambda layer: 1
 
@@ -253,17 +267,16 @@ def twins_of(layer: nn.Module) -> list[Twin]:
     Raises
     ------
     LookupError
-        If there is none; the message names the layers that have one.
+        If there is none.
     """
     twins = catalogue()
     for cls in type(layer).__mro__:
         found = [twin for twin in twins if twin.layer is cls and twin.covers(layer)]
         if found:
             return found
-    known = sorted({twin.layer.__name__ for twin in twins})
     raise LookupError(
-        f"no twin is registered for {type(layer).__name__}; there are twins of {', '.join(known)}, "
-        "and twinsolve.unrolled.twins.register adds one"
+        f"no twin is registered for {type(layer).__name__}; twinsolve.unrolled.twins.register adds "
+        "one, and catalogue lists those that there are"
     )
 
 

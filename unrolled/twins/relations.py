@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -34,10 +34,11 @@ _TINY = np.finfo(np.float64).tiny
 # The exact twins of this package differ by 2e-5 at most in float32. What may differ by more than a
 # percent is no rounding, and a check that lets it pass shows nothing.
 _COARSEST_ROUNDING = 1e-2
+_COARSEST = 1e-3
 ROUNDING_ADVICE = (
-    "if float64 agrees this is rounding, which Twin.logit_range (the spread of a head's logits) "
-    "and Twin.passes (iterations) say the size of; the tolerance is 32 eps x passes x range, and "
-    f"{_COARSEST_ROUNDING:g} at most"
+    "float64 agrees, so that this may be rounding, which Twin.logit_range (the spread of a head's "
+    "logits) and Twin.passes (iterations) say the size of; the tolerance is 32 eps x passes x "
+    f"range, and {_COARSEST_ROUNDING:g} at most"
 )
 
 
@@ -46,15 +47,25 @@ _BETTER_THAN_OPTIMAL = 1e-7
 
 
 class Measurement(NamedTuple):
-    """A deviation and the tolerance that it is held against; of a `Bound`, also how tight it is."""
+    """A deviation and the tolerance that it is held against; of a `Bound`, also how tight it is.
+
+    Where terms cancel, the deviation is one over `relief` of that of the output; see
+    `measure_difference`.
+    """
 
     deviation: float
     tolerance: float
     tightness: float | None = None
+    relief: float = 1.0
 
     @property
     def passed(self) -> bool:
         return self.deviation <= self.tolerance
+
+    @property
+    def coarse(self) -> bool:
+        """Whether rounding would excuse so much that a pass shows little."""
+        return not self.tolerance * self.relief <= _COARSEST
 
 
 class Relation(Protocol):
@@ -149,7 +160,7 @@ def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
 def compare_outputs(
     twin: Twin, layer: nn.Module, inputs: Tensors, *, tolerance: float
 ) -> Measurement:
-    """Largest difference of the two outputs, as `output_deviation` measures it.
+    """Largest difference of the two outputs, as `measure_difference` has it.
 
     In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64, but no
     more than 1e-2.
@@ -161,30 +172,28 @@ def compare_outputs(
         rounding = min(rounding, _COARSEST_ROUNDING)
     tolerance = tolerance if inputs[0].dtype == torch.float64 else rounding
 
-    def deviation_from(expected: Array) -> float:
-        return output_deviation(
-            found,
-            expected,
-            tolerance=tolerance,
-            rounding=rounding,
-            summed=lambda: _summed(twin, layer, inputs),
-        )
+    def summed() -> Array | None:
+        if twin.inputs != "tokens":
+            return None
+        return term_sizes(twin, layer, calls_of_heads(twin, inputs))
 
-    deviation = deviation_from(expected)
-    if twin.chooses and not deviation <= tolerance:
+    limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
+    measured = measure_difference(found, expected, **limits)
+    if twin.chooses and not measured.passed:
         chosen = layer_matrix(twin, layer, *inputs[:2]) != 0
-        deviation = deviation_from(solver_output(twin, layer, inputs, chosen=chosen))
-    return Measurement(deviation, tolerance)
+        expected = solver_output(twin, layer, inputs, chosen=chosen)
+        measured = measure_difference(found, expected, **limits)
+    return measured
 
 
-def output_deviation(
+def measure_difference(
     found: Array,
     expected: Array,
     *,
     tolerance: float,
     rounding: float,
     summed: Callable[[], Array | None],
-) -> float:
+) -> Measurement:
     """`largest_difference`, but for what rounding does to terms that cancel.
 
     Where the difference exceeds the tolerance, it is held to ``rounding * max(summed())``, with the
@@ -193,20 +202,26 @@ def output_deviation(
     """
     deviation = largest_difference(found, expected)
     if deviation <= tolerance or (sizes := summed()) is None:
-        return deviation
-    largest = np.abs(expected).max(initial=np.finfo(np.float64).tiny)
-    scale = rounding / tolerance * sizes.max(initial=0.0)
-    return float(deviation * largest / max(largest, scale))
+        return Measurement(deviation, tolerance)
+    largest = np.abs(expected).max(initial=_TINY)
+    relief = max(1.0, float(rounding / tolerance * sizes.max(initial=0.0) / largest))
+    return Measurement(deviation / relief, tolerance, relief=relief)
 
 
-def _summed(twin: Twin, layer: nn.Module, inputs: Tensors) -> Array | None:
-    """Sizes of the terms that add up to the solver's output, where these are known."""
+def term_sizes(
+    twin: Twin, layer: nn.Module, calls: Iterable[HeadCall], *, rows: Array | None = None
+) -> Array | None:
+    """Sizes of the terms that add up to the solver's output of each head, where these are known."""
     if twin.summed is not None:
-        return twin.summed(layer, *(as_array(x) for x in inputs))
-    if twin.inputs != "tokens" or not getattr(layer, "linear_in_values", False):
+        return np.stack([twin.summed(layer, call) for call in calls])
+    if not getattr(layer, "linear_in_values", False):
         return None
-    q, k, v = inputs
-    return np.abs(solver_output(twin, layer, (q, k, identity_values(k)))) @ np.abs(as_array(v))
+    return np.stack(
+        [
+            np.abs(solve_head(twin, layer, call.of_identity(), rows=rows)) @ np.abs(call.v)
+            for call in calls
+        ]
+    )
 
 
 def largest_difference(found: Array, expected: Array) -> float:

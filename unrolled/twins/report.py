@@ -1,6 +1,7 @@
 """Checks of a user's own layer, and comparisons of any coefficients with any solver's."""
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from ...solvers import Solution
 from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
+from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
 from ..self_expression import (
     DeepSelfExpression,
@@ -22,7 +24,6 @@ from ..self_expression import (
     UnrolledSelfExpression,
 )
 from ..sparse_coding import LISTA
-from .calls import COARSEST
 from .heads import Tensors, as_array, heads, map_fields
 from .model_check import ModelReport, check_model, is_exact, measure
 from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
@@ -38,6 +39,11 @@ from .relations import (
 )
 
 Shell = Attention | FusedProjectionAttention
+_RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")
+_ADVICE = (
+    "; of a model pass one of its attention modules, or if it is a model of Hugging Face the "
+    "weights of one head, model(..., output_attentions=True).attentions[layer][0, head]"
+)
 _Coder = LISTA | UnrolledADMM | UnrolledSelfExpression | DeepSelfExpression | SelfExpressiveNetwork
 
 
@@ -61,10 +67,13 @@ class Report:
     origin : dict of str to float
         How far the layer is from the solved problem at its initial parameters, the mean over heads.
         For operators with a matrix C: ``distance``, ``cosine``, ``support_precision``,
-        ``support_recall``, ``support_f1`` of C against the solution C*, ``residual`` and
-        ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both, and where an
-        objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other layers
-        ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
+        ``support_recall``, ``support_f1`` of C against the solution C*; where these are to
+        reconstruct the queries (self-expression, sparse coding, locally linear weights)
+        ``residual`` and ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both;
+        and where an objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other
+        layers ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
+    rounding : bool
+        Whether a layer that is not correct in float32 is so in float64.
     """
 
     twin: str
@@ -75,6 +84,7 @@ class Report:
     tolerance: float
     correct: bool
     origin: dict[str, float]
+    rounding: bool = False
 
     def __bool__(self) -> bool:
         return self.correct
@@ -90,7 +100,7 @@ class Report:
         lines = [
             f"{self.twin} [{about}]: {verdict} in {self.dtype}, "
             f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
-            *([ROUNDING_ADVICE] if self.dtype == "float32" and not self.correct else []),
+            *([ROUNDING_ADVICE] if self.rounding else []),
             "from the solved problem at its initial parameters:",
             *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
         ]
@@ -202,10 +212,14 @@ def check(
         twin = replace(twin, context=lambda *tokens: filled)
     elif isinstance(subject, Correction):
         twin = replace(twin, context=_merged_context(twin, subject))
-    measured = _measure(twin, subject, inputs)
-    if inputs[0].dtype != torch.float64 and not measured.tolerance <= COARSEST:
-        subject, inputs = subject.double(), tuple(x.double() for x in inputs)
-        measured = _measure(twin, subject, inputs)
+    measured, rounding = _measure(twin, subject, inputs), False
+    if inputs[0].dtype != torch.float64 and (measured.coarse or not measured.passed):
+        wide = copy.deepcopy(subject).double(), tuple(x.double() for x in inputs)
+        exact = _measure(twin, *wide)
+        if measured.coarse:
+            (subject, inputs), measured = wide, exact
+        else:
+            rounding = exact.passed
     origin = copy.deepcopy(subject)
     _reset(origin)
     return Report(
@@ -217,6 +231,7 @@ def check(
         measured.tolerance,
         measured.passed,
         _distance_from_origin(twin, subject, origin, inputs),
+        rounding,
     )
 
 
@@ -235,9 +250,10 @@ def compare(
     ----------
     first, second : layer, callable, Solution, array-like or sparse array
         Where coefficients of shape (n_tokens, n_keys) come from: an `Operator`, an `Attention`
-        shell or what `replace_attention` puts in (its matrix, averaged over heads); a `LISTA` (its
-        codes); an `UnrolledADMM`, `UnrolledSelfExpression`, `DeepSelfExpression` or
-        `SelfExpressiveNetwork`; a function of X, or of X and the keys where these are given, that
+        shell, ``nn.MultiheadAttention`` or what `replace_attention` puts in or could (its matrix,
+        averaged over heads); a `LISTA` (its codes); an `UnrolledADMM`, `UnrolledSelfExpression`,
+        `DeepSelfExpression` or `SelfExpressiveNetwork`; a function of X, or of X and the keys where
+        these are given, that
         returns a `Solution` or coefficients; or these themselves. The second is the reference.
     X : array-like or Tensor of shape (n_tokens, dim)
         Queries: what is expressed.
@@ -324,7 +340,7 @@ def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     if is_exact(twin) and twin.inputs == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
         measured.append(measure(twin, layer, (q, k, identity_values(k))))
-    return worst(measured)
+    return worst(measured)._replace(relief=max(found.relief for found in measured))
 
 
 def _reset(layer: nn.Module) -> None:
@@ -353,6 +369,21 @@ def _merged_context(twin: Twin, layer: Correction) -> Callable[..., Context] | N
         return merged
 
     return make_all if present else None
+
+
+def with_operator(source: Any) -> Any:
+    """Attention of PyTorch or timm as `replace_attention` makes it; anything else as it is."""
+    if not isinstance(source, nn.Module) or not hasattr(source, "num_heads"):
+        return source
+    if isinstance(source, Operator | Shell | _Coder):
+        return source
+    with warnings.catch_warnings():  # of dropout, which changes no coefficients
+        warnings.simplefilter("ignore")
+        try:
+            replaced = replace_attention(copy.deepcopy(source), "softmax")
+        except ValueError:
+            return source
+    return replaced if isinstance(replaced, Shell) else source
 
 
 def _numpy(X: ArrayLike | Tensor) -> Array:
@@ -409,7 +440,8 @@ def projected(shell: Shell, data: Tensor) -> Tensors:
 
 def _check_tokens(data: Tensor, layer: nn.Module) -> None:
     if data.ndim != 2:
-        raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}")
+        hint = "; of a batch pass one sequence, such as X[0]" if data.ndim > 2 else ""
+        raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}{hint}")
     if not isinstance(layer, Shell):
         return
     width = layer.embed_dim if isinstance(layer, Attention) else layer.qkv.in_features
@@ -439,7 +471,7 @@ def _distance_from_origin(
         problems = list(found)
         solved = [problem.coef for problem in found]
     rows = [
-        _head_from_origin(q, k, *coefficients)
+        _head_from_origin(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
         for (_, (q, k)), *coefficients in zip(
             heads(inputs[:2]), present, solved, problems, strict=True
         )
@@ -448,13 +480,20 @@ def _distance_from_origin(
 
 
 def _head_from_origin(
-    q: Array, k: Array, present: Array, solved: Array, problem: Problem | None
+    q: Array,
+    k: Array,
+    present: Array,
+    solved: Array,
+    problem: Problem | None,
+    *,
+    reconstructs: bool,
 ) -> dict[str, float]:
     if not np.isfinite(present).all():
         return {"distance": float("nan")}
     row = coefficient_distance(present, solved)
-    row["residual"] = relative_residual(present, k, q)
-    row["residual_solved"] = relative_residual(solved, k, q)
+    if reconstructs:
+        row["residual"] = relative_residual(present, k, q)
+        row["residual_solved"] = relative_residual(solved, k, q)
     if problem is not None:
         energy = float((q**2).sum())
         excess = problem.objective(present) - problem.objective(solved)
@@ -470,6 +509,7 @@ def _coefficients(
     keys: Array | None = None,
     n_keys: int | None = None,
 ) -> Array:
+    source = with_operator(source)
     if isinstance(source, Operator | Shell | _Coder):
         layer: Any = copy.deepcopy(source).cpu().double().eval()
         source = _layer_coefficients(layer, tokens, keys, context)
@@ -483,7 +523,7 @@ def _coefficients(
     if coefficients.dtype.kind not in "bifu":
         raise TypeError(
             "coefficients: need a layer, a function of X, a Solution or an array, got "
-            f"{type(source).__name__}"
+            f"{type(source).__name__}{_ADVICE if isinstance(source, nn.Module) else ''}"
         )
     shape = len(tokens), len(tokens) if n_keys is None else n_keys
     if coefficients.shape != shape:
@@ -512,7 +552,7 @@ def _layer_coefficients(
             return layer.operator.matrix(q, k, context=given).mean(dim=0).numpy()
         if isinstance(layer, Attention):
             q, k = data[None], points[None]
-            k = q if others is None else k
+            k, layer.batch_first = q if others is None else k, True
             return layer(q, k, k, context=given)[1][0].numpy()
         q, k = (x.expand(_n_heads(layer), -1, -1) for x in (data, points))
         return layer.matrix(q, k, context=given).mean(dim=0).numpy()

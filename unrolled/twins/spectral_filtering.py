@@ -142,6 +142,36 @@ def _solve_feat_scale(layer: FeatScale, X: Array) -> Array:
     return scale_frequencies(X, s, t)
 
 
+def _hidden(n: int) -> tuple[Array, Array]:
+    """Some tokens, the first among them, and some pairs, of which all hide the second from some."""
+    rows, columns = np.indices((n, n))
+    return np.arange(n) % 5 == 0, (3 * rows + 7 * columns) % 4 == 3
+
+
+def _apply_masked(layer: FeatScale, X: Tensor) -> Tensor:
+    """With each mask, and all; the padding also as numbers."""
+    padding, pairs = (torch.from_numpy(x) for x in _hidden(len(X)))
+    added = X.new_zeros(len(X)).masked_fill(padding, -torch.inf)
+    masks: tuple[dict[str, Any], ...] = (
+        {"key_padding_mask": padding},
+        {"attn_mask": pairs},
+        {"is_causal": True},
+        {"key_padding_mask": padding, "is_causal": True},
+        {"key_padding_mask": added, "attn_mask": pairs, "is_causal": True},
+    )
+    return torch.cat([layer(X, **given) for given in masks], dim=1)
+
+
+def _solve_masked(layer: FeatScale, X: Array) -> Array:
+    """Each token has the mean of those that it sees, and 0 where it sees none."""
+    n, (padding, pairs) = len(X), _hidden(len(X))
+    s, t = (as_array(weights) for weights in (layer.s, layer.t))
+    unpadded, unpaired, past = np.tile(~padding, (n, 1)), ~pairs, np.tri(n, dtype=bool)
+    sets = (unpadded, unpaired, past, unpadded & past, unpadded & unpaired & past)
+    means = [seen @ X / np.maximum(seen.sum(axis=1, keepdims=True), 1) for seen in sets]
+    return np.hstack([(1 + s) * mean + (1 + t) * (X - mean) for mean in means])
+
+
 def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
     """The spectrum of each feature over the tokens has the gain 1 + s at zero, 1 + t elsewhere."""
     before, after = (
@@ -224,17 +254,26 @@ def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Ten
 
 def _solve_reattention(layer: ReAttention, call: HeadCall) -> Array:
     """Each pair of the mixed maps is standardised over the heads."""
-    mixed = _mixed_maps(layer, call.all_heads or AllHeads(call.q[None], call.k[None]))
+    mixed = np.tensordot(_theta(layer), _base_maps(layer, _all_heads(call)), axes=(0, 0))
     gamma, beta = (w.detach().double().numpy() for w in layer.norm.parameters())
     normed = (mixed[call.head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
-    A = gamma[call.head] * normed + beta[call.head]
-    if call.visible is not None:
-        A = np.where(call.visible, A, 0)
-    return A @ call.v
+    return _shown(gamma[call.head] * normed + beta[call.head], call) @ call.v
 
 
-def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
-    """Maps of all heads by the base's own solver, mixed.
+def _all_heads(call: HeadCall) -> AllHeads:
+    return call.all_heads or AllHeads(call.q[None], call.k[None])
+
+
+def _theta(layer: ReAttention) -> Array:
+    return as_array(layer.theta)
+
+
+def _shown(A: Array, call: HeadCall) -> Array:
+    return A if call.visible is None else np.where(call.visible, A, 0)
+
+
+def _base_maps(layer: ReAttention, given: AllHeads) -> Array:
+    """Maps of all heads by the base's own solver.
 
     Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
     """
@@ -247,16 +286,27 @@ def _mixed_maps(layer: ReAttention, given: AllHeads) -> Array:
         weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
         total = weights.sum(axis=1, keepdims=True)
         maps.append(weights / np.where(total > 0, total, 1))
-    return np.tensordot(layer.theta.detach().double().numpy(), np.stack(maps), axes=(0, 0))
+    return np.stack(maps)
 
 
-def _reattention_terms(layer: ReAttention, q: Array, k: Array, v: Array) -> Array:
-    """Sizes before maps and their mean cancel, all of them where heads are equal."""
-    mixed = _mixed_maps(layer, AllHeads(q, k))
-    gamma, beta = (np.abs(w.detach().double().numpy()) for w in layer.norm.parameters())
-    sizes = np.abs(mixed) + np.abs(mixed).mean(axis=0)
-    sizes = gamma[:, None, None] * sizes / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
-    return (sizes + beta[:, None, None])[: len(v)] @ np.abs(v)
+def _reattention_terms(layer: ReAttention, call: HeadCall) -> Array:
+    """What errors of the base's maps, relative to these, come to: a condition number.
+
+    With ``z_g = (M_g - mean M) / s`` and ``s^2 = var M + 1e-5``, errors dM of the mixed maps add ::
+
+        gamma_h / s (dM_h - mean_g dM_g - z_h mean_g z_g dM_g)
+
+    to A'_h, which is large where the maps are alike and s small. Of a relative error of the maps,
+    ``|dM_h|`` is at most so many times ``B_h = sum_g |Theta_gh| A_g``, and the sizes are those of
+    the formula with B for dM, and |beta| besides.
+    """
+    maps, theta, h = _base_maps(layer, _all_heads(call)), _theta(layer), call.head
+    mixed, B = (np.tensordot(weights, maps, axes=(0, 0)) for weights in (theta, np.abs(theta)))
+    gamma, beta = (np.abs(as_array(w)) for w in layer.norm.parameters())
+    s = np.sqrt(mixed.var(axis=0) + _NORM_EPS)
+    z = np.abs(mixed - mixed.mean(axis=0)) / s
+    errors = B[h] + B.mean(axis=0) + z[h] * (z * B).mean(axis=0)
+    return _shown(gamma[h] / s * errors + beta[h], call) @ np.abs(call.v)
 
 
 def _reattention_logit_range(layer: ReAttention, q: Array, k: Array, v: Array) -> float:
@@ -330,6 +380,17 @@ register(
 )
 register(
     _of_features(
+        "feat-scale-masked",
+        Identity(),
+        "AO-10",
+        _build_feat_scale,
+        _solve_masked,
+        layer=FeatScale,
+        apply=_apply_masked,
+    )
+)
+register(
+    _of_features(
         "feat-scale-gain",
         Bound(),
         "AO-6",
@@ -365,6 +426,7 @@ register(
         build=_build_reattention,
         apply=_apply_reattention,
         solve=_solve_reattention,
+        differentiable_twice=("torch.func",),  # see `squared_distances`
         by_rows=False,
         summed=_reattention_terms,
         logit_range=_reattention_logit_range,

@@ -114,10 +114,11 @@ def is_foremost(twin: Twin) -> bool:
     """Whether no other twin speaks for layers with the settings of this twin's.
 
     The one does whose solver gives the layer's output exactly, on the most general points
-    and parameters.
+    and parameters; one whose outputs have gradients and one whose outputs have none both do.
     """
     settings = _settings_of(twin)
-    others = [t for t in catalogue() if t.layer is twin.layer and t.inputs == twin.inputs]
+    kind = twin.layer, twin.inputs, twin.differentiable
+    others = [t for t in catalogue() if (t.layer, t.inputs, t.differentiable) == kind]
     same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
     return min(same, key=_rank, default=twin).name == twin.name
 

@@ -1,4 +1,9 @@
-"""Coefficient matrices sorted by class, solved beside learned."""
+"""Coefficient matrices sorted by class, solved beside learned.
+
+Points of five classes, 24 each. Lasso at the penalty that makes a point's code zero, over 50,
+solved and by 10 unrolled layers; the elastic net at 2/200, solved and by a self-expressive network.
+Learned ones are trained on these points. A row of the table is a row of a matrix.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +15,10 @@ from scipy.sparse import csr_array
 from ....solvers import sparse_self_expression
 from ....solvers.metrics import subspace_preserving_error
 from ....solvers.sparse_coding import lam_max, lasso_objective
-from ....unrolled.clustering import (
-    SelfExpressiveSubspaceClustering,
-    UnrolledSubspaceClustering,
-)
-from ...jobs import Job, Options
+from ....unrolled import clustering
 from ...tables import Lines
-from ..study import Study, at_hand, of_jobs
+from ..lines import folded, lines_of
+from ..study import Study, of_jobs, prose
 from .figures import draw_coefficients
 from .splits import NOISY, shuffled_points
 
@@ -38,20 +40,10 @@ def coefficient_study(
     max_iter : int, default=1000
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
-
-    def jobs(options: Options) -> list[Job]:
-        settings = {"max_iter": max_iter, "seed": options.seed, "data_home": options.data_home}
-        return [{"data": name, **settings} for name in at_hand(data, options.data_home)]
-
-    about = (
-        "Points of five classes, 24 each. Lasso at the penalty that makes a point's code zero, "
-        "over 50, solved and by 10 unrolled layers; the elastic net at 2/200, solved and by a "
-        "self-expressive network. Learned ones are trained on these points. A row of the table is "
-        "a row of a matrix."
-    )
+    jobs = [{"data": name, "max_iter": max_iter} for name in data]
     run = of_jobs(sorted_coefficients, jobs, data)
     figures = {"coefficients.png": draw_coefficients}
-    return Study("coefficients", about, run, coefficient_lines, figures)
+    return Study("coefficients", prose(__doc__), run, coefficient_lines, figures)
 
 
 def sorted_coefficients(
@@ -62,14 +54,16 @@ def sorted_coefficients(
     rows = np.concatenate([np.flatnonzero(y == label)[:_A_CLASS] for label in range(_N_CLASSES)])
     X, y = X[rows], y[rows]
     found: list[dict[str, Any]] = []
-    for problem, methods in _matrices(X, max_iter, seed):
-        best = lasso_objective(X, X, methods[0][1], **problem).mean()
-        for name, coef in methods:
+    for problem, coefs in _matrices(X, max_iter, seed):
+        best = None
+        for name, coef in coefs.items():
             C = csr_array(coef).toarray()
+            objective = lasso_objective(X, X, C, **problem).mean()
+            best = best or objective
             about = {
                 "data": data,
                 "method": name,
-                "objective_ratio": float(lasso_objective(X, X, C, **problem).mean() / best),
+                "objective_ratio": float(objective / best),
                 "nonzeros": float((C != 0).sum(axis=1).mean()),
                 "preserving_error": 100 * subspace_preserving_error(C, y),
             }
@@ -80,44 +74,34 @@ def sorted_coefficients(
     return found
 
 
-def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], list[Any]]]:
+def _matrices(X: Array, max_iter: int, seed: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Of each problem its penalty, and coefficients by name, the solved ones first."""
-    unrolled = UnrolledSubspaceClustering(
+    unrolled = clustering.UnrolledSubspaceClustering(
         _N_CLASSES, gamma=50.0, max_iter=max_iter // 5, random_state=seed
     )
-    network = SelfExpressiveSubspaceClustering(
+    network = clustering.SelfExpressiveSubspaceClustering(
         _N_CLASSES, gamma=_GAMMA, max_iter=max_iter, random_state=seed
     )
     lasso: dict[str, Any] = {"lam": lam_max(X, X, zero_diagonal=True) / unrolled.gamma}
     net: dict[str, Any] = {"lam": 2 / _GAMMA, "l1_ratio": network.l1_ratio}
-    return [
-        (
-            lasso,
-            [
-                ("Lasso, solved", sparse_self_expression(X, **lasso).coef),
-                ("unrolled, K = 10, learned", unrolled.fit(X).coef_),
-            ],
-        ),
-        (
-            net,
-            [
-                ("elastic net, solved", sparse_self_expression(X, **net).coef),
-                ("SENet, learned", network.fit(X).coef_),
-            ],
-        ),
-    ]
+    lasso_coefs = {
+        "Lasso, solved": sparse_self_expression(X, **lasso).coef,
+        "unrolled, K = 10, learned": unrolled.fit(X).coef_,
+    }
+    net_coefs = {
+        "elastic net, solved": sparse_self_expression(X, **net).coef,
+        "SENet, learned": network.fit(X).coef_,
+    }
+    return [(lasso, lasso_coefs), (net, net_coefs)]
 
 
 def coefficient_lines(table: pd.DataFrame) -> Lines:
     """A line a matrix."""
-    headings = ("data", "method", "objective / optimum", "non-zeros a row", "ME-2, %")
-    return headings, [
-        (
-            str(data),
-            str(method),
-            f"{rows.objective_ratio.iloc[0]:.3f}",
-            f"{rows.nonzeros.iloc[0]:.1f}",
-            f"{rows.preserving_error.iloc[0]:.1f}",
-        )
-        for (data, method), rows in table.groupby(["data", "method"], sort=False)
-    ]
+    cells = {
+        "data": "data",
+        "method": "method",
+        "objective / optimum": folded("objective_ratio", "max", ".3f"),
+        "non-zeros a row": folded("nonzeros", "max", ".1f"),
+        "ME-2, %": folded("preserving_error", "max", ".1f"),
+    }
+    return lines_of(table, ["data", "method"], cells)

@@ -1,7 +1,17 @@
-"""Learned against solved at equal time and at equal gap: codes of new points by K layers."""
+"""Learned against solved at equal time and at equal gap: codes of new points by K layers.
+
+Lasso codes of new points in a dictionary of half the points. Gaps are (F - F*) / |x|^2 against a
+certified lower bound of F*, over new points. Times are medians over rounds in turns, on one thread,
+as ratios to the certified solver at 1e-6 whose dictionary is prepared; training is told as the
+number of points that this solver codes in the same time, in batches. Layers and iterations run in
+float32, the solver in float64. Support-adaptive ISTA takes an eigenvalue for each row whose support
+changed. ALISTA is left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are
+learned on Gaussian 64 x 256 alone.
+"""
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +19,9 @@ import pandas as pd
 
 from ....solvers import sparse_code
 from ....solvers.sparse_coding import lasso_objective
-from ...jobs import Job, Options
-from ...tables import Lines, number
-from ...timing import ms_per_point
-from ..study import Study, at_hand, of_jobs
+from ...tables import Lines
+from ..lines import folded, lines_of
+from ..study import Study, of_jobs, prose
 from .coders import (
     GAUSSIAN,
     REFERENCE,
@@ -23,8 +32,8 @@ from .coders import (
     learned_coders,
     solved_coders,
 )
-from .figures import draw_gaps, draw_times
-from .splits import SUBSPACES
+from .figures import draw_lines
+from .splits import SUBSPACES, with_times
 
 Array = np.ndarray
 Cases = Sequence[tuple[str, float]]
@@ -40,6 +49,7 @@ CASES = (
 BATCH = 1000
 _SINGLE = 20
 _EQUAL_GAPS = (1e-1, 1e-2)
+_GAPS = (1e-9, 1.0)  # those outside are drawn at the edges
 
 
 def layers_study(
@@ -65,34 +75,17 @@ def layers_study(
     batch : int, default=1000
         New points at once; they repeat where there are fewer.
     """
-
-    names = [name for name in dict.fromkeys(name for name, _ in cases) if name != GAUSSIAN]
-
-    def jobs(options: Options) -> list[Job]:
-        known = {GAUSSIAN, *at_hand(names, options.data_home)}
-        settings = {
-            "n_iters": list(n_iters),
-            "n_steps": n_steps,
-            "rounds": rounds,
-            "batch": batch,
-            "seed": options.seed,
-            "data_home": options.data_home,
-        }
-        return [{"data": d, "gamma": g, **settings} for d, g in cases if d in known]
-
-    about = (
-        "Lasso codes of new points in a dictionary of half the points. Gaps are "
-        "(F - F*) / |x|^2 against a certified lower bound of F*, over new points. Times are "
-        "medians over rounds in turns, on one thread, as ratios to the certified solver at 1e-6 "
-        "whose dictionary is prepared; training is told as the number of points that this solver "
-        "codes in the same time, in batches. Layers and iterations run in float32, the solver in "
-        "float64. Support-adaptive ISTA takes an eigenvalue for each row whose support changed. "
-        "ALISTA is left out, as its limit is no Lasso solution; matrices of n_atoms x n_atoms are "
-        f"learned on {GAUSSIAN} alone."
-    )
-    figures = {"gap-layers.png": draw_gaps, "gap-time.png": draw_times}
+    names = list(dict.fromkeys(name for name, _ in cases if name != GAUSSIAN))
+    settings = {"n_iters": list(n_iters), "n_steps": n_steps, "rounds": rounds, "batch": batch}
+    jobs = [{"data": data, "gamma": gamma, **settings} for data, gamma in cases]
+    figures = {
+        "gap-layers.png": partial(_draw, x="n_iter", word="layers K"),
+        "gap-time.png": partial(
+            _draw, x="ratio_batch", word="time a point in batches / certified at 1e-6"
+        ),
+    }
     run = of_jobs(code_new_points, jobs, names)
-    return Study("layers", about, run, layer_lines, figures)
+    return Study("layers", prose(__doc__), run, layer_lines, figures)
 
 
 def code_new_points(
@@ -128,15 +121,8 @@ def code_new_points(
         for coder in coders
     ]
     reference = next(i for i, c in enumerate(coders) if (c.method, c.tol) == (REFERENCE, TIGHT))
-    for name, inputs in {
-        "single": list(problem.new[:_SINGLE, None]),
-        "batch": [np.resize(problem.new, (batch, problem.new.shape[1]))],
-    }.items():
-        ms = ms_per_point([coder.code for coder in coders], inputs, rounds)
-        for row, times in zip(rows, ms, strict=True):
-            row[f"ms_{name}"] = float(np.median(times))
-            row[f"ratio_{name}"] = float(np.median(times / ms[reference]))
-    return rows
+    codes = [coder.code for coder in coders]
+    return with_times(rows, codes, problem.new, reference, rounds, batch, _SINGLE)
 
 
 def lower_bound(problem: Problem) -> Array:
@@ -181,36 +167,52 @@ def equal_terms(table: pd.DataFrame) -> pd.DataFrame:
 
 def layer_lines(table: pd.DataFrame) -> Lines:
     """A line a method: gaps by K or tolerance, and what is reached on equal terms."""
-    equal = equal_terms(table).set_index(["data", "gamma", "method"])
+    case = ["data", "gamma"]
     ks = sorted({int(k) for k in table.n_iter.dropna()})
-    headings = (
-        "data", "method", *(f"gap, K = {k}" for k in ks), f"ratio single, K = {ks[-1]}",
-        f"ratio batch, K = {ks[-1]}", "training, points solved", "gap at equal time, single",
-        "gap at equal time, batch", *(f"time at gap {G:g}, batch" for G in _EQUAL_GAPS),
-    )  # fmt: skip
-    lines = []
-    for key, runs in table.groupby(["data", "gamma", "method"], sort=False):
-        data, gamma, method = key
-        if runs.n_iter.notna().all():
-            by_k = runs.set_index("n_iter")
-            shown = by_k.loc[ks[-1]]
-            cells = [f"{by_k.gap[k]:.1e}" for k in ks]
-        else:
-            shown = runs.sort_values("tol").iloc[0]
-            cells = [f"{shown.gap:.1e} at {shown.tol:g}", *[""] * (len(ks) - 1)]
-        terms = equal.loc[key]
-        solved = table[(table.data == data) & (table.gamma == gamma) & (table.tol == TIGHT)]
-        ms = solved[solved.method == REFERENCE].ms_batch.iloc[0]
-        lines.append(
-            (
-                f"{data}, gamma {gamma:g}",
-                str(method),
-                *cells,
-                f"{shown.ratio_single:.2f}",
-                f"{shown.ratio_batch:.2f}",
-                f"{1000 * shown.training_s / ms:,.0f}" if shown.training_s else "",
-                *(number(terms[name], ".1e", "never") for name in ("gap_single", "gap_batch")),
-                *(number(terms[f"at_{G:g}"], ".2f", "never") for G in _EQUAL_GAPS),
-            )
-        )
-    return headings, lines
+    solved = table[(table.method == REFERENCE) & (table.tol == TIGHT)]
+    ms = solved.groupby(case).ms_batch.first().rename("solved_ms")
+    table = table.join(ms, on=case).merge(equal_terms(table), on=[*case, "method"])
+
+    def last(rows: pd.DataFrame) -> pd.Series:
+        """Of the most layers, or of the smallest tolerance."""
+        return rows.sort_values(["n_iter", "tol"], ascending=[False, True]).iloc[0]
+
+    def gap(rows: pd.DataFrame, k: int) -> str:
+        if rows.n_iter.notna().all():
+            return f"{rows.gap[rows.n_iter == k].iloc[0]:.1e}"
+        return f"{last(rows).gap:.1e} at {last(rows).tol:g}" if k == ks[0] else ""
+
+    def training(rows: pd.DataFrame) -> str:
+        points = 1000 * last(rows).training_s / last(rows).solved_ms
+        return f"{points:,.0f}" if points else ""
+
+    cells = {
+        "data": lambda rows: f"{rows.data.iloc[0]}, gamma {rows.gamma.iloc[0]:g}",
+        "method": "method",
+        **{f"gap, K = {k}": partial(gap, k=k) for k in ks},
+        f"ratio single, K = {ks[-1]}": lambda rows: f"{last(rows).ratio_single:.2f}",
+        f"ratio batch, K = {ks[-1]}": lambda rows: f"{last(rows).ratio_batch:.2f}",
+        "training, points solved": training,
+        "gap at equal time, single": folded("gap_single", "max", ".1e", "never"),
+        "gap at equal time, batch": folded("gap_batch", "max", ".1e", "never"),
+        **{
+            f"time at gap {G:g}, batch": folded(f"at_{G:g}", "max", ".2f", "never")
+            for G in _EQUAL_GAPS
+        },
+    }
+    return lines_of(table, [*case, "method"], cells)
+
+
+def _draw(table: pd.DataFrame, path: Path, *, x: str, word: str) -> None:
+    low, high = _GAPS
+    draw_lines(
+        table.assign(gap=table.gap.clip(low, high)),
+        path,
+        x=x,
+        y="gap",
+        steps=["n_iter", "tol"],
+        panel=["data", "gamma"],
+        reference=REFERENCE,
+        words=(word, "mean gap (F - F*) / |x|²"),
+        note=f"Squares: learned. Gaps outside {low:g} to {high:g} are drawn there.",
+    )

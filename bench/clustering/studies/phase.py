@@ -1,34 +1,36 @@
-"""Where methods break: error over noise, angle, dimension, density and number of subspaces."""
+"""Where methods break: error over noise, angle, dimension, density and number of subspaces.
+
+Clustering error in % on generated unions of subspaces, unit rows, at default settings unless named,
+with plain |C| + |C|^T and k-means. The unrolled layers are trained on the very points of each draw,
+without labels, at gamma 50; ISTA is what they begin as. SSC with more penalty is there to tell
+learning from regularisation. Angles are in degrees; density is points per dimension.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from sklearn.preprocessing import normalize
 
+from .... import solvers
 from ....datasets import make_union_of_subspaces
-from ....solvers import (
-    LeastSquaresSubspaceClustering,
-    SparseSubspaceClustering,
-    ThresholdingSubspaceClustering,
-    clustering_accuracy,
-)
-from ....unrolled.clustering import UnrolledSubspaceClustering
-from ...jobs import Job, Options
+from ....unrolled import clustering
 from ...tables import Lines
-from ..study import Study, of_jobs
+from ..lines import folded, lines_of
+from ..study import Study, of_jobs, prose
 from .figures import draw_heat_maps
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "SSC, gamma 50": SparseSubspaceClustering,
-    "SSC, gamma 5": partial(SparseSubspaceClustering, gamma=5.0),
-    "ISTA, K = 10": partial(UnrolledSubspaceClustering, n_layers=10, max_iter=0),
-    "unrolled, K = 10": partial(UnrolledSubspaceClustering, n_layers=10),
-    "LSR": LeastSquaresSubspaceClustering,
-    "TSC": ThresholdingSubspaceClustering,
+    "SSC, gamma 50": solvers.SparseSubspaceClustering,
+    "SSC, gamma 5": partial(solvers.SparseSubspaceClustering, gamma=5.0),
+    "ISTA, K = 10": partial(clustering.UnrolledSubspaceClustering, n_layers=10, max_iter=0),
+    "unrolled, K = 10": partial(clustering.UnrolledSubspaceClustering, n_layers=10),
+    "LSR": solvers.LeastSquaresSubspaceClustering,
+    "TSC": solvers.ThresholdingSubspaceClustering,
 }
 Axis = tuple[str, Sequence[float]]
 # What is varied downwards and to the right, and what is held.
@@ -61,24 +63,14 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
     n_draws : int, default=3
         Draws of each cell.
     """
-
-    def jobs(options: Options) -> list[Job]:
-        return [
-            {"grid": grid, "down": down, "right": right, "seed": options.seed + draw}
-            for grid in grids
-            for down, right in product(GRIDS[grid][0][1], GRIDS[grid][1][1])
-            for draw in range(n_draws)
-        ]
-
-    about = (
-        "Clustering error in % on generated unions of subspaces, unit rows, at default settings "
-        "unless named, with plain |C| + |C|^T and k-means. The unrolled layers are trained on the "
-        "very points of each draw, without labels, at gamma 50; ISTA is what they begin as. SSC "
-        "with more penalty is there to tell learning from regularisation. Angles are in degrees; "
-        "density is points per dimension."
-    )
-    figures = {f"{grid}.png": partial(draw_heat_maps, grid=grid) for grid in grids}
-    return Study("phase", about, of_jobs(cluster_cell, jobs), phase_lines, figures)
+    jobs = [
+        {"grid": grid, "down": down, "right": right}
+        for grid in grids
+        for down, right in product(GRIDS[grid][0][1], GRIDS[grid][1][1])
+    ]
+    run = of_jobs(cluster_cell, jobs, n_splits=n_draws)
+    figures = {f"{grid}.png": partial(_draw, grid=grid) for grid in grids}
+    return Study("phase", prose(__doc__), run, phase_lines, figures)
 
 
 def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dict[str, Any]]:
@@ -92,7 +84,7 @@ def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dic
     rows = []
     for name, method in METHODS.items():
         labels = method(n_clusters, random_state=seed).fit_predict(X)
-        error = 100 * (1 - clustering_accuracy(y, labels))
+        error = 100 * (1 - solvers.clustering_accuracy(y, labels))
         about = {"grid": grid, "down_name": first, "down": down, "right_name": second}
         rows.append({**about, "right": right, "seed": seed, "method": name, "error": error})
     return rows
@@ -100,10 +92,31 @@ def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dic
 
 def phase_lines(table: pd.DataFrame) -> Lines:
     """Of each grid and method: the mean error, and in how many cells it stays under 5 %."""
-    headings = ("grid", "method", "mean error, %", "cells under 5 %", "cells")
-    lines: list[tuple[str, ...]] = []
-    for (grid, method), rows in table.groupby(["grid", "method"], sort=False):
-        cells = rows.groupby(["down", "right"]).error.mean()
-        under = str(int((cells < 5).sum()))
-        lines.append((str(grid), str(method), f"{cells.mean():.1f}", under, str(len(cells))))
-    return headings, lines
+    cells = table.groupby(["grid", "method", "down", "right"], sort=False).error.mean()
+    return lines_of(
+        cells.reset_index(),
+        ["grid", "method"],
+        {
+            "grid": "grid",
+            "method": "method",
+            "mean error, %": folded("error", "mean", ".1f"),
+            "cells under 5 %": lambda rows: str((rows.error < 5).sum()),
+            "cells": lambda rows: str(len(rows)),
+        },
+    )
+
+
+def _draw(table: pd.DataFrame, path: Path, *, grid: str) -> None:
+    rows = table[table.grid == grid]
+    first = rows.iloc[0]
+    words = (_WORDS[first.right_name], _WORDS[first.down_name])
+    draw_heat_maps(rows, path, x="right", y="down", words=words)
+
+
+_WORDS = {
+    "angle": "angle between subspaces, degrees",
+    "density": "points per dimension",
+    "dimension": "dimension of each subspace",
+    "n_subspaces": "number of subspaces",
+    "noise": "noise-to-signal ratio",
+}

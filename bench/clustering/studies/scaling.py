@@ -1,7 +1,14 @@
-"""Time against the number of points: coefficients of solved and unrolled methods, spectral step."""
+"""Time against the number of points: coefficients of solved and unrolled methods, spectral step.
+
+10 subspaces of dimension 4 in 30 dimensions, noise 0.2, one thread. SSC is solved to a gap of 1e-6
+at gamma 50; the unrolled layers are a forward pass in float32, training apart; the spectral step is
+that of SSC's affinity. Times are ratios to SSC's at the same number of points, medians over rounds
+in turns; growth is the time at the largest number over that at the smallest.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +22,11 @@ from ....solvers import least_squares_self_expression, omp_self_expression, spar
 from ....solvers.clustering import spectral_labels, symmetric_affinity
 from ....solvers.sparse_coding import lam_max
 from ....unrolled import UnrolledSelfExpression
-from ...jobs import Job, Options
 from ...tables import Lines
 from ...timing import in_turns, seconds_of
-from ..study import Study, of_jobs
-from .figures import draw_scaling
+from ..lines import lines_of
+from ..study import Study, of_jobs, prose
+from .figures import draw_lines
 from .splits import CERTIFIED
 
 Array = np.ndarray
@@ -40,22 +47,9 @@ def scaling_study(
     rounds : int, default=3
         Times that every method is timed, in turns; once from 4,000 points up.
     """
-
-    def jobs(options: Options) -> list[Job]:
-        return [
-            {"n_points": n, "rounds": rounds if n < _ONCE else 1, "seed": options.seed}
-            for n in sizes
-        ]
-
-    about = (
-        "10 subspaces of dimension 4 in 30 dimensions, noise 0.2, one thread. SSC is solved to a "
-        "gap of 1e-6 at gamma 50; the unrolled layers are a forward pass in float32, training "
-        "apart; the spectral step is that of SSC's affinity. Times are ratios to SSC's at the same "
-        "number of points, medians over rounds in turns; growth is the time at the largest number "
-        "over that at the smallest."
-    )
-    figures = {"time-points.png": draw_scaling}
-    return Study("scaling", about, of_jobs(time_points, jobs), scaling_lines, figures)
+    jobs = [{"n_points": n, "rounds": rounds if n < _ONCE else 1} for n in sizes]
+    run = of_jobs(time_points, jobs)
+    return Study("scaling", prose(__doc__), run, scaling_lines, {"time-points.png": _draw})
 
 
 def time_points(*, n_points: int, rounds: int, seed: int) -> list[dict[str, Any]]:
@@ -102,11 +96,27 @@ def _methods(X: Array) -> dict[str, Callable[[], Any]]:
 def scaling_lines(table: pd.DataFrame) -> Lines:
     """A line a method: the ratio to SSC at each number of points, and the growth of its time."""
     sizes = sorted(table.n_points.unique())
-    headings = ("method", *(f"time / SSC at {n:,}" for n in sizes), "growth")
-    lines = []
-    for method, rows in table.groupby("method", sort=False):
-        by_size = rows.set_index("n_points")
-        cells = [f"{by_size.ratio[n]:.3g}" for n in sizes]
-        growth = by_size.seconds[sizes[-1]] / by_size.seconds[sizes[0]]
-        lines.append((str(method), *cells, f"{growth:.3g}"))
-    return headings, lines
+
+    def ratio(rows: pd.DataFrame, size: int) -> str:
+        return f"{rows.ratio[rows.n_points == size].iloc[0]:.3g}"
+
+    def growth(rows: pd.DataFrame) -> str:
+        seconds = rows.set_index("n_points").seconds
+        return f"{seconds[sizes[-1]] / seconds[sizes[0]]:.3g}"
+
+    ratios = {f"time / SSC at {size:,}": partial(ratio, size=size) for size in sizes}
+    return lines_of(table, ["method"], {"method": "method", **ratios, "growth": growth})
+
+
+def _draw(table: pd.DataFrame, path: Path) -> None:
+    smallest = table.n_points.min()
+    unit = table[(table.method == CERTIFIED) & (table.n_points == smallest)].seconds.iloc[0]
+    draw_lines(
+        table.assign(seconds=table.seconds / unit, data="one thread, all points"),
+        path,
+        x="n_points",
+        y="seconds",
+        steps=["n_points"],
+        reference=CERTIFIED,
+        words=("points N", f"time over {CERTIFIED}, at N = {smallest:,}"),
+    )

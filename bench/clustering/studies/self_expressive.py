@@ -1,33 +1,35 @@
-"""The self-expressive network beside the problem that it learns, and beside nearest neighbours."""
+"""The self-expressive network beside the problem that it learns, and beside nearest neighbours.
+
+Objectives are those of gamma/2 |x - c X|^2 + r |c|_1 + (1 - r)/2 |c|^2 with r = 0.9, relative to
+the certified optimum, on points trained on and on held-out ones coded in them. Accuracies match
+clusters to classes on the points in question; held-out points take the cluster of smallest
+residual, those of raw 3-NN its majority. Times are of training, or of solving all points, held-out
+ones too, as ratios to the latter on the same split.
+"""
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ....solvers import (
-    NearestNeighborClustering,
-    clustering_accuracy,
-    sparse_code,
-    sparse_self_expression,
-)
+from .... import solvers
 from ....solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
 from ....solvers.metrics import subspace_preserving_error
 from ....solvers.sparse_coding import lasso_objective
 from ....unrolled.clustering import SelfExpressiveSubspaceClustering
-from ...jobs import Job, Options
-from ...tables import Lines, number
+from ...tables import Lines
+from ..figures import draw_dots, shown
 from ..fitting import edgeless
-from ..study import Study, at_hand, of_jobs
-from .figures import draw_networks
-from .splits import NOISY, shuffled_points
+from ..lines import folded, lines_of, with_deviation
+from ..study import Study, of_jobs, prose
+from .splits import NOISY, halves
 
 Array = np.ndarray
 
 NETWORK, SOLVED, NEIGHBORS = "SENet", "EnSC, solved", "3-NN of raw points"
-_N_NEIGHBORS = 3
 _RATIO = 0.9
 
 
@@ -57,53 +59,28 @@ def self_expressive_study(
     max_iter : int, default=600
         Training steps.
     """
-
-    def jobs(options: Options) -> list[Job]:
-        settings = {
-            "gamma": gamma,
-            "n_points": n_points,
-            "max_iter": max_iter,
-            "data_home": options.data_home,
-        }
-        return [
-            {"data": name, "seed": options.seed + split, **settings}
-            for name in at_hand(data, options.data_home)
-            for split in range(n_splits)
-        ]
-
-    about = (
-        "Objectives are those of gamma/2 |x - c X|^2 + r |c|_1 + (1 - r)/2 |c|^2 with "
-        f"r = {_RATIO:g}, relative to the certified optimum, on points trained on and on held-out "
-        "ones coded in them. Accuracies match clusters to classes on the points in question; "
-        "held-out points take the cluster of smallest residual, those of raw 3-NN its majority. "
-        "Times are of training, or of solving all points, held-out ones too, as ratios to the "
-        "latter on the same split."
-    )
-    figures = {"self-expressive.png": draw_networks}
-    run = of_jobs(express, jobs, data)
-    return Study("self-expressive", about, run, self_expressive_lines, figures)
+    settings = {"gamma": gamma, "n_points": n_points, "max_iter": max_iter}
+    jobs = [{"data": name, **settings} for name in data]
+    run = of_jobs(express, jobs, data, n_splits)
+    figures = {"self-expressive.png": _draw}
+    return Study("self-expressive", prose(__doc__), run, self_expressive_lines, figures)
 
 
 def express(
     *, data: str, seed: int, gamma: float, n_points: int, max_iter: int, data_home: str | None
 ) -> list[dict[str, Any]]:
     """Rows of one split: the network and the solver with each affinity step, and raw 3-NN."""
-    X, y = shuffled_points(data, seed=seed, data_home=data_home)
-    half, n_clusters = min(n_points, len(X)) // 2, len(np.unique(y))
-    X, new, y, y_new = X[:half], X[half:n_points], y[:half], y[half:n_points]
+    split = halves(data, n_points, seed=seed, data_home=data_home)
+    X, new, n_clusters = split.X, split.new, split.n_clusters
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
-
     start = time.perf_counter()
     network = SelfExpressiveSubspaceClustering(
-        n_clusters,
-        gamma=gamma,
-        l1_ratio=_RATIO,
-        max_iter=max_iter,
-        affinity=edgeless,
+        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=edgeless,
         random_state=seed,
-    ).fit(X)
+    ).fit(X)  # fmt: skip
     fitted = time.perf_counter()
-    best, best_new = sparse_self_expression(X, **problem), sparse_code(new, X, **problem)
+    best = solvers.sparse_self_expression(X, **problem)
+    best_new = solvers.sparse_code(new, X, **problem)
     seconds = {NETWORK: fitted - start, SOLVED: time.perf_counter() - fitted}
     coefs = {
         NETWORK: (network.coef_, network.coefficients(new)),
@@ -116,17 +93,15 @@ def express(
             "objective_fit": _relative(X, X, coef, best.objective, problem),
             "objective_new": _relative(new, X, coef_new, best_new.objective, problem),
             "nonzeros": coef.nnz / len(X),
-            "preserving_error": 100 * subspace_preserving_error(coef, y),
+            "preserving_error": 100 * subspace_preserving_error(coef, split.y),
             "seconds": seconds[method],
         }
         for step, affinity in STEPS.items():
             labels = spectral_labels(affinity(coef), n_clusters, random_state=seed)
-            labels_new = network.assign(new, coef_new, labels)
-            rows.append(about | {"step": step} | _accuracies(labels, labels_new, y, y_new))
-    graph = NearestNeighborClustering(n_clusters, n_neighbors=_N_NEIGHBORS, random_state=seed).fit(
-        X
-    )
-    found = _accuracies(graph.labels_, graph.predict(new), y, y_new)
+            found = split.accuracies(labels, network.assign(new, coef_new, labels))
+            rows.append(about | {"step": step} | found)
+    graph = solvers.NearestNeighborClustering(n_clusters, n_neighbors=3, random_state=seed).fit(X)
+    found = split.accuracies(graph.labels_, graph.predict(new))
     rows.append({"method": NEIGHBORS, "step": "", **found})
     return [{"data": data, "seed": seed, **row} for row in rows]
 
@@ -135,36 +110,31 @@ def _relative(Y: Array, X: Array, coef: Any, best: Array, problem: dict[str, Any
     return float(lasso_objective(Y, X, coef, **problem).mean() / best.mean())
 
 
-def _accuracies(labels: Array, labels_new: Array, y: Array, y_new: Array) -> dict[str, float]:
-    return {
-        "accuracy_fit": 100 * clustering_accuracy(y, labels),
-        "accuracy_new": 100 * clustering_accuracy(y_new, labels_new),
-    }
-
-
 def self_expressive_lines(table: pd.DataFrame) -> Lines:
     """A line a data set, method and affinity step: means and deviations over the splits."""
-    headings = (
-        "data", "method", "affinity", "objective / optimum, trained", "held out", "non-zeros a row",
-        "ME-2, %", "accuracy trained, %", "accuracy held out, %", "time / solved",
-    )  # fmt: skip
-    lines = []
-    for (data, method, step), rows in table.groupby(["data", "method", "step"], sort=False):
-        numbers = [
-            number(rows[name].mean(), form, missing="")
-            for name, form in {
-                "objective_fit": ".3f",
-                "objective_new": ".3f",
-                "nonzeros": ".1f",
-                "preserving_error": ".1f",
-            }.items()
-        ]
-        accuracies = [
-            f"{rows[name].mean():.1f} ± {rows[name].std(ddof=0):.1f}"
-            for name in ("accuracy_fit", "accuracy_new")
-        ]
-        solved = table[(table.data == data) & (table.method == SOLVED)].groupby("seed").seconds
-        ratio = (rows.set_index("seed").seconds / solved.first()).median()
-        ratio_cell = number(ratio, ".2f", missing="")
-        lines.append((str(data), str(method), str(step), *numbers, *accuracies, ratio_cell))
-    return headings, lines
+    case = ["data", "seed"]
+    solved = table[table.method == SOLVED].groupby(case).seconds.first().rename("solved")
+    table = table.join(solved, on=case).assign(ratio=lambda rows: rows.seconds / rows.solved)
+    cells = {
+        "data": "data",
+        "method": "method",
+        "affinity": "step",
+        "objective / optimum, trained": folded("objective_fit", "mean", ".3f"),
+        "held out": folded("objective_new", "mean", ".3f"),
+        "non-zeros a row": folded("nonzeros", "mean", ".1f"),
+        "ME-2, %": folded("preserving_error", "mean", ".1f"),
+        "accuracy trained, %": with_deviation("accuracy_fit"),
+        "accuracy held out, %": with_deviation("accuracy_new"),
+        "time / solved": folded("ratio", "median", ".2f"),
+    }
+    return lines_of(table, ["data", "method", "step"], cells)
+
+
+def _draw(table: pd.DataFrame, path: Path) -> None:
+    """Accuracies on both halves, a row for each method with its affinity."""
+    names = {"accuracy_fit": "trained on", "accuracy_new": "held out"}
+    about = {"panel": table.data.map(shown), "name": table.method + "\n" + table.step}
+    both = table.assign(**about).melt(["panel", "name"], list(names), "points")
+    both = both.replace({"points": names})
+    words = "accuracy in %, mean and std over splits"
+    draw_dots(both, path, value="value", words=words, row="name", series="points")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.check.checks import _remember
-from twinsolve.bench.check.lines import coverage, share
+from twinsolve.bench.check.lines import coverage, lines_of, share
 from twinsolve.unrolled.twins import HeadCall
 
 
@@ -25,6 +25,26 @@ def test_cases_are_counted_by_kind():
     assert laws == (
         "Laws: constructor 2, options 1, refused 1, gradients 1, causal 2, large 1 (rows)."
     )
+
+
+def test_failures_are_said_in_words():
+    rows = pd.DataFrame(
+        {
+            "case": ["refused: finite bias", "causal", "pairs"],
+            "deviation": [np.inf, np.nan, 0.5],
+            "tolerance": [0.0, 1e-10, 1e-10],
+            "passed": False,
+            "task_number_solver": None,
+            "relation": "identity",
+            "evidence": "formula",
+        }
+    ).assign(twin="mine", data="drawn", dtype="float64")
+    _, refused, causal, pairs = lines_of(rows)
+    assert refused.endswith(
+        ": the layer takes it, though its laws exclude it; it must raise a ValueError"
+    )
+    assert causal.endswith(": deviation nan, tolerance 1.0e-10")
+    assert pairs.endswith(": deviation 5.0e-01, tolerance 1.0e-10")
 
 
 def test_solutions_are_remembered_but_for_a_choice_of_the_layer():

@@ -125,3 +125,18 @@ def test_twins_without_a_task_say_so(monkeypatch):
     assert "1 of 1 twins beat doing nothing on at least one data set." in lines
     assert f"No task number, as it {WITHOUT_TASK['layer-scale']}: layer-scale." in lines
     assert DRAWN not in set(table.data)
+
+
+def test_clusters_of_a_graph_in_more_parts_than_classes_are_not_compared(data):
+    sample, twin = data["digits"], {twin.name: twin for twin in catalogue()}["softmax-attention"]
+    n, dim = sample.X.shape
+    apart = np.hstack([sample.X, np.eye(n)[np.arange(n) ^ 1]])[None]
+    assert np.isnan(sample.task_number(twin, apart, None))
+    whole = apart.copy()
+    whole[0, :, dim:] += 1e-3
+    assert not np.isnan(sample.task_number(twin, whole, None))
+
+
+def test_nothing_to_check_is_an_error():
+    with pytest.raises(ValueError, match=r"nothing to check with data .*quick"):
+        check_twins(data=["subspaces"], quick=True)

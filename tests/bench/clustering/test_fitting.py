@@ -25,19 +25,19 @@ def test_splits_are_seeded_parts_of_all_points():
 def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
     """With 16 of 24 points on two planes; the same labels as by the estimator itself."""
     monkeypatch.setattr("twinsolve.bench.clustering.fitting._BLOCK", 3)
-    settings = {"trial": "0", "seed": 0, "data_home": None, "content": None, "code": None}
+    points = {"data": SUBSPACES, "trial": "0", "features": "unit"}
+    points |= {"seed": 0, "data_home": None, "content": None}
     for name in ("SSC", "SSC outliers", "unrolled (objective)", "kNN graph", "k-means"):
         chosen = METHODS[name].settings[0] | ({"max_iter": 3} if name[0] == "u" else {})
         rows = cluster_job(
-            data=SUBSPACES,
-            features="unit",
+            points=points,
             method=name,
+            code=None,
             settings=chosen,
             steps=["symmetrize", "keep-largest 3"],
             fit_seed=0,
             seeds=[0, 1],
             n_fit_points=16,
-            **settings,
         )
         for row in rows:
             assert row["new_ms"] > 0
@@ -59,14 +59,14 @@ def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch
         return make(name, problem)
 
     monkeypatch.setattr(features, "features_of", counted)
-    features.prepared.cache_clear()
+    features._prepared.cache_clear()
     for name, count in (("pca-4", 1), ("unit", 2)):
         for n_seeds in (1, 2):  # other jobs, same features
             study = clusters_study(
                 ["digits:n_points=40"], ["TSC"], features=[name], steps=["symmetrize"]
             )
             table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
-            features.prepared.cache_clear()
+            features._prepared.cache_clear()
         assert len(list((tmp_path / "runs" / "features").glob("*.npz"))) == 1
         assert made.count(name) == count
     features.keep_features_in(None)

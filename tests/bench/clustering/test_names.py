@@ -32,6 +32,7 @@ from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
+POINTS = {"data": SUBSPACES, "trial": "0", "seed": 0, "data_home": None, "content": None}
 
 
 def test_a_generated_problem_is_known_by_name_trial_and_seed():
@@ -76,11 +77,14 @@ def test_a_subset_is_seeded_and_keeps_images_with_points():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("digit", "data: must be a file or among digits, synthetic"),
+        (
+            "digit",
+            "there is no file 'digit' in .*these are digits, synthetic.*close ones are digits",
+        ),
         ("digits:40", "settings are NAME=VALUE"),
         ("digits:n_points=x y", "cannot read"),
         ("synthetic:sound=1", "sound"),
-        ("no/such/file.npz", "data: must be a file"),
+        ("no/such/file.npz", r"no file 'file\.npz' in .*no/such, .*hopkins$"),
     ],
 )
 def test_unknown_data_are_refused(name, words):
@@ -93,7 +97,7 @@ def test_unknown_data_are_refused(name, words):
 def test_unknown_settings_are_refused_in_the_words_of_the_user(data, setting, tmp_path):
     np.savez(tmp_path / "own.npz", X=np.eye(2), y=[0, 1])
     base = str(tmp_path / data) if data == "own.npz" else data
-    with pytest.raises(ValueError, match=rf"{re.escape(base)} has no setting {setting}$"):
+    with pytest.raises(ValueError, match=rf"{re.escape(base)} has no setting '{setting}'$"):
         make_problem(f"{base}:{setting}=1", data_home=str(tmp_path))
 
 
@@ -265,12 +269,7 @@ def test_every_method_runs_on_a_tiny_problem(name):
     method = METHODS[name]
     quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
     rows = cluster_job(
-        data=SUBSPACES,
-        trial="0",
-        seed=0,
-        data_home=None,
-        content=None,
-        features="unit",
+        points=POINTS | {"features": "unit"},
         method=name,
         code=None,
         settings=method.settings[0] | quick,
@@ -293,12 +292,7 @@ def test_every_method_runs_on_a_tiny_problem(name):
 
 def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_against():
     rows = cluster_job(
-        data=SUBSPACES,
-        trial="0",
-        seed=0,
-        data_home=None,
-        content=None,
-        features="raw",
+        points=POINTS | {"features": "raw"},
         method="attention (ISTA)",
         code=None,
         settings={"n_iter": 10_000, "lam": 1.0},
@@ -343,13 +337,16 @@ class Sharp(Softmax):
 
 
 def test_a_users_operator_is_clustered_by_its_name():
-    with pytest.raises(ValueError, match="method: must be"):
+    message = r"no operator 'sharp' for attention \(NAME\).*register_operator adds"
+    with pytest.raises(ValueError, match=message):
         find_method("attention (sharp)")
     register_operator("sharp", Sharp)
     try:
         method = cloudpickle.loads(cloudpickle.dumps(find_method("attention (sharp)")))
+        cooler = find_method("attention (sharp):temperature=3")
     finally:
         del named_operators._FACTORIES["sharp"]
+    assert [chosen["temperature"] for chosen in cooler.settings] == [3]
     problem = make_problem(SUBSPACES)
     model = method.make(2, 0, 1, temperature=10.0).fit(problem.X)  # as a worker, without the name
     assert type(model.operator_) is Sharp

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.summary import best_lines
+from twinsolve.bench.clustering.summary import best_lines, choice_lines
 
 
 def rows(family, method, accuracies, **more):
@@ -66,7 +66,27 @@ def test_deviations_are_over_seeds_of_means_over_trials():
 def test_a_study_shows_it_only_where_both_families_ran():
     study = clusters_study(["digits"], ["SSC"])
     both = pd.DataFrame(rows("learned", "A", [0.9]) + rows("solved", "S", [0.8]))
-    both = both.assign(settings="", fit_seconds=1.0, memory_mib=1.0, gap_max=0.0)
+    both = both.assign(
+        settings="", fit_seconds=1.0, memory_mib=1.0, gap_max=0.0, selection_score=0.5
+    )
     title = "Best learned beside best solved, by the same steps"
     assert study.further(both)[title] == best_lines(both)
     assert title not in study.further(both[both.family == "solved"])
+
+
+def test_the_row_to_report_is_that_of_the_largest_score_whatever_its_error():
+    many = pd.DataFrame(
+        rows("solved", "S", [0.9, 0.9], steps="a", selection_score=0.4)
+        + rows("solved", "S", [0.5, 0.7], steps="b", selection_score=0.6)
+        + rows("solved", "S", [1.0, 1.0], steps="b", selection_score=0.9, selection="")
+        + rows("baseline", "B", [0.8, 0.8], steps="none", selection_score=np.nan)
+        + rows("baseline", "F", [np.nan] * 2, steps="a", selection_score=np.nan, note="failed")
+        + rows("baseline", "F", [np.nan] * 2, steps="b", selection_score=np.nan, note="failed")
+    ).assign(settings="", nmi=0.0, ari=0.0, connectivity=0.0)
+    found = choice_lines(many)[1]
+    assert [(line[2], line[4], line[5]) for line in found] == [
+        ("S", "b", "40.00"),
+        ("B", "none", "20.00"),
+        ("F", "a", "failed"),
+    ]
+    assert choice_lines(many[many.steps != "b"])[1] == []

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from twinsolve.bench import time_attention
 from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
-from twinsolve.bench.speed.attention import REFERENCE, Attending, Case, Setting
+from twinsolve.bench.speed.attention import REFERENCE, Attending, Setting
 from twinsolve.bench.speed.cost import floating_point_operations, profile_run
 from twinsolve.unrolled import CrissCross, Local, named_operators, operator_names
 
@@ -20,8 +20,8 @@ from twinsolve.unrolled import CrissCross, Local, named_operators, operator_name
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(attention, "_MEMORY_TOKENS", (32, 64))
-    for name in attention.CASES:
-        monkeypatch.setitem(attention.CASES, name, Case(name, (2, 3, 24, 8)))
+    for name, case in attention.CASES.items():
+        monkeypatch.setitem(attention.CASES, name, case._replace(shape=(2, 3, 24, 8)))
     monkeypatch.setattr("twinsolve.bench.speed.attention._SECONDS", 0.0)
 
 

@@ -46,16 +46,14 @@ def problem_of(kind):
 def small(monkeypatch):
     """Few rows, and memory that is measured only where the test asks for it."""
     cases = {
-        f"synthetic-{n}": Case(
-            f"synthetic-{n}", "lam_max / 50", partial(_subspaces, n_samples=n, n_features=20)
-        )
+        f"synthetic-{n}": Case("lam_max / 50", partial(_subspaces, n_samples=n, n_features=20))
         for n in (60, 100)
     }
     make = partial(_subspaces, n_samples=80, n_features=20)
-    large = {"large": Case("large", "lam_max / 50", make, tol=1e-4, alone=True)}
+    large = {"large": Case("lam_max / 50", make, tol=1e-4, alone=True)}
     monkeypatch.setattr(sparse, "SELF_EXPRESSION", cases | large)
     monkeypatch.setattr(sparse, "_SECONDS", 0.01)
-    monkeypatch.setattr(sparse, "alone", lambda entrant: {"memory_mib": 1.0})
+    monkeypatch.setattr(contest, "alone", lambda entrant: {"memory_mib": 1.0})
 
 
 def run(*arguments):
@@ -132,7 +130,7 @@ def test_peers_agree_with_ours(kind, name):
 def test_tolerance_is_the_loosest_that_reaches_the_gap():
     problem = problem_of("self-expression")
     peer = SELF_EXPRESSION_PEERS["scikit-learn"]
-    racer = sparse._Theirs(peer, problem, 1, np.arange(60))
+    racer = sparse._Theirs("scikit-learn", peer, problem, 1, np.arange(60))
     racer.prepare()
     solve = peer.prepare(problem, 1)
     chosen = peer.tolerances.index(racer.tol)
@@ -162,7 +160,7 @@ def test_table_of_every_peer(small):
 
 
 def test_sparse_coding_and_what_is_not_installed(small, monkeypatch):
-    case = Case("tiny", "-", lambda seed: problem_of("sparse-coding"))
+    case = Case("-", lambda seed: problem_of("sparse-coding"))
     monkeypatch.setattr(sparse, "SPARSE_CODING", {"tiny": case})
     monkeypatch.setattr(
         contest, "find_spec", lambda name: None if name in ("celer", "spams") else find_spec(name)
@@ -202,7 +200,6 @@ def test_two_threads_join_one_and_leave_out_the_rest(small):
 
 def test_large_runs_ours_once_and_alone(small, monkeypatch):
     assert "large" not in set(time_self_expression(peers=[], rounds=1).case)
-    monkeypatch.setattr(sparse, "alone", contest.alone)
     table = time_self_expression(cases=["large"], n_jobs=2)
     (row,) = table.itertuples()
     assert row.solver == "twinsolve, n_jobs=2"
@@ -231,7 +228,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert "| synthetic-100 | twinsolve | float64 | 1 | 100 |" in (out / "summary.md").read_text()
     assert Image.open(out / "scaling.png").size[0] > 800
 
-    monkeypatch.setattr(sparse, "race", None)  # nothing is left to compute
+    monkeypatch.setattr(sparse, "race", lambda: None)  # nothing is left to compute
     assert run(*arguments).exit_code == 0
     assert json.loads((out / "table.json").read_text()) == rows
     for changed in (("--seed", "1"), ("--rounds", "1"), ("--n-jobs", "2"), ("--peer", "celer")):
@@ -244,7 +241,7 @@ def test_missing_data_and_peers_are_said_and_not_fatal(small, tmp_path, monkeypa
     monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
     monkeypatch.setattr(contest, "find_spec", lambda name: None)
     tiny = {"coil-20": SELF_EXPRESSION["coil-20"]}
-    tiny["tiny"] = Case("tiny", "-", partial(_subspaces, n_samples=40, n_features=20))
+    tiny["tiny"] = Case("-", partial(_subspaces, n_samples=40, n_features=20))
     monkeypatch.setattr(sparse, "SELF_EXPRESSION", tiny)
     out = tmp_path / "out"
     result = run("self-expression", "--output", str(out), "--rounds", "1")
@@ -275,8 +272,9 @@ def test_bad_settings_are_named():
 
 
 def test_ratio_by_hand(monkeypatch):
-    seconds = np.array([[1.0, 2.0, 4.0], [2.0, 0.4, 2.4], [0.0, 0.0, 0.0]])
-    monkeypatch.setattr(contest, "in_turns", lambda *runs, **options: seconds)
+    seconds = iter([1.0, 2.0, 0.4, 2.0, 4.0, 2.4])  # the second round begins with theirs
+    monkeypatch.setattr(contest, "seconds_of", lambda run: next(seconds))
+    monkeypatch.setattr(contest.Entrant, "run", lambda self: None)
     ours, theirs, out = contest.Entrant(), contest.Entrant(), contest.Entrant()
     ours.count, theirs.count, out.note = 10, 2, "too slow"
     _, row, none = contest.compete([ours, theirs, out], 3)

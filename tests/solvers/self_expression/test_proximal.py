@@ -128,3 +128,14 @@ def test_bad_input_is_named():
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("lam", [2.0, 200.0])
+@pytest.mark.parametrize("max_iter", [1, 3, 5000])
+def test_low_rank_sparse_of_points_that_need_no_coefficients(lam, max_iter):
+    solution = low_rank_sparse_self_expression(
+        np.ones((9, 1)), lam=lam, beta=0.5, max_iter=max_iter
+    )
+    assert np.isfinite(solution.coef).all()
+    assert np.isfinite(solution.gap)

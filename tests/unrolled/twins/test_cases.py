@@ -3,11 +3,15 @@ import pytest
 import torch
 from torch import nn
 
+import twinsolve.unrolled.conditioning as conditioning
+import twinsolve.unrolled.kernel_smoothing.kernel as kernel
 import twinsolve.unrolled.kernel_smoothing.linear as linear
+import twinsolve.unrolled.kernel_smoothing.pair_distances as pair_distances
 import twinsolve.unrolled.kernel_smoothing.top_k as top_k
 from twinsolve.solvers import smoother_matrix
 from twinsolve.unrolled import Call, Gaussian, Neutreno, Ridge, Softmax, Solved, SparseCoding, TopK
-from twinsolve.unrolled.attention import Operator, Positive, combine_masks
+from twinsolve.unrolled.attention import Operator, Positive, combine_masks, is_transformed
+from twinsolve.unrolled.self_expression.low_rank_attention import _Filter
 from twinsolve.unrolled.twins import Identity, Twin, cases_of, catalogue, register, unregister
 from twinsolve.unrolled.twins.subjects import make_subject
 
@@ -171,6 +175,21 @@ def chunks_apart(attention):
     return call
 
 
+def detached_context(call):
+    first = call.context.first_values.detach()
+    return call._replace(context=call.context._replace(first_values=first))
+
+
+def squared_if_transformed(q, k, distances=pair_distances.distances):
+    found = distances(q, k)
+    return found.square() if is_transformed() else found
+
+
+def products_in_bfloat16(self, call):
+    q, k, v = call[:3]
+    return self.scale * q @ (k.mT @ v)
+
+
 def nothing_refused(self, q, k, v=None, **given):
     return None
 
@@ -283,6 +302,30 @@ FAULTS = {
         "gradient parameters",
         constant_parameters,
     ),
+    "no gradient of first values": (
+        "neutreno-attention",
+        "gradient context",
+        attend_of(Neutreno, detached_context),
+    ),
+    "no second derivative of pairs": (
+        "low-rank-attention",
+        "second derivative by backward, mask per head",
+        lambda patch: patch.setattr(
+            _Filter,
+            "second_differences",
+            lambda self: torch.zeros(*self.w.shape, *self.w.shape[-1:] * 2),
+        ),
+    ),
+    "second derivative by transforms of another function": (
+        "laplace-kernel",
+        "second derivative by torch.func",
+        lambda patch: patch.setattr(kernel, "distances", squared_if_transformed),
+    ),
+    "second derivative not refused": (
+        "token-graying-svd",
+        "refused: second derivative by backward",
+        lambda patch: patch.setattr(conditioning, "once_in", lambda gradient, *_: gradient),
+    ),
     "few tokens wrong": ("ridge-attention", "narrow", narrow_only),
     "blocks misplaced": (
         "top-k",
@@ -310,6 +353,12 @@ FAULTS = {
         "softmax-attention",
         "heads",
         lambda patch: patch.setattr(Softmax, "attend", logits_of_few_digits),
+        "bfloat16",
+    ),
+    "products rounded between": (
+        "linear-attention",
+        "heads",
+        lambda patch: patch.setattr(linear.Linear, "attend", products_in_bfloat16),
         "bfloat16",
     ),
     "computed in bfloat16": (

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from twinsolve.unrolled import ALiBi, Gaussian, ReAttention, Ridge, Softmax
+from twinsolve.unrolled import (
+    ALiBi,
+    Gaussian,
+    ReAttention,
+    Ridge,
+    Softmax,
+    UnrolledSelfExpression,
+)
 from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.twins import Identity, Twin
 from twinsolve.unrolled.twins.given import ConstructorError, build_as_given, constructors
@@ -173,6 +180,20 @@ def test_finds_a_default_that_is_no_formula_of_the_width(monkeypatch):
     twin = TWINS["softmax-attention"]
     with pytest.raises(ConstructorError, match=r"Softmax: scale is 0\.0625, must be None"):
         build_as_given(twin, twin.options["default-scale"], *arrays(twin))
+
+
+def test_finds_parameters_that_are_not_reset(monkeypatch):
+    monkeypatch.setattr(UnrolledSelfExpression, "reset_parameters", lambda self: None)
+    twin = TWINS["unrolled-self-expression-iterates"]
+    with pytest.raises(ConstructorError, match="lam after reset_parameters is"):
+        build_as_given(twin, None, *arrays(twin))
+
+
+def test_finds_a_setting_that_is_not_shown(monkeypatch):
+    monkeypatch.setattr(Ridge, "extra_repr", lambda self: "")
+    twin = TWINS["ridge-relative-penalty"]
+    with pytest.raises(ConstructorError, match=r"repr leaves out is \['relative'\], must be \[\]"):
+        build_as_given(twin, None, *arrays(twin))
 
 
 def test_finds_a_constructor_that_changes_what_it_wraps(monkeypatch):

@@ -280,8 +280,11 @@ def test_learned_solvers_inside_a_model_are_judged():
 
 
 def test_convolutional_and_foreign_models_without_twins_are_refused_or_listed():
-    with pytest.raises(LookupError, match="no twin is registered for Sequential"):
+    with pytest.raises(LookupError, match="no twin is registered for Sequential") as caught:
         twinsolve.check(nn.Sequential(nn.Linear(2, 2)), torch.zeros(3, 2))
+    for way in ("replace_attention(model", "attach_huggingface"):
+        assert way in str(caught.value)
+    assert len(str(caught.value)) < 240
     with pytest.raises(ValueError, match="n_rows: must be"):
         twinsolve.check(vit(), IMAGES, n_rows=0)
     with pytest.raises(ValueError, match="context: a model makes its own"):

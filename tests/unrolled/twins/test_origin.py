@@ -98,6 +98,40 @@ def test_heads_are_fitted_apart_and_shells_through_their_projections(X):
     assert all((x == before[name]).all() for name, x in layer.state_dict().items())
 
 
+def test_attention_of_pytorch_is_softmax_of_its_projections(X):
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(6, 2, dropout=0.1)
+    origin = fit_origin(layer, X)
+    assert origin.twin == "softmax-attention"
+    assert origin.parameters["scale"] == pytest.approx(2 * (3**-0.5,), rel=1e-4)
+    assert origin.distance < 1e-5
+    assert layer.training
+
+
+def test_what_has_no_coefficients_says_where_to_get_some(X):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1)
+    with pytest.raises(TypeError, match="pass one of its attention modules"):
+        fit_origin(encoder, X)
+    assert fit_origin(encoder.layers[0].self_attn, X).fits
+    with pytest.raises(ValueError, match="of a batch pass one sequence"):
+        fit_origin(Gaussian(1.0), X[None])
+
+
+def test_weights_of_a_hugging_face_model_are_fitted_as_an_array():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=24, num_attention_heads=4, num_hidden_layers=1, intermediate_size=24,
+        vocab_size=50, attn_implementation="eager",
+    )  # fmt: skip
+    model, ids = transformers.BertModel(config).eval(), torch.arange(12)[None]
+    layer = model.encoder.layer[0].attention.self
+    with pytest.raises(TypeError, match="output_attentions=True"):
+        fit_origin(layer, model.embeddings(ids)[0])
+    C = model(ids, output_attentions=True).attentions[0][0, 1]
+    origin = fit_origin(C, model.embeddings(ids)[0], problem=Gaussian(1.0))
+    assert origin.distance < origin.initial_distance
+
+
 def test_any_coefficients_are_held_against_a_family(X):
     C = smoother_matrix(X, X, bandwidth=1.6)
     origin = fit_origin(C, X, problem=Gaussian(2.0))

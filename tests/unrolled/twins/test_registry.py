@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import twinsolve
+from twinsolve.bench import check_twins
+from twinsolve.bench.check.lines import lines_of
 from twinsolve.solvers import smoother_matrix
 from twinsolve.unrolled import Gaussian, SparseCoding
 from twinsolve.unrolled.twins import (
@@ -83,18 +85,30 @@ def test_no_guess_widens_a_float32_tolerance_beyond_a_percent(guess):
         unregister("rounded")
 
 
-def test_a_failure_in_float32_says_what_the_tolerance_depends_on():
-    register(replace(exact_twin(Gaussian(1.0)), name="rounded", layer=Rounded))
+class Coarse(Gaussian):
+    """That error in float32 alone."""
+
+    def attend(self, call):
+        return (1.02 if call.v.dtype == torch.float32 else 1.0) * super().attend(call)
+
+
+@pytest.mark.parametrize("fault", [Coarse, Rounded])
+def test_a_failure_in_float32_alone_says_what_the_tolerance_depends_on(fault):
+    fields = {"layer": fault, "build": lambda q, k, v: fault(1.0), "options": {}}
+    register(replace(exact_twin(Gaussian(1.0)), name="rounded", certificate=None, **fields))
     try:
         X = np.random.default_rng(0).standard_normal((9, 4))
-        single = str(twinsolve.check(Rounded(1.0), X.astype(np.float32)))
-        for word in ("NOT CORRECT in float32", "Twin.logit_range", "Twin.passes"):
-            assert word in single
-        assert "passes" not in str(twinsolve.check(Rounded(1.0), X))
+        x = torch.from_numpy(X).float()[None]
+        single = str(twinsolve.check(fault(1.0), X.astype(np.float32)))
+        model = str(twinsolve.check(Holder(fault(0.5)).float(), x))
+        listed = "\n".join(lines_of(check_twins(twins=["rounded"], data=["digits", "drawn"])))
+        for found in (single, model):
+            assert "NOT CORRECT in float32" in found
+        for found in (single, model, listed):
+            assert ("Twin.logit_range" in found) == ("Twin.passes" in found) == (fault is Coarse)
+        assert "FAIL" in listed
+        assert "passes" not in str(twinsolve.check(fault(1.0), X))
         assert "passes" not in str(twinsolve.check(Gaussian(1.0), X.astype(np.float32)))
-        model = Holder(Rounded(0.5)).float()
-        found = str(twinsolve.check(model, torch.from_numpy(X).float()[None]))
-        assert "Twin.logit_range" in found
     finally:
         unregister("rounded")
 
@@ -127,9 +141,10 @@ def test_twins_are_chosen_by_what_they_cover():
     assert exact_twin(SparseCoding(1.0)).relation.name == "iterate"
 
 
-def test_a_layer_without_twin_is_told_which_have_one():
-    with pytest.raises(LookupError, match=r"no twin is registered for Linear; .*Gaussian.*Twicing"):
+def test_a_layer_without_twin_is_told_in_short_how_to_have_one():
+    with pytest.raises(LookupError, match=r"registered for Linear; .*register adds") as error:
         twins_of(nn.Linear(2, 2))
+    assert len(str(error.value)) < 160
 
 
 def test_families_are_discovered_by_their_files(tmp_path):

@@ -218,6 +218,17 @@ def test_shared_projection_is_checked_as_a_metric(X):
     assert report.correct
 
 
+@pytest.mark.parametrize(
+    ("layer", "reconstructs"),
+    [(SparseCoding(0.1), True), (Ridge(0.1), True), (LocallyLinear(4), True),
+     (Gaussian(0.5), False), (Softmax(), False), (Twicing(Gaussian(0.5)), False)],
+)  # fmt: skip
+def test_a_residual_is_shown_where_coefficients_are_to_reconstruct(X, layer, reconstructs):
+    report = twinsolve.check(layer, X)
+    assert ("residual" in report.origin) == ("residual_solved" in report.origin) == reconstructs
+    assert ("residual" in str(report)) == reconstructs
+
+
 def test_a_report_is_a_row_of_a_table(X):
     row = twinsolve.check(SparseCoding(0.1, zero_diagonal=True), X).as_dict()
     assert {"twin", "equation", "deviation", "tolerance", "correct", "origin_gap"} <= row.keys()
@@ -232,6 +243,8 @@ def test_bad_input_is_named(X):
         twinsolve.check(Attention(12, 2, operator=Gaussian()), X[:, :5])
     with pytest.raises(ValueError, match="X: must be"):
         twinsolve.check(Gaussian(), X[0])
+    with pytest.raises(ValueError, match=r"got \(1, 30, 12\); of a batch pass one sequence"):
+        twinsolve.check(Gaussian(), X[None])
     with pytest.raises(ValueError, match="X: must not hold NaN"):
         twinsolve.check(Gaussian(), np.full((3, 2), np.nan))
     with pytest.raises(LookupError, match="Unknown"):
@@ -270,7 +283,19 @@ def test_compare_averages_the_heads_of_a_shell(X):
     assert twinsolve.compare(layer, weights, X)["distance"] == 0
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_of_pytorch_has_coefficients(X, batch_first):
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(12, 3, dropout=0.1, batch_first=batch_first)
+    tokens = torch.from_numpy(X).float()
+    weights = layer.eval()(tokens, tokens, tokens)[1].detach()
+    assert twinsolve.compare(layer, weights, X)["distance"] < 1e-6
+    assert twinsolve.compare(layer, weights[:, :9], X, keys=X[:9])["distance"] > 1e-3
+
+
 def test_compare_names_what_it_cannot_use(X):
+    with pytest.raises(TypeError, match="got Transformer; of a model pass one of its attention"):
+        twinsolve.compare(nn.Transformer(12, 2, 1, 1, batch_first=True), np.eye(30), X)
     for source in ("ssc", NonLocalMeansAttention()):
         with pytest.raises(TypeError, match="need a layer, a function of X"):
             twinsolve.compare(source, np.eye(30), X)

@@ -238,7 +238,7 @@ def _twin(
         source=_SOURCE,
         layer=layer,
         inputs="features",
-        differentiable=False,  # the attention is that of the tokens at hand, frozen
+        differentiable=("parameters",),  # attention is at a bandwidth for the tokens at hand
         logit_range=_logit_range,
         passes=passes,
         **rest,

@@ -151,6 +151,7 @@ for name, relation, build, solve in relations:
             else None,
             bound=_rate,
             logit_range=_logit_range,
+            differentiable_twice=("torch.func",),  # see `squared_distances`
             # A potential of rows, and one of columns.
             passes=lambda layer: 2 * exact_twin(layer.base).passes(layer.base),
         )

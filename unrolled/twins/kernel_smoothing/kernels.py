@@ -106,6 +106,7 @@ _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
     ("exponential-kernel", "exponential"),
     ("student-kernel", student_kernel),
 )
+_OF_DISTANCES = ("gaussian", "laplace")  # see `squared_distances`
 for name, kernel in _KERNELS:
     register(
         Twin(
@@ -115,6 +116,7 @@ for name, kernel in _KERNELS:
             equation="SE-5",
             source="Nadaraya (1964), Watson (1964); Attention: Self-Expression Is All You Need",
             layer=Kernel,
+            rounded="weights",
             build=partial(_build, kernel=kernel),
             options={"learned-bandwidths": partial(_build_learned, kernel=kernel)},
             solve=_solve,
@@ -122,6 +124,9 @@ for name, kernel in _KERNELS:
             covers=partial(_has, kernel=kernel),
             fitted=("bandwidth",),
             logit_range=gaussian_logit_range,
+            differentiable_twice=(
+                ("torch.func",) if kernel in _OF_DISTANCES else ("backward", "torch.func")
+            ),
         )
     )
 register(

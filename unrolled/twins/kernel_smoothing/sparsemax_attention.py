@@ -34,6 +34,7 @@ register(
         equation="SE-SPM",
         source="Martins and Astudillo (2016)",
         layer=Sparsemax,
+        rounded="weights",
         build=build_sparsemax,
         options={"default-scale": lambda q, k, v: Sparsemax()},
         solve=_solve,

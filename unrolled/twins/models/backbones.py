@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...kernel_smoothing import Local
 from ...models import (
     ClassAttentionTransformer,
     ConvMixer,
@@ -83,6 +84,12 @@ _add_vision_transformer("vision-transformer", "IF-5", "class", operator=["softma
 _add_vision_transformer("vision-transformer-mean", "IF-5", "mean", operator=["twicing", "gaussian"])
 _add_vision_transformer(
     "vision-transformer-positions-apart", "IF-21", "class", operator=["bilateral", "softmax"]
+)
+_add_vision_transformer(
+    "vision-transformer-on-grid",
+    "QK-local",
+    "class",
+    operator=["spatial_gaussian", lambda heads, head_dim: Local(1), "criss_cross"],
 )
 _add(
     "windowed-transformer",

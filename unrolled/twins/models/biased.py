@@ -1,15 +1,19 @@
-"""Twin: a constant bias on the logits, which fixes the number of tokens."""
+"""Twins: a constant bias on the logits, and positions stored as one, for a number of tokens."""
+
+import copy
 
 import numpy as np
 import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from ...kernel_smoothing import Biased, Softmax
+from ...attention import Context
+from ...kernel_smoothing import Biased, Bilateral, Softmax
 from ..heads import as_array
+from ..parameters import head_value
 from ..registry import Array
 from .shell_pass import split_heads, visible_keys
-from .small_models import DIM, HEADS, add, hidden_tokens, joined, over_batch, sequences
+from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch, sequences
 
 
 def _build(images: Array) -> Biased:
@@ -40,9 +44,14 @@ def _apply(layer: Biased, images: Tensor) -> Tensor:
 def _solve(layer: Biased, x: Array, hidden: Array) -> tuple[Array, ...]:
     q, k, v = (split_heads(part, HEADS) for part in (x, x[::-1], np.sin(x)))
     logits = q @ k.transpose(0, 2, 1) / np.sqrt(DIM // HEADS) + as_array(layer.bias)
+    return _smoothed(logits, v, hidden)
+
+
+def _smoothed(logits: Array, v: Array, hidden: Array) -> tuple[Array, ...]:
+    n = logits.shape[1]
 
     def matrix(*, padding: Array | None = None, is_causal: bool = False) -> Array:
-        visible = visible_keys(len(x), len(x), padding=padding, is_causal=is_causal)
+        visible = visible_keys(n, n, padding=padding, is_causal=is_causal)
         seen = logits if visible is None else np.where(visible, logits, -np.inf)
         return softmax(seen, axis=-1)
 
@@ -52,6 +61,46 @@ def _solve(layer: Biased, x: Array, hidden: Array) -> tuple[Array, ...]:
     return *(A @ v for A in masked), both @ v, both
 
 
+def _build_bilateral(images: Array) -> Bilateral:
+    layer = Bilateral(2.0, 1.5, distances=True, num_heads=HEADS, learnable=True)
+    return drawn(layer)  # type: ignore[return-value]
+
+
+def _positions(n: int) -> Array:
+    """Projected positions of queries and of keys, in every head."""
+    return np.random.default_rng(1).standard_normal((2, HEADS, n, DIM // HEADS))
+
+
+def _apply_precomputed(layer: Bilateral, images: Tensor) -> Tensor:
+    """Positions of both forms of the logits are stored."""
+    p_q, p_k = torch.from_numpy(_positions(sequences(images).shape[1])).to(images.dtype)
+    products = copy.deepcopy(layer)
+    products.distances = False
+    context = Context(projected_positions=(p_q, p_k))
+    return joined(*(_apply(x.precompute(context), images) for x in (layer, products)))
+
+
+def _solve_precomputed(layer: Bilateral, x: Array, hidden: Array) -> tuple[Array, ...]:
+    q, k, v = (split_heads(part, HEADS) for part in (x, x[::-1], np.sin(x)))
+    pairs = ((q, k, layer.token_bandwidth), (*_positions(len(x)), layer.position_bandwidth))
+    products = distances = np.zeros((HEADS, len(x), len(x)))
+    for a, b, bandwidth in pairs:
+        width = np.array([head_value(bandwidth, head) for head in range(HEADS)])[:, None, None]
+        likeness = a @ b.transpose(0, 2, 1)
+        squares = ((a**2).sum(-1)[:, :, None] + (b**2).sum(-1)[:, None]) / 2 - likeness
+        products, distances = products + likeness / width**2, distances - squares / width**2
+    return *_smoothed(distances, v, hidden), *_smoothed(products, v, hidden)
+
+
+add(
+    "bilateral-precomputed",
+    Bilateral,
+    source="Tomasi and Manduchi (1998)",
+    equation="IF-21",
+    build=_build_bilateral,
+    apply=_apply_precomputed,
+    solve=over_batch(_solve_precomputed, _inputs),
+)
 add(
     "biased-attention",
     Biased,

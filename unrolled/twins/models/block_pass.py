@@ -65,7 +65,8 @@ def run_block(
         block.attention, queries, keys, normed,
         num_heads=settings.num_heads, shared=shared, visible=seen,
     )  # fmt: skip
-    y = _scaled(block.attention_scale, y, settings.scale)
+    own = None if seen is None else seen[..., len(tokens) - len(x) :]
+    y = _scaled(block.attention_scale, y, settings.scale, own)
     x = _connect(block.attention_residual, x, y, shared, settings, settings.attention_skip)
     if settings.feed_forward:
         y = layer_norm(block.feed_forward_norm, x, settings.norm_eps)
@@ -94,10 +95,18 @@ def run_blocks(
     return x
 
 
-def _scaled(scale: Any, y: Array, kind: str | None) -> Array:
+def _scaled(scale: Any, y: Array, kind: str | None, seen: Array | None = None) -> Array:
+    """With `seen`, each token's mean is that of the tokens that it sees in all heads."""
     if kind == "layer":
         return y * as_array(scale.gamma)
-    return scale_frequencies(y, as_array(scale.s), as_array(scale.t)) if kind == "feat" else y
+    if kind != "feat":
+        return y
+    s, t = as_array(scale.s), as_array(scale.t)
+    if seen is None:
+        return scale_frequencies(y, s, t)
+    by_all = np.asarray(seen if seen.ndim == 2 else seen.all(axis=0))
+    mean = by_all @ y / np.maximum(by_all.sum(axis=1, keepdims=True), 1)
+    return np.asarray((1 + s) * mean + (1 + t) * (y - mean))
 
 
 def _connect(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...attention import Context
@@ -12,7 +13,17 @@ from ...models.stacks import run_blocks as run_layers
 from ...spectral_filtering import FeatScale, LayerScale
 from ..registry import Array
 from .block_pass import Settings, run_blocks
-from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch, sequences
+from .small_models import (
+    DIM,
+    HEADS,
+    add,
+    drawn,
+    hidden_pairs,
+    hidden_tokens,
+    joined,
+    over_batch,
+    sequences,
+)
 
 _OPERATORS = ["softmax", "neutreno", "gaussian", "twicing"]
 
@@ -23,8 +34,6 @@ def _inputs(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add(name: str, equation: str, source: str, settings: Settings, **options: Any) -> None:
-    mixes = settings.scale == "feat"
-
     def build(images: Array) -> nn.Module:
         made = make_blocks(
             len(_OPERATORS), DIM, HEADS, operator=_OPERATORS, mlp_ratio=2.0, **options
@@ -33,17 +42,24 @@ def _add(name: str, equation: str, source: str, settings: Settings, **options: A
 
     def apply(blocks: nn.ModuleList, images: Tensor) -> Tensor:
         x, hidden = _inputs(images)
-        outputs = [run_layers(blocks, x, Context())]
-        if not mixes:
-            masks: dict[str, Any] = {"key_padding_mask": hidden, "is_causal": True}
-            outputs.append(run_layers(blocks, x, Context(), **masks))
-        return joined(*outputs)
+        of_heads = torch.from_numpy(hidden_pairs(x.shape[1])).repeat(len(x), 1, 1)
+        masks: tuple[dict[str, Any], ...] = (
+            {},
+            {"key_padding_mask": hidden, "is_causal": True},
+            {"attn_mask": of_heads[0]},
+            {"key_padding_mask": hidden, "attn_mask": of_heads},
+        )
+        return joined(*(run_layers(blocks, x, Context(), **given) for given in masks))
 
     def solve(blocks: Any, x: Array, hidden: Array) -> tuple[Array, ...]:
-        masks: list[dict[str, Any]] = [{}]
-        if not mixes:
-            masks.append({"padding": hidden.astype(bool), "is_causal": True})
-        return tuple(run_blocks(blocks, x, settings, **mask) for mask in masks)
+        padding, of_heads = hidden.astype(bool), hidden_pairs(len(x))
+        masks: tuple[dict[str, Any], ...] = (
+            {},
+            {"padding": padding, "is_causal": True},
+            {"pairs": of_heads[0]},
+            {"padding": padding, "pairs": of_heads},
+        )
+        return tuple(run_blocks(blocks, x, settings, **given) for given in masks)
 
     add(
         name, Block, source=source, equation=equation,

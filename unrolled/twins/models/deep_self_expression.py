@@ -1,9 +1,11 @@
 """Twin: deep self-expression, its layers written out with ADMM for every self-expression."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
 from torch import Tensor, nn
 
 from ...self_expression import DeepSelfExpression
@@ -12,7 +14,7 @@ from ..registry import Array
 from ..self_expression.unrolled_admm import iterate
 from .small_models import add, drawn
 
-_HEADS, _MIXING, _LAYERS = 2, 0.4, 2
+_HEADS, _MIXING, _LAYERS, _SHRINKAGE = 2, 0.4, 2, 0.1
 
 
 def _tokens(images: Any) -> Any:
@@ -28,16 +30,37 @@ def _build(images: Array) -> nn.Module:
 
 
 def _apply(layer: DeepSelfExpression, images: Tensor) -> Tensor:
-    """Coefficients of tokens in each other, and of the same as new points in all."""
-    X = _tokens(images)
-    return torch.cat([layer(X), layer(X.flip(0), X)], dim=1).reshape(len(images), -1)
+    """Coefficients of tokens in each other, and of the same as new points in all.
+
+    With the losses of projections, as they are and fitted, and what fitted ones give. These are
+    fitted in float64: rounding turns eigenvectors by its size over the gap of their eigenvalues.
+    """
+    X, fitted = _tokens(images), copy.deepcopy(layer).double()
+    losses = torch.cat([layer.losses(X), X.new_tensor(fitted.fit_projections(X.double()))])
+    own = fitted(X.double()).to(X.dtype)
+    found = torch.cat([layer(X), layer(X.flip(0), X), own], dim=1)
+    losses = losses.to(X.dtype).expand(len(images), -1)
+    return torch.cat([found.reshape(len(images), -1), losses], dim=1)
 
 
 def _solve(layer: DeepSelfExpression, images: Array) -> Array:
-    z = _unit(_tokens(images))
-    queries = z[::-1]
-    for block, projection in enumerate(layer.projections):
-        W = as_array(projection)
+    X = _unit(_tokens(images))
+    given = [as_array(projection) for projection in layer.projections]
+    own, new, losses = _pass(layer, X, given)
+    fitted, _, least = _pass(layer, X, None)
+    found = np.hstack([own, new, fitted]).reshape(len(images), -1)
+    return np.hstack([found, np.tile(losses + least, (len(images), 1))])
+
+
+def _pass(
+    layer: DeepSelfExpression, z: Array, projections: list[Array] | None
+) -> tuple[Array, Array, list[float]]:
+    """Coefficients of tokens and of new points, and losses; None fits each projection in turn."""
+    queries, losses = z[::-1], []
+    for block in range(_LAYERS):
+        covariance = _shrunk_covariance(layer, block, z)
+        W = _least(covariance) if projections is None else projections[block]
+        losses.append(_loss(W, covariance))
         queries, z = (
             _block(layer.express[block], queries, z, W, zero_diagonal=False),
             _block(layer.express[block], z, z, W, zero_diagonal=True),
@@ -45,7 +68,28 @@ def _solve(layer: DeepSelfExpression, images: Array) -> Array:
     last = layer.express[_LAYERS]
     own = sum(_codes(last, z, z, zero_diagonal=True)) / _HEADS
     new = sum(_codes(last, queries, z, zero_diagonal=False)) / _HEADS
-    return np.hstack([own, new]).reshape(len(images), -1)
+    return np.asarray(own), np.asarray(new), losses
+
+
+def _shrunk_covariance(layer: DeepSelfExpression, block: int, z: Array) -> Array:
+    """Of the residuals of all heads, with a tenth of its mean eigenvalue on the diagonal."""
+    residuals = np.empty_like(z)
+    for head, C in enumerate(_codes(layer.express[block], z, z, zero_diagonal=True)):
+        residuals[:, head::_HEADS] = z[:, head::_HEADS] - C @ z[:, head::_HEADS]
+    M = residuals.T @ residuals / len(z)
+    return M + _SHRINKAGE * np.trace(M) / len(M) * np.eye(len(M))
+
+
+def _least(covariance: Array) -> Array:
+    """The minimum of the loss whose columns are the eigenvectors, by eigenvalue."""
+    values, vectors = eigh(covariance)
+    return np.asarray(vectors / np.sqrt(values))
+
+
+def _loss(W: Array, covariance: Array) -> float:
+    """``tr(W^T M W) / 2 - log|det W|`` for each feature."""
+    fit = np.trace(W.T @ covariance @ W) / 2
+    return float(fit - np.log(abs(np.linalg.det(W)))) / len(W)
 
 
 def _block(express: Any, z: Array, k: Array, W: Array, *, zero_diagonal: bool) -> Array:

@@ -45,14 +45,17 @@ def visible_keys(
     padding: Array | None = None,
     pairs: Array | None = None,
 ) -> Array | None:
-    """Which keys each query sees; `padding` and `pairs` are true where a key is hidden."""
+    """Which keys each query sees; `padding` and `pairs` are true where a key is hidden.
+
+    Pairs may differ from head to head.
+    """
     visible = np.ones((n_queries, n_keys), dtype=bool)
     if is_causal:
         visible &= np.arange(n_keys) <= np.arange(n_keys - n_queries, n_keys)[:, None]
     if padding is not None:
         visible &= ~padding
     if pairs is not None:
-        visible &= ~pairs
+        visible = visible & ~pairs
     return None if visible.all() else visible
 
 
@@ -65,22 +68,27 @@ def attend(
     num_heads: int,
     shared: Shared | None = None,
     visible: Array | None = None,
+    bias: Array | None = None,
     weights: bool = False,
 ) -> tuple[Array, Array | None, Shared]:
     """Output, each head's matrix if asked for, and what the next layer shares.
 
-    Only operators that are linear in their values have a matrix.
+    `visible` and `bias`, which adds to logits, are of all heads or of each. Only operators that are
+    linear in their values have a matrix.
     """
     shared = shared or Shared()
     dim = query.shape[1]
-    rows = [slice(i * dim, (i + 1) * dim) for i in range(3)]
-    bias = shell.in_proj_bias
-    q, k, v = (
-        split_heads(
-            affine(x, shell.in_proj_weight[own], None if bias is None else bias[own]), num_heads
-        )
-        for x, own in zip((query, key, value), rows, strict=True)
-    )
+    rows = {name: slice(i * dim, (i + 1) * dim) for i, name in enumerate(shell.operator.reads)}
+
+    def project(name: str, x: Array) -> Array:
+        if name not in rows:
+            return split_heads(x, num_heads)
+        own, added = rows[name], shell.in_proj_bias
+        bias = None if added is None else added[own]
+        return split_heads(affine(x, shell.in_proj_weight[own], bias), num_heads)
+
+    k, v = project("k", key), project("v", value)
+    q = k if "q" not in rows and query is key else project("q", query)
     if shared.first_values is None:
         shared = replace(shared, first_values=v)
     identity = np.eye(len(key))[:, : len(key) if weights else 0]
@@ -91,7 +99,8 @@ def attend(
             k[head],
             np.hstack([v[head], identity]),
             head,
-            visible=visible,
+            visible=visible if visible is None or visible.ndim == 2 else visible[head],
+            bias=bias,
             all_heads=AllHeads(q, k),
             **_given_to_head(shell, shared, rows, head, len(query), v),
         )
@@ -103,14 +112,14 @@ def attend(
 
 
 def _given_to_head(
-    shell: Attention, shared: Shared, rows: list[slice], head: int, n_queries: int, v: Array
+    shell: Attention, shared: Shared, rows: dict[str, slice], head: int, n_queries: int, v: Array
 ) -> dict[str, Any]:
     """What one head knows beside its tokens."""
     first, projected = shared.first_values, None
-    if shared.positions is not None:
+    if shared.positions is not None and {"q", "k"} <= rows.keys():
         q, k = (
             split_heads(affine(shared.positions, shell.in_proj_weight[own]), len(v))[head]
-            for own in rows[:2]
+            for own in (rows["q"], rows["k"])
         )
         projected = q[v.shape[1] - n_queries :], k
     return {

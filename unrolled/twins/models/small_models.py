@@ -44,6 +44,12 @@ def hidden_tokens(images: Tensor, n_tokens: int) -> Tensor:
     return torch.arange(n_tokens) >= n_tokens - counts[:, None]
 
 
+def hidden_pairs(n: int) -> Array:
+    """Pairs, others in each head; all tokens see themselves."""
+    heads, rows, columns = np.indices((HEADS, n, n))
+    return ((3 * rows + 5 * columns + heads) % 4 == 1) & (rows != columns)
+
+
 def joined(*outputs: Tensor | None) -> Tensor:
     """Outputs of a batch side by side, one row each."""
     return torch.cat([x.flatten(1) for x in outputs if x is not None], dim=1)

@@ -40,12 +40,17 @@ def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
 
 
 def _solve(network: SelfExpressiveNetwork, X: Array) -> Array:
-    Q, K = _perceptron(network.query, X), _perceptron(network.key, X)
-    b = float(network.threshold().detach().double())
-    products = Q @ K.T
-    C = np.where(np.abs(products) > b, products - np.sign(products) * b, 0) / network.width
-    np.fill_diagonal(C, 0)
+    products = _products(network, X)
+    C = products - np.diag(products.diagonal())
     return np.hstack([C @ X, C, (_loss(network, X, C) / network.gamma)[:, None]])
+
+
+def _products(network: SelfExpressiveNetwork, X: Array) -> Array:
+    """Coefficients of all points in all, each in itself too."""
+    Q, K = _perceptron(network.query, X), _perceptron(network.key, X)
+    b, products = float(network.threshold().detach().double()), Q @ K.T
+    shrunk = np.where(np.abs(products) > b, products - np.sign(products) * b, 0)
+    return np.asarray(shrunk / network.width)
 
 
 def _perceptron(perceptron: torch.nn.Module, X: Array) -> Array:
@@ -70,6 +75,21 @@ def _output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
     coefficients = torch.from_numpy(network.coefficients(X).toarray()).to(X.dtype)
     loss = network.objective(X)[:, None] / network.gamma
     return torch.cat([network(X), coefficients, loss.to(X.dtype)], dim=1)
+
+
+def _training_output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
+    """What training differentiates: reconstructions, also of new points, and losses."""
+    loss = network.objective(X)[:, None] / network.gamma
+    of_batch = (network.loss(X, torch.arange(0, len(X), 2)) / network.gamma).expand(len(X), 1)
+    return torch.cat([network(X), network(X.flip(0), X), loss, of_batch], dim=1).to(X.dtype)
+
+
+def _solve_training(network: SelfExpressiveNetwork, X: Array) -> Array:
+    products = _products(network, X)
+    C = products - np.diag(products.diagonal())
+    loss = _loss(network, X, C)[:, None] / network.gamma
+    of_batch = np.full_like(loss, loss[::2].mean())
+    return np.hstack([C @ X, products[::-1] @ X, loss, of_batch])
 
 
 def _bound(network: SelfExpressiveNetwork, X: Tensor) -> Inequalities:
@@ -124,7 +144,14 @@ _OPTIONS = {
     "lasso": partial(_build, l1_ratio=1.0, gamma=20.0),
     "shallow": partial(_build, hidden_features=(), width=8),
 }
-for name, relation in (("", Identity()), ("-bound", Bound())):
+_OUTPUTS: dict[str, dict[str, Any]] = {
+    # Coefficients come as a sparse array.
+    "": {"solve": _solve, "apply": _output, "differentiable": False},
+    "-training": {"solve": _solve_training, "apply": _training_output},
+    "-bound": {"solve": _solve, "apply": _output, "differentiable": False},
+}
+for name, sides in _OUTPUTS.items():
+    relation = Bound() if name == "-bound" else Identity()
     register(
         Twin(
             name=f"self-expressive-network{name}",
@@ -135,11 +162,9 @@ for name, relation in (("", Identity()), ("-bound", Bound())):
             layer=SelfExpressiveNetwork,
             build=_build,
             options=_OPTIONS if isinstance(relation, Identity) else {},
-            solve=_solve,
             inputs="features",
-            differentiable=False,  # coefficients come as a sparse array
-            apply=_output,
             bound=_bound,
             passes=lambda network: len(network.query),
+            **sides,
         )
     )

@@ -12,10 +12,19 @@ from ....solvers import ista, sparse_self_expression
 from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...self_expression import UnrolledSelfExpression
 from ..certificates import first_and_last, proximal_residual
-from ..heads import HeadCall, Tensors
+from ..heads import HeadCall, Tensors, as_array
 from ..parameters import iteration_values
 from ..registry import Array, Problem, Twin, register
-from ..relations import Identity, Iterate, Limit, Rate, calls_of_heads, layer_matrix, with_n_iter
+from ..relations import (
+    Identity,
+    Iterate,
+    Limit,
+    Rate,
+    calls_of_heads,
+    largest_difference,
+    layer_matrix,
+    with_n_iter,
+)
 
 _N_LAYERS = 5
 _TOL = 1e-11
@@ -62,11 +71,15 @@ def _lams(
     layer: UnrolledSelfExpression, Q: Array, K: Array, n_iter: int, zero_diagonal: bool = True
 ) -> Array:
     """Penalties of each iteration and row, of shape (n_iter, n_rows)."""
-    scale = np.ones(len(Q))
-    if layer.relative:
-        largest = lam_max(Q, K, zero_diagonal=zero_diagonal)
-        scale = np.where(largest > 0, largest, 1.0)
-    return iteration_values(layer.lam, n_iter)[:, None] * scale
+    return iteration_values(layer.lam, n_iter)[:, None] * _scales(layer, Q, K, zero_diagonal)
+
+
+def _scales(layer: UnrolledSelfExpression, Q: Array, K: Array, zero_diagonal: bool) -> Array:
+    """What penalties are relative to, for each row."""
+    if not layer.relative:
+        return np.ones(len(Q))
+    largest = lam_max(Q, K, zero_diagonal=zero_diagonal)
+    return np.where(largest > 0, largest, 1.0)
 
 
 def _is_ista(layer: UnrolledSelfExpression) -> bool:
@@ -126,7 +139,27 @@ def _certify(
         for t, before, after in first_and_last(codes, layer.n_iter)
         for head, (Q, K) in enumerate(features)
     ]
-    return float(np.max(residuals))
+    return max(*residuals, _cost_residual(layer, inputs, zero_diagonal=zero_diagonal))
+
+
+def _cost_residual(layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool) -> float:
+    """Of the objective that is stated of the layer's codes, at an absolute penalty and a relative.
+
+    Penalties are those that the layer was given.
+    """
+    q, k, _ = inputs
+    keys = None if zero_diagonal else k
+    stating, deviations = copy.deepcopy(layer), []
+    with torch.no_grad():
+        codes = layer(q, keys)
+    for stating.relative in (False, True):
+        found = as_array(stating.objective(q, codes, keys))
+        for queries, points, C, costs in zip(q, k, codes, found, strict=True):
+            Q, K = _features(layer, as_array(queries)), _features(layer, as_array(points))
+            lam = layer.penalty * _scales(stating, Q, K, zero_diagonal)
+            expected = lasso_objective(Q, K, as_array(C), lam=lam)
+            deviations.append(largest_difference(costs, expected))
+    return max(deviations)
 
 
 def _problem(layer: UnrolledSelfExpression, call: HeadCall) -> Problem:

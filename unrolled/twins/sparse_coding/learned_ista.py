@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ....solvers import ista, sparse_code
-from ....solvers.sparse_coding import lam_max
+from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...sparse_coding import LISTA
 from ...sparse_coding.learned_ista import Parametrization
 from ..certificates import first_and_last, proximal_residual
@@ -85,6 +85,12 @@ def _output(layer: LISTA, X: Tensor) -> Tensor:
     """Reconstructions, and the codes themselves."""
     codes = layer(X)
     return torch.cat([codes @ layer.dictionary.to(X.dtype), codes], dim=1)
+
+
+def _output_and_costs(layer: LISTA, X: Tensor) -> Tensor:
+    output = _output(layer, X)
+    costs = layer.objective(X, output[:, X.shape[1] :])
+    return torch.cat([output, costs[:, None]], dim=1)
 
 
 def _both(codes: Array, layer: LISTA) -> Array:
@@ -175,7 +181,9 @@ def _printed_weights(layer: LISTA, D: Array) -> Iterator[tuple[Array, Array, flo
 
 
 def _solve_recursion(layer: LISTA, X: Array) -> Array:
-    return _both(_recursion(layer, X, _array(layer.dictionary)), layer)
+    D = _array(layer.dictionary)
+    codes = _recursion(layer, X, D)
+    return np.c_[_both(codes, layer), lasso_objective(X, D, codes, lam=layer.penalty)]
 
 
 def _recursion(layer: LISTA, X: Array, D: Array) -> Array:
@@ -191,8 +199,9 @@ def _solve_other_dictionary(layer: LISTA, X: Array) -> Array:
 
 
 def _code_in_other_dictionary(layer: LISTA, X: Tensor) -> Tensor:
-    D = _other_dictionary(_array(layer.dictionary))
-    return layer(X, torch.from_numpy(D).to(X.dtype))
+    D = layer.dictionary.to(X.dtype)
+    lengths = torch.linspace(0.5, 1.5, D.shape[1], dtype=torch.float64).to(X.dtype)
+    return layer(X, lengths * D[: len(D) - 3].flip(1))
 
 
 def _other_dictionary(D: Array) -> Array:
@@ -259,7 +268,7 @@ register(
         },
         solve=_solve_recursion,
         inputs="features",
-        apply=_output,
+        apply=_output_and_costs,
         logit_range=_logit_range,
         passes=lambda layer: max(layer.n_iter, 1),
     )

@@ -93,13 +93,18 @@ def _solve(layer: SparseMixtureOfExperts, X: Array) -> Array:
             codes[i, j] = gate * np.maximum(Q[j] @ x, 0)
             out[i] += P[j] @ codes[i, j]
     Z = codes.reshape(len(X), -1)
-    return np.hstack([out, Z, Z @ np.concatenate(list(P), axis=1).T])
+    load = np.bincount(chosen.ravel(), minlength=layer.n_experts) / chosen.size
+    loss = layer.n_experts * load @ softmax(scores, axis=1).mean(axis=0)
+    mixed = Z @ np.concatenate(list(P), axis=1).T
+    return np.hstack([out, Z, mixed, np.full((len(X), 1), loss)])
 
 
 def _output(layer: SparseMixtureOfExperts, X: Tensor) -> Tensor:
-    """The mixture, its codes, and the codes times the dictionary."""
-    codes = layer.codes(X)
-    return torch.cat([layer(X), codes, codes @ layer.dictionary().mT], dim=1)
+    """The mixture, its codes, the codes times the dictionary, and the loss of balance."""
+    codes, loss = layer.codes(X), layer.balance_loss(X)
+    return torch.cat(
+        [layer(X), codes, codes @ layer.dictionary().mT, loss.expand(len(X), 1)], dim=1
+    )
 
 
 def _logit_range(layer: SparseMixtureOfExperts, X: Array) -> float:

@@ -52,6 +52,7 @@ def _add(name: str, equation: str, *, zero_diagonal: bool) -> None:
             fitted=("base.lam",),
             pairing="self" if zero_diagonal else "cross",
             covers=covers,
+            differentiable_twice=(),
             problem=lambda layer, call: lasso_problem(layer.base, call),
         )
     )

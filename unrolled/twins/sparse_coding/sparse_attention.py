@@ -276,6 +276,7 @@ def _register(
                 + ("12 and 15" if zero_diagonal else "16-18")
             ),
             layer=SparseCoding,
+            rounded="output",
             build=partial(build, zero_diagonal=zero_diagonal),
             options={
                 name: partial(build, zero_diagonal=zero_diagonal) for name, build in options.items()

@@ -6,7 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.io import savemat
+from scipy.sparse import csr_array
 
+from twinsolve.bench.clustering import clusters
+from twinsolve.bench.clustering.features import features_of
+from twinsolve.bench.clustering.fitting import fit
+from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.clustering.studies.motion import (
     RECIPES,
     frames_study,
@@ -15,7 +20,7 @@ from twinsolve.bench.clustering.studies.motion import (
     segmented_points,
 )
 from twinsolve.bench.jobs import Options
-from twinsolve.datasets import fetch_hopkins155, make_union_of_subspaces
+from twinsolve.datasets import make_union_of_subspaces
 
 BASELINES = {"k-means 2F", "kNN 2F", "LLE weights 2F", "TSC 2F + 1", "OMP 2F + 1"}
 
@@ -60,30 +65,28 @@ def test_every_recipe_segments_clean_sequences(options):
 def test_finished_jobs_are_read_again(options, monkeypatch, tmp_path):
     study, kept = motion_study(["LRSC 4n"]), replace(options, directory=tmp_path / "runs")
     table = study.run(kept)
-    monkeypatch.setattr("twinsolve.bench.clustering.studies.motion._rows", None)
+    monkeypatch.setattr("twinsolve.bench.clustering.clusters.fit", None)
     pd.testing.assert_frame_equal(study.run(kept), table, check_dtype=False)
-    with pytest.raises(TypeError):
-        study.run(replace(kept, seed=1))
+    again = study.run(replace(kept, seed=1))
+    assert again.note.str.startswith("failed: TypeError").all()
 
 
 def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path):
     known = ["LRSC 4n", "k-means 2F"]
     study, kept = motion_study(known), replace(options, directory=tmp_path / "runs")
     study.run(kept)
-    spent = replace(RECIPES["LRSC 4n"], affinity=lambda sequence: 1 / 0)
-    monkeypatch.setitem(RECIPES, "LRSC 4n", spent)
-    seeds = []
+    fitted = []
 
-    def labels(sequence, seed, own=RECIPES["k-means 2F"].labels):
-        seeds.append(seed)
-        return own(sequence, seed)
+    def counted(method, X, n_clusters, seed, settings, own=clusters.fit):
+        fitted.append((method.name, seed))
+        return own(method, X, n_clusters, seed, settings)
 
-    monkeypatch.setitem(RECIPES, "k-means 2F", replace(RECIPES["k-means 2F"], labels=labels))
+    monkeypatch.setattr(clusters, "fit", counted)
     more = study.run(replace(kept, n_seeds=3))
     assert set(more.seed) == {3, 4, 5}
-    assert seeds == [5] * 4
-    with pytest.raises(ZeroDivisionError):
-        study.run(replace(kept, seed=0, directory=tmp_path / "others"))
+    assert fitted == [("k-means 2F/sklearn.cluster._kmeans.KMeans", 5)] * 4
+    study.run(replace(kept, seed=0, directory=tmp_path / "others"))
+    assert [name.partition("/")[0] for name, seed in fitted[4:]].count("LRSC 4n") == 4
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -97,11 +100,17 @@ def test_labels_decide_nothing_but_the_error(options, recipe, tmp_path):
     )
     write(tmp_path / "true", "a", X, y)
     write(tmp_path / "shuffled", "a", X, np.random.default_rng(0).permutation(y))
-    affinities = [
-        RECIPES[recipe].affinity(fetch_hopkins155(data_home=str(tmp_path / name))[0])[0]
-        for name in ("true", "shuffled")
-    ]
-    assert abs(affinities[0] - affinities[1]).max() == 0
+    errors, coefs = [], []
+    for name in ("true", "shuffled"):
+        home = str(tmp_path / name)
+        options = Options(n_seeds=1, data_home=home)
+        errors.append(motion_study([recipe]).run(options).error[0])
+        way, problem = RECIPES[recipe].way(), make_problem("hopkins", "a", data_home=home)
+        X = features_of(way.features, problem)
+        model = fit(way.method, X, problem.n_clusters, 0, way.settings).model
+        coefs.append(csr_array(getattr(model, "coef_", getattr(model, "affinity_matrix_", None))))
+    assert abs(coefs[0] - coefs[1]).max() == 0
+    assert errors[0] != errors[1]
 
 
 def test_summary_by_hand():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twinsolve.bench.clustering.problems import content_of
+from twinsolve.bench.clustering.problems import content_of, is_at_hand
 from twinsolve.bench.clustering.studies import phase
 from twinsolve.bench.clustering.studies.coefficients import coefficient_study
 from twinsolve.bench.clustering.studies.out_of_sample import (
@@ -23,7 +23,7 @@ from twinsolve.bench.clustering.studies.self_expressive import (
     self_expressive_study,
 )
 from twinsolve.bench.clustering.studies.splits import NOISY, shuffled_points
-from twinsolve.bench.clustering.study import at_hand
+from twinsolve.bench.clustering.study import of_jobs
 from twinsolve.bench.jobs import Options
 from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.unrolled.clustering import (
@@ -92,15 +92,23 @@ def test_a_forward_pass_is_held_against_the_problem_of_the_new_points():
     assert many < 0.01 * few
 
 
+def reading(**job):
+    return [job]
+
+
 def test_points_are_shuffled_by_seed_and_sets_without_files_are_not_at_hand(tmp_path):
     first, again, other = (shuffled_points("digits", seed=s) for s in (0, 0, 1))
     assert (first[0] == again[0]).all()
     assert (first[1] != other[1]).any()
     assert sorted(first[1]) == sorted(other[1])
     names = ["digits", "coil20", NOISY]
-    assert at_hand(names, str(tmp_path)) == ["digits", NOISY]
+    study = of_jobs(reading, [{"data": name} for name in names], names, n_splits=2)
+    table = study(Options(seed=5, data_home=str(tmp_path)))
+    expected = [(name, seed) for name in ("digits", NOISY) for seed in (5, 6)]
+    assert list(zip(table.data, table.seed, strict=True)) == expected
+    assert set(table.data_home) == {str(tmp_path)}
     (tmp_path / "COIL20.mat").write_bytes(b"no images")  # it is not read
-    assert at_hand(names, str(tmp_path)) == names
+    assert all(is_at_hand(name, str(tmp_path)) for name in names)
     first = {name: content_of(name, str(tmp_path)) for name in names}
     assert [name for name in names if first[name]] == ["coil20"]
     (tmp_path / "COIL20.mat").write_bytes(b"others")
