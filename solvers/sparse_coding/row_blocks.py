@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
     coef: csr_array
     n_iter: Array  # steps of the active set
-    n_passes: Array  # products with all atoms
+    n_passes: Array  # products with all atoms, or searches in their cells
     correlation: Array  # an upper bound on max_j |q_j|, at least lam r / 2
 
 
