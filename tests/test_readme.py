@@ -25,7 +25,7 @@ def test_examples_print_what_is_printed(capsys):
 
 ROWS = {
     "3780 of 3780": r"^{figure} rows passed",
-    "324 of 336": r"^\| all \| 336 \| 324 \|",
+    "359 of 361": r"^\| all \| 361 \| 359 \|",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
     "6.96": r"^\| nlm-7-21-float64 \| scikit-image fast mode, 7 / 21 \|.*\| {figure} \(",
