@@ -165,8 +165,13 @@ def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_ar
 
 
 def narrow(matrix: csr_array) -> csr_array:
-    """The same matrix with indices of 32 bits where these suffice, which scikit-learn asks for."""
+    """The same matrix with indices of 32 bits where these suffice, which scikit-learn asks for.
+
+    A matrix that has them is returned itself.
+    """
     kind = get_index_dtype(maxval=max(matrix.nnz, *matrix.shape))
+    if matrix.indices.dtype == kind == matrix.indptr.dtype:
+        return matrix
     indices, indptr = (x.astype(kind, copy=False) for x in (matrix.indices, matrix.indptr))
     return csr_array((matrix.data, indices, indptr), shape=matrix.shape)
 

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from .. import compiled
-from ..solution import Array
+from ..solution import Array, narrow
 from ..workers import count_workers, spread
 from . import active_set, cell_rows, cells, row_pool, selection, slots
 from .cell_rows import CellBlock
@@ -239,6 +239,6 @@ def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
 def _join(blocks: list[Codes], m: int) -> Rows:
     joined = Codes(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
-    coef = csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m))
+    coef = narrow(csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m)))
     coef.sort_indices()
     return Rows(coef, joined.n_iter, joined.n_passes, joined.correlation)

@@ -8,7 +8,13 @@ from scipy.sparse import csr_array
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import sparse_code, sparse_self_expression
-from twinsolve.solvers.sparse_coding import duality_gap, lam_max, row_blocks, sparse_code_path
+from twinsolve.solvers.sparse_coding import (
+    duality_gap,
+    lam_max,
+    lasso,
+    row_blocks,
+    sparse_code_path,
+)
 from twinsolve.solvers.sparse_coding.penalty import Penalty
 
 
@@ -46,6 +52,16 @@ def test_a_dask_cluster_gives_the_serial_answer(X, serial):
         joblib.parallel_config("dask"),
     ):
         _assert_equal(sparse_self_expression(X, lam=0.05), serial)
+
+
+def test_what_certified_the_rows_is_not_computed_again(X, serial, monkeypatch):
+    def again(*arguments):
+        raise AssertionError("products of all rows with all atoms")
+
+    monkeypatch.setattr(lasso, "certify", again)
+    _assert_equal(sparse_self_expression(X, lam=0.05), serial)
+    sparse_code(X[:9], X, lam=0.05, nonnegative=True)
+    sparse_code_path(X, X, lams=[0.5, 0.2], zero_diagonal=True)
 
 
 def test_progress_sees_every_block(X, serial):
