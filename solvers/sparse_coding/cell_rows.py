@@ -22,7 +22,7 @@ class _Search(NamedTuple):
 
     lengths: np.ndarray  # (groups,)
     key: np.ndarray
-    index: np.ndarray
+    atom: np.ndarray
     looked: np.ndarray  # (1,) number of atoms looked at so far
 
 
@@ -42,12 +42,12 @@ def _solve_row(i, problem, rule, cells, search, pool, work, out, found, fill):
             return fill, False, k + add + 1
         n, looked = violators(
             r, h, share, add, problem.own[i], pool.atom[0, :k], problem.nonneg, problem.atoms,
-            cells, search.lengths, search.key, search.index,
+            cells, search.lengths, search.key, search.atom,
         )  # fmt: skip
         search.looked[0] += looked
         top = h
         for a in range(k + n):
-            j = pool.atom[0, a] if a < k else search.index[a - k]
+            j = pool.atom[0, a] if a < k else search.atom[a - k]
             c = pool.value[0, a] if a < k else 0.0
             top = max(top, load(a, j, c, dot(problem.atoms[j], r), i, problem, work))
             if a < k:

@@ -23,7 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ..compiled import jit_reordered
 from ..solution import Array
 from .active_set import ZERO
-from .selection import keep_largest, smallest
+from .selection import bring_largest_first, smallest
 from .slots import dot
 
 _CELL = 24  # atoms of a cell, about
@@ -217,7 +217,7 @@ def violators(r, low, share, most, own, support, nonneg, atoms, cells, lengths, 
                 if v <= low:
                     continue
                 if n == size:
-                    keep_largest(key, index, n, most)
+                    bring_largest_first(key, index, n, most)
                     n = most
                     low = max(low, smallest(key, n))
                 key[n], index[n] = v, j
@@ -243,6 +243,6 @@ def _kept(key, index, n, low, most):
             key[kept], index[kept] = key[a], index[a]
             kept += 1
     if kept > most:
-        keep_largest(key, index, kept, most)
+        bring_largest_first(key, index, kept, most)
         kept = most
     return kept

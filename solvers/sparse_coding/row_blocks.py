@@ -96,7 +96,7 @@ def solve_rows(
     n, m = len(Y), len(atoms.rows)
     start = csr_array((n, m)) if start is None else start
     own = np.full(n, -1) if penalty.own is None else penalty.own
-    arrays = {
+    arrays: dict[str, Any] = {
         "signals": Y,
         "atoms": atoms.rows,
         "atoms32": atoms.scaled32,
@@ -108,7 +108,7 @@ def solve_rows(
         "start_atom": start.indices.astype(np.int64),
         "start_value": start.data,
     }
-    options = {
+    options: dict[str, Any] = {
         "largest": atoms.largest,
         "own_signals": penalty.own is not None and Y is atoms.rows,
         "nonneg": penalty.nonnegative,
@@ -156,7 +156,7 @@ def _solve(
     *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
     """One task. Arrays are arguments of their own: so the backends share them between tasks."""
-    fields = dict(zip(names, map(_read_only, arrays), strict=True))
+    fields: dict[str, Any] = dict(zip(names, map(_read_only, arrays), strict=True))
     problem = Problem(**options, **{name: fields[name] for name in fields if _CELLS not in name})
     if len(fields) + len(options) == len(problem):
         return rows, solve_block(*rows, problem, tol, max_rounds)
@@ -176,13 +176,14 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
         start_at=np.zeros(len(some) + 1, np.int64),
         own_signals=False,
     )
-    frozen = [
-        type(fields)(*(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields))
-        for fields in (probe, cells)
-    ]
-    block = CellBlock(0, len(some), *frozen, tol, max_rounds)
+    block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
     passes = block.solve().n_passes.sum()
     return block.looked <= _LEFT_BY_CELLS * m * passes
+
+
+def _frozen(fields: Any) -> Any:
+    """A named tuple whose arrays are read-only."""
+    return fields._make(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
 
 
 def _read_only(array: Array) -> Array:

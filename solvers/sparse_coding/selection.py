@@ -7,7 +7,7 @@ from .active_set import ZERO
 
 
 @jit_reordered
-def keep_largest(key, index, n, m):
+def bring_largest_first(key, index, n, m):
     """Bring the m largest keys (and their indices) to the front: quickselect."""
     lo, hi = 0, n - 1
     while lo < hi:
@@ -66,7 +66,7 @@ def largest(p, low, nonneg, m, beta, key, index):
         if hits == 0:
             continue
         if n + hits > size:
-            keep_largest(key, index, n, m)
+            bring_largest_first(key, index, n, m)
             n = m
             low = smallest(key, m)
         for j in range(part.size):
@@ -75,7 +75,7 @@ def largest(p, low, nonneg, m, beta, key, index):
             index[n] = start + j
             n += v > low
     if n > m:
-        keep_largest(key, index, n, m)
+        bring_largest_first(key, index, n, m)
         n = m
         low = smallest(key, m)
     return n, low
