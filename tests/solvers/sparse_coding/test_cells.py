@@ -206,3 +206,12 @@ def test_finished_blocks_are_read_again(used, tmp_path):
     again = sparse_self_expression(X, lam=0.1, directory=tmp_path)
     assert (first.coef != again.coef).nnz == 0
     assert used[solved:] == [(0, 64)]
+
+
+@pytest.mark.parametrize(("unit", "shift", "lam"), [(1e5, 0, 5e8), (1e-5, 0, 5e-12), (1, 100, 5)])
+def test_scale_and_shift_keep_the_certificate(used, unit, shift, lam):
+    X = unit * dense_points(1200) + shift
+    solution = sparse_self_expression(X, lam=lam, tol=1e-5)
+    assert len(used) > 1
+    gaps = duality_gap(X, X, solution.coef, lam=lam, zero_diagonal=True)
+    assert gaps.max() <= 1.001e-5
