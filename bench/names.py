@@ -10,6 +10,7 @@ _PARAMETER = re.compile(
     r"(?<![\w'\",:.(-])(data_key|target_key|n_clusters|transpose=True|transpose(?=:))(?![\w=])"
 )
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
+_COMMA = re.compile(r",(?![^\[]*\])")  # outside of brackets
 
 
 def as_options(message: str) -> str:
@@ -36,7 +37,7 @@ def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
     """
     base, _, words = name.partition(":")
     settings: dict[str, Any] = {}
-    for word in filter(None, words.split(",")):
+    for word in filter(None, _COMMA.split(words)):
         key, equals, value = (part.strip() for part in word.partition("="))
         if not equals:
             raise ValueError(

@@ -36,6 +36,10 @@ def make_union_of_manifolds(
       up at both ends, never stretched, into an Euler spiral: at arc length s it has turned by
       ``3 pi c s^2 / 4``, one and a half turns at either end for c = 1; `o_l` a random unit vector.
       At c = 0 the points lie in an affine subspace of dimension d.
+    - ``shape="torus"``: ``f(a, b) = ((1 + c cos b) a, c sin b)`` with `a` uniform on the unit
+      sphere of R^d and `b` a uniform angle, a tube of radius c around that sphere: the ring of R^3
+      for d = 2; `o_l` a random unit vector. At c = 0 the points lie in an affine subspace of
+      dimension d.
 
     Parameters
     ----------
@@ -46,9 +50,9 @@ def make_union_of_manifolds(
         Ambient dimension. The fewer, the more do the linear spans of the manifolds overlap (closed
         curves span 4 dimensions each), and the less do linear models tell them apart.
     dimension : int, default=2
-        Dimension d of the subspaces at curvature 0: at least 2 if closed, where the manifold
-        itself has d - 1 dimensions, and at least 1 for rolls.
-    shape : {"closed", "roll"}, default="closed"
+        Dimension d of the subspaces at curvature 0: at least 2 for tori and if closed, where the
+        manifold itself has d - 1 dimensions, and at least 1 for rolls.
+    shape : {"closed", "roll", "torus"}, default="closed"
     curvature : float, default=1.0
     noise : float, default=0.0
         Expected norm of the noise; closed manifolds have points of norm 1.
@@ -93,7 +97,7 @@ def make_union_of_manifolds(
                 f"n_features: {shape!r} of dimension {dimension} needs at least "
                 f"{intrinsic.shape[1]}, got {n_features}"
             )
-        offset = sphere(rng, 1, n_features) if shape == "roll" else 0.0
+        offset = 0.0 if shape == "closed" else sphere(rng, 1, n_features)
         points.append(intrinsic @ orthonormal_rows(rng, intrinsic.shape[1], n_features) + offset)
     X = np.concatenate(points)
     X += noise / math.sqrt(n_features) * rng.standard_normal(X.shape)
@@ -131,5 +135,14 @@ def _roll(rng: np.random.RandomState, n: int, dimension: int, curvature: float) 
     return np.column_stack([cosine, sine, a[:, 1:]])
 
 
+def _torus(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
+    a, b = sphere(rng, n, dimension), rng.uniform(0, 2 * math.pi, size=(n, 1))
+    return np.hstack([(1 + curvature * np.cos(b)) * a, curvature * np.sin(b)])
+
+
 _Draw = Callable[[np.random.RandomState, int, int, float], np.ndarray]
-_SHAPES: dict[str, tuple[_Draw, int]] = {"closed": (_closed, 2), "roll": (_roll, 1)}
+_SHAPES: dict[str, tuple[_Draw, int]] = {
+    "closed": (_closed, 2),
+    "roll": (_roll, 1),
+    "torus": (_torus, 2),
+}

@@ -90,6 +90,7 @@ def cluster(
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points beside that of the labels. Settings follow a colon:
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
+    coil20:classes=1-10,n_classes=6 for random classes, of which --n-trials says how many times, and
     mnist:subset=test for a part of a data set. Of a file, --data-key and --target-key name the
     arrays, --transpose takes columns as points, and --n-clusters says how many clusters to look
     for: points without labels need it, and the clusters found are written to labels.csv.
@@ -114,7 +115,7 @@ def cluster(
 
     from ..jobs import Options
     from .own import readings, with_settings, write_own
-    from .presets import custom_study, find_preset
+    from .presets import PRESETS, custom_study, find_preset
     from .study import rules, run_studies, write_studies
 
     if list_all:
@@ -139,6 +140,7 @@ def cluster(
                 raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
             if name:
                 studies = find_preset(name)
+                console().print(PRESETS[name]["about"], soft_wrap=False)
             else:
                 data = with_settings(data or [], of_files)
                 console().print("\n".join(readings(data)), soft_wrap=False)
@@ -154,7 +156,8 @@ def cluster(
         "seed": seed, "n_seeds": n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
-    write_studies(title, studies, tables, settings, folder)
+    about = PRESETS[name]["about"] if name else ""
+    write_studies(title, studies, tables, settings, folder, about)
     if not name:
         with present_folder():
             write_own(tables["clusters"], options, folder)

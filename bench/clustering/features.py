@@ -20,10 +20,11 @@ def features_of(name: str, problem: Problem) -> Array:
 
     ``raw`` are the points as they are. ``pca-D`` are the coordinates along their D leading right
     singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
-    and ``fourier-D`` those of the square roots of its `fourier_energies`. ``unit-NAME`` are the
-    features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
-    another name of ``raw`` for trajectories, and ``4n`` is ``pca-D`` with D four times the number
-    of clusters. ``NAME+1`` are the features NAME with a constant 1.
+    its borders repeated to a multiple of 8 pixels, and ``fourier-D`` those of the square roots of
+    its `fourier_energies`. ``unit-NAME`` are the features NAME with rows scaled to unit norm, and
+    ``unit`` is short for ``unit-raw``. ``2F`` is another name of ``raw`` for trajectories, and
+    ``4n`` is ``pca-D`` with D four times the number of clusters. ``NAME+1`` are the features NAME
+    with a constant 1.
 
     Raises
     ------
@@ -73,6 +74,13 @@ def _images(problem: Problem) -> Array:
     return problem.images
 
 
+def _in_blocks(images: Array) -> Array:
+    """Images with borders repeated to a multiple of 8 pixels, as MNIST's 28 to 32."""
+    missing = [-side % _BLOCK for side in images.shape[1:3]]
+    around = [(n // 2, n - n // 2) for n in missing] + [(0, 0)] * (images.ndim - 3)
+    return np.pad(images.astype(np.float32), [(0, 0), *around], mode="edge")
+
+
 def _principal(X: Array, dimension: int) -> Array:
     return datasets.pca_features(X, min(dimension, *X.shape))
 
@@ -87,6 +95,7 @@ ABOUT = {
     "NAME+1": "features NAME, and a constant 1, as 2F+1",
     "unit-NAME": "features NAME with rows of unit norm; unit is unit-raw",
 }
+_BLOCK = 8  # pixels, of the largest scale of scattering
 _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,
@@ -95,7 +104,7 @@ _FEATURES: dict[str, Callable[[Problem], Array]] = {
 _SIZED: dict[str, Callable[[Problem], Array]] = {
     "pca": lambda problem: problem.X,
     "fourier": lambda problem: np.sqrt(datasets.fourier_energies(_images(problem))),
-    "scattering": lambda problem: datasets.scattering_features(_images(problem).astype(np.float32)),
+    "scattering": lambda problem: datasets.scattering_features(_in_blocks(_images(problem))),
 }
 
 _folder: Path | None = None

@@ -14,9 +14,11 @@ from .clusters import clusters_study
 from .methods import METHODS
 from .study import Study
 
-PRESETS: dict[str, dict[str, Any]] = tomllib.loads(
-    (Path(__file__).parent / "presets.toml").read_text()
-)
+PRESETS: dict[str, dict[str, Any]] = {
+    name: preset
+    for file in ("presets.toml", "sets.toml")
+    for name, preset in tomllib.loads((Path(__file__).parent / file).read_text()).items()
+}
 _DESIGN = (
     " Deep self-expression takes its settings without labels, as all do, but was designed with "
     "those of Yale B, COIL-20, digits and curved manifolds in sight."

@@ -2,8 +2,11 @@
 
 import hashlib
 import inspect
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from ...solvers.solution import Array, check_integer
 from ..names import close_names, split_settings
 
 _GENERATED_TRIALS = 5
+_DRAWN = ("n_classes", "n_points")
+_PART = ("classes", *_DRAWN)
 _GIVEN = {"path", "random_state", "data_home", "return_X_y", "as_frame", "n_class"}
 
 
@@ -53,11 +58,11 @@ class DataSet:
 
     @property
     def settings(self) -> set[str]:
-        """Names of what may follow the colon, but for ``n_points``."""
+        """Names of what may follow the colon, but for those of `_PART`."""
         return set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
 
-    def trials(self, data_home: str | None) -> list[str]:
-        return ["0"]
+    def trials(self, data_home: str | None, **settings: Any) -> list[str]:
+        return [_WHOLE]
 
     def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
         if self.generated:
@@ -99,7 +104,7 @@ class _Persons(DataSet):
 
     n_subjects: int = 2
 
-    def trials(self, data_home: str | None) -> list[str]:
+    def trials(self, data_home: str | None, **settings: Any) -> list[str]:
         chosen = datasets.yale_b_subsets(self.n_subjects)
         return [_TRIAL.join(str(1 + subject) for subject in trial) for trial in chosen]
 
@@ -111,14 +116,45 @@ class _Persons(DataSet):
 
 @dataclass(frozen=True)
 class _Sequences(DataSet):
-    """A sequence a trial."""
+    """A sequence a trial, of all or of one `half`."""
 
-    def trials(self, data_home: str | None) -> list[str]:
-        return list(load_sequences(data_home))
+    @property
+    def settings(self) -> set[str]:
+        return super().settings | {"half"}
+
+    def trials(self, data_home: str | None, **settings: Any) -> list[str]:
+        sequences, half = load_sequences(data_home), settings.get("half")
+        if half is None:
+            return list(sequences)
+        motions = {name: sequence.n_motions for name, sequence in sequences.items()}
+        return halves_of(motions)[check_integer(half, "half", minimum=1, maximum=2) - 1]
 
     def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
+        if trial not in self.trials(data_home, **settings):
+            raise KeyError(trial)
         sequence = load_sequences(data_home)[trial]
         return _problem(sequence.X, sequence.labels)
+
+
+def halves_of(motions: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Names of sequences in two halves that share no video, of about equal numbers of motions.
+
+    Sequences such as ``cars3_g12`` are motions 1 and 2 of ``cars3``: they go where that goes. The
+    halves are the same whatever the seed of a run.
+    """
+    videos: dict[str, int] = {}
+    for name, count in motions.items():
+        video = _CUT_OUT.sub("", name)
+        videos[video] = max(count, videos.get(video, 0))
+    first: set[str] = set()
+    rng = np.random.RandomState(0)
+    for count in sorted(set(videos.values())):
+        alike = sorted(video for video in videos if videos[video] == count)
+        first.update(rng.permutation(alike)[: len(alike) // 2])
+    halves: tuple[list[str], list[str]] = [], []
+    for name in motions:
+        halves[_CUT_OUT.sub("", name) not in first].append(name)
+    return halves
 
 
 def make_problem(
@@ -131,12 +167,14 @@ def make_problem(
     data : str
         Name of a data set, or path of a file of points with labels; after a colon its settings:
         the keyword arguments of a generator; those of ``fetch_NAME`` and `load_points`, such as
-        ``mnist:subset=test`` or ``mine.h5:data_key=X``; and ``n_points``, the size of a random
-        subset of what is not generated.
+        ``mnist:subset=test`` or ``mine.h5:data_key=X``; and, of what is not generated, a part:
+        ``classes=FIRST-LAST``, counted from 1 in the order of their labels; ``n_classes``, random
+        ones of these; and ``n_points``, random ones of what is left. ``hopkins:half=1`` and
+        ``half=2`` are sequences that share no video.
     trial : str, default="0"
-        One of `trials_of`.
+        One of `trials_of`: of generated data and of random parts, the number of a draw.
     seed : int, default=0
-        Seeds generators and subsets.
+        Seeds generators and random parts.
     data_home : str, optional
         The data root.
 
@@ -149,7 +187,7 @@ def make_problem(
     """
     base, settings = split_settings(data, "data")
     source = _find(base)
-    n_points = None if source.generated else settings.pop("n_points", None)
+    part = {} if source.generated else {n: settings.pop(n) for n in _PART if n in settings}
     if unknown := set(settings) - source.settings:
         words = ", ".join(map(repr, sorted(unknown)))
         raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
@@ -160,19 +198,27 @@ def make_problem(
         problem = source.make(trial, seed, data_home, **settings)
     except (KeyError, TypeError) as error:
         raise ValueError(f"data: no problem {data} with trial {trial!r}: {error}") from error
-    if n_points is not None:
-        problem = _subset(problem, n_points, seed)
+    if part:
+        draw = int(trial) if trial.isdecimal() else 0
+        problem = _part(problem, seed, draw, **part)
     return replace(problem, name=data, trial=trial)
 
 
 def trials_of(
     data: str, *, n_trials: int | None = None, seed: int = 0, data_home: str | None = None
 ) -> list[str]:
-    """Names of the trials of a data set, or of a random `n_trials` of them."""
-    source = _find(split_settings(data, "data")[0])
+    """Names of the trials of a data set, or of a random `n_trials` of them.
+
+    Of generated data there are as many as asked for, 5 by default, and so of a random part of a
+    set that is one trial as a whole, 1 by default.
+    """
+    base, settings = split_settings(data, "data")
+    source = _find(base)
     if source.generated:
         return [str(number) for number in range(n_trials or _GENERATED_TRIALS)]
-    names = source.trials(data_home)
+    names = source.trials(data_home, **settings)
+    if names == [_WHOLE] and any(name in settings for name in _DRAWN):
+        return [str(number) for number in range(n_trials or 1)]
     if n_trials is None or n_trials >= len(names):
         return names
     chosen = np.random.default_rng(seed).choice(len(names), n_trials, replace=False)
@@ -235,12 +281,53 @@ def _find(base: str) -> DataSet:
     )
 
 
-def _subset(problem: Problem, n_points: int, seed: int) -> Problem:
-    n_points = check_integer(n_points, "n_points", minimum=1, maximum=len(problem.X))
-    kept = np.sort(np.random.default_rng(seed).choice(len(problem.X), n_points, replace=False))
-    images = None if problem.images is None else problem.images[kept]
+def _part(
+    problem: Problem,
+    seed: int,
+    draw: int,
+    classes: Any = None,
+    n_classes: Any = None,
+    n_points: Any = None,
+) -> Problem:
+    rows = np.arange(len(problem.X))
+    if classes is not None or n_classes is not None:
+        kept = _named_classes(problem, classes)
+        if n_classes is not None:
+            n_classes = check_integer(n_classes, "n_classes", minimum=1, maximum=len(kept))
+            kept = kept[_pick(len(kept), n_classes, seed, draw)]
+        rows = np.flatnonzero(np.isin(problem.labels, kept))
+    if n_points is not None:
+        n_points = check_integer(n_points, "n_points", minimum=1, maximum=len(rows))
+        rng = np.random.default_rng([seed, draw])
+        rows = np.sort(rng.choice(rows, n_points, replace=False))
+    images = None if problem.images is None else problem.images[rows]
     known = None if problem.labelled else problem.n_clusters
-    return _problem(problem.X[kept], problem.labels[kept], images, known)
+    return _problem(problem.X[rows], problem.labels[rows], images, known)
+
+
+def _pick(n: int, size: int, seed: int, draw: int) -> list[int]:
+    """The pick of that number among random picks of `size` of `n`, no two of which are the same."""
+    if draw >= comb(n, size):
+        raise ValueError(f"n_classes: there are {comb(n, size)} picks of {size} of {n} classes")
+    rng = np.random.default_rng(seed)
+    picks: dict[tuple[int, ...], None] = {}
+    while len(picks) <= draw:
+        picks[tuple(sorted(rng.choice(n, size, replace=False).tolist()))] = None
+    return list(list(picks)[draw])
+
+
+def _named_classes(problem: Problem, classes: Any) -> Array:
+    """Labels of the classes FIRST-LAST, counted from 1; of all where none are named."""
+    known = np.unique(problem.labels[problem.labels >= 0])
+    if not len(known):
+        raise ValueError("classes, n_classes: there are no labels to tell classes by")
+    if classes is None:
+        return known
+    said = _RANGE.fullmatch(str(classes))
+    first, last = (int(said[1]), int(said[2] or said[1])) if said else (0, 0)
+    if not 1 <= first <= last <= len(known):
+        raise ValueError(f"classes: must be FIRST-LAST in 1-{len(known)}, got {classes!r}")
+    return known[first - 1 : last]
 
 
 def _problem(
@@ -271,7 +358,10 @@ def load_sequences(data_home: str | None) -> dict[str, Any]:
     return {sequence.name: sequence for sequence in found}
 
 
+_WHOLE = "0"  # the trial of a set that is not cut into any
 _TRIAL = "+"
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_CUT_OUT = re.compile(r"_g\d\d$")
 _IDX = "*-ubyte*"
 _OPENML = "openml/openml.org/**/data_name/"  # of scikit-learn
 _CIFAR = (
@@ -304,6 +394,11 @@ DATA: dict[str, DataSet] = {
     "cifar10": DataSet(
         "CIFAR-10, the 50,000 training images; subset=test or all", "fetch_cifar10", _CIFAR
     ),
+    "yaleb": DataSet(
+        "Extended Yale B, 2,414 faces of 38 persons, raw 48 x 42 pixels",
+        "fetch_extended_yale_b",
+        ("ExtendedYaleB.mat",),
+    ),
     **{
         f"yaleb-{n}": _Persons(
             f"Extended Yale B of {n} persons, raw 48 x 42 pixels: the standard trials",
@@ -313,5 +408,7 @@ DATA: dict[str, DataSet] = {
         )
         for n in (2, 3, 5, 8, 10, 38)
     },
-    "hopkins": _Sequences("Hopkins 155, a sequence a trial", "fetch_hopkins155", ("hopkins155",)),
+    "hopkins": _Sequences(
+        "Hopkins 155, a sequence a trial; half=1 or 2", "fetch_hopkins155", ("hopkins155",)
+    ),
 }

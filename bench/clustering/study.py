@@ -79,10 +79,11 @@ def write_studies(
     tables: dict[str, pd.DataFrame],
     settings: dict[str, Any],
     directory: Path,
+    about: str = "",
 ) -> None:
     """Write for each study STUDY.parquet, .csv and .tex, and figures; settings.json, summary.md."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = [line for rule in rules(studies) for line in (rule, "")]
+    lines = [line for text in (about, *rules(studies)) if text for line in (text, "")]
     for study in studies:
         table = tables[study.name]
         table.to_parquet(directory / f"{study.name}.parquet", index=False)

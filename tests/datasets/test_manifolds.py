@@ -76,6 +76,24 @@ def test_rolls_are_never_stretched_and_turn_with_arc_length(curvature):
     assert_allclose(np.cos(turned), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_tori_are_tubes_around_a_sphere(dimension):
+    """In their own frame points are at distance c from the sphere of radius 1."""
+    c = 0.4
+    points = manifolds._torus(np.random.RandomState(0), 500, dimension, c)
+    radii, height = np.linalg.norm(points[:, :dimension], axis=1), points[:, dimension]
+    assert_allclose((radii - 1) ** 2 + height**2, c**2)
+    # All around: a uniform angle has mean 0 within 4 of its deviations, 1 / sqrt(2 n).
+    for direction in (*(points[:, :dimension] / radii[:, None]).T, (radii - 1) / c, height / c):
+        assert abs(direction.mean()) < 4 / np.sqrt(len(points))
+        assert direction.std() > 0.5
+    X = one("torus", dimension, c)
+    assert np.linalg.matrix_rank(centred(X), tol=1e-10) == dimension + 1
+    assert np.linalg.matrix_rank(X, tol=1e-10) == dimension + 2  # away from the origin
+    flat = one("torus", dimension, 0.0)
+    assert np.linalg.matrix_rank(centred(flat), tol=1e-10) == dimension
+
+
 def test_sizes_labels_and_seed():
     X, y = make_union_of_manifolds((5, 9), n_manifolds=2, random_state=0)
     assert X.shape == (14, 6)
@@ -99,7 +117,7 @@ def test_noise_has_the_norm_asked_for():
         ({"n_manifolds": 0}, "n_manifolds: must be >= 1"),
         ({"noise": -1.0}, "noise, curvature: must be finite and >= 0"),
         ({"curvature": np.nan}, "noise, curvature: must be finite and >= 0"),
-        ({"shape": "knot"}, r"shape: must be one of \['closed', 'roll'\], got 'knot'"),
+        ({"shape": "knot"}, r"shape: must be one of \['closed', 'roll', 'torus'\], got"),
         ({"dimension": 1}, "dimension: must be >= 2 for 'closed'"),
         ({"dimension": 4}, "n_features: 'closed' of dimension 4 needs at least 13, got 6"),
         ({"n_samples": (1, 2)}, "n_samples: needs one whole number >= 1 for each of 4"),

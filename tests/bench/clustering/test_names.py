@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -18,16 +19,19 @@ from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
 from twinsolve.bench.clustering.features import check_features, features_of
 from twinsolve.bench.clustering.fitting import fit, quality
 from twinsolve.bench.clustering.methods import METHODS, code_of, estimator, find_method
-from twinsolve.bench.clustering.presets import find_preset
+from twinsolve.bench.clustering.presets import PRESETS, find_preset
 from twinsolve.bench.clustering.problems import (
     DATA,
     content_of,
+    halves_of,
     is_at_hand,
     make_problem,
     trials_of,
 )
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
 from twinsolve.bench.jobs import Options
+from twinsolve.bench.names import split_settings
+from twinsolve.datasets import pca_features, scattering_features
 from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
 
@@ -72,6 +76,98 @@ def test_a_subset_is_seeded_and_keeps_images_with_points():
     for n_points in (5000, True, [5]):
         with pytest.raises(ValueError, match="n_points: must be a whole number in"):
             make_problem(f"digits:n_points={n_points}")
+
+
+def test_a_trial_is_a_random_part_known_on_every_machine():
+    """Pinned: published tables name their subsets by these numbers alone."""
+    whole = make_problem("digits")
+    name = "digits:classes=2-9,n_classes=3,n_points=40"
+    parts = [make_problem(name, trial) for trial in trials_of(name, n_trials=3)]
+    assert [np.unique(part.labels).tolist() for part in parts] == [[5, 6, 8], [1, 7, 8], [4, 5, 7]]
+    assert [part.n_clusters for part in parts] == [3, 3, 3]
+    first = make_problem("digits:n_points=5", "2", seed=3)
+    rows = [np.flatnonzero((x == whole.X).all(axis=1)).tolist() for x in first.X]
+    assert rows == [[45], [439], [1016], [1334], [1513]]
+    assert_array_equal(first.labels, whole.labels[np.ravel(rows)])
+    assert_array_equal(first.images.reshape(5, -1), first.X)
+    assert trials_of("digits") == trials_of("digits", n_trials=3) == ["0"]
+    assert trials_of("digits:n_points=5") == ["0"]
+    assert trials_of("digits:classes=1-3", n_trials=3) == ["0"]
+
+
+def test_no_two_picks_of_classes_are_the_same():
+    picks = [make_problem("digits:n_classes=8", str(draw)) for draw in range(45)]
+    assert len({tuple(np.unique(pick.labels)) for pick in picks}) == 45
+    with pytest.raises(ValueError, match="there are 45 picks of 8 of 10 classes"):
+        make_problem("digits:n_classes=8", "45")
+
+
+def test_classes_count_from_one_in_the_order_of_their_labels(tmp_path):
+    X, y = np.arange(12.0)[:, None], np.repeat([7, 30, 4, 9], 3)
+    np.savez(tmp_path / "mine.npz", X=X, y=y)
+    name = str(tmp_path / "mine.npz")
+    assert make_problem(f"{name}:classes=2-3").X.ravel().tolist() == [0, 1, 2, 9, 10, 11]
+    assert make_problem(f"{name}:classes=4").X.ravel().tolist() == [3, 4, 5]
+    for wrong in ("0-2", "3-2", "2-5", "x", "1-2-3", "1.5"):
+        with pytest.raises(ValueError, match=r"classes: must be FIRST-LAST in 1-4, got "):
+            make_problem(f"{name}:classes={wrong}")
+    with pytest.raises(ValueError, match=r"n_classes: must be a whole number in \[1, 2\], got 3"):
+        make_problem(f"{name}:classes=1-2,n_classes=3")
+    np.savez(tmp_path / "bare.npz", X=X)
+    with pytest.raises(ValueError, match="n_classes: there are no labels"):
+        make_problem(f"{tmp_path / 'bare.npz'}:n_clusters=2,n_classes=1")
+    with pytest.raises(ValueError, match="synthetic has no setting 'classes'"):
+        make_problem("synthetic:classes=1-2")
+
+
+def test_generators_take_lists():
+    problem = make_problem("synthetic:n_subspaces=3,dimension=[1,2,3],n_samples=[4,5,6]")
+    sizes = [(problem.labels == label).sum() for label in range(3)]
+    ranks = [np.linalg.matrix_rank(problem.X[problem.labels == label]) for label in range(3)]
+    assert (sizes, ranks) == ([4, 5, 6], [1, 2, 3])
+
+
+def test_halves_of_sequences_share_no_video():
+    motions = {"a": 3, "a_g12": 2, "a_g13": 2, "b": 3, "b_g12": 2, "c": 2, "d": 2, "c_g1": 2}
+    first, second = halves_of(motions)
+    assert sorted(first + second) == sorted(motions)
+    assert {len({"a", "b"} & set(half)) for half in (first, second)} == {1}
+    for half in (first, second):
+        assert ({"a", "a_g12", "a_g13"} & set(half)) in (set(), {"a", "a_g12", "a_g13"})
+
+
+def test_the_two_sets_of_data_share_nothing(real_data):
+    """Persons, objects and videos of the presets design and judge, whatever the seed of a run."""
+    kinds = {"yaleb": 19, "coil20": 10}
+    for name, count in kinds.items():
+        numbers = {}
+        for preset in ("design", "judge"):
+            (data,) = (d for s in PRESETS[preset]["studies"] for d in s["data"] if name in d)
+            base, settings = split_settings(data, "data")
+            assert settings.pop("n_classes") == {"yaleb": 5, "coil20": 6}[name]
+            numbers[preset] = set(make_problem(f"{base}:classes={settings['classes']}").labels)
+        assert numbers["design"].isdisjoint(numbers["judge"])
+        assert {len(found) for found in numbers.values()} == {count}
+    halves = [trials_of(f"hopkins:half={half}", seed=half) for half in (1, 2)]
+    assert sorted(halves[0] + halves[1]) == sorted(trials_of("hopkins"))
+    videos = [{re.sub(r"_g\d\d$", "", name) for name in half} for half in halves]
+    assert videos[0].isdisjoint(videos[1])
+    motions = [[make_problem("hopkins", name).n_clusters for name in half] for half in halves]
+    assert [found.count(3) for found in motions] == [17, 18]
+    with pytest.raises(ValueError, match="no problem hopkins:half=1 with trial"):
+        make_problem("hopkins:half=1", halves[1][0])
+    with pytest.raises(ValueError, match=r"half: must be a whole number in \[1, 2\], got 3"):
+        trials_of("hopkins:half=3")
+    shapes = {
+        preset: {
+            split_settings(data, "data")[1].get("shape", "closed")
+            for study in PRESETS[preset]["studies"]
+            for data in study.get("data", ())
+            if data.startswith("manifolds")
+        }
+        for preset in PRESETS
+    }
+    assert shapes.pop("judge").isdisjoint(set.union(*shapes.values()))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +290,11 @@ def test_features_by_name():
     assert_array_equal(features_of("2F+1", problem)[:, -1], 1)
     assert features_of("fourier-6", problem).shape == (30, 6)
     assert features_of("scattering-6", problem).shape == (30, 6)
+    images = np.random.default_rng(0).random((3, 28, 28, 2))
+    odd = replace(problem, images=images, X=images.reshape(3, -1))
+    around = np.pad(images, [(0, 0), (2, 2), (2, 2), (0, 0)], mode="edge").astype(np.float32)
+    expected = pca_features(scattering_features(around), 2)
+    assert_array_equal(features_of("scattering-2", odd), expected)
     with pytest.raises(ValueError, match="features: need images"):
         features_of("scattering-6", make_problem(SUBSPACES))
     for wrong in ("pca", "pca-0", "colour"):
