@@ -76,7 +76,7 @@ def cluster(
     """Cluster data sets by solved and learned coefficients, and compare.
 
     A pipeline is: features of the points, a method that represents points by each other, a chain of
-    affinity steps, the spectral step with k-means, or with pivoted QR where a chain ends in
+    affinity steps, the spectral step with k-means, and with pivoted QR, where a chain ends in
     cluster-qr. Coefficients are computed once for each problem, method and setting; all chains and
     all seeds of k-means are applied to the same coefficients, so that solvers and affinity steps
     are judged apart. Without DATA and --method, runs the preset
@@ -86,6 +86,7 @@ def cluster(
     chosen; or package.module:Class, a class of your own in the present folder or
     installed. Any estimator with fit_predict will do; the affinity steps apply if it
     leaves coef_ (row i represents point i), the spectral step alone if affinity_matrix_.
+    Presets that run every method, such as design and judge, run those of --method instead.
 
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points beside that of the labels. Settings follow a colon:
@@ -133,13 +134,13 @@ def cluster(
     try:
         with present_folder():
             refused = {
-                "DATA": data, "--method": method, "--features": features, "--steps": steps,
+                "DATA": data, "--features": features, "--steps": steps,
                 "--n-trials": n_trials, "--label-tuned": label_tuned, **of_files,
             }  # fmt: skip
             if name and (clash := [option for option, value in refused.items() if value]):
                 raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
             if name:
-                studies = find_preset(name)
+                studies = find_preset(name, method)
                 console().print(PRESETS[name]["about"], soft_wrap=False)
             else:
                 data = with_settings(data or [], of_files)

@@ -238,9 +238,9 @@ def cluster_job(
         case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:
             keep = Keep()
-        rows = []
+        rows, known = [], _Known(true, n_fit)
         for row, labels in _measure(case, steps, fit_seed, seeds, keep):
-            rows.append(about | row | _worth(true, labels, n_fit))
+            rows.append(about | row | known.worth(labels))
             if not problem.labelled:  # what was found is all that there is
                 rows[-1]["labels"] = None if labels is None else labels.tolist()
         return rows
@@ -345,14 +345,30 @@ def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
     return arrays["coef"], arrays["affinity"]
 
 
-def _worth(true: Array, labels: Array | None, n_fit: int) -> dict[str, float]:
-    if labels is None:
-        return {}
-    worth = scores(true, labels)
-    if n_fit < len(true):  # each part by its own match of clusters
-        worth["accuracy_fit"] = scores(true[:n_fit], labels[:n_fit])["accuracy"]
-        worth["accuracy_new"] = scores(true[n_fit:], labels[n_fit:])["accuracy"]
-    return worth
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Scores of the clusterings of one problem, each found once whatever its clusters' names."""
+
+    true: Array
+    n_fit: int
+    found: dict[bytes, dict[str, float]] = field(default_factory=dict)
+
+    def worth(self, labels: Array | None) -> dict[str, float]:
+        if labels is None:
+            return {}
+        _, first, names = np.unique(labels, return_index=True, return_inverse=True)
+        clusters = np.argsort(np.argsort(first))[names].tobytes()
+        if clusters not in self.found:
+            self.found[clusters] = self._worth(labels)
+        return self.found[clusters]
+
+    def _worth(self, labels: Array) -> dict[str, float]:
+        true, n_fit = self.true, self.n_fit
+        worth = scores(true, labels)
+        if n_fit < len(true):  # each part by its own match of clusters
+            worth["accuracy_fit"] = scores(true[:n_fit], labels[:n_fit])["accuracy"]
+            worth["accuracy_new"] = scores(true[n_fit:], labels[n_fit:])["accuracy"]
+        return worth
 
 
 def _failed(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
