@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +78,35 @@ def test_a_contributed_method_stands_beside_the_kept_ones(tmp_path, monkeypatch)
     assert len(re.findall(r"^### ", text, re.M)) == 2
     only = cells(TABLES["tables_of"](folders[:1]))
     assert only["TSC"] == rows["TSC"]
+
+
+def test_the_page_holds_a_table_for_each_data_set(tmp_path):
+    """Sphinx alone with the directive, on the page as it is and two small data sets."""
+    pytest.importorskip("myst_parser")
+    row = {
+        "method": "A", "family": "solved", "features": "unit", "trial": "0", "fit_seed": 0,
+        "seed": 0, "settings": "", "steps": "symmetrize", "selection": "label-free",
+        "selection_score": 0.5, "accuracy": 0.875, "fit_seconds": 1.0, "memory_mib": 1.0,
+        "gap_max": 0.0,
+    }  # fmt: skip
+    folder = tmp_path / "results" / "cluster-design"
+    folder.mkdir(parents=True)
+    for name in ("digits:n_points=5", "coil20:classes=1-10,n_classes=6"):
+        pd.DataFrame([row | {"data": name}]).to_parquet(folder / f"{name[:5]}.parquet")
+    (tmp_path / "methods.md").write_text(PAGE)
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT / 'docs/_ext')!r})\n"
+        "extensions = ['myst_parser', 'method_tables']\nroot_doc = 'methods'\n"
+        "myst_heading_anchors = 3\n"
+    )
+    command = [sys.executable, "-m", "sphinx", "-b", "html", str(tmp_path), str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+    html = (tmp_path / "out" / "methods.html").read_text()
+    judged, designed = html.split("Designed on", 1)
+    assert "Not run yet." in judged
+    assert designed.count("<table") == 3
+    assert "12.50 ± 0.00" in designed
+    assert len(re.findall(r"<h3>.*(?:Digits|COIL-20)", designed)) == 2
 
 
 def test_a_set_that_was_not_run_says_so(tmp_path):
