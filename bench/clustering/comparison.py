@@ -82,7 +82,7 @@ def _short(cases: list[tuple[str, str]]) -> list[str]:
 def _line(
     method: str, group: pd.DataFrame, every: pd.DataFrame, tuned: pd.DataFrame
 ) -> tuple[str, ...]:
-    choices = every[["settings", "steps"]].drop_duplicates()
+    given = group.selection_score.isna().all() or every.groupby(["settings", "steps"]).ngroups == 1
     seeds = _means(tuned)
     return (
         method,
@@ -92,7 +92,7 @@ def _line(
         number(_means(group).std(ddof=0), ".2f"),
         group.settings.iloc[0] or "-",
         group.steps.iloc[0],
-        "given" if len(choices) == 1 else LABEL_FREE,
+        "given" if given else LABEL_FREE,
         number(group.gap_max.max(), ".0e"),
         number(group.time.median(), ".2f"),
         number(group.memory_mib.median(), ".0f"),

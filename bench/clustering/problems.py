@@ -185,15 +185,7 @@ def make_problem(
     ValueError
         If the name, the trial or a setting is unknown, or a file is broken.
     """
-    base, settings = split_settings(data, "data")
-    source = _find(base)
-    part = {} if source.generated else {n: settings.pop(n) for n in _PART if n in settings}
-    if unknown := set(settings) - source.settings:
-        words = ", ".join(map(repr, sorted(unknown)))
-        raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
-    for name, value in settings.items():
-        if not (source.generated or isinstance(value, str | int | float | None)):
-            raise ValueError(f"{name}: must be a word or a number, got {value!r}")
+    source, settings, part = _read(data)
     try:
         problem = source.make(trial, seed, data_home, **settings)
     except (KeyError, TypeError) as error:
@@ -212,17 +204,30 @@ def trials_of(
     Of generated data there are as many as asked for, 5 by default, and so of a random part of a
     set that is one trial as a whole, 1 by default.
     """
-    base, settings = split_settings(data, "data")
-    source = _find(base)
+    source, settings, part = _read(data)
     if source.generated:
         return [str(number) for number in range(n_trials or _GENERATED_TRIALS)]
     names = source.trials(data_home, **settings)
-    if names == [_WHOLE] and any(name in settings for name in _DRAWN):
+    if names == [_WHOLE] and any(name in part for name in _DRAWN):
         return [str(number) for number in range(n_trials or 1)]
     if n_trials is None or n_trials >= len(names):
         return names
     chosen = np.random.default_rng(seed).choice(len(names), n_trials, replace=False)
     return [names[index] for index in sorted(chosen)]
+
+
+def _read(data: str) -> tuple[DataSet, dict[str, Any], dict[str, Any]]:
+    """The data set of a name, the arguments of its function, and those of `_part`."""
+    base, settings = split_settings(data, "data")
+    source = _find(base)
+    part = {} if source.generated else {n: settings.pop(n) for n in _PART if n in settings}
+    if unknown := set(settings) - source.settings:
+        words = ", ".join(map(repr, sorted(unknown)))
+        raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
+    for name, value in settings.items():
+        if not (source.generated or isinstance(value, str | int | float | None)):
+            raise ValueError(f"{name}: must be a word or a number, got {value!r}")
+    return source, settings, part
 
 
 def content_of(data: str, data_home: str | None = None) -> str | None:

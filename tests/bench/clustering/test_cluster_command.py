@@ -508,8 +508,9 @@ def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
 def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     asked = []
 
-    def small(name):
+    def small(name, methods):
         asked.append(name)
+        assert methods is None
         return (
             clusters_study([SUBSPACES], ["TSC"], n_trials=1),
             clusters_study(["own.npz"], ["TSC"], name="second", steps=["symmetrize"]),

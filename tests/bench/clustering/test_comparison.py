@@ -42,6 +42,10 @@ def test_steps_are_chosen_by_the_score_and_by_labels_apart():
     (line,) = lines(free, tuned, tried)
     assert (line["steps"], line["from"], line["error %"]) == ("high", "label-free", "40.00")
     assert (line["error %, labels"], line["best run"]) == ("10.00", "5.00")
+    unscored = rows("A", [[0.5]], steps="none", selection_score=np.nan)
+    unscored += rows("A", [[0.9]], steps="none", settings="gamma=2", selection="")
+    (line,) = lines(unscored)  # a method without affinity, at the first of its settings
+    assert (line["error %"], line["from"]) == ("50.00", "given")
     (line,) = lines(rows("A", [[0.5]], settings=""))
     assert (line["settings"], line["from"], line["error %, labels"]) == ("-", "given", "-")
 
