@@ -28,8 +28,8 @@ _PACKAGE = Path(__file__).parents[1]
 _WINGS = ("solvers", "unrolled", "datasets", "bench")
 # Files of bench that print, write and draw what others compute.
 SHOWING = (
-    "cli.py", "figure.py", "figures.py", "lines.py", "own.py", "presets.py", "report.py",
-    "summary.py", "tables.py", "terminal.py",
+    "cli.py", "comparison.py", "figure.py", "figures.py", "lines.py", "own.py", "presets.py",
+    "report.py", "summary.py", "tables.py", "terminal.py",
 )  # fmt: skip
 _OF_HINTS = ("collections.abc", "numpy.typing", "typing")
 _NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged

@@ -26,6 +26,7 @@ extensions = [
     "equation_links",
     "family_figures",
     "layer_table",
+    "method_tables",
 ]
 exclude_patterns = ["_build", "_ext", "figures", "results"]
 smartquotes_action = "qe"
@@ -62,7 +63,7 @@ html_theme_options = {
 }
 html_context = {"default_mode": "auto"}
 html_sidebars = {
-    page: [] for page in ("index", "errata", "findings", "layers", "scale", "extending")
+    page: [] for page in ("index", "errata", "findings", "layers", "methods", "scale", "extending")
 }
 html_show_sourcelink = False
 html_copy_source = False

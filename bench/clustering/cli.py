@@ -14,6 +14,7 @@ from ..terminal import Load, console, load_modules, present_folder, results_fold
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..jobs import Options
     from ..tables import Lines
     from .study import Study
 
@@ -80,7 +81,7 @@ def cluster(
     """Cluster data sets by solved and learned coefficients, and compare.
 
     A pipeline is: features of the points, a method that represents points by each other, a chain of
-    affinity steps, the spectral step with k-means, or with pivoted QR where a chain ends in
+    affinity steps, the spectral step with k-means, and with pivoted QR, where a chain ends in
     cluster-qr. Coefficients are computed once for each problem, method and setting; all chains and
     all seeds of k-means are applied to the same coefficients, so that solvers and affinity steps
     are judged apart. Without DATA and --method, runs the preset
@@ -90,6 +91,7 @@ def cluster(
     chosen; or package.module:Class, a class of your own in the present folder or
     installed. Any estimator with fit_predict will do; the affinity steps apply if it
     leaves coef_ (row i represents point i), the spectral step alone if affinity_matrix_.
+    Presets that run every method, such as design and judge, run those of --method instead.
 
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points beside that of the labels. Settings follow a colon:
@@ -158,13 +160,13 @@ def cluster(
     try:
         with present_folder():
             refused = {
-                "DATA": data, "--method": method, "--features": features, "--steps": steps,
+                "DATA": data, "--features": features, "--steps": steps,
                 "--n-trials": n_trials, "--label-tuned": label_tuned, **of_files,
             }  # fmt: skip
             if name and (clash := [option for option, value in refused.items() if value]):
                 raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
             if name:
-                studies = find_preset(name)
+                studies = find_preset(name, method)
                 console().print(PRESETS[name]["about"], soft_wrap=False)
             else:
                 data = with_settings(data or [], of_files)
@@ -199,16 +201,24 @@ def _cluster_unseen(
     folder: Path,
 ) -> None:
     """Cluster one set of points by what is chosen without labels."""
-    from dataclasses import replace
-
+    from ..terminal import progress
     from . import auto
     from .choice import CHOICE_RULE
+    from .own import readings, with_settings
 
     try:
         with present_folder():
             (name,) = with_settings(data, of_files)
             console().print("\n".join(readings([name])), soft_wrap=False)
-            chosen = auto.choose_clusters(name, **named, **vars(options))
+            chosen = auto.choose_clusters(
+                name,
+                **named,
+                seed=options.seed,
+                n_jobs=options.n_jobs,
+                data_home=options.data_home,
+                directory=options.directory,
+                progress=progress("candidates"),
+            )
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     auto.write_choice(chosen, name, named["features"], options.seed, folder)

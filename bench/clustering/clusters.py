@@ -36,7 +36,15 @@ from .fitting import (
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .problems import content_of, reads_files, trials_of
 from .selection import RULE, select_settings
-from .steps import DENSE_ROWS, affinity_of, check_chain, cut_of, is_dense, without_cut
+from .steps import (
+    DENSE_ROWS,
+    affinity_of,
+    check_chain,
+    cut_of,
+    is_dense,
+    with_both_cuts,
+    without_cut,
+)
 from .study import Study
 from .summary import (
     best_lines,
@@ -84,7 +92,8 @@ def clusters_study(
     data, methods, features : sequence of str
         Names, as `make_problem`, `find_method` and `features_of` know them.
     steps : sequence of str, optional
-        Chains of affinity steps for every method with coefficients; None takes each method's own.
+        Chains of affinity steps for every method with coefficients; None takes each method's own,
+        cut by k-means and by ``cluster-qr``.
     settings : dict, optional
         Settings to try for a method, instead of its grid.
     n_trials : int, optional
@@ -111,7 +120,7 @@ def clusters_study(
         check_features(names)
     grids = {method.name: (settings or {}).get(method.name, method.settings) for method in found}
     ways = [
-        Way(method, names, chosen, tuple(steps or method.steps))
+        Way(method, names, chosen, tuple(steps or with_both_cuts(method.steps)))
         for names in features
         for method in found
         for chosen in grids[method.name]
@@ -244,9 +253,9 @@ def cluster_job(
         case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:
             keep = Keep()
-        rows = []
+        rows, known = [], _Known(true, n_fit)
         for row, labels in _measure(case, steps, fit_seed, seeds, keep):
-            rows.append(about | row | _worth(true, labels, n_fit))
+            rows.append(about | row | known.worth(labels))
             if not problem.labelled or (with_labels and row.get("seed") == seeds[0]):
                 rows[-1]["labels"] = None if labels is None else labels.tolist()
         return rows
@@ -351,14 +360,30 @@ def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
     return arrays["coef"], arrays["affinity"]
 
 
-def _worth(true: Array, labels: Array | None, n_fit: int) -> dict[str, float]:
-    if labels is None:
-        return {}
-    worth = scores(true, labels)
-    if n_fit < len(true):  # each part by its own match of clusters
-        worth["accuracy_fit"] = scores(true[:n_fit], labels[:n_fit])["accuracy"]
-        worth["accuracy_new"] = scores(true[n_fit:], labels[n_fit:])["accuracy"]
-    return worth
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Scores of the clusterings of one problem, each found once whatever its clusters' names."""
+
+    true: Array
+    n_fit: int
+    found: dict[bytes, dict[str, float]] = field(default_factory=dict)
+
+    def worth(self, labels: Array | None) -> dict[str, float]:
+        if labels is None:
+            return {}
+        _, first, names = np.unique(labels, return_index=True, return_inverse=True)
+        clusters = np.argsort(np.argsort(first))[names].tobytes()
+        if clusters not in self.found:
+            self.found[clusters] = self._worth(labels)
+        return self.found[clusters]
+
+    def _worth(self, labels: Array) -> dict[str, float]:
+        true, n_fit = self.true, self.n_fit
+        worth = scores(true, labels)
+        if n_fit < len(true):  # each part by its own match of clusters
+            worth["accuracy_fit"] = scores(true[:n_fit], labels[:n_fit])["accuracy"]
+            worth["accuracy_new"] = scores(true[n_fit:], labels[n_fit:])["accuracy"]
+        return worth
 
 
 def _failed(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
@@ -379,8 +404,10 @@ def _by_graph(
     found: Found = []
     left_out = []
     embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
-    for chain in [OWN] if OWN in embedded else steps:
-        kept, arrays = embedded[chain if chain == OWN else without_cut(chain)]
+    if OWN in embedded:
+        steps = list(dict.fromkeys(own_chain(chain) for chain in steps))
+    for chain in steps:
+        kept, arrays = embedded[without_cut(chain)]
         row = {name: value for name, value in kept.items() if name != "affinity"}
         row["steps"] = chain
         if not arrays:
@@ -388,14 +415,18 @@ def _by_graph(
             continue
         graph = EmbeddedGraph.from_arrays(arrays)
         start = time.process_time()
-        if chain != OWN and cut_of(chain) == "cluster-qr":
-            labels = [graph.cluster_qr()] * len(seeds)
-        else:
-            labels = [graph.kmeans(seed) for seed in seeds]
-        row["cut_seconds"] = (time.process_time() - start) / len(seeds)
+        found_by = [None] if cut_of(chain) == "cluster-qr" else seeds
+        labels = [graph.cluster_qr() if seed is None else graph.kmeans(seed) for seed in found_by]
+        row["cut_seconds"] = (time.process_time() - start) / len(labels)
+        labels *= len(seeds) // len(labels)
         row["selection_score"] = score_of(graph, labels[0], n_clusters)
         found += [(row | {"seed": seed}, own) for seed, own in zip(seeds, labels, strict=True)]
     return found, left_out
+
+
+def own_chain(chain: str) -> str:
+    """The chain of a method that makes its own affinity: the same cut."""
+    return OWN if cut_of(chain) == "k-means" else f"{OWN}, {cut_of(chain)}"
 
 
 def _by_labels(

@@ -14,6 +14,7 @@ from scipy.sparse import issparse
 from ..figures import legend, panels, plain, save
 from ..names import split_settings
 from .problems import DATA
+from .steps import without_cut
 
 _QUANTILE = 0.99  # of the sizes, where the colour scale ends
 _WIDTH = 44  # of a panel's title
@@ -165,11 +166,12 @@ def draw_dots(
     """Means of a value with their deviations: a row, a colour for each of a series, a panel."""
     cases = list(table.groupby("panel", sort=False))
     rows, every = list(dict.fromkeys(table[row])), list(dict.fromkeys(table[series]))
+    apart = min(0.08, 0.8 / len(every))
     figure, axes = panels(len(cases), (5, 0.3 * len(rows) + 2), margin=2, sharey=True)
     for ax, (heading, case) in zip(axes, cases, strict=True):
         for name, group in case.groupby(series, sort=False):
             values = group.groupby(row)[value]
-            shift = 0 if name in _NO_CHAIN else 0.08 * (every.index(name) - len(every) / 2)
+            shift = 0 if name in _NO_CHAIN else apart * (every.index(name) - len(every) / 2)
             ax.errorbar(
                 values.mean(),
                 np.array([rows.index(found) for found in values.groups]) + shift,
@@ -201,4 +203,5 @@ def _look(name: str, every: list[str]) -> dict[str, str]:
 
 
 def _first(chain: str) -> str:
-    return chain if chain in _NO_CHAIN else chain.partition(",")[0].split()[0]
+    steps = without_cut(chain)
+    return steps if steps in _NO_CHAIN else steps.partition(",")[0].split()[0]

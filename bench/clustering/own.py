@@ -12,6 +12,7 @@ from ..jobs import Options
 from .clusters import NO_STEPS, OWN, matrices_of
 from .figures import draw_matrices, shown
 from .problems import DATA, make_problem
+from .steps import without_cut
 
 _SMALLEST_SIDE, _MOST_COLUMNS = 4, 200  # of images looked for, and what is looked at
 _MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # of what is fitted again and drawn
@@ -103,7 +104,8 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
             first = first.sort_values("selection_score", ascending=False, kind="stable")
             named = {f"{row.method}, {row.steps}": row.labels for row in first.itertuples()}
             pd.DataFrame(named).to_csv(directory / f"labels{end}.csv", index=False)
-        fits = rows[~rows.steps.isin([OWN, NO_STEPS]) & rows.selection_score.notna()]
+        fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
+        fits = fits[fits.selection_score.notna()]
         small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)
         fits = fits[small & (fits.trial == rows.trial.iloc[0])]
         fits = fits.sort_values("selection_score", ascending=False, kind="stable")

@@ -11,7 +11,7 @@ import pandas as pd
 from ..jobs import Options
 from ..timing import Progress
 from .clusters import clusters_study
-from .methods import METHODS
+from .methods import METHODS, find_method
 from .study import Study
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -19,23 +19,30 @@ PRESETS: dict[str, dict[str, Any]] = {
     for file in ("presets.toml", "sets.toml")
     for name, preset in tomllib.loads((Path(__file__).parent / file).read_text()).items()
 }
+_OWN = ("about", "studies")  # of a preset; what else it says holds for all of its studies
 _DESIGN = (
     " Deep self-expression takes its settings without labels, as all do, but was designed with "
     "those of Yale B, COIL-20, digits and curved manifolds in sight."
 )
 
 
-def find_preset(name: str) -> tuple[Study, ...]:
-    """The studies of a preset.
+def find_preset(name: str, methods: Sequence[str] | None = None) -> tuple[Study, ...]:
+    """The studies of a preset, with these methods instead of its own if they are given.
 
     Raises
     ------
     ValueError
-        If there is none of that name; the message lists what is allowed.
+        If there is none of that name; the message lists what is allowed. If methods are given and
+        not all of its studies are of clusters.
     """
     if name not in PRESETS:
         raise ValueError(f"preset: must be among {', '.join(PRESETS)}; got {name!r}")
-    return tuple(_study(**given) for given in PRESETS[name]["studies"])
+    of_all = {key: value for key, value in PRESETS[name].items() if key not in _OWN}
+    studies = [of_all | given for given in PRESETS[name]["studies"]]
+    if methods and any("study" in given for given in studies):
+        raise ValueError(f"preset: {name} leaves no choice of --method")
+    own = {"methods": methods} if methods else {}
+    return tuple(_study(**given | own) for given in studies)
 
 
 def _study(study: str = "", **given: Any) -> Study:
@@ -58,9 +65,9 @@ def _clusters(
     **given: Any,
 ) -> Study:
     methods = methods or [name for name in METHODS if name not in without]
-    grids = {name: METHODS[name].settings for name in methods}
+    grids = {name: find_method(name).settings for name in methods}
     for name, grid in grids.items():
-        if set(gammas) < {chosen.get("gamma") for chosen in grid}:
+        if name in METHODS and set(gammas) < {chosen.get("gamma") for chosen in grid}:
             grids[name] = [chosen for chosen in grid if not gammas or chosen["gamma"] in gammas]
         if first:
             grids[name] = grid[:1]

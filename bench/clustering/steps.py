@@ -1,6 +1,6 @@
 """Affinity-step chains by name: PP-1 to PP-5 and others, in the order of their application."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -78,6 +78,11 @@ def without_cut(chain: str) -> str:
     """The steps of a chain that make the affinity."""
     first, _, last = chain.rpartition(",")
     return first if last.strip() in CUTS else chain
+
+
+def with_both_cuts(chains: Iterable[str]) -> tuple[str, ...]:
+    """Each chain as it is, which k-means cuts, and as ``cluster-qr`` does."""
+    return tuple(name for chain in chains for name in (chain, f"{chain}, cluster-qr"))
 
 
 def is_dense(chain: str) -> bool:

@@ -21,7 +21,7 @@ from twinsolve.bench import cluster, provenance
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import cli, features, problems
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.methods import METHODS
+from twinsolve.bench.clustering.methods import METHODS, STEPS
 from twinsolve.bench.clustering.selection import GROUP
 from twinsolve.solvers import ThresholdingSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph
@@ -185,7 +185,14 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
     pd.testing.assert_frame_equal(numbers(resumed), numbers(whole))
 
 
-def test_more_seeds_of_kmeans_take_the_fits_that_are_there(folder):
+def test_more_seeds_of_kmeans_take_the_fits_and_eigenvectors_that_are_there(folder, monkeypatch):
+    decomposed = []
+
+    def counted(affinity, n_clusters):
+        decomposed.append(n_clusters)
+        return embed_graph(affinity, n_clusters)
+
+    monkeypatch.setattr("twinsolve.bench.clustering.clusters.embed_graph", counted)
     names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph")]
     about = {
         "data": ["own.npz"],
@@ -197,6 +204,7 @@ def test_more_seeds_of_kmeans_take_the_fits_that_are_there(folder):
         tables.append(cluster(**about, n_seeds=n_seeds, directory=folder / "runs"))
         assert len((folder / "fits.log").read_text().splitlines()) == 1
         assert (folder / "seeds.log").read_text().split() == seeds.split()
+        assert len(decomposed) == 3  # two affinities of the first method, and the last one's own
     for grown in tables:
         whole = cluster(**about, n_seeds=grown.seed.nunique())
         pd.testing.assert_frame_equal(numbers(grown), numbers(whole))
@@ -231,6 +239,10 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     assert table.steps.unique().tolist() == chains
     assert len(calls) == 3 * 2  # settings, affinities
     problem = problems.make_problem("digits:n_points=80")
+    own = cluster(["own.npz"], methods=["own_methods:Graph", "own_methods:Slow"], n_seeds=2)
+    cuts = {name: set(rows.steps) for name, rows in own.groupby("method")}
+    assert cuts["own_methods:Graph"] == {"own affinity", "own affinity, cluster-qr"}
+    assert cuts["own_methods:Slow"] == {f"{c}{end}" for c in STEPS for end in ("", ", cluster-qr")}
     model = ThresholdingSubspaceClustering(10, n_neighbors=5, assign_labels="cluster_qr")
     labels = model.fit_predict(normalize(problem.X))
     found = table[table.steps == chains[1]].accuracy.tolist()

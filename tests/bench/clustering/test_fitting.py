@@ -1,12 +1,16 @@
 """Points that are not fitted, and features that many jobs share."""
 
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
 from twinsolve import solvers
 from twinsolve.bench.clustering import features
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
 from twinsolve.bench.clustering.features import features_of
-from twinsolve.bench.clustering.fitting import split_rows
+from twinsolve.bench.clustering.fitting import scores, split_rows
 from twinsolve.bench.clustering.methods import METHODS
 from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.clustering.steps import with_both_cuts
 from twinsolve.bench.jobs import Options
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
@@ -88,3 +92,25 @@ def test_held_out_points_have_a_table_of_their_own():
     assert all(len(line) == len(headings) for line in lines)
     assert "Held-out points" not in plain.more
     assert "accuracy_new" not in plain.run(Options(n_seeds=1))
+
+
+def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
+    found = []
+
+    def counted(true, labels):
+        found.append(labels.copy())
+        return scores(true, labels)
+
+    monkeypatch.setattr("twinsolve.bench.clustering.clusters.scores", counted)
+    study = clusters_study(
+        ["digits:n_points=60"], ["TSC"], settings={"TSC": [{}]}, steps=with_both_cuts(["unit-rows"])
+    )
+    table = study.run(Options(n_seeds=20))
+    assert len(table) == 40
+    by_rand = [[adjusted_rand_score(one, other) == 1 for one in found] for other in found]
+    assert (np.array(by_rand) == np.eye(len(found))).all()  # no two are the same
+    assert 2 <= len(found) <= 21
+    true = make_problem("digits:n_points=60").labels
+    assert {tuple(scores(true, labels).values()) for labels in found} == set(
+        table[["accuracy", "nmi", "ari"]].itertuples(index=False, name=None)
+    )

@@ -1,0 +1,95 @@
+"""The page of clustering methods: tables of kept runs, and what a contributor does."""
+
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from twinsolve.bench.cli import app
+from twinsolve.bench.clustering.presets import PRESETS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/methods.md").read_text()
+pytest.importorskip("sphinx")
+TABLES = runpy.run_path(str(ROOT / "docs/_ext/method_tables.py"), run_name="method_tables")
+SMALL = {
+    "about": "Small data, to be run once.",
+    "studies": [
+        {
+            "name": name,
+            "about": "Small.",
+            "data": [data],
+            "without": ["LRSSC"],
+            "n_trials": 2,
+            "label_tuned": True,
+        }
+        for name, data in (
+            ("first", "synthetic:n_samples=12,n_subspaces=2"),
+            ("second", "digits:n_points=60"),
+        )
+    ],
+}
+
+
+def cells(text):
+    """Rows of all tables in a text by their first cell."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {row[0]: row for row in reversed(rows)}
+
+
+def test_a_contributed_method_stands_beside_the_kept_ones(tmp_path, monkeypatch):
+    """The class and the command of the page, on a small set in the place of the judging set."""
+    monkeypatch.setitem(PRESETS, "judge", SMALL)
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "my_module.py").write_text(block)
+    (command,) = re.findall(r"^twinsolve (cluster --preset judge .*)$", PAGE, re.M)
+    kept = ["--method", "SSC:gamma=5.0", "--method", "TSC", "--method", "k-means"]
+    output = ["--output", "docs/results/cluster-judge"]
+    for arguments in (["cluster", "--preset", "judge", *kept, *output], command.split()):
+        result = CliRunner().invoke(app, [*arguments, "--n-seeds", "2"])
+        assert result.exit_code == 0, result.output
+        assert SMALL["about"] in result.output
+    results = tmp_path / "docs/results"
+    for folder in ("cluster-judge", "cluster-judge-cosines"):
+        assert SMALL["about"] in (results / folder / "summary.md").read_text()
+
+    folders = TABLES["folders_of"]("judge", results)
+    assert [folder.name for folder in folders] == ["cluster-judge", "cluster-judge-cosines"]
+    text = TABLES["tables_of"](folders)
+    rows = cells(text)
+    assert list(rows)[-1] == "method"
+    assert rows["method"] == ["method", "synthetic", "digits", "mean"]
+    assert set(rows) == {
+        "method", "SSC:gamma=5.0", "TSC", "k-means", "SSC", "my_module:Cosines"
+    }  # fmt: skip
+    table = pd.read_parquet(results / "cluster-judge-cosines" / "second.parquet")
+    own = table[(table.method == "my_module:Cosines") & (table.selection == "label-free")]
+    steps = own.groupby("steps", sort=False).selection_score.mean().idxmax()
+    by_subset = own[own.steps == steps].groupby("trial").accuracy.mean()
+    expected = f"{100 * (1 - by_subset.mean()):.2f} ± {100 * by_subset.std(ddof=0):.2f}"
+    assert rows["my_module:Cosines"][2] == expected
+    assert len(re.findall(r"^### ", text, re.M)) == 2
+    only = cells(TABLES["tables_of"](folders[:1]))
+    assert only["TSC"] == rows["TSC"]
+
+
+def test_a_set_that_was_not_run_says_so(tmp_path):
+    assert TABLES["tables_of"](TABLES["folders_of"]("judge", tmp_path)) == "Not run yet.\n"
+
+
+@pytest.mark.parametrize("preset", ["coil20", "yaleb"])
+def test_presets_of_other_studies_leave_no_choice_of_methods(preset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["cluster", "--preset", preset, "--method", "TSC"])
+    assert result.exit_code == 2
+    assert f"{preset} leaves no choice of --method" in " ".join(result.output.split())
+
+
+def test_no_number_of_the_judging_set_is_on_the_page_by_hand():
+    assert not re.search(r"\d+\.\d", PAGE)
+    assert np.all([f"{{method-tables}} {name}" in PAGE for name in ("judge", "design")])
