@@ -108,13 +108,13 @@ def cluster(
     mean adjusted Rand index. Prints the choice and the next best, and writes labels.csv, a row for
     each point; choice.json; and candidates.csv. Labels serve to print its error, no more.
 
-    Else prints of each method the row of the affinity steps with the largest score, or of all --steps
-    that are given; the others are in clusters.csv. A row has the clustering error in %: mean,
-    standard deviation and range over the seeds, of the mean over the trials; NMI and ARI; ME-3,
-    the connectivity of the worst true cluster; and the score without labels by which a setting is
-    chosen for all trials of a data set. A second table has time as a ratio to SSC in the same run,
-    memory, certified gap and, of methods that approximate a solved problem, the distance to its
-    solution.
+    Else prints of each method the row of the affinity steps with the largest score, or of all
+    --steps that are given; the others are in clusters.csv. A row has the clustering error in %:
+    mean, standard deviation and range over the seeds, of the mean over the trials; NMI and ARI;
+    ME-3, the connectivity of the worst true cluster; and the score without labels by which a
+    setting is chosen for all trials of a data set. A second table has time as a ratio to SSC in the
+    same run, memory, certified gap and, of methods that approximate a solved problem, the distance
+    to its solution.
 
     Writes to DIR the table of each study, such as clusters.parquet, what is printed of it as .csv
     and .tex, settings.json, summary.md and figures as .png and .pdf: errors and, of the methods
