@@ -197,6 +197,11 @@ def rank_clusterings(
     agreement : ndarray of shape (n_clusterings,)
         NaN beyond the tenth, and of a tenth of one.
 
+    Raises
+    ------
+    ValueError
+        If there are not as many labellings as scores.
+
     References
     ----------
     Hubert and Arabie, "Comparing partitions" (1985). The clustering that agrees best with others
@@ -210,6 +215,8 @@ def rank_clusterings(
     array([1, 2, 0])
     """
     values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (len(labellings),):
+        raise ValueError(f"scores: must be one for each of {len(labellings)} labellings")
     order = np.argsort(-values, kind="stable")[: np.isfinite(values).sum()]
     best = order[: ceil(len(order) / _SHARE)]
     agreement = np.full(len(values), np.nan)

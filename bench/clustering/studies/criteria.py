@@ -213,8 +213,10 @@ def over_data(regrets: pd.DataFrame) -> pd.DataFrame:
 
 
 def left_out(regrets: pd.DataFrame) -> pd.DataFrame:
-    """On each data set the regret of the rule that is best on all others."""
+    """On each data set the regret of the rule that is best on all others, if there are others."""
     means = over_data(regrets).dropna()
+    if len(means.columns) == 1:
+        return regrets.iloc[:0]
     among = regrets.among.iloc[0] if regrets.among.nunique() == 1 else "both"
     parts = []
     for data in means:
