@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .check.checks import check_twins
+    from .clustering.auto import choose_clusters
     from .clustering.methods import Method, register_method
     from .clustering.presets import cluster
     from .speed.attention import time_attention
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Method",
     "check_twins",
+    "choose_clusters",
     "cluster",
     "register_method",
     "time_attention",
@@ -24,6 +26,7 @@ __all__ = [
 _MODULES = {
     "Method": "clustering.methods",
     "check_twins": "check.checks",
+    "choose_clusters": "clustering.auto",
     "cluster": "clustering.presets",
     "register_method": "clustering.methods",
     "time_attention": "speed.attention",

@@ -22,6 +22,7 @@ from .clustering import (
     OutlierSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
+    choose_clusterer,
     choose_settings,
 )
 from .conditioning import gray_tokens
@@ -73,6 +74,7 @@ __all__ = [
     "basis_pursuit_self_expression",
     "bilateral_filter",
     "boost",
+    "choose_clusterer",
     "choose_settings",
     "clustering_accuracy",
     "fista",

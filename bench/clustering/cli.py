@@ -14,6 +14,7 @@ from ..terminal import Load, console, load_modules, present_folder, results_fold
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..jobs import Options
     from ..tables import Lines
     from .study import Study
 
@@ -43,7 +44,7 @@ def cluster(
         str | None, typer.Option(metavar="NAME", help="Run the studies of this preset.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="First seed of k-means; seeds all else.")] = 0,
-    n_seeds: Annotated[int, typer.Option(min=1, help="Seeds of k-means.")] = 10,
+    n_seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of k-means [10].")] = None,
     n_trials: Annotated[
         int | None, typer.Option(min=1, help="Random trials of each data set; default all.")
     ] = None,
@@ -60,6 +61,10 @@ def cluster(
     n_clusters: Annotated[
         int | None, typer.Option(min=1, help="Number of clusters in files, needed without labels.")
     ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", help="Choose method, affinity steps and setting without labels."),
+    ] = False,
     label_tuned: Annotated[
         bool, typer.Option("--label-tuned", help="Add settings chosen with labels, marked as such.")
     ] = False,
@@ -96,13 +101,20 @@ def cluster(
     arrays, --transpose takes columns as points, and --n-clusters says how many clusters to look
     for: points without labels need it, and the clusters found are written to labels.csv.
 
-    Prints of each method the row of the affinity steps with the largest score, or of all --steps
-    that are given; the others are in clusters.csv. A row has the clustering error in %: mean,
-    standard deviation and range over the seeds, of the mean over the trials; NMI and ARI; ME-3,
-    the connectivity of the worst true cluster; and the score without labels by which a setting is
-    chosen for all trials of a data set. A second table has time as a ratio to SSC in the same run,
-    memory, certified gap and, of methods that approximate a solved problem, the distance to its
-    solution.
+    --auto chooses method, affinity steps and setting together, without labels, for one DATA with
+    labels or --n-clusters. Candidates are EnSC, OMP, LRSC and LLE weights by all their settings
+    and steps, or what --method and --steps name. Of them the tenth with the largest score is
+    kept, and of these the one is chosen whose clusters agree best with those of the others, by the
+    mean adjusted Rand index. Prints the choice and the next best, and writes labels.csv, a row for
+    each point; choice.json; and candidates.csv. Labels serve to print its error, no more.
+
+    Else prints of each method the row of the affinity steps with the largest score, or of all
+    --steps that are given; the others are in clusters.csv. A row has the clustering error in %:
+    mean, standard deviation and range over the seeds, of the mean over the trials; NMI and ARI;
+    ME-3, the connectivity of the worst true cluster; and the score without labels by which a
+    setting is chosen for all trials of a data set. A second table has time as a ratio to SSC in the
+    same run, memory, certified gap and, of methods that approximate a solved problem, the distance
+    to its solution.
 
     Writes to DIR the table of each study, such as clusters.parquet, what is printed of it as .csv
     and .tex, settings.json, summary.md and figures as .png and .pdf: errors and, of the methods
@@ -125,12 +137,26 @@ def cluster(
     name = preset or ("quick" if not data and not method else None)
     folder = output or Path("results") / (f"cluster-{name}" if preset else "cluster")
     results_folder(folder)
-    options = Options(seed, n_seeds, n_jobs, data_home, folder / "runs")
     load_modules(load)
     of_files = {
         "data_key": data_key, "target_key": target_key, "transpose": transpose,
         "n_clusters": n_clusters,
     }  # fmt: skip
+    if auto:
+        refused = {
+            "--preset": preset, "--label-tuned": label_tuned, "--n-trials": n_trials,
+            "--n-seeds": n_seeds, "a second DATA": (data or [])[1:],
+            "a second --features": (features or [])[1:],
+        }  # fmt: skip
+        if clash := [option for option, value in refused.items() if value]:
+            raise typer.BadParameter(f"leaves no choice of {', '.join(clash)}", param_hint="--auto")
+        if not data:
+            raise typer.BadParameter("needs DATA to cluster", param_hint="--auto")
+        named = {"methods": method, "features": (features or ["unit"])[0], "steps": steps}
+        options = Options(seed, 1, n_jobs, data_home, folder / "runs")
+        _cluster_unseen(data, of_files, named, options, folder)
+        return
+    options = Options(seed, n_seeds or 10, n_jobs, data_home, folder / "runs")
     try:
         with present_folder():
             refused = {
@@ -154,7 +180,7 @@ def cluster(
         _print_study(study, tables[study.name], short=not (preset or steps))
     settings = {
         "data": data, "methods": method, "features": features, "steps": steps, "preset": name,
-        "seed": seed, "n_seeds": n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
+        "seed": seed, "n_seeds": options.n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
     about = PRESETS[name]["about"] if name else ""
@@ -165,6 +191,45 @@ def cluster(
     console().print("\n".join([*rules(studies), f"Written to {folder}/"]), soft_wrap=False)
     notes = pd.concat([table.get("note", pd.Series(dtype=object)) for table in tables.values()])
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
+
+
+def _cluster_unseen(
+    data: list[str],
+    of_files: dict[str, Any],
+    named: dict[str, Any],
+    options: "Options",
+    folder: Path,
+) -> None:
+    """Cluster one set of points by what is chosen without labels."""
+    from ..terminal import progress
+    from . import auto
+    from .choice import CHOICE_RULE
+    from .own import readings, with_settings
+
+    try:
+        with present_folder():
+            (name,) = with_settings(data, of_files)
+            console().print("\n".join(readings([name])), soft_wrap=False)
+            chosen = auto.choose_clusters(
+                name,
+                **named,
+                seed=options.seed,
+                n_jobs=options.n_jobs,
+                data_home=options.data_home,
+                directory=options.directory,
+                progress=progress("candidates"),
+            )
+    except (ImportError, OSError, ValueError) as error:
+        raise typer.BadParameter(as_options(str(error))) from error
+    auto.write_choice(chosen, name, named["features"], options.seed, folder)
+    console().print(_pretty("The choice, and the next best", auto.choice_lines(chosen)))
+    said = [CHOICE_RULE, *auto.left_out(chosen)]
+    if known := auto.by_labels(chosen):
+        said.append(
+            "For information only, as labels tell it: the choice has an error of "
+            f"{known['error']:.2f} %, the best candidate of {known['smallest_error']:.2f} %."
+        )
+    console().print("\n".join([*said, f"Written to {folder}/"]), soft_wrap=False)
 
 
 def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:

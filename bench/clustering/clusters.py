@@ -19,6 +19,7 @@ from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
 from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_jobs
 from ..names import split_settings
+from .choice import TITLE, of_the_pool, rank_candidates, whole_choice_lines, without_labels_of_known
 from .features import check_features, keep_features_in, prepare, prepared
 from .figures import draw_errors
 from .fitting import (
@@ -132,13 +133,15 @@ def clusters_study(
                 source, n_trials=n_trials, seed=options.seed, data_home=options.data_home
             )
             jobs += jobs_of(source, trials, ways, options, n_fits=n_fits)
-        table = run_ways(ways, jobs, options, n_fit_points=n_fit_points)
+        table = run_ways(ways, jobs, options, n_fit_points=n_fit_points, labels=not tuned)
         if tuned:
             return table.assign(selection="labels")
+        table = without_labels_of_known(rank_candidates(table, of_the_pool(table)))
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
         CHOICE: choice_lines,
+        TITLE: whole_choice_lines,
         "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
         "Distance to the certified solution": distance_lines,
@@ -186,13 +189,22 @@ def jobs_of(
 
 
 def run_ways(
-    ways: Sequence[Way], jobs: list[Job], options: Options, *, n_fit_points: int | None = None
+    ways: Sequence[Way],
+    jobs: list[Job],
+    options: Options,
+    *,
+    n_fit_points: int | None = None,
+    labels: bool = False,
 ) -> pd.DataFrame:
-    """Rows of the jobs of these ways, whose methods and costly features the workers share."""
+    """Rows of the jobs of these ways, whose methods and costly features the workers share.
+
+    They hold the clusters found of points without classes, and with `labels` those of the first
+    seed of all others.
+    """
     own = [way.method for way in ways if way.method.name not in BUILT_IN]
     setup = partial(_set_up, own, options.directory and options.directory / "features")
     prepare(jobs, options, setup)
-    jobs = [job | {"n_fit_points": n_fit_points} for job in jobs]
+    jobs = [job | {"n_fit_points": n_fit_points, "with_labels": labels} for job in jobs]
     return run_jobs(cluster_job, jobs, options, setup=setup)
 
 
@@ -211,11 +223,14 @@ def cluster_job(
     fit_seed: int,
     seeds: list[int],
     n_fit_points: int | None = None,
+    with_labels: bool = False,
     keep: Keep | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed.
 
     `points` say which, as `prepared` takes them; `code` tells versions of a user's method apart.
+    The clusters found are told of points without classes, and of all `with_labels` by the first
+    seed.
     Fits are kept by `keep`, except where other points are labelled by the fitted estimator itself.
     """
     problem, X = prepared(points)
@@ -241,7 +256,7 @@ def cluster_job(
         rows, known = [], _Known(true, n_fit)
         for row, labels in _measure(case, steps, fit_seed, seeds, keep):
             rows.append(about | row | known.worth(labels))
-            if not problem.labelled:  # what was found is all that there is
+            if not problem.labelled or (with_labels and row.get("seed") == seeds[0]):
                 rows[-1]["labels"] = None if labels is None else labels.tolist()
         return rows
     except Exception as error:

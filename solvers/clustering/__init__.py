@@ -18,12 +18,20 @@ from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClus
 from .motion import MotionSegmentation
 from .neighbors import LocallyLinearSubspaceClustering, NearestNeighborClustering
 from .outlier import OutlierSubspaceClustering
-from .selection import ChosenSettings, choose_settings, selection_score
+from .selection import (
+    ChosenClusterer,
+    ChosenSettings,
+    choose_clusterer,
+    choose_settings,
+    rank_clusterings,
+    selection_score,
+)
 from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
 from .thresholding import ThresholdingSubspaceClustering
 
 __all__ = [
+    "ChosenClusterer",
     "ChosenSettings",
     "ElasticNetSubspaceClustering",
     "KSubspaces",
@@ -38,12 +46,14 @@ __all__ = [
     "OutlierSubspaceClustering",
     "SparseSubspaceClustering",
     "ThresholdingSubspaceClustering",
+    "choose_clusterer",
     "choose_settings",
     "eigengap_n_clusters",
     "keep_l1_mass",
     "keep_largest",
     "low_rank_affinity",
     "nearest_rows_affinity",
+    "rank_clusterings",
     "scale_by_row_maximum",
     "selection_score",
     "softmax_rows",

@@ -1,7 +1,9 @@
-"""The choice of settings without labels."""
+"""The choice of settings, and of a clusterer, without labels."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from scipy.stats import entropy
 from sklearn.base import clone
-from sklearn.metrics import silhouette_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.model_selection import ParameterGrid
 from sklearn.preprocessing import normalize
 
@@ -17,6 +19,7 @@ from ..solution import Array
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000
+_SHARE = 10  # one in so many candidates has its clusters compared
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,139 @@ def choose_settings(
         if score > chosen[2]:
             chosen = fitted, settings, score
     return ChosenSettings(*chosen, tuple(scores))
+
+
+@dataclass(frozen=True)
+class ChosenClusterer:
+    """What `choose_clusterer` chose.
+
+    Attributes
+    ----------
+    estimator : estimator
+        The fitted clone of the chosen one.
+    score : float
+        Its `selection_score`.
+    scores : ndarray of shape (n_estimators,)
+        Those of all, in their order.
+    agreement : ndarray of shape (n_estimators,)
+        What decided among the best tenth, as `rank_clusterings` says; NaN for the others.
+    ranking : ndarray of int of shape (n_estimators,)
+        Numbers of the estimators, best first.
+    """
+
+    estimator: Any
+    score: float
+    scores: Array
+    agreement: Array
+    ranking: Array
+
+
+def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer:
+    """Fit clusterers of any kind, and take the one whose clusters the other good ones confirm.
+
+    Of all candidates the tenth with the largest `selection_score` is kept; of these, the one is
+    chosen whose clusters agree best with those of the others, by the mean adjusted Rand index. A
+    single method can score well for a reason of its own, of its affinity steps say; that several
+    come to the same clusters so, is less likely. Of fewer than 11 candidates the score decides
+    alone. No labels are used. It is the rule of ``twinsolve cluster --auto``.
+
+    Parameters
+    ----------
+    estimators : iterable of estimators
+        Such as `choose_settings` takes, with the same ``n_clusters``; they are left as they are. A
+        few methods that differ in kind, with a grid each, serve better than many.
+    X : array-like of shape (n_samples, n_features)
+
+    Returns
+    -------
+    ChosenClusterer
+
+    Raises
+    ------
+    ValueError
+        If there are no estimators, or one makes no affinity.
+
+    References
+    ----------
+    See `selection_score` and `rank_clusterings`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from twinsolve.solvers import (
+    ...     LocallyLinearSubspaceClustering, OMPSubspaceClustering, choose_clusterer
+    ... )
+    >>> X = load_digits(n_class=3).data[:150]
+    >>> candidates = [OMPSubspaceClustering(3, n_nonzero=n, random_state=0) for n in (2, 20)]
+    >>> candidates.append(LocallyLinearSubspaceClustering(3, random_state=0))
+    >>> choose_clusterer(candidates, X).ranking
+    array([2, 0, 1])
+    """
+    fitted = [clone(estimator).fit(X) for estimator in estimators]
+    if not fitted:
+        raise ValueError("estimators: must hold at least one")
+    scores = np.array([_score_of_fitted(estimator) for estimator in fitted])
+    ranking, agreement = rank_clusterings(scores, [estimator.labels_ for estimator in fitted])
+    best = ranking[0]
+    return ChosenClusterer(fitted[best], float(scores[best]), scores, agreement, ranking)
+
+
+def rank_clusterings(
+    scores: ArrayLike, labellings: Sequence[ArrayLike | None]
+) -> tuple[Array, Array]:
+    """Rank clusterings by their agreement, if they are among the tenth of best score.
+
+    ::
+
+        agreement_i = mean over j != i of ARI(labels_i, labels_j)
+
+    over the ``ceil(n / 10)`` clusterings of largest score, which are ranked by it; then come the
+    others by their score. Of equal agreement the larger score counts, then the order given.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n_clusterings,)
+        Such as `selection_score`; those without one, NaN, are not ranked.
+    labellings : sequence of array-like of int of shape (n_samples,)
+        Clusters of the samples; None where there is no score.
+
+    Returns
+    -------
+    ranking : ndarray of int
+        Numbers of the clusterings, best first.
+    agreement : ndarray of shape (n_clusterings,)
+        NaN beyond the tenth, and of a tenth of one.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many labellings as scores.
+
+    References
+    ----------
+    Hubert and Arabie, "Comparing partitions" (1985). The clustering that agrees best with others
+    is their consensus among themselves: Strehl and Ghosh, "Cluster ensembles" (2002).
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.clustering import rank_clusterings
+    >>> ranking, _ = rank_clusterings([0.2, 0.9, 0.4], [[0, 0, 1], [0, 1, 1], [0, 1, 0]])
+    >>> ranking
+    array([1, 2, 0])
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (len(labellings),):
+        raise ValueError(f"scores: must be one for each of {len(labellings)} labellings")
+    order = np.argsort(-values, kind="stable")[: np.isfinite(values).sum()]
+    best = order[: ceil(len(order) / _SHARE)]
+    agreement = np.full(len(values), np.nan)
+    if len(best) > 1:
+        agreement[best] = 0
+        for i, j in combinations(best, 2):
+            agreement[[i, j]] += adjusted_rand_score(labellings[i], labellings[j])
+        agreement[best] /= len(best) - 1
+        best = best[np.argsort(-agreement[best].round(12), kind="stable")]
+    return np.concatenate([best, order[len(best) :]]), agreement
 
 
 def _score_of_fitted(estimator: Any) -> float:

@@ -46,6 +46,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "basis_pursuit_self_expression": {"X": POINTS, "tol": 1e-6, "max_iter": 100},
     "boost": {"filter": SQUARE, "y": POINTS, "t": ANY, "n_iter": 2},
     "boosting_lipschitz_bound": {"lipschitz": 1.0, "n_layers": 2, "t": 0.5},
+    "choose_clusterer": {
+        "estimators": (OMPSubspaceClustering(2, random_state=0),), "X": tuple(POINTS),
+    },
     "choose_settings": {
         "estimator": OMPSubspaceClustering(2, random_state=0), "X": tuple(POINTS),  # it checks them
         "grid": {"n_nonzero": [1, 2]},
@@ -127,6 +130,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "random_walk_rate": {"A": STOCHASTIC},
     "random_walk_values": {"values": POINTS, "A": STOCHASTIC, "n_steps": 2},
     "regularized_energy": {"u": POINTS} | ENERGY,
+    "rank_clusterings": {"scores": (0.5, 0.7), "labellings": (LABELS, LABELS)},
     "relative_residual": {"coef": SQUARE, "X": POINTS, "targets": POINTS},
     "residual_noise_share": {"filter": SQUARE, "signal": POINTS, "noise": POINTS},
     "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.cluster import SpectralClustering
+from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import (
@@ -18,10 +19,11 @@ from twinsolve.solvers import (
     OutlierSubspaceClustering,
     SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
+    choose_clusterer,
     choose_settings,
     clustering_accuracy,
 )
-from twinsolve.solvers.clustering import selection_score
+from twinsolve.solvers.clustering import rank_clusterings, selection_score
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
     DeepSubspaceClustering,
@@ -118,3 +120,51 @@ def test_bad_grids_are_named(points):
         choose_settings(OMPSubspaceClustering(3), X, {"gamma": [3]})
     with pytest.raises(ValueError, match="non-empty"):
         choose_settings(OMPSubspaceClustering(3), X, {"n_nonzero": []})
+
+
+def test_of_the_best_tenth_the_clusters_count_that_the_others_confirm():
+    rng = np.random.default_rng(0)
+    labellings = [rng.integers(3, size=30) for _ in range(25)]
+    scores = rng.permutation(25) / 100
+    alone, *agreeing = best = np.argsort(-scores)[:3]  # a tenth of 25, of which the best is alone
+    labellings[agreeing[1]] = 2 - labellings[agreeing[0]]
+    ranking, agreement = rank_clusterings(scores, labellings)
+    assert_array_equal(ranking[:3], [*agreeing, alone])
+    assert_array_equal(ranking[3:], np.argsort(-scores)[3:])
+    assert np.flatnonzero(np.isfinite(agreement)).tolist() == sorted(best)
+    index = adjusted_rand_score(labellings[alone], labellings[agreeing[0]])
+    assert agreement[alone] == pytest.approx(index)
+    assert agreement[agreeing] == pytest.approx((1 + index) / 2)
+
+
+def test_few_are_ranked_by_their_scores_and_those_without_one_are_not():
+    ranking, agreement = rank_clusterings([0.1, np.nan, 0.3, 0.3], [[0, 1], None, [0, 0], [1, 0]])
+    assert ranking.tolist() == [2, 3, 0]
+    assert np.isnan(agreement).all()
+    assert rank_clusterings([np.nan], [None])[0].size == 0
+    with pytest.raises(ValueError, match="scores: must be one for each of 2 labellings"):
+        rank_clusterings([0.1], [[0, 1], [1, 0]])
+
+
+def test_a_clusterer_is_chosen_among_methods_without_labels(points):
+    X, _ = points
+    kinds = {OMPSubspaceClustering: "n_nonzero", LocallyLinearSubspaceClustering: "n_neighbors"}
+    models = [
+        kind(3, random_state=0, **{name: value})
+        for kind, name in kinds.items()
+        for value in range(2, 8)
+    ]
+    chosen = choose_clusterer(iter(models), X)
+    fitted = [clone(model).fit(X) for model in models]
+    scores = [selection_score(model.affinity_matrix_, model.labels_, 3) for model in fitted]
+    assert_array_equal(chosen.scores, scores)
+    ranking, agreement = rank_clusterings(scores, [model.labels_ for model in fitted])
+    assert_array_equal(chosen.ranking, ranking)
+    assert_array_equal(chosen.agreement, agreement)
+    assert chosen.score == scores[ranking[0]]
+    assert_array_equal(chosen.estimator.labels_, fitted[ranking[0]].labels_)
+    assert not hasattr(models[ranking[0]], "labels_")
+    with pytest.raises(ValueError, match="estimators: must hold at least one"):
+        choose_clusterer([], X)
+    with pytest.raises(ValueError, match="estimator: KSubspaces makes no affinity"):
+        choose_clusterer([KSubspaces(3, dimension=3)], X)

@@ -1,0 +1,82 @@
+"""Rules of choice without labels, and their regret."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from sklearn.linear_model import Ridge
+from sklearn.metrics import adjusted_rand_score
+
+from twinsolve.bench.clustering.presets import find_preset
+from twinsolve.bench.clustering.studies.criteria import (
+    RULES,
+    association,
+    criteria_study,
+    left_out,
+    rand_indices,
+    relative_eigengap,
+    residual_by_own_cluster,
+)
+from twinsolve.bench.jobs import Options
+
+SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.4"
+
+
+def test_rand_indices_are_those_of_each_pair():
+    rng = np.random.default_rng(0)
+    labellings = [rng.integers(k, size=20) for k in (1, 2, 3, 5)] + [np.arange(20)]
+    expected = [[adjusted_rand_score(a, b) for a in labellings] for b in labellings]
+    assert_allclose(rand_indices(labellings), expected, atol=1e-12)
+
+
+def test_eigengap_and_association_by_hand():
+    two = np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]], dtype=float)
+    assert relative_eigengap(two, 2) == pytest.approx(1)  # eigenvalues 1, 1, -1, -1
+    assert relative_eigengap(csr_array(np.zeros((4, 4))), 2) == 0
+    across = two + 0.5 * (1 - np.eye(4) - two)  # each point has 1 inside and 1 across
+    assert association(across, np.array([0, 0, 1, 1])) == pytest.approx(1)
+    assert association(csr_array(two), np.array([0, 0, 5, 5])) == pytest.approx(2)
+    assert association(two, np.zeros(4)) == pytest.approx(1)
+
+
+def test_each_point_is_left_out_of_its_own_regression():
+    X = np.random.default_rng(1).standard_normal((9, 4))
+    labels = np.repeat([0, 1], [5, 4])
+    squares = []
+    for i in range(9):
+        others = np.flatnonzero((labels == labels[i]) & (np.arange(9) != i))
+        model = Ridge(alpha=1e-2, fit_intercept=False).fit(X[others].T, X[i])
+        squares.append(((X[i] - model.predict(X[others].T)) ** 2).sum())
+    assert residual_by_own_cluster(X, labels) == pytest.approx(np.mean(squares))
+
+
+def test_what_is_left_out_does_not_choose():
+    rows = [("a", "x", 0.0), ("a", "y", 9.0), ("b", "x", 5.0), ("b", "y", 1.0), ("c", "x", 4.0)]
+    rows.append(("c", "y", 2.0))
+    table = pd.DataFrame(rows, columns=["data", "rule", "regret"]).assign(among="all", trial="0")
+    found = left_out(table).set_index("data").regret
+    assert found.to_dict() == {"a": 9.0, "b": 5.0, "c": 4.0}  # x has 0 + 4 without b
+
+
+def test_every_rule_is_held_against_the_labels():
+    study = criteria_study([(SUBSPACES, "unit", 2)], methods=["OMP", "EnSC", "TSC"])
+    assert study.name == "criteria"
+    table = study.run(Options())
+    assert (table.regret >= 0).all()
+    assert set(RULES) <= set(table.rule)
+    pools = table[table.rule == "score"].groupby("among").trial.nunique()
+    assert pools.tolist() == [2, 2]
+    assert (table[table.among == "always the same"].groupby("rule").size() == 2).all()
+    headings, lines = study.lines(table)
+    assert {len(line) for line in lines} == {len(headings)}
+    by = {line[:2]: line for line in lines}
+    own = table[(table.among == "all") & (table.rule == "score")].regret
+    assert by["all", "score"][-2:] == (f"{own.mean():.2f}", f"{own.max():.1f}")
+
+
+def test_the_preset_names_no_data_that_judge():
+    (study,) = find_preset("selection")
+    words = repr(study.run.__closure__[0].cell_contents)
+    for judging in ("20-38", "11-20", "half=2", "mnist", "cifar", "torus"):
+        assert judging not in words
