@@ -34,7 +34,7 @@ _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
 # Cells are searched where on average they leave this share of the atoms to look at.
 _LEFT_BY_CELLS = 1 / 16
 # Rows by which this is found out; the first few of them suffice where it is far from so.
-_PROBED = {4: 4 * _LEFT_BY_CELLS, 64: _LEFT_BY_CELLS}
+_PROBED = {4: 1 / 2, 64: _LEFT_BY_CELLS}
 _CELLS = "cells "
 _SEAL = sha256().digest_size  # bytes in front of a block that is kept
 
