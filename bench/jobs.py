@@ -119,14 +119,17 @@ def resume_parts(
     """
     if directory is None:
         return make()
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = directory / f"{digest}.npz"
+    path = directory / f"{_digest(key)}.npz"
     try:
         return _unpacked(path.read_bytes())
     except _NOT_KEPT:
         content = _packed(make())
     _write_whole(path, content)
     return _unpacked(content)
+
+
+def _digest(key: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _packed(parts: list[Part]) -> bytes:
@@ -185,6 +188,11 @@ class Keep:
 
     def __call__(self, make: Callable[[], list[Part]], **part: Any) -> list[Part]:
         return resume_parts(make, {**self.job, "part": part}, self.directory)
+
+    @property
+    def unfinished(self) -> Path | None:
+        """Folder of this job alone, for what it goes on from where it was interrupted."""
+        return self.directory and self.directory / _digest({**self.job})
 
 
 class JobFailed(Exception):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -275,8 +276,8 @@ class _Case:
     new: Array
     models: dict[int, Any] = field(default_factory=dict)  # that predict the others, by their seeds
 
-    def fit(self, seed: int) -> Fitted:
-        fitted = fit(self.way, self.X, self.n_clusters, seed, self.settings)
+    def fit(self, seed: int, directory: Path | None = None) -> Fitted:
+        fitted = fit(self.way, self.X, self.n_clusters, seed, self.settings, directory)
         if len(self.new):
             self.models[seed] = fitted.model
         return fitted
@@ -297,7 +298,10 @@ def _measure(
     case: _Case, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
 ) -> Iterator[tuple[dict[str, Any], Array | None]]:
     """Rows of a fit by chain and seed, each with the labels of its points and of the new ones."""
-    (about, arrays), *graphs = keep(partial(_represented, case, fit_seed, steps))
+    make = partial(_represented, case, fit_seed, steps, keep.unfinished)
+    (about, arrays), *graphs = keep(make)
+    if keep.unfinished:
+        rmtree(keep.unfinished, ignore_errors=True)
     if graphs:
         found, left_out = _by_graph(graphs, case.n_clusters, steps, seeds)
         found = case.with_held_out(fit_seed, found)
@@ -307,10 +311,10 @@ def _measure(
     yield from ((about | row, None) for row in left_out)
 
 
-def _represented(case: _Case, seed: int, steps: list[str]) -> list[Part]:
+def _represented(case: _Case, seed: int, steps: list[str], unfinished: Path | None) -> list[Part]:
     """What a fit cost and gave, then the graph of each affinity; without one, the labels."""
     warm_up(case.way.name)
-    fitted = case.fit(seed)
+    fitted = case.fit(seed, unfinished)
     about = quality(case.way, fitted, case.X, case.true)
     if fitted.coef is None and fitted.affinity is None:
         if fitted.labels.shape != (len(case.X),):

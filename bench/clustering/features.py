@@ -1,6 +1,7 @@
 """Features of a problem's points by name; costly ones are kept for the jobs that share them."""
 
 import json
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -20,11 +21,12 @@ def features_of(name: str, problem: Problem) -> Array:
 
     ``raw`` are the points as they are. ``pca-D`` are the coordinates along their D leading right
     singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
-    its borders repeated to a multiple of 8 pixels, and ``fourier-D`` those of the square roots of
-    its `fourier_energies`. ``unit-NAME`` are the features NAME with rows scaled to unit norm, and
-    ``unit`` is short for ``unit-raw``. ``2F`` is another name of ``raw`` for trajectories, and
-    ``4n`` is ``pca-D`` with D four times the number of clusters. ``NAME+1`` are the features NAME
-    with a constant 1.
+    ``relative-scattering-D`` those of the same with each of its maps divided by the map's largest
+    entry, and ``fourier-D`` those of the square roots of its `fourier_energies`. For scattering,
+    images are continued by their borders to the next multiples of 8 pixels. ``unit-NAME`` are the
+    features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
+    another name of ``raw`` for trajectories, and ``4n`` is ``pca-D`` with D four times the number
+    of clusters. ``NAME+1`` are the features NAME with a constant 1.
 
     Raises
     ------
@@ -36,7 +38,8 @@ def features_of(name: str, problem: Problem) -> Array:
 
 def is_costly(name: str) -> bool:
     """Whether features take a decomposition or more, which is worth keeping."""
-    return name.removeprefix("unit-").partition("-")[0] in {"4n", *_SIZED}
+    inner = name.removeprefix("unit-")
+    return inner == "4n" or inner.rpartition("-")[0] in _SIZED
 
 
 def check_features(name: str) -> str:
@@ -62,7 +65,7 @@ def _parse(name: str) -> Callable[[Problem], Array]:
         return lambda problem: datasets.homogeneous_coordinates(inner(problem))
     if name in _FEATURES:
         return _FEATURES[name]
-    kind, _, size = name.partition("-")
+    kind, _, size = name.rpartition("-")
     if kind in _SIZED and size.isdecimal() and int(size) > 0:
         return lambda problem: _principal(_SIZED[kind](problem), int(size))
     raise ValueError(f"features: must be among {', '.join(ABOUT)}; got {name!r}")
@@ -74,17 +77,29 @@ def _images(problem: Problem) -> Array:
     return problem.images
 
 
-def _in_blocks(images: Array) -> Array:
-    """Images with borders repeated to a multiple of 8 pixels, as MNIST's 28 to 32."""
+def _scattering(problem: Problem) -> Array:
+    images = _images(problem).astype(np.float32)
     missing = [-side % _BLOCK for side in images.shape[1:3]]
-    around = [(n // 2, n - n // 2) for n in missing] + [(0, 0)] * (images.ndim - 3)
-    return np.pad(images.astype(np.float32), [(0, 0), *around], mode="edge")
+    around = [(n // 2, n - n // 2) for n in missing]
+    edges = [(0, 0), *around, *[(0, 0)] * (images.ndim - 3)]
+    return datasets.scattering_features(np.pad(images, edges, mode="edge"))
+
+
+def _relative_scattering(problem: Problem) -> Array:
+    features = _scattering(problem)
+    n_blocks = math.prod(-(-side // _BLOCK) for side in _images(problem).shape[1:3])
+    maps = features.reshape(len(features), -1, n_blocks)
+    largest = np.maximum(maps.max(axis=2), -maps.min(axis=2))
+    maps /= np.where(largest > 0, largest, 1)[..., None]
+    return features
 
 
 def _principal(X: Array, dimension: int) -> Array:
-    return datasets.pca_features(X, min(dimension, *X.shape))
+    """In float64: codes that were found for float32 are certified once more when rounded."""
+    return datasets.pca_features(X, min(dimension, *X.shape)).astype(np.float64)
 
 
+_BLOCK = 8  # pixels a side that a scattering coefficient averages over
 ABOUT = {
     "raw": "points as they are",
     "2F": "raw, of trajectories",
@@ -92,6 +107,7 @@ ABOUT = {
     "pca-D": "D leading principal coordinates, without centring",
     "fourier-D": "those of the square roots of an image's Fourier energies",
     "scattering-D": "those of an image's scattering coefficients",
+    "relative-scattering-D": "the same, each scattering map divided by its largest entry",
     "NAME+1": "features NAME, and a constant 1, as 2F+1",
     "unit-NAME": "features NAME with rows of unit norm; unit is unit-raw",
 }
@@ -104,7 +120,8 @@ _FEATURES: dict[str, Callable[[Problem], Array]] = {
 _SIZED: dict[str, Callable[[Problem], Array]] = {
     "pca": lambda problem: problem.X,
     "fourier": lambda problem: np.sqrt(datasets.fourier_energies(_images(problem))),
-    "scattering": lambda problem: datasets.scattering_features(_in_blocks(_images(problem))),
+    "scattering": _scattering,
+    "relative-scattering": _relative_scattering,
 }
 
 _folder: Path | None = None

@@ -72,7 +72,7 @@ def shown(data: str, width: int = _WIDTH) -> str:
 def shown_features(name: str) -> str:
     """Features in words."""
     rest = name.removeprefix("unit").removeprefix("-") or "raw"
-    kind, _, size = rest.partition("-")
+    kind, _, size = rest.rpartition("-") if "-" in rest else (rest, "", "")
     words = {
         "raw": "",
         "2F": "",
@@ -81,6 +81,7 @@ def shown_features(name: str) -> str:
         "pca": "principal coordinates",
         "fourier": "Fourier coordinates",
         "scattering": "scattering coordinates",
+        "relative-scattering": "coordinates of scattering maps relative to their maxima",
     }
     parts = [f"{size} {words.get(kind, kind)}".strip(), "unit norm" * name.startswith("unit")]
     return ", ".join(filter(None, parts)) or "points as they are"

@@ -6,6 +6,7 @@ Points labelled -1, outliers or of unknown cluster, do not count.
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ QUALITY = (
 )  # fmt: skip
 _DISTANCES = ("distance", "cosine", "support_f1")
 _BLOCK = 1000
+_LONG = 10_000  # points from which a fit takes minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +52,25 @@ class Fitted:
 
 
 def fit(
-    method: Method, X: Array, n_clusters: int, random_state: int, settings: dict[str, Any]
+    method: Method,
+    X: Array,
+    n_clusters: int,
+    random_state: int,
+    settings: dict[str, Any],
+    directory: Path | None = None,
 ) -> Fitted:
     """Fit a method; one that is a `SubspaceClustering` without its own affinity and its cut.
 
-    Seconds are those of the processor, which other processes do not lengthen.
+    Seconds are those of the processor, which other processes do not lengthen. A long fit of a
+    method that can goes on from what an interrupted one left in `directory`: cost is then unknown.
     """
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
+    begun = False
     if isinstance(model, SubspaceClustering):
         model.set_params(affinity=edgeless)
+        if directory and len(X) > _LONG and "directory" in model.get_params():
+            begun = directory.exists()
+            model.set_params(directory=directory)
 
     def timed() -> tuple[Any, float]:
         start = time.process_time()
@@ -66,6 +78,8 @@ def fit(
         return labels, time.process_time() - start
 
     (labels, seconds), memory = measured(timed)
+    if begun:
+        seconds = memory = np.nan
     return Fitted(model, np.asarray(labels), seconds, memory)
 
 

@@ -88,9 +88,9 @@ def self_expression() -> None:
     input, measured on Linux in a process of its own.
 
     Cases: synthetic-500, -1000, -2000, -5000, -10000 and -20000; with their files in the folder
-    that the environment variable TWINSOLVE_DATA names, yale-b, coil-20 and coil-20-dense. Only on
-    request, ours alone and once: synthetic-40000, and large, that is 70,000 rows in 500 dimensions
-    to a gap of 1e-4.
+    that the environment variable TWINSOLVE_DATA names, yale-b, coil-20, coil-20-dense and
+    mnist-5000. Only on request, ours alone and once: synthetic-40000, and large, that is 70,000
+    rows in 500 dimensions to a gap of 1e-4.
 
     Peers: scikit-learn (Lasso row by row), scikit-learn-gram (coordinate descent on the shared Gram
     matrix), celer, skglm, spams-active-support (LARS on growing supports), spams-gram (LARS on the

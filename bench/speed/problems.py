@@ -18,6 +18,8 @@ from ...datasets import (
 from ...solvers import Solution, sparse_code, sparse_self_expression
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max
+from ..clustering.features import features_of
+from ..clustering.problems import make_problem
 
 _BLOCK_ROWS = 256
 
@@ -113,6 +115,12 @@ def _coil20(seed: int, share: int) -> SparseProblem:
     return _self_expression(project_trajectories(fetch_coil20().data, 300), share)
 
 
+def _mnist(seed: int, n_points: int) -> SparseProblem:
+    """A random part of MNIST, by the scattering features of `twinsolve cluster --preset mnist`."""
+    digits = make_problem(f"mnist:subset=all,n_points={n_points}", seed=seed)
+    return _self_expression(features_of("relative-scattering-500", digits), 200)
+
+
 def _random_dictionary(seed: int, share: int) -> SparseProblem:
     """1,000 signals of 12 atoms each and 5 % noise, in 1,024 atoms of 256 features."""
     rng = np.random.default_rng(seed)
@@ -136,6 +144,7 @@ SELF_EXPRESSION = {
     "yale-b": Case("lam_max / 50", _yale_b),
     "coil-20": Case("lam_max / 50", partial(_coil20, share=50)),
     "coil-20-dense": Case("lam_max / 800", partial(_coil20, share=800)),
+    "mnist-5000": Case("lam_max / 200", partial(_mnist, n_points=5000)),
     "large": _synthetic(70_000, 500, tol=1e-4, alone=True),
 }
 SPARSE_CODING = {

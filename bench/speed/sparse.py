@@ -50,9 +50,9 @@ def time_self_expression(
     Parameters
     ----------
     cases : iterable of str, optional
-        Among ``synthetic-500`` to ``synthetic-20000``, ``yale-b``, ``coil-20`` and
-        ``coil-20-dense``; and, ours alone, ``synthetic-40000`` and ``large`` (70,000 rows, gap
-        1e-4). None is all but the last two.
+        Among ``synthetic-500`` to ``synthetic-20000``, ``yale-b``, ``coil-20``,
+        ``coil-20-dense`` and ``mnist-5000``; and, ours alone, ``synthetic-40000`` and ``large``
+        (70,000 rows, gap 1e-4). None is all but the last two.
     peers : iterable of str, optional
         Among ``scikit-learn``, ``scikit-learn-gram``, ``celer``, ``skglm``,
         ``spams-active-support`` and ``spams-gram``. None is all of them.

@@ -5,10 +5,13 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from scipy.special import softmax
-from sklearn.neighbors import kneighbors_graph
+from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
+from sklearn.utils import gen_batches
 
 from ..solution import Array, check_dense_or_sparse, check_integer, check_positive, narrow
+
+_BATCH = 256
 
 
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
@@ -241,10 +244,34 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     n_neighbors = min(n_neighbors, len(used) - 1)
     if n_neighbors < 1:
         return csr_array(C.shape, dtype=C.dtype)
-    graph = kneighbors_graph(C[used], n_neighbors, mode="connectivity").tocoo()
-    pairs = used[graph.row], used[graph.col]
-    graph = narrow(csr_array((graph.data.astype(C.dtype), pairs), shape=C.shape))
+    if isinstance(C, csr_array):
+        nearest = _nearest_rows(C[used], n_neighbors)
+    else:
+        search = NearestNeighbors(n_neighbors=n_neighbors).fit(C[used])
+        nearest = search.kneighbors(return_distance=False)
+    pairs = np.repeat(used, n_neighbors), used[nearest.ravel()]
+    graph = narrow(csr_array((np.ones(nearest.size, C.dtype), pairs), shape=C.shape))
     return 0.5 * (graph + graph.T)
+
+
+def _nearest_rows(C: csr_array, n: int) -> Array:
+    """The n others of largest cosine to each of the unit rows.
+
+    Most pairs of sparse rows share no column: they are looked at only where others do not suffice.
+    """
+    nearest = np.empty((C.shape[0], n), dtype=np.int64)
+    transposed = csr_array(C.T)
+    for batch in gen_batches(C.shape[0], _BATCH):
+        cosines = C[batch] @ transposed
+        for i, row in enumerate(range(C.shape[0])[batch]):
+            stored = slice(*cosines.indptr[i : i + 2])
+            columns, values = cosines.indices[stored], cosines.data[stored].copy()
+            values[columns == row] = -np.inf
+            if np.count_nonzero(values > 0) < n:
+                columns, values = np.arange(C.shape[0]), cosines[[i]].toarray()[0]
+                values[row] = -np.inf
+            nearest[row] = columns[np.argpartition(-values, n - 1)[:n]]
+    return nearest
 
 
 def low_rank_affinity(coef: ArrayLike | csr_array, *, power: float = 4.0) -> Array:

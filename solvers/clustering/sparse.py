@@ -1,6 +1,7 @@
 """Subspace clustering by sparse self-expression: SSC and its elastic net."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ class _LassoClustering(SubspaceClustering):
     tol: float = 1e-6
     max_iter: int = 100
     n_jobs: int | None = None
+    directory: str | Path | None = None
 
     # Of one subclass alone, and not parameters of the other.
     l1_ratio = 1.0
@@ -49,7 +51,9 @@ class _LassoClustering(SubspaceClustering):
 
     def _represent(self, X: Array) -> csr_array:
         settings = self._settings(self._lam_max(X, X, zero_diagonal=True))
-        solution = sparse_self_expression(X, affine=self.affine, **settings)
+        solution = sparse_self_expression(
+            X, affine=self.affine, directory=self.directory, **settings
+        )
         self.objective_ = solution.objective
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
@@ -107,6 +111,9 @@ class SparseSubspaceClustering(_LassoClustering):
         Seeds k-means.
     n_jobs : int, optional
         Threads that share the points. None is 1 unless in a ``joblib.parallel_config`` context.
+    directory : str or Path, optional
+        Folder that keeps coefficients while `fit` finds them; the same fit, interrupted and called
+        again, goes on from there.
 
     Attributes
     ----------
@@ -165,7 +172,7 @@ class ElasticNetSubspaceClustering(_LassoClustering):
         are best separated and balanced (`choose_settings`).
     l1_ratio : float, default=0.9
         In (0, 1]; 1 is `SparseSubspaceClustering`.
-    tol, max_iter, affinity, assign_labels, random_state, n_jobs
+    tol, max_iter, affinity, assign_labels, random_state, n_jobs, directory
         As in `SparseSubspaceClustering`.
 
     Attributes

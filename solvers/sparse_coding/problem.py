@@ -9,6 +9,8 @@ from scipy.sparse import csr_array, issparse
 
 from ..solution import Array, check_dense_or_sparse, check_matrix
 from .penalty import Penalty
+from .selection import strongest
+from .slots import rounding32
 
 TOL = 1e-6
 _BLOCK_ROWS = 256
@@ -145,10 +147,18 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     array([6.])
     """
     Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
-    Y, D = Y.astype(np.float64), D.astype(np.float64)
-    penalty = Penalty.checked(1.0, len(Y), zero_diagonal=zero_diagonal)
-    blocks = _row_blocks(len(Y))
-    return np.concatenate([penalty[rows].lam_max(Y[rows] @ D.T) for rows in blocks])
+    Y, D = (np.array(Z, dtype=np.float64, order="C") for Z in (Y, D))
+    own = np.arange(len(Y)) if zero_diagonal else np.full(len(Y), -1)
+    norms, lengths = np.sqrt(_dots(Y, Y)), np.sqrt(_dots(D, D))
+    units = (Y / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
+    atoms = (D / (lengths.max() or 1)).astype(np.float32)
+    products = np.empty((min(len(Y), _BLOCK_ROWS), len(D)), np.float32)
+    found = np.empty(len(Y))
+    for rows in _row_blocks(len(Y)):
+        rough = products[: len(Y[rows])]
+        np.matmul(units[rows], atoms.T, out=rough)
+        found[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
+    return 2 * found
 
 
 def check_signals(

@@ -33,7 +33,8 @@ _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would 
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
 # Cells are searched where on average they leave this share of the atoms to look at.
 _LEFT_BY_CELLS = 1 / 16
-_PROBED = 64  # rows by which this is found out
+# Rows by which this is found out; the first few of them suffice where it is far from so.
+_PROBED = {4: 1 / 2, 64: _LEFT_BY_CELLS}
 _CELLS = "cells "
 _SEAL = sha256().digest_size  # bytes in front of a block that is kept
 
@@ -167,18 +168,21 @@ def _solve(
 def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
     """Whether a search in them looks at few of the atoms, as tried on some rows."""
     n, m = len(problem.signals), len(problem.atoms)
-    some = np.linspace(0, n - 1, min(n, _PROBED)).astype(np.int64)
-    probe = problem._replace(
-        signals=problem.signals[some],
-        half=problem.half[some],
-        ridge=problem.ridge[some],
-        own=problem.own[some],
-        start_at=np.zeros(len(some) + 1, np.int64),
-        own_signals=False,
-    )
-    block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
-    passes = block.solve().n_passes.sum()
-    return block.looked <= _LEFT_BY_CELLS * m * passes
+    for n_probed, most in _PROBED.items():
+        some = np.linspace(0, n - 1, min(n, n_probed)).astype(np.int64)
+        probe = problem._replace(
+            signals=problem.signals[some],
+            half=problem.half[some],
+            ridge=problem.ridge[some],
+            own=problem.own[some],
+            start_at=np.zeros(len(some) + 1, np.int64),
+            own_signals=False,
+        )
+        block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
+        passes = block.solve().n_passes.sum()
+        if block.looked > most * m * passes:
+            return False
+    return True
 
 
 def _frozen(fields: Any) -> Any:

@@ -33,6 +33,7 @@ from .slots import (
     new_pool,
     recall_factor,
     residual,
+    rounding32,
     scaled,
     triangle,
     widen,
@@ -376,8 +377,7 @@ class Block:
         self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int, slots: int
     ) -> None:
         (m, p), n = problem.atoms.shape, stop - start
-        rounding = 1.02 * (p + 4) * 2.0**-24
-        self.rule = _Rule(tol, rounding, max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
+        self.rule = _Rule(tol, rounding32(p), max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
         self.start, self.stop, self.problem = start, stop, problem
         largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
         self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..compiled import jit_reordered
 from .active_set import ZERO
+from .slots import dot
 
 
 @jit_reordered
@@ -87,3 +88,28 @@ def smallest(key, n):
     for j in range(1, n):
         v = min(v, key[j])
     return v
+
+
+@jit_reordered
+def strongest(P, rounding, own, Y, D):
+    """``max_j |y_i . d_j|`` over j != own[i], in float64.
+
+    Of the atoms, those are looked at that the float32 products P, of y_i at length 1 with the atoms
+    at length 1 at most, do not rule out.
+    """
+    found = np.zeros(len(P))
+    for i in range(len(P)):
+        p = P[i]
+        if own[i] >= 0:
+            p[own[i]] = 0.0
+        # Two errors, and what rounding the difference adds.
+        low = np.float32(_top(p, False) - 2.5 * rounding)
+        for start in range(0, p.size, 64):
+            part = p[start : start + 64]
+            hits = 0
+            for j in range(part.size):
+                hits += abs(part[j]) >= low
+            for j in range(start, start + part.size if hits else start):
+                if abs(p[j]) >= low and j != own[i]:
+                    found[i] = max(found[i], abs(dot(Y[i], D[j])))
+    return found

@@ -10,6 +10,14 @@ from .active_set import ZERO
 KEPT = (48, 256)  # size of a support whose factor waits in its slot: at first, and at most
 
 
+def rounding32(p: int) -> float:
+    """Bound on the error of a product of two vectors of p entries, of length 1 at most, in float32.
+
+    That of rounding them to float32 included.
+    """
+    return 1.02 * (p + 4) * 2.0**-24
+
+
 class Problem(NamedTuple):
     """The rows to solve for, all of which share the atoms."""
 

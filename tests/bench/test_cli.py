@@ -307,7 +307,7 @@ WRONG = [
     ),
     *(
         (("cluster", "--preset", name), "is not in .*Source")
-        for name in ("yaleb", "hopkins", "coil20", "large")
+        for name in ("yaleb", "hopkins", "coil20", "large", "mnist")
     ),
     (("cluster", "--preset", "fast"), "preset: must be among quick"),
     (("cluster", "digit"), "there is no file 'digit'.*close ones are digits"),

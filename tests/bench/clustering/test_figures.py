@@ -71,6 +71,10 @@ def test_data_are_named_in_words(data, words):
         ("pca-5", "5 principal coordinates"),
         ("4n", "four coordinates a cluster"),
         ("unit-fourier-100", "100 Fourier coordinates, unit norm"),
+        (
+            "unit-relative-scattering-500",
+            "500 coordinates of scattering maps relative to their maxima, unit norm",
+        ),
     ],
 )
 def test_features_are_named_in_words(features, words):

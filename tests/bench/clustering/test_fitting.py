@@ -1,17 +1,21 @@
 """Points that are not fitted, and features that many jobs share."""
 
+from unittest.mock import Mock
+
 import numpy as np
+import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve import solvers
-from twinsolve.bench.clustering import features
+from twinsolve.bench.clustering import features, fitting
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
 from twinsolve.bench.clustering.features import features_of
-from twinsolve.bench.clustering.fitting import scores, split_rows
+from twinsolve.bench.clustering.fitting import scores, split_rows, warm_up
 from twinsolve.bench.clustering.methods import METHODS
 from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.clustering.steps import with_both_cuts
-from twinsolve.bench.jobs import Options
+from twinsolve.bench.jobs import Keep, Options
+from twinsolve.solvers.sparse_coding import lasso, row_blocks
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
@@ -53,6 +57,31 @@ def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
         model = METHODS[name].make(2, 0, 1, **chosen).fit(X[fitted])
         expected = solvers.clustering_accuracy(problem.labels[new], model.predict(X[new]))
         assert rows[0]["accuracy_new"] == expected
+
+
+@pytest.mark.parametrize("method", ["SSC", "EnSC"])
+def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch):
+    """Its codes were found, but not yet certified: they are not found again."""
+    points = {"data": SUBSPACES, "trial": "0", "features": "unit"}
+    points |= {"seed": 0, "data_home": None, "content": None}
+    job = {"points": points, "method": method, "code": None, "settings": {"gamma": 20.0}}
+    job |= {"steps": ["symmetrize"], "fit_seed": 0, "seeds": [0]}
+    (whole,) = cluster_job(**job)
+    monkeypatch.setattr(fitting, "_LONG", 20)
+    warm_up(method)
+    keep = Keep(job, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lasso, "certificate", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            cluster_job(**job, keep=keep)
+    assert list(keep.unfinished.rglob("*.block"))
+    with monkeypatch.context() as patch:
+        patch.setattr(row_blocks, "_solve", Mock(side_effect=AssertionError))
+        (resumed,) = cluster_job(**job, keep=keep)
+    assert not keep.unfinished.exists()
+    assert np.isnan(resumed["fit_seconds"])
+    for name in ("objective", "gap_max", "accuracy", "selection_score"):
+        assert resumed[name] == whole[name]
 
 
 def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch):

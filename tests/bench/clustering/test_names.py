@@ -13,15 +13,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, issparse
 
+from twinsolve import datasets
 from twinsolve.bench import Method, register_method
 from twinsolve.bench.clustering import methods
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
-from twinsolve.bench.clustering.features import check_features, features_of
+from twinsolve.bench.clustering.features import check_features, features_of, is_costly
 from twinsolve.bench.clustering.fitting import fit, quality
 from twinsolve.bench.clustering.methods import METHODS, code_of, estimator, find_method
 from twinsolve.bench.clustering.presets import PRESETS, find_preset
 from twinsolve.bench.clustering.problems import (
     DATA,
+    Problem,
     content_of,
     halves_of,
     is_at_hand,
@@ -300,6 +302,22 @@ def test_features_by_name():
     for wrong in ("pca", "pca-0", "colour"):
         with pytest.raises(ValueError, match="features: must be among raw"):
             check_features(wrong)
+
+
+def test_scattering_of_images_that_blocks_do_not_fill():
+    images = np.random.default_rng(0).integers(0, 256, size=(20, 12, 28), dtype="u1")
+    images[3] = 0
+    problem = Problem("", "", images.reshape(20, -1), np.zeros(20, int), 1, images)
+    padded = np.pad(images, ((0, 0), (2, 2), (2, 2)), mode="edge").astype(np.float32)
+    maps = datasets.scattering_features(padded).reshape(20, -1, 2 * 4)
+    for name, expected in {
+        "scattering-20": maps,
+        "relative-scattering-20": [[m / (abs(m).max() or 1) for m in image] for image in maps],
+    }.items():
+        # As many coordinates as images keep all products.
+        X, S = features_of(name, problem), np.reshape(expected, (20, -1))
+        assert_allclose(X @ X.T, S @ S.T, rtol=1e-3, atol=1e-3 * (S @ S.T).max())
+    assert is_costly("unit-relative-scattering-20")
 
 
 COEF = csr_array(np.random.default_rng(0).standard_normal((8, 8)) * (1 - np.eye(8)))

@@ -25,7 +25,13 @@ from twinsolve.bench.speed import contest, sparse
 from twinsolve.bench.speed.figures import draw_scaling
 from twinsolve.bench.speed.instructions import _AVX2, hold_to
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
-from twinsolve.bench.speed.problems import SELF_EXPRESSION, Case, SparseProblem, _subspaces
+from twinsolve.bench.speed.problems import (
+    SELF_EXPRESSION,
+    Case,
+    SparseProblem,
+    _mnist,
+    _subspaces,
+)
 from twinsolve.bench.speed.report import check_measured
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
@@ -333,6 +339,23 @@ def test_real_data_as_they_are_timed(real_data):
     assert problem.Y.shape == (1440, 300)
     assert_allclose(np.linalg.norm(problem.Y, axis=1), 1)
     assert isinstance(problem.solve(tol=1e-2, n_jobs=1).coef, csr_array)
+
+
+def test_digits_are_timed_by_the_features_of_the_preset(tmp_path, monkeypatch):
+    """A part of the 50 images of both files, as unit rows in at most as many coordinates."""
+    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
+    rng = np.random.default_rng(0)
+    for part in ("train", "t10k"):
+        images = rng.integers(0, 256, (25, 28, 28), dtype="u1")
+        for kind, array in (("images-idx3", images), ("labels-idx1", np.arange(25) % 10)):
+            sizes = np.array(array.shape, dtype=">u4").tobytes()
+            content = bytes([0, 0, 8, array.ndim]) + sizes + array.astype("u1").tobytes()
+            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(content)
+    problem = _mnist(0, n_points=40)
+    assert problem.self_expression
+    assert problem.Y.shape == (40, 40)
+    assert_allclose(np.linalg.norm(problem.Y, axis=1), 1)
+    assert_allclose(200 * problem.lam, lam_max(problem.Y, problem.Y, zero_diagonal=True))
 
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"

@@ -6,6 +6,7 @@ from scipy.sparse import csr_array, issparse
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import low_rank_self_expression
 from twinsolve.solvers.clustering import (
+    affinity,
     keep_l1_mass,
     keep_largest,
     low_rank_affinity,
@@ -210,6 +211,22 @@ def test_nearest_rows_as_a_loop(C, wrap):
     found = nearest_rows_affinity(wrap(C), n_neighbors=2)
     assert found.dtype == np.float32
     assert (found.toarray() == (graph + graph.T) / 2).all()
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
+def test_nearest_rows_have_the_largest_cosines(wrap, monkeypatch):
+    """Of both signs, and of rows that share a column with fewer than n others."""
+    monkeypatch.setattr(affinity, "_BATCH", 7)
+    rng = np.random.default_rng(1)
+    C = np.where(rng.random((40, 40)) < 0.1, rng.standard_normal((40, 40)), 0)
+    C += 0.1 * np.eye(40)
+    cosines = unit(C) @ unit(C).T
+    others = np.sort(np.where(np.eye(40), -np.inf, cosines), axis=1)
+    assert ((others > 0).sum(axis=1) < 4).any()
+    graph = nearest_rows_affinity(wrap(C), n_neighbors=4)
+    assert graph.sum() == 4 * 40
+    assert not graph.diagonal().any()
+    assert_allclose((graph * cosines).sum(), others[:, -4:].sum())
 
 
 def test_nearest_of_few_rows():

@@ -48,8 +48,8 @@ def corrupted(seed=0):
 def test_a_constructor_lists_its_parameters():
     model = SparseSubspaceClustering(3, gamma=7.0)
     assert list(model.get_params()) == [
-        "affine", "affinity", "assign_labels", "gamma", "max_iter", "n_clusters", "n_jobs",
-        "nonnegative", "random_state", "tol",
+        "affine", "affinity", "assign_labels", "directory", "gamma", "max_iter", "n_clusters",
+        "n_jobs", "nonnegative", "random_state", "tol",
     ]  # fmt: skip
     assert repr(model) == "SparseSubspaceClustering(gamma=7.0, n_clusters=3)"
     assert "nonnegative" not in ElasticNetSubspaceClustering().get_params()

@@ -190,7 +190,7 @@ def test_noise_in_all_directions_is_multiplied_with_all_atoms(tried):
     X = np.random.default_rng(0).standard_normal((600, 40))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     sparse_self_expression(X, lam=0.05, tol=1e-3)
-    assert tried == [(0, 64)]  # the rows that it was tried on
+    assert tried == [(0, 4)]  # the first few rows that it was tried on
 
 
 def test_answer_is_the_same_for_all_numbers_of_workers(used):
@@ -205,7 +205,7 @@ def test_finished_blocks_are_read_again(used, tmp_path):
     solved = len(used)
     again = sparse_self_expression(X, lam=0.1, directory=tmp_path)
     assert (first.coef != again.coef).nnz == 0
-    assert used[solved:] == [(0, 64)]
+    assert used[solved:] == [(0, 4), (0, 64)]  # the rows that cells are tried on
 
 
 @pytest.mark.parametrize(("unit", "shift", "lam"), [(1e5, 0, 5e8), (1e-5, 0, 5e-12), (1, 100, 5)])

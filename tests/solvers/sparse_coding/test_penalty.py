@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from twinsolve.solvers import sparse_code
-from twinsolve.solvers.sparse_coding import duality_gap, lasso_objective
+from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 from twinsolve.solvers.sparse_coding.penalty import Penalty
 from twinsolve.solvers.sparse_coding.problem import certify
 
@@ -134,6 +134,23 @@ def test_codes_are_zero_just_above_lam_max_and_not_just_below(l1_ratio, nonnegat
     for factor, zero in ((1 + 1e-9, True), (1 - 1e-5, False)):
         coef = sparse_code(Y, D, lam=factor * largest, tol=1e-15, **flags).coef
         assert_array_equal(np.asarray(abs(coef).sum(axis=1) == 0), zero)
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_lam_max_is_that_of_products_in_float64(zero_diagonal):
+    """Of atoms that float32 cannot tell apart, of atoms of all lengths, and of none that helps."""
+    rng = np.random.default_rng(8)
+    D = rng.standard_normal((300, 9)) * 10.0 ** rng.uniform(-6, 1, (300, 1))
+    D[:200, 0] = 100 * (1 + 1e-10 * rng.permutation(200))
+    D[:20, 1:] = 0
+    D[-1] = 0
+    Y = D if zero_diagonal else np.concatenate([D, rng.standard_normal((9, 9))])
+    sizes = np.abs(Y @ D.T)
+    if zero_diagonal:
+        np.fill_diagonal(sizes, 0)
+    expected = 2 * sizes.max(axis=1)
+    assert_allclose(lam_max(Y, D, zero_diagonal=zero_diagonal), expected, rtol=1e-13)
+    assert expected[299] == 0
 
 
 def test_lam_max_is_zero_where_no_atom_helps():
