@@ -74,11 +74,11 @@ def test_all_that_exceed_the_bound_are_found_and_no_others(kind, seed, at, nonne
     r = rng.standard_normal(atoms.shape[1])
     if towards == "an atom":
         r = atoms[rng.integers(len(atoms))].copy()
-    elif towards == "aside":  # what the basis of a group leaves of one of its atoms
+    elif towards == "aside":  # what the basis of a span leaves of one of its atoms
         cells = make_cells(atoms)
         g = rng.integers(len(cells.first) - 1)
         basis = cells.basis[cells.first[g] : cells.first[g + 1]]
-        atom = atoms[cells.atom[cells.start[cells.begin[g]]]]
+        atom = atoms[cells.atom[cells.start[cells.begin[cells.group[g]]]]]
         r = atom - basis.T @ (basis @ atom)
     products = atoms @ r if nonneg else abs(atoms @ r)
     low = at * products.max()
