@@ -20,7 +20,7 @@ class _Search(NamedTuple):
     lengths: np.ndarray  # (groups,)
     key: np.ndarray
     atom: np.ndarray
-    looked: np.ndarray  # (1,) number of atoms looked at so far
+    looked: np.ndarray  # (rows,) atoms that searches looked at
 
 
 @jit_reordered
@@ -55,7 +55,7 @@ def _solve_row(i, problem, rule, cells, search, pool, work, out, found, fill):
             r, h, rule.spread, rule.add, problem.own[i], pool.atom[0, :k], problem.nonneg,
             problem.atoms, cells, search.lengths, search.key, search.atom,
         )  # fmt: skip
-        search.looked[0] += looked
+        search.looked[i - out.first] += looked
         top = h
         for a in range(k + n):
             j = pool.atom[0, a] if a < k else search.atom[a - k]
@@ -84,12 +84,12 @@ class CellBlock(Block):
         super().__init__(start, stop, problem, tol, max_rounds, slots=1)
         self.cells = cells
         lengths, key = np.empty(len(cells.first) - 1), np.empty(self.room)
-        self.search = _Search(lengths, key, np.empty(self.room, np.int64), np.zeros(1, np.int64))
+        self.search = _Search(
+            lengths, key, np.empty(self.room, np.int64), np.zeros(stop - start, np.int64)
+        )
 
-    @property
-    def looked(self) -> int:
-        """Number of atoms that searches looked at so far."""
-        return int(self.search.looked[0])
+    def looked(self) -> np.ndarray:
+        return self.search.looked
 
     def solve(self) -> Codes:
         for i in range(self.start, self.stop):

@@ -33,8 +33,8 @@ _CELL = 24  # atoms of a cell, about
 _MOST_SPANS = 256
 _MOST_DIRECTIONS = 16  # of a basis
 _LEFT = 0.001  # of the squares, outside of it
-_SHARED = 0.01  # of the squares of a piece, outside of the span that it joins
-_BLOCK = 4096
+_SHARED = 0.01  # of the squares of a cluster, outside of the basis of another that holds it
+_AS_WELL = 1.5  # times what the best basis leaves of an atom may another leave that holds it
 _FIT = 64  # atoms a centre is fitted to
 _NEAR_GROUPS, _NEAR_CELLS = 3, 4  # nearest to a signal, from which its first atoms are taken
 
@@ -83,21 +83,34 @@ def make_cells(atoms: Array) -> Cells:
 
 
 def _spans(units: Array) -> list[Array]:
-    """Rows of each span: clusters, or what lies in the bases of these where they share them."""
-    pieces = _members(_cluster(units, min(round(len(units) ** 0.5), _MOST_SPANS)))
-    weighted = sorted((_basis(units[rows]) for rows in pieces), key=lambda pair: len(pair[0]))
+    """Rows of each span: what lies in a basis that clusters share, else the rest of a cluster."""
+    clusters = _members(_cluster(units, min(round(len(units) ** 0.5), _MOST_SPANS)))
+    found = [_basis(units[rows]) for rows in clusters]
+    shared = _shared(found)
+    if not shared:
+        return clusters
+    first = _starts(map(len, shared))[:-1]
+    labels = np.empty(len(units), np.int64)
+    for label, (rows, (own, _)) in enumerate(zip(clusters, found, strict=True), len(shared)):
+        inside = np.square(units[rows] @ np.concatenate([*shared, own]).T)
+        left = 1 - np.add.reduceat(inside, np.append(first, len(inside.T) - len(own)), axis=1)
+        holds = left[:, :-1] <= _AS_WELL * left.min(axis=1, keepdims=True) + _LEFT
+        labels[rows] = np.where(holds.any(axis=1), holds.argmax(axis=1), label)
+    return _members(np.unique(labels, return_inverse=True)[1])
+
+
+def _shared(found: list[tuple[Array, Array]]) -> list[Array]:
+    """Bases, the smallest first, that hold all but little of another cluster too."""
     bases: list[Array] = []
-    for basis, shares in weighted:
-        if not any(shares @ np.square(basis @ b.T).sum(axis=1) >= 1 - _SHARED for b in bases):
+    joined: list[bool] = []
+    for basis, shares in sorted(found, key=lambda pair: len(pair[0])):
+        held = [shares @ np.square(basis @ b.T).sum(axis=1) >= 1 - _SHARED for b in bases]
+        if any(held):
+            joined[held.index(True)] = True
+        else:
             bases.append(basis)
-    if len(bases) > len(pieces) / 2:
-        return pieces
-    first, labels = _starts(map(len, bases)), []
-    for block in np.array_split(units, -(-len(units) // _BLOCK)):
-        inside = np.add.reduceat(np.square(block @ np.concatenate(bases).T), first[:-1], axis=1)
-        # Of those that hold an atom all but equally well, the first: that of fewest directions.
-        labels.append((inside >= inside.max(axis=1, keepdims=True) - _LEFT).argmax(axis=1))
-    return _members(np.unique(np.concatenate(labels), return_inverse=True)[1])
+            joined.append(False)
+    return [basis for basis, shared in zip(bases, joined, strict=True) if shared]
 
 
 def _make_span(units: Array, norms: Array, rows: Array) -> dict[str, Array]:

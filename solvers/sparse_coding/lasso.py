@@ -235,4 +235,5 @@ class _Lasso:
             tol=self.tol,
             n_iter=rows.n_iter,
             n_passes=rows.n_passes,
+            n_looked=rows.n_looked,
         )

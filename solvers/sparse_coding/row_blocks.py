@@ -1,7 +1,7 @@
 """Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from io import BytesIO
 from itertools import pairwise
@@ -44,9 +44,12 @@ class Atoms:
     def __init__(self, dictionary: Array) -> None:
         self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
         self.largest = float(np.sqrt(np.einsum("ij,ij->i", self.rows, self.rows).max())) or 1.0
-        self.scaled32 = (self.rows / self.largest).astype(np.float32)
         self._gram = np.empty((0, 0))
         self._cells: Cells | None = None
+
+    @cached_property
+    def scaled32(self) -> Array:
+        return (self.rows / self.largest).astype(np.float32)
 
     def gram(self, n_signals: int, n_jobs: int | None) -> Array:
         """The Gram matrix where it pays to store it, else an empty one."""
@@ -61,7 +64,8 @@ class Atoms:
         """Where they may pay."""
         m = len(self.rows)
         if self._cells is None and m > MOST_STORED and n_signals >= m // 4:
-            self._cells = make_cells(self.rows)
+            with _threads.limit(limits=1):  # sums in one order
+                self._cells = make_cells(self.rows)
         return self._cells
 
 
@@ -71,6 +75,7 @@ class Rows(NamedTuple):
     coef: csr_array
     n_iter: Array  # steps of the active set
     n_passes: Array  # products with all atoms, or searches in their cells
+    n_looked: Array  # atoms that these looked at
     correlation: Array  # an upper bound on max_j |q_j|, at least lam r / 2
 
 
@@ -99,7 +104,7 @@ def solve_rows(
     arrays: dict[str, Any] = {
         "signals": Y,
         "atoms": atoms.rows,
-        "atoms32": atoms.scaled32,
+        "atoms32": np.empty((0, atoms.rows.shape[1]), np.float32),
         "gram": atoms.gram(n, n_jobs),
         "half": penalty.half,
         "ridge": penalty.ridge,
@@ -116,6 +121,8 @@ def solve_rows(
     cells = atoms.cells(n)
     if cells is not None and _cells_serve(Problem(**options, **arrays), cells, tol, max_rounds):
         arrays |= {_CELLS + name: array for name, array in cells._asdict().items()}
+    else:
+        arrays["atoms32"] = atoms.scaled32
     bounds = _bounds(n)
     folder = None
     if directory is not None:
@@ -177,8 +184,8 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
         own_signals=False,
     )
     block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
-    passes = block.solve().n_passes.sum()
-    return block.looked <= _LEFT_BY_CELLS * m * passes
+    codes = block.solve()
+    return bool(codes.n_looked.sum() <= _LEFT_BY_CELLS * m * codes.n_passes.sum())
 
 
 def _frozen(fields: Any) -> Any:
@@ -242,4 +249,4 @@ def _join(blocks: list[Codes], m: int) -> Rows:
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
     coef = narrow(csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m)))
     coef.sort_indices()
-    return Rows(coef, joined.n_iter, joined.n_passes, joined.correlation)
+    return Rows(coef, joined.n_iter, joined.n_passes, joined.n_looked, joined.correlation)
