@@ -27,6 +27,7 @@ from .slots import Problem
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 MOST_STORED = 15_000  # atoms whose Gram matrix is stored
+_FEWEST_IN_CELLS = 25_000  # atoms; of fewer, products cost little more than cells take to make
 _threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
 _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
 # Blocks depend on the number of rows alone: the answer must not depend on who computes them.
@@ -63,7 +64,7 @@ class Atoms:
     def cells(self, n_signals: int) -> Cells | None:
         """Where they may pay."""
         m = len(self.rows)
-        if self._cells is None and m > MOST_STORED and n_signals >= m // 4:
+        if self._cells is None and m >= _FEWEST_IN_CELLS and n_signals >= m // 4:
             with _threads.limit(limits=1):  # sums in one order
                 self._cells = make_cells(self.rows)
         return self._cells
