@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .clustering.presets import cluster
     from .speed.attention import time_attention
     from .speed.filters import time_filters
+    from .speed.scale import time_scale
     from .speed.sparse import time_self_expression, time_sparse_coding
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "register_method",
     "time_attention",
     "time_filters",
+    "time_scale",
     "time_self_expression",
     "time_sparse_coding",
 ]
@@ -31,6 +33,7 @@ _MODULES = {
     "register_method": "clustering.methods",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
+    "time_scale": "speed.scale",
     "time_self_expression": "speed.sparse",
     "time_sparse_coding": "speed.sparse",
 }

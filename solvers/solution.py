@@ -47,7 +47,11 @@ class Solution:
     history : dict of str to ndarray, optional
         Quantities recorded along the iterations, where the solver was asked for them.
     n_passes : ndarray of shape (n_rows,), optional
-        Products of the row's residual with all atoms that a working-set solver spent.
+        Products of the row's residual with all atoms, or searches for those that matter, that a
+        working-set solver spent.
+    n_looked : ndarray of shape (n_rows,), optional
+        Atoms that these passes looked at: all of them each time, or those whose cells no bound
+        ruled out. ``1 - n_looked.sum() / (n_passes.sum() * n_atoms)`` is the share skipped.
     """
 
     coef: Any
@@ -59,6 +63,7 @@ class Solution:
     message: str
     history: dict[str, Array] | None = None
     n_passes: Array | None = None
+    n_looked: Array | None = None
 
     @property
     def converged(self) -> Array:
@@ -93,6 +98,7 @@ def certified(
     unit: str = "row",
     history: dict[str, Array] | None = None,
     n_passes: Array | None = None,
+    n_looked: Array | None = None,
 ) -> Solution:
     """Solution that holds `coef` in `dtype`, certified as what it then is.
 
@@ -121,7 +127,9 @@ def certified(
     else:
         message += f"the relative gap is {gap:.3g}, not tol={tol:.3g}; {cures}"
     counts = np.broadcast_to(n_iter, gap.shape).copy()
-    return Solution(kept, np.asarray(objective), gap, dual, counts, tol, message, history, n_passes)
+    return Solution(
+        kept, np.asarray(objective), gap, dual, counts, tol, message, history, n_passes, n_looked
+    )
 
 
 def aim(tol: float, dtype: Any) -> float:

@@ -42,6 +42,37 @@ def draw_scaling(table: pd.DataFrame, directory: Path) -> None:
     save(figure, directory / "scaling.png")
 
 
+def draw_scale(table: pd.DataFrame, directory: Path) -> None:
+    """Draw scale.png: time, share skipped, memory and worst gap; nothing if nothing was timed."""
+    rows = table[table.seconds.notna()]
+    if rows.empty:
+        return
+    figure, axes = panels(4, (5, 4), columns=2, margin=2)
+    shown = {
+        "processor_seconds": "processor time in seconds",
+        "skipped": "share of products skipped",
+        "peak_mib": "peak memory of the process in MiB",
+        "gap": "worst certified gap of all rows",
+    }
+    n = np.unique(rows.n_rows)
+    for own, (column, label) in zip(axes, shown.items(), strict=True):
+        for case, group in rows.groupby("points", sort=False):
+            own.plot(group.n_rows, group[column], "o-", label=case)
+        log_ticks(own, "x", n)
+        own.set_xlabel("rows N")
+        own.set_ylabel(label)
+        plain(own)
+    least = rows.processor_seconds[rows.n_rows == n[0]].min()
+    for power, style in ((1.6, "--"), (2, ":")):
+        axes[0].plot(n, least * (n / n[0]) ** power, style, color="grey", label=f"N^{power}")
+    for own in (axes[0], axes[2]):
+        log_ticks(own, "y")
+    axes[1].set_ylim(-0.02, 1.02)
+    axes[3].set_yscale("log")
+    legend(figure, "right upper")
+    save(figure, directory / "scale.png")
+
+
 def draw_quality(table: pd.DataFrame, directory: Path) -> None:
     """Draw quality.png of the case set12, PSNR against time; nothing if it was not timed."""
     rows = table[(table.case == "set12") & table.ms.notna()]

@@ -85,6 +85,35 @@ SOLVERS = Report(
         "MiB": "memory_mib:.0f",
     },
 )
+SCALE = Report(
+    (
+        "Rows of unit norm, each from the others, at a penalty of 0.1 and a gap of at most 1e-4.",
+        "s: wall time on the threads; processor s: of all threads. Growth: the exponent of N by",
+        "which the latter grew from the number of rows above. Passes: searches for what violates",
+        "optimality, or products with all rows, means over rows; none where the Gram matrix is",
+        "stored. Skipped: share of the products of these passes that was not made, as a bound on",
+        "their size ruled them out. Gap: the worst of all rows. MiB: peak memory beyond the input,",
+        "and of the whole process.",
+    ),
+    "seconds",
+    {
+        "case": "points",
+        "rows": "n_rows:,.0f",
+        "dimensions": "n_features:.0f",
+        "dtype": "dtype",
+        "threads": "n_jobs:.0f",
+        "s": lambda row: _short(row.seconds),
+        "processor s": lambda row: _short(row.processor_seconds),
+        "growth": "growth:.2f",
+        "passes": "passes:.2f",
+        "skipped": "skipped:.2%",
+        "non-zeros": "nonzeros:.1f",
+        "gap": "gap:.1e",
+        "certified": "certified:.0%",
+        "MiB": "memory_mib:.0f",
+        "MiB in all": "peak_mib:.0f",
+    },
+)
 METHODS = Report(
     (
         "Milliseconds, and multiples of the first method's time in the same round: medians over",

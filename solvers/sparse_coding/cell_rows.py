@@ -9,12 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..compiled import jit_reordered
-from .cells import Cells, violators
+from .cells import Cells, nearby, violators
 from .row_pool import Block, Codes, finish, gap_at, improve, load, note_progress
 from .slots import Problem, admit, dot, residual
-
-# Of the first signal's correlations, those of at least this share of the largest join.
-_FIRST_SHARE = 0.8
 
 
 class _Search(NamedTuple):
@@ -23,7 +20,23 @@ class _Search(NamedTuple):
     lengths: np.ndarray  # (groups,)
     key: np.ndarray
     atom: np.ndarray
-    looked: np.ndarray  # (1,) number of atoms looked at so far
+    looked: np.ndarray  # (rows,) atoms that searches looked at
+
+
+@jit_reordered
+def _begin_row(i, problem, rule, cells, search, pool, work):
+    """Solve the row of the only slot, which has no codes yet, on atoms of about its direction."""
+    y = problem.signals[i]
+    n = nearby(
+        y, rule.first_add, problem.own[i], problem.nonneg, cells, search.lengths, search.key,
+        search.atom,
+    )  # fmt: skip
+    for a in range(n):
+        j = search.atom[a]
+        load(a, j, 0.0, dot(problem.atoms[j], y), i, problem, work)
+    improve(i, n, 1.0, problem, rule, pool, 0, work)
+    residual(y, problem.atoms, pool, 0)
+    pool.rounds[0] += 1
 
 
 @jit_reordered
@@ -34,17 +47,15 @@ def _solve_row(i, problem, rule, cells, search, pool, work, out, found, fill):
     """
     while True:
         k, r, h = pool.nnz[0], pool.residual[0], problem.half[i]
-        fresh = k == 0 and pool.rounds[0] == 0
-        add, share = (rule.first_add, _FIRST_SHARE) if fresh else (rule.add, rule.spread)
         if found.atom.size - fill < work.x.size:
             return fill, False, 0
-        if k + add >= work.x.size:
-            return fill, False, k + add + 1
+        if k + rule.add >= work.x.size:
+            return fill, False, k + rule.add + 1
         n, looked = violators(
-            r, h, share, add, problem.own[i], pool.atom[0, :k], problem.nonneg, problem.atoms,
-            cells, search.lengths, search.key, search.atom,
+            r, h, rule.spread, rule.add, problem.own[i], pool.atom[0, :k], problem.nonneg,
+            problem.atoms, cells, search.lengths, search.key, search.atom,
         )  # fmt: skip
-        search.looked[0] += looked
+        search.looked[i - out.first] += looked
         top = h
         for a in range(k + n):
             j = pool.atom[0, a] if a < k else search.atom[a - k]
@@ -73,16 +84,20 @@ class CellBlock(Block):
         super().__init__(start, stop, problem, tol, max_rounds, slots=1)
         self.cells = cells
         lengths, key = np.empty(len(cells.first) - 1), np.empty(self.room)
-        self.search = _Search(lengths, key, np.empty(self.room, np.int64), np.zeros(1, np.int64))
+        self.search = _Search(
+            lengths, key, np.empty(self.room, np.int64), np.zeros(stop - start, np.int64)
+        )
 
-    @property
-    def looked(self) -> int:
-        """Number of atoms that searches looked at so far."""
-        return int(self.search.looked[0])
+    def looked(self) -> np.ndarray:
+        return self.search.looked
 
     def solve(self) -> Codes:
         for i in range(self.start, self.stop):
             admit(self.pool, 0, i, self.problem)
+            if self.pool.nnz[0] == 0:
+                _begin_row(
+                    i, self.problem, self.rule, self.cells, self.search, self.pool, self.work
+                )
             done = False
             while not done:
                 self.fill, done, need = _solve_row(

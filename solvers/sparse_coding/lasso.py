@@ -47,8 +47,8 @@ def sparse_code(
     Solved on growing working sets by an active-set method with an up- and down-dated Cholesky
     factor; the correlations of many rows at once are one matrix product. The Gram matrix of the
     dictionary is stored where it pays (at most 15,000 atoms); otherwise memory is O(n_atoms * 256
-    + non-zeros). Of more atoms, cells of similar direction are ruled out whole by a bound, where
-    some rows on which it is tried are so left with few of them.
+    + non-zeros). From 25,000 atoms on, cells of similar direction are ruled out whole by a bound,
+    where some rows on which it is tried are so left with few of them.
 
     Parameters
     ----------
@@ -235,4 +235,5 @@ class _Lasso:
             tol=self.tol,
             n_iter=rows.n_iter,
             n_passes=rows.n_passes,
+            n_looked=rows.n_looked,
         )

@@ -1,7 +1,7 @@
 """Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from io import BytesIO
 from itertools import pairwise
@@ -27,14 +27,15 @@ from .slots import Problem
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 MOST_STORED = 15_000  # atoms whose Gram matrix is stored
+_FEWEST_IN_CELLS = 25_000  # atoms; of fewer, products cost little more than cells take to make
 _threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
 _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
 # Blocks depend on the number of rows alone: the answer must not depend on who computes them.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
 # Cells are searched where on average they leave this share of the atoms to look at.
 _LEFT_BY_CELLS = 1 / 16
-# Rows by which this is found out; the first few of them suffice where it is far from so.
-_PROBED = {4: 1 / 2, 64: _LEFT_BY_CELLS}
+# Rows by which this is found out; the first few of them suffice where half of the atoms are left.
+_PROBED = (4, 64)
 _CELLS = "cells "
 _SEAL = sha256().digest_size  # bytes in front of a block that is kept
 
@@ -45,9 +46,12 @@ class Atoms:
     def __init__(self, dictionary: Array) -> None:
         self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
         self.largest = float(np.sqrt(np.einsum("ij,ij->i", self.rows, self.rows).max())) or 1.0
-        self.scaled32 = (self.rows / self.largest).astype(np.float32)
         self._gram = np.empty((0, 0))
         self._cells: Cells | None = None
+
+    @cached_property
+    def scaled32(self) -> Array:
+        return (self.rows / self.largest).astype(np.float32)
 
     def gram(self, n_signals: int, n_jobs: int | None) -> Array:
         """The Gram matrix where it pays to store it, else an empty one."""
@@ -61,8 +65,9 @@ class Atoms:
     def cells(self, n_signals: int) -> Cells | None:
         """Where they may pay."""
         m = len(self.rows)
-        if self._cells is None and m > MOST_STORED and n_signals >= m // 4:
-            self._cells = make_cells(self.rows)
+        if self._cells is None and m >= _FEWEST_IN_CELLS and n_signals >= m // 4:
+            with _threads.limit(limits=1):  # sums in one order
+                self._cells = make_cells(self.rows)
         return self._cells
 
 
@@ -72,6 +77,7 @@ class Rows(NamedTuple):
     coef: csr_array
     n_iter: Array  # steps of the active set
     n_passes: Array  # products with all atoms, or searches in their cells
+    n_looked: Array  # atoms that these looked at
     correlation: Array  # an upper bound on max_j |q_j|, at least lam r / 2
 
 
@@ -100,7 +106,7 @@ def solve_rows(
     arrays: dict[str, Any] = {
         "signals": Y,
         "atoms": atoms.rows,
-        "atoms32": atoms.scaled32,
+        "atoms32": np.empty((0, atoms.rows.shape[1]), np.float32),
         "gram": atoms.gram(n, n_jobs),
         "half": penalty.half,
         "ridge": penalty.ridge,
@@ -117,6 +123,8 @@ def solve_rows(
     cells = atoms.cells(n)
     if cells is not None and _cells_serve(Problem(**options, **arrays), cells, tol, max_rounds):
         arrays |= {_CELLS + name: array for name, array in cells._asdict().items()}
+    else:
+        arrays["atoms32"] = atoms.scaled32
     bounds = _bounds(n)
     folder = None
     if directory is not None:
@@ -168,7 +176,8 @@ def _solve(
 def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
     """Whether a search in them looks at few of the atoms, as tried on some rows."""
     n, m = len(problem.signals), len(problem.atoms)
-    for n_probed, most in _PROBED.items():
+    few, many = _PROBED
+    for n_probed, most in ((few, max(_LEFT_BY_CELLS, 1 / 2)), (many, _LEFT_BY_CELLS)):
         some = np.linspace(0, n - 1, min(n, n_probed)).astype(np.int64)
         probe = problem._replace(
             signals=problem.signals[some],
@@ -179,8 +188,8 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
             own_signals=False,
         )
         block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
-        passes = block.solve().n_passes.sum()
-        if block.looked > most * m * passes:
+        codes = block.solve()
+        if codes.n_looked.sum() > most * m * codes.n_passes.sum():
             return False
     return True
 
@@ -246,4 +255,4 @@ def _join(blocks: list[Codes], m: int) -> Rows:
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
     coef = narrow(csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m)))
     coef.sort_indices()
-    return Rows(coef, joined.n_iter, joined.n_passes, joined.correlation)
+    return Rows(coef, joined.n_iter, joined.n_passes, joined.n_looked, joined.correlation)

@@ -58,7 +58,8 @@ class Codes(NamedTuple):
     value: np.ndarray
     nnz: np.ndarray  # (rows,)
     n_iter: np.ndarray  # (rows,) steps of the active set
-    n_passes: np.ndarray  # (rows,) products with all atoms
+    n_passes: np.ndarray  # (rows,) products with all atoms, or searches in their cells
+    n_looked: np.ndarray  # (rows,) atoms that these looked at
     correlation: np.ndarray  # (rows,) an upper bound on max_j |q_j|, at least h
 
 
@@ -422,7 +423,11 @@ class Block:
         row_start = np.cumsum(out.nnz) - out.nnz
         take = np.arange(self.fill) + np.repeat(out.start - row_start, out.nnz)
         atom, value = self.found.atom[take], self.found.value[take]
-        return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, out.correlation)
+        return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, self.looked(), out.correlation)
+
+    def looked(self) -> np.ndarray:
+        """Atoms that the passes of each row looked at."""
+        return self.out.n_passes * len(self.problem.atoms)
 
 
 class _PoolBlock(Block):

@@ -359,6 +359,9 @@ WRONG = [
             (("speed", name, "--rounds", "0"), "Invalid value for .--rounds."),
         )
     ),
+    (("speed", "scale", "--output", "file"), "--output: file: .*file is no folder"),
+    (("speed", "scale", "--case", "none"), "cases: must be among .*got .'none'."),
+    (("speed", "scale", "--size", "10"), "sizes: must be one at least, none under 100"),
     (("speed", "filters", "--peer", "none"), "peers: must be among .*got .'none'."),
     (("speed", "attention", "--operator", "none"), "operators: must be among"),
     (("speed", "attention", "--dtype", "int8"), "dtype: must be one of float32"),

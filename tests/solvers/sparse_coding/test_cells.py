@@ -1,15 +1,20 @@
 """Searches in cells against products with all atoms."""
 
+import signal
+import subprocess
+import sys
+
+import joblib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import sparse_self_expression
-from twinsolve.solvers.sparse_coding import lasso_objective, row_blocks, sparse_code
-from twinsolve.solvers.sparse_coding.cells import make_cells, violators
+from twinsolve.solvers.sparse_coding import cell_rows, lasso_objective, row_blocks, sparse_code
+from twinsolve.solvers.sparse_coding.cells import make_cells, nearby, violators
 from twinsolve.solvers.sparse_coding.problem import duality_gap
 
 KINDS = [
@@ -74,11 +79,11 @@ def test_all_that_exceed_the_bound_are_found_and_no_others(kind, seed, at, nonne
     r = rng.standard_normal(atoms.shape[1])
     if towards == "an atom":
         r = atoms[rng.integers(len(atoms))].copy()
-    elif towards == "aside":  # what the basis of a group leaves of one of its atoms
+    elif towards == "aside":  # what the basis of a span leaves of one of its atoms
         cells = make_cells(atoms)
         g = rng.integers(len(cells.first) - 1)
         basis = cells.basis[cells.first[g] : cells.first[g + 1]]
-        atom = atoms[cells.atom[cells.start[cells.begin[g]]]]
+        atom = atoms[cells.atom[cells.start[cells.begin[cells.group[g]]]]]
         r = atom - basis.T @ (basis @ atom)
     products = atoms @ r if nonneg else abs(atoms @ r)
     low = at * products.max()
@@ -121,10 +126,56 @@ def test_few_atoms_are_looked_at_where_they_are_dense():
     assert looked < len(X) / 20
 
 
+def test_clusters_of_a_subspace_share_its_span():
+    X, _ = make_union_of_subspaces(
+        1500, n_subspaces=3, n_features=30, dimension=4, noise=0.002, random_state=0
+    )
+    cells = make_cells(X)
+    assert np.diff(cells.first).tolist() == [4, 4, 4]
+    assert np.diff(cells.group).min() > 4
+
+
+def test_atoms_of_the_direction_of_a_signal_are_near_it():
+    X = dense_points()
+    cells = make_cells(X)
+    key, index = np.empty(448), np.empty(448, np.int64)
+    lengths = np.empty(len(cells.first) - 1)
+    for i in (0, 17, 2999):
+        n = nearby(X[i], 40, i, False, cells, lengths, key, index)
+        found = index[:n]
+        assert n == 40
+        assert len(set(found) - {i}) == 40
+        assert abs(X[found] @ X[i]).min() > np.quantile(abs(X @ X[i]), 0.9)
+    assert nearby(X[0], 40, -1, False, cells, lengths, key[:3], index) == 3, "room for three"
+
+
+def test_products_looked_at_are_counted_row_by_row(used, monkeypatch):
+    X = dense_points()
+    few = sparse_self_expression(X, lam=0.1)
+    assert (few.n_looked > 0).all()
+    assert few.n_looked.sum() < few.n_passes.sum() * len(X) / 4
+    seen = []
+    search = cell_rows.violators
+
+    def watched(*arguments):
+        n, looked = search(*arguments)
+        seen.append(looked)
+        return n, looked
+
+    monkeypatch.setattr(cell_rows, "violators", watched)
+    monkeypatch.setattr(cell_rows, "_solve_row", cell_rows._solve_row.py_func)
+    again = sparse_self_expression(X[:400], lam=0.1)
+    assert again.n_looked.sum() == sum(seen[-int(again.n_passes.sum()) :])
+    monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", -1.0)
+    all_of_them = sparse_self_expression(X, lam=0.1)
+    assert_array_equal(all_of_them.n_looked, all_of_them.n_passes * len(X))
+
+
 @pytest.fixture
 def tried(monkeypatch):
-    """The blocks that cells solved, which are tried for more than 300 atoms."""
+    """The blocks that cells solved, which are tried for 300 atoms and more."""
     monkeypatch.setattr(row_blocks, "MOST_STORED", 300)
+    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 300)
     used = []
     block = row_blocks.CellBlock
 
@@ -166,6 +217,7 @@ def test_solution_is_certified_by_its_definition(used, monkeypatch, options, dty
     gaps = duality_gap(X, X, solution.coef, lam=0.1, zero_diagonal=True, **options)
     assert gaps.max() <= 1.001e-5
     monkeypatch.setattr(row_blocks, "MOST_STORED", 10**6)
+    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 10**6)
     stored = sparse_self_expression(X, lam=0.1, tol=1e-5, **options)
     objectives = [
         lasso_objective(X, X, s.coef, lam=0.1, l1_ratio=options.get("l1_ratio", 1.0))
@@ -197,6 +249,53 @@ def test_answer_is_the_same_for_all_numbers_of_workers(used):
     X = dense_points()
     one, two = (sparse_self_expression(X, lam=0.1, n_jobs=n).coef for n in (1, 2))
     assert (one != two).nnz == 0
+
+
+def test_processes_and_a_file_give_the_answer_of_one_thread(used, tmp_path):
+    X = dense_points()
+    np.save(tmp_path / "X.npy", X)
+    one = sparse_self_expression(X, lam=0.1).coef
+    with joblib.parallel_config("loky", n_jobs=2):
+        two = sparse_self_expression(np.load(tmp_path / "X.npy", mmap_mode="r"), lam=0.1).coef
+    assert (one != two).nnz == 0
+
+
+_INTERRUPTED = """
+import os, signal, sys
+import numpy as np
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.sparse_coding import row_blocks
+
+row_blocks.MOST_STORED = row_blocks._FEWEST_IN_CELLS = 300
+row_blocks._LEFT_BY_CELLS = 1.0
+
+
+def killed(blocks, total):
+    for n, block in enumerate(blocks, 1):
+        yield block
+        if n == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+X = np.load(sys.argv[1] + "/X.npy", mmap_mode="r")
+sparse_self_expression(X, lam=0.1, directory=sys.argv[1] + "/codes", progress=killed)
+"""
+
+
+def test_a_solve_that_was_killed_goes_on_to_the_same_codes(used, tmp_path):
+    X = dense_points()
+    np.save(tmp_path / "X.npy", X)
+    killed = subprocess.run([sys.executable, "-P", "-c", _INTERRUPTED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    kept = len(list(tmp_path.glob("codes/*/*.block")))
+    assert kept == 3
+    whole = sparse_self_expression(X, lam=0.1)
+    n_blocks = len(used) - 1
+    used.clear()
+    rest = sparse_self_expression(X, lam=0.1, directory=tmp_path / "codes")
+    assert len(used) - 1 == n_blocks - kept, "without the rows that it was tried on"
+    assert (rest.coef != whole.coef).nnz == 0
+    assert_array_equal(rest.n_looked, whole.n_looked)
 
 
 def test_finished_blocks_are_read_again(used, tmp_path):
