@@ -315,6 +315,9 @@ METHODS: dict[str, Method] = {
             random=True,
         ),
         Method(
+            "learned affinity", "learned", estimator(f"{_LEARNED}:LearnedAffinityClustering"), {}
+        ),
+        Method(
             "deep self-expression",
             "learned",
             estimator(f"{_LEARNED}:DeepSubspaceClustering"),

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh, qr, svd
+from scipy.linalg import LinAlgError, eigh, qr, svd
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
@@ -240,7 +240,10 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
 def _all_at_once(M: Array | csr_array, k: int) -> tuple[Array, Array]:
     n = M.shape[0]
     dense = M.toarray() if isinstance(M, csr_array) else M
-    values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
+    try:
+        values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
+    except LinAlgError:  # some with many equal eigenvalues are too much for the method of subsets
+        values, vectors = (found[..., n - k :] for found in eigh(dense, driver="evd"))
     return values[::-1], vectors[:, ::-1]
 
 

@@ -5,12 +5,14 @@ Imported by name, as `unrolled.twins` is: they need the solvers' spectral step b
 
 from .attention_affinity import AttentionSubspaceClustering
 from .deep import DeepSubspaceClustering
+from .learned_affinity import LearnedAffinityClustering
 from .self_expressive_network import SelfExpressiveSubspaceClustering
 from .unrolled_ista import UnrolledSubspaceClustering
 
 __all__ = [
     "AttentionSubspaceClustering",
     "DeepSubspaceClustering",
+    "LearnedAffinityClustering",
     "SelfExpressiveSubspaceClustering",
     "UnrolledSubspaceClustering",
 ]

@@ -6,6 +6,7 @@ from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
     DeepSubspaceClustering,
+    LearnedAffinityClustering,
     SelfExpressiveSubspaceClustering,
     UnrolledSubspaceClustering,
 )
@@ -21,6 +22,7 @@ SMALL: dict[Any, dict[str, Any]] = {
     },
     AttentionSubspaceClustering: {"operator": "ridge"},
     DeepSubspaceClustering: {"n_layers": 2},
+    LearnedAffinityClustering: {},
 }
 
 # Enough for the checks of scikit-learn, which fit some dozens of times.
@@ -29,6 +31,7 @@ SMALLEST: dict[Any, dict[str, Any]] = {
     SelfExpressiveSubspaceClustering: {"hidden_features": (16,), "width": 16, "max_iter": 20},
     AttentionSubspaceClustering: {"operator": "softmax"},
     DeepSubspaceClustering: {"n_layers": 1, "n_iter": 5},
+    LearnedAffinityClustering: {},
 }
 
 

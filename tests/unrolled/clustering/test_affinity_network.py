@@ -1,0 +1,160 @@
+"""The network of edges: its loss, its training, its file, and the clusterer by it."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.preprocessing import normalize
+
+from twinsolve.bench.clustering import learn_affinity
+from twinsolve.bench.clustering.unions import KINDS, make_union
+from twinsolve.solvers import clustering_accuracy
+from twinsolve.unrolled.clustering import LearnedAffinityClustering
+from twinsolve.unrolled.clustering.affinity_network import (
+    AffinityNetwork,
+    LabelledEdges,
+    load_affinity_network,
+    save_affinity_network,
+    train_affinity_network,
+    walk_loss,
+)
+from twinsolve.unrolled.clustering.edge_features import Edges, edge_features
+from twinsolve.unrolled.clustering.training import seeded_initialization
+
+from .learned_cases import data
+
+
+def subspaces(seeds):
+    drawn = (data(seed, noise=0.4) for seed in seeds)
+    return [LabelledEdges(edge_features(normalize(X)), y) for X, y in drawn]
+
+
+def test_loss_is_the_divergence_of_literal_walks():
+    rng = np.random.default_rng(0)
+    n, labels = 7, np.array([0, 0, 0, 1, 1, 2, 2])
+    i, j = np.triu_indices(n, 1)
+    weights = rng.uniform(size=len(i))
+    W = np.full((n, n), 1e-4 / n)
+    for a, b, w in zip(i, j, weights, strict=True):
+        W[a, b] += w
+        W[b, a] += w
+    P = W / W.sum(axis=1, keepdims=True)
+    expected = 0.0
+    for t in (2, 8):
+        walk = np.linalg.matrix_power(P, t)
+        for a in range(n):
+            own = np.flatnonzero(labels == labels[a])
+            expected += sum(np.log(1 / len(own) / walk[a, b]) / len(own) for b in own) / n / 2
+    problem = LabelledEdges(Edges(i, j, np.zeros((len(i), 1)), np.zeros(1), n), labels)
+    found = walk_loss(torch.tensor(weights), problem, (1, 3))
+    assert_allclose(float(found), expected, rtol=1e-4)
+
+
+def test_gradient_of_the_loss():
+    labels = np.array([0, 0, 1, 1, 1])
+    i, j = np.triu_indices(5, 1)
+    problem = LabelledEdges(Edges(i, j, np.zeros((10, 1)), np.zeros(1), 5), labels)
+    weights = torch.linspace(0.1, 0.9, 10, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w: walk_loss(w, problem, (1, 2)), weights)
+
+
+def test_loss_is_least_where_walks_stay_and_mix():
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    i, j = np.triu_indices(6, 1)
+    problem = LabelledEdges(Edges(i, j, np.zeros((15, 1)), np.zeros(1), 6), labels)
+    same = torch.tensor(labels[i] == labels[j]).double()
+    cut = same.clone()
+    cut[0] = 0  # one edge of a triangle
+    stay, all_alike = (
+        walk_loss(same, problem, (3,)),
+        walk_loss(torch.ones(15).double(), problem, (3,)),
+    )
+    assert 0 <= stay < 1e-2 < all_alike
+    assert_allclose(float(all_alike), np.log(2), rtol=1e-2)
+    assert walk_loss(cut, problem, (3,)) > stay
+
+
+def test_training_finds_clusters_of_new_unions():
+    problems, new = subspaces((0, 1, 2, 3, 4, 5)), subspaces((6, 7))
+    network, losses = train_affinity_network(problems, n_epochs=40)
+    assert losses[-1] < 0.5 * losses[0]
+    with seeded_initialization(0):
+        untrained = AffinityNetwork()
+    untrained.standardise(problem.edges for problem in problems)
+    with torch.no_grad():
+        before, after = (
+            np.mean([float(walk_loss(net(p.edges), p, (3, 6))) for p in new])
+            for net in (untrained, network)
+        )
+    assert after < 0.7 * before
+
+
+def test_seed_decides_the_network_alone():
+    problems = subspaces((0, 1))
+    before = torch.get_rng_state()
+    first, again, other = (
+        train_affinity_network(problems, n_epochs=1, seed=seed)[0].state_dict()
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any((first[name] != other[name]).any() for name in first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_file_gives_the_network_again(tmp_path):
+    torch.manual_seed(0)
+    network, edges = AffinityNetwork(width=8), edge_features(normalize(data()[0]))
+    network.standardise([edges])
+    save_affinity_network(network, tmp_path / "some.npz")
+    again = load_affinity_network(tmp_path / "some.npz")
+    assert torch.equal(network(edges), again(edges))
+    with np.load(tmp_path / "some.npz", allow_pickle=False) as arrays:
+        assert set(arrays.files) == set(network.state_dict())
+
+
+def test_packaged_network_is_small_and_has_the_features_of_edges():
+    network = load_affinity_network()
+    assert sum(some.numel() for some in network.state_dict().values()) < 15_000
+    edges = edge_features(normalize(data()[0]))
+    weights = network(edges)
+    assert weights.shape == edges.i.shape
+    assert ((weights >= 0) & (weights <= 1)).all()
+
+
+def test_command_writes_a_network(tmp_path, capsys):
+    learn_affinity.main([str(tmp_path / "net.npz"), "--n-each", "1", "--n-epochs", "2"])
+    assert capsys.readouterr().out.count("loss") == 2
+    network = load_affinity_network(tmp_path / "net.npz")
+    model = LearnedAffinityClustering(3, network=network).fit(data()[0])
+    assert model.network_ is network
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unions_are_clusters_of_unit_rows_and_repeat(kind):
+    (X, y), (X_again, y_again), (X_other, _) = (make_union(kind, seed) for seed in (3, 3, 4))
+    assert_allclose(np.linalg.norm(X, axis=1), 1)
+    assert set(y) == set(range(y.max() + 1))
+    assert np.bincount(y).min() >= 15
+    assert (X_again == X).all()
+    assert (y == y_again).all()
+    assert X.shape != X_other.shape or (X_other != X).any()
+
+
+def test_order_of_points_permutes_the_weights():
+    X, _ = data(noise=0.3)
+    order = np.random.default_rng(0).permutation(len(X))
+    W, V = (LearnedAffinityClustering(3).fit(some).coef_.toarray() for some in (X, X[order]))
+    assert (W > 0).any()
+    assert_allclose(V, W[np.ix_(order, order)], atol=1e-4)
+
+
+def test_weights_are_symmetric_and_the_fit_reads_no_labels():
+    X, y = data(noise=0.3)
+    model = LearnedAffinityClustering(3, random_state=0).fit(X)
+    assert (model.coef_ != model.coef_.T).nnz == 0
+    assert model.coef_.max() <= 1
+    assert clustering_accuracy(y, model.labels_) == 1
+    assert (model.fit(X, 1 - y).coef_ != model.coef_).nnz == 0
+    assert "y" not in inspect.signature(edge_features).parameters

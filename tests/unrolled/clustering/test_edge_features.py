@@ -1,0 +1,140 @@
+"""Features of edges against their definition, one pair at a time."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.linalg import eigh
+
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.clustering import unit_rows
+from twinsolve.unrolled.clustering.edge_features import edge_features
+
+
+def points(seed=0, n=20):
+    X, _ = make_union_of_subspaces(
+        n, n_subspaces=3, n_features=8, dimension=3, noise=0.2, random_state=seed
+    )
+    return unit_rows(X)
+
+
+def cosine(a, b):
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def code_graph(X, gamma, l1_ratio):
+    """Sizes of the codes over the largest of the row, and the residuals of the points."""
+    n = len(X)
+    largest = [2 * max(abs(X[i] @ X[j]) for j in range(n) if j != i) for i in range(n)]
+    lam = np.array(largest) / (gamma * l1_ratio)
+    C = sparse_self_expression(X, lam=lam, l1_ratio=l1_ratio, tol=1e-4).coef.toarray()
+    graph = [[abs(C[i, j]) / abs(C[i]).max() for j in range(n)] for i in range(n)]
+    return np.array(graph), [float(np.linalg.norm(x - c @ X)) for x, c in zip(X, C, strict=True)]
+
+
+def neighbor_graph(Z):
+    graph = np.zeros((len(Z), len(Z)))
+    for i, z in enumerate(Z):
+        sizes = [-abs(cosine(z, other)) for other in Z]
+        nearest = [j for j in np.argsort(sizes) if j != i][:16]
+        graph[i, nearest] = [math.exp(-(1 + place) / 5) for place in range(len(nearest))]
+    return graph
+
+
+def coordinates(X, energy):
+    U, s, _ = np.linalg.svd(X, full_matrices=False)
+    rank = next(r for r in range(1, len(s) + 1) if (s[:r] ** 2).sum() >= energy * (s**2).sum())
+    return U[:, :rank]
+
+
+def eigenpairs(graph):
+    A = graph + graph.T + 1e-6 * np.eye(len(graph))
+    degree = A.sum(axis=1)
+    values, vectors = eigh(A / np.sqrt(np.outer(degree, degree)))
+    leading = np.argsort(-values)[:64]
+    return np.clip(values[leading], 0, 1), vectors[:, leading]
+
+
+def literal(X):
+    """Pairs, their features and the context, by loops over the definition."""
+    n = len(X)
+    codes = [code_graph(X, *given) for given in ((5, 1.0), (20, 0.5), (50, 0.5), (200, 0.9))]
+    whitened = [coordinates(X, energy) for energy in (0.8, 0.9, 0.95, 0.98, 0.995)]
+    neighbors = [neighbor_graph(Z) for Z in (X, whitened[1], whitened[3])]
+    graphs = [graph for graph, _ in codes] + neighbors
+    spectra = [eigenpairs(graph) for graph in graphs]
+    pairs = [
+        (i, j)
+        for i in range(n)
+        for j in range(i + 1, n)
+        if any(graph[i, j] > 0 or graph[j, i] > 0 for graph in graphs)
+    ]
+    rows = []
+    for i, j in pairs:
+        row = []
+        for graph, (values, vectors) in zip(graphs, spectra, strict=True):
+            there, back = graph[i, j], graph[j, i]
+            near = graph + np.eye(n)
+            row += [max(there, back), min(there, back), cosine(near[i], near[j])]
+            for t in (4, 16, 64):
+                U = vectors * values ** (t / 2)
+                row.append(cosine(U[i], U[j]))
+        row += [abs(X[i] @ X[j]), np.sign(X[i] @ X[j])]
+        row += [abs(cosine(Z[i], Z[j])) for Z in whitened]
+        for _, residual in (codes[0], codes[-1]):
+            row += [max(residual[i], residual[j]), min(residual[i], residual[j])]
+        rows.append(row)
+    context = [math.log((values**t).sum()) for values, _ in spectra for t in (4, 16, 64)]
+    context += [math.log(Z.shape[1] / n) for Z in whitened]
+    return pairs, np.array(rows), np.array([*context, math.log(len(pairs) / n)])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_features_are_those_of_the_definition(seed):
+    X = points(seed)
+    pairs, features, context = literal(X)
+    edges = edge_features(X)
+    order = np.lexsort((edges.j, edges.i))
+    assert list(zip(edges.i[order], edges.j[order], strict=True)) == pairs
+    assert_allclose(edges.features[order], features, atol=1e-6)
+    assert_allclose(edges.context, context, atol=1e-9)
+
+
+def test_order_of_points_does_not_matter():
+    X = points()
+    order = np.random.default_rng(0).permutation(len(X))
+    edges, shuffled = edge_features(X), edge_features(X[order])
+    there = {
+        frozenset(pair): row for *pair, row in zip(edges.i, edges.j, edges.features, strict=True)
+    }
+    assert len(there) == len(shuffled.i)
+    for i, j, row in zip(order[shuffled.i], order[shuffled.j], shuffled.features, strict=True):
+        assert_allclose(row, there[frozenset((i, j))], atol=1e-6)
+    assert_allclose(edges.context, shuffled.context, atol=1e-9)
+
+
+def test_sign_of_a_point_changes_no_feature_but_the_sign():
+    X = points()
+    mirrored = X * np.where(np.arange(len(X)) == 3, -1, 1)[:, None]
+    edges, other = edge_features(X), edge_features(mirrored)
+    sign = 43
+    changed = np.where((edges.i == 3) | (edges.j == 3), -1, 1)
+    assert_allclose(other.features[:, sign], changed * edges.features[:, sign])
+    kept = np.arange(edges.features.shape[1]) != sign
+    assert_allclose(other.features[:, kept], edges.features[:, kept], atol=1e-6)
+
+
+def test_features_grow_with_edges_not_with_pairs():
+    X = np.random.default_rng(0).standard_normal((1500, 5))
+    edges = edge_features(unit_rows(X))
+    assert len(edges.i) < 60 * len(X) < len(X) ** 2 / 8
+    assert np.isfinite(edges.features).all()
+
+
+@pytest.mark.parametrize("X", [np.zeros((4, 3)), np.eye(3), np.ones((5, 2)) / math.sqrt(2)])
+def test_degenerate_points_have_finite_features(X):
+    edges = edge_features(X)
+    assert np.isfinite(edges.features).all()
+    assert np.isfinite(edges.context).all()

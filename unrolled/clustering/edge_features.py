@@ -1,0 +1,186 @@
+"""What is known of an edge between two points, whatever the points' number or dimension."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array, eye_array
+from sklearn.neighbors import NearestNeighbors
+
+from ...solvers.clustering import scale_by_row_maximum, symmetric_affinity, unit_rows
+from ...solvers.clustering.spectral import leading_eigenvectors
+from ...solvers.self_expression import sparse_self_expression
+from ...solvers.solution import Array
+from ...solvers.sparse_coding import lam_max
+
+PENALTIES = ((5.0, 1.0), (20.0, 0.5), (50.0, 0.5), (200.0, 0.9))  # gamma, l1_ratio
+ENERGIES = (0.8, 0.9, 0.95, 0.98, 0.995)
+_NEIGHBOR_ENERGIES = (0.9, 0.98)
+_N_NEIGHBORS = 16
+_DECAY = 5.0
+_TIMES = (4, 16, 64)
+_N_EIGENVECTORS = 64
+_TOL = 1e-4  # of the codes: features need no more
+_LOOP = 1e-6  # keeps the degree of a point without edges positive
+_BLOCK = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Pairs of points ``i < j`` with their features, and what is true of the points as a whole.
+
+    Attributes
+    ----------
+    i, j : ndarray of int of shape (n_edges,)
+    features : ndarray of shape (n_edges, n_edge_features)
+        The same for ``(i, j)`` and ``(j, i)``.
+    context : ndarray of shape (n_context,)
+    n_points : int
+    """
+
+    i: Array
+    j: Array
+    features: Array
+    context: Array
+    n_points: int
+
+
+def edge_features(X: Array) -> Edges:
+    """Features of the pairs of points that any of several graphs joins.
+
+    The directed graphs G have entries in [0, 1]: sizes ``|c_ij| / max_l |c_il|`` of elastic net
+    codes at four penalties relative to lam_max, and ``exp(-rank / 5)`` of the 16 points of largest
+    ``|cos|``, of the points and of their whitened leading principal coordinates that hold 0.9 and
+    0.98 of the energy. Of each graph a pair has ::
+
+        max(g_ij, g_ji),   min(g_ij, g_ji),   cos(g_i + e_i, g_j + e_j)
+        cos(u_i, u_j),   U = V diag(lam)^(t / 2),   t = 4, 16, 64
+
+    with lam, V the 64 leading eigenpairs of ``D^(-1/2) (G + G^T) D^(-1/2)``: the cosine of random
+    walks of t steps. Beside them stand ``|cos|`` and its sign, ``|cos|`` of whitened coordinates of
+    five energies, and the larger and the smaller residual of its points under the first and the
+    last code. The context is ``log(sum_l lam_l^t)`` of each graph and t, a soft number of clusters,
+    and the logarithms of the numbers of coordinates for each point and of edges for each point.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_points, n_features)
+        Rows of unit norm or zero, at least 2.
+
+    Returns
+    -------
+    Edges
+
+    References
+    ----------
+    EQUATIONS SE-12, CL-2 for the codes; Coifman and Lafon, "Diffusion maps" (2006) for ``u``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.unrolled.clustering.edge_features import edge_features
+    >>> edges = edge_features(np.eye(3)[[0, 0, 1, 1]])
+    >>> edges.features.shape, edges.context.shape
+    ((6, 53), (27,))
+    """
+    X = X.astype(np.float64)
+    codes = [_codes(X, gamma, ratio) for gamma, ratio in PENALTIES]
+    whitened = {energy: _whitened(X, energy) for energy in ENERGIES}
+    graphs = [
+        *(scale_by_row_maximum(abs(C)) for C in codes),
+        *(_nearest(Z) for Z in (X, *(whitened[energy] for energy in _NEIGHBOR_ENERGIES))),
+    ]
+    i, j = _pairs(graphs)
+    features: list[Array] = []
+    context: list[float] = []
+    for graph in graphs:
+        features += _of_directions(graph, i, j)
+        walks, sizes = _of_walks(graph, i, j)
+        features += walks
+        context += sizes
+    cosine = _products(X, X, i, j)
+    features += [np.abs(cosine), np.sign(cosine)]
+    for Z in whitened.values():
+        features.append(np.abs(_products(unit_rows(Z), unit_rows(Z), i, j)))
+        context.append(np.log(Z.shape[1] / len(X)))
+    for C in (codes[0], codes[-1]):
+        residual = np.linalg.norm(X - C @ X, axis=1)
+        features += [np.maximum(residual[i], residual[j]), np.minimum(residual[i], residual[j])]
+    context.append(np.log(max(len(i), 1) / len(X)))
+    return Edges(i, j, np.column_stack(features), np.array(context), len(X))
+
+
+def _codes(X: Array, gamma: float, l1_ratio: float) -> csr_array:
+    largest = lam_max(X, X, zero_diagonal=True)
+    lam = np.where(largest > 0, largest, 1.0) / (gamma * l1_ratio)
+    return sparse_self_expression(X, lam=lam, l1_ratio=l1_ratio, tol=_TOL).coef
+
+
+def _whitened(X: Array, energy: float) -> Array:
+    """Leading left singular vectors of X that hold a share of its energy; one at least."""
+    values, vectors = np.linalg.eigh(X.T @ X)
+    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    held = np.cumsum(values)
+    rank = 1 + int(np.searchsorted(held, energy * held[-1]))
+    rank = max(1, min(rank, int((values > 1e-12 * values[0]).sum())))
+    scale = np.sqrt(values[:rank])
+    return X @ vectors[:, :rank] / np.where(scale > 0, scale, 1)
+
+
+def _nearest(Z: Array) -> csr_array:
+    """Neighbours of largest ``|cos|``, weighed by their rank."""
+    Z = unit_rows(Z)
+    n = len(Z)
+    count = min(_N_NEIGHBORS, n - 1)
+    # Of a point and its mirror image only one is near, unless both are at right angles.
+    search = NearestNeighbors(n_neighbors=count + 1).fit(np.vstack([Z, -Z]))
+    found = search.kneighbors(Z, return_distance=False) % n
+    rows, places = np.nonzero(found != np.arange(n)[:, None])
+    weights = np.exp(-places / _DECAY)
+    graph = csr_array((weights, (rows, found[rows, places])), shape=(n, n))
+    graph.data = np.minimum(graph.data, 1)
+    return graph
+
+
+def _pairs(graphs: list[csr_array]) -> tuple[Array, Array]:
+    joined = sum(graphs[1:], graphs[0])
+    pairs = csr_array(joined + joined.T).tocoo()
+    above = (pairs.row < pairs.col) & (pairs.data > 0)
+    return pairs.row[above].astype(np.int64), pairs.col[above].astype(np.int64)
+
+
+def _of_directions(graph: csr_array, i: Array, j: Array) -> list[Array]:
+    there, back = _entries(graph, i, j), _entries(graph, j, i)
+    near = unit_rows(csr_array(graph + eye_array(graph.shape[0], format="csr")))
+    shared = np.concatenate(
+        [
+            np.asarray(near[i[block]].multiply(near[j[block]]).sum(axis=1)).ravel()
+            for block in _blocks(len(i))
+        ]
+    )
+    return [np.maximum(there, back), np.minimum(there, back), shared]
+
+
+def _of_walks(graph: csr_array, i: Array, j: Array) -> tuple[list[Array], list[float]]:
+    n = graph.shape[0]
+    affinity = csr_array(symmetric_affinity(graph) + _LOOP * eye_array(n, format="csr"))
+    values, vectors = leading_eigenvectors(affinity, min(_N_EIGENVECTORS, n))
+    values = np.clip(values, 0, 1)
+    walks = [unit_rows(vectors * values ** (t / 2)) for t in _TIMES]
+    sizes = [float(np.log((values**t).sum())) for t in _TIMES]
+    return [_products(U, U, i, j) for U in walks], sizes
+
+
+def _entries(graph: csr_array, i: Array, j: Array) -> Array:
+    return np.concatenate(
+        [np.asarray(graph[i[block], j[block]]).ravel() for block in _blocks(len(i))]
+    )
+
+
+def _products(left: Array, right: Array, i: Array, j: Array) -> Array:
+    return np.concatenate(
+        [np.einsum("ed,ed->e", left[i[block]], right[j[block]]) for block in _blocks(len(i))]
+    )
+
+
+def _blocks(n: int) -> list[slice]:
+    return [slice(start, start + _BLOCK) for start in range(0, max(n, 1), _BLOCK)]
