@@ -22,6 +22,7 @@ from .samples import Sample, check_samples
 from .without_task import WITHOUT_TASK
 
 DRAWN = "drawn"  # the data of the second pass
+_AS_BUILT, _FOR_TASK = "as built", "for its task"
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _TASK_TOLERANCE = 0.01
 _COLUMNS = [
@@ -33,12 +34,13 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class _Job:
-    """A twin on a data set, or under its laws (None)."""
+    """A twin on a data set, as built or for its task, or under its laws (None)."""
 
     twin: Twin
     sample: Sample | None
     dtypes: tuple[str, ...]
     seed: int
+    case: str = _AS_BUILT
 
     @property
     def data(self) -> str:
@@ -54,7 +56,7 @@ class _Job:
         run = _Run(_remembering(self.twin), sample)
         for dtype in self.dtypes:
             measure = partial(run.measure, dtype)
-            yield self._row(measure, task=sample.task, case="as built", dtype=dtype)
+            yield self._row(measure, task=sample.task, case=self.case, dtype=dtype)
 
     def _of_laws(self) -> Iterator[dict[str, Any]]:
         for case in cases_of(self.twin, self.seed):
@@ -147,7 +149,7 @@ def check_twins(
         limits = {"twins": twins, "families": families, "data": data, "quick": quick}
         held = ", ".join(f"{name} {value}" for name, value in limits.items() if value)
         raise ValueError(f"there is nothing to check with {held}: no twin takes all of these")
-    waiting = {twin.name: sum(job.twin is twin for job in jobs) for twin in chosen}
+    waiting = {twin.name: sum(job.twin.name == twin.name for job in jobs) for twin in chosen}
     rows: dict[int, list[dict[str, Any]]] = {}
     for index, found in _run(jobs, joblib.effective_n_jobs(n_jobs)):
         rows[index] = found
@@ -179,6 +181,8 @@ def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> I
             if sample.inputs(twin) is not None and (leads or not quick):
                 dtypes = tuple(_DTYPES) if leads and not quick else ("float64",)
                 yield _Job(twin, sample, dtypes, seed)
+            if twin.task and sample.inputs(twin.for_task()) is not None and (leads or not quick):
+                yield _Job(twin.for_task(), sample, ("float64",), seed, _FOR_TASK)
 
 
 def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -251,7 +255,7 @@ class _Run:
         inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
         measured = twin.relation.measure(twin, layer, inputs)
         row = _numbers(measured)
-        if dtype != "float64" or twin.name in WITHOUT_TASK:
+        if dtype != "float64" or twin.task or twin.name in WITHOUT_TASK:
             return row
         outputs = twin.relation.task_outputs(twin, layer, inputs)
         solver, learned = (

@@ -120,7 +120,7 @@ def _counts(counts: pd.Series) -> str:
 
 
 _ON_DATA = (
-    "twin", "relation", "evidence", "equation", "data", "nothing", "solver", "layer",
+    "twin", "relation", "evidence", "equation", "data", "case", "nothing", "solver", "layer",
     "float64", "tol.", "float32", "tol.", "passed",
 )  # fmt: skip
 _UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "passed")
@@ -139,7 +139,7 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
 
 def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """The two dtypes side by side."""
-    keys = ["twin", "relation", "evidence", "equation", "data", "task"]
+    keys = ["twin", "relation", "evidence", "equation", "data", "case", "task"]
     for (*key, task), rows in table.groupby(keys, sort=False):
         dtypes = rows.set_index("dtype")[["deviation", "tolerance"]]
         cells = dtypes.reindex(["float64", "float32"]).to_numpy(dtype=float).ravel()

@@ -57,12 +57,15 @@ class ClusteringSample:
         of head 0 are the tokens, and keys too unless they must be other points: then these have
         noise of their own. A head with random projections follows where the two may differ.
         """
+        if twin.inputs == "patches":
+            return None
         if twin.inputs == "image":
             return None if self.images is None else (torch.from_numpy(self.images),)
-        if twin.inputs == "model":
+        if twin.inputs in ("model", "images"):
             if self.images is None or self.images.shape[2:] != (8, 8):
                 return None
-            return (torch.from_numpy(self.images[:_N_SMALL]),)
+            images = self.images[:_N_SMALL] if twin.inputs == "model" else self.images
+            return (torch.from_numpy(images),)
         if twin.inputs == "features":
             return (torch.from_numpy(self.X),)
         (n, dim), rng = self.X.shape, np.random.default_rng(self.seed)
@@ -99,7 +102,7 @@ class ClusteringSample:
 
     def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
         """The task number of the data as they are."""
-        if twin.inputs == "image":
+        if twin.inputs in ("image", "images"):
             return self._of_images
         return self._of_tokens if tokens is None else self._of_features(self.X[tokens], tokens)
 
@@ -135,12 +138,12 @@ class VisionSample:
     task = "vision"
 
     def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
-        if twin.inputs == "model":
+        if twin.inputs in ("model", "images"):
             return None
         if twin.inputs == "image":
             return (torch.from_numpy(self.noisy[None, None]),)
         patches = _patches(self._standardised(self.noisy))
-        if twin.inputs == "features":
+        if twin.inputs in ("features", "patches"):
             return (torch.from_numpy(patches),)
         other = self._standardised(self.other)
         keys = _patches(other) if twin.pairing == "cross" else patches
@@ -152,7 +155,9 @@ class VisionSample:
         """PSNR of all pixels, or of some, of which alone the output then is."""
         if twin.inputs == "image":
             return self._psnr(output.ravel(), tokens)
-        pixels = output[:, _PATCH**2 // 2] if twin.inputs == "features" else output.ravel()
+        pixels = (
+            output[:, _PATCH**2 // 2] if twin.inputs in ("features", "patches") else output.ravel()
+        )
         return self._psnr(pixels * self.noisy.std() + self.noisy.mean(), tokens)
 
     def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from .inequalities import Inequalities
 from .relations import Bound, Limit, Rate, Relation
 
 Array = np.ndarray
-Inputs = Literal["tokens", "features", "image", "model"]
+Inputs = Literal["tokens", "features", "image", "model", "images", "patches"]
 Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
 Way = Literal["backward", "torch.func"]
@@ -88,11 +88,12 @@ class Twin:
         ``solve(layer, call)`` with the `HeadCall` of one head at a time.
     equation : str, optional
         Equation id.
-    inputs : {"tokens", "features", "image", "model"}
+    inputs : {"tokens", "features", "image", "model", "images", "patches"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
         and `solve` one at a time. Whole models get a few images of 8 x 8 pixels, of which they and
-        their solver make what they take, and give a row for each.
+        their solver make what they take, and give a row for each; "images" are more of these, as
+        many as it takes to cluster them; "patches" are tokens of a noisy photograph alone.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
@@ -117,6 +118,9 @@ class Twin:
     options : mapping of str to callable
         Further ``build`` functions, by the name of what they change: settings other than the
         default that change the mathematics, for which `solve` has the counterpart.
+    task : mapping of str to Any
+        Fields of the twin that differ where it is to serve clustering or denoising, such as
+        `build`: those of `for_task`. None by default, where the layer as built does.
     covers : callable
         Which layers of the class the twin is about; all by default.
     context : callable, optional
@@ -178,6 +182,7 @@ class Twin:
     differentiable_twice: tuple[Way, ...] = ("backward", "torch.func")
     evidence: Evidence = "formula"
     options: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
     covers: Callable[[Any], bool] = lambda layer: True
     context: Callable[[Array, Array, Array], Context] | None = None
     apply: Callable[..., Tensor] = lambda layer, *tensors, **context: layer(*tensors, **context)
@@ -195,6 +200,10 @@ class Twin:
     def __post_init__(self) -> None:
         if self.evidence == "formula":
             object.__setattr__(self, "evidence", self._derived_evidence())
+
+    def for_task(self) -> "Twin":
+        """The twin at parameters with which it serves clustering or denoising."""
+        return replace(self, task={}, **self.task)
 
     def _derived_evidence(self) -> Evidence:
         if isinstance(self.relation, Bound):

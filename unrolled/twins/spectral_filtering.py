@@ -130,6 +130,23 @@ def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequaliti
     return sides
 
 
+def _share_of_signal(X: Array) -> float:
+    """Of the variance of patches: noise is as large in every direction, the least among them."""
+    variances = np.linalg.eigvalsh(np.cov(X.T))
+    return float(1 - variances[0] / variances.mean())
+
+
+def _build_wiener_scale(X: Array) -> FeatScale:
+    """Wiener's factor on all that differs from the mean."""
+    layer = FeatScale(X.shape[1], dtype=torch.float64)
+    layer.t.data.fill_(_share_of_signal(X) - 1)
+    return layer
+
+
+def _build_wiener_layer(X: Array) -> LayerScale:
+    return LayerScale(X.shape[1], initial=_share_of_signal(X), dtype=torch.float64)
+
+
 def _build_feat_scale(X: Array) -> FeatScale:
     layer = FeatScale(X.shape[1], dtype=torch.float64)
     layer.s.data = torch.linspace(-0.5, 1.0, layer.dim, dtype=torch.float64)
@@ -374,6 +391,7 @@ register(
         _build_feat_scale,
         _solve_feat_scale,
         layer=FeatScale,
+        task={"build": _build_wiener_scale},
         certificate=_certify_feat_scale,
         options={"initial": lambda X: FeatScale(X.shape[1], dtype=torch.float64)},
     )
@@ -386,6 +404,7 @@ register(
         _build_feat_scale,
         _solve_masked,
         layer=FeatScale,
+        task={"build": _build_wiener_scale},
         apply=_apply_masked,
     )
 )
@@ -397,6 +416,7 @@ register(
         _build_feat_scale,
         _solve_feat_scale,
         layer=FeatScale,
+        task={"build": _build_wiener_scale},
         bound=_feat_scale_bound,
     )
 )
@@ -409,6 +429,7 @@ register(
         _solve_layer_scale,
         layer=LayerScale,
         source="Touvron et al. (2021)",
+        task={"build": _build_wiener_layer},
         options={
             "initial": lambda X: LayerScale(X.shape[1], dtype=torch.float64),
             "other-initial": lambda X: LayerScale(X.shape[1], initial=-0.3, dtype=torch.float64),

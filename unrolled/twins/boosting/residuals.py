@@ -175,6 +175,15 @@ def _solve_residual(layer: Residual, X: Array) -> Array:
     return boost(_matrix(X), X, n_iter=1)
 
 
+def _apply_diffusing(layer: Residual, X: Tensor) -> Tensor:
+    """The branch takes each token to the mean of those near it."""
+    return layer(X, _frozen(X)(X) - X)
+
+
+def _solve_diffusing(layer: Residual, X: Array) -> Array:
+    return _matrix(X) @ X
+
+
 def _snr_bound(layer: Residual, X: Tensor) -> Inequalities:
     """What a residual connection gains in SNR, for tokens X and noise of a tenth of their size.
 
@@ -315,6 +324,7 @@ for twin in (
         apply=_apply_residual,
         solve=_solve_residual,
         bound=_snr_bound,
+        task={"apply": _apply_diffusing, "solve": _solve_diffusing},
     ),
 ):
     register(twin)

@@ -20,7 +20,7 @@ from ..registry import Array, Twin, register
 from ..relations import Bound
 from .extremal_values import N_EXTREMAL, attain_gain, opposite_tokens, opposite_values
 from .lifted_points import dot_product_range, lift, scale_of
-from .regression import softmax_logit_range, solve_softmax
+from .regression import local_bandwidth, softmax_logit_range, solve_softmax
 
 _DEPTH = 3
 
@@ -28,6 +28,11 @@ _DEPTH = 3
 def build_mixing(q: Array, k: Array, v: Array) -> Softmax:
     """Logits within a range of 2: they are bounded by alpha = 1 up to a shift of each row."""
     return Softmax(scale=2 / dot_product_range(1.0, q, k))
+
+
+def build_local(q: Array, k: Array, v: Array) -> Softmax:
+    """Logits as Gaussian attention has them, of which nearby keys have the largest."""
+    return Softmax(scale=local_bandwidth(q, k) ** -2)
 
 
 def attention_matrix(layer: Softmax, q: Array, k: Array) -> Array:
@@ -122,6 +127,7 @@ for name, equation, bound, passes in (
             source="Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis",
             layer=Softmax,
             build=build_mixing,
+            task={"build": build_local},
             solve=solve_softmax,
             bound=bound,
             logit_range=softmax_logit_range,

@@ -13,12 +13,8 @@ from ...kernel_smoothing import Softmax
 from ..heads import HeadCall
 from ..registry import Array, Twin, register
 from ..relations import FixedPointLimit, Iterate
-from .regression import local_bandwidth, softmax_logit_range
-from .smoothing_bounds import attention_matrix, build_mixing
-
-
-def _build_local(q: Array, k: Array, v: Array) -> Softmax:
-    return Softmax(scale=local_bandwidth(q, k) ** -2)
+from .regression import softmax_logit_range
+from .smoothing_bounds import attention_matrix, build_local, build_mixing
 
 
 def _n_iter(layer: Any) -> int:
@@ -48,7 +44,7 @@ def _solve_limit(layer: Softmax, call: HeadCall) -> Array:
 _LIMIT = FixedPointLimit(tolerance=1e-8, n_iter=80)
 
 for name, equation, relation, build, solve, evidence in (
-    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), _build_local, _solve_walk, "formula"),
+    ("random-walk", "NT-L1", Iterate(n_iter=(1, 2, 5)), build_local, _solve_walk, "formula"),
     ("random-walk-limit", "NT-20", _LIMIT, build_mixing, _solve_limit, "solver"),
 ):
     register(

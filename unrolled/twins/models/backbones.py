@@ -1,5 +1,6 @@
 """Twins: backbones from images, or ids, to scores."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,9 +16,11 @@ from ...models import (
 from ..registry import Array
 from . import backbone_pass
 from .block_pass import Settings
+from .fitted import N_CLASSES, naming_digits
 from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch
 
 _CLASSES, _PATCH = 5, 2
+_WIDE = {"num_classes": N_CLASSES, "dim": 48}  # where scores are to name digits
 _SETTINGS = Settings(HEADS)
 
 
@@ -61,23 +64,39 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
         depth = len(operators)
         return drawn(VisionTransformer(**_sizes(images), depth=depth, pool=pool, **options))
 
+    def build_wide(images: Array) -> nn.Module:
+        sizes = _sizes(images) | _WIDE
+        return drawn(VisionTransformer(**sizes, depth=len(operators), pool=pool, **options))
+
+    def run(model: Any, image: Array, padding: Array | None = None) -> Array:
+        return backbone_pass.vision_transformer(
+            model, image, _SETTINGS, patch_size=_PATCH, pool=pool, padding=padding,
+            positions_in=(False, True) if apart else None,
+        )  # fmt: skip
+
     def apply(model: VisionTransformer, images: Tensor) -> Tensor:
         _, hidden = _images_and_padding(images)
         return joined(model(images), model(images, patch_padding_mask=hidden))
 
     def solve(model: Any, image: Array, hidden: Array) -> tuple[Array, ...]:
-        return tuple(
-            backbone_pass.vision_transformer(
-                model, image, _SETTINGS, patch_size=_PATCH, pool=pool, padding=padding,
-                positions_in=(False, True) if apart else None,
-            )
-            for padding in (None, hidden.astype(bool))
-        )  # fmt: skip
+        return run(model, image), run(model, image, hidden.astype(bool))
 
     _add(
         name, VisionTransformer, "Dosovitskiy et al. (2021)", equation,
         build=build, apply=apply, solve=over_batch(solve, _images_and_padding),
+        task=naming_digits(build_wide, run),
     )  # fmt: skip
+
+
+def _run_windowed(model: Any, image: Array, *, patch_size: int = 1, window_size: int = 4) -> Array:
+    return backbone_pass.windowed_transformer(
+        model, image, _SETTINGS, patch_size=patch_size, window_size=window_size, num_heads=(2, 3)
+    )
+
+
+def _run_class_attention(model: Any, image: Array) -> Array:
+    settings = Settings(HEADS, scale="layer")
+    return backbone_pass.class_attention_transformer(model, image, settings, patch_size=_PATCH)
 
 
 _add_vision_transformer("vision-transformer", "IF-5", "class", operator=["softmax", "neutreno"])
@@ -103,13 +122,15 @@ _add(
         )
     ),
     apply=lambda model, images: model(images),
-    solve=over_batch(
-        lambda model, image: (
-            backbone_pass.windowed_transformer(
-                model, image, _SETTINGS, patch_size=1, window_size=4, num_heads=(2, 3)
-            ),
+    solve=over_batch(lambda model, image: (_run_windowed(model, image),), _images),
+    task=naming_digits(
+        lambda images: drawn(
+            WindowedTransformer(
+                images.shape[2:], 2, images.shape[1], N_CLASSES, 24, (2, 1), (2, 3), window_size=2,
+                operator=["softmax", "neutreno", "gaussian"], mlp_ratio=2.0,
+            )
         ),
-        _images,
+        partial(_run_windowed, patch_size=2, window_size=2),
     ),
 )  # fmt: skip
 _add(
@@ -119,16 +140,14 @@ _add(
     "IF-5",
     build=lambda images: drawn(ClassAttentionTransformer(**_sizes(images), depth=2)),
     apply=lambda model, images: model(images),
-    solve=over_batch(
-        lambda model, image: (
-            backbone_pass.class_attention_transformer(
-                model, image, Settings(HEADS, scale="layer"), patch_size=_PATCH
-            ),
-        ),
-        _images,
+    solve=over_batch(lambda model, image: (_run_class_attention(model, image),), _images),
+    task=naming_digits(
+        lambda images: drawn(ClassAttentionTransformer(**_sizes(images) | _WIDE, depth=2)),
+        _run_class_attention,
     ),
 )
 for skip in (True, False):
+    run = partial(backbone_pass.conv_mixer, kernel_size=3, patch_size=_PATCH, skip=skip)
     _add(
         "conv-mixer" if skip else "conv-mixer-without-skip",
         ConvMixer,
@@ -138,11 +157,12 @@ for skip in (True, False):
             ConvMixer(DIM, 2, 3, _PATCH, _CLASSES, skip, in_channels=images.shape[1])
         ),
         apply=lambda model, images: model(images),
-        solve=over_batch(
-            lambda model, image, skip=skip: (
-                backbone_pass.conv_mixer(model, image, kernel_size=3, patch_size=_PATCH, skip=skip),
+        solve=over_batch(lambda model, image, run=run: (run(model, image),), _images),
+        task=naming_digits(
+            lambda images, skip=skip: drawn(
+                ConvMixer(_WIDE["dim"], 2, 3, _PATCH, N_CLASSES, skip, in_channels=1)
             ),
-            _images,
+            run,
         ),
     )
 _add(

@@ -1,15 +1,18 @@
 """Twins: a constant bias on the logits, and positions stored as one, for a number of tokens."""
 
 import copy
+import math
 
 import numpy as np
 import torch
+from scipy.spatial.distance import cdist
 from scipy.special import softmax
 from torch import Tensor
 
 from ...attention import Context
 from ...kernel_smoothing import Biased, Bilateral, Softmax
 from ..heads import as_array
+from ..kernel_smoothing.regression import local_bandwidth
 from ..parameters import head_value
 from ..registry import Array
 from .shell_pass import split_heads, visible_keys
@@ -92,6 +95,38 @@ def _solve_precomputed(layer: Bilateral, x: Array, hidden: Array) -> tuple[Array
     return *_smoothed(distances, v, hidden), *_smoothed(products, v, hidden)
 
 
+def _grid(n: int) -> Array:
+    """Places of the pixels of a square image, row by row."""
+    return np.stack(np.unravel_index(np.arange(n), [math.isqrt(n)] * 2), axis=1).astype(float)
+
+
+def _build_nearby(X: Array) -> Biased:
+    """The bias of pixel pairs is the Gaussian of their distance, of a pixel's width."""
+    return Biased(Softmax(), torch.from_numpy(-cdist(_grid(len(X)), _grid(len(X)), "sqeuclidean")))
+
+
+def _solve_nearby(layer: Biased, X: Array) -> Array:
+    logits = X @ X.T / np.sqrt(X.shape[1]) + as_array(layer.bias)
+    return np.asarray(softmax(logits, axis=-1) @ X)
+
+
+def _build_bilateral_patches(X: Array) -> Bilateral:
+    return Bilateral(local_bandwidth(X, X), 2.0, distances=True, dtype=torch.float64)
+
+
+def _apply_bilateral_patches(layer: Bilateral, X: Tensor) -> Tensor:
+    places = torch.from_numpy(_grid(len(X))).to(X.dtype)[None]
+    return layer.precompute(Context(projected_positions=(places, places)))(*[X[None]] * 3)[0]
+
+
+def _solve_bilateral_patches(layer: Bilateral, X: Array) -> Array:
+    squares = sum(
+        cdist(x, x, "sqeuclidean") / head_value(bandwidth, 0) ** 2
+        for x, bandwidth in ((X, layer.token_bandwidth), (_grid(len(X)), layer.position_bandwidth))
+    )
+    return np.asarray(softmax(-squares / 2, axis=-1) @ X)
+
+
 add(
     "bilateral-precomputed",
     Bilateral,
@@ -100,6 +135,12 @@ add(
     build=_build_bilateral,
     apply=_apply_precomputed,
     solve=over_batch(_solve_precomputed, _inputs),
+    task={
+        "inputs": "patches",
+        "build": _build_bilateral_patches,
+        "apply": _apply_bilateral_patches,
+        "solve": _solve_bilateral_patches,
+    },
 )
 add(
     "biased-attention",
@@ -109,4 +150,10 @@ add(
     build=_build,
     apply=_apply,
     solve=over_batch(_solve, _inputs),
+    task={
+        "inputs": "patches",
+        "build": _build_nearby,
+        "apply": lambda layer, X: layer(*[X[None]] * 3)[0],
+        "solve": _solve_nearby,
+    },
 )

@@ -1,5 +1,6 @@
 """Twins: stacks of blocks, with each of the parts that the papers exchange."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ...models.stacks import run_blocks as run_layers
 from ...spectral_filtering import FeatScale, LayerScale
 from ..registry import Array
 from .block_pass import Settings, run_blocks
+from .fitted import PATCH_HEADS, cleaning_patches, read_patches
 from .small_models import (
     DIM,
     HEADS,
@@ -64,7 +66,33 @@ def _add(name: str, equation: str, source: str, settings: Settings, **options: A
     add(
         name, Block, source=source, equation=equation,
         build=build, apply=apply, solve=over_batch(solve, _inputs),
+        task=_cleaning(settings, options) if settings.attention_skip else {},
     )  # fmt: skip
+
+
+def _cleaning(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
+    """One block, whose skip keeps the brightness of patches, which its norm removes."""
+
+    def build(dim: int) -> nn.ModuleList:
+        torch_state = torch.random.get_rng_state()
+        torch.manual_seed(0)
+        blocks = make_blocks(1, dim, PATCH_HEADS, operator="gaussian", **options).double()
+        torch.random.set_rng_state(torch_state)
+        read_patches(blocks[0].attention)
+        return blocks
+
+    def linear_maps(blocks: Any) -> list[nn.Linear]:
+        (block,) = blocks
+        return [block.attention.out_proj] + (
+            [block.feed_forward.fc2] if settings.feed_forward else []
+        )
+
+    return cleaning_patches(
+        build,
+        linear_maps,
+        lambda blocks, x: run_layers(blocks, x, Context()),
+        lambda blocks, X: run_blocks(blocks, X, replace(settings, num_heads=PATCH_HEADS)),
+    )
 
 
 _BOOSTING_PAPER = "Revisiting Transformers with Insights from Image Filtering"

@@ -14,8 +14,9 @@ from ...models import Block
 from ..heads import as_array
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
-from ..relations import Bound
+from ..relations import Bound, Identity
 from .block_pass import Settings, run_block
+from .fitted import cleaning_patches, read_patches
 from .shell_pass import Shared
 from .small_models import over_batch
 
@@ -32,6 +33,14 @@ def _build(images: Array) -> Block:
         for layer in (network.fc1, network.fc2):
             layer.weight.copy_(torch.eye(_DIM))
         network.fc1.bias.fill_(16.0)
+    return block
+
+
+def _build_wide(dim: int) -> Block:
+    block = Block(dim, 1, operator=Gaussian(0.5), mlp_ratio=1.0).double()
+    read_patches(block.attention)
+    with torch.no_grad():
+        block.feed_forward.fc1.weight.copy_(torch.eye(dim))  # type: ignore[union-attr]
     return block
 
 
@@ -78,5 +87,12 @@ register(
         evidence="bound",
         covers=lambda layer: False,  # `high_frequency_bounds` is for a user's own blocks
         bound=_bound,
+        task=cleaning_patches(
+            _build_wide,
+            lambda block: [block.attention.out_proj, block.feed_forward.fc2],
+            lambda block, x: block(x),
+            lambda block, X: run_block(block, X, Shared(), Settings(num_heads=1))[0],
+        )
+        | {"relation": Identity(), "evidence": "formula"},
     )
 )

@@ -1,6 +1,7 @@
 """Twins: the multi-head shell with its projections, masks and weights."""
 
 import copy
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ...attention import Attention, Operator
 from ...kernel_smoothing import Gaussian, Softmax, Symmetric
 from ..registry import Array
+from .fitted import PATCH_HEADS, cleaning_patches, read_patches
 from .shell_pass import attend, visible_keys
 from .small_models import (
     DIM,
@@ -92,6 +94,20 @@ def _added(n: int) -> Array:
     return np.sin(rows - 2.0 * columns)
 
 
+def _cleaning(build: Callable[[int], Attention]) -> dict[str, Any]:
+    def prepared(dim: int) -> Attention:
+        shell = build(dim).double()
+        read_patches(shell)
+        return shell
+
+    return cleaning_patches(
+        prepared,
+        lambda shell: [shell.out_proj],
+        lambda shell, x: shell(x, x, x, need_weights=False)[0],
+        lambda shell, X: attend(shell, X, X, X, num_heads=PATCH_HEADS)[0],
+    )
+
+
 def _add(name: str, operator: Operator, *, bias: bool) -> None:
     add(
         name,
@@ -101,6 +117,9 @@ def _add(name: str, operator: Operator, *, bias: bool) -> None:
         build=lambda images: drawn(Attention(DIM, HEADS, operator=operator, bias=bias)),
         apply=_apply,
         solve=over_batch(_solve, _inputs),
+        task=_cleaning(
+            lambda dim: Attention(dim, PATCH_HEADS, operator=type(operator)(), bias=bias)
+        ),
     )
 
 
@@ -136,6 +155,12 @@ def _solve_loaded(loaded: Attention, x: Array, hidden: Array) -> tuple[Array, ..
     return tuple(found)
 
 
+def _load_for_patches(dim: int) -> Attention:
+    shell = Attention(dim, PATCH_HEADS, operator=Symmetric(), dtype=torch.float64)
+    shell.load_state_dict(Attention(dim, PATCH_HEADS, operator=Softmax()).state_dict())
+    return shell
+
+
 _add("attention-shell", Softmax(), bias=True)
 _add("attention-shell-no-bias", Gaussian(1.5, num_heads=HEADS, learnable=True), bias=False)
 add(
@@ -146,4 +171,5 @@ add(
     build=_load,
     apply=_apply_loaded,
     solve=over_batch(_solve_loaded, _inputs),
+    task=_cleaning(_load_for_patches),
 )
