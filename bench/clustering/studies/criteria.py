@@ -142,7 +142,7 @@ def rand_indices(labellings: Sequence[Array]) -> Array:
     first = np.cumsum([0, *(member.shape[1] for member in members)])[:-1]
     everyone = np.hstack(members)
 
-    def pairs(count: Array) -> Array:
+    def pairs(count: Any) -> Any:
         return count * (count - 1) / 2
 
     together = pairs(everyone.T @ everyone)
@@ -162,7 +162,7 @@ def _by(name: str) -> Rule:
 
 
 def _joined(*names: str) -> Rule:
-    return lambda candidates: sum(rankdata(candidates[name]) for name in names)  # type: ignore[return-value]
+    return lambda candidates: sum(rankdata(candidates[name]) for name in names)
 
 
 def _by_rank(candidates: pd.DataFrame) -> Array:
