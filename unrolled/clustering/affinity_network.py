@@ -139,7 +139,7 @@ def train_affinity_network(
     problems: Sequence[LabelledEdges],
     *,
     n_epochs: int = 6,
-    doublings: Sequence[int] = (3, 6),
+    doublings: Sequence[int] = (6,),
     width: int = 32,
     seed: int = 0,
 ) -> tuple[AffinityNetwork, list[float]]:

@@ -78,7 +78,7 @@ def test_loss_is_least_where_walks_stay_and_mix():
 
 def test_training_finds_clusters_of_new_unions():
     problems, new = subspaces((0, 1, 2, 3, 4, 5)), subspaces((6, 7))
-    network, losses = train_affinity_network(problems, n_epochs=40)
+    network, losses = train_affinity_network(problems, n_epochs=40, doublings=(3, 6))
     assert losses[-1] < 0.5 * losses[0]
     with seeded_initialization(0):
         untrained = AffinityNetwork()
