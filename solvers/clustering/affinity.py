@@ -12,6 +12,7 @@ from sklearn.utils import gen_batches
 from ..solution import Array, check_dense_or_sparse, check_integer, check_positive, narrow
 
 _BATCH = 256
+_DENSE = 0.2  # share of non-zeros from which sparse products are the slower ones
 
 
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
@@ -244,10 +245,11 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
     n_neighbors = min(n_neighbors, len(used) - 1)
     if n_neighbors < 1:
         return csr_array(C.shape, dtype=C.dtype)
-    if isinstance(C, csr_array):
+    if isinstance(C, csr_array) and C.nnz < _DENSE * C.shape[0] ** 2:
         nearest = _nearest_rows(C[used], n_neighbors)
     else:
-        search = NearestNeighbors(n_neighbors=n_neighbors).fit(C[used])
+        points = C[used].toarray() if isinstance(C, csr_array) else C[used]
+        search = NearestNeighbors(n_neighbors=n_neighbors).fit(points)
         nearest = search.kneighbors(return_distance=False)
     pairs = np.repeat(used, n_neighbors), used[nearest.ravel()]
     graph = narrow(csr_array((np.ones(nearest.size, C.dtype), pairs), shape=C.shape))

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +71,22 @@ def test_faces_quoted_stand_in_the_committed_results():
         error, time = numbers.split(" | ")
         row = rf"^\| {count} \| {trials} \| {recipe} \| [^|]+ \| {error} \| .* \| {time} \|$"
         assert re.search(row, summary, re.M), (count, recipe)
+
+
+def test_digits_quoted_stand_in_the_committed_results():
+    table = pd.read_parquet(ROOT / "docs/results/cluster-mnist/clusters.parquet")
+    parts = ["fit_seconds", "steps_seconds", "eigen_seconds", "cut_seconds"]
+    rows = set()
+    for (method, settings, steps), group in table.groupby(["method", "settings", "steps"]):
+        error, score = 100 * (1 - group.accuracy.mean()), group.selection_score.mean()
+        gap = f"{group.gap_max.max():.1e}" if group.gap_max.notna().any() else "-"
+        score = "-" if np.isnan(score) else f"{score:.3f}"
+        seconds = group[parts].sum(axis=1).mean()
+        memory = group.memory_mib.mean()
+        cells = f"{error:.2f}", score, gap, f"{seconds:.0f}", f"{memory:.0f}"
+        rows.add("| " + " | ".join((method, settings, steps, *cells)) + " |")
+    names = "|".join(table.method.unique())
+    assert set(re.findall(rf"^\| (?:{names}) \| \w+=.*\|$", FINDINGS, re.M)) == rows
 
 
 def test_layers_quoted_stand_in_the_committed_results():
