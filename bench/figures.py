@@ -37,7 +37,7 @@ def log_ticks(axes: Axes, which: str, ticks: Any = None) -> None:
     getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
     if ticks is not None:
-        axis.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axis.set_ticks(ticks, [f"{tick:,.12g}" for tick in ticks])
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_formatter("{x:,g}")

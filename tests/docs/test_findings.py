@@ -158,3 +158,17 @@ def test_faults_quoted_stand_in_the_committed_results():
     found = [row["caught"] for row in rows if row["kind"] == "precision"]
     assert (int(caught), int(planted)) == (sum(found), len(found))
     assert {row["kind"] for row in rows if not row["caught"]} == {"precision"}
+
+
+def test_times_on_the_scale_page_stand_in_the_committed_results():
+    page = (ROOT / "docs/scale.md").read_text()
+    summary = (ROOT / "docs/results/speed-scale/summary.md").read_text()
+    quoted = re.findall(
+        r"^\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+%) \| (\d+) \|$", page, re.M
+    )
+    assert len(quoted) == 4
+    for rows, seconds, growth, skipped, mib in quoted:
+        row = (
+            rf"\| {rows} \| 50 \| .* \| {seconds} \| {growth} \| .* \| {skipped} \| .* \| {mib} \|"
+        )
+        assert re.search(row, summary), rows
