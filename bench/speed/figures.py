@@ -65,10 +65,11 @@ def draw_scale(table: pd.DataFrame, directory: Path) -> None:
     least = rows.processor_seconds[rows.n_rows == n[0]].min()
     for power, style in ((1.6, "--"), (2, ":")):
         axes[0].plot(n, least * (n / n[0]) ** power, style, color="grey", label=f"N^{power}")
-    for own in (axes[0], axes[2]):
-        log_ticks(own, "y")
-    axes[1].set_ylim(-0.02, 1.02)
+    log_ticks(axes[0], "y")
+    axes[1].set_ylim(0, 1.02)
+    axes[2].set_ylim(bottom=0)
     axes[3].set_yscale("log")
+    axes[3].set_ylim(rows.gap.min() / 10, rows.gap.max() * 10)
     legend(figure, "right upper")
     save(figure, directory / "scale.png")
 

@@ -74,9 +74,10 @@ def time_scale(
         A row for each case and number of rows. ``gap`` is the worst certified one over all rows,
         ``certified`` the share of rows at or under the tolerance, ``passes`` are searches or
         products with all atoms, means over rows, and ``skipped`` is the share of their products
-        that no search made. ``growth`` is the exponent of N by which processor seconds grew from
-        the case's number of rows before. ``memory_mib`` is the peak resident memory beyond the
-        input, ``peak_mib`` that of the whole process.
+        that no search made, missing where the stored Gram matrix spares them all. ``growth`` is
+        the exponent of N by which processor seconds grew from the case's number of rows before.
+        ``memory_mib`` is the peak resident memory beyond the input, ``peak_mib`` that of the whole
+        process.
 
     Raises
     ------
@@ -145,7 +146,7 @@ class _Ours(Entrant):
             "n_jobs": self.n_jobs,
             "processor_seconds": self.seconds,
             "passes": float(solution.n_passes.mean()),
-            "skipped": 1 - solution.n_looked.sum() / products if products else 0.0,
+            "skipped": 1 - solution.n_looked.sum() / products if products else float("nan"),
             "nonzeros": solution.coef.nnz / n_rows,
             "gap": float(solution.gap.max()),
             "certified": float(solution.converged.mean()),
