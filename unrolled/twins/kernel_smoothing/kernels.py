@@ -74,7 +74,10 @@ def squared_features(x: torch.Tensor) -> torch.Tensor:
 
 
 class Landmarks(torch.nn.Module):
-    """Features that are Gaussians around given points, so that near tokens share them."""
+    """Gaussians around given points, which near tokens share, and a little that all share.
+
+    Without that, weights of tokens far from all points would be rounding.
+    """
 
     def __init__(self, points: Array, bandwidth: float) -> None:
         super().__init__()
@@ -83,7 +86,8 @@ class Landmarks(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         differences = x[..., :, None, :] - self.get_buffer("points").to(x.dtype)
-        return (-differences.square().sum(dim=-1) / (2 * self.bandwidth**2)).exp()
+        near = (-differences.square().sum(dim=-1) / (2 * self.bandwidth**2)).exp()
+        return torch.cat([near, torch.full_like(near[..., :1], 0.01)], dim=-1)
 
 
 def _build_local_features(q: Array, k: Array, v: Array) -> FeatureKernel:
