@@ -24,7 +24,7 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "3780 of 3780": r"^{figure} rows passed",
+    "3837 of 3837": r"^{figure} rows passed",
     "359 of 361": r"^\| all \| 361 \| 359 \|",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",

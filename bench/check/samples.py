@@ -32,7 +32,7 @@ Array = np.ndarray
 _N_TOKENS, _N_IMAGES = 256, 100
 _OTHER_KEYS = 0.5  # size of the noise in keys that are other points
 _CROP, _PATCH, _SIGMA = 20, 5, 0.1
-_N_SMALL = 3  # images for whole models
+_N_SMALL, _N_NAMED = 3, 60  # images for whole models
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class ClusteringSample:
         if twin.inputs in ("model", "images"):
             if self.images is None or self.images.shape[2:] != (8, 8):
                 return None
-            images = self.images[:_N_SMALL] if twin.inputs == "model" else self.images
-            return (torch.from_numpy(images),)
+            count = _N_SMALL if twin.inputs == "model" else _N_NAMED
+            return (torch.from_numpy(self.images[:count]),)
         if twin.inputs == "features":
             return (torch.from_numpy(self.X),)
         (n, dim), rng = self.X.shape, np.random.default_rng(self.seed)
@@ -102,8 +102,10 @@ class ClusteringSample:
 
     def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
         """The task number of the data as they are."""
-        if twin.inputs in ("image", "images"):
+        if twin.inputs == "image":
             return self._of_images
+        if twin.inputs == "images":
+            return self._of_features(self.images[:_N_NAMED])  # type: ignore[index]
         return self._of_tokens if tokens is None else self._of_features(self.X[tokens], tokens)
 
     @cached_property

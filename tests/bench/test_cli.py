@@ -81,12 +81,16 @@ def test_check_passes_and_writes_its_results(whole):
         assert len({row["twin"] for row in rows if row["task"] == task}) >= 5
     assert {row["twin"] for row in rows} == {twin.name for twin in catalogue()}
     on_data = [row for row in rows if row["task"] is not None]
+    with_task = {twin.name for twin in catalogue() if twin.task}
+    assert {row["twin"] for row in rows if row["case"] == "for its task"} == with_task
     assert {row["dtype"] for row in on_data} == {"float64", "float32"}
     assert {row["data"] for row in on_data} == {"digits", "subspaces", "china", "flower"}
     assert {row["data"] for row in rows} - {row["data"] for row in on_data} == {"drawn"}
     for row in on_data:
         if row["dtype"] == "float64":
-            if row["twin"] not in WITHOUT_TASK:
+            if row["twin"] in with_task and row["case"] == "as built":
+                assert row["task_number_solver"] is None
+            elif row["twin"] not in WITHOUT_TASK:
                 assert abs(row["task_number_solver"] - row["task_number_layer"]) <= 0.01
             assert row["tolerance"] <= {"limit": 1.0}.get(row["relation"], 1e-8)
     settings = json.loads((folder / "settings.json").read_text())

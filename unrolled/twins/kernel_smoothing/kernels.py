@@ -73,6 +73,27 @@ def squared_features(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x.square(), x + x.square() + 1], dim=-1)
 
 
+class Landmarks(torch.nn.Module):
+    """Gaussians around given points, which near tokens share, and a little that all share.
+
+    Without that, weights of tokens far from all points would be rounding.
+    """
+
+    def __init__(self, points: Array, bandwidth: float) -> None:
+        super().__init__()
+        self.register_buffer("points", torch.from_numpy(points))
+        self.bandwidth = bandwidth
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        differences = x[..., :, None, :] - self.get_buffer("points").to(x.dtype)
+        near = (-differences.square().sum(dim=-1) / (2 * self.bandwidth**2)).exp()
+        return torch.cat([near, torch.full_like(near[..., :1], 0.01)], dim=-1)
+
+
+def _build_local_features(q: Array, k: Array, v: Array) -> FeatureKernel:
+    return FeatureKernel(Landmarks(k[0], local_bandwidth(q, k)))
+
+
 def _features(layer: FeatureKernel, x: Array) -> Array:
     """``elu(x) + 1``, or the user's own map, evaluated in float64."""
     if layer.feature_map is None:
@@ -139,6 +160,7 @@ register(
         layer=FeatureKernel,
         build=lambda q, k, v: FeatureKernel(),
         options={"own-features": lambda q, k, v: FeatureKernel(squared_features)},
+        task={"build": _build_local_features},
         solve=_solve_features,
         certificate=weights_certificate(_feature_logits),
     )

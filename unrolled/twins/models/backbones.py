@@ -20,7 +20,8 @@ from .fitted import N_CLASSES, naming_digits
 from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch
 
 _CLASSES, _PATCH = 5, 2
-_WIDE = {"num_classes": N_CLASSES, "dim": 48}  # where scores are to name digits
+_WIDE = {"num_classes": N_CLASSES, "dim": 96}  # where scores are to name digits
+_LITTLE = 0.05  # of weights that are moved, in sums of so many
 _SETTINGS = Settings(HEADS)
 
 
@@ -66,7 +67,8 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
 
     def build_wide(images: Array) -> nn.Module:
         sizes = _sizes(images) | _WIDE
-        return drawn(VisionTransformer(**sizes, depth=len(operators), pool=pool, **options))
+        model = VisionTransformer(**sizes, depth=len(operators), pool=pool, **options)
+        return drawn(model, _LITTLE)
 
     def run(model: Any, image: Array, padding: Array | None = None) -> Array:
         return backbone_pass.vision_transformer(
@@ -84,7 +86,7 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
     _add(
         name, VisionTransformer, "Dosovitskiy et al. (2021)", equation,
         build=build, apply=apply, solve=over_batch(solve, _images_and_padding),
-        task=naming_digits(build_wide, run),
+        task={} if apart else naming_digits(build_wide, run),
     )  # fmt: skip
 
 
@@ -126,9 +128,10 @@ _add(
     task=naming_digits(
         lambda images: drawn(
             WindowedTransformer(
-                images.shape[2:], 2, images.shape[1], N_CLASSES, 24, (2, 1), (2, 3), window_size=2,
+                images.shape[2:], 2, images.shape[1], N_CLASSES, 48, (2, 1), (2, 3), window_size=2,
                 operator=["softmax", "neutreno", "gaussian"], mlp_ratio=2.0,
-            )
+            ),
+            _LITTLE,
         ),
         partial(_run_windowed, patch_size=2, window_size=2),
     ),
@@ -142,7 +145,7 @@ _add(
     apply=lambda model, images: model(images),
     solve=over_batch(lambda model, image: (_run_class_attention(model, image),), _images),
     task=naming_digits(
-        lambda images: drawn(ClassAttentionTransformer(**_sizes(images) | _WIDE, depth=2)),
+        lambda images: drawn(ClassAttentionTransformer(**_sizes(images) | _WIDE, depth=2), _LITTLE),
         _run_class_attention,
     ),
 )
@@ -158,12 +161,6 @@ for skip in (True, False):
         ),
         apply=lambda model, images: model(images),
         solve=over_batch(lambda model, image, run=run: (run(model, image),), _images),
-        task=naming_digits(
-            lambda images, skip=skip: drawn(
-                ConvMixer(_WIDE["dim"], 2, 3, _PATCH, N_CLASSES, skip, in_channels=1)
-            ),
-            run,
-        ),
     )
 _add(
     "language-model",

@@ -120,6 +120,8 @@ def _apply_bilateral_patches(layer: Bilateral, X: Tensor) -> Tensor:
 
 
 def _solve_bilateral_patches(layer: Bilateral, X: Array) -> Array:
+    assert layer.token_bandwidth is not None
+    assert layer.position_bandwidth is not None
     squares = sum(
         cdist(x, x, "sqeuclidean") / head_value(bandwidth, 0) ** 2
         for x, bandwidth in ((X, layer.token_bandwidth), (_grid(len(X)), layer.position_bandwidth))

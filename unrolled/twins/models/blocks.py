@@ -74,10 +74,7 @@ def _cleaning(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     """One block, whose skip keeps the brightness of patches, which its norm removes."""
 
     def build(dim: int) -> nn.ModuleList:
-        torch_state = torch.random.get_rng_state()
-        torch.manual_seed(0)
-        blocks = make_blocks(1, dim, PATCH_HEADS, operator="gaussian", **options).double()
-        torch.random.set_rng_state(torch_state)
+        blocks: Any = make_blocks(1, dim, PATCH_HEADS, operator="gaussian", **options).double()
         read_patches(blocks[0].attention)
         return blocks
 

@@ -1,12 +1,10 @@
 """Models that serve a task: weights are drawn but for the last linear map, which is least squares.
 
-Backbones name digits and are fitted to others than those at hand. Shells and blocks clean patches
-of photographs, and are fitted to an image that is drawn with the spectrum of photographs.
+Backbones name digits and are fitted to others than those at hand. Shells and blocks clean the
+patches of a noisy photograph, and are fitted to take away noise that is added once more.
 """
 
-import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,8 @@ from ..registry import Array
 from .small_models import over_batch
 
 N_CLASSES = 10
-_N_DIGITS = 600
-_SIDE, _NOISE = 48, 0.4  # of the drawn image; its noise is that of the check on crops
+_N_DIGITS, _PIXEL_NOISE = 1000, 0.1
+_NOISE = 0.4  # of patches whose mean square is 1, as much as the check puts on crops
 _RIDGE = 1e-3
 _LOCAL = 2.0
 PATCH_HEADS = 5
@@ -55,6 +53,13 @@ def fit_last(module: nn.Module, last: nn.Linear, inputs: Tensor, targets: Array)
     return module
 
 
+def _seeded(build: Callable[..., nn.Module], *given: Any) -> nn.Module:
+    """The same first weights whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build(*given)
+
+
 def _forget(linear: nn.Linear) -> None:
     for parameter in linear.parameters():
         parameter.zero_()
@@ -69,8 +74,8 @@ def naming_digits(
     """
 
     def fitted(images: Array) -> nn.Module:
-        model: Any = build(images)
-        digits, targets = _other_digits(images)
+        model: Any = _seeded(build, images)
+        digits, targets = other_digits(images)
         return fit_last(model.eval(), model.head, torch.from_numpy(digits), targets)
 
     return {
@@ -81,13 +86,14 @@ def naming_digits(
     }
 
 
-def _other_digits(images: Array) -> tuple[Array, Array]:
-    """Packaged digits but for those that the images are noisy versions of; classes as 0 and 1."""
+def other_digits(images: Array) -> tuple[Array, Array]:
+    """Packaged digits, as noisy, but for those that the images show; classes as 0 and 1."""
     digits = load_digits()
     pixels = digits.data / 16
     nearest = cdist(images.reshape(len(images), -1), pixels).argmin(axis=1)
     left = np.setdiff1d(np.arange(len(pixels)), nearest)[:_N_DIGITS]
-    return pixels[left].reshape(-1, 1, 8, 8), np.eye(N_CLASSES)[digits.target[left]]
+    noisy = pixels[left] + _PIXEL_NOISE * np.random.default_rng(0).standard_normal((len(left), 64))
+    return noisy.reshape(-1, 1, 8, 8), np.eye(N_CLASSES)[digits.target[left]]
 
 
 def cleaning_patches(
@@ -102,14 +108,14 @@ def cleaning_patches(
     """
 
     def fitted(X: Array) -> nn.Module:
-        model = build(X.shape[1]).eval()
-        noisy, clean = _drawn_patches(math.isqrt(X.shape[1]))
+        model = _seeded(build, X.shape[1]).eval()
+        noise = _NOISE * np.random.default_rng(0).standard_normal(X.shape)
         found = linear_maps(model)
         with torch.no_grad():
             for linear in found:
                 _forget(linear)
         for linear in found:
-            fit_last(_Run(model, apply), linear, torch.from_numpy(noisy), clean)
+            fit_last(_Run(model, apply), linear, torch.from_numpy(X + noise), X)
         return model
 
     return {
@@ -139,18 +145,3 @@ class _Run(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         return self.apply_to(self.model, X[None])[0]
-
-
-@cache
-def _drawn_patches(size: int) -> tuple[Array, Array]:
-    """Noisy and clean patches of a drawn image whose amplitudes fall as 1 / frequency."""
-    rng = np.random.default_rng(0)
-    frequencies = np.hypot(*np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE)))
-    frequencies[0, 0] = np.inf
-    image = np.fft.ifft2(np.fft.fft2(rng.standard_normal((_SIDE, _SIDE))) / frequencies).real
-    image /= image.std()
-    noisy = image + _NOISE * rng.standard_normal(image.shape)
-    both = (x / noisy.std() for x in (noisy, image))
-    windows = (np.lib.stride_tricks.sliding_window_view(x, (size, size)) for x in both)
-    noisy_patches, clean = (x[::2, ::2].reshape(-1, size**2).copy() for x in windows)
-    return noisy_patches, clean

@@ -39,8 +39,9 @@ def _build(images: Array) -> Block:
 def _build_wide(dim: int) -> Block:
     block = Block(dim, 1, operator=Gaussian(0.5), mlp_ratio=1.0).double()
     read_patches(block.attention)
+    network: Any = block.feed_forward
     with torch.no_grad():
-        block.feed_forward.fc1.weight.copy_(torch.eye(dim))  # type: ignore[union-attr]
+        network.fc1.weight.copy_(torch.eye(dim))
     return block
 
 

@@ -14,7 +14,7 @@ from ..relations import Identity
 DIM, HEADS = 12, 3
 
 
-def drawn(module: nn.Module) -> nn.Module:
+def drawn(module: nn.Module, size: float = 0.2) -> nn.Module:
     """All parameters and running statistics moved at random, so that none is 0 or 1."""
     generator = torch.Generator().manual_seed(0)
 
@@ -24,7 +24,7 @@ def drawn(module: nn.Module) -> nn.Module:
     module.double()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.add_(0.2 * noise(parameter))
+            parameter.add_(size * noise(parameter))
         for name, buffer in module.named_buffers():
             if name.endswith(("running_mean", "running_var")):
                 buffer += 0.5 * noise(buffer).abs()
