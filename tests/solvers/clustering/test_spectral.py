@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.linalg import eigh
+from scipy.linalg import LinAlgError, eigh
 from scipy.sparse import block_diag, csr_array, random_array
 from sklearn.cluster import KMeans
 from sklearn.cluster._spectral import cluster_qr
@@ -131,6 +131,22 @@ def test_eigenvalues_that_all_but_coincide(sparse, lanczos):
     assert_allclose(values, np.linalg.eigvalsh(M)[::-1][:20], atol=atol, rtol=0)
     assert_allclose(M @ vectors, vectors * values, atol=atol)
     assert_allclose(vectors.T @ vectors, np.eye(20), atol=1e-8)
+
+
+def test_eigenvectors_where_the_method_of_subsets_gives_up(monkeypatch):
+    A = np.random.default_rng(0).uniform(size=(30, 30))
+    A += A.T
+    expected, directions = leading_eigenvectors(A, 4)
+
+    def failing(M, **options):
+        if "subset_by_index" in options:
+            raise LinAlgError("Internal Error.")
+        return eigh(M, **options)
+
+    monkeypatch.setattr(spectral, "eigh", failing)
+    values, vectors = leading_eigenvectors(A, 4)
+    assert_allclose(values, expected, atol=1e-12)
+    assert_allclose(np.abs(vectors.T @ directions), np.eye(4), atol=1e-10)
 
 
 def test_isolated_points_join_the_largest_cluster_and_spend_none():
