@@ -12,6 +12,8 @@ from ..tables import Lines, markdown, write_lines, write_summary
 from ..terminal import progress
 from .problems import content_of, is_at_hand
 
+_MOST_ROWS = 540  # of a table in a summary
+
 
 @dataclass(frozen=True)
 class Study:
@@ -91,12 +93,20 @@ def write_studies(
         for name, draw in study.figures.items():
             draw(table, directory / name)
         lines += [f"## {study.name}", "", study.about, ""]
-        lines += [*markdown(*study.lines(table)), ""]
+        lines += [*_readable(study.name, study.lines(table)), ""]
         for heading, (headings, rows) in study.further(table).items():
             lines += [f"### {heading}", "", *markdown(headings, rows), ""]
         drawn = [name for name in study.figures if (directory / name).exists()]
         lines += [line for name in drawn for line in (f"![{name}]({name})", "")]
     write_summary(title, lines[:-1], settings, directory)
+
+
+def _readable(name: str, lines: Lines) -> list[str]:
+    """The table; of one that nobody would read to its end, where it is."""
+    headings, rows = lines
+    if len(rows) > _MOST_ROWS:
+        return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.parquet."]
+    return markdown(headings, rows)
 
 
 def rules(studies: Sequence[Study]) -> list[str]:

@@ -18,8 +18,21 @@ def test_rows_quoted_stand_in_the_committed_results():
     assert len(quoted) == 5
     for twin, relation, data, numbers in quoted:
         cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
-        row = rf"\| {twin} \| {relation} \| \w+ \| [\w., -]+ \| {data} \| {cells} \|"
+        row = rf"\| {twin} \| {relation} \| \w+ \| [\w., -]+ \| {data} \| as built \| {cells} \|"
         assert re.search(row, summary), (twin, data)
+
+
+def test_counts_of_the_check_stand_in_the_committed_results():
+    summary = (ROOT / "docs/results/check/summary.md").read_text()
+    passed, rows, twins = re.search(
+        r"^(\d+) of (\d+) rows passed; (\d+) twins", summary, re.M
+    ).groups()
+    assert passed == rows
+    assert f"of {twins} twins has these rows among its {int(rows):,} " in FINDINGS
+    better, judged = re.search(r"^(\d+) of (\d+) twins beat doing nothing", summary, re.M).groups()
+    assert better == judged
+    assert f"{better} twins do better than\nnothing" in FINDINGS
+    assert f"the other {int(twins) - int(better)} do not" in FINDINGS
 
 
 @pytest.mark.parametrize("command", ["speed-self-expression", "speed-sparse-coding"])

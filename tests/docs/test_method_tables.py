@@ -124,3 +124,33 @@ def test_presets_of_other_studies_leave_no_choice_of_methods(preset, tmp_path, m
 def test_no_number_of_the_judging_set_is_on_the_page_by_hand():
     assert not re.search(r"\d+\.\d", PAGE)
     assert np.all([f"{{method-tables}} {name}" in PAGE for name in ("judge", "design")])
+
+
+def test_findings_of_the_judging_set_stand_in_its_results():
+    findings = " ".join((ROOT / "docs/findings.md").read_text().split())
+    folder = ROOT / "docs/results/cluster-judge"
+    lines = (folder / "summary.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines]
+    choices = [row for row in rows if len(row) == 9]
+
+    def mean(way):
+        errors = [float(row[4]) for row in choices if row[2] == way]
+        assert len(errors) == 8
+        return f"{np.mean(errors):.2f}"
+
+    words = r"errs on (\S+) %\. The best .*? on (\S+) %; one .*? on (\S+) %; .*? on (\S+) %\."
+    choice, best, fixed, by_labels = re.search(words, findings).groups()
+    assert choice == mean("without labels")
+    assert fixed == mean("always the same")
+    assert by_labels == mean("by labels, one for all subsets")
+    losses = re.findall(r"\d+\.\d+", re.search(r"differs: nothing on .*? motions", findings)[0])
+    assert {*losses, "0.00"} == {row[7] for row in choices if row[2] == "without labels"}
+
+    overview = cells(TABLES["tables_of"]([folder]).partition("###")[0])
+    means = {name: float(row[-1]) for name, row in overview.items() if row[-1][0].isdigit()}
+    assert means["EnSC"] == min(means.values()) == float(best)
+    words = r"deep self-expression at (\S+) %, .*? comes to (\S+) %"
+    deep, affinity = map(float, re.search(words, findings).groups())
+    assert (deep, affinity) == (means["deep self-expression"], means["learned affinity"])
+    ahead = [row[10] for row in rows if len(row) == 12 and row[10] in ("yes", "no")]
+    assert f"in {ahead.count('yes')} of {len(ahead)} comparisons" in findings
