@@ -30,8 +30,8 @@ ROWS = {
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
     "6.96": r"^\| nlm-7-21-float64 \| scikit-image fast mode, 7 / 21 \|.*\| {figure} \(",
     "1.15": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
-    "6.47": r"^\| coil20.*\| attention \(sparsemax\) \| {figure} ± ",
-    "11.83": r"^\| coil20.*\| attention \(sparsemax\) \| .*\| EnSC \| {figure} ± ",
+    "2.57": r"^\| mnist:subset=all \| .*\| EnSC \| .*\| nearest-rows 3 \| {figure} \|",
+    "99.87": r"^\| subspaces-50 \| 1,000,000 \| .*\| {figure}% \|",
 }
 
 

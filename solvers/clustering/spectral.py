@@ -1,6 +1,7 @@
 """From affinities to clusters: the spectral step and the number of clusters."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
@@ -240,10 +241,12 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
 def _all_at_once(M: Array | csr_array, k: int) -> tuple[Array, Array]:
     n = M.shape[0]
     dense = M.toarray() if isinstance(M, csr_array) else M
-    try:
+    # With many equal eigenvalues the method of subsets may fail, or find fewer.
+    with suppress(LinAlgError):
         values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
-    except LinAlgError:  # some with many equal eigenvalues are too much for the method of subsets
-        values, vectors = (found[..., n - k :] for found in eigh(dense, driver="evd"))
+        if len(values) == k:
+            return values[::-1], vectors[:, ::-1]
+    values, vectors = (found[..., n - k :] for found in eigh(dense, driver="evd"))
     return values[::-1], vectors[:, ::-1]
 
 

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from ...solvers.solution import Array
+from ...solvers.solution import Array, narrow
 from .edge_features import Edges
 from .training import seeded_initialization
 
@@ -69,7 +69,7 @@ class AffinityNetwork(nn.Module):
         weights = self(edges).double().cpu().numpy()
         shape = edges.n_points, edges.n_points
         upper = csr_array((weights, (edges.i, edges.j)), shape=shape)
-        return csr_array(upper + upper.T)
+        return narrow(upper + upper.T)
 
     def standardise(self, problems: Iterable[Edges]) -> None:
         """Take mean and spread of the inputs from edges, each graph alike."""

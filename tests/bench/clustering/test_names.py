@@ -162,10 +162,10 @@ def test_the_two_sets_of_data_share_nothing(real_data):
         trials_of("hopkins:half=3")
     shapes = {
         preset: {
-            split_settings(data, "data")[1].get("shape", "closed")
+            split_settings(name, "data")[1].get("shape", "closed")
             for study in PRESETS[preset]["studies"]
             for data in study.get("data", ())
-            if data.startswith("manifolds")
+            if (name := data if isinstance(data, str) else data[0]).startswith("manifolds")
         }
         for preset in PRESETS
     }
