@@ -1,6 +1,7 @@
 """Clustering by an affinity that was learned on other data."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -48,6 +49,7 @@ class LearnedAffinityClustering(UnitRowClustering):
         Weights of the edges: symmetric, in [0, 1].
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     network_ : AffinityNetwork
+        A copy.
     n_features_in_ : int
 
     Notes
@@ -89,11 +91,12 @@ class LearnedAffinityClustering(UnitRowClustering):
         self.device = device
 
     def _train(self, X: Array) -> None:
-        self.network_ = _packaged() if self.network is None else self.network
+        network = _packaged() if self.network is None else self.network
+        self.network_ = deepcopy(network).to(self.device or "cpu")
 
     def _codes(self, queries: Array, keys: Array | None) -> csr_array:
         if keys is None:
-            weights = self.network_.to(self.device).affinity(edge_features(queries))
+            weights = self.network_.affinity(edge_features(queries))
             return weights.astype(queries.dtype)
         gamma, l1_ratio = PENALTIES[-1]
         largest = lam_max(queries, keys)

@@ -10,6 +10,7 @@ from sklearn.preprocessing import normalize
 
 from twinsolve.bench.clustering import learn_affinity
 from twinsolve.bench.clustering.unions import KINDS, make_union
+from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.unrolled.clustering import LearnedAffinityClustering
 from twinsolve.unrolled.clustering.affinity_network import (
@@ -128,7 +129,8 @@ def test_command_writes_a_network(tmp_path, capsys):
     assert capsys.readouterr().out.count("loss") == 2
     network = load_affinity_network(tmp_path / "net.npz")
     model = LearnedAffinityClustering(3, network=network).fit(data()[0])
-    assert model.network_ is network
+    for own, given in zip(model.network_.parameters(), network.parameters(), strict=True):
+        assert torch.equal(own, given)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,3 +160,18 @@ def test_weights_are_symmetric_and_the_fit_reads_no_labels():
     assert clustering_accuracy(y, model.labels_) == 1
     assert (model.fit(X, 1 - y).coef_ != model.coef_).nnz == 0
     assert "y" not in inspect.signature(edge_features).parameters
+
+
+def test_fits_share_no_network():
+    X, _ = make_union_of_subspaces(12, n_subspaces=2, random_state=0)
+    before = LearnedAffinityClustering(2).fit(X)
+    with pytest.raises(NotImplementedError):
+        LearnedAffinityClustering(2, device="meta").fit(X)
+    own = before.network_
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter.zero_()
+    after = LearnedAffinityClustering(2, network=own).fit(X)
+    assert after.network_ is not own
+    again = LearnedAffinityClustering(2).fit(X)
+    assert abs(again.coef_ - before.coef_).max() == 0
