@@ -45,7 +45,8 @@ class Atoms:
 
     def __init__(self, dictionary: Array) -> None:
         self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
-        self.largest = float(np.sqrt(np.einsum("ij,ij->i", self.rows, self.rows).max())) or 1.0
+        self.lengths = np.sqrt(np.einsum("ij,ij->i", self.rows, self.rows))
+        self.largest = float(self.lengths.max()) or 1.0
         self._gram = np.empty((0, 0))
         self._cells: Cells | None = None
 
@@ -65,7 +66,8 @@ class Atoms:
     def cells(self, n_signals: int) -> Cells | None:
         """Where they may pay."""
         m = len(self.rows)
-        if self._cells is None and m >= _FEWEST_IN_CELLS and n_signals >= m // 4:
+        enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
+        if self._cells is None and enough:
             with _threads.limit(limits=1):  # sums in one order
                 self._cells = make_cells(self.rows)
         return self._cells

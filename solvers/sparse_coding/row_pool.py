@@ -40,6 +40,7 @@ from .slots import (
 )
 
 _EPS32 = 2.0**-23
+_TINY32 = 2.0**-126  # numbers under it are rounded by more, relative to their size
 _SLOTS = 256  # rows in a pool
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
 # These four steer speed alone. Atoms that join a working set in the first round and later; how
@@ -112,7 +113,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
         p, q, y = P[slot], work.q_all[:0], problem.signals[i]
         scale, slack = pool.scale[slot], rule.rounding
         if fresh:
-            scale, slack = np.sqrt(dot(y, y)) * problem.largest, 0.0
+            scale, slack = np.sqrt(dot(y, y)) * problem.largest, _TINY32
             q = B[i - row]
         while True:
             if fresh:
@@ -297,22 +298,27 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
 
 @jit_reordered
 def _objective(i, problem, pool, slot):
-    r, l1, l2 = pool.residual[slot], 0.0, 0.0
+    l1 = 0.0
     for a in range(pool.nnz[slot]):
-        c = pool.value[slot, a]
-        l1 += abs(c)
-        l2 += c * c
-    return dot(r, r) + problem.ridge[i] * l2 + 2.0 * problem.half[i] * l1
+        l1 += abs(pool.value[slot, a])
+    return _energy(i, problem, pool, slot) + 2.0 * problem.half[i] * l1
+
+
+@jit_reordered
+def _energy(i, problem, pool, slot):
+    """``|r|^2 + ridge |c|^2``; without a ridge, squares of coefficients may leave float64."""
+    r, l2 = pool.residual[slot], 0.0
+    if problem.ridge[i] > 0.0:
+        for a in range(pool.nnz[slot]):
+            l2 += pool.value[slot, a] ** 2
+    return dot(r, r) + problem.ridge[i] * l2
 
 
 @jit_reordered
 def gap_at(i, top, problem, pool, slot):
     """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
     y, r = problem.signals[i], pool.residual[slot]
-    l2 = 0.0
-    for a in range(pool.nnz[slot]):
-        l2 += pool.value[slot, a] ** 2
-    rr, ry, yy = dot(r, r) + problem.ridge[i] * l2, dot(r, y), dot(y, y)
+    rr, ry, yy = _energy(i, problem, pool, slot), dot(r, y), dot(y, y)
     alpha = min(problem.half[i] / top, max(ry / rr, 0.0)) if rr > 0.0 else 1.0
     dual = alpha * (2.0 * ry - alpha * rr)
     return (_objective(i, problem, pool, slot) - dual) / yy if yy > 0.0 else 0.0
