@@ -1,7 +1,6 @@
 """Grey photographs and noise, the data of image denoising."""
 
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ _TRAIN400_SOURCE = (
     "2017; Zhang et al., 2017), cut out of the Berkeley segmentation data, as test_001.png to "
     "test_400.png"
 )
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 
 
 def load_photographs() -> Bunch:

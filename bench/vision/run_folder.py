@@ -52,6 +52,8 @@ def read_notes(path: Path) -> dict[str, str]:
 def run_settings(model: nn.Module, recipe: "Recipe", task: Mapping[str, Any]) -> dict[str, Any]:
     """What a run is made of: its recipe, its model and what the caller says of the data.
 
+    Device and precision are not the constructor's to say again: the weights are moved and cast.
+
     Raises
     ------
     ValueError
@@ -61,20 +63,30 @@ def run_settings(model: nn.Module, recipe: "Recipe", task: Mapping[str, Any]) ->
     kind = type(model)
     kept = {}
     for name, parameter in inspect.signature(kind).parameters.items():
+        if name in ("device", "dtype"):
+            continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ValueError(f"{kind.__name__}: *{name} cannot be recorded; name each argument")
-        if not hasattr(model, name):
-            raise ValueError(f"{kind.__name__}: must keep its argument {name!r} as an attribute")
+        if not (hasattr(model, name) and _is_plain(getattr(model, name))):
+            raise ValueError(
+                f"{kind.__name__}: must keep its argument {name!r} as an attribute of that name, "
+                "a number, a string, None or a list or dict of these"
+            )
         kept[name] = getattr(model, name)
     said = {
         "recipe": asdict(recipe),
         "model": {"class": f"{kind.__module__}:{kind.__qualname__}", "arguments": kept},
         "task": dict(task),
     }
+    return json.loads(json.dumps(said))
+
+
+def _is_plain(value: Any) -> bool:
     try:
-        return json.loads(json.dumps(said))
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: settings must be plain values ({error})") from error
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def begin(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
@@ -114,8 +126,8 @@ def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
     for part, asked in settings.items():
         if known["settings"][part] != asked:
             raise ValueError(
-                f"{folder}: holds a run of another {part}, {known['settings'][part]}, than {asked}; "
-                "name another folder, or remove this one"
+                f"{folder}: holds a run of another {part}, {known['settings'][part]}, "
+                f"than {asked}; name another folder, or remove this one"
             )
     return known["n_steps"]
 
