@@ -5,6 +5,7 @@ from sklearn.datasets import load_digits
 from .cifar import fetch_cifar10
 from .faces import fetch_extended_yale_b, select_classes, yale_b_subsets
 from .features import fourier_energies, pca_features
+from .image_folder import load_image_folder, pack_image_folder
 from .images import (
     add_noise,
     fetch_set12,
@@ -41,12 +42,14 @@ __all__ = [
     "fourier_energies",
     "homogeneous_coordinates",
     "load_digits",
+    "load_image_folder",
     "load_photographs",
     "load_points",
     "make_noisy_crop",
     "make_rigid_motions",
     "make_union_of_manifolds",
     "make_union_of_subspaces",
+    "pack_image_folder",
     "pca_features",
     "project_trajectories",
     "scattering_features",

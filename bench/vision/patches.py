@@ -40,8 +40,12 @@ class Patches:
         patch = np.rot90(patch, turns)
         patch = patch[:, ::-1] if mirrored else patch
         planes = patch[None] if patch.ndim == 2 else np.moveaxis(patch, 2, 0)
-        scale = np.float32(255 if planes.dtype == np.uint8 else 1)
-        return np.ascontiguousarray(planes, dtype=np.float32) / scale
+        return np.ascontiguousarray(levels_of(planes), dtype=np.float32)
+
+
+def levels_of(pixels: Array) -> Array:
+    """Levels in [0, 1], also of pixels of 8 bits."""
+    return pixels / np.float32(255) if pixels.dtype == np.uint8 else pixels
 
 
 def generator_of(seed: int, step: int, sample: int) -> np.random.Generator:

@@ -135,10 +135,9 @@ def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
 def keep_metrics(folder: Path, n_done: int) -> None:
     """Forget the rows beyond the last checkpoint, and one that was not written whole."""
     path = folder / METRICS
-    if path.is_file():
-        lines = path.read_text().splitlines()
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= n_done]
-        write_whole(path, "".join(f"{line}\n" for line in kept).encode())
+    lines = path.read_text().splitlines() if path.is_file() and n_done else []
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= n_done]
+    write_whole(path, "".join(f"{line}\n" for line in kept).encode())
 
 
 def add_metrics(folder: Path, row: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..timing import Progress
 from .run_folder import (
     CHECKPOINT,
+    START,
     WEIGHTS,
     add_metrics,
     begin,
@@ -171,19 +172,19 @@ def train(
     settings = run_settings(model, recipe, task or {})
     with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
         n_steps = steps_begun(folder, settings)
+        run.share_start()
         if n_steps is None:
-            run.share_start()
             n_steps = _count_steps(run, validate)
             if run.rank == 0:
                 begin(folder, settings, n_steps, model)
-        elif (folder / CHECKPOINT).is_file():
-            run.restore(folder / CHECKPOINT)
+        else:
+            run.restore(folder)
         if run.rank == 0:
             keep_metrics(folder, run.n_done)
-        todo = range(run.n_done, n_steps)
         if run.n_done == 0:
             run.note(folder, n_steps, validate, report)
-        for step in progress(todo, len(todo)) if progress else todo:
+        todo = range(run.n_done, n_steps)
+        for step in progress(todo, len(todo)) if progress and run.rank == 0 else todo:
             run.step(step, n_steps)
             last = run.n_done == n_steps
             if last or run.n_done % recipe.validate_every == 0:
@@ -224,8 +225,9 @@ class _Run:
         self.n_done, self.seconds, self.losses = 0, 0.0, []
 
     def share_start(self) -> None:
-        """All processes start from the weights of the first."""
+        """All processes start from the weights of the first, and none before all have come."""
         if self.n_processes > 1:
+            dist.barrier()
             for tensor in self.model.state_dict().values():
                 dist.broadcast(tensor, 0)
         self.average.load_state_dict(self.model.state_dict())
@@ -312,8 +314,13 @@ class _Run:
         save_tensors(folder / CHECKPOINT, tensors, done=json.dumps(done))
         save_tensors(folder / WEIGHTS, self.average.state_dict())
 
-    def restore(self, path: Path) -> None:
-        """Go back to a checkpoint."""
+    def restore(self, folder: Path) -> None:
+        """Go back to the checkpoint, or to the start where there is none yet."""
+        path = folder / CHECKPOINT
+        if not path.is_file():
+            self.model.load_state_dict(load_file(folder / START))
+            self.average.load_state_dict(self.model.state_dict())
+            return
         done = json.loads(read_notes(path)["done"])
         self.n_done, self.seconds, self.losses = done["step"], done["seconds"], done["losses"]
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}

@@ -1,17 +1,16 @@
-"""Training of denoising networks on train400, and dB on its last images."""
+"""Training of denoising networks on pictures, and dB on those that are kept apart."""
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....datasets import add_noise, fetch_train400
+from ....datasets import add_noise, fetch_train400, pack_image_folder
 from ...timing import Progress
-from ..patches import Patches, generator_of
+from ..patches import Patches, generator_of, levels_of
 from ..run_folder import START, load_model, read_settings
 from ..training import Recipe, train
 
@@ -65,7 +64,7 @@ def validation_db(
     pairs = []
     for seed, image in enumerate(images):
         top, left = (max(0, (extent - _CROP) // 2) for extent in image.shape[:2])
-        clean = image[top : top + _CROP, left : left + _CROP]
+        clean = levels_of(image[top : top + _CROP, left : left + _CROP])
         pairs.append((_planes(add_noise(clean, sigma=sigma, random_state=seed)), _planes(clean)))
 
     def validate(model: nn.Module) -> dict[str, float]:
@@ -91,23 +90,29 @@ def train_denoiser(
     recipe: Recipe,
     directory: str | os.PathLike[str],
     patch_size: int = 48,
+    data: str = "train400",
+    colour: bool = False,
     data_home: str | None = None,
     progress: Progress | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> nn.Module:
-    """Train a network to denoise, on train400 without its last 20 images, which validate it.
+    """Train a network to denoise; the last 20 images of the data validate it.
 
     Parameters
     ----------
     network : nn.Module
-        Takes noisy images of shape (n_images, 1, height, width) and returns clean ones; keeps the
-        arguments of its constructor as attributes.
+        Takes noisy images of shape (n_images, channels, height, width) and returns clean ones;
+        keeps the arguments of its constructor as attributes.
     sigma : float
         Standard deviation of the noise, in grey levels: 25 / 255, say.
     recipe : Recipe
     directory : path
         Folder of the run; an interrupted run goes on where it stopped.
     patch_size : int, default=48
+    data : str, default="train400"
+        That, or a folder of pictures, which may be larger than memory.
+    colour : bool, default=False
+        Read a folder's pictures in red, green and blue.
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_train400`.
     progress, report : callable, optional
@@ -117,8 +122,18 @@ def train_denoiser(
     -------
     nn.Module
         The network with averaged weights, in evaluation mode.
+
+    Raises
+    ------
+    ValueError
+        If there are no more images than validate, or one is smaller than a patch, or as in
+        `twinsolve.bench.vision.training.train`.
+    FloatingPointError
+        If loss or gradient is NaN or infinite; the last checkpoint is kept.
     """
-    images = fetch_train400(data_home=data_home).images
+    images, key = _images(data, colour, data_home)
+    if len(images) <= _N_VALIDATION:
+        raise ValueError(f"data: needs more than {_N_VALIDATION} images, got {len(images)}")
     return train(
         network,
         NoisyPatches(images[:-_N_VALIDATION], size=patch_size, sigma=sigma),
@@ -126,10 +141,24 @@ def train_denoiser(
         recipe,
         directory=directory,
         validate=validation_db(images[-_N_VALIDATION:], sigma),
-        task={"data": "train400", "sigma": sigma, "patch_size": patch_size},
+        task={
+            "sigma": sigma, "patch_size": patch_size, "data": data, "colour": colour, "key": key
+        },
         progress=progress,
         report=report,
-    )
+    )  # fmt: skip
+
+
+def _images(
+    data: str, colour: bool, data_home: str | None
+) -> tuple[Sequence[np.ndarray], str | None]:
+    """Images, and by what their content is known."""
+    if data == "train400":
+        if colour:
+            raise ValueError("colour: train400 is grey")
+        return fetch_train400(data_home=data_home).images, None
+    packed = pack_image_folder(data, colour=colour)
+    return packed.images, packed.key
 
 
 def repeat_training(
@@ -139,15 +168,17 @@ def repeat_training(
 
     It takes as many steps as that run did, from the same weights; `options` are `data_home`,
     `progress` and `report` of `train_denoiser`.
+
+    Raises
+    ------
+    ValueError
+        If the pictures of a folder that it was trained on are others now.
     """
     known = read_settings(folder)
-    said = known["settings"]
-    recipe = replace(recipe_from(said["recipe"]), n_steps=known["n_steps"], minutes=None)
-    task = {name: said["task"][name] for name in ("sigma", "patch_size")}
+    recipe, task = known["settings"]["recipe"], dict(known["settings"]["task"])
+    recipe |= {"betas": tuple(recipe["betas"]), "n_steps": known["n_steps"], "minutes": None}
+    key = task.pop("key")
+    if _images(task["data"], task["colour"], options.get("data_home"))[1] != key:
+        raise ValueError(f"{task['data']}: holds other pictures than {folder} was trained on")
     network = load_model(folder, START)
-    return train_denoiser(network, recipe=recipe, directory=directory, **task, **options)
-
-
-def recipe_from(said: dict[str, Any]) -> Recipe:
-    """A recipe as settings.json has it."""
-    return Recipe(**{**said, "betas": tuple(said["betas"])})
+    return train_denoiser(network, recipe=Recipe(**recipe), directory=directory, **task, **options)
