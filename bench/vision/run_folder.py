@@ -21,7 +21,7 @@ from ..provenance import provenance
 from ..terminal import present_folder
 
 if TYPE_CHECKING:
-    from .training import Recipe
+    from .recipe import Recipe
 
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.safetensors"
 START, WEIGHTS = "start.safetensors", "weights.safetensors"
@@ -196,8 +196,9 @@ def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Mod
     said = read_settings(folder)["settings"]["model"]
     model = find_class(said["class"])(**said["arguments"])
     tensors = load_file(Path(folder) / weights)
+    floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     try:
-        model.load_state_dict(tensors)
+        model.to(floating[0]).load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"{folder}: {weights} does not fit {said['class']} ({error})") from error
-    return model.to(next(iter(tensors.values())).dtype).eval() if tensors else model.eval()
+    return model.eval()
