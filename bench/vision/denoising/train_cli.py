@@ -60,7 +60,8 @@ def train_denoiser(
     and checkpoint.safetensors. --like FOLDER repeats a run from its settings, and takes nothing
     else but --output.
     """
-    from ..training import Recipe, processes
+    from ..recipe import Recipe
+    from ..training import processes
     from . import training
 
     load_modules(load)

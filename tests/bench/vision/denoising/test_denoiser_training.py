@@ -18,8 +18,8 @@ from twinsolve.bench.vision.denoising.training import (
     train_denoiser,
     validation_db,
 )
+from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
-from twinsolve.bench.vision.training import Recipe
 
 SIGMA = 25 / 255
 RNG = np.random.default_rng(0)
