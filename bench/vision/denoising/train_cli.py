@@ -1,6 +1,7 @@
 """The command `twinsolve train-denoiser`."""
 
 import inspect
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +93,8 @@ def train_denoiser(
     except FloatingPointError as error:
         console().print(f"Stopped: {error}", soft_wrap=True)
         raise typer.Exit(code=1) from error
-    console().print(f"Written to {output}/")
+    if os.environ.get("RANK", "0") == "0":
+        console().print(f"Written to {output}/")
 
 
 def build_network(name: str, *, sigma: float, seed: int = 0) -> "nn.Module":
