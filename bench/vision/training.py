@@ -89,6 +89,21 @@ def train(
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     ValueError
         If the folder holds another run, or the model cannot be built again from settings.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.bench.vision.recipe import Recipe
+    >>> from twinsolve.bench.vision.training import train
+    >>> def batches(seed, step, samples):
+    ...     x = torch.linspace(-1, 1, 9) + step
+    ...     return x, x.abs()
+    >>> def loss(model, batch):
+    ...     return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    >>> recipe = Recipe(n_steps=20, learning_rate=0.1)
+    >>> model = train(torch.nn.PReLU(), batches, loss, recipe, directory="run")
+    >>> bool(model.weight < 0.25)
+    True
     """
     folder = Path(directory)
     run = _Run(model, batches, loss, recipe)
