@@ -5,6 +5,7 @@ import typer
 from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
+from .vision.denoising.train_cli import train_denoiser
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,6 +17,7 @@ app = typer.Typer(
 app.add_typer(speed, name="speed")
 app.command()(cluster)
 app.command()(check)
+app.command()(train_denoiser)
 
 
 def main() -> None:

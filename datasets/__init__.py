@@ -5,7 +5,14 @@ from sklearn.datasets import load_digits
 from .cifar import fetch_cifar10
 from .faces import fetch_extended_yale_b, select_classes, yale_b_subsets
 from .features import fourier_energies, pca_features
-from .images import fetch_set12, load_photographs, make_noisy_crop
+from .image_folder import load_image_folder, pack_image_folder
+from .images import (
+    add_noise,
+    fetch_set12,
+    fetch_train400,
+    load_photographs,
+    make_noisy_crop,
+)
 from .manifolds import make_union_of_manifolds
 from .matlab_images import fetch_coil20, fetch_coil100, fetch_orl, fetch_usps, fetch_yale
 from .mnist import fetch_emnist, fetch_fashion_mnist, fetch_mnist
@@ -17,6 +24,7 @@ from .scattering import scattering_features
 from .subspaces import make_union_of_subspaces
 
 __all__ = [
+    "add_noise",
     "data_root",
     "fetch_cifar10",
     "fetch_coil20",
@@ -28,17 +36,20 @@ __all__ = [
     "fetch_mnist",
     "fetch_orl",
     "fetch_set12",
+    "fetch_train400",
     "fetch_usps",
     "fetch_yale",
     "fourier_energies",
     "homogeneous_coordinates",
     "load_digits",
+    "load_image_folder",
     "load_photographs",
     "load_points",
     "make_noisy_crop",
     "make_rigid_motions",
     "make_union_of_manifolds",
     "make_union_of_subspaces",
+    "pack_image_folder",
     "pca_features",
     "project_trajectories",
     "scattering_features",

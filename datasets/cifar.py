@@ -1,17 +1,14 @@
 """CIFAR-10 from the binary batches or from class folders of pictures; never from pickles."""
 
-import gzip
 import io
-import lzma
-import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from sklearn.utils import Bunch
 
-from .files import image_rows, naming, picture_reader
+from .archives import packed_files
+from .files import image_rows, picture_reader
 from .root import first_data_file
 from .unpacked import keep_unpacked, load_unpacked, stamp_of
 
@@ -121,7 +118,7 @@ def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.nda
 
 def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     batches = {name for part in parts for name in _BATCHES[part]}
-    members = _members(path, lambda names: names[-1] in batches)
+    members = packed_files(path, lambda names: names[-1] in batches)
     found = {names[-1]: content for names, content in members}
     records = []
     for part in parts:
@@ -141,7 +138,7 @@ def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]
 def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     read = picture_reader()
     found: dict[tuple[int, int, str], np.ndarray] = {}
-    for names, content in _members(path, lambda names: _is_picture(names, parts)):
+    for names, content in packed_files(path, lambda names: _is_picture(names, parts)):
         place = f"{path}: {'/'.join(names)}"
         image = read(io.BytesIO(content), place, "RGB")
         if image.shape != (32, 32, 3):
@@ -165,37 +162,3 @@ def _is_picture(names: list[str], parts: tuple[str, ...]) -> bool:
         and names[-2] in _CLASSES
         and names[-1].lower().endswith(_SUFFIXES)
     )
-
-
-def _members(path: Path, wanted: Callable[[list[str]], bool]) -> Iterator[tuple[list[str], bytes]]:
-    """Name parts and content of the wanted files in a folder or an archive."""
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            names = list(file.relative_to(path.parent).parts)
-            if wanted(names) and file.is_file():
-                yield names, file.read_bytes()
-        return
-    unpack = gzip.open if path.suffix == ".gz" else lzma.open
-    # The files are decoded outside of `naming`, so that a damaged one is named itself.
-    with ExitStack() as stack:
-        with naming(path, "tar archive"):
-            stream = stack.enter_context(unpack(path))
-            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
-        while (found := _next_file(path, archive, wanted)) is not None:
-            yield found
-        with naming(path, "tar archive"):
-            while stream.read(1 << 20):  # to the end, where the checksum is
-                pass
-
-
-def _next_file(
-    path: Path, archive: tarfile.TarFile, wanted: Callable[[list[str]], bool]
-) -> tuple[list[str], bytes] | None:
-    with naming(path, "tar archive"):
-        while (member := archive.next()) is not None:
-            names = member.name.split("/")
-            if member.isfile() and wanted(names):
-                content = archive.extractfile(member)
-                assert content is not None
-                return names, content.read()
-    return None

@@ -178,8 +178,8 @@ def test_links_and_paths_in_archives_lead_nowhere(small, images, tmp_path):
 @pytest.mark.parametrize("form", ["packed batches", "packed folders"])
 def test_an_archive_is_read_once_until_it_changes(form, small, images, tmp_path, monkeypatch):
     reads = []
-    members = cifar._members
-    monkeypatch.setattr(cifar, "_members", lambda *given: reads.append(1) or members(*given))
+    members = cifar.packed_files
+    monkeypatch.setattr(cifar, "packed_files", lambda *given: reads.append(1) or members(*given))
     FORMS[form](tmp_path, images)
     first = fetch_cifar10(subset="test", data_home=str(tmp_path))
     whole = fetch_cifar10(subset="all", data_home=str(tmp_path))

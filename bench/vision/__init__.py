@@ -1,0 +1,1 @@
+"""Vision: what training and judging of image networks share."""

@@ -1,0 +1,1 @@
+"""Denoising: methods that are solved beside networks that are trained."""

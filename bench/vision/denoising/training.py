@@ -1,0 +1,185 @@
+"""Training of denoising networks on pictures, and dB on those that are kept apart."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....datasets import add_noise, fetch_train400, pack_image_folder
+from ...timing import Progress
+from ..patches import Patches, generator_of, levels_of
+from ..recipe import Recipe
+from ..run_folder import START, load_model, read_settings
+from ..training import train
+
+_N_VALIDATION = 20
+_CROP = 128
+
+
+class NoisyPatches:
+    """Batches of noisy and clean patches, (n_samples, channels, size, size) each.
+
+    Parameters
+    ----------
+    images : sequence of ndarray
+        As in `Patches`.
+    size : int
+    sigma : float
+        Standard deviation of the noise, in grey levels.
+    """
+
+    def __init__(self, images: Sequence[np.ndarray], *, size: int, sigma: float) -> None:
+        self.patches, self.sigma = Patches(images, size), np.float32(sigma)
+
+    def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
+        clean, noisy = [], []
+        for sample in samples:
+            rng = generator_of(seed, step, sample)
+            patch = self.patches.crop(rng)
+            clean.append(patch)
+            noisy.append(patch + self.sigma * rng.standard_normal(patch.shape, dtype=np.float32))
+        return torch.from_numpy(np.stack(noisy)), torch.from_numpy(np.stack(clean))
+
+
+def mean_squared_error(sigma: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
+    """Mean squared error in units of the noise: the loss of returning the noisy patch is 1.
+
+    AdamW's steps do not depend on the scale of a loss; clipping of gradients does, and in this
+    unit means the same for each sigma, patch and batch size.
+    """
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        noisy, clean = batch
+        return nn.functional.mse_loss(model(noisy).to(clean.dtype), clean) / sigma**2
+
+    return loss
+
+
+def validation_db(
+    images: Sequence[np.ndarray], sigma: float
+) -> Callable[[nn.Module], dict[str, float]]:
+    """Mean PSNR over the middles of images, with the same noise each time."""
+    pairs = []
+    for seed, image in enumerate(images):
+        top, left = (max(0, (extent - _CROP) // 2) for extent in image.shape[:2])
+        clean = levels_of(image[top : top + _CROP, left : left + _CROP])
+        pairs.append((_planes(add_noise(clean, sigma=sigma, random_state=seed)), _planes(clean)))
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        weight = next(model.parameters())
+        losses = [
+            float(((model(noisy.to(weight)) - clean.to(weight)).double() ** 2).mean())
+            for noisy, clean in pairs
+        ]
+        return {"validation_db": float(np.mean(-10 * np.log10(losses)))}
+
+    return validate
+
+
+def _planes(image: np.ndarray) -> Tensor:
+    planes = image[None] if image.ndim == 2 else np.moveaxis(image, 2, 0)
+    return torch.from_numpy(np.ascontiguousarray(planes))[None]
+
+
+def train_denoiser(
+    network: nn.Module,
+    *,
+    sigma: float,
+    recipe: Recipe,
+    directory: str | os.PathLike[str],
+    patch_size: int = 48,
+    data: str = "train400",
+    colour: bool = False,
+    data_home: str | None = None,
+    progress: Progress | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> nn.Module:
+    """Train a network to denoise; the last 20 images of the data validate it.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Takes noisy images of shape (n_images, channels, height, width) and returns clean ones;
+        keeps the arguments of its constructor as attributes.
+    sigma : float
+        Standard deviation of the noise, in grey levels: 25 / 255, say.
+    recipe : Recipe
+    directory : path
+        Folder of the run; an interrupted run goes on where it stopped.
+    patch_size : int, default=48
+    data : str, default="train400"
+        That, or a folder of pictures, which may be larger than memory.
+    colour : bool, default=False
+        Read a folder's pictures in red, green and blue.
+    data_home : str, optional
+        Folder of the data sets, as in `twinsolve.datasets.fetch_train400`.
+    progress, report : callable, optional
+        As in `twinsolve.bench.vision.training.train`.
+
+    Returns
+    -------
+    nn.Module
+        The network with averaged weights, in evaluation mode.
+
+    Raises
+    ------
+    ValueError
+        If there are no more images than validate, or one is smaller than a patch, or as in
+        `twinsolve.bench.vision.training.train`.
+    FloatingPointError
+        If loss or gradient is NaN or infinite; the last checkpoint is kept.
+    """
+    images, key = _images(data, colour, data_home)
+    if len(images) <= _N_VALIDATION:
+        raise ValueError(f"data: needs more than {_N_VALIDATION} images, got {len(images)}")
+    return train(
+        network,
+        NoisyPatches(images[:-_N_VALIDATION], size=patch_size, sigma=sigma),
+        mean_squared_error(sigma),
+        recipe,
+        directory=directory,
+        validate=validation_db(images[-_N_VALIDATION:], sigma),
+        task={
+            "sigma": sigma, "patch_size": patch_size, "data": data, "colour": colour, "key": key
+        },
+        progress=progress,
+        report=report,
+    )  # fmt: skip
+
+
+def _images(
+    data: str, colour: bool, data_home: str | None
+) -> tuple[Sequence[np.ndarray], str | None]:
+    """Images, and by what their content is known."""
+    if data == "train400":
+        if colour:
+            raise ValueError("colour: train400 is grey")
+        return fetch_train400(data_home=data_home).images, None
+    packed = pack_image_folder(data, colour=colour)
+    return packed.images, packed.key
+
+
+def repeat_training(
+    folder: str | os.PathLike[str], *, directory: str | os.PathLike[str], **options: Any
+) -> nn.Module:
+    """Run a training of a denoising network again, as its folder says.
+
+    It takes as many steps as that run did, from the same weights; `options` are `data_home`,
+    `progress` and `report` of `train_denoiser`.
+
+    Raises
+    ------
+    ValueError
+        If the pictures of a folder that it was trained on are others now.
+    """
+    known = read_settings(folder)
+    recipe, task = known["settings"]["recipe"], dict(known["settings"]["task"])
+    recipe |= {"betas": tuple(recipe["betas"]), "n_steps": known["n_steps"], "minutes": None}
+    key = task.pop("key")
+    if _images(task["data"], task["colour"], options.get("data_home"))[1] != key:
+        raise ValueError(f"{task['data']}: holds other pictures than {folder} was trained on")
+    network = load_model(folder, START)
+    return train_denoiser(network, recipe=Recipe(**recipe), directory=directory, **task, **options)

@@ -1,0 +1,204 @@
+"""A training run as a folder: settings, metrics, checkpoint and weights; nothing is pickled.
+
+Each file is written whole or not at all, so that a run may be killed at any moment.
+"""
+
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from ..provenance import provenance
+from ..terminal import present_folder
+
+if TYPE_CHECKING:
+    from .recipe import Recipe
+
+SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.safetensors"
+START, WEIGHTS = "start.safetensors", "weights.safetensors"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that readers see whole: it gets its name when it is on disk."""
+    temporary = path.with_name(path.name + ".part")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], **notes: str) -> None:
+    """Save tensors, also those that share memory, with notes in the file's header."""
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_whole(path, save(own, metadata=notes))
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """The notes in the header of a file of tensors."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def run_settings(model: nn.Module, recipe: "Recipe", task: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is made of: its recipe, its model and what the caller says of the data.
+
+    Device and precision are not the constructor's to say again: the weights are moved and cast.
+
+    Raises
+    ------
+    ValueError
+        If the model does not keep an argument of its constructor as an attribute, or if one of
+        them cannot be written as JSON: the model could not be built again.
+    """
+    kind = type(model)
+    kept = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if name in ("device", "dtype"):
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ValueError(f"{kind.__name__}: *{name} cannot be recorded; name each argument")
+        if not (hasattr(model, name) and _is_plain(getattr(model, name))):
+            raise ValueError(
+                f"{kind.__name__}: must keep its argument {name!r} as an attribute of that name, "
+                "a number, a string, None or a list or dict of these"
+            )
+        kept[name] = getattr(model, name)
+    said = {
+        "recipe": asdict(recipe),
+        "model": {"class": f"{kind.__module__}:{kind.__qualname__}", "arguments": kept},
+        "task": dict(task),
+    }
+    return json.loads(json.dumps(said))
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
+
+
+def begin(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
+    """Start a folder: the weights at the start first, so that settings say that all is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tensors(folder / START, model.state_dict())
+    threads = {"torch_threads": torch.get_num_threads()}
+    content = {**provenance(dict(settings)), **threads, "n_steps": n_steps}
+    write_whole(folder / SETTINGS, json.dumps(content, indent=2).encode())
+
+
+def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Settings of a run, from its folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no run.
+    """
+    path = Path(folder) / SETTINGS
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: is no folder of a training run, has no {SETTINGS}")
+    return json.loads(path.read_text())
+
+
+def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
+    """Number of steps of the run that the folder holds, if it holds one.
+
+    Raises
+    ------
+    ValueError
+        If it is another run.
+    """
+    if not (folder / SETTINGS).is_file():
+        return None
+    known = read_settings(folder)
+    for part, asked in settings.items():
+        if known["settings"][part] != asked:
+            raise ValueError(
+                f"{folder}: holds a run of another {part}, {known['settings'][part]}, "
+                f"than {asked}; name another folder, or remove this one"
+            )
+    return known["n_steps"]
+
+
+def keep_metrics(folder: Path, n_done: int) -> None:
+    """Forget the rows beyond the last checkpoint, and one that was not written whole."""
+    path = folder / METRICS
+    lines = path.read_text().splitlines() if path.is_file() and n_done else []
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= n_done]
+    write_whole(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+def add_metrics(folder: Path, row: Mapping[str, Any]) -> None:
+    with open(folder / METRICS, "a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Rows of a run: step, loss, learning rate, seconds and what was validated."""
+    return [json.loads(line) for line in (Path(folder) / METRICS).read_text().splitlines()]
+
+
+def find_class(name: str) -> type[nn.Module]:
+    """A network's class by ``package.module:Class``, also of the present folder.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    module, _, words = name.partition(":")
+    with present_folder():
+        try:
+            found: Any = import_module(module)
+            for word in words.split("."):
+                found = getattr(found, word)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"model: no class {name!r} ({error})") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ValueError(f"model: {name!r} is no torch.nn.Module")
+    return found
+
+
+def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Module:
+    """Build the model of a run from its folder.
+
+    Parameters
+    ----------
+    folder : path
+        Folder that `twinsolve.bench.vision.training.train` wrote.
+    weights : str, default="weights.safetensors"
+        The averaged weights; ``start.safetensors`` are those that the run started from.
+
+    Returns
+    -------
+    nn.Module
+        In evaluation mode, on the processor.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no run.
+    ValueError
+        If the model's class is not found or does not fit the weights.
+    """
+    said = read_settings(folder)["settings"]["model"]
+    model = find_class(said["class"])(**said["arguments"])
+    tensors = load_file(Path(folder) / weights)
+    floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+    try:
+        model.to(floating[0]).load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ValueError(f"{folder}: {weights} does not fit {said['class']} ({error})") from error
+    return model.eval()

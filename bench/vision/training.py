@@ -1,0 +1,335 @@
+"""Train a network: the loop, checkpoints that resume bit-identically, several processes."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ..timing import Progress
+from .recipe import Recipe
+from .run_folder import (
+    CHECKPOINT,
+    START,
+    WEIGHTS,
+    add_metrics,
+    begin,
+    keep_metrics,
+    read_notes,
+    run_settings,
+    save_tensors,
+    steps_begun,
+)
+
+Batches = Callable[[int, int, range], Any]
+Loss = Callable[[nn.Module, Any], Tensor]
+Validate = Callable[[nn.Module], Mapping[str, float]]
+_TIMED = 4  # steps, after one that is not
+
+
+def train(
+    model: nn.Module,
+    batches: Batches,
+    loss: Loss,
+    recipe: Recipe,
+    *,
+    directory: str | os.PathLike[str],
+    validate: Validate | None = None,
+    task: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> nn.Module:
+    """Train a model in place, or go on where the run in the folder stopped.
+
+    An interrupted run continues to the same bits on the same machine and number of threads: what a
+    checkpoint does not hold is a function of (seed, step, sample) or (seed, step, process) alone.
+    Under `processes`, each process takes its part of the batch, and gradients are averaged.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Arguments of its constructor are plain values, kept as attributes of the same names.
+    batches : callable
+        ``batches(seed, step, samples)`` returns these samples, a range within the batch of the
+        step, as a tensor or a tuple of tensors. It must depend on nothing else.
+    loss : callable
+        ``loss(model, batch)``, a mean over samples.
+    recipe : Recipe
+    directory : path
+        Folder of the run: settings.json, metrics.jsonl, checkpoint.safetensors,
+        start.safetensors, and weights.safetensors with the averaged weights.
+    validate : callable, optional
+        ``validate(model)`` returns numbers by name, of the averaged weights.
+    task : dict, optional
+        What else the run is made of, such as its data; written to settings.json.
+    progress : callable, optional
+        Wraps the steps, as `twinsolve.bench.terminal.progress` does.
+    report : callable, optional
+        Takes each row of the metrics.
+
+    Returns
+    -------
+    nn.Module
+        The model with averaged weights, in evaluation mode.
+
+    Raises
+    ------
+    FloatingPointError
+        If loss or gradient is NaN or infinite; the last checkpoint is kept.
+    ValueError
+        If the folder holds another run, or the model cannot be built again from settings.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.bench.vision.recipe import Recipe
+    >>> from twinsolve.bench.vision.training import train
+    >>> def batches(seed, step, samples):
+    ...     x = torch.linspace(-1, 1, 9) + step
+    ...     return x, x.abs()
+    >>> def loss(model, batch):
+    ...     return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    >>> recipe = Recipe(n_steps=20, learning_rate=0.1)
+    >>> model = train(torch.nn.PReLU(), batches, loss, recipe, directory="run")
+    >>> bool(model.weight < 0.25)
+    True
+    """
+    folder = Path(directory)
+    run = _Run(model, batches, loss, recipe)
+    settings = run_settings(model, recipe, task or {})
+    with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+        n_steps = steps_begun(folder, settings)
+        run.share_start()
+        if n_steps is None:
+            n_steps = _count_steps(run, validate)
+            if run.rank == 0:
+                begin(folder, settings, n_steps, model)
+        else:
+            run.restore(folder)
+        if run.rank == 0:
+            keep_metrics(folder, run.n_done)
+        if run.n_done == 0:
+            run.note(folder, n_steps, validate, report)
+        todo = range(run.n_done, n_steps)
+        for step in progress(todo, len(todo)) if progress and run.rank == 0 else todo:
+            run.step(step, n_steps)
+            last = run.n_done == n_steps
+            if last or run.n_done % recipe.validate_every == 0:
+                run.note(folder, n_steps, validate, report)
+            if last or run.n_done % recipe.checkpoint_every == 0:
+                run.keep(folder)
+    return run.average.eval()
+
+
+@contextmanager
+def processes() -> Iterator[None]:
+    """Join the processes that ``torchrun`` started; alone without it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield
+        return
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _Run:
+    """A model in training: its average, its optimiser and how far it is."""
+
+    def __init__(self, model: nn.Module, batches: Batches, loss: Loss, recipe: Recipe) -> None:
+        joined = dist.is_available() and dist.is_initialized()
+        self.rank, self.n_processes = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+        if recipe.batch_size % self.n_processes:
+            raise ValueError(f"batch_size: must be a multiple of {self.n_processes} processes")
+        share = recipe.batch_size // self.n_processes
+        self.samples = range(self.rank * share, (self.rank + 1) * share)
+        self.model, self.batches, self.loss, self.recipe = model, batches, loss, recipe
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.average = deepcopy(model).eval()
+        self.optimizer = torch.optim.AdamW(_groups(model, recipe), betas=recipe.betas)
+        self.n_done, self.seconds = 0, 0.0
+        self.losses: list[float] = []  # since the last row of metrics
+
+    def share_start(self) -> None:
+        """All processes start from the weights of the first, and none before all have come."""
+        if self.n_processes > 1:
+            dist.barrier()
+            for tensor in self.model.state_dict().values():
+                dist.broadcast(tensor, 0)
+        self.average.load_state_dict(self.model.state_dict())
+
+    def step(self, step: int, n_steps: int) -> None:
+        start = time.perf_counter()
+        recipe = self.recipe
+        torch.manual_seed(_seed(recipe.seed, step, self.rank))
+        batch = _on_device(self.batches(recipe.seed, step, self.samples), self.device)
+        self.model.train()
+        for parameter in self.parameters:  # none is left out where another process has a gradient
+            parameter.grad = torch.zeros_like(parameter)
+        low = recipe.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low):
+            loss = self.loss(self.model, batch)
+        loss.backward()
+        value = self._averaged(loss.detach())
+        norm = nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
+        if not math.isfinite(value) or not torch.isfinite(norm):
+            raise FloatingPointError(
+                f"step {step}: loss is {value:.4g}, the norm of its gradient {float(norm):.4g}; "
+                "the last checkpoint is kept. A smaller learning rate may help"
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["multiplier"] * recipe.rate(step, n_steps)
+        self.optimizer.step()
+        self._follow(min(recipe.ema_decay, (1 + step) / (10 + step)))
+        self.n_done = step + 1
+        self.losses.append(value)
+        self.seconds += time.perf_counter() - start
+
+    def _averaged(self, loss: Tensor) -> float:
+        """Average loss and gradients over the processes; returns the loss."""
+        if self.n_processes > 1:
+            own = [loss, *(p.grad for p in self.parameters if p.grad is not None)]
+            flat = torch.cat([tensor.flatten() for tensor in own])
+            dist.all_reduce(flat)
+            flat /= self.n_processes
+            sizes = [tensor.numel() for tensor in own]
+            for tensor, mean in zip(own, flat.split(sizes), strict=True):
+                tensor.copy_(mean.view_as(tensor))
+        return float(loss)
+
+    @torch.no_grad()
+    def _follow(self, decay: float) -> None:
+        """Move the averaged weights."""
+        for mean, own in zip(self.average.parameters(), self.model.parameters(), strict=True):
+            mean.lerp_(own, 1 - decay)
+        for kept, buffer in zip(self.average.buffers(), self.model.buffers(), strict=True):
+            kept.copy_(buffer)
+
+    @torch.no_grad()
+    def note(
+        self,
+        folder: Path,
+        n_steps: int,
+        validate: Validate | None,
+        report: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        """Write a row of metrics."""
+        if self.rank:
+            return
+        start = time.perf_counter()
+        found = validate(self.average) if validate else {}
+        self.seconds += time.perf_counter() - start
+        loss = sum(self.losses) / len(self.losses) if self.losses else None
+        rate = self.recipe.rate(max(0, self.n_done - 1), n_steps)
+        row = {"step": self.n_done, "loss": loss, "rate": rate, "seconds": self.seconds, **found}
+        self.losses = []
+        add_metrics(folder, row)
+        if report:
+            report({**row, "n_steps": n_steps})
+
+    def keep(self, folder: Path) -> None:
+        """Write a checkpoint, and the averaged weights on their own."""
+        if self.rank:
+            return
+        tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
+        tensors |= {f"average/{name}": t for name, t in self.average.state_dict().items()}
+        for place, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer/{place}/{name}": t for name, t in state.items()}
+        done = {"step": self.n_done, "seconds": self.seconds, "losses": self.losses}
+        save_tensors(folder / CHECKPOINT, tensors, done=json.dumps(done))
+        save_tensors(folder / WEIGHTS, self.average.state_dict())
+
+    def restore(self, folder: Path) -> None:
+        """Go back to the checkpoint, or to the start where there is none yet."""
+        path = folder / CHECKPOINT
+        if not path.is_file():
+            self.model.load_state_dict(load_file(folder / START))
+            self.average.load_state_dict(self.model.state_dict())
+            return
+        done = json.loads(read_notes(path)["done"])
+        self.n_done, self.seconds, self.losses = done["step"], done["seconds"], done["losses"]
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
+        for name, tensor in load_file(path).items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor.clone()
+        self.model.load_state_dict(parts["model"])
+        self.average.load_state_dict(parts["average"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["optimizer"].items():
+            place, _, field_name = name.partition("/")
+            state.setdefault(int(place), {})[field_name] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Parameters by factor of the learning rate and by whether they decay."""
+    factors = {**getattr(model, "rate_multipliers", {}), **recipe.rate_multipliers}
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    unused = set(factors)
+    for name, parameter in model.named_parameters():
+        matching = [pattern for pattern in factors if fnmatch(name, pattern)]
+        unused -= set(matching)
+        factor = factors[matching[-1]] if matching else 1.0
+        if parameter.requires_grad:
+            groups.setdefault((factor, parameter.ndim > 1), []).append(parameter)
+    if unused:
+        raise ValueError(f"rate_multipliers: no parameter is named {sorted(unused)}")
+    return [
+        {
+            "params": parameters, "lr": recipe.learning_rate, "multiplier": factor,
+            "weight_decay": recipe.weight_decay * decays,
+        }
+        for (factor, decays), parameters in groups.items()
+    ]  # fmt: skip
+
+
+def _count_steps(run: _Run, validate: Validate | None) -> int:
+    """Steps that fit into the budget, by the time of the first of them on a copy of the model."""
+    recipe = run.recipe
+    if recipe.minutes is None:
+        assert recipe.n_steps is not None
+        return recipe.n_steps
+    start = time.perf_counter()
+    trial = _Run(deepcopy(run.model), run.batches, run.loss, recipe)
+    for step in range(1 + _TIMED):
+        if step == 1:
+            trial.seconds = 0.0
+        trial.step(step, 1 + _TIMED)
+    validated = time.perf_counter()
+    if validate and run.rank == 0:
+        with torch.no_grad():
+            validate(trial.average)
+    seconds = trial.seconds / _TIMED
+    seconds += (time.perf_counter() - validated) / recipe.validate_every
+    left = 60 * recipe.minutes - (time.perf_counter() - start)
+    n_steps = max(1, int(left / seconds))
+    n_steps = min(n_steps, recipe.n_steps or n_steps)
+    if run.n_processes > 1:
+        counted = torch.tensor(n_steps, device=run.device)
+        dist.broadcast(counted, 0)
+        n_steps = int(counted)
+    return n_steps
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _on_device(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    return tuple(part.to(device) for part in batch)

@@ -1,0 +1,180 @@
+"""A denoising network of one convolution, from data to its folder and back."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from skimage.metrics import peak_signal_noise_ratio
+from typer.testing import CliRunner
+
+from twinsolve.bench.cli import app
+from twinsolve.bench.vision.denoising.train_cli import build_network
+from twinsolve.bench.vision.denoising.training import (
+    NoisyPatches,
+    mean_squared_error,
+    repeat_training,
+    train_denoiser,
+    validation_db,
+)
+from twinsolve.bench.vision.recipe import Recipe
+from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
+
+SIGMA = 25 / 255
+RNG = np.random.default_rng(0)
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Smoothing(nn.Module):
+    def __init__(self, size=3, channels=1, sigma=0.1):
+        super().__init__()
+        self.size, self.channels, self.sigma = size, channels, sigma
+        self.filters = nn.Parameter(torch.zeros(channels, 1, size, size))
+
+    def forward(self, noisy):
+        filters = self.filters
+        padding = self.size // 2
+        return noisy + nn.functional.conv2d(noisy, filters, padding=padding, groups=self.channels)
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a network of the user's and 24 smooth pictures in colour."""
+    (tmp_path / "own_network.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "pictures").mkdir()
+    for number in range(24):
+        slope = np.linspace(0, 255, 40)[:, None, None] * RNG.random(3) + np.zeros((40, 36, 3))
+        Image.fromarray(slope.astype(np.uint8)).save(tmp_path / f"pictures/{number:02d}.png")
+    yield tmp_path
+    sys.modules.pop("own_network", None)
+
+
+def recipe(n_steps, **options):
+    given = {"batch_size": 4, "learning_rate": 0.03, "validate_every": 10, "ema_decay": 0.5}
+    return Recipe(n_steps=n_steps, **(given | options))
+
+
+def own(**settings):
+    words = ",".join(f"{name}={value}" for name, value in settings.items())
+    return build_network(f"own_network:Smoothing:{words}", sigma=SIGMA)
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_network_learns_from_a_folder_of_pictures(place, colour):
+    options = {"data": "pictures", "colour": colour, "patch_size": 16}
+    network = own(channels=3 if colour else 1)
+    train_denoiser(network, sigma=SIGMA, recipe=recipe(60), directory="run", **options)
+    rows = read_metrics("run")
+    assert rows[0]["validation_db"] == pytest.approx(-20 * np.log10(SIGMA), abs=0.2)
+    assert rows[-1]["validation_db"] > rows[0]["validation_db"] + 3
+    again = load_model("run")
+    assert again.channels == (3 if colour else 1)
+    assert again.sigma == SIGMA
+    assert again.filters.any()
+
+
+def test_a_run_is_repeated_from_its_folder(place):
+    options = {"data": "pictures", "patch_size": 16}
+    network = own()
+    with torch.no_grad():
+        network.filters += 0.01  # not what the constructor makes
+    given = recipe(None, minutes=0.01, rate_multipliers={"filters": 2.0})
+    train_denoiser(network, sigma=SIGMA, recipe=given, directory="run", **options)
+    again = repeat_training("run", directory="again")
+    assert torch.equal(again.filters, load_model("run").filters)
+    assert read_settings("again")["n_steps"] == read_settings("run")["n_steps"]
+    Image.new("L", (40, 40)).save(place / "pictures" / "another.png")
+    with pytest.raises(ValueError, match="holds other pictures than run was trained on"):
+        repeat_training("run", directory="third")
+
+
+def test_noise_is_seeded_white_and_not_clipped():
+    draw = NoisyPatches([np.zeros((64, 64)), np.ones((64, 64))], size=48, sigma=0.1)
+    noisy, clean = draw(3, 7, range(40))
+    noise = (noisy - clean).double().numpy()
+    assert noisy.shape == (40, 1, 48, 48)
+    assert noisy.dtype == torch.float32
+    assert noise.std() == pytest.approx(0.1, rel=0.02)
+    assert abs(noise.mean()) < 0.002
+    assert abs((noise[..., 1:] * noise[..., :-1]).mean()) < 1e-4
+    assert noisy.min() < 0 < 1 < noisy.max()
+    assert set(clean.unique().tolist()) == {0.0, 1.0}
+    part = draw(3, 7, range(10, 20))
+    assert torch.equal(part[0], noisy[10:20])
+    assert not torch.equal(draw(3, 8, range(10, 20))[0], part[0])
+
+
+def test_the_loss_of_the_noisy_patch_is_one():
+    draw = NoisyPatches([np.zeros((64, 64))], size=48, sigma=0.2)
+    batch = draw(0, 0, range(40))
+    assert float(mean_squared_error(0.2)(torch.nn.Identity(), batch)) == pytest.approx(1, abs=0.02)
+
+
+def test_validation_is_the_psnr_of_the_middles_with_the_same_noise():
+    images = [RNG.random((150, 140)), np.rint(255 * RNG.random((60, 70))).astype(np.uint8)]
+    noisy = []
+
+    class Watched(torch.nn.Conv2d):
+        def forward(self, image):
+            noisy.append(image.numpy()[0, 0])
+            return super().forward(image)
+
+    network = Watched(1, 1, 1, bias=False).double()
+    torch.nn.init.constant_(network.weight, 0.9)
+    validate = validation_db(images, 0.1)
+    with torch.no_grad():
+        found = [validate(network)["validation_db"] for _ in range(2)]
+    clean = [images[0][11:139, 6:134], images[1] / np.float32(255)]
+    expected = [
+        peak_signal_noise_ratio(c, 0.9 * n, data_range=1.0)
+        for c, n in zip(clean, noisy, strict=False)
+    ]
+    assert found[0] == found[1]
+    assert found[0] == pytest.approx(np.mean(expected), abs=1e-9)
+
+
+def test_the_command_trains_and_repeats(place):
+    arguments = [
+        "own_network:Smoothing:size=5", "--steps", "12", "--batch-size", "2", "--data", "pictures",
+        "--patch-size", "16", "--sigma", "50", "--output", "run",
+    ]  # fmt: skip
+    first = CliRunner().invoke(app, ["train-denoiser", *arguments])
+    assert first.exit_code == 0, first.output
+    assert "step 12 of 12: " in first.output
+    known = read_settings("run")["settings"]
+    assert known["model"]["arguments"] == {"size": 5, "channels": 1, "sigma": 50 / 255}
+    assert known["task"]["sigma"] == 50 / 255
+    again = CliRunner().invoke(app, ["train-denoiser", "--like", "run", "--output", "again"])
+    assert again.exit_code == 0, again.output
+    assert torch.equal(load_model("again").filters, load_model("run").filters)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ([], "name one: NETWORK or --like"),
+        (["own_network:Absent", "--steps", "1"], "no class"),
+        (["own_network:Smoothing:width=5", "--steps", "1"], "cannot make"),
+        (["own_network:Smoothing", "--data", "absent", "--steps", "1"], "is no folder of"),
+        (["own_network:Smoothing", "--data", "pictures", "--steps", "1"], "no 48 x 48 patch"),
+        (["--like", "absent"], "has no settings.json"),
+    ],
+)
+def test_what_the_command_refuses_is_named(place, arguments, match):
+    result = CliRunner().invoke(app, ["train-denoiser", *arguments, "--output", "run"])
+    assert result.exit_code == 2
+    assert match in " ".join(result.output.replace("│", " ").split())
+    assert not (place / "run").exists()
+
+
+def test_the_last_images_of_train400_validate(real_data, place):
+    train_denoiser(own(), sigma=SIGMA, recipe=recipe(2), directory="run")
+    assert [row["step"] for row in read_metrics("run")] == [0, 2]
+    assert read_metrics("run")[0]["validation_db"] == pytest.approx(20.18, abs=0.02)
+    assert read_settings("run")["settings"]["task"]["data"] == "train400"
