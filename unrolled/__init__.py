@@ -42,7 +42,7 @@ from .models import (
     WindowedTransformer,
 )
 from .named_operators import make_operator, operator_names, register_operator
-from .nonlocal_energy import Neutreno
+from .nonlocal_energy import FilterDiffusion, Neutreno
 from .self_expression import (
     DeepSelfExpression,
     LowRank,
@@ -72,6 +72,7 @@ __all__ = [
     "DeepSelfExpression",
     "Elliptical",
     "FeatScale",
+    "FilterDiffusion",
     "FixedPoint",
     "Gaussian",
     "GeneralizedResidual",

@@ -1,6 +1,8 @@
-"""Smoothness and energy on tokens: the classical side of symmetric and of NeuTRENO attention."""
+"""Energies: of tokens along weights, and of images by their responses to filters."""
 
 from .convergence import neutreno_lam_limit, neutreno_spectral_radius
+from .filter_banks import FilterBank, Potentials, dct_filters
+from .filter_diffusion import filter_diffusion_step, filter_energy, filter_energy_gradient
 from .flow import exact_gradient_flow, gradient_flow
 from .functionals import energy_gradient, regularized_energy, smoothness, smoothness_gradient
 from .minimizer import minimize_energy
@@ -13,8 +15,14 @@ from .random_walk import (
 )
 
 __all__ = [
+    "FilterBank",
+    "Potentials",
+    "dct_filters",
     "energy_gradient",
     "exact_gradient_flow",
+    "filter_diffusion_step",
+    "filter_energy",
+    "filter_energy_gradient",
     "gradient_flow",
     "minimize_energy",
     "neutreno_fixed_point",

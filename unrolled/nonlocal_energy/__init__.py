@@ -1,0 +1,7 @@
+"""Layers of energies: NeuTRENO's steps on tokens, and learned filters on images."""
+
+from .filter_banks import filter_gradient
+from .filter_diffusion import FilterDiffusion
+from .neutreno import Neutreno, own_rows
+
+__all__ = ["FilterDiffusion", "Neutreno", "filter_gradient", "own_rows"]
