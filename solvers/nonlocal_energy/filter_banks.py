@@ -113,9 +113,9 @@ class FilterBank:
         """
         n = max(_N_FREQUENCIES, 4 * self.size)
         squares = np.zeros((n, n // 2 + 1))
-        for weight, filter_ in zip(np.broadcast_to(weights, len(self.filters)), self.filters):
-            if weight > 0:
-                squares += weight * np.abs(np.fft.rfft2(filter_, (n, n))) ** 2
+        each = np.broadcast_to(weights, len(self.filters))
+        for weight, filter_ in zip(each, self.filters, strict=True):
+            squares += weight * np.abs(np.fft.rfft2(filter_, (n, n))) ** 2
         return float(squares.max() / np.cos(np.pi * (self.size - 1) / n) ** 2)
 
     def _continued(self, u: Array) -> Array:

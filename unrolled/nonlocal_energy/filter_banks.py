@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..attention import is_one_of_many, is_transformed, vjp
+from ..attention import once_in
 
 _N_WINDOWS = 4096  # at once on a processor, whose cache then holds all responses to them
 _N_WINDOWS_ON_DEVICE = 2**20
+_REFUSAL = "filter_gradient: has no second derivative, as phi is piecewise linear"
 
 
 def dct_basis(size: int) -> Tensor:
@@ -75,7 +75,8 @@ def filter_gradient(u: Tensor, filters: Tensor, weights: Tensor, knots: Sequence
 
     is odd, piecewise linear and constant beyond the last knot: the derivative of the potential
     ``sum_k weights_ik huber_k``. On a processor a few thousand windows are worked on at a time,
-    forward and backward, so that memory is that of the image.
+    forward and backward, so that memory is that of the image. There is no second derivative, nor
+    ``torch.func``.
 
     Parameters
     ----------
@@ -105,18 +106,7 @@ def filter_gradient(u: Tensor, filters: Tensor, weights: Tensor, knots: Sequence
              [0.3333, 0.3333, 0.3333],
              [0.3333, 0.3333, 0.3333]]], dtype=torch.float64)
     """
-    if is_transformed():
-        return _explicit(u, filters, weights, knots)
     return _FilterGradient.apply(u, filters, weights, tuple(knots))
-
-
-def _explicit(u: Tensor, filters: Tensor, weights: Tensor, knots: Sequence[float]) -> Tensor:
-    size = math.isqrt(filters.shape[-1])
-    bank = filters.reshape(-1, 1, size, size)
-    z = F.conv2d(u[:, None], bank)
-    clips = torch.stack([z.clamp(-knot, knot) for knot in knots], dim=-1)
-    responses = (clips * weights[:, None, None]).sum(dim=-1)
-    return F.conv_transpose2d(responses, bank)[:, 0]
 
 
 class _FilterGradient(torch.autograd.Function):
@@ -138,32 +128,39 @@ class _FilterGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        u, filters, weights = ctx.saved_tensors
-        if is_one_of_many(grad):
+        with torch.no_grad():
+            found = _backward(grad, *ctx.saved_tensors, ctx.knots, any(ctx.needs_input_grad[1:3]))
+        refusing = (grad, *ctx.saved_tensors)
+        return *(once_in(x, _REFUSAL, *refusing) for x in found), None
 
-            def explicit(*inputs: Tensor) -> Tensor:
-                return _explicit(*inputs, ctx.knots)
 
-            return *vjp(explicit, (u, filters, weights), grad), None
-        size = math.isqrt(filters.shape[-1])
-        to_u, to_filters, to_weights = (torch.zeros_like(x) for x in (u, filters, weights))
-        of_parameters = any(ctx.needs_input_grad[1:3])
-        for images, rows in _blocks(u, size):
-            windows, above = (_windows(x[images, rows], size) for x in (u, grad))
-            z, filtered = filters @ windows, filters @ above
-            phi, slope = torch.zeros_like(z), torch.zeros_like(z)
-            for k, knot in enumerate(ctx.knots):
-                weight = weights[:, k, None]
-                if of_parameters:
-                    clipped = z.clamp(-knot, knot)
-                    phi.addcmul_(clipped, weight)
-                    to_weights[:, k] += clipped.mul_(filtered).sum(dim=1)
-                passed = torch.ops.aten.hardtanh_backward(filtered, z, -knot, knot)
-                slope.addcmul_(passed, weight)
+def _backward(
+    grad: Tensor,
+    u: Tensor,
+    filters: Tensor,
+    weights: Tensor,
+    knots: tuple[float, ...],
+    of_parameters: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients in u, and, where asked for, in filters and weights."""
+    size = math.isqrt(filters.shape[-1])
+    to_u, to_filters, to_weights = (torch.zeros_like(x) for x in (u, filters, weights))
+    for images, rows in _blocks(u, size):
+        windows, above = (_windows(x[images, rows], size) for x in (u, grad))
+        z, filtered = filters @ windows, filters @ above
+        phi, slope = torch.zeros_like(z), torch.zeros_like(z)
+        for k, knot in enumerate(knots):
+            weight = weights[:, k, None]
             if of_parameters:
-                to_filters.addmm_(slope, windows.mT).addmm_(phi, above.mT)
-            to_u[images, rows] += _overlapped(filters.mT @ slope, u[images, rows].shape, size)
-        return to_u, to_filters, to_weights, None
+                clipped = z.clamp(-knot, knot)
+                phi.addcmul_(clipped, weight)
+                to_weights[:, k] += clipped.mul_(filtered).sum(dim=1)
+            passed = torch.ops.aten.hardtanh_backward(filtered, z, -knot, knot)
+            slope.addcmul_(passed, weight)
+        if of_parameters:
+            to_filters.addmm_(slope, windows.mT).addmm_(phi, above.mT)
+        to_u[images, rows] += _overlapped(filters.mT @ slope, u[images, rows].shape, size)
+    return to_u, to_filters, to_weights
 
 
 def _blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
@@ -188,7 +185,7 @@ def _windows(u: Tensor, size: int) -> Tensor:
 
 
 def _overlapped(windows: Tensor, shape: torch.Size, size: int) -> Tensor:
-    """The adjoint of `_windows`: images of this shape that windows add up to, where they overlap."""
+    """The adjoint of `_windows`: images that overlapping windows add up to."""
     n_images, height, width = shape
     rows, columns = height - size + 1, width - size + 1
     windows = windows.reshape(size, size, n_images, rows, columns)

@@ -74,7 +74,7 @@ register(
         apply=lambda layer, image: layer(image, _observed(image)),
         solve=lambda layer, images: step_of(layer, images, _observed(images)),
         inputs="image",
-        evidence="formula",
+        differentiable_twice=(),
     )
 )
 
@@ -93,7 +93,7 @@ register(
         },
         solve=_solve_network,
         inputs="image",
-        evidence="formula",
+        differentiable_twice=(),
         passes=lambda network: network.n_layers,
     )
 )
