@@ -40,7 +40,8 @@ def filter_energy(
     >>> from twinsolve.solvers.nonlocal_energy import (
     ...     FilterBank, Potentials, dct_filters, filter_energy)
     >>> quadratic = Potentials(np.full((3, 1), 10.0), np.ones((3, 1)))
-    >>> filter_energy(np.eye(2), np.eye(2), FilterBank(dct_filters(2)), quadratic, lam=1.0)
+    >>> bank = FilterBank(dct_filters(2))
+    >>> round(filter_energy(np.eye(2), np.eye(2), bank, quadratic, lam=1.0), 12)
     0.5
     """
     u, f = _same_shape(u, f)

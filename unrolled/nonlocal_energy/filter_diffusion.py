@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..attention import check_count, check_positive
 from .filter_banks import check_images, dct_basis, filter_gradient, window_counts
 
-KNOTS = (0.25, 0.5, 1.0, 2.0, 4.0)
+KNOTS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class FilterDiffusion(nn.Module):
@@ -23,9 +23,9 @@ class FilterDiffusion(nn.Module):
 
         sum over windows w of  sum_i rho_i(<k_i, u_w>) + lam/2 |u_w - f_w|^2,    phi_i = rho_i'
 
-    The influence functions are odd and piecewise linear, constant beyond their last knot, ``KNOTS = (1/4, 1/2, 1, 2, 4)`` ::
+    The influence functions are odd and piecewise linear, constant beyond their last knot ::
 
-        phi_i(z) = sum_k weights_ik clip(z, -t_ik, t_ik),    t_ik = KNOTS_k threshold_i
+        phi_i(z) = sum_k weights_ik clip(z, -t_ik, t_ik),  t_ik = 2^k threshold_i,  k = 0 ... 4
 
     At the start the filters are those of the discrete cosine transform without the constant one,
     and ``phi_i(z) = clip(z, -threshold, threshold)``: from u = f, whatever lam, the step is soft
@@ -85,7 +85,7 @@ class FilterDiffusion(nn.Module):
         with torch.no_grad():
             nn.init.eye_(self.coefficients)
             self.log_threshold.fill_(math.log(self.initial_threshold))
-            self.weights.zero_()[:, KNOTS.index(1.0)] = 1.0
+            self.weights.zero_()[:, 0] = 1.0
             self.lam.fill_(self.initial_lam)
 
     def filters(self) -> Tensor:

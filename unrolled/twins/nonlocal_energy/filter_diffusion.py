@@ -18,7 +18,7 @@ from ...nonlocal_energy import FilterDiffusion
 from ..registry import Array, Twin, register
 from ..relations import Identity
 
-_RATIOS = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
+_RATIOS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 _SIGMA = 0.1
 
 
@@ -28,7 +28,7 @@ def _build_step(image: Array, **settings: Any) -> FilterDiffusion:
 
 
 def _build_network(image: Array, **settings: Any) -> FilterDiffusionNetwork:
-    settings = {"sigma": _SIGMA, "n_layers": 3, "filter_size": 3} | settings
+    settings = {"sigma": 5 * _SIGMA, "n_layers": 3, "filter_size": 3} | settings
     return FilterDiffusionNetwork(**settings, dtype=torch.float64)
 
 
