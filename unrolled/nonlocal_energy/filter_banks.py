@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..attention import once_in
 
 _N_WINDOWS = 4096  # at once on a processor, whose cache then holds all responses to them
 _N_WINDOWS_ON_DEVICE = 2**20
+_N_FREQUENCIES = 512
 _REFUSAL = "filter_gradient: has no second derivative, as phi is piecewise linear"
 
 
@@ -54,6 +56,35 @@ def window_counts(image: Tensor, size: int) -> Tensor:
 
     height, width = image.shape[-2:]
     return (along(height)[:, None] * along(width)).to(image.dtype)
+
+
+def norm_bound(filters: Tensor, weights: Tensor) -> Tensor:
+    """A proved upper bound of ``|sum_i weights_i K_i^T K_i|_2``, for images of every size.
+
+    It is the largest value of the weighted sum of squares of the filters' Fourier transforms, a
+    polynomial of cosines of degree ``size - 1`` along each axis, on a grid of n x n frequencies,
+    over ``cos(pi (size - 1) / n)`` for each axis (Ehlich and Zeller, 1964).
+
+    Parameters
+    ----------
+    filters : Tensor of shape (n_filters, size, size)
+    weights : Tensor of shape (n_filters,)
+        Not negative.
+
+    Returns
+    -------
+    Tensor of shape ()
+
+    References
+    ----------
+    EQUATIONS FE-3.
+    """
+    border = filters.shape[-1] - 1
+    n = max(_N_FREQUENCIES, 4 * filters.shape[-1])
+    weighted = weights[:, None, None] * filters
+    correlations = F.conv2d(filters[None], weighted[None], padding=border)[0, 0]
+    squares = torch.fft.rfft2(correlations, (n, n)).abs()
+    return squares.amax() / math.cos(math.pi * border / n) ** 2
 
 
 def check_images(images: Tensor, name: str, size: int) -> None:
