@@ -33,7 +33,8 @@ class ConvexRidge(nn.Module):
     image has one minimiser, of which any u is near: ``|u - u*| <= |grad F(u)| / (1 - rho)``.
 
     At the start W is the discrete cosine transform of the windows without its constant part, and
-    psi the Huber function of slope `lam`: l1 analysis, smoothed below `threshold`.
+    psi the Huber function of slope `lam`: l1 analysis, smoothed below `threshold`. There many
+    frequencies attain the norm of W, and its gradient is one of several subgradients.
 
     Forward runs accelerated gradient steps on all images until `certificate` proves each within
     `tol`, without a graph. Backward solves the linear system of the implicit function theorem by

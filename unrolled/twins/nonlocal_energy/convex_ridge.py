@@ -1,6 +1,6 @@
 """Twins: the minimiser of a convex ridge regulariser's energy, and the network that it is."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ....solvers.nonlocal_energy import (
 )
 from ...models.denoisers import ConvexRidgeNetwork
 from ...nonlocal_energy import ConvexRidge
+from ..parameters import moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
 
@@ -30,6 +31,11 @@ def _build(image: Array, **settings: Any) -> ConvexRidge:
 def _build_network(image: Array, **settings: Any) -> ConvexRidgeNetwork:
     settings = {"sigma": 0.1, "filter_size": 3, "threshold": 3.0, **_ACCURATE} | settings
     return ConvexRidgeNetwork(**settings, dtype=torch.float64)
+
+
+def _off_ties(build: Callable[..., Any], **settings: Any) -> Callable[[Array], Any]:
+    """Off the start, where many frequencies attain the norm of W, which has no gradient there."""
+    return lambda image: moved(build(image, **settings))
 
 
 def ridge_of(layer: ConvexRidge) -> tuple[FilterBank, Potentials]:
@@ -65,8 +71,8 @@ register(
         layer=ConvexRidge,
         build=_build,
         options={
-            "even-windows": partial(_build, filter_size=4),
-            "less-concave": partial(_build, rho=0.5),
+            "even-windows": _off_ties(_build, filter_size=4),
+            "less-concave": _off_ties(_build, rho=0.5),
         },
         solve=_solve,
         inputs="image",
@@ -85,7 +91,7 @@ register(
         source="Goujon, Neumayer and Unser (2024)",
         layer=ConvexRidgeNetwork,
         build=_build_network,
-        options={"wide-filters": partial(_build_network, filter_size=5)},
+        options={"wide-filters": _off_ties(_build_network, filter_size=5)},
         solve=lambda network, images: _solve(network.ridge, images),
         inputs="image",
         evidence="solver",

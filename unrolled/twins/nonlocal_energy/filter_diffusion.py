@@ -73,6 +73,10 @@ register(
         },
         apply=lambda layer, image: layer(image, _observed(image)),
         solve=lambda layer, images: step_of(layer, images, _observed(images)),
+        task={
+            "apply": lambda layer, image: layer(image, image),
+            "solve": lambda layer, images: step_of(layer, images, images),
+        },
         inputs="image",
         differentiable_twice=(),
     )
@@ -92,6 +96,7 @@ register(
             "wide-filters": partial(_build_network, n_layers=2, filter_size=5),
         },
         solve=_solve_network,
+        task={"build": partial(_build_network, sigma=_SIGMA)},
         inputs="image",
         differentiable_twice=(),
         passes=lambda network: network.n_layers,
