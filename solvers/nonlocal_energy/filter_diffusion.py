@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix
+from ..solution import Array, check_matrix, check_one_or_each
 from .filter_banks import FilterBank, Potentials
 
 
@@ -25,6 +25,7 @@ def filter_energy(
     bank : FilterBank
     potentials : Potentials
     lam : float
+        Of any sign.
 
     Returns
     -------
@@ -45,6 +46,7 @@ def filter_energy(
     0.5
     """
     u, f = _same_shape(u, f)
+    check_one_or_each(lam, "lam", 1, "image")
     distance = bank.counts(f.shape) * (u - f) ** 2
     return potentials.value(bank(u)) + lam / 2 * float(distance.sum())
 
@@ -79,6 +81,7 @@ def filter_energy_gradient(
            [-0.5,  0.5]])
     """
     u, f = _same_shape(u, f)
+    check_one_or_each(lam, "lam", 1, "image")
     return bank.adjoint(potentials.influence(bank(u))) + lam * bank.counts(f.shape) * (u - f)
 
 
