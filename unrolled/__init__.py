@@ -42,7 +42,7 @@ from .models import (
     WindowedTransformer,
 )
 from .named_operators import make_operator, operator_names, register_operator
-from .nonlocal_energy import Neutreno
+from .nonlocal_energy import ConvexRidge, FilterDiffusion, Neutreno
 from .self_expression import (
     DeepSelfExpression,
     LowRank,
@@ -68,10 +68,12 @@ __all__ = [
     "ClassAttentionTransformer",
     "Context",
     "ConvMixer",
+    "ConvexRidge",
     "CrissCross",
     "DeepSelfExpression",
     "Elliptical",
     "FeatScale",
+    "FilterDiffusion",
     "FixedPoint",
     "Gaussian",
     "GeneralizedResidual",

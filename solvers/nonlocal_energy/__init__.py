@@ -1,6 +1,10 @@
-"""Smoothness and energy on tokens: the classical side of symmetric and of NeuTRENO attention."""
+"""Energies: of tokens along weights, and of images by their responses to filters."""
 
+from .analysis_sparsity import l1_analysis, total_variation
 from .convergence import neutreno_lam_limit, neutreno_spectral_radius
+from .convex_ridge import convex_ridge, minimize_convex_ridge
+from .filter_banks import FilterBank, Potentials, dct_filters
+from .filter_diffusion import filter_diffusion_step, filter_energy, filter_energy_gradient
 from .flow import exact_gradient_flow, gradient_flow
 from .functionals import energy_gradient, regularized_energy, smoothness, smoothness_gradient
 from .minimizer import minimize_energy
@@ -13,9 +17,18 @@ from .random_walk import (
 )
 
 __all__ = [
+    "FilterBank",
+    "Potentials",
+    "convex_ridge",
+    "dct_filters",
     "energy_gradient",
     "exact_gradient_flow",
+    "filter_diffusion_step",
+    "filter_energy",
+    "filter_energy_gradient",
     "gradient_flow",
+    "l1_analysis",
+    "minimize_convex_ridge",
     "minimize_energy",
     "neutreno_fixed_point",
     "neutreno_iteration",
@@ -28,4 +41,5 @@ __all__ = [
     "smoothness",
     "smoothness_gradient",
     "stationary_distribution",
+    "total_variation",
 ]

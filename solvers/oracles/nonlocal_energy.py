@@ -1,4 +1,4 @@
-"""cvxpy statement of the regularised nonlocal energy."""
+"""cvxpy statements of the nonlocal energy, and of energies of filter responses."""
 
 import cvxpy as cp
 import numpy as np
@@ -46,5 +46,141 @@ def minimize_energy(f: ArrayLike, k: ArrayLike, *, lam: float, fidelity: str = "
     smoothness = cp.sum_squares(cp.multiply(np.sqrt(k[i, j])[:, None], u[i] - u[j]))
     distance = cp.sum_squares(cp.multiply(np.sqrt(w)[:, None], u - f))
     problem = cp.Problem(cp.Minimize(smoothness / 2 + lam / 2 * distance))
+    problem.solve(solver=cp.CLARABEL)
+    return np.asarray(u.value)
+
+
+def minimize_convex_ridge(
+    f: ArrayLike, filters: ArrayLike, thresholds: ArrayLike, weights: ArrayLike, *, lam: float
+) -> Array:
+    """Solve ``min_u 1/2 |u - f|^2 + lam sum_ik weights_ik sum_w huber(<k_i, u_w>; thresholds_ik)``.
+
+    Parameters
+    ----------
+    f : array-like of shape (height, width)
+    filters : array-like of shape (n_filters, size, size)
+        Applied to the windows inside the image.
+    thresholds, weights : array-like of shape (n_filters, n_knots)
+        Weights >= 0, without which this is no convex programme by its parts.
+    lam : float
+
+    Returns
+    -------
+    ndarray of shape (height, width)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS FE-3.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.nonlocal_energy import minimize_convex_ridge
+    >>> minimize_convex_ridge([[0.0, 1.0]], [[[1.0]]], [[9.0]], [[1.0]], lam=1.0).round(5)
+    array([[0. , 0.5]])
+    """
+    u, responses = _responses(f, filters)
+    knots = zip(responses, np.asarray(thresholds), np.asarray(weights), strict=True)
+    huber = [
+        weight / 2 * cp.sum(cp.huber(part, t))  # cvxpy's is twice as large
+        for part, row, of_row in knots
+        for t, weight in zip(row, of_row, strict=True)
+    ]
+    return _solved(u, f, lam * sum(huber))
+
+
+def l1_analysis(f: ArrayLike, filters: ArrayLike, *, lam: float) -> Array:
+    """Solve ``min_u 1/2 |u - f|^2 + lam sum_i sum_w |<k_i, u_w>|``.
+
+    Parameters
+    ----------
+    f : array-like of shape (height, width)
+    filters : array-like of shape (n_filters, size, size)
+        Applied to the windows inside the image.
+    lam : float
+
+    Returns
+    -------
+    ndarray of shape (height, width)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS FE-5.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.nonlocal_energy import l1_analysis
+    >>> l1_analysis([[0.0, 1.0]], [[[1.0]]], lam=0.25).round(5)
+    array([[0.  , 0.75]])
+    """
+    u, responses = _responses(f, filters)
+    return _solved(u, f, lam * sum(cp.norm1(part) for part in responses))
+
+
+def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Array:
+    """Solve ``min_u 1/2 |u - f|^2 + lam TV(u)``, with forward differences that end in 0.
+
+    Parameters
+    ----------
+    f : array-like of shape (height, width)
+    lam : float
+    isotropic : bool, default=True
+
+    Returns
+    -------
+    ndarray of shape (height, width)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS FE-5.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.nonlocal_energy import total_variation
+    >>> total_variation([[0.0, 1.0], [0.0, 1.0]], lam=0.25).round(5)
+    array([[0.25, 0.75],
+           [0.25, 0.75]])
+    """
+    u = cp.Variable(np.shape(f))
+    height, width = u.shape
+    down, right = np.eye(height, k=1) - np.eye(height), np.eye(width, k=-1) - np.eye(width)
+    down[-1], right[:, -1] = 0, 0
+    parts = [cp.vec(down @ u, order="C"), cp.vec(u @ right, order="C")]
+    if isotropic:
+        return _solved(u, f, lam * cp.sum(cp.norm(cp.vstack(parts), 2, axis=0)))
+    return _solved(u, f, lam * sum(cp.norm1(part) for part in parts))
+
+
+def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.Expression]]:
+    """An image to find, and its inner products with the windows, a list entry a filter."""
+    u = cp.Variable(np.shape(f))
+    height, width = u.shape
+    responses = []
+    for k in np.asarray(filters, dtype=float):
+        places = np.ndindex(height - k.shape[0] + 1, width - k.shape[1] + 1)
+        rows = np.array(
+            [np.pad(k, ((y, height - k.shape[0] - y), (x, width - k.shape[1] - x))).ravel()
+             for y, x in places]
+        )  # fmt: skip
+        responses.append(rows @ cp.vec(u, order="C"))
+    return u, responses
+
+
+def _solved(u: cp.Variable, f: ArrayLike, penalty: cp.Expression) -> Array:
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(u - np.asarray(f, dtype=float)) / 2 + penalty))
     problem.solve(solver=cp.CLARABEL)
     return np.asarray(u.value)

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 
 from twinsolve.solvers import OMPSubspaceClustering
+from twinsolve.solvers.nonlocal_energy import FilterBank, Potentials, dct_filters
 
 from ..public import public
 
@@ -29,6 +30,11 @@ MASKABLE = tuple(SQUARE)
 ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
 KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
 LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
+RIDGE = {
+    "f": POINTS,
+    "bank": FilterBank(dct_filters(2)),
+    "potentials": Potentials(np.ones((3, 1)), np.ones((3, 1))),
+}
 SPARSE_CODING = {"Y": POINTS, "dictionary": POINTS, "lam": 1.0}
 ALLOWED: dict[str, dict[str, Any]] = {
     "admm_low_rank_self_expression": {
@@ -57,7 +63,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "coefficient_distance": {"coef": SQUARE, "reference": SQUARE},
     "condition_number": {"X": POINTS},
     "connectivity": {"affinity": AFFINITY, "labels_true": LABELS},
+    "convex_ridge": RIDGE | {"lam": 1.0},
     "coordinate_descent": SPARSE_CODING | {"n_iter": 2},
+    "dct_filters": {"size": 3},
     "duality_gap": SPARSE_CODING | {"coef": SQUARE, "l1_ratio": 0.5},
     "eigengap_n_clusters": {"affinity": AFFINITY, "max_clusters": 3},
     "elliptical_metric": {"values": POINTS, "previous": SQUARE[:, :4]},
@@ -66,6 +74,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "ergodicity_coefficient": {"A": STOCHASTIC},
     "exact_gradient_flow": ENERGY | {"time": 1.0},
     "feed_forward_condition_bound": {"X": POINTS, "up_weight": SQUARE[:4], "down_weight": POINTS},
+    "filter_diffusion_step": RIDGE | {"u": POINTS, "lam": ANY},
+    "filter_energy": RIDGE | {"u": POINTS, "lam": ANY},
+    "filter_energy_gradient": RIDGE | {"u": POINTS, "lam": ANY},
     "fista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
     "generalized_residual": {"filter": SQUARE, "y": POINTS, "sources": (0, 0), "weights": ANY},
     "gradient_flow": ENERGY | {"n_iter": 2, "step": 0.01},
@@ -79,6 +90,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},
     "keep_largest": {"coef": SQUARE, "n_entries": 1},
     "ksvd": {"Y": POINTS, "n_atoms": 3, "n_nonzero": 1, "n_iter": 2},
+    "l1_analysis": {
+        "f": POINTS, "bank": RIDGE["bank"], "lam": 1.0, "tol": 1e-6, "max_iter": 500,
+    },
     "l2_boosting": {"smoother": SQUARE, "values": POINTS, "n_iter": 2, "shrinkage": 0.5},
     "lam_from_alpha": {"X": POINTS, "alpha": 2.0},
     "lam_from_gamma": {"X": POINTS, "gamma": 2.0},
@@ -105,6 +119,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     },
     "marginal_violation": {"matrix": SQUARE},
     "method_noise": {"filter": SQUARE, "y": POINTS},
+    "minimize_convex_ridge": RIDGE | {"lam": 1.0, "tol": 1e-6, "max_iter": 500},
     "minimize_energy": ENERGY | {"tol": 1e-6, "max_iter": 1000},
     "nadaraya_watson": KERNEL | {"values": POINTS},
     "nadaraya_watson_residual": KERNEL | {"values": POINTS, "estimate": POINTS},
@@ -129,8 +144,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "random_walk_limit": {"values": POINTS, "A": STOCHASTIC},
     "random_walk_rate": {"A": STOCHASTIC},
     "random_walk_values": {"values": POINTS, "A": STOCHASTIC, "n_steps": 2},
-    "regularized_energy": {"u": POINTS} | ENERGY,
     "rank_clusterings": {"scores": (0.5, 0.7), "labellings": (LABELS, LABELS)},
+    "regularized_energy": {"u": POINTS} | ENERGY,
     "relative_residual": {"coef": SQUARE, "X": POINTS, "targets": POINTS},
     "residual_noise_share": {"filter": SQUARE, "signal": POINTS, "noise": POINTS},
     "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},
@@ -163,6 +178,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "subspace_preserving_error": {"coef": SQUARE, "labels_true": LABELS},
     "svd_power_affinity": {"coef": SQUARE, "n_clusters": 2, "dimension": 1, "power": 2.0},
     "symmetric_affinity": {"coef": SQUARE},
+    "total_variation": {"f": POINTS, "lam": 1.0, "tol": 1e-6, "max_iter": 500},
     "twicing": {"smoother": SQUARE, "values": POINTS},
     "unit_rows": {"coef": SQUARE},
     "weighted_least_squares_residual": {"weights": AFFINITY, "values": POINTS, "estimate": POINTS},

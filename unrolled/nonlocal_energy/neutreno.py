@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .attention import Call, Correction, Operator, Positive, check_count, drop_hidden
+from ..attention import Call, Correction, Operator, Positive, check_count, drop_hidden
 
 
 class Neutreno(Correction):

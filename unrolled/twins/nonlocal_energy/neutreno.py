@@ -10,25 +10,25 @@ import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from ...solvers import minimize_energy, regularized_energy, smoother_matrix
-from ...solvers.nonlocal_energy import (
+from ....solvers import minimize_energy, regularized_energy, smoother_matrix
+from ....solvers.nonlocal_energy import (
     energy_gradient,
     neutreno_fixed_point,
     neutreno_iteration,
     neutreno_spectral_radius,
 )
-from ..attention import Context
-from ..kernel_smoothing import Gaussian, Softmax
-from ..nonlocal_energy import Neutreno
-from ..solved_operator import Solved
-from .certificates import gradient_residual, pair_energies
-from .heads import HeadCall, Tensors, as_array, heads, solve_head
-from .inequalities import Inequalities
-from .kernel_smoothing.extremal_values import N_EXTREMAL, diffusion_modes
-from .kernel_smoothing.regression import build_gaussian, build_gaussian_heads, smoother_logits
-from .parameters import head_value, moved
-from .registry import Array, Twin, exact_twin, register
-from .relations import (
+from ...attention import Context
+from ...kernel_smoothing import Gaussian, Softmax
+from ...nonlocal_energy import Neutreno
+from ...solved_operator import Solved
+from ..certificates import gradient_residual, pair_energies
+from ..heads import HeadCall, Tensors, as_array, heads, solve_head
+from ..inequalities import Inequalities
+from ..kernel_smoothing.extremal_values import N_EXTREMAL, diffusion_modes
+from ..kernel_smoothing.regression import build_gaussian, build_gaussian_heads, smoother_logits
+from ..parameters import head_value, moved
+from ..registry import Array, Twin, exact_twin, register
+from ..relations import (
     Bound,
     FixedPointLimit,
     Identity,

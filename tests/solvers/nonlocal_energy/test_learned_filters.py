@@ -1,0 +1,256 @@
+"""Energies of filter responses: diffusion, convex ridges, l1 analysis and total variation."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.fft import dctn, idctn
+from sklearn.exceptions import ConvergenceWarning
+
+from twinsolve.solvers.nonlocal_energy import (
+    FilterBank,
+    Potentials,
+    convex_ridge,
+    dct_filters,
+    filter_diffusion_step,
+    filter_energy,
+    filter_energy_gradient,
+    l1_analysis,
+    minimize_convex_ridge,
+    total_variation,
+)
+from twinsolve.solvers.oracles import nonlocal_energy as oracles
+
+BORDERS = ("inside", "circular", "zero")
+rng = np.random.default_rng(0)
+IMAGE, OTHER = rng.random((9, 11)), rng.random((9, 11))
+FILTERS = rng.standard_normal((4, 3, 3))
+POTENTIALS = Potentials(rng.random((4, 2)), rng.standard_normal((4, 2)))
+
+
+def matrix(bank, shape):
+    """K, a column a pixel."""
+    units = np.eye(shape[0] * shape[1]).reshape(-1, *shape)
+    return np.stack([bank(unit).ravel() for unit in units], axis=1)
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+def test_adjoint_is_the_transpose_fe_1(borders):
+    bank = FilterBank(FILTERS, borders=borders)
+    K = matrix(bank, (5, 6))
+    p = rng.standard_normal(bank(np.zeros((5, 6))).shape)
+    assert_allclose(bank.adjoint(p).ravel(), K.T @ p.ravel(), rtol=1e-12, atol=1e-12)
+
+
+def test_rotated_filters_are_no_transpose_of_symmetric_borders_fe_1():
+    image, p = IMAGE, rng.standard_normal((4, 9, 11))
+
+    def correlated(x, filters):
+        return FilterBank(filters)(np.pad(x, 1, mode="symmetric"))
+
+    back = sum(correlated(p[i], FILTERS[i : i + 1, ::-1, ::-1])[0] for i in range(4))
+    assert abs((back * image).sum() - (p * correlated(image, FILTERS)).sum()) > 1e-2
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+def test_gradient_is_that_of_the_energy_fe_1(borders):
+    bank, lam, step = FilterBank(FILTERS, borders=borders), 0.3, 1e-6
+    slope = (filter_energy_gradient(IMAGE, OTHER, bank, POTENTIALS, lam=lam) * OTHER).sum()
+    ahead, behind = (
+        filter_energy(IMAGE + h * OTHER, OTHER, bank, POTENTIALS, lam=lam) for h in (step, -step)
+    )
+    assert_allclose((ahead - behind) / (2 * step), slope, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_transform_reaches_all_but_means_fe_2(size):
+    bank = FilterBank(dct_filters(size), borders="circular")
+    mean = FilterBank(np.full((1, size, size), size**-2.0), borders="circular")
+    without = IMAGE - mean.adjoint(mean(IMAGE))
+    assert_allclose(bank.adjoint(bank(IMAGE)), size**2 * without, rtol=0, atol=1e-12 * size**2)
+
+
+@pytest.mark.parametrize("borders", ["inside", "circular"])
+def test_first_step_is_soft_thresholding_of_windows_fe_2(borders):
+    size, t = 4, 0.2
+    continued = np.pad(IMAGE, (0, size - 1), mode="wrap") if borders == "circular" else IMAGE
+    total, counts = np.zeros((12, 14)), np.zeros((12, 14))
+    for y in range(continued.shape[0] - size + 1):
+        for x in range(continued.shape[1] - size + 1):
+            c = dctn(continued[y : y + size, x : x + size], norm="ortho")
+            mean = c[0, 0]
+            c = np.sign(c) * np.maximum(np.abs(c) - t, 0)
+            c[0, 0] = mean
+            for dy, row in enumerate(idctn(c, norm="ortho")):
+                for dx, value in enumerate(row):
+                    place = (y + dy) % 9, (x + dx) % 11
+                    total[place] += value
+                    counts[place] += 1
+    expected = total[:9, :11] / counts[:9, :11]
+    bank = FilterBank(dct_filters(size), borders=borders)
+    huber = Potentials(np.full((15, 1), t), np.ones((15, 1)))
+    found = filter_diffusion_step(IMAGE, IMAGE, bank, huber, lam=0.7)
+    assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_first_step_of_l1_analysis_is_the_same_fe_2():
+    size, t = 3, 0.1
+    bank = FilterBank(dct_filters(size), borders="circular")
+    huber = Potentials(np.full((8, 1), t), np.ones((8, 1)))
+    expected = filter_diffusion_step(IMAGE, IMAGE, bank, huber, lam=0.0)
+    p = np.clip(bank(IMAGE) / size**2, -t / size**2, t / size**2)
+    assert_allclose(IMAGE - bank.adjoint(p), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+def test_steps_on_a_convex_energy_descend_at_the_proved_rate_fe_1(borders):
+    bank, lam = FilterBank(dct_filters(3), borders=borders), 0.2
+    huber = Potentials(np.full((8, 1), 0.1), np.full((8, 1), 1 - lam))  # so that L = 1
+    counts, u, energies = bank.counts(IMAGE.shape), IMAGE, []
+    for _ in range(400):
+        u = filter_diffusion_step(u, IMAGE, bank, huber, lam=lam)
+        energies.append(filter_energy(u, IMAGE, bank, huber, lam=lam))
+    assert np.diff(energies).max() <= 1e-12
+    size = (counts * (IMAGE - u) ** 2).sum()
+    bound = size / (2 * np.arange(1, 401))
+    assert ((np.array(energies) - energies[-1]) <= bound).all()
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+@pytest.mark.parametrize("shape", [(9, 9), (14, 16)])
+def test_norm_is_bounded_closely(borders, shape):
+    weights = rng.random(4)
+    bank = FilterBank(FILTERS, borders=borders)
+    K = matrix(FilterBank(np.sqrt(weights)[:, None, None] * FILTERS, borders=borders), shape)
+    norm, bound = np.linalg.norm(K, 2) ** 2, bank.norm_bound(weights)
+    assert norm <= bound
+    assert borders != "zero" or shape == (9, 9) or bound <= 1.1 * norm
+
+
+def concave_ridge(rho=0.9):
+    """W of norm 1, and potentials convex near 0 and concave beyond."""
+    bank = FilterBank(FILTERS)
+    bank = FilterBank(FILTERS / np.sqrt(bank.norm_bound()))
+    thresholds = np.tile([0.05, 0.3], (4, 1))
+    return bank, Potentials(thresholds, np.tile([3 + rho, -rho], (4, 1)))
+
+
+def test_certificate_holds_against_a_hundred_times_the_accuracy_fe_3():
+    bank, potentials = concave_ridge()
+    exact = minimize_convex_ridge(IMAGE, bank, potentials, lam=1.0, tol=1e-12)
+    for tol in (1e-2, 1e-4, 1e-6):
+        found = minimize_convex_ridge(IMAGE, bank, potentials, lam=1.0, tol=tol)
+        assert found.gap <= tol
+        assert exact.gap <= tol / 100
+        distance = np.sqrt(((found.coef - exact.coef) ** 2).mean())
+        assert 0 < distance <= found.gap + exact.gap
+        problem = convex_ridge(IMAGE, bank, potentials, lam=1.0)
+        excess = found.objective - exact.objective
+        assert excess <= problem.convexity * IMAGE.size * found.gap**2 / 2 + 1e-15
+
+
+def test_convexity_and_smoothness_bound_the_curvature_fe_3():
+    bank, potentials = concave_ridge()
+    problem = convex_ridge(IMAGE, bank, potentials, lam=1.0)
+    assert_allclose(problem.convexity, 0.1, rtol=1e-12)
+    for _ in range(20):
+        u, v = (rng.standard_normal(IMAGE.shape) * rng.choice([0.1, 1, 5]) for _ in range(2))
+        product = ((problem.gradient(u) - problem.gradient(v)) * (u - v)).sum()
+        ratio = product / ((u - v) ** 2).sum()
+        assert problem.convexity <= ratio <= problem.smoothness
+
+
+def test_the_root_of_what_is_convex_is_not_convex_erratum_e10l():
+    # H = I/2, so that lam_min(H^T H) = 1/4: with rho = 1, lam = 0.4 is under its root, 1/2.
+    lam, bank = 0.4, FilterBank(np.ones((1, 1, 1)))
+    potentials = Potentials(np.array([[0.1, 2.0]]), np.array([[2.0, -1.0]]))  # rho = 1
+
+    def energy(u):
+        return (0.5 * u) ** 2 / 2 + lam * potentials.value(np.full((1, 1, 1), u))
+
+    assert energy(0.5) > (energy(0.3) + energy(0.7)) / 2
+    convex_ridge([[0.5]], bank, potentials, lam=0.9)
+    with pytest.raises(ValueError, match=r"^lam: .*convex"):
+        convex_ridge([[0.5]], bank, potentials, lam=1.0)
+
+
+def test_convex_ridge_is_the_oracle_s_fe_3():
+    image, potentials = IMAGE[:6, :7], Potentials(rng.random((4, 2)), rng.random((4, 2)))
+    found = minimize_convex_ridge(image, FilterBank(FILTERS), potentials, lam=0.3)
+    expected = oracles.minimize_convex_ridge(image, FILTERS, *potentials, lam=0.3)
+    assert_allclose(found.coef, expected, atol=1e-5)
+
+
+def test_l1_analysis_is_the_oracle_s_fe_5():
+    image, filters = IMAGE[:6, :7], FILTERS - FILTERS.mean(axis=(1, 2), keepdims=True)
+    found = l1_analysis(image, FilterBank(filters), lam=0.02)
+    assert_allclose(found.coef, oracles.l1_analysis(image, filters, lam=0.02), atol=1e-5)
+
+
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_total_variation_is_the_oracle_s_fe_5(isotropic):
+    image = IMAGE[:6, :7]
+    found = total_variation(image, lam=0.1, isotropic=isotropic)
+    expected = oracles.total_variation(image, lam=0.1, isotropic=isotropic)
+    assert_allclose(found.coef, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("solve", [total_variation, lambda f, **options: l1_analysis(
+    f, FilterBank(dct_filters(3)), **options)])  # fmt: skip
+def test_gap_bounds_the_distance_fe_5(solve):
+    exact = solve(IMAGE, lam=0.02, tol=1e-12)
+    found = solve(IMAGE, lam=0.02, tol=1e-3)
+    unit = ((IMAGE - IMAGE.mean()) ** 2).sum()
+    assert 0 < ((found.coef - exact.coef) ** 2).sum() / 2 <= (found.gap + exact.gap) * unit
+    assert found.objective - exact.objective <= found.gap * unit
+
+
+@pytest.mark.parametrize("solve", [total_variation, lambda f, **options: l1_analysis(
+    f, FilterBank(dct_filters(3)), **options)])  # fmt: skip
+def test_grey_levels_may_be_shifted(solve):
+    found, shifted = solve(IMAGE, lam=0.02), solve(IMAGE + 5, lam=0.02)
+    assert_allclose(shifted.coef, found.coef + 5, atol=1e-4)
+    constant = solve(np.full((5, 6), 2.0), lam=0.02)
+    assert constant.gap == 0
+    assert_allclose(constant.coef, 2.0)
+
+
+def test_float32_is_kept_and_certified_as_it_is():
+    bank, potentials = concave_ridge()
+    image = IMAGE.astype(np.float32)
+    for found in (
+        minimize_convex_ridge(image, bank, potentials, lam=1.0),
+        total_variation(image, lam=0.1),
+        l1_analysis(image, FilterBank(dct_filters(3)), lam=0.02),
+    ):
+        assert found.coef.dtype == np.float32
+        assert found.gap <= 1e-5
+
+
+def test_too_few_iterations_warn():
+    bank, potentials = concave_ridge()
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        minimize_convex_ridge(IMAGE, bank, potentials, lam=1.0, max_iter=2)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        total_variation(IMAGE, lam=0.1, max_iter=2)
+
+
+def test_bad_arguments_are_named():
+    bank = FilterBank(dct_filters(3))
+    huber = Potentials(np.ones((8, 1)), np.ones((8, 1)))
+    with pytest.raises(ValueError, match=r"^borders: "):
+        FilterBank(FILTERS, borders="symmetric")
+    with pytest.raises(ValueError, match=r"^filters: "):
+        FilterBank(FILTERS[0])
+    with pytest.raises(ValueError, match=r"^filters: "):
+        FilterBank(FILTERS * np.nan)
+    with pytest.raises(ValueError, match=r"^f: "):
+        filter_energy(IMAGE, IMAGE[:5], bank, huber, lam=1.0)
+    with pytest.raises(ValueError, match=r"^image: "):
+        bank(np.zeros((2, 9)))
+    with pytest.raises(ValueError, match=r"^bank: "):
+        l1_analysis(IMAGE, FilterBank(np.ones((1, 2, 2))), lam=1.0)
+    for solve in (total_variation, lambda f, lam: l1_analysis(f, bank, lam=lam)):
+        with pytest.raises(ValueError, match=r"^lam: "):
+            solve(IMAGE, lam=0.0)
+        with pytest.raises(ValueError, match=r"^f: "):
+            solve(IMAGE * np.nan, lam=1.0)

@@ -1,0 +1,241 @@
+"""Layers of learned filters on images, and the networks of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.fft import dctn, idctn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
+from twinsolve.unrolled import ConvexRidge, FilterDiffusion
+from twinsolve.unrolled.fixed_point import ConvergenceWarning
+from twinsolve.unrolled.models.denoisers import ConvexRidgeNetwork, FilterDiffusionNetwork
+from twinsolve.unrolled.nonlocal_energy import filter_banks, filter_gradient
+from twinsolve.unrolled.twins.nonlocal_energy.convex_ridge import ridge_of
+from twinsolve.unrolled.twins.nonlocal_energy.filter_diffusion import step_of
+
+DOUBLE = {"dtype": torch.float64}
+KNOTS = (0.3, 1.0, 3.0)
+
+
+def drawn(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), **DOUBLE)
+
+
+def perturbed(layer, size=0.2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += size * noise
+    return layer
+
+
+def explicit_gradient(u, filters, weights, knots):
+    bank = filters.unflatten(1, 2 * (math.isqrt(filters.shape[1]),))[:, None]
+    z = F.conv2d(u[:, None], bank)
+    parts = [w[:, None, None] * z.clamp(-t, t) for t, w in zip(knots, weights.mT, strict=True)]
+    return F.conv_transpose2d(sum(parts), bank)[:, 0]
+
+
+def gradient_inputs():
+    u, filters, weights = drawn(3, 9, 11), drawn(8, 9, seed=1) - 0.5, drawn(8, 3, seed=2) - 0.5
+    return tuple(x.requires_grad_() for x in (3 * u, filters, weights))
+
+
+@pytest.mark.parametrize("n_windows", [1, 30, 70, 4096])
+def test_gradient_is_that_of_convolutions_however_it_is_cut(n_windows, monkeypatch):
+    monkeypatch.setattr(filter_banks, "_N_WINDOWS", n_windows)
+    inputs = gradient_inputs()
+    found, expected = (f(*inputs, KNOTS) for f in (filter_gradient, explicit_gradient))
+    assert_close(found, expected)
+    above = drawn(*found.shape, seed=3)
+    for g, e in zip(
+        *(torch.autograd.grad(x, inputs, above) for x in (found, expected)), strict=True
+    ):
+        assert_close(g, e)
+
+
+def test_gradient_alone_is_asked_for_in_images():
+    inputs = gradient_inputs()
+    (found,) = torch.autograd.grad(filter_gradient(*inputs, KNOTS).sum(), inputs[0])
+    (expected,) = torch.autograd.grad(explicit_gradient(*inputs, KNOTS).sum(), inputs[0])
+    assert_close(found, expected)
+
+
+def test_second_derivative_is_refused():
+    inputs = gradient_inputs()
+    out = filter_gradient(*inputs, KNOTS).square().sum()
+    (gradient,) = torch.autograd.grad(out, inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        gradient.sum().backward()
+
+
+def thresholded_windows(image, size, t):
+    total, counts = np.zeros(image.shape), np.zeros(image.shape)
+    for y in range(image.shape[0] - size + 1):
+        for x in range(image.shape[1] - size + 1):
+            place = np.s_[y : y + size, x : x + size]
+            c = dctn(image[place], norm="ortho")
+            mean = c[0, 0]
+            c = np.sign(c) * np.maximum(np.abs(c) - t, 0)
+            c[0, 0] = mean
+            total[place] += idctn(c, norm="ortho")
+            counts[place] += 1
+    return total / counts
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.7])
+def test_first_step_is_soft_thresholding_of_windows_fe_2(lam):
+    image = drawn(1, 1, 12, 15)
+    found = FilterDiffusion(0.2, lam=lam, filter_size=5, **DOUBLE)(image, image)
+    expected = thresholded_windows(image[0, 0].numpy(), 5, 0.2)
+    assert_allclose(found[0, 0].detach(), expected, rtol=0, atol=1e-12)
+
+
+def test_first_layer_of_the_network_is_soft_thresholding_fe_2():
+    image = drawn(1, 1, 12, 15)
+    network = FilterDiffusionNetwork(n_layers=1, threshold=1.5, **DOUBLE)
+    expected = thresholded_windows(image[0, 0].numpy(), 7, 1.5 * 25 / 255)
+    assert_allclose(network(image)[0, 0].detach(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [0.0, 0.2])
+def test_network_is_the_solver_s_steps(size):
+    images = drawn(2, 3, 12, 15)
+    network = perturbed(FilterDiffusionNetwork(**DOUBLE), size)
+    u = images.numpy()
+    for step in network.steps:
+        u = step_of(step, u, images.numpy())
+    assert_allclose(network(images).detach(), u, rtol=0, atol=1e-10 * abs(u).max())
+
+
+@pytest.mark.parametrize("make", [FilterDiffusionNetwork, ConvexRidgeNetwork])
+def test_reset_returns_to_the_start(make):
+    images, network = drawn(1, 1, 12, 15), make(**DOUBLE)
+    start = network(images)
+    perturbed(network).reset_parameters()
+    assert_close(network(images), start)
+
+
+@pytest.mark.parametrize("make", [FilterDiffusionNetwork, ConvexRidgeNetwork])
+def test_state_is_restored_and_channels_are_apart(make):
+    images, network = drawn(2, 3, 12, 15), perturbed(make(**DOUBLE))
+    other = make(**DOUBLE)
+    other.load_state_dict(network.state_dict())
+    out = other(images)
+    assert_close(out, network(images))
+    assert_close(out[:, 1:2], network(images[:, 1:2]), atol=2e-4, rtol=0)
+
+
+def test_memory_does_not_hold_all_responses():
+    network, image = FilterDiffusionNetwork(n_layers=1), torch.rand(1, 1, 600, 600)
+    shapes = []
+    original = filter_banks._windows
+
+    def recorded(u, size):
+        windows = original(u, size)
+        shapes.append(windows.numel())
+        return windows
+
+    filter_banks._windows = recorded
+    try:
+        network(image).sum().backward()
+    finally:
+        filter_banks._windows = original
+    assert max(shapes) <= 49 * 4096
+
+
+def exact_ridge(layer, image):
+    bank, potentials = ridge_of(layer)
+    return minimize_convex_ridge(image, bank, potentials, lam=1.0, tol=1e-11, max_iter=20_000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-4])
+def test_certified_distance_holds_against_a_hundred_times_the_accuracy_fe_3(tol, dtype):
+    network = perturbed(ConvexRidgeNetwork(tol=tol, dtype=dtype))
+    noisy = drawn(2, 2, 14, 16).to(dtype)
+    with torch.no_grad():
+        denoised = network(noisy)
+    certified = network.certificate(noisy, denoised)
+    assert certified.dtype == torch.float64
+    assert certified.shape == (2, 2)
+    assert certified.max() <= tol * (1 + 1e-3)
+    for place in np.ndindex(2, 2):
+        exact = exact_ridge(network.ridge, noisy[place].double().numpy())
+        assert exact.gap <= tol / 100
+        distance = np.sqrt(((denoised[place].double().numpy() - exact.coef) ** 2).mean())
+        assert 0 < distance <= certified[place] + exact.gap
+
+
+def test_certificate_is_of_any_image():
+    network, noisy = perturbed(ConvexRidgeNetwork(**DOUBLE)), drawn(1, 1, 14, 16)
+    exact = exact_ridge(network.ridge, noisy[0, 0].numpy()).coef
+    for other in (noisy, drawn(1, 1, 14, 16, seed=1)):
+        distance = np.sqrt(((other[0, 0].numpy() - exact) ** 2).mean())
+        assert distance <= network.certificate(noisy, other)
+
+
+@pytest.mark.parametrize("size", [0.3, 3.0])
+def test_no_parameters_make_the_energy_concave_fe_3(size):
+    layer = perturbed(ConvexRidge(0.1, 0.1, filter_size=3, rho=0.95, **DOUBLE), size)
+    W = layer.filters()[:, None]
+    units = torch.eye(144, **DOUBLE).reshape(-1, 1, 12, 12)
+    assert torch.linalg.matrix_norm(F.conv2d(units, W).flatten(1), 2) <= 1
+    noisy = drawn(1, 1, 12, 12)
+
+    def gradient(u):
+        energy = layer._energy(torch.float64)
+        return energy.gradient(u[0], noisy[0])
+
+    for seed in range(20):
+        u, v = (4 * drawn(1, 1, 12, 12, seed=seed + k) for k in (100, 200))
+        v = u + 0.1 * v
+        product = ((gradient(u) - gradient(v)) * (u - v)[0]).sum()
+        assert product >= (1 - 0.95) * (u - v).square().sum()
+
+
+def test_implicit_gradient_is_right():
+    layer = perturbed(ConvexRidge(0.05, 0.1, filter_size=3, tol=1e-13, max_iter=20_000, **DOUBLE))
+    noisy = drawn(1, 1, 8, 9).requires_grad_()
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(noisy, *parameters):
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), noisy)
+
+    assert torch.autograd.gradcheck(run, (noisy, *layer.parameters()), atol=1e-6, rtol=1e-4)
+
+
+def test_too_few_iterations_warn():
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        ConvexRidgeNetwork(max_iter=2)(drawn(1, 1, 12, 12))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: FilterDiffusion(0.0), "threshold"),
+        (lambda: FilterDiffusion(1.0, lam=-1.0), "lam"),
+        (lambda: FilterDiffusion(1.0, filter_size=1), "filter_size"),
+        (lambda: FilterDiffusion(1.0)(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)), "f"),
+        (lambda: FilterDiffusionNetwork()(drawn(1, 1, 6, 9)), "u"),
+        (lambda: FilterDiffusionNetwork(n_layers=0), "n_layers"),
+        (lambda: FilterDiffusionNetwork(sigma=0.0), "sigma"),
+        (lambda: ConvexRidge(1.0, 1.0, rho=1.0), "rho"),
+        (lambda: ConvexRidge(1.0, 1.0, tol=0.0), "tol"),
+        (lambda: ConvexRidge(0.0, 1.0), "lam"),
+        (lambda: ConvexRidgeNetwork()(drawn(1, 9, 9)), "noisy"),
+        (
+            lambda: ConvexRidgeNetwork().certificate(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)),
+            "denoised",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(make, name):
+    with pytest.raises(ValueError, match=f"^{name}: must"):
+        make()

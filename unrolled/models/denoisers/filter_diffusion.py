@@ -1,0 +1,96 @@
+"""Trained nonlinear reaction diffusion, started at gradient steps on a classical energy."""
+
+import torch
+from torch import Tensor, nn
+
+from ...attention import check_count, check_positive
+from ...nonlocal_energy import FilterDiffusion
+
+
+class FilterDiffusionNetwork(nn.Module):
+    """Denoise by a few steps of diffusion, each with filters and influence functions of its own.
+
+    ``u_0 = f`` and ``u_{k+1} = FilterDiffusion_k(u_k, f)``. At the start all steps are gradient
+    steps, in the metric of `FilterDiffusion`, on one convex energy ::
+
+        sum over windows w of  sum_i huber(<d_i, u_w>) + lam/2 |u_w - f_w|^2
+
+    with the filters d_i of the discrete cosine transform and the Huber function of slope
+    ``threshold * sigma``; the first is soft thresholding of all windows in the transform.
+
+    Parameters
+    ----------
+    sigma : float, default=25/255
+        Noise level in grey levels that the network is for, > 0.
+    n_layers : int, default=5
+        Number of steps, >= 1.
+    filter_size : int, default=7
+        Side of the windows, >= 2; each step has ``filter_size**2 - 1`` filters.
+    threshold : float, default=0.3
+        Threshold at the start, in noise levels.
+    lam : float, default=0.1
+        Weight of the fidelity at the start, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or images have not four dimensions or are smaller than a
+        window.
+
+    References
+    ----------
+    Chen and Pock, "Trainable nonlinear reaction diffusion" (2017); EQUATIONS FE-1, FE-2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import FilterDiffusionNetwork
+    >>> FilterDiffusionNetwork(n_layers=2)(torch.rand(1, 1, 24, 24)).shape
+    torch.Size([1, 1, 24, 24])
+    """
+
+    def __init__(
+        self,
+        *,
+        sigma: float = 25 / 255,
+        n_layers: int = 5,
+        filter_size: int = 7,
+        threshold: float = 0.3,
+        lam: float = 0.1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.sigma = check_positive(sigma, "sigma")
+        self.n_layers = check_count(n_layers, "n_layers", 1)
+        self.filter_size = filter_size
+        self.threshold = check_positive(threshold, "threshold")
+        self.lam = lam
+        self.steps = nn.ModuleList(
+            FilterDiffusion(
+                self.threshold * self.sigma,
+                lam=lam,
+                filter_size=filter_size,
+                device=device,
+                dtype=dtype,
+            )
+            for _ in range(self.n_layers)
+        )
+
+    def reset_parameters(self) -> None:
+        """Return to the steps on the classical energy."""
+        for step in self.steps:
+            step.reset_parameters()
+
+    def forward(self, noisy: Tensor) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width)."""
+        u = noisy
+        for step in self.steps:
+            u = step(u, noisy)
+        return u
+
+    def extra_repr(self) -> str:
+        return (
+            f"sigma={self.sigma:.4g}, n_layers={self.n_layers}, filter_size={self.filter_size}, "
+            f"threshold={self.threshold:.4g}, lam={self.lam:.4g}"
+        )

@@ -1,0 +1,115 @@
+"""A step of diffusion by a bank of learned filters and influence functions."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import check_count, check_positive
+from .filter_banks import check_images, dct_basis, filter_gradient, window_counts
+
+KNOTS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class FilterDiffusion(nn.Module):
+    """One step of trained nonlinear reaction diffusion, which starts at thresholding in a DCT.
+
+    ::
+
+        u - (sum_i K_i^T phi_i(K_i u)) / n - lam (u - f)
+
+    with the inner products ``K_i u`` of filter i and every window inside the image, and n the
+    number of windows that cover a pixel. This is one gradient step, in the metric of n, on ::
+
+        sum over windows w of  sum_i rho_i(<k_i, u_w>) + lam/2 |u_w - f_w|^2,    phi_i = rho_i'
+
+    The influence functions are odd and piecewise linear, constant beyond their last knot ::
+
+        phi_i(z) = sum_k weights_ik clip(z, -t_ik, t_ik),  t_ik = 2^k threshold_i,  k = 0 ... 4
+
+    At the start the filters are those of the discrete cosine transform without the constant one,
+    and ``phi_i(z) = clip(z, -threshold, threshold)``: from u = f, whatever lam, the step is soft
+    thresholding of all windows in the transform, and the average of what they say of a pixel.
+    Filters are learned as their coefficients in the transform, so that they stay without mean.
+
+    Parameters
+    ----------
+    threshold : float
+        In units of the responses of filters of norm 1, > 0; a multiple of the noise level.
+    lam : float, default=0.0
+        Weight of the fidelity, >= 0 at the start.
+    filter_size : int, default=7
+        Side of the windows, >= 2; there are ``filter_size**2 - 1`` filters.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, images have not four dimensions or are smaller than a window,
+        or the two differ in shape.
+
+    References
+    ----------
+    Chen and Pock, "Trainable nonlinear reaction diffusion" (2017); EQUATIONS FE-1, FE-2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import FilterDiffusion
+    >>> noisy = torch.rand(2, 1, 16, 16)
+    >>> FilterDiffusion(0.2, lam=0.1)(noisy, noisy).shape
+    torch.Size([2, 1, 16, 16])
+    """
+
+    def __init__(
+        self,
+        threshold: float,
+        *,
+        lam: float = 0.0,
+        filter_size: int = 7,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.filter_size = check_count(filter_size, "filter_size", 2)
+        self.initial_threshold = check_positive(threshold, "threshold")
+        self.initial_lam = check_positive(lam, "lam", allow_zero=True)
+        n_filters, options = self.filter_size**2 - 1, {"device": device, "dtype": dtype}
+        self.coefficients = nn.Parameter(torch.empty(n_filters, n_filters, **options))
+        self.log_threshold = nn.Parameter(torch.empty(n_filters, **options))
+        self.weights = nn.Parameter(torch.empty(n_filters, len(KNOTS), **options))
+        self.lam = nn.Parameter(torch.empty((), **options))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Return to thresholding in the discrete cosine transform."""
+        with torch.no_grad():
+            nn.init.eye_(self.coefficients)
+            self.log_threshold.fill_(math.log(self.initial_threshold))
+            self.weights.zero_()[:, 0] = 1.0
+            self.lam.fill_(self.initial_lam)
+
+    def filters(self) -> Tensor:
+        """The filters, of shape (n_filters, filter_size, filter_size)."""
+        basis = dct_basis(self.filter_size).to(self.coefficients)
+        return (self.coefficients @ basis).unflatten(-1, 2 * (self.filter_size,))
+
+    def forward(self, u: Tensor, f: Tensor) -> Tensor:
+        """Step from u, for noisy images f, both of shape (batch, channels, height, width)."""
+        check_images(u, "u", self.filter_size)
+        if f.shape != u.shape:
+            raise ValueError(f"f: must be of the shape of u, got {(*f.shape,)} and {(*u.shape,)}")
+        threshold = self.log_threshold.exp()[:, None]
+        # clip(z, -r t, r t) = t clip(z / t, -r, r)
+        filters = self.filters().flatten(1) / threshold
+        weights = self.weights * threshold.square()
+        gradient = filter_gradient(
+            u.flatten(0, 1), filters.to(u.dtype), weights.to(u.dtype), KNOTS
+        ).view_as(u)
+        counts = window_counts(u, self.filter_size)
+        return u - gradient / counts - self.lam.to(u.dtype) * (u - f)
+
+    def extra_repr(self) -> str:
+        return (
+            f"threshold={self.initial_threshold:.4g}, lam={self.initial_lam:.4g}, "
+            f"filter_size={self.filter_size}"
+        )

@@ -1,0 +1,1 @@
+"""Twins of energies; every module beside this one is found by the catalogue."""

@@ -1,0 +1,101 @@
+"""Twins: the minimiser of a convex ridge regulariser's energy, and the network that it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....solvers.nonlocal_energy import (
+    FilterBank,
+    Potentials,
+    dct_filters,
+    minimize_convex_ridge,
+)
+from ...models.denoisers import ConvexRidgeNetwork
+from ...nonlocal_energy import ConvexRidge
+from ..parameters import moved
+from ..registry import Array, Twin, register
+from ..relations import Identity
+
+_KNOTS = 2.0 ** np.arange(6)
+_SOLVED = Identity(tolerance=1e-8)
+_ACCURATE = {"tol": 1e-13, "max_iter": 20_000}
+
+
+def _build(image: Array, **settings: Any) -> ConvexRidge:
+    settings = {"lam": 0.05, "threshold": 0.1, "filter_size": 3, **_ACCURATE} | settings
+    return ConvexRidge(**settings, dtype=torch.float64)
+
+
+def _build_network(image: Array, **settings: Any) -> ConvexRidgeNetwork:
+    settings = {"sigma": 0.1, "filter_size": 3, "threshold": 3.0, **_ACCURATE} | settings
+    return ConvexRidgeNetwork(**settings, dtype=torch.float64)
+
+
+def _off_ties(build: Callable[..., Any], **settings: Any) -> Callable[[Array], Any]:
+    """Off the start, where many frequencies attain the norm of W, which has no gradient there."""
+    return lambda image: moved(build(image, **settings))
+
+
+def ridge_of(layer: ConvexRidge) -> tuple[FilterBank, Potentials]:
+    """W and psi at the layer's parameters, as the solver takes them."""
+    coefficients, logs, log_curvatures = (
+        x.detach().double().cpu().numpy()
+        for x in (layer.coefficients, layer.log_threshold, layer.log_curvature)
+    )
+    filters = np.tensordot(coefficients, dct_filters(layer.filter_size), axes=1)
+    bank = FilterBank(filters / np.sqrt(FilterBank(filters).norm_bound()))
+    curvatures = layer.rho * np.expm1(log_curvatures)
+    beyond = np.pad(curvatures[:, 1:], ((0, 0), (0, 1)))
+    return bank, Potentials(np.exp(logs)[:, None] * _KNOTS, curvatures - beyond)
+
+
+def _solve(layer: ConvexRidge, images: Array) -> Array:
+    bank, potentials = ridge_of(layer)
+    solved = np.empty(images.shape)
+    for place in np.ndindex(images.shape[:2]):
+        solved[place] = minimize_convex_ridge(
+            images[place], bank, potentials, lam=1.0, tol=1e-13, max_iter=20_000
+        ).coef
+    return solved
+
+
+register(
+    Twin(
+        name="convex-ridge",
+        family="nonlocal_energy",
+        relation=_SOLVED,
+        equation="FE-3",
+        source="Goujon, Neumayer and Unser (2024)",
+        layer=ConvexRidge,
+        build=_build,
+        options={
+            "even-windows": _off_ties(_build, filter_size=4),
+            "less-concave": _off_ties(_build, rho=0.5),
+        },
+        solve=_solve,
+        inputs="image",
+        evidence="solver",
+        differentiable_twice=(),
+        passes=lambda layer: 10,
+    )
+)
+
+register(
+    Twin(
+        name="convex-ridge-network",
+        family="nonlocal_energy",
+        relation=_SOLVED,
+        equation="FE-3",
+        source="Goujon, Neumayer and Unser (2024)",
+        layer=ConvexRidgeNetwork,
+        build=_build_network,
+        options={"wide-filters": _off_ties(_build_network, filter_size=5)},
+        solve=lambda network, images: _solve(network.ridge, images),
+        inputs="image",
+        evidence="solver",
+        differentiable_twice=(),
+        passes=lambda network: 10,
+    )
+)
