@@ -4,12 +4,18 @@ Signals and atoms are rows: ``C @ dictionary`` reconstructs the signals.
 """
 
 from .dictionary import ksvd
+from .image_patches import denoise_patches
 from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code, sparse_code_path
+from .patch_codes import denoise_ista
+from .patch_dictionaries import dct_dictionary
 from .problem import duality_gap, lam_max, lasso_objective
 
 __all__ = [
     "coordinate_descent",
+    "dct_dictionary",
+    "denoise_ista",
+    "denoise_patches",
     "duality_gap",
     "fista",
     "ista",

@@ -1,0 +1,9 @@
+"""Denoisers whose layers are steps of a classical solver, at which they start exactly."""
+
+from .patch_coding import (
+    PatchCodingDenoiser,
+)
+
+__all__ = [
+    "PatchCodingDenoiser",
+]
