@@ -7,7 +7,7 @@ from .dictionary import ksvd
 from .image_patches import denoise_patches
 from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code, sparse_code_path
-from .patch_codes import denoise_ista
+from .patch_codes import denoise_ista, denoise_lasso, denoise_pursuit
 from .patch_dictionaries import dct_dictionary
 from .problem import duality_gap, lam_max, lasso_objective
 
@@ -15,7 +15,9 @@ __all__ = [
     "coordinate_descent",
     "dct_dictionary",
     "denoise_ista",
+    "denoise_lasso",
     "denoise_patches",
+    "denoise_pursuit",
     "duality_gap",
     "fista",
     "ista",

@@ -36,6 +36,7 @@ def denoise_patches(
     *,
     patch_size: int,
     channel_axis: int | None = None,
+    in_bands: bool = True,
 ) -> Array:
     """Average the reconstructions of all overlapping patches of an image.
 
@@ -55,6 +56,8 @@ def denoise_patches(
     patch_size : int
         Side of the patches, at most that of the image.
     channel_axis : int, optional
+    in_bands : bool, default=True
+        False calls `code` once, with all patches.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def denoise_patches(
     channels, height, width = values.shape
     size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))
     across = width - size + 1
-    band = max(1, _BAND_PATCHES // across)
+    band = max(1, _BAND_PATCHES // across) if in_bands else height
     total, covers = np.zeros_like(values), np.zeros((height, width))
     for top in range(0, height - size + 1, band):
         rows = patch_rows(values[:, top : top + band + size - 1], size)

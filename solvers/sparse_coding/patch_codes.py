@@ -6,9 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array
+from ..solution import Array, check_positive
 from .image_patches import denoise_patches
 from .iterations import ista, repeated
+from .lasso import sparse_code
+from .matching_pursuit import pursue_rows
 
 
 class CodingParameters(NamedTuple):
@@ -22,16 +24,26 @@ class CodingParameters(NamedTuple):
         s.
     threshold : ndarray of shape (n_atoms,)
         t, for each atom.
+    sharing : ndarray of shape (n_atoms,) or float
+        b, the weight of similar signals in what is compared with the threshold.
     """
 
     analysis: Array
     synthesis: Array
     step: float
     threshold: Array
+    sharing: Array | float = 0.0
 
 
-def coded_by(Y: Array, layers: Iterable[CodingParameters]) -> Array:
+def coded_by(Y: Array, layers: Iterable[CodingParameters], similar: Array | None = None) -> Array:
     """Codes of the rows of Y from zero, by one iteration of each of the layers.
+
+    With z in the place of the threshold's argument, what is kept of an atom in row i is ::
+
+        c_i = z_i max(1 - t / sqrt(e_i), 0),    e_i = (1 - b) z_i^2 + b mean_{l in S_i} z_l^2
+
+    where S_i are the rows that the indices `similar` (n_signals, n_similar) name, and negative
+    energies count as zero: ``b = 0`` is the soft threshold.
 
     Examples
     --------
@@ -46,10 +58,21 @@ def coded_by(Y: Array, layers: Iterable[CodingParameters]) -> Array:
     def move(codes: Array, layer: CodingParameters) -> Array:
         residual = Y - codes @ layer.synthesis
         z = codes + layer.step * residual @ layer.analysis.T
-        return np.sign(z) * np.maximum(np.abs(z) - layer.threshold, 0)
+        if similar is None:
+            return np.sign(z) * np.maximum(np.abs(z) - layer.threshold, 0)
+        return _group_shrunk(z, layer, similar)
 
     *_, codes = repeated(move, np.zeros((len(Y), len(layers[0].analysis))), layers)
     return codes
+
+
+def _group_shrunk(z: Array, layer: CodingParameters, similar: Array) -> Array:
+    squares = z**2
+    energy = (1 - layer.sharing) * squares
+    for others in similar.T:
+        energy += layer.sharing * squares[others] / similar.shape[1]
+    size = np.sqrt(np.maximum(energy, layer.threshold**2))
+    return z * (1 - layer.threshold / size)
 
 
 def denoise_ista(
@@ -100,6 +123,115 @@ def denoise_ista(
     return denoise_patches(
         image,
         lambda rows: ista(rows, D, lam=lam, n_iter=n_iter, step=step).coef @ D,
+        patch_size=patch_side(D, image, channel_axis),
+        channel_axis=channel_axis,
+    )
+
+
+def denoise_lasso(
+    image: ArrayLike,
+    dictionary: ArrayLike,
+    *,
+    lam: float,
+    tol: float = 1e-4,
+    channel_axis: int | None = None,
+    n_jobs: int | None = None,
+) -> tuple[Array, float]:
+    """Denoise an image by the Lasso codes of all overlapping patches, each with a certificate.
+
+    The minimisers that the iterations of `denoise_ista` tend to.
+
+    Parameters
+    ----------
+    image : array-like of shape (height, width), or with channels
+    dictionary : array-like of shape (n_atoms, channels * patch_size^2)
+    lam : float
+        Penalty > 0, in grey levels.
+    tol : float, default=1e-4
+        Largest accepted duality gap of a patch, relative to its sum of squares without the mean.
+    channel_axis : int, optional
+    n_jobs : int, optional
+        Threads; see `sparse_code`.
+
+    Returns
+    -------
+    denoised : ndarray of the shape of `image`
+    gap : float
+        The largest duality gap of a patch, in squared grey levels: how far its objective can be
+        above the least.
+
+    References
+    ----------
+    EQUATIONS SE-17, IF-KSVD.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.sparse_coding import dct_dictionary, denoise_lasso
+    >>> noisy = np.random.default_rng(0).normal(0, 0.1, (12, 12))
+    >>> denoised, gap = denoise_lasso(noisy, dct_dictionary(4, 6), lam=0.3)
+    >>> gap < 1e-3
+    True
+    """
+    D, gaps = np.asarray(dictionary, dtype=np.float64), []
+
+    def code(rows: Array) -> Array:
+        found = sparse_code(rows, D, lam=lam, tol=tol, n_jobs=n_jobs)
+        gaps.append(float(np.max(found.gap)))
+        return np.asarray(found.coef @ D)
+
+    side = patch_side(D, image, channel_axis)
+    return denoise_patches(image, code, patch_size=side, channel_axis=channel_axis), max(gaps)
+
+
+def denoise_pursuit(
+    image: ArrayLike,
+    dictionary: ArrayLike,
+    *,
+    sigma: float,
+    gain: float = 1.15,
+    channel_axis: int | None = None,
+    n_jobs: int | None = None,
+) -> Array:
+    """Denoise an image by orthogonal matching pursuit on all overlapping patches, up to the noise.
+
+    Each patch takes atoms until its residual is at most ``gain sigma sqrt(n)``, n its number of
+    entries: the denoiser of K-SVD, without its average with the noisy image.
+
+    Parameters
+    ----------
+    image : array-like of shape (height, width), or with channels
+    dictionary : array-like of shape (n_atoms, channels * patch_size^2)
+    sigma : float
+        Noise level > 0, in grey levels.
+    gain : float, default=1.15
+        C > 0 of the papers.
+    channel_axis : int, optional
+    n_jobs : int, optional
+        Threads.
+
+    Returns
+    -------
+    ndarray of the shape of `image`
+
+    References
+    ----------
+    Elad and Aharon (2006); EQUATIONS IF-KSVD.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.sparse_coding import dct_dictionary, denoise_pursuit
+    >>> noise = np.random.default_rng(0).normal(0, 0.1, (12, 12))
+    >>> denoised = denoise_pursuit(noise, dct_dictionary(4, 6), sigma=0.1)
+    >>> bool(denoised.std() < 0.5 * noise.std())
+    True
+    """
+    D = np.ascontiguousarray(dictionary, dtype=np.float64)
+    bound = check_positive(gain, "gain") * check_positive(sigma, "sigma") * D.shape[-1] ** 0.5
+    return denoise_patches(
+        image,
+        lambda rows: pursue_rows(rows, D, D.shape[1], bound, n_jobs=n_jobs) @ D,
         patch_size=patch_side(D, image, channel_axis),
         channel_axis=channel_axis,
     )

@@ -1,9 +1,11 @@
 """Denoisers whose layers are steps of a classical solver, at which they start exactly."""
 
 from .patch_coding import (
+    GroupCodingDenoiser,
     PatchCodingDenoiser,
 )
 
 __all__ = [
+    "GroupCodingDenoiser",
     "PatchCodingDenoiser",
 ]

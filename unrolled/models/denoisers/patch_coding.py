@@ -1,12 +1,17 @@
 """Denoising by sparse codes of overlapping patches: ISTA with parameters for each iteration."""
 
+import math
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from ....solvers.sparse_coding import dct_dictionary
 from ...attention import check_count, check_positive
 from ...sparse_coding.coding_step import CodingStep
+from ...sparse_coding.group_coding_step import GroupCodingStep
 from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
+from ...sparse_coding.similar_patches import Similar, similar_patches
 
 
 class PatchCodingDenoiser(nn.Module):
@@ -63,6 +68,8 @@ class PatchCodingDenoiser(nn.Module):
     torch.Size([1, 1, 16, 20])
     """
 
+    step_class: ClassVar[type[CodingStep]] = CodingStep
+
     def __init__(
         self,
         n_layers: int = 6,
@@ -86,7 +93,7 @@ class PatchCodingDenoiser(nn.Module):
         step = float(torch.linalg.matrix_norm(atoms, 2)) ** -2
         D = atoms.to(device, dtype or torch.get_default_dtype())
         self.layers = nn.ModuleList(
-            CodingStep(D, self.lam, step, from_zero=k == 0) for k in range(n_layers)
+            self.step_class(D, self.lam, step, from_zero=k == 0) for k in range(n_layers)
         )
         self.dictionary = nn.Parameter(D.clone())
 
@@ -94,11 +101,15 @@ class PatchCodingDenoiser(nn.Module):
         """Denoise images of shape (batch, channels, height, width)."""
         check_images(noisy, self.channels, self.patch_size)
         signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
-        codes = unit = None
+        others, codes, unit = self.others(noisy), None, None
         for layer in self.layers:
-            codes, unit = layer(signals, codes, unit), layer.threshold()
+            codes, unit = layer(signals, *others, codes, unit), layer.threshold()
         rows = codes @ (unit[:, None] * self.dictionary)
         return average_patches(means + rows, noisy.shape)
+
+    def others(self, noisy: Tensor) -> tuple[Any, ...]:
+        """What the layers take beside signals and codes."""
+        return ()
 
     def extra_repr(self) -> str:
         return (
@@ -106,3 +117,64 @@ class PatchCodingDenoiser(nn.Module):
             f"patch_size={self.patch_size}, n_frequencies={self.n_frequencies}, "
             f"channels={self.channels}"
         )
+
+
+class GroupCodingDenoiser(PatchCodingDenoiser):
+    """`PatchCodingDenoiser` whose thresholds attend to the codes of similar patches.
+
+    What each layer keeps of an atom in a patch depends on the atom's mean energy over the patches
+    of the noisy image that are closest to that patch in a window: see `GroupCodingStep`. They are
+    found once. At first the weights of these means are zero, so that these are the iterations of
+    `PatchCodingDenoiser` and of `twinsolve.solvers.denoise_ista`.
+
+    Parameters
+    ----------
+    n_layers : int, default=6
+    n_similar : int, default=8
+        Patches that are averaged over, the patch itself among them, >= 1; fewer where an image has
+        fewer.
+    window : int, default=5
+        Most pixels between them along an axis, >= 0.
+    **settings
+        Those of `PatchCodingDenoiser`.
+
+    Raises
+    ------
+    ValueError
+        As `PatchCodingDenoiser`.
+
+    References
+    ----------
+    Lecouat, Ponce and Mairal (2020); EQUATIONS SE-15, SE-17, IF-KSVD.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
+    >>> settings, noisy = {"patch_size": 4, "n_frequencies": 6}, torch.rand(1, 1, 16, 20)
+    >>> grouped, apart = (
+    ...     network(2, **settings)(noisy) for network in (GroupCodingDenoiser, PatchCodingDenoiser))
+    >>> torch.allclose(grouped, apart, atol=1e-6)
+    True
+    """
+
+    step_class = GroupCodingStep
+
+    def __init__(
+        self, n_layers: int = 6, *, n_similar: int = 8, window: int = 5, **settings: Any
+    ) -> None:
+        super().__init__(n_layers, **settings)
+        self.n_similar = check_count(n_similar, "n_similar", 1)
+        self.window = check_count(window, "window", 0)
+
+    def others(self, noisy: Tensor) -> tuple[Any, ...]:
+        """The similar patches."""
+        places = (side - self.patch_size + 1 for side in noisy.shape[-2:])
+        # What the window of a corner holds.
+        fewest = math.prod(min(self.window + 1, place) for place in places)
+        n_similar = min(self.n_similar, fewest)
+        indices = similar_patches(noisy, self.patch_size, self.window, n_similar)
+        return (Similar.of(indices),)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, n_similar={self.n_similar}, window={self.window}"
