@@ -7,8 +7,9 @@ from .dictionary import ksvd
 from .image_patches import denoise_patches
 from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code, sparse_code_path
-from .patch_codes import denoise_ista, denoise_lasso, denoise_pursuit
-from .patch_dictionaries import dct_dictionary
+from .patch_codes import denoise_ista, denoise_lasso, denoise_matching, denoise_pursuit
+from .patch_dictionaries import dct_dictionary, photograph_dictionary
+from .patch_groups import denoise_low_rank
 from .problem import duality_gap, lam_max, lasso_objective
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "dct_dictionary",
     "denoise_ista",
     "denoise_lasso",
+    "denoise_low_rank",
+    "denoise_matching",
     "denoise_patches",
     "denoise_pursuit",
     "duality_gap",
@@ -24,6 +27,7 @@ __all__ = [
     "ksvd",
     "lam_max",
     "lasso_objective",
+    "photograph_dictionary",
     "sparse_code",
     "sparse_code_path",
 ]

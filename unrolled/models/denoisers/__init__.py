@@ -1,5 +1,8 @@
 """Denoisers whose layers are steps of a classical solver, at which they start exactly."""
 
+from .mixture_of_experts import (
+    MixtureOfExpertsDenoiser,
+)
 from .patch_coding import (
     GroupCodingDenoiser,
     PatchCodingDenoiser,
@@ -7,5 +10,6 @@ from .patch_coding import (
 
 __all__ = [
     "GroupCodingDenoiser",
+    "MixtureOfExpertsDenoiser",
     "PatchCodingDenoiser",
 ]
