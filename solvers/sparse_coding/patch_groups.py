@@ -22,17 +22,16 @@ def denoise_low_rank(
     gain: float = 2.8,
     channel_axis: int | None = None,
 ) -> Array:
-    """Denoise an image by weighted nuclear norms of groups of similar patches.
+    """Denoise an image by reweighted nuclear norms of groups of similar patches.
 
-    The n patches closest to each of a grid are the rows of a matrix Y, less their mean patch ::
+    The n patches closest to each of a grid are the rows of a matrix Y, less their mean patch. Its
+    singular values s are shrunk to the fixed point of reweighting, at which ``x = s - c / x`` ::
 
-        min_X  |Y - X|_F^2 / sigma^2 + sum_i w_i s_i(X),   w_i = 2 gain sqrt(n) / (s_i' + eps)
+        x = (s + sqrt(s^2 - 4 c)) / 2,     c = 2 gain sqrt(n) sigma^2
 
-    where the singular values ``s_i' = sqrt(max(s_i(Y)^2 - n sigma^2, 0))`` are those of Y less the
-    noise. As weights grow while singular values fall, the minimiser shrinks these alone, to
-    ``max(s_i(Y) - sigma^2 w_i / 2, 0)``. Pixels are the means over all patches of all groups, each
-    group weighted by one over its rank (plus one) where it is less than full. This is the first
-    iteration of the published method.
+    or to zero where ``s^2 < 4 c``: a stationary point of ``|Y - X|_F^2 / 2 + c sum_i log x_i``.
+    Pixels are the means over all patches of all groups, each weighted by one over the rank of its
+    group plus one. This is the first iteration of the published method.
 
     Parameters
     ----------
@@ -62,7 +61,8 @@ def denoise_low_rank(
     References
     ----------
     Gu, Zhang, Zuo and Feng (2014), Weighted Nuclear Norm Minimization with Application to Image
-    Denoising, eq. 7 to 10.
+    Denoising; Gu et al. (2017), Weighted Nuclear Norm Minimization and Its Applications to Low
+    Level Vision, corollary 1.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def denoise_low_rank(
     """
     planes = check_image(image, channel_axis, 1.0)
     values = planes.values.astype(np.float64) * planes.unit
-    channels, height, width = values.shape
+    height, width = values.shape[1:]
     sigma, gain = check_positive(sigma, "sigma"), check_positive(gain, "gain")
     size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))
     stride = check_integer(stride, "stride", minimum=1, maximum=size)
@@ -107,8 +107,8 @@ def _shrunk(groups: Array, sigma: float, gain: float) -> tuple[Array, Array]:
     n = groups.shape[1]
     means = groups.mean(axis=1, keepdims=True)
     U, s, Vt = np.linalg.svd(groups - means, full_matrices=False)
-    clean = np.sqrt(np.maximum(s**2 - n * sigma**2, 0))
-    kept = np.maximum(s - gain * np.sqrt(n) * sigma**2 / (clean + 1e-16), 0)
+    beyond = s**2 - 8 * gain * np.sqrt(n) * sigma**2
+    kept = np.where(beyond > 0, (s + np.sqrt(np.maximum(beyond, 0))) / 2, 0)
     rank = (kept > 0).sum(axis=1)
     return (U * kept[:, None]) @ Vt + means, 1.0 / (1 + rank)
 
