@@ -1,6 +1,14 @@
-"""Denoising networks whose layers are steps of classical methods."""
+"""Denoisers whose layers are steps of a classical solver, at which they start exactly."""
 
-from .convex_ridge import ConvexRidgeNetwork
-from .filter_diffusion import FilterDiffusionNetwork
+from .convex_ridge import ConvexRidgeDenoiser
+from .filter_diffusion import FilterDiffusionDenoiser
+from .mixture_of_experts import MixtureOfExpertsDenoiser
+from .patch_coding import GroupCodingDenoiser, PatchCodingDenoiser
 
-__all__ = ["ConvexRidgeNetwork", "FilterDiffusionNetwork"]
+__all__ = [
+    "ConvexRidgeDenoiser",
+    "FilterDiffusionDenoiser",
+    "GroupCodingDenoiser",
+    "MixtureOfExpertsDenoiser",
+    "PatchCodingDenoiser",
+]

@@ -1,0 +1,106 @@
+"""Images denoised patch by patch: all overlapping patches, coded, and averaged where they overlap.
+
+Patches are those that lie within the image: nothing is padded, and pixels near the border are in
+fewer patches.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..image_filters.images import check_image
+from ..solution import Array, check_integer
+
+_BAND_PATCHES = 2**14
+
+
+def patch_rows(planes: Array, patch_size: int) -> Array:
+    """All patches within an image (channels, height, width), one a row, channel after channel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.sparse_coding.image_patches import patch_rows
+    >>> patch_rows(np.arange(6.0).reshape(1, 2, 3), 2)
+    array([[0., 1., 3., 4.],
+           [1., 2., 4., 5.]])
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(planes, (patch_size,) * 2, axis=(1, 2))
+    return windows.transpose(1, 2, 0, 3, 4).reshape(-1, len(planes) * patch_size**2)
+
+
+def denoise_patches(
+    image: ArrayLike,
+    code: Callable[[Array], Array],
+    *,
+    patch_size: int,
+    channel_axis: int | None = None,
+    in_bands: bool = True,
+) -> Array:
+    """Average the reconstructions of all overlapping patches of an image.
+
+    ::
+
+        u = sum_i R_i^T ( m_i + code(R_i y - m_i) ) / sum_i R_i^T 1
+
+    where R_i cuts patch i out and m_i holds the means of its channels. The patches are coded in
+    bands of about 16,000, so that memory is linear in pixels with a small constant.
+
+    Parameters
+    ----------
+    image : array-like of shape (height, width), or with channels
+    code : callable
+        ``code(rows)``, of float64 patches without their means (n_patches, channels *
+        patch_size^2), gives their reconstructions.
+    patch_size : int
+        Side of the patches, at most that of the image.
+    channel_axis : int, optional
+    in_bands : bool, default=True
+        False calls `code` once, with all patches.
+
+    Returns
+    -------
+    ndarray of the shape of `image`
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or an image smaller than a patch.
+
+    References
+    ----------
+    Elad and Aharon (2006), without their fidelity to the noisy pixels; EQUATIONS IF-KSVD.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.sparse_coding import denoise_patches
+    >>> denoise_patches(np.eye(3), np.zeros_like, patch_size=2).round(2)
+    array([[0.5 , 0.38, 0.25],
+           [0.38, 0.44, 0.38],
+           [0.25, 0.38, 0.5 ]])
+    """
+    planes = check_image(image, channel_axis, 1.0)
+    values = planes.values.astype(np.float64) * planes.unit
+    channels, height, width = values.shape
+    size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))
+    across = width - size + 1
+    band = max(1, _BAND_PATCHES // across) if in_bands else height
+    total, covers = np.zeros_like(values), np.zeros((height, width))
+    for top in range(0, height - size + 1, band):
+        rows = patch_rows(values[:, top : top + band + size - 1], size)
+        grid = rows.reshape(len(rows), channels, -1)
+        means = grid.mean(axis=2, keepdims=True)
+        found = code((grid - means).reshape(rows.shape)).reshape(grid.shape) + means
+        _add(total[:, top:], covers[top:], found.reshape(-1, across, channels, size, size))
+    denoised = total / covers
+    return planes.restore((denoised / planes.unit).astype(planes.values.dtype))
+
+
+def _add(total: Array, covers: Array, patches: Array) -> None:
+    """Add patches (down, across, channels, size, size) at their places."""
+    down, across, _, size, _ = patches.shape
+    for i, j in np.ndindex(size, size):
+        total[:, i : i + down, j : j + across] += np.moveaxis(patches[..., i, j], 2, 0)
+        covers[i : i + down, j : j + across] += 1

@@ -1,0 +1,66 @@
+"""The patches of an image that are closest to given ones, in windows around them."""
+
+import numpy as np
+
+from ..compiled import jit
+from ..solution import Array
+
+
+def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int) -> Array:
+    """Indices of the patches closest to each patch, itself among them, in rows of `patch_rows`.
+
+    Parameters
+    ----------
+    planes : ndarray of shape (channels, height, width)
+    patch_size : int
+    window : int
+        Most pixels between the places of two patches along an axis, >= 0.
+    n_similar : int
+        At least 1; at most as many patches as the window of a corner holds.
+
+    Returns
+    -------
+    ndarray of int64 of shape (n_patches, n_similar)
+        By squared distance, the closest first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.sparse_coding.similar_patches import similar_patches
+    >>> image = np.array([[[0.0, 0.0, 5.0, 1.0, 1.0]] * 2])
+    >>> similar_patches(image, 2, 3, 1).ravel()
+    array([0, 1, 2, 3])
+    """
+    down, across = (side - patch_size + 1 for side in planes.shape[1:])
+    places = np.stack(np.mgrid[:down, :across], axis=-1).reshape(-1, 2)
+    planes = np.ascontiguousarray(planes, dtype=np.float64)
+    return closest(planes, places, patch_size, window, n_similar)
+
+
+@jit
+def closest(planes: Array, places: Array, size: int, window: int, n_similar: int) -> Array:
+    """Of the patches at the places (top, left) given, as `similar_patches`."""
+    down, across = planes.shape[1] - size + 1, planes.shape[2] - size + 1
+    found = np.empty((len(places), n_similar), np.int64)
+    best = np.empty(n_similar)
+    for row in range(len(places)):
+        top, left = places[row]
+        best[:] = np.inf
+        for i in range(max(0, top - window), min(down, top + window + 1)):
+            for j in range(max(0, left - window), min(across, left + window + 1)):
+                distance = 0.0
+                for c in range(len(planes)):
+                    for y in range(size):
+                        for x in range(size):
+                            distance += (
+                                planes[c, top + y, left + x] - planes[c, i + y, j + x]
+                            ) ** 2
+                    if distance >= best[-1]:
+                        break
+                if distance < best[-1]:
+                    k = n_similar - 1
+                    while k > 0 and best[k - 1] > distance:
+                        best[k], found[row, k] = best[k - 1], found[row, k - 1]
+                        k -= 1
+                    best[k], found[row, k] = distance, i * across + j
+    return found

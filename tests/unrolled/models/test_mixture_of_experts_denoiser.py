@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers.sparse_coding import denoise_matching, photograph_dictionary
+from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
+from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
+from twinsolve.unrolled.sparse_coding.patch_rows import average_patches, patch_rows, split_means
+from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_starts_as_matching_pursuit_in_the_dictionary_of_photographs(channels):
+    noisy = draw(2, channels, 11, 10)
+    network = MixtureOfExpertsDenoiser(4, threshold=0.3, channels=channels, dtype=torch.float64)
+    D = photograph_dictionary(channels)
+    expected = [denoise_matching(x, D, threshold=0.3, n_iter=4, channel_axis=0) for x in noisy]
+    for found, reference in zip(network(noisy).detach().numpy(), expected, strict=True):
+        assert_close(found, reference, atol=0, rtol=1e-10)
+
+
+def test_the_first_atom_is_that_of_orthogonal_matching_pursuit_and_later_ones_need_not_be():
+    noisy = draw(1, 1, 20, 20)
+    network = MixtureOfExpertsDenoiser(3, threshold=1e-9, dtype=torch.float64)
+    atoms, _ = network.codes(noisy)
+    signals, _ = split_means(patch_rows(noisy, 8), 1)
+    D = photograph_dictionary()
+    first = pursue_rows(signals.numpy(), D, 1, 0.0).indices
+    assert (atoms[:, 0].numpy() == first).all()
+    pursued = pursue_rows(signals.numpy(), D, 3, 0.0).indices.reshape(-1, 3)
+    same = (np.sort(atoms.numpy()) == np.sort(pursued)).all(axis=1)
+    assert 0.3 < same.mean() < 1
+
+
+def test_codes_are_what_is_taken():
+    noisy = draw(1, 1, 9, 9)
+    network = MixtureOfExpertsDenoiser(3, threshold=0.2, dtype=torch.float64)
+    atoms, codes = network.codes(noisy)
+    assert (codes < 0).any()
+    assert (codes > 0).any()
+    left = signals = split_means(patch_rows(noisy, 8), 1)[0]
+    for k, layer in enumerate(network.layers):
+        left = left - codes[:, k, None] * layer.synthesis[atoms[:, k]]
+    taken = average_patches(signals - left, noisy.shape)
+    means = average_patches(patch_rows(noisy, 8) - signals, noisy.shape)
+    assert_close(network(noisy), means + taken)
+
+
+def test_gradcheck_of_a_step():
+    rows, values = draw(4, 5) - 0.5, [draw(6, 5, seed=i) - 0.5 for i in (1, 2, 3)]
+    step = PursuitStep(values[0], 0.05)
+
+    def run(signals, router, analysis, synthesis, log):
+        named = {"router": router, "analysis": analysis, "synthesis": synthesis}
+        out = torch.func.functional_call(step, named | {"threshold.log": log}, (signals,))
+        return out[0], out[2]
+
+    at = [rows, *values, step.threshold.log.detach()]
+    assert torch.autograd.gradcheck(run, [x.clone().requires_grad_() for x in at])
+
+
+def test_patches_without_structure_lose_nothing():
+    network = MixtureOfExpertsDenoiser(2)
+    flat = torch.full((1, 1, 9, 9), 0.3, requires_grad=True)
+    out = network(flat)
+    assert_close(out, flat)
+    out.sum().backward()
+    assert bool(flat.grad.isfinite().all())
+
+
+def test_dictionary_of_photographs_is_of_unit_atoms_without_mean():
+    D = photograph_dictionary()
+    assert_close(np.linalg.norm(D, axis=1), np.ones(128))
+    assert np.abs(D.mean(axis=1)).max() < 1e-4

@@ -1,0 +1,103 @@
+"""Denoising by sparse mixtures of experts on overlapping patches: unrolled matching pursuit."""
+
+import torch
+from torch import Tensor, nn
+
+from ....solvers.sparse_coding import photograph_dictionary
+from ...attention import check_count, check_positive
+from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
+from ...sparse_coding.pursuit_step import PursuitStep
+
+_PATCH_SIZE = 8
+
+
+class MixtureOfExpertsDenoiser(nn.Module):
+    """Denoise images by mixtures of experts that take one atom after the other from each patch.
+
+    Each of the K layers sends what is left of a patch, without the mean of each of its channels,
+    to one of its experts, an atom with a signed code: see `PursuitStep`. Pixels are the means of
+    what was taken, and of the mean, over the patches that hold them. At first all atoms are those
+    of a K-SVD dictionary of photographs, and these are K steps of matching pursuit with a soft
+    threshold, as in `twinsolve.solvers.sparse_coding.denoise_matching`. The router's choice need
+    not be that of orthogonal matching pursuit, as the paper conjectures: `codes` shows it.
+
+    Parameters
+    ----------
+    n_layers : int, default=6
+        K >= 1, the most atoms of a patch.
+    sigma : float, default=25/255
+        Noise level in grey levels that `threshold` is for, > 0.
+    threshold : float, optional
+        Of each layer at first, > 0; None is ``2 sigma``.
+    channels : int, default=1
+        Of the images.
+
+    Attributes
+    ----------
+    layers : ModuleList of PursuitStep
+    patch_size : int
+        That of the dictionary, 8.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or images have other channels or are smaller than a patch.
+
+    References
+    ----------
+    Revisiting Transformers with Insights from Image Filtering; EQUATIONS IF-32, IF-33, IF-KSVD.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
+    >>> MixtureOfExpertsDenoiser(2)(torch.rand(1, 1, 16, 20)).shape
+    torch.Size([1, 1, 16, 20])
+    """
+
+    def __init__(
+        self,
+        n_layers: int = 6,
+        *,
+        sigma: float = 25 / 255,
+        threshold: float | None = None,
+        channels: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_layers = check_count(n_layers, "n_layers", 1)
+        self.sigma = check_positive(sigma, "sigma")
+        threshold = 2 * self.sigma if threshold is None else threshold
+        self.threshold = check_positive(threshold, "threshold")
+        self.channels = check_count(channels, "channels", 1)
+        self.patch_size = _PATCH_SIZE
+        D = torch.from_numpy(photograph_dictionary(channels))
+        D = D.to(device, dtype or torch.get_default_dtype())
+        self.layers = nn.ModuleList(PursuitStep(D, self.threshold) for _ in range(n_layers))
+
+    def forward(self, noisy: Tensor) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width)."""
+        check_images(noisy, self.channels, self.patch_size)
+        signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
+        left = signals
+        for layer in self.layers:
+            left, _, _ = layer(left)
+        return average_patches(means + signals - left, noisy.shape)
+
+    def codes(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
+        """Atoms that the routers choose and their codes, each of shape (n_patches, n_layers)."""
+        check_images(noisy, self.channels, self.patch_size)
+        left, _ = split_means(patch_rows(noisy, self.patch_size), self.channels)
+        chosen = []
+        for layer in self.layers:
+            left, atoms, codes = layer(left)
+            chosen.append((atoms, codes))
+        atoms, codes = (torch.stack(columns, dim=1) for columns in zip(*chosen, strict=True))
+        return atoms, codes
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_layers={self.n_layers}, sigma={self.sigma:.4g}, threshold={self.threshold:.4g}, "
+            f"channels={self.channels}"
+        )

@@ -1,0 +1,180 @@
+"""Denoising by sparse codes of overlapping patches: ISTA with parameters for each iteration."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ....solvers.sparse_coding import dct_dictionary
+from ...attention import check_count, check_positive
+from ...sparse_coding.coding_step import CodingStep
+from ...sparse_coding.group_coding_step import GroupCodingStep
+from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
+from ...sparse_coding.similar_patches import Similar, similar_patches
+
+
+class PatchCodingDenoiser(nn.Module):
+    """Denoise images by unrolled ISTA on the codes of all overlapping patches.
+
+    A patch y of the image, without the mean m of each of its channels, has its code by K steps ::
+
+        c <- S_{t_k}( c + s_k (y - c D_k) A_k^T ),     c = 0 at first
+
+    and pixels are the means of ``m + c W`` over the patches that hold them. At first ``A_k = D_k =
+    W`` is an overcomplete DCT dictionary D, ``s_k = 1 / |D|_2^2`` and ``t_k = s_k lam / 2``, so
+    that these are K iterations of ISTA on ``|Y - C D|_F^2 + lam |C|_1``, as in
+    `twinsolve.solvers.denoise_ista`. Patches lie within the image, of which nothing is padded.
+    Memory is linear in pixels: `n_atoms` numbers each. In training, bfloat16 autocast is
+    several times as fast.
+
+    Parameters
+    ----------
+    n_layers : int, default=6
+        K >= 1.
+    sigma : float, default=25/255
+        Noise level in grey levels that `lam` is for, > 0.
+    lam : float, optional
+        Penalty > 0 at first; None is ``3 sigma``.
+    patch_size : int, default=8
+        Side of the patches, >= 2; images are at least as large.
+    n_frequencies : int, default=11
+        Of the cosines along each axis, so that there are ``channels (n_frequencies^2 - 1)`` atoms.
+    channels : int, default=1
+        Of the images.
+
+    Attributes
+    ----------
+    layers : ModuleList of CodingStep
+    dictionary : Parameter of shape (n_atoms, channels * patch_size^2)
+        W, with which patches are reconstructed.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or images have other channels or are smaller than a patch.
+
+    References
+    ----------
+    Gregor and LeCun (2010), Simon and Elad (2019), Lecouat, Ponce and Mairal (2020); EQUATIONS
+    SE-15, SE-17, IF-KSVD.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import PatchCodingDenoiser
+    >>> network = PatchCodingDenoiser(2, patch_size=4, n_frequencies=6)
+    >>> network(torch.rand(1, 1, 16, 20)).shape
+    torch.Size([1, 1, 16, 20])
+    """
+
+    step_class: ClassVar[type[CodingStep]] = CodingStep
+
+    def __init__(
+        self,
+        n_layers: int = 6,
+        *,
+        sigma: float = 25 / 255,
+        lam: float | None = None,
+        patch_size: int = 8,
+        n_frequencies: int = 11,
+        channels: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_layers = check_count(n_layers, "n_layers", 1)
+        self.sigma = check_positive(sigma, "sigma")
+        self.lam = 3 * self.sigma if lam is None else check_positive(lam, "lam")
+        self.patch_size = check_count(patch_size, "patch_size", 2)
+        self.n_frequencies = check_count(n_frequencies, "n_frequencies", patch_size)
+        self.channels = check_count(channels, "channels", 1)
+        atoms = torch.from_numpy(dct_dictionary(patch_size, n_frequencies, channels))
+        step = float(torch.linalg.matrix_norm(atoms, 2)) ** -2
+        D = atoms.to(device, dtype or torch.get_default_dtype())
+        self.layers = nn.ModuleList(
+            self.step_class(D, self.lam, step, from_zero=k == 0) for k in range(n_layers)
+        )
+        self.dictionary = nn.Parameter(D.clone())
+
+    def forward(self, noisy: Tensor) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width)."""
+        check_images(noisy, self.channels, self.patch_size)
+        signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
+        others, codes, unit = self.others(noisy), None, None
+        for layer in self.layers:
+            codes, unit = layer(signals, *others, codes, unit), layer.threshold()
+        rows = codes @ (unit[:, None] * self.dictionary)
+        return average_patches(means + rows, noisy.shape)
+
+    def others(self, noisy: Tensor) -> tuple[Any, ...]:
+        """What the layers take beside signals and codes."""
+        return ()
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_layers={self.n_layers}, sigma={self.sigma:.4g}, lam={self.lam:.4g}, "
+            f"patch_size={self.patch_size}, n_frequencies={self.n_frequencies}, "
+            f"channels={self.channels}"
+        )
+
+
+class GroupCodingDenoiser(PatchCodingDenoiser):
+    """`PatchCodingDenoiser` whose thresholds attend to the codes of similar patches.
+
+    What each layer keeps of an atom in a patch depends on the atom's mean energy over the patches
+    of the noisy image that are closest to that patch in a window: see `GroupCodingStep`. They are
+    found once. At first the weights of these means are zero, so that these are the iterations of
+    `PatchCodingDenoiser` and of `twinsolve.solvers.denoise_ista`.
+
+    Parameters
+    ----------
+    n_layers : int, default=6
+    n_similar : int, default=8
+        Patches that are averaged over, the patch itself among them, >= 1; fewer where an image has
+        fewer.
+    window : int, default=5
+        Most pixels between them along an axis, >= 0.
+    **settings
+        Those of `PatchCodingDenoiser`.
+
+    Raises
+    ------
+    ValueError
+        As `PatchCodingDenoiser`.
+
+    References
+    ----------
+    Lecouat, Ponce and Mairal (2020); EQUATIONS SE-15, SE-17, IF-KSVD.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
+    >>> settings, noisy = {"patch_size": 4, "n_frequencies": 6}, torch.rand(1, 1, 16, 20)
+    >>> grouped, apart = (
+    ...     network(2, **settings)(noisy) for network in (GroupCodingDenoiser, PatchCodingDenoiser))
+    >>> torch.allclose(grouped, apart, atol=1e-6)
+    True
+    """
+
+    step_class = GroupCodingStep
+
+    def __init__(
+        self, n_layers: int = 6, *, n_similar: int = 8, window: int = 5, **settings: Any
+    ) -> None:
+        super().__init__(n_layers, **settings)
+        self.n_similar = check_count(n_similar, "n_similar", 1)
+        self.window = check_count(window, "window", 0)
+
+    def others(self, noisy: Tensor) -> tuple[Any, ...]:
+        """The similar patches."""
+        places = (side - self.patch_size + 1 for side in noisy.shape[-2:])
+        # What the window of a corner holds.
+        fewest = math.prod(min(self.window + 1, place) for place in places)
+        n_similar = min(self.n_similar, fewest)
+        indices = similar_patches(noisy, self.patch_size, self.window, n_similar)
+        return (Similar.of(indices),)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, n_similar={self.n_similar}, window={self.window}"

@@ -1,0 +1,88 @@
+"""Twins: mixtures of experts on overlapping patches, and at their start as matching pursuit."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....solvers.sparse_coding import denoise_matching, denoise_patches
+from ....solvers.sparse_coding.patch_codes import ExpertParameters, left_by
+from ...models.denoisers import MixtureOfExpertsDenoiser
+from ...sparse_coding.pursuit_step import PursuitStep
+from ..heads import as_array
+from ..registry import Array, Twin, register
+from ..relations import Identity
+
+
+def _build(images: Array, **settings: Any) -> MixtureOfExpertsDenoiser:
+    settings = {"n_layers": 3, "threshold": 0.25, "channels": images.shape[1]} | settings
+    return MixtureOfExpertsDenoiser(dtype=torch.float64, **settings)
+
+
+def _build_moved(images: Array, **settings: Any) -> MixtureOfExpertsDenoiser:
+    """Every parameter moved by some percent on its own."""
+    layer, generator = _build(images, **settings), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(0.1 * parameter.square().mean().sqrt() * noise)
+    return layer
+
+
+def layer_parameters(layer: PursuitStep) -> ExpertParameters:
+    """What one layer's step has in the solver."""
+    rows = (as_array(x) for x in (layer.router, layer.analysis, layer.synthesis))
+    return ExpertParameters(*rows, float(layer.threshold().detach()))
+
+
+def _solve(layer: MixtureOfExpertsDenoiser, images: Array) -> Array:
+    layers = [layer_parameters(step) for step in layer.layers]
+    denoise = partial(
+        denoise_patches,
+        code=lambda rows: rows - left_by(rows, layers),
+        patch_size=layer.patch_size,
+        channel_axis=0,
+    )
+    return np.stack([denoise(image) for image in images])
+
+
+def _is_pursuit(layer: MixtureOfExpertsDenoiser) -> bool:
+    """Whether all layers have one dictionary and one threshold."""
+    first = layer.layers[0]
+    return all(
+        bool(each.threshold() == first.threshold())
+        and all(
+            torch.equal(rows, first.router) for rows in (each.router, each.analysis, each.synthesis)
+        )
+        for each in layer.layers
+    )
+
+
+def _solve_pursuit(layer: MixtureOfExpertsDenoiser, images: Array) -> Array:
+    D, _, _, threshold = layer_parameters(layer.layers[0])
+    settings = {"threshold": threshold, "n_iter": layer.n_layers, "channel_axis": 0}
+    return np.stack([denoise_matching(image, D, **settings) for image in images])
+
+
+for name, build, solve, covers, evidence in (
+    ("patch-experts-pursuit", _build, _solve_pursuit, _is_pursuit, "solver"),
+    ("patch-experts", _build_moved, _solve, lambda layer: True, "formula"),
+):
+    register(
+        Twin(
+            name=name,
+            family="sparse_coding",
+            relation=Identity(),
+            equation="IF-32",
+            source="Revisiting Transformers with Insights from Image Filtering, eq. 32 and 33",
+            layer=MixtureOfExpertsDenoiser,
+            build=build,
+            options={"one-layer": partial(build, n_layers=1)},
+            solve=solve,
+            inputs="image",
+            evidence=evidence,
+            covers=covers,
+            passes=lambda layer: layer.n_layers,
+        )
+    )
