@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
 from twinsolve.unrolled import ConvexRidge, FilterDiffusion
 from twinsolve.unrolled.fixed_point import ConvergenceWarning
-from twinsolve.unrolled.models.denoisers import ConvexRidgeNetwork, FilterDiffusionNetwork
+from twinsolve.unrolled.models.denoisers import ConvexRidgeDenoiser, FilterDiffusionDenoiser
 from twinsolve.unrolled.nonlocal_energy import filter_banks, filter_gradient
 from twinsolve.unrolled.twins.nonlocal_energy.convex_ridge import ridge_of
 from twinsolve.unrolled.twins.nonlocal_energy.filter_diffusion import step_of
@@ -99,7 +99,7 @@ def test_first_step_is_soft_thresholding_of_windows_fe_2(lam):
 
 def test_first_layer_of_the_network_is_soft_thresholding_fe_2():
     image = drawn(1, 1, 12, 15)
-    network = FilterDiffusionNetwork(n_layers=1, threshold=1.5, **DOUBLE)
+    network = FilterDiffusionDenoiser(n_layers=1, threshold=1.5, **DOUBLE)
     expected = thresholded_windows(image[0, 0].numpy(), 7, 1.5 * 25 / 255)
     assert_allclose(network(image)[0, 0].detach(), expected, rtol=0, atol=1e-12)
 
@@ -107,14 +107,14 @@ def test_first_layer_of_the_network_is_soft_thresholding_fe_2():
 @pytest.mark.parametrize("size", [0.0, 0.2])
 def test_network_is_the_solver_s_steps(size):
     images = drawn(2, 3, 12, 15)
-    network = perturbed(FilterDiffusionNetwork(**DOUBLE), size)
+    network = perturbed(FilterDiffusionDenoiser(**DOUBLE), size)
     u = images.numpy()
     for step in network.steps:
         u = step_of(step, u, images.numpy())
     assert_allclose(network(images).detach(), u, rtol=0, atol=1e-10 * abs(u).max())
 
 
-@pytest.mark.parametrize("make", [FilterDiffusionNetwork, ConvexRidgeNetwork])
+@pytest.mark.parametrize("make", [FilterDiffusionDenoiser, ConvexRidgeDenoiser])
 def test_reset_returns_to_the_start(make):
     images, network = drawn(1, 1, 12, 15), make(**DOUBLE)
     start = network(images)
@@ -122,7 +122,7 @@ def test_reset_returns_to_the_start(make):
     assert_close(network(images), start)
 
 
-@pytest.mark.parametrize("make", [FilterDiffusionNetwork, ConvexRidgeNetwork])
+@pytest.mark.parametrize("make", [FilterDiffusionDenoiser, ConvexRidgeDenoiser])
 def test_state_is_restored_and_channels_are_apart(make):
     images, network = drawn(2, 3, 12, 15), perturbed(make(**DOUBLE))
     other = make(**DOUBLE)
@@ -133,7 +133,7 @@ def test_state_is_restored_and_channels_are_apart(make):
 
 
 def test_memory_does_not_hold_all_responses():
-    network, image = FilterDiffusionNetwork(n_layers=1), torch.rand(1, 1, 600, 600)
+    network, image = FilterDiffusionDenoiser(n_layers=1), torch.rand(1, 1, 600, 600)
     shapes = []
     original = filter_banks._windows
 
@@ -158,7 +158,7 @@ def exact_ridge(layer, image):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-4])
 def test_certified_distance_holds_against_a_hundred_times_the_accuracy_fe_3(tol, dtype):
-    network = perturbed(ConvexRidgeNetwork(tol=tol, dtype=dtype))
+    network = perturbed(ConvexRidgeDenoiser(tol=tol, dtype=dtype))
     noisy = drawn(2, 2, 14, 16).to(dtype)
     with torch.no_grad():
         denoised = network(noisy)
@@ -174,7 +174,7 @@ def test_certified_distance_holds_against_a_hundred_times_the_accuracy_fe_3(tol,
 
 
 def test_certificate_is_of_any_image():
-    network, noisy = perturbed(ConvexRidgeNetwork(**DOUBLE)), drawn(1, 1, 14, 16)
+    network, noisy = perturbed(ConvexRidgeDenoiser(**DOUBLE)), drawn(1, 1, 14, 16)
     exact = exact_ridge(network.ridge, noisy[0, 0].numpy()).coef
     for other in (noisy, drawn(1, 1, 14, 16, seed=1)):
         distance = np.sqrt(((other[0, 0].numpy() - exact) ** 2).mean())
@@ -213,7 +213,7 @@ def test_implicit_gradient_is_right():
 
 def test_too_few_iterations_warn():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
-        ConvexRidgeNetwork(max_iter=2)(drawn(1, 1, 12, 12))
+        ConvexRidgeDenoiser(max_iter=2)(drawn(1, 1, 12, 12))
 
 
 @pytest.mark.parametrize(
@@ -223,15 +223,15 @@ def test_too_few_iterations_warn():
         (lambda: FilterDiffusion(1.0, lam=-1.0), "lam"),
         (lambda: FilterDiffusion(1.0, filter_size=1), "filter_size"),
         (lambda: FilterDiffusion(1.0)(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)), "f"),
-        (lambda: FilterDiffusionNetwork()(drawn(1, 1, 6, 9)), "u"),
-        (lambda: FilterDiffusionNetwork(n_layers=0), "n_layers"),
-        (lambda: FilterDiffusionNetwork(sigma=0.0), "sigma"),
+        (lambda: FilterDiffusionDenoiser()(drawn(1, 1, 6, 9)), "u"),
+        (lambda: FilterDiffusionDenoiser(n_layers=0), "n_layers"),
+        (lambda: FilterDiffusionDenoiser(sigma=0.0), "sigma"),
         (lambda: ConvexRidge(1.0, 1.0, rho=1.0), "rho"),
         (lambda: ConvexRidge(1.0, 1.0, tol=0.0), "tol"),
         (lambda: ConvexRidge(0.0, 1.0), "lam"),
-        (lambda: ConvexRidgeNetwork()(drawn(1, 9, 9)), "noisy"),
+        (lambda: ConvexRidgeDenoiser()(drawn(1, 9, 9)), "noisy"),
         (
-            lambda: ConvexRidgeNetwork().certificate(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)),
+            lambda: ConvexRidgeDenoiser().certificate(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)),
             "denoised",
         ),
     ],

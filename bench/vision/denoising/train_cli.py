@@ -50,7 +50,7 @@ def train_denoiser(
 
     NETWORK is a class of twinsolve.unrolled.models.denoisers, or package.module:Class in the
     present folder or installed, which then has to keep the arguments of its constructor as
-    attributes. Settings follow a colon: FilterDiffusionNetwork:n_layers=5.
+    attributes. Settings follow a colon: FilterDiffusionDenoiser:n_layers=5.
 
     The last 20 images of the data are kept apart and tell the PSNR of the averaged weights. Steps
     that fit into --minutes are counted once, at the start. The same command goes on where an

@@ -7,7 +7,7 @@ from ...attention import check_positive
 from ...nonlocal_energy import ConvexRidge
 
 
-class ConvexRidgeNetwork(nn.Module):
+class ConvexRidgeDenoiser(nn.Module):
     """Denoise by the minimiser of a learned energy, which is convex whatever was learned.
 
     See `ConvexRidge` for the energy. At the start it is smoothed l1 analysis with the discrete
@@ -55,8 +55,8 @@ class ConvexRidgeNetwork(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled.models.denoisers import ConvexRidgeNetwork
-    >>> network, noisy = ConvexRidgeNetwork(), torch.rand(1, 1, 24, 24)
+    >>> from twinsolve.unrolled.models.denoisers import ConvexRidgeDenoiser
+    >>> network, noisy = ConvexRidgeDenoiser(), torch.rand(1, 1, 24, 24)
     >>> bool(network.certificate(noisy, network(noisy)) <= 1e-4)
     True
     """

@@ -7,7 +7,7 @@ from ...attention import check_count, check_positive
 from ...nonlocal_energy import FilterDiffusion
 
 
-class FilterDiffusionNetwork(nn.Module):
+class FilterDiffusionDenoiser(nn.Module):
     """Denoise by a few steps of diffusion, each with filters and influence functions of its own.
 
     ``u_0 = f`` and ``u_{k+1} = FilterDiffusion_k(u_k, f)``. At the start all steps are gradient
@@ -44,8 +44,8 @@ class FilterDiffusionNetwork(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled.models.denoisers import FilterDiffusionNetwork
-    >>> FilterDiffusionNetwork(n_layers=2)(torch.rand(1, 1, 24, 24)).shape
+    >>> from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
+    >>> FilterDiffusionDenoiser(n_layers=2)(torch.rand(1, 1, 24, 24)).shape
     torch.Size([1, 1, 24, 24])
     """
 

@@ -12,7 +12,7 @@ from ....solvers.nonlocal_energy import (
     dct_filters,
     minimize_convex_ridge,
 )
-from ...models.denoisers import ConvexRidgeNetwork
+from ...models.denoisers import ConvexRidgeDenoiser
 from ...nonlocal_energy import ConvexRidge
 from ..parameters import moved
 from ..registry import Array, Twin, register
@@ -28,9 +28,9 @@ def _build(image: Array, **settings: Any) -> ConvexRidge:
     return ConvexRidge(**settings, dtype=torch.float64)
 
 
-def _build_network(image: Array, **settings: Any) -> ConvexRidgeNetwork:
+def _build_network(image: Array, **settings: Any) -> ConvexRidgeDenoiser:
     settings = {"sigma": 0.1, "filter_size": 3, "threshold": 3.0, **_ACCURATE} | settings
-    return ConvexRidgeNetwork(**settings, dtype=torch.float64)
+    return ConvexRidgeDenoiser(**settings, dtype=torch.float64)
 
 
 def _off_ties(build: Callable[..., Any], **settings: Any) -> Callable[[Array], Any]:
@@ -89,7 +89,7 @@ register(
         relation=_SOLVED,
         equation="FE-3",
         source="Goujon, Neumayer and Unser (2024)",
-        layer=ConvexRidgeNetwork,
+        layer=ConvexRidgeDenoiser,
         build=_build_network,
         options={"wide-filters": _off_ties(_build_network, filter_size=5)},
         solve=lambda network, images: _solve(network.ridge, images),

@@ -13,7 +13,7 @@ from ....solvers.nonlocal_energy import (
     dct_filters,
     filter_diffusion_step,
 )
-from ...models.denoisers import FilterDiffusionNetwork
+from ...models.denoisers import FilterDiffusionDenoiser
 from ...nonlocal_energy import FilterDiffusion
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -27,9 +27,9 @@ def _build_step(image: Array, **settings: Any) -> FilterDiffusion:
     return FilterDiffusion(**settings, dtype=torch.float64)
 
 
-def _build_network(image: Array, **settings: Any) -> FilterDiffusionNetwork:
+def _build_network(image: Array, **settings: Any) -> FilterDiffusionDenoiser:
     settings = {"sigma": 5 * _SIGMA, "n_layers": 3, "filter_size": 3} | settings
-    return FilterDiffusionNetwork(**settings, dtype=torch.float64)
+    return FilterDiffusionDenoiser(**settings, dtype=torch.float64)
 
 
 def _observed(images: Any) -> Any:
@@ -51,7 +51,7 @@ def step_of(layer: FilterDiffusion, u: Array, f: Array) -> Array:
     return stepped
 
 
-def _solve_network(network: FilterDiffusionNetwork, images: Array) -> Array:
+def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
     u = images
     for step in network.steps:
         u = step_of(step, u, images)
@@ -89,7 +89,7 @@ register(
         relation=Identity(),
         equation="FE-1, FE-2",
         source="Chen and Pock (2017)",
-        layer=FilterDiffusionNetwork,
+        layer=FilterDiffusionDenoiser,
         build=_build_network,
         options={
             "one-layer": partial(_build_network, n_layers=1, threshold=1.5),
