@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from .speed.filters import time_filters
     from .speed.scale import time_scale
     from .speed.sparse import time_self_expression, time_sparse_coding
+    from .vision.denoising.methods import DenoisingMethod, register_denoiser
+    from .vision.denoising.study import denoise
 
 __all__ = [
+    "DenoisingMethod",
     "Method",
     "check_twins",
     "choose_clusters",
     "cluster",
+    "denoise",
+    "register_denoiser",
     "register_method",
     "time_attention",
     "time_filters",
@@ -26,10 +31,13 @@ __all__ = [
     "time_sparse_coding",
 ]
 _MODULES = {
+    "DenoisingMethod": "vision.denoising.methods",
     "Method": "clustering.methods",
     "check_twins": "check.checks",
     "choose_clusters": "clustering.auto",
     "cluster": "clustering.presets",
+    "denoise": "vision.denoising.study",
+    "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",

@@ -1,0 +1,55 @@
+"""Images to denoise: packaged photographs, Set12, or a folder of the user."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from ....datasets import add_noise, fetch_set12, load_image_folder, load_photographs
+from ....solvers.solution import Array
+
+_CROP = 256
+BUILT_IN = ("photographs", "set12")
+
+
+@lru_cache(maxsize=4)
+def load_images(name: str, data_home: str | None = None) -> tuple[tuple[str, ...], tuple[Array, ...]]:
+    """Names and grey images in [0, 1].
+
+    Parameters
+    ----------
+    name : str
+        "photographs": the middles, of 256 x 256 pixels, of the two that scikit-learn has;
+        "set12"; or a folder of pictures. Colours become grey.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If there is no such set or folder, or a picture in it is damaged.
+    """
+    if name == "photographs":
+        found = load_photographs()
+        images = [_middle(image) for image in found.images]
+    elif name == "set12":
+        found = fetch_set12(data_home=data_home)
+        images = found.images
+    elif Path(name).exists():
+        found = load_image_folder(name)
+        images = found.images
+    else:
+        raise ValueError(
+            f"images: must be {' or '.join(BUILT_IN)}, a folder of pictures; "
+            f"got {name!r}"
+        )
+    return tuple(found.names), tuple(np.asarray(image, dtype=np.float64) for image in images)
+
+
+def _middle(image: Array) -> Array:
+    top, left = ((side - _CROP) // 2 for side in image.shape)
+    return image[top : top + _CROP, left : left + _CROP]
+
+
+def noisy_image(clean: Array, sigma: float, seed: int, place: int) -> Array:
+    """The image with noise of its own: that of a seed, of its place in the set and of the level."""
+    generator = np.random.SeedSequence([seed, place, round(10 * 255 * sigma)]).generate_state(1)[0]
+    return add_noise(clean, sigma=sigma, random_state=int(generator))

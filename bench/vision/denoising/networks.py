@@ -1,0 +1,154 @@
+"""Denoising networks as methods: at the start, by their solvers, and with trained weights."""
+
+import copy
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ....solvers.solution import Array
+from ....unrolled.models import denoisers
+from ....unrolled.twins import twins_of
+from ..run_folder import WEIGHTS, find_class, load_model, read_notes, read_settings, save_tensors
+
+_SHIPPED = Path(__file__).with_name("weights")
+_COUNTED = 64  # side of the image on which operations are counted
+
+
+def network_names() -> list[str]:
+    """Classes of `twinsolve.unrolled.models.denoisers`."""
+    return list(denoisers.__all__)
+
+
+def at_start(name: str, sigma: float) -> nn.Module:
+    """A network as it is made: the classical iterate for this noise."""
+    return getattr(denoisers, name)(sigma=sigma).eval()
+
+
+def shipped_path(name: str, sigma: float) -> Path:
+    """The file of weights that come with the package for a noise level, there or not."""
+    return _SHIPPED / f"{name}-{255 * sigma:.0f}.safetensors"
+
+
+def ship(folder: str | Path, path: Path | None = None) -> Path:
+    """Keep the averaged weights of a training run as a file of half the size, with what made them.
+
+    Weights are rounded to float16; the class, its arguments and the run stand in the header.
+    """
+    known, model = read_settings(folder), load_model(folder)
+    said = known["settings"]
+    name = said["model"]["class"].partition(":")[2]
+    path = path or shipped_path(name, said["task"]["sigma"])
+    notes = {
+        "class": said["model"]["class"],
+        "arguments": json.dumps(said["model"]["arguments"]),
+        "training": json.dumps({**said, "n_steps": known["n_steps"]}),
+    }
+    rounded = {key: tensor.half() for key, tensor in model.state_dict().items()}
+    save_tensors(path, rounded, **notes)
+    return path
+
+
+def load_shipped(path: Path) -> nn.Module:
+    """A network of a file that `ship` wrote, in float32."""
+    notes = read_notes(path)
+    model = find_class(notes["class"])(**json.loads(notes["arguments"]))
+    model.load_state_dict({key: tensor.float() for key, tensor in load_file(path).items()})
+    return model.eval()
+
+
+@lru_cache(maxsize=8)
+def network_of(name: str, kind: str, sigma: float) -> nn.Module:
+    """A network by its class and "start" or "trained", or by the folder of a training run.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there are no weights for this noise level.
+    """
+    if Path(name).is_dir():
+        return load_model(name, WEIGHTS)
+    if kind == "start":
+        return at_start(name, sigma)
+    path = shipped_path(name, sigma)
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}: no weights for a noise of {255 * sigma:g} are shipped")
+    return load_shipped(path)
+
+
+@torch.no_grad()
+def apply(network: nn.Module, noisy: Array) -> Array:
+    """A network on an image, in the precision of its weights; channels are denoised as they are."""
+    weight = next(network.parameters())
+    image = torch.from_numpy(np.ascontiguousarray(noisy))[None, None].to(weight)
+    return network(image)[0, 0].double().numpy()
+
+
+def solve(network: nn.Module, noisy: Array) -> Array:
+    """What the network's solver makes of an image at the network's parameters, in float64."""
+    twin = twins_of(network)[0]
+    return np.asarray(twin.solve(copy.deepcopy(network).double(), noisy[None, None]))[0, 0]
+
+
+def n_parameters(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def flops_per_pixel(network: nn.Module) -> float | None:
+    """Operations of products and convolutions a pixel; None where none are counted."""
+    weight = next(network.parameters())
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        network(torch.zeros(1, 1, _COUNTED, _COUNTED, dtype=weight.dtype))
+    return counter.get_total_flops() / _COUNTED**2 or None
+
+
+def layers_of(network: nn.Module) -> nn.ModuleList | None:
+    """The layers that a network goes through in turn."""
+    lists = [child for child in network.children() if isinstance(child, nn.ModuleList)]
+    return lists[0] if len(lists) == 1 else None
+
+
+def first_layers(network: nn.Module, n_layers: int) -> nn.Module:
+    """The same network without what comes after so many of its layers."""
+    shorter = copy.deepcopy(network)
+    layers = layers_of(shorter)
+    assert layers is not None
+    del layers[n_layers:]
+    return shorter
+
+
+def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, Any]]:
+    """Deviation of the first layers from their solver at their parameters, in float64.
+
+    One row a number of layers: max abs(network - solver) / max abs(solver) over the images.
+    """
+    exact, layers = copy.deepcopy(network).double(), layers_of(network)
+    rows = []
+    for k in range(1, len(layers) + 1) if layers is not None else [0]:
+        part = first_layers(exact, k) if k else exact
+        worst = 0.0
+        for image in images:
+            known = solve(part, image)
+            worst = max(worst, float(np.abs(apply(part, image) - known).max() / np.abs(known).max()))
+        rows.append({"layers": k or 1, "deviation": worst})
+    return rows
+
+
+def readable(network: nn.Module) -> list[dict[str, float]]:
+    """Scalar parameters, and means of others, of each layer, under the names of the layer."""
+    layers = layers_of(network)
+    rows = []
+    for layer in layers if layers is not None else [network]:
+        row = {}
+        for name, tensor in layer.named_parameters():
+            row[name] = float(tensor.detach().mean())
+        rows.append(row)
+    return rows
