@@ -151,18 +151,19 @@ class ConvexRidge(nn.Module):
         energy = self._energy(computed)
         with torch.no_grad():
             u = self._minimised(images, energy)
-        if not (torch.is_grad_enabled() and energy.gradient(u, images).requires_grad):
+        if not torch.is_grad_enabled():
             return u.view_as(noisy).to(noisy.dtype)
-        u.requires_grad_()
-        gradient = energy.gradient(u, images)
-
-        def hessian(v: Tensor) -> Tensor:
-            return torch.autograd.grad(gradient, u, v, retain_graph=True)[0]
+        leaf = u.clone().requires_grad_()
+        slope = energy.detached().gradient(leaf, images.detach())
 
         def solve(b: Tensor) -> Tensor:
+            def hessian(v: Tensor) -> Tensor:
+                return torch.autograd.grad(slope, leaf, v, retain_graph=True)[0]
+
             return _conjugate_gradients(hessian, b, self.tol)
 
-        return _Implicit.apply(gradient, u.detach(), solve).view_as(noisy).to(noisy.dtype)
+        found: Tensor = _Implicit.apply(energy.gradient(u, images), u, solve)
+        return found.view_as(noisy).to(noisy.dtype)
 
     def certificate(self, noisy: Tensor, denoised: Tensor) -> Tensor:
         """Proved bounds of the root mean square distance of images from the minimiser.
@@ -255,6 +256,10 @@ class _Energy:
     ) -> None:
         self.filters, self.weights = filters, weights
         self.convexity, self.smoothness = convexity, smoothness
+
+    def detached(self) -> "_Energy":
+        filters, weights = self.filters.detach(), self.weights.detach()
+        return _Energy(filters, weights, self.convexity, self.smoothness)
 
     def gradient(self, u: Tensor, f: Tensor) -> Tensor:
         return u - f + filter_gradient(u, self.filters, self.weights, KNOTS)

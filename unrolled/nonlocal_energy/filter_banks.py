@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..attention import once_in
 
-_N_WINDOWS = 4096  # at once on a processor, whose cache then holds all responses to them
+_N_WINDOWS = 6000  # at once on a processor, whose cache then holds all responses to them
 _N_WINDOWS_ON_DEVICE = 2**20
 _N_FREQUENCIES = 512
 _REFUSAL = "filter_gradient: has no second derivative, as phi is piecewise linear"
