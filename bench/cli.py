@@ -5,6 +5,7 @@ import typer
 from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
+from .vision.denoising.cli import denoise
 from .vision.denoising.train_cli import train_denoiser
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 app.add_typer(speed, name="speed")
 app.command()(cluster)
 app.command()(check)
+app.command()(denoise)
 app.command()(train_denoiser)
 
 

@@ -13,7 +13,9 @@ BUILT_IN = ("photographs", "set12")
 
 
 @lru_cache(maxsize=4)
-def load_images(name: str, data_home: str | None = None) -> tuple[tuple[str, ...], tuple[Array, ...]]:
+def load_images(
+    name: str, data_home: str | None = None
+) -> tuple[tuple[str, ...], tuple[Array, ...]]:
     """Names and grey images in [0, 1].
 
     Parameters
@@ -38,8 +40,7 @@ def load_images(name: str, data_home: str | None = None) -> tuple[tuple[str, ...
         images = found.images
     else:
         raise ValueError(
-            f"images: must be {' or '.join(BUILT_IN)}, a folder of pictures; "
-            f"got {name!r}"
+            f"images: must be {' or '.join(BUILT_IN)}, a folder of pictures; got {name!r}"
         )
     return tuple(found.names), tuple(np.asarray(image, dtype=np.float64) for image in images)
 

@@ -137,7 +137,9 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
         worst = 0.0
         for image in images:
             known = solve(part, image)
-            worst = max(worst, float(np.abs(apply(part, image) - known).max() / np.abs(known).max()))
+            worst = max(
+                worst, float(np.abs(apply(part, image) - known).max() / np.abs(known).max())
+            )
         rows.append({"layers": k or 1, "deviation": worst})
     return rows
 

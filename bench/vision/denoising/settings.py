@@ -29,9 +29,13 @@ def validation_pairs() -> list[tuple[Array, Array]]:
     return pairs
 
 
-def choose_settings(method: DenoisingMethod, pairs: Iterable[tuple[Array, Array]]) -> dict[str, Any]:
+def choose_settings(
+    method: DenoisingMethod, pairs: Iterable[tuple[Array, Array]]
+) -> dict[str, Any]:
     """The best point of a method's grid, and its mean PSNR."""
-    points = [dict(zip(method.grid, values, strict=True)) for values in product(*method.grid.values())]
+    points = [
+        dict(zip(method.grid, values, strict=True)) for values in product(*method.grid.values())
+    ]
     means = [_mean_psnr(method, point, pairs) for point in points]
     best = int(np.argmax(means))
     return {"settings": points[best], "validation_db": round(means[best], 3)}
@@ -46,7 +50,12 @@ def _mean_psnr(
 
 def _lines(name: str, chosen: Mapping[str, Any]) -> list[str]:
     said = ", ".join(f"{key} = {_word(value)}" for key, value in chosen["settings"].items())
-    return [f'["{name}"]', f"settings = {{ {said} }}", f"validation_db = {chosen['validation_db']}", ""]
+    return [
+        f'["{name}"]',
+        f"settings = {{ {said} }}",
+        f"validation_db = {chosen['validation_db']}",
+        "",
+    ]
 
 
 def _word(value: Any) -> str:

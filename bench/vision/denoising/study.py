@@ -95,7 +95,7 @@ def denoise(
         if not sigma > 0:
             raise ValueError(f"sigmas: must be > 0, got {sigma}")
     listed = check_methods(methods, sigmas)
-    names, _ = load_images(images, data_home)
+    load_images(images, data_home)
     jobs: list[Job] = [
         {"images": images, "sigma": float(sigma), "seed": seed, "data_home": data_home} | method
         for sigma in sigmas

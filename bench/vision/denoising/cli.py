@@ -1,0 +1,131 @@
+"""The command `twinsolve denoise`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...names import as_options
+from ...tables import markdown, number, write_lines, write_summary, write_table
+from ...terminal import Load, Output, console, load_modules, progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def denoise(
+    images: Annotated[
+        str, typer.Argument(metavar="IMAGES", help="photographs, set12, or a folder of pictures.")
+    ] = "photographs",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this method only; may be given again."),
+    ] = None,
+    sigma: Annotated[
+        list[float] | None,
+        typer.Option(min=0.1, help="Noise, in grey levels of 255 [25]; may be given again."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
+    data_home: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
+    ] = None,
+    output: Output = Path("results/denoise"),
+    load: Load = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List all names and end.")] = False,
+) -> None:
+    """Denoise images by solved methods and by networks that unroll them, and compare.
+
+    IMAGES are photographs (the middles of two that come with scikit-learn), set12 (with its files
+    in the data root), or a folder of pictures of your own; colours become grey. White Gaussian
+    noise is added, the same for every method.
+
+    --method takes a name of --list; package.module:function, a function of your own of the noisy
+    image and its noise level, both in grey levels of [0, 1]; or the folder of a run of
+    train-denoiser. Kinds are solved (by the solvers of this package), peer (other packages, where
+    installed), start (networks as they are made), trained (with weights that come with the package,
+    for a noise of 25), and own. A method NAME, solver is the solver of the network NAME at the
+    start, and equal to it.
+
+    Settings of solved methods and peers were chosen on the last 20 images of train400, as those
+    networks were validated; no image of Set12 served that.
+
+    Prints of each method the mean PSNR and its range over the images, SSIM, processor seconds a
+    megapixel, parameters, and operations a pixel; of each trained network the deviation of its
+    first layers from its solver at the trained parameters; and of convex ones the certified
+    distance to the minimiser. Writes table.json (a row for each method, image and noise), means.csv
+    and .tex, settings.json, summary.md and figures as .png and .pdf: crops with the method noise,
+    quality against time and parameters, dB after K layers, learned parameters, and filters.
+    Finished methods are kept in DIR/runs.
+    """
+    from .study import denoise as run
+    from .study import method_names
+
+    load_modules(load)
+    if list_all:
+        for kind, names in method_names().items():
+            for name in names:
+                console().print(f"{kind:8} {name}", highlight=False)
+        return
+    sigmas = sigma or [25.0]
+    try:
+        table = run(
+            images, methods=method, sigmas=sigmas, seed=seed, n_jobs=n_jobs, data_home=data_home,
+            directory=output / "runs", progress=progress("Denoising"),
+        )  # fmt: skip
+    except (ImportError, OSError, ValueError) as error:
+        raise typer.BadParameter(as_options(str(error))) from error
+    _report(table, output, images, sigmas, seed, data_home, method)
+    if table.psnr.isna().any():
+        raise typer.Exit(code=1)
+
+
+def _report(
+    table: "pd.DataFrame",
+    output: Path,
+    images: str,
+    sigmas: list[float],
+    seed: int,
+    data_home: str | None,
+    methods: list[str] | None,
+) -> None:
+    from rich.table import Table
+
+    from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
+    from .report import lines_of, means, remarks
+    from .verified import CHECKED, checked_lines, verify
+
+    write_table(table, output)
+    found, text = means(table), []
+    for sigma in sigmas:
+        head, rows = lines_of(found[found.sigma == sigma])
+        title = f"{images}, noise {sigma:g}, means over {int(found.n_images.max())} images"
+        shown = Table(*head, title=title)
+        for row in rows:
+            shown.add_row(*row)
+        console().print(shown)
+        name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
+        write_lines((head, rows), output / name)
+        text += [f"## Noise {sigma:g}", "", *markdown(head, rows), ""]
+    for sentence in remarks(table):
+        console().print(sentence, soft_wrap=True)
+        text += [sentence, ""]
+    checked = verify(table, seed=seed, data_home=data_home)
+    if checked:
+        lines = checked_lines(checked)
+        shown = Table(*CHECKED, title="Trained networks against their solvers")
+        for row in lines:
+            shown.add_row(*row)
+        console().print(shown)
+        text += ["## Trained networks against their solvers", "", *markdown(CHECKED, lines), ""]
+    first = sigmas[0]
+    draw_crops(table, output, sigma=first, seed=seed, data_home=data_home)
+    draw_quality(table, output, sigma=first)
+    draw_layers(table, output, sigma=first, seed=seed, data_home=data_home)
+    draw_learned(table, output, sigma=first)
+    draw_filters(table, output, sigma=first)
+    drawn = ("crops", "quality", "layers", "learned", "filters")
+    text += [f"![{name}]({name}.png)" for name in drawn if (output / f"{name}.png").is_file()]
+    settings = {"images": images, "methods": methods, "sigmas": sigmas, "seed": seed}
+    write_summary("twinsolve denoise", text, settings, output)
+    console().print(f"Written to {output}/")

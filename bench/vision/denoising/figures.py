@@ -1,0 +1,226 @@
+"""Pictures of `twinsolve denoise`: crops, dB against parameters and layers, what was learned."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from ....solvers.solution import Array
+from ...figures import legend, log_ticks, panels, plain, save
+from .images import load_images, noisy_image
+from .networks import apply, first_layers, layers_of, network_of, readable
+from .report import means
+from .study import denoiser, quality
+
+_SHOWN = 128  # side of the crops
+_CROPS = 6  # methods, the best of each family
+_MARKS = {"solved": "s", "peer": "^", "start": "o", "trained": "D", "own": "P"}
+_COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
+    "solved": "#0072B2", "peer": "#999999", "start": "#E69F00", "trained": "#D55E00",
+    "own": "#009E73",
+}  # fmt: skip
+
+
+def draw_crops(
+    table: pd.DataFrame, directory: Path, *, sigma: float, seed: int, data_home: str | None
+) -> None:
+    """Draw crops.png: the first image by the best method of each family, with its method noise."""
+    images = str(table.images.iloc[0])
+    names, clean = load_images(images, data_home)
+    level = sigma / 255
+    noisy = noisy_image(clean[0], level, seed, 0)
+    square = _busiest(clean[0])
+    chosen = _best_of_families(table[table.sigma == sigma])
+    pictures = [("clean", clean[0], None), ("noisy", noisy, None)]
+    for method, kind in chosen:
+        function, _ = denoiser(method, kind, level)
+        denoised = np.asarray(function(noisy, level), dtype=np.float64)
+        label = method if kind == "solved" else method.replace("Denoiser", "")
+        pictures.append((label, denoised, quality(clean[0], denoised)["psnr"]))
+    figure, axes = panels(2 * len(pictures), (2.1, 2.35), columns=len(pictures))
+    for column, (label, image, psnr) in enumerate(pictures):
+        top, below = axes[column], axes[len(pictures) + column]
+        top.imshow(image[square], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        top.set_title(label if psnr is None else f"{label}\n{psnr:.2f} dB", fontsize=9)
+        rest = noisy - image
+        shown = (rest if psnr is not None or label == "clean" else image - clean[0])[square]
+        below.imshow(shown, cmap="gray", vmin=-3 * level, vmax=3 * level, interpolation="nearest")
+        for each in (top, below):
+            each.set_axis_off()
+        below.set_title("noise" if psnr is None else "noisy - denoised", fontsize=8)
+    figure.suptitle(
+        f"{names[0]}, noise {sigma:g} of 255; below, at +- 3 times the noise", fontsize=10
+    )
+    save(figure, directory / "crops.png")
+
+
+def _busiest(image: Array) -> tuple[slice, slice]:
+    """The square, of those on a grid, in which neighbours differ most."""
+    side = min(_SHOWN, *image.shape)
+    steps = np.abs(np.diff(image, axis=0))[:, :-1] + np.abs(np.diff(image, axis=1))[:-1]
+    corners = [
+        (top, left)
+        for top in range(0, image.shape[0] - side + 1, side // 2)
+        for left in range(0, image.shape[1] - side + 1, side // 2)
+    ]
+    top, left = max(corners, key=lambda at: steps[at[0] : at[0] + side, at[1] : at[1] + side].sum())
+    return slice(top, top + side), slice(left, left + side)
+
+
+def _best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """Best trained networks first, then the best solved method of each family."""
+    found = means(table[~table.method.isin(["noisy"])]).iloc[::-1]
+    trained = found[found.kind.isin(["trained", "own"])].head(_CROPS // 2)
+    solved = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.contains(", solver")]
+    best = solved.drop_duplicates("family").head(_CROPS - len(trained))
+    rows = pd.concat([best.iloc[::-1], trained.iloc[::-1]])
+    return list(zip(rows.method, rows.kind, strict=True))
+
+
+def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
+    """Draw quality.png: mean dB against time, and of networks against parameters."""
+    found = means(table[table.sigma == sigma])
+    found = found[(found.method != "noisy") & ~found.method.str.contains(", solver")]
+    networks = found[found.parameters.notna()]
+    figure, axes = panels(2 if len(networks) else 1, (5.6, 4.4), sharey=True)
+    for own, rows, column in zip(
+        axes, (found, networks), ("s_per_megapixel", "parameters"), strict=False
+    ):
+        for kind, group in rows.groupby("kind", sort=False):
+            own.scatter(
+                group[column],
+                group.psnr,
+                marker=_MARKS[kind],
+                color=_COLOURS[kind],
+                label=kind,
+                s=32,
+            )
+        for row in rows.itertuples():
+            name = row.method.partition(",")[0] if own is not axes[0] else row.method
+            if own is axes[0] and row.parameters == row.parameters:
+                continue  # named beside
+            own.annotate(
+                name.replace("Denoiser", ""), (getattr(row, column), row.psnr), fontsize=6.5,
+                xytext=(4, 3), textcoords="offset points",
+            )  # fmt: skip
+        log_ticks(own, "x")
+        plain(own)
+    axes[0].set_xlabel("processor seconds a megapixel")
+    axes[0].set_ylabel(f"mean PSNR in dB, noise {sigma:g} of 255")
+    if len(networks):
+        axes[1].set_xlabel("parameters")
+    legend(figure, "lower center", ncols=len(_MARKS))
+    save(figure, directory / "quality.png")
+
+
+def draw_layers(
+    table: pd.DataFrame, directory: Path, *, sigma: float, seed: int, data_home: str | None
+) -> None:
+    """Draw layers.png: dB after the first layers, at the start and trained; on the first image."""
+    trained = table[(table.kind == "trained") & (table.sigma == sigma)].method.unique()
+    images = str(table.images.iloc[0])
+    _, clean = load_images(images, data_home)
+    level = sigma / 255
+    noisy = noisy_image(clean[0], level, seed, 0)
+    series = []
+    for method in trained:
+        network = network_of(method.partition(",")[0], "trained", level)
+        if (layers := layers_of(network)) is not None:
+            series.append((type(network).__name__.replace("Denoiser", ""), network, len(layers)))
+    if not series:
+        return
+    figure, axes = panels(len(series), (3.4, 3.2), sharey=True)
+    for own, (name, network, n_layers) in zip(axes, series, strict=True):
+        for kind in ("start", "trained"):
+            shown = network if kind == "trained" else _start_of(network)
+            counts = range(1, n_layers + 1)
+            psnr = [quality(clean[0], apply(first_layers(shown, k), noisy))["psnr"] for k in counts]
+            own.plot(counts, psnr, marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
+        own.set_title(name, fontsize=10, loc="left")
+        own.set_xlabel("layers K")
+        plain(own)
+    axes[0].set_ylabel("PSNR in dB after K layers")
+    legend(figure, "lower center", ncols=2)
+    save(figure, directory / "layers.png")
+
+
+def _start_of(network: nn.Module) -> nn.Module:
+    """The network as it was made, with the same arguments."""
+    import inspect
+
+    names = inspect.signature(type(network)).parameters
+    kept = {name: getattr(network, name) for name in names if name not in ("device", "dtype")}
+    return type(network)(**kept).eval()
+
+
+def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
+    """Draw learned.png: means of parameters of each layer, trained over those at the start."""
+    level, series = sigma / 255, []
+    for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
+        network = network_of(method.partition(",")[0], "trained", level)
+        series.append((type(network).__name__, readable(network), readable(_start_of(network))))
+    if not series:
+        return
+    figure, axes = panels(len(series), (3.6, 3.2), columns=3)
+    for own, (name, learned, start) in zip(axes, series, strict=True):
+        for key in learned[0]:
+            pairs: list[Any] = [
+                (k, row[key], first[key])
+                for k, (row, first) in enumerate(zip(learned, start, strict=True), start=1)
+                if key in row and key in first
+            ]
+            line = own.plot([k for k, *_ in pairs], [now for _, now, _ in pairs], "o-", label=key)
+            own.plot(
+                [k for k, *_ in pairs], [then for *_, then in pairs], ":", color=line[0].get_color()
+            )
+        own.set_title(name.replace("Denoiser", ""), fontsize=10, loc="left")
+        own.set_xlabel("layer")
+        own.set_yscale("symlog", linthresh=0.01)
+        own.legend(fontsize=6.5, frameon=False)
+        plain(own)
+    figure.suptitle("Means of learned parameters; dotted, at the start", fontsize=10)
+    save(figure, directory / "learned.png")
+
+
+def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
+    """Draw filters.png: the filters or atoms of largest norm, at the start and trained."""
+    series = []
+    for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
+        network = network_of(method.partition(",")[0], "trained", sigma / 255)
+        for kind, shown in (("start", _start_of(network)), ("trained", network)):
+            if (tiles := _tiles(shown)) is not None:
+                series.append((f"{type(network).__name__.replace('Denoiser', '')}, {kind}", tiles))
+    if not series:
+        return
+    figure, axes = panels(len(series), (2.8, 3.0), columns=4)
+    for own, (name, tiles) in zip(axes, series, strict=True):
+        own.imshow(tiles, cmap="gray", interpolation="nearest")
+        own.set_title(name, fontsize=8)
+        own.set_axis_off()
+    save(figure, directory / "filters.png")
+
+
+def _tiles(network: nn.Module) -> Array | None:
+    """Filters of the first layer, or atoms of the last dictionary, as one picture."""
+    layers = layers_of(network)
+    first = layers[0] if layers is not None else next(network.children())
+    if hasattr(first, "filters"):
+        filters = first.filters().detach().double().numpy()
+    elif hasattr(network, "dictionary"):
+        rows = network.dictionary.detach().double().numpy()
+        side = round(rows.shape[1] ** 0.5)
+        filters = rows.reshape(len(rows), side, side)
+    else:
+        return None
+    across = 8
+    filters = filters[: across * across]
+    sizes = np.abs(filters).max(axis=(1, 2), keepdims=True)
+    filters = filters / np.maximum(sizes, 1e-12)
+    side = filters.shape[-1] + 1
+    picture = np.full((side * -(-len(filters) // across), side * across), np.nan)
+    for i, one in enumerate(filters):
+        top, left = side * (i // across), side * (i % across)
+        picture[top : top + side - 1, left : left + side - 1] = one
+    return picture

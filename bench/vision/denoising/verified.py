@@ -1,0 +1,67 @@
+"""Trained networks against their solvers at the trained parameters, and certified distances."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .images import load_images, noisy_image
+from .networks import apply, deviations, network_of
+
+CHECKED = ("network", "layers", "deviation", "tolerance", "passed", "certified distance")
+TOLERANCE = 1e-8
+_SIDE = 48  # of the crops that solvers are run on
+
+
+def verify(table: pd.DataFrame, *, seed: int, data_home: str | None) -> list[dict[str, Any]]:
+    """A row for each trained network and number of its first layers.
+
+    ``deviation`` is the largest relative deviation, in float64, from the solver at the trained
+    parameters, on the middles of the noisy images; ``distance`` the largest certified root mean
+    square distance of the whole images from the minimiser, in grey levels of [0, 1], of networks
+    that minimise an energy.
+    """
+    rows = []
+    for (method, sigma), group in table[table.kind == "trained"].groupby(
+        ["method", "sigma"], sort=False
+    ):
+        level = float(sigma) / 255
+        network = network_of(str(method).partition(",")[0], "trained", level)
+        _, clean = load_images(str(group.images.iloc[0]), data_home)
+        noisy = [noisy_image(image, level, seed, i) for i, image in enumerate(clean)]
+        crops = [_middle(image) for image in noisy[:2]]
+        distance = _distance(network, noisy)
+        for row in deviations(network, crops):
+            rows.append({"network": method, "sigma": sigma, "distance": distance} | row)
+    return rows
+
+
+def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Cells of the table that is printed."""
+    return [
+        (
+            str(row["network"]), str(row["layers"]), f"{row['deviation']:.1e}", f"{TOLERANCE:g}",
+            "yes" if row["deviation"] <= TOLERANCE else "NO",
+            "-" if row["distance"] is None else f"{row['distance']:.1e}",
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _middle(image: np.ndarray) -> np.ndarray:
+    side = min(_SIDE, *image.shape)
+    top, left = ((extent - side) // 2 for extent in image.shape)
+    return image[top : top + side, left : left + side]
+
+
+def _distance(network: Any, noisy: list[np.ndarray]) -> float | None:
+    """Largest certified distance from the minimiser over the images."""
+    if not hasattr(network, "certificate"):
+        return None
+    import torch
+
+    worst = 0.0
+    for image in noisy:
+        given, found = (torch.from_numpy(x)[None, None] for x in (image, apply(network, image)))
+        worst = max(worst, float(network.certificate(given, found).max()))
+    return worst
