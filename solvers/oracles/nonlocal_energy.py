@@ -1,5 +1,7 @@
 """cvxpy statements of the nonlocal energy, and of energies of filter responses."""
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -180,7 +182,7 @@ def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.E
     return u, responses
 
 
-def _solved(u: cp.Variable, f: ArrayLike, penalty: cp.Expression) -> Array:
+def _solved(u: cp.Variable, f: ArrayLike, penalty: Any) -> Array:
     problem = cp.Problem(cp.Minimize(cp.sum_squares(u - np.asarray(f, dtype=float)) / 2 + penalty))
     problem.solve(solver=cp.CLARABEL)
     return np.asarray(u.value)

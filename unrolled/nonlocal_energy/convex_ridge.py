@@ -108,7 +108,8 @@ class ConvexRidge(nn.Module):
         self.filter_size = check_count(filter_size, "filter_size", 2)
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_count(max_iter, "max_iter", 1)
-        n_filters, options = self.filter_size**2 - 1, {"device": device, "dtype": dtype}
+        n_filters = self.filter_size**2 - 1
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.coefficients = nn.Parameter(torch.empty(n_filters, n_filters, **options))
         self.log_threshold = nn.Parameter(torch.empty(n_filters, **options))
         self.log_curvature = nn.Parameter(torch.empty(n_filters, len(KNOTS), **options))

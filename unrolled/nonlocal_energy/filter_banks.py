@@ -160,8 +160,10 @@ class _FilterGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            found = _backward(grad, *ctx.saved_tensors, ctx.knots, any(ctx.needs_input_grad[1:3]))
-        refusing = (grad, *ctx.saved_tensors)
+            u, filters, weights = ctx.saved_tensors
+            of_parameters = any(ctx.needs_input_grad[1:3])
+            found = _backward(grad, u, filters, weights, ctx.knots, of_parameters)
+        refusing = (grad, u, filters, weights)
         return *(once_in(x, _REFUSAL, *refusing) for x in found), None
 
 

@@ -1,6 +1,7 @@
 """A step of diffusion by a bank of learned filters and influence functions."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,8 @@ class FilterDiffusion(nn.Module):
         self.filter_size = check_count(filter_size, "filter_size", 2)
         self.initial_threshold = check_positive(threshold, "threshold")
         self.initial_lam = check_positive(lam, "lam", allow_zero=True)
-        n_filters, options = self.filter_size**2 - 1, {"device": device, "dtype": dtype}
+        n_filters = self.filter_size**2 - 1
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.coefficients = nn.Parameter(torch.empty(n_filters, n_filters, **options))
         self.log_threshold = nn.Parameter(torch.empty(n_filters, **options))
         self.weights = nn.Parameter(torch.empty(n_filters, len(KNOTS), **options))

@@ -24,9 +24,9 @@ class ConvexRidgeDenoiser(nn.Module):
         Noise level in grey levels that the network is for, > 0.
     filter_size : int, default=7
         Side of the windows, >= 2; there are ``filter_size**2 - 1`` filters.
-    lam : float, default=1.5
+    lam : float, default=1.25
         Weight of the responses at the start, in noise levels, > 0.
-    threshold : float, default=0.15
+    threshold : float, default=0.1
         Where the Huber functions become linear, in noise levels, > 0.
     rho : float, default=0.9
         Bound in (0, 1) of the concavity that may be learned.
@@ -66,8 +66,8 @@ class ConvexRidgeDenoiser(nn.Module):
         *,
         sigma: float = 25 / 255,
         filter_size: int = 7,
-        lam: float = 1.5,
-        threshold: float = 0.15,
+        lam: float = 1.25,
+        threshold: float = 0.1,
         rho: float = 0.9,
         tol: float = 1e-4,
         max_iter: int = 1000,

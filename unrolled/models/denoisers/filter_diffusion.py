@@ -1,5 +1,7 @@
 """Trained nonlinear reaction diffusion, started at gradient steps on a classical energy."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -79,7 +81,7 @@ class FilterDiffusionDenoiser(nn.Module):
 
     def reset_parameters(self) -> None:
         """Return to the steps on the classical energy."""
-        for step in self.steps:
+        for step in self._diffusions():
             step.reset_parameters()
 
     def forward(self, noisy: Tensor) -> Tensor:
@@ -88,6 +90,9 @@ class FilterDiffusionDenoiser(nn.Module):
         for step in self.steps:
             u = step(u, noisy)
         return u
+
+    def _diffusions(self) -> list[FilterDiffusion]:
+        return [cast(FilterDiffusion, step) for step in self.steps]
 
     def extra_repr(self) -> str:
         return (

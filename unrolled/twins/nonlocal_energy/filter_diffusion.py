@@ -1,7 +1,7 @@
 """Twins: steps of diffusion by learned filters, and the network of them."""
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ def step_of(layer: FilterDiffusion, u: Array, f: Array) -> Array:
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
     u = images
     for step in network.steps:
-        u = step_of(step, u, images)
+        u = step_of(cast(FilterDiffusion, step), u, images)
     return u
 
 
