@@ -13,6 +13,11 @@ from .class_attention import (
 from .conv_mixer import (
     ConvMixer,
 )
+from .denoisers import (
+    GroupCodingDenoiser,
+    MixtureOfExpertsDenoiser,
+    PatchCodingDenoiser,
+)
 from .language_model import (
     LanguageModel,
 )
@@ -30,7 +35,10 @@ __all__ = [
     "Block",
     "ClassAttentionTransformer",
     "ConvMixer",
+    "GroupCodingDenoiser",
     "LanguageModel",
+    "MixtureOfExpertsDenoiser",
+    "PatchCodingDenoiser",
     "VisionTransformer",
     "WindowedTransformer",
     "load_huggingface_state_dict",

@@ -73,6 +73,8 @@ class GroupCodingStep(CodingStep):
         """
         z = self.unshrunk(signals, codes, unit)
         squares, share = z.square(), self.sharing.to(z.dtype)
-        energy = torch.addcmul((1 - share) * squares, share / similar.count, similar.sums(squares))
+        energy = torch.addcmul(
+            (1 - share) * squares, share / similar.n_similar, similar.sums(squares)
+        )
         # Nothing is kept of energies of up to 1: thresholds are the unit.
         return z * (1 - F.threshold(energy, 1.0, 1.0).rsqrt())

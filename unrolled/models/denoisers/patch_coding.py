@@ -101,9 +101,11 @@ class PatchCodingDenoiser(nn.Module):
         """Denoise images of shape (batch, channels, height, width)."""
         check_images(noisy, self.channels, self.patch_size)
         signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
-        others, codes, unit = self.others(noisy), None, None
+        others, codes, unit = self.others(noisy), None, signals.new_empty(0)
         for layer in self.layers:
+            assert isinstance(layer, CodingStep)
             codes, unit = layer(signals, *others, codes, unit), layer.threshold()
+        assert codes is not None
         rows = codes @ (unit[:, None] * self.dictionary)
         return average_patches(means + rows, noisy.shape)
 
