@@ -44,7 +44,7 @@ class GroupCodingStep(CodingStep):
     >>> coding = GroupCodingStep(torch.eye(1), lam=2.0, step=1.0)
     >>> both = Similar.of(torch.tensor([[0, 1], [0, 1]]))
     >>> (coding(torch.tensor([[3.0], [0.5]]), both) * coding.threshold()).detach().flatten()
-    tensor([2., 0.])
+    tensor([2.0000, 0.0000])
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

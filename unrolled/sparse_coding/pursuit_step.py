@@ -41,7 +41,7 @@ class PursuitStep(nn.Module):
     >>> from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
     >>> residual, atoms, codes = PursuitStep(torch.eye(2), 1.0)(torch.tensor([[0.5, -3.0]]))
     >>> residual.detach(), atoms, codes.detach()
-    (tensor([[ 0.5000, -1.0000]]), tensor([1]), tensor([-2.]))
+    (tensor([[ 0.5000, -1.0000]]), tensor([1]), tensor([-2.0000]))
     """
 
     def __init__(self, dictionary: Tensor, threshold: float) -> None:

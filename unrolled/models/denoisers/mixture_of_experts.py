@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ....solvers.sparse_coding import photograph_dictionary
 from ...attention import check_count, check_positive
+from ...sparse_coding.patch_dictionaries import photograph_dictionary
 from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
 from ...sparse_coding.pursuit_step import PursuitStep
 
@@ -72,7 +72,7 @@ class MixtureOfExpertsDenoiser(nn.Module):
         self.threshold = check_positive(threshold, "threshold")
         self.channels = check_count(channels, "channels", 1)
         self.patch_size = _PATCH_SIZE
-        D = torch.from_numpy(photograph_dictionary(channels))
+        D = photograph_dictionary(channels)
         D = D.to(device, dtype or torch.get_default_dtype())
         self.layers = nn.ModuleList(PursuitStep(D, self.threshold) for _ in range(n_layers))
 
