@@ -8,7 +8,7 @@ from .image_patches import denoise_patches
 from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code, sparse_code_path
 from .patch_codes import denoise_ista, denoise_lasso, denoise_matching, denoise_pursuit
-from .patch_dictionaries import dct_dictionary, photograph_dictionary
+from .patch_dictionaries import dct_dictionary
 from .patch_groups import denoise_low_rank
 from .problem import duality_gap, lam_max, lasso_objective
 
@@ -27,7 +27,6 @@ __all__ = [
     "ksvd",
     "lam_max",
     "lasso_objective",
-    "photograph_dictionary",
     "sparse_code",
     "sparse_code_path",
 ]

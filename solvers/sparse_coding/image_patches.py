@@ -78,7 +78,7 @@ def denoise_patches(
     >>> from twinsolve.solvers.sparse_coding import denoise_patches
     >>> denoise_patches(np.eye(3), np.zeros_like, patch_size=2).round(2)
     array([[0.5 , 0.38, 0.25],
-           [0.38, 0.44, 0.38],
+           [0.38, 0.38, 0.38],
            [0.25, 0.38, 0.5 ]])
     """
     planes = check_image(image, channel_axis, 1.0)

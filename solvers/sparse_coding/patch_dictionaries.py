@@ -1,12 +1,8 @@
 """Dictionaries of patches."""
 
-from pathlib import Path
-
 import numpy as np
 
 from ..solution import Array, check_integer
-
-_PHOTOGRAPHS = Path(__file__).with_name("photograph_dictionary.npz")
 
 
 def dct_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Array:
@@ -47,34 +43,3 @@ def dct_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Ar
     atoms = np.einsum("ai,bj->abij", waves, waves).reshape(-1, patch_size**2)[1:]
     atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
     return np.kron(np.eye(channels), atoms)
-
-
-def photograph_dictionary(channels: int = 1) -> Array:
-    """K-SVD dictionary of 128 unit atoms for 8 x 8 patches of photographs without their means.
-
-    Learned by `ksvd` (``n_nonzero=6, n_iter=15, random_state=0``) from 15,512 patches of 380 grey
-    photographs without noise, the first of the 400 of 180 x 180 pixels that denoisers are often
-    trained on. Of several channels, each has these atoms for itself.
-
-    Parameters
-    ----------
-    channels : int, default=1
-
-    Returns
-    -------
-    ndarray of shape (128 * channels, 64 * channels)
-
-    References
-    ----------
-    Aharon, Elad and Bruckstein (2006); EQUATIONS IF-KSVD.
-
-    Examples
-    --------
-    >>> from twinsolve.solvers.sparse_coding import photograph_dictionary
-    >>> photograph_dictionary().shape
-    (128, 64)
-    """
-    check_integer(channels, "channels", minimum=1)
-    with np.load(_PHOTOGRAPHS) as arrays:
-        atoms = arrays["dictionary"].astype(np.float64)
-    return np.kron(np.eye(channels), atoms / np.linalg.norm(atoms, axis=1, keepdims=True))

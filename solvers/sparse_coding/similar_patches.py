@@ -32,7 +32,7 @@ def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int)
     array([0, 1, 2, 3])
     """
     down, across = (side - patch_size + 1 for side in planes.shape[1:])
-    places = np.stack(np.mgrid[:down, :across], axis=-1).reshape(-1, 2)
+    places = np.indices((down, across)).reshape(2, -1).T.copy()
     planes = np.ascontiguousarray(planes, dtype=np.float64)
     return closest(planes, places, patch_size, window, n_similar)
 

@@ -13,6 +13,13 @@ from .class_attention import (
 from .conv_mixer import (
     ConvMixer,
 )
+from .denoisers import (
+    ConvexRidgeDenoiser,
+    FilterDiffusionDenoiser,
+    GroupCodingDenoiser,
+    MixtureOfExpertsDenoiser,
+    PatchCodingDenoiser,
+)
 from .language_model import (
     LanguageModel,
 )
@@ -30,7 +37,12 @@ __all__ = [
     "Block",
     "ClassAttentionTransformer",
     "ConvMixer",
+    "ConvexRidgeDenoiser",
+    "FilterDiffusionDenoiser",
+    "GroupCodingDenoiser",
     "LanguageModel",
+    "MixtureOfExpertsDenoiser",
+    "PatchCodingDenoiser",
     "VisionTransformer",
     "WindowedTransformer",
     "load_huggingface_state_dict",

@@ -24,6 +24,9 @@ from .learned_ista import (
 from .mixture_of_experts import (
     SparseMixtureOfExperts,
 )
+from .patch_sparse_coding import (
+    PatchSparseCoding,
+)
 from .penalties import (
     SparsePenalty,
     lam_max_of,
@@ -39,6 +42,7 @@ from .step_lengths import (
 
 __all__ = [
     "LISTA",
+    "PatchSparseCoding",
     "SparseCoding",
     "SparseMixtureOfExperts",
     "SparsePenalty",

@@ -44,7 +44,7 @@ class GroupCodingStep(CodingStep):
     >>> coding = GroupCodingStep(torch.eye(1), lam=2.0, step=1.0)
     >>> both = Similar.of(torch.tensor([[0, 1], [0, 1]]))
     >>> (coding(torch.tensor([[3.0], [0.5]]), both) * coding.threshold()).detach().flatten()
-    tensor([2., 0.])
+    tensor([2.0000, 0.0000])
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -73,6 +73,8 @@ class GroupCodingStep(CodingStep):
         """
         z = self.unshrunk(signals, codes, unit)
         squares, share = z.square(), self.sharing.to(z.dtype)
-        energy = torch.addcmul((1 - share) * squares, share / similar.count, similar.sums(squares))
+        energy = torch.addcmul(
+            (1 - share) * squares, share / similar.n_similar, similar.sums(squares)
+        )
         # Nothing is kept of energies of up to 1: thresholds are the unit.
         return z * (1 - F.threshold(energy, 1.0, 1.0).rsqrt())

@@ -41,7 +41,7 @@ class PursuitStep(nn.Module):
     >>> from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
     >>> residual, atoms, codes = PursuitStep(torch.eye(2), 1.0)(torch.tensor([[0.5, -3.0]]))
     >>> residual.detach(), atoms, codes.detach()
-    (tensor([[ 0.5000, -1.0000]]), tensor([1]), tensor([-2.]))
+    (tensor([[ 0.5000, -1.0000]]), tensor([1]), tensor([-2.0000]))
     """
 
     def __init__(self, dictionary: Tensor, threshold: float) -> None:
@@ -55,12 +55,14 @@ class PursuitStep(nn.Module):
 
     def forward(self, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What is left of signals of shape (n_signals, d), the atoms chosen, and their codes."""
-        with torch.no_grad():
-            atoms = (residual @ self.router.mT).abs().argmax(dim=1)
-        score, code = (
-            (residual * F.embedding(atoms, rows)).sum(dim=1)
-            for rows in (self.router, self.analysis)
+        router, analysis, synthesis, threshold = (
+            x.to(residual.dtype)
+            for x in (self.router, self.analysis, self.synthesis, self.threshold())
         )
-        threshold = self.threshold()
+        with torch.no_grad():
+            atoms = (residual @ router.mT).abs().argmax(dim=1)
+        score, code = (
+            (residual * F.embedding(atoms, rows)).sum(dim=1) for rows in (router, analysis)
+        )
         code = code * (1 - threshold / torch.maximum(score.abs(), threshold))
-        return residual - code[:, None] * F.embedding(atoms, self.synthesis), atoms, code
+        return residual - code[:, None] * F.embedding(atoms, synthesis), atoms, code

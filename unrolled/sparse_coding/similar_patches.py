@@ -98,7 +98,7 @@ class Similar(NamedTuple):
         return total
 
     @property
-    def count(self) -> int:
+    def n_similar(self) -> int:
         """How many are similar to each."""
         return len(self.forth.members) // max(len(self.forth.starts), 1)
 
@@ -112,5 +112,5 @@ class _Sums(torch.autograd.Function):
         return forth.sums(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _Sums.apply(gradient, *ctx.bags), None, None

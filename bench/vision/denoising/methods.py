@@ -20,8 +20,8 @@ from ....solvers.sparse_coding import (
     denoise_lasso,
     denoise_low_rank,
     denoise_pursuit,
-    photograph_dictionary,
 )
+from ....unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
 
 Denoise = Callable[..., Array]  # (noisy image in [0, 1], sigma in grey levels, **settings)
 _SETTINGS = Path(__file__).with_name("settings.toml")
@@ -135,7 +135,7 @@ def _lasso(noisy: Array, sigma: float, lam: float = 3.0) -> Array:
 
 
 def _pursuit(dictionary: str, noisy: Array, sigma: float, gain: float = 1.15) -> Array:
-    D = dct_dictionary(8, 11) if dictionary == "DCT" else photograph_dictionary()
+    D = dct_dictionary(8, 11) if dictionary == "DCT" else photograph_dictionary().numpy()
     return denoise_pursuit(noisy, D, sigma=sigma, gain=gain)
 
 

@@ -3,9 +3,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers.sparse_coding import denoise_matching, photograph_dictionary
+from twinsolve.solvers.sparse_coding import denoise_matching
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
+from twinsolve.unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
 from twinsolve.unrolled.sparse_coding.patch_rows import average_patches, patch_rows, split_means
 from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
 
@@ -19,7 +20,7 @@ def draw(*shape, seed=0):
 def test_starts_as_matching_pursuit_in_the_dictionary_of_photographs(channels):
     noisy = draw(2, channels, 11, 10)
     network = MixtureOfExpertsDenoiser(4, threshold=0.3, channels=channels, dtype=torch.float64)
-    D = photograph_dictionary(channels)
+    D = photograph_dictionary(channels).numpy()
     expected = [denoise_matching(x, D, threshold=0.3, n_iter=4, channel_axis=0) for x in noisy]
     for found, reference in zip(network(noisy).detach().numpy(), expected, strict=True):
         assert_close(found, reference, atol=0, rtol=1e-10)
@@ -30,7 +31,7 @@ def test_the_first_atom_is_that_of_orthogonal_matching_pursuit_and_later_ones_ne
     network = MixtureOfExpertsDenoiser(3, threshold=1e-9, dtype=torch.float64)
     atoms, _ = network.codes(noisy)
     signals, _ = split_means(patch_rows(noisy, 8), 1)
-    D = photograph_dictionary()
+    D = photograph_dictionary().numpy()
     first = pursue_rows(signals.numpy(), D, 1, 0.0).indices
     assert (atoms[:, 0].numpy() == first).all()
     pursued = pursue_rows(signals.numpy(), D, 3, 0.0).indices.reshape(-1, 3)
@@ -75,6 +76,6 @@ def test_patches_without_structure_lose_nothing():
 
 
 def test_dictionary_of_photographs_is_of_unit_atoms_without_mean():
-    D = photograph_dictionary()
+    D = photograph_dictionary().numpy()
     assert_close(np.linalg.norm(D, axis=1), np.ones(128))
     assert np.abs(D.mean(axis=1)).max() < 1e-4

@@ -90,6 +90,21 @@ class ConvexRidgeDenoiser(nn.Module):
             dtype=dtype,
         )
 
+    @property
+    def rho(self) -> float:
+        """Bound of the concavity."""
+        return self.ridge.rho
+
+    @property
+    def tol(self) -> float:
+        """Largest certified distance; set that of `ridge` to change it."""
+        return self.ridge.tol
+
+    @property
+    def max_iter(self) -> int:
+        """Largest number of gradients."""
+        return self.ridge.max_iter
+
     def reset_parameters(self) -> None:
         """Return to smoothed l1 analysis."""
         self.ridge.reset_parameters()

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ....solvers.sparse_coding import photograph_dictionary
 from ...attention import check_count, check_positive
+from ...sparse_coding.patch_dictionaries import photograph_dictionary
 from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
 from ...sparse_coding.pursuit_step import PursuitStep
 
@@ -72,29 +72,35 @@ class MixtureOfExpertsDenoiser(nn.Module):
         self.threshold = check_positive(threshold, "threshold")
         self.channels = check_count(channels, "channels", 1)
         self.patch_size = _PATCH_SIZE
-        D = torch.from_numpy(photograph_dictionary(channels))
+        D = photograph_dictionary(channels)
         D = D.to(device, dtype or torch.get_default_dtype())
         self.layers = nn.ModuleList(PursuitStep(D, self.threshold) for _ in range(n_layers))
 
     def forward(self, noisy: Tensor) -> Tensor:
-        """Denoise images of shape (batch, channels, height, width)."""
-        check_images(noisy, self.channels, self.patch_size)
-        signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
+        """Denoise images of shape (batch, channels, height, width).
+
+        Those of bfloat16 and float16 are pursued in float32, as rounding would choose other atoms.
+        """
+        signals, means = self._patches(noisy)
         left = signals
         for layer in self.layers:
             left, _, _ = layer(left)
-        return average_patches(means + signals - left, noisy.shape)
+        return average_patches(means + signals - left, noisy.shape).to(noisy.dtype)
 
     def codes(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
         """Atoms that the routers choose and their codes, each of shape (n_patches, n_layers)."""
-        check_images(noisy, self.channels, self.patch_size)
-        left, _ = split_means(patch_rows(noisy, self.patch_size), self.channels)
+        left, _ = self._patches(noisy)
         chosen = []
         for layer in self.layers:
             left, atoms, codes = layer(left)
             chosen.append((atoms, codes))
         atoms, codes = (torch.stack(columns, dim=1) for columns in zip(*chosen, strict=True))
         return atoms, codes
+
+    def _patches(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
+        check_images(noisy, self.channels, self.patch_size)
+        wide = noisy.to(torch.promote_types(noisy.dtype, torch.float32))
+        return split_means(patch_rows(wide, self.patch_size), self.channels)
 
     def extra_repr(self) -> str:
         return (

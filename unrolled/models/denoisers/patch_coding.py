@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ....solvers.sparse_coding import dct_dictionary
 from ...attention import check_count, check_positive
 from ...sparse_coding.coding_step import CodingStep
 from ...sparse_coding.group_coding_step import GroupCodingStep
+from ...sparse_coding.patch_dictionaries import cosine_dictionary
 from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
 from ...sparse_coding.similar_patches import Similar, similar_patches
 
@@ -89,7 +89,7 @@ class PatchCodingDenoiser(nn.Module):
         self.patch_size = check_count(patch_size, "patch_size", 2)
         self.n_frequencies = check_count(n_frequencies, "n_frequencies", patch_size)
         self.channels = check_count(channels, "channels", 1)
-        atoms = torch.from_numpy(dct_dictionary(patch_size, n_frequencies, channels))
+        atoms = cosine_dictionary(patch_size, n_frequencies, channels)
         step = float(torch.linalg.matrix_norm(atoms, 2)) ** -2
         D = atoms.to(device, dtype or torch.get_default_dtype())
         self.layers = nn.ModuleList(
@@ -101,9 +101,11 @@ class PatchCodingDenoiser(nn.Module):
         """Denoise images of shape (batch, channels, height, width)."""
         check_images(noisy, self.channels, self.patch_size)
         signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
-        others, codes, unit = self.others(noisy), None, None
+        others, codes, unit = self.others(noisy), None, signals.new_empty(0)
         for layer in self.layers:
+            assert isinstance(layer, CodingStep)
             codes, unit = layer(signals, *others, codes, unit), layer.threshold()
+        assert codes is not None
         rows = codes @ (unit[:, None] * self.dictionary)
         return average_patches(means + rows, noisy.shape)
 

@@ -1,7 +1,7 @@
 """Twins: denoisers that code overlapping patches, layer by layer, and at their start as ISTA."""
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ def _build(
     images: Array, network: type[PatchCodingDenoiser] = PatchCodingDenoiser, **settings: Any
 ) -> PatchCodingDenoiser:
     """At a penalty that leaves some codes of images that are noise."""
-    settings = {"n_layers": 3, "lam": 0.3, "patch_size": 4, "n_frequencies": 5} | settings
+    settings = {"n_layers": 2, "lam": 0.3, "patch_size": 4, "n_frequencies": 5} | settings
     return network(channels=images.shape[1], dtype=torch.float64, **settings)
 
 
@@ -32,7 +32,7 @@ def _build_moved(images: Array, **settings: Any) -> PatchCodingDenoiser:
         for parameter in layer.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             parameter.add_(0.1 * parameter.square().mean().sqrt() * noise)
-        for step in layer.layers:
+        for step in _steps(layer):
             if isinstance(step, GroupCodingStep):
                 step.sharing.uniform_(0.2, 0.8, generator=generator)
     return layer
@@ -50,12 +50,16 @@ def layer_parameters(layer: CodingStep) -> CodingParameters:
     )
 
 
+def _steps(layer: PatchCodingDenoiser) -> list[CodingStep]:
+    return cast(list[CodingStep], list(layer.layers))
+
+
 def _solve(layer: PatchCodingDenoiser, images: Array) -> Array:
     return np.stack([_denoise(layer, image) for image in images])
 
 
 def _denoise(layer: PatchCodingDenoiser, image: Array) -> Array:
-    layers, W = [layer_parameters(step) for step in layer.layers], as_array(layer.dictionary)
+    layers, W = [layer_parameters(step) for step in _steps(layer)], as_array(layer.dictionary)
     similar = _similar(layer, image) if isinstance(layer, GroupCodingDenoiser) else None
     return denoise_patches(
         image,
@@ -74,7 +78,7 @@ def _similar(layer: GroupCodingDenoiser, image: Array) -> Array:
 
 def _is_ista(layer: PatchCodingDenoiser) -> bool:
     """Whether all layers are ISTA steps with one penalty in the dictionary of reconstruction."""
-    W, step = layer.dictionary, layer.layers[0].step()
+    W, step = layer.dictionary, _steps(layer)[0].step()
     eps = 100 * torch.finfo(W.dtype).eps
     return all(
         not (isinstance(each, GroupCodingStep) and bool(each.sharing.any()))
@@ -82,67 +86,81 @@ def _is_ista(layer: PatchCodingDenoiser) -> bool:
         and (each.synthesis is None or torch.equal(each.synthesis, W))
         and bool((each.step() - step).abs() <= eps * step)
         and bool((each.threshold() - step * layer.lam / 2).abs().max() <= eps * step * layer.lam)
-        for each in layer.layers
+        for each in _steps(layer)
     )
 
 
 def _solve_ista(layer: PatchCodingDenoiser, images: Array) -> Array:
-    step = layer_parameters(layer.layers[0]).step
-    settings = {"lam": layer.lam, "n_iter": layer.n_layers, "step": step}
-    W = as_array(layer.dictionary)
-    return np.stack([denoise_ista(image, W, channel_axis=0, **settings) for image in images])
+    denoise = partial(
+        denoise_ista,
+        dictionary=as_array(layer.dictionary),
+        lam=layer.lam,
+        n_iter=layer.n_layers,
+        step=layer_parameters(_steps(layer)[0]).step,
+        channel_axis=0,
+    )
+    return np.stack([denoise(image) for image in images])
 
 
-_TWICE: tuple[Way, ...] = ("backward", "torch.func")
-
-for network, prefix, source, options, twice in (
-    (PatchCodingDenoiser, "patch-coding", "Simon and Elad (2019)", {}, _TWICE),
-    (
-        GroupCodingDenoiser,
-        "group-coding",
-        "Lecouat, Ponce and Mairal (2020)",
-        {"small-window": {"window": 2, "n_similar": 5}, "one-similar": {"n_similar": 1}},
-        ("backward",),
-    ),
-):
+def _register(
+    prefix: str,
+    network: type[PatchCodingDenoiser],
+    source: str,
+    options: dict[str, dict[str, int]],
+    differentiable_twice: tuple[Way, ...],
+) -> None:
+    """One twin for the start, and one for any parameters."""
+    start = partial(_build, network=network)
+    moved = partial(_build_moved, network=network)
+    common: dict[str, Any] = {
+        "family": "sparse_coding",
+        "relation": Identity(),
+        "layer": network,
+        "inputs": "image",
+        "passes": lambda layer: layer.n_layers,
+    }
     register(
         Twin(
             name=f"{prefix}-ista",
-            family="sparse_coding",
-            relation=Identity(),
             equation="SE-15",
             source="Gregor and LeCun (2010); Elad and Aharon (2006)",
-            layer=network,
-            build=partial(_build, network=network),
-            options={"one-layer": partial(_build, network=network, n_layers=1)},
+            build=start,
+            options={"one-layer": partial(start, n_layers=1)},
             solve=_solve_ista,
-            inputs="image",
             evidence="solver",
             covers=_is_ista,
-            passes=lambda layer: layer.n_layers,
+            **common,
         )
     )
-    settings = {
-        "one-layer": {"n_layers": 1},
-        "three-layers": {"n_layers": 3},
-        "orthonormal": {"patch_size": 3, "n_frequencies": 3},
-    } | options
     register(
         Twin(
             name=prefix,
-            family="sparse_coding",
-            relation=Identity(),
             equation="SE-17",
             source=source,
-            layer=network,
-            build=partial(_build_moved, network=network, n_layers=2),
+            build=moved,
             options={
-                name: partial(_build_moved, network=network, **setting)
-                for name, setting in settings.items()
+                name: partial(moved, **setting) for name, setting in (_OPTIONS | options).items()
             },
             solve=_solve,
-            inputs="image",
-            differentiable_twice=twice,
-            passes=lambda layer: layer.n_layers,
+            differentiable_twice=differentiable_twice,
+            **common,
         )
     )
+
+
+_OPTIONS = {
+    "one-layer": {"n_layers": 1},
+    "three-layers": {"n_layers": 3},
+    "orthonormal": {"patch_size": 3, "n_frequencies": 3},
+}
+
+_register(
+    "patch-coding", PatchCodingDenoiser, "Simon and Elad (2019)", {}, ("backward", "torch.func")
+)
+_register(
+    "group-coding",
+    GroupCodingDenoiser,
+    "Lecouat, Ponce and Mairal (2020)",
+    {"small-window": {"window": 2, "n_similar": 5}, "one-similar": {"n_similar": 1}},
+    ("backward",),
+)

@@ -1,7 +1,8 @@
 """Twins: mixtures of experts on overlapping patches, and at their start as matching pursuit."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,12 +33,20 @@ def _build_moved(images: Array, **settings: Any) -> MixtureOfExpertsDenoiser:
 
 def layer_parameters(layer: PursuitStep) -> ExpertParameters:
     """What one layer's step has in the solver."""
-    rows = (as_array(x) for x in (layer.router, layer.analysis, layer.synthesis))
-    return ExpertParameters(*rows, float(layer.threshold().detach()))
+    return ExpertParameters(
+        as_array(layer.router),
+        as_array(layer.analysis),
+        as_array(layer.synthesis),
+        float(layer.threshold().detach()),
+    )
+
+
+def _steps(layer: MixtureOfExpertsDenoiser) -> list[PursuitStep]:
+    return cast(list[PursuitStep], list(layer.layers))
 
 
 def _solve(layer: MixtureOfExpertsDenoiser, images: Array) -> Array:
-    layers = [layer_parameters(step) for step in layer.layers]
+    layers = [layer_parameters(step) for step in _steps(layer)]
     denoise = partial(
         denoise_patches,
         code=lambda rows: rows - left_by(rows, layers),
@@ -49,26 +58,29 @@ def _solve(layer: MixtureOfExpertsDenoiser, images: Array) -> Array:
 
 def _is_pursuit(layer: MixtureOfExpertsDenoiser) -> bool:
     """Whether all layers have one dictionary and one threshold."""
-    first = layer.layers[0]
+    first = _steps(layer)[0]
     return all(
         bool(each.threshold() == first.threshold())
         and all(
             torch.equal(rows, first.router) for rows in (each.router, each.analysis, each.synthesis)
         )
-        for each in layer.layers
+        for each in _steps(layer)
     )
 
 
 def _solve_pursuit(layer: MixtureOfExpertsDenoiser, images: Array) -> Array:
-    D, _, _, threshold = layer_parameters(layer.layers[0])
-    settings = {"threshold": threshold, "n_iter": layer.n_layers, "channel_axis": 0}
-    return np.stack([denoise_matching(image, D, **settings) for image in images])
+    D, _, _, threshold = layer_parameters(_steps(layer)[0])
+    denoise = partial(
+        denoise_matching,
+        dictionary=D,
+        threshold=threshold,
+        n_iter=layer.n_layers,
+        channel_axis=0,
+    )
+    return np.stack([denoise(image) for image in images])
 
 
-for name, build, solve, covers, evidence in (
-    ("patch-experts-pursuit", _build, _solve_pursuit, _is_pursuit, "solver"),
-    ("patch-experts", _build_moved, _solve, lambda layer: True, "formula"),
-):
+def _register(name: str, build: Callable[..., MixtureOfExpertsDenoiser], **fields: Any) -> None:
     register(
         Twin(
             name=name,
@@ -79,10 +91,14 @@ for name, build, solve, covers, evidence in (
             layer=MixtureOfExpertsDenoiser,
             build=build,
             options={"one-layer": partial(build, n_layers=1)},
-            solve=solve,
             inputs="image",
-            evidence=evidence,
-            covers=covers,
             passes=lambda layer: layer.n_layers,
+            **fields,
         )
     )
+
+
+_register(
+    "patch-experts-pursuit", _build, solve=_solve_pursuit, covers=_is_pursuit, evidence="solver"
+)
+_register("patch-experts", _build_moved, solve=_solve)

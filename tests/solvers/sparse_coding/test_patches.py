@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+from scipy.fft import dct
+
+from twinsolve.solvers import ista, sparse_code
+from twinsolve.solvers.sparse_coding import (
+    dct_dictionary,
+    denoise_ista,
+    denoise_lasso,
+    denoise_low_rank,
+    denoise_matching,
+    denoise_patches,
+    denoise_pursuit,
+    image_patches,
+    lasso_objective,
+)
+from twinsolve.solvers.sparse_coding.image_patches import patch_rows
+from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
+from twinsolve.solvers.sparse_coding.patch_groups import _shrunk
+
+D = dct_dictionary(4, 5)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).random(shape)
+
+
+def stairs(side=24):
+    return np.add.outer(np.arange(side) // 8, np.arange(side) // 12) / 4
+
+
+def averaged(image, size, code):
+    """Patch by patch, pixel by pixel."""
+    total, covers = np.zeros_like(image), np.zeros_like(image)
+    for i in range(image.shape[0] - size + 1):
+        for j in range(image.shape[1] - size + 1):
+            patch = image[i : i + size, j : j + size]
+            found = code((patch - patch.mean()).reshape(1, -1)).reshape(size, size)
+            total[i : i + size, j : j + size] += found + patch.mean()
+            covers[i : i + size, j : j + size] += 1
+    return total / covers
+
+
+@pytest.mark.parametrize("band", [1, 10, 2**14])
+def test_averages_are_those_of_single_patches(band, monkeypatch):
+    monkeypatch.setattr(image_patches, "_BAND_PATCHES", band)
+    image = draw(9, 7)
+
+    def code(rows):
+        return ista(rows, D, lam=0.2, n_iter=3).coef @ D
+
+    found = denoise_patches(image, code, patch_size=4)
+    np.testing.assert_allclose(found, averaged(image, 4, code), rtol=1e-12)
+
+
+def test_what_is_not_changed_comes_back():
+    for image, axis in ((draw(6, 8), None), (draw(6, 8, 3), 2), (draw(2, 6, 8), 0)):
+        found = denoise_patches(image, lambda rows: rows, patch_size=3, channel_axis=axis)
+        np.testing.assert_allclose(found, image, rtol=1e-13)
+
+
+def test_channels_lose_their_own_means_and_have_their_own_atoms():
+    image = draw(3, 9, 8)
+    found = denoise_ista(image, dct_dictionary(4, 5, 3), lam=0.3, n_iter=4, channel_axis=0)
+    expected = [denoise_ista(plane, D, lam=0.3, n_iter=4) for plane in image]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_as_many_frequencies_as_pixels_are_the_orthonormal_dct():
+    atoms = dct_dictionary(4, 4)
+    waves = dct(np.eye(4), norm="ortho", axis=0)
+    np.testing.assert_allclose(atoms, np.kron(waves, waves)[1:], atol=1e-14)
+
+
+def test_overcomplete_atoms_have_unit_norm_and_no_mean():
+    atoms = dct_dictionary(8, 11)
+    np.testing.assert_allclose(np.linalg.norm(atoms, axis=1), 1)
+    np.testing.assert_allclose(atoms.mean(axis=1), 0, atol=1e-15)
+    assert np.linalg.matrix_rank(atoms) == 63
+
+
+def test_lasso_is_certified_and_iterations_tend_to_it():
+    image = draw(8, 8)
+    solved, gap = denoise_lasso(image, D, lam=0.3, tol=1e-10)
+    assert gap < 1e-8
+    far, near = (denoise_ista(image, D, lam=0.3, n_iter=n) for n in (5, 2000))
+    assert np.abs(near - solved).max() < 1e-4 < np.abs(far - solved).max()
+    rows = patch_rows(image[None], 4)
+    rows = rows - rows.mean(axis=1, keepdims=True)
+    codes = sparse_code(rows, D, lam=0.3, tol=1e-3)
+    best = sparse_code(rows, D, lam=0.3, tol=1e-12).coef
+    loose = denoise_lasso(image, D, lam=0.3, tol=1e-3)[1]
+    excess = lasso_objective(rows, D, codes.coef, lam=0.3) - lasso_objective(rows, D, best, lam=0.3)
+    assert loose >= np.max(excess)
+
+
+def test_pursuit_stops_at_the_noise():
+    image = draw(8, 8)
+    sigma = 0.1
+    residuals = []
+
+    def code(rows):
+        found = pursue_rows(rows, D, 16, 1.15 * sigma * 4) @ D
+        residuals.append(np.linalg.norm(rows - found, axis=1))
+        return found
+
+    expected = denoise_patches(image, code, patch_size=4)
+    np.testing.assert_allclose(denoise_pursuit(image, D, sigma=sigma), expected)
+    assert np.concatenate(residuals).max() <= 1.15 * sigma * 4
+
+
+@pytest.mark.parametrize(
+    "denoise",
+    [
+        lambda noisy: denoise_ista(noisy, D, lam=0.3, n_iter=20),
+        lambda noisy: denoise_pursuit(noisy, D, sigma=0.1),
+        lambda noisy: denoise_matching(noisy, D, threshold=0.15, n_iter=4),
+        lambda noisy: denoise_low_rank(noisy, sigma=0.1, patch_size=5, n_similar=20, window=8),
+    ],
+    ids=["ista", "pursuit", "matching", "low-rank"],
+)
+def test_noise_is_removed(denoise):
+    clean = stairs()
+    noisy = clean + np.random.default_rng(0).normal(0, 0.1, clean.shape)
+    before, after = (np.square(image - clean).mean() for image in (noisy, denoise(noisy)))
+    assert after < 0.5 * before
+
+
+def test_low_rank_groups_without_noise_are_kept():
+    clean = stairs()
+    np.testing.assert_allclose(denoise_low_rank(clean, sigma=1e-9), clean, atol=1e-8)
+
+
+def test_low_rank_shrinkage_is_the_fixed_point_of_reweighting():
+
+    group = draw(1, 12, 9)
+    sigma, gain = 0.1, 0.5
+    found, weights = _shrunk(group, sigma, gain)
+    mean = group.mean(axis=1, keepdims=True)
+    s, x = (np.linalg.svd((g - mean)[0])[1] for g in (group, found))
+    c = 2 * gain * 12**0.5 * sigma**2
+    kept = x > 1e-10
+    assert 0 < kept.sum() < len(s)
+    np.testing.assert_allclose(x[kept], s[kept] - c / x[kept], rtol=1e-10)
+    assert (s[~kept] ** 2 <= 4 * c).all()
+    assert weights[0] == 1 / (1 + kept.sum())
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: denoise_ista(draw(3, 8), D, lam=0.1, n_iter=1), "patch_size"),
+        (lambda: denoise_ista(draw(8, 8), draw(5, 15), lam=0.1, n_iter=1), "dictionary"),
+        (lambda: denoise_pursuit(draw(8, 8), D, sigma=0.0), "sigma"),
+        (lambda: denoise_low_rank(draw(8, 8), sigma=0.1, stride=8), "stride"),
+        (lambda: dct_dictionary(4, 3), "n_frequencies"),
+    ],
+)
+def test_bad_arguments_are_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

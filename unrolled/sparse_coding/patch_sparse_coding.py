@@ -1,0 +1,97 @@
+"""Sparse coding of the overlapping patches of an image, as an image layer."""
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from ..attention import Positive, check_count, check_positive
+from .iterations import proximal_map, repeated
+from .patch_rows import average_patches, check_images, patch_rows, split_means
+from .penalties import SparsePenalty
+
+
+class PatchSparseCoding(nn.Module):
+    """Iterations of ISTA on the codes of all overlapping patches, whose averages are the output.
+
+    With the rows of Y the patches without the mean m of each of their channels ::
+
+        C <- S_{s lam_j / 2}( C + s (Y - C D) D^T ),     C = 0 at first
+
+    repeated, with one dictionary D, step length s and penalties lam_j of atoms for all iterations.
+    Pixels are the means of ``m + C D`` over the patches that hold them; nothing is padded. At first
+    it is `twinsolve.solvers.sparse_coding.denoise_ista`.
+
+    Parameters
+    ----------
+    dictionary : array-like of shape (n_atoms, channels * patch_size^2)
+        Such as `dct_dictionary` or that of `ksvd`.
+    lam : float
+        Penalty > 0 of all atoms at first, in grey levels.
+    n_iter : int, default=1
+    channels : int, default=1
+
+    Attributes
+    ----------
+    dictionary : Parameter of shape (n_atoms, channels * patch_size^2)
+    step : Positive
+        ``1 / |D|_2^2`` at first.
+    log_lam : Parameter of shape (n_atoms,)
+        The logarithms of lam_j.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or images have other channels or are smaller than a patch.
+
+    References
+    ----------
+    Elad and Aharon (2006); EQUATIONS SE-15, IF-KSVD.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.solvers.sparse_coding import dct_dictionary
+    >>> from twinsolve.unrolled.sparse_coding import PatchSparseCoding
+    >>> layer = PatchSparseCoding(dct_dictionary(4, 6), lam=0.3, dtype=torch.float32)
+    >>> layer(torch.rand(1, 1, 16, 20)).shape
+    torch.Size([1, 1, 16, 20])
+    """
+
+    def __init__(
+        self,
+        dictionary: ArrayLike | Tensor,
+        lam: float,
+        n_iter: int = 1,
+        *,
+        channels: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        D = torch.as_tensor(dictionary).detach().to(device, dtype)
+        self.lam = check_positive(lam, "lam")
+        self.n_iter = check_count(n_iter, "n_iter", 1)
+        self.channels = check_count(channels, "channels", 1)
+        self.patch_size = round((D.shape[-1] / channels) ** 0.5)
+        if D.ndim != 2 or channels * self.patch_size**2 != D.shape[1] or not D.is_floating_point():
+            raise ValueError(
+                f"dictionary: must be floating point rows of {channels} square patches, got "
+                f"{D.dtype} {tuple(D.shape)}"
+            )
+        step = float(torch.linalg.matrix_norm(D.double(), 2)) ** -2
+        self.dictionary = nn.Parameter(D.clone())
+        self.step = Positive(step, name="step", learnable=True, device=device, dtype=D.dtype)
+        self.log_lam = nn.Parameter(D.new_full((len(D),), self.lam).log())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width)."""
+        check_images(images, self.channels, self.patch_size)
+        signals, means = split_means(patch_rows(images, self.patch_size), self.channels)
+        D = self.dictionary.to(images.dtype)
+        move = proximal_map(signals, D, SparsePenalty(self.log_lam.exp().to(images.dtype)))
+        zero = signals.new_zeros(len(signals), len(D))
+        codes = repeated(move, zero, [self.step().to(images.dtype)] * self.n_iter)
+        return average_patches(means + codes @ D, images.shape)
+
+    def extra_repr(self) -> str:
+        return f"lam={self.lam:.4g}, n_iter={self.n_iter}, channels={self.channels}"
