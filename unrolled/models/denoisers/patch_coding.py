@@ -137,7 +137,7 @@ class GroupCodingDenoiser(PatchCodingDenoiser):
         fewer.
     window : int, default=5
         Most pixels between them along an axis, >= 0.
-    **settings
+    sigma, lam, patch_size, n_frequencies, channels
         Those of `PatchCodingDenoiser`.
 
     Raises
@@ -163,9 +163,29 @@ class GroupCodingDenoiser(PatchCodingDenoiser):
     step_class = GroupCodingStep
 
     def __init__(
-        self, n_layers: int = 6, *, n_similar: int = 8, window: int = 5, **settings: Any
+        self,
+        n_layers: int = 6,
+        *,
+        n_similar: int = 8,
+        window: int = 5,
+        sigma: float = 25 / 255,
+        lam: float | None = None,
+        patch_size: int = 8,
+        n_frequencies: int = 11,
+        channels: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(n_layers, **settings)
+        super().__init__(
+            n_layers,
+            sigma=sigma,
+            lam=lam,
+            patch_size=patch_size,
+            n_frequencies=n_frequencies,
+            channels=channels,
+            device=device,
+            dtype=dtype,
+        )
         self.n_similar = check_count(n_similar, "n_similar", 1)
         self.window = check_count(window, "window", 0)
 
