@@ -44,11 +44,11 @@ def draw_crops(
         top, below = axes[column], axes[len(pictures) + column]
         top.imshow(image[square], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         top.set_title(label if psnr is None else f"{label}\n{psnr:.2f} dB", fontsize=9)
-        rest = noisy - image
-        shown = (rest if psnr is not None or label == "clean" else image - clean[0])[square]
+        shown = (noisy - (clean[0] if psnr is None else image))[square]
         below.imshow(shown, cmap="gray", vmin=-3 * level, vmax=3 * level, interpolation="nearest")
         for each in (top, below):
             each.set_axis_off()
+        below.set_visible(label != "clean")
         below.set_title("noise" if psnr is None else "noisy - denoised", fontsize=8)
     figure.suptitle(
         f"{names[0]}, noise {sigma:g} of 255; below, at +- 3 times the noise", fontsize=10
@@ -156,7 +156,7 @@ def _start_of(network: nn.Module) -> nn.Module:
 
 
 def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw learned.png: means of parameters of each layer, trained over those at the start."""
+    """Draw learned.png: medians of parameters of each layer, trained and at the start."""
     level, series = sigma / 255, []
     for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
         network = network_of(method.partition(",")[0], "trained", level)
@@ -177,10 +177,12 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
             )
         own.set_title(name.replace("Denoiser", ""), fontsize=10, loc="left")
         own.set_xlabel("layer")
-        own.set_yscale("symlog", linthresh=0.01)
+        own.set_yscale("symlog", linthresh=1e-3)
         own.legend(fontsize=6.5, frameon=False)
         plain(own)
-    figure.suptitle("Means of learned parameters; dotted, at the start", fontsize=10)
+    figure.suptitle(
+        "Medians of learned parameters, in grey levels of [0, 1]; dotted, at the start", fontsize=10
+    )
     save(figure, directory / "learned.png")
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -145,12 +146,18 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
 
 
 def readable(network: nn.Module) -> list[dict[str, float]]:
-    """Scalar parameters, and means of others, of each layer, under the names of the layer."""
+    """Medians of the steps, thresholds and weights of each layer, by name; filters are left out.
+
+    What a layer learns the logarithm of is turned back, and named without it.
+    """
     layers = layers_of(network)
     rows = []
-    for layer in layers if layers is not None else [network]:
+    for layer in layers if layers is not None else network.children():
         row = {}
         for name, tensor in layer.named_parameters():
-            row[name] = float(tensor.detach().mean())
+            if tensor.ndim < 2:
+                value = tensor.detach().double().median()
+                words = [word for word in re.split("[._]", name) if word != "log"]
+                row[" ".join(words)] = float(value.exp() if "log" in name else value)
         rows.append(row)
     return rows

@@ -9,7 +9,7 @@ from .images import load_images, noisy_image
 from .networks import apply, deviations, network_of
 
 CHECKED = ("network", "layers", "deviation", "tolerance", "passed", "certified distance")
-TOLERANCE = 1e-8
+TOLERANCE = 1e-10
 _SIDE = 48  # of the crops that solvers are run on
 
 
