@@ -1,0 +1,59 @@
+"""How far networks are from their classical start, where it is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from twinsolve.bench.vision.denoising.origins import classical_problems, departures, energies
+from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser, PatchCodingDenoiser
+
+DIFFUSION = {"n_layers": 3, "filter_size": 3}
+CODING = {"n_layers": 2, "patch_size": 4, "n_frequencies": 5}
+
+
+@pytest.fixture
+def noisy():
+    return np.random.default_rng(0).random((17, 20))
+
+
+def test_departures():
+    start, network = (FilterDiffusionDenoiser(**DIFFUSION) for _ in range(2))
+    assert {row["departure"] for row in departures(start, network)} == {0.0}
+    with torch.no_grad():
+        network.steps[1].lam *= 1.5
+    moved = [row for row in departures(network, start) if row["departure"]]
+    assert [row["parameter"] for row in moved] == ["steps.1.lam"]
+    assert moved[0]["departure"] == pytest.approx(0.5, rel=1e-6)
+    with pytest.raises(ValueError, match="start"):
+        departures(network, PatchCodingDenoiser(**CODING))
+
+
+def test_coding_problems_at_the_start_and_with_another_penalty():
+    network = PatchCodingDenoiser(**CODING, lam=0.3, dtype=torch.float64)
+    first, second = classical_problems(network)
+    assert np.isnan(first["asymmetry"])
+    assert second["lam"] == pytest.approx(0.3, rel=1e-12)
+    assert second["asymmetry"] < 1e-12
+    layer = network.layers[1]
+    with torch.no_grad():
+        layer.log_threshold += np.log(2)
+        layer.analysis *= 0.5
+    assert classical_problems(network)[1]["lam"] == pytest.approx(4 * 0.3, rel=1e-12)
+    with torch.no_grad():
+        layer.analysis[0] = 0
+    assert classical_problems(network)[1]["asymmetry"] > 0.01
+
+
+def test_energies_fall_at_the_start_and_rise_against_it(noisy):
+    start = FilterDiffusionDenoiser(**DIFFUSION)
+    rows = energies(start, start, noisy)
+    assert all(row["descends"] for row in rows)
+    assert [row["after"] for row in rows] == pytest.approx([row["classical"] for row in rows])
+    assert [row["before"] for row in rows[1:]] == [row["after"] for row in rows[:-1]]
+    against = FilterDiffusionDenoiser(**DIFFUSION)
+    with torch.no_grad():
+        against.steps[1].lam.fill_(2.5)  # over 2: a step of that length rises
+    found = energies(against, start, noisy)
+    assert [row["descends"] for row in found] == [True, False, True]
+    assert against.steps[0].lam.dtype == torch.float32
+    assert energies(PatchCodingDenoiser(**CODING), start, noisy) == []
