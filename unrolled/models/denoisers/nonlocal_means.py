@@ -1,0 +1,162 @@
+"""Denoising by unrolled non-local means: each layer searches in the estimate of the last."""
+
+import torch
+from torch import Tensor, nn
+
+from ...attention import check_count, check_positive
+from ...image_filters import EmbeddedMeans
+
+
+class NonLocalMeansStep(nn.Module):
+    """One step of boosted non-local means with fidelity to the noisy image.
+
+    ::
+
+        u+ = (1 - lam) (tau A_u (y + rho u) - (tau rho + tau - 1) u) + lam y
+
+    with A_u the `EmbeddedMeans` of the estimate u. It is SOS boosting, for ``tau = 1, rho = -1``
+    L2 boosting, of which the second step is twicing, and a step of non-local means on y with the
+    weights of u for ``tau = 1, rho = 0``, where it starts, with ``lam = 0``.
+
+    Parameters
+    ----------
+    h : float
+        Decay at first, > 0.
+    **settings
+        Those of `EmbeddedMeans`.
+
+    Attributes
+    ----------
+    means : EmbeddedMeans
+    tau, rho, lam : Parameter of shape ()
+
+    References
+    ----------
+    Romano and Elad (2015); EQUATIONS IF-14w, IF-TW.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers.nonlocal_means import NonLocalMeansStep
+    >>> noisy = torch.rand(1, 1, 9, 9)
+    >>> step = NonLocalMeansStep(0.1)
+    >>> torch.equal(step(noisy, noisy), step.means(noisy))
+    True
+    """
+
+    def __init__(
+        self,
+        h: float,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **settings: int | str,
+    ) -> None:
+        super().__init__()
+        kind = {"device": device, "dtype": dtype}
+        self.means = EmbeddedMeans(h, **settings, **kind)  # type: ignore[arg-type]
+        self.tau = nn.Parameter(torch.ones((), **kind))  # type: ignore[arg-type]
+        self.rho = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
+        self.lam = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
+
+    def forward(self, u: Tensor, noisy: Tensor) -> Tensor:
+        """Step from u, of shape (batch, channels, height, width)."""
+        tau, rho, lam = self.tau, self.rho, self.lam
+        smoothed = self.means(u, noisy + rho * u)
+        boosted = tau * smoothed - (tau * rho + tau - 1) * u
+        return (1 - lam) * boosted + lam * noisy
+
+
+class NonLocalMeansDenoiser(nn.Module):
+    """Denoise images by non-local means that searches in the estimate of the layer before.
+
+    See `NonLocalMeansStep` for a layer; the first searches in the noisy image. At the start these
+    are K iterations ``u_{k+1} = A(u_k) y``, with A(u) the matrix of
+    `twinsolve.solvers.nonlocal_means` on u: for one layer that filter itself.
+
+    Parameters
+    ----------
+    n_layers : int, default=3
+        K >= 1.
+    sigma : float, default=25/255
+        Noise level in grey levels that the decays are for, > 0.
+    h : float, default=1.0
+        Decay of the first layer at first, in noise levels, > 0.
+    h_later : float, default=0.5
+        That of the layers after it.
+    patch_size : int, default=7
+        In pixels.
+    patch_distance : int, default=6
+        Half width of the search window.
+    patch_weights : {"uniform", "gaussian"}, default="gaussian"
+        Weights of the pixels of a patch at first.
+    channels : int, default=1
+        Of the images.
+
+    Attributes
+    ----------
+    layers : ModuleList of NonLocalMeansStep
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or images have other channels or are smaller than half a
+        patch.
+
+    References
+    ----------
+    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14w, IF-TW.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import NonLocalMeansDenoiser
+    >>> NonLocalMeansDenoiser(2)(torch.rand(1, 1, 16, 20)).shape
+    torch.Size([1, 1, 16, 20])
+    """
+
+    def __init__(
+        self,
+        n_layers: int = 3,
+        *,
+        sigma: float = 25 / 255,
+        h: float = 1.0,
+        h_later: float = 0.5,
+        patch_size: int = 7,
+        patch_distance: int = 6,
+        patch_weights: str = "gaussian",
+        channels: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_layers = check_count(n_layers, "n_layers", 1)
+        self.sigma = check_positive(sigma, "sigma")
+        self.h = check_positive(h, "h")
+        self.h_later = check_positive(h_later, "h_later")
+        self.patch_size = patch_size
+        self.patch_distance = patch_distance
+        self.patch_weights = patch_weights
+        self.channels = channels
+        self.layers = nn.ModuleList(
+            NonLocalMeansStep(
+                self.sigma * (self.h if k == 0 else self.h_later),
+                patch_size=patch_size,
+                patch_distance=patch_distance,
+                patch_weights=patch_weights,
+                channels=channels,
+                device=device,
+                dtype=dtype,
+            )
+            for k in range(n_layers)
+        )
+
+    def forward(self, noisy: Tensor) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width)."""
+        u = noisy
+        for layer in self.layers:
+            u = layer(u, noisy)
+        return u
+
+    def extra_repr(self) -> str:
+        return f"n_layers={self.n_layers}, sigma={self.sigma:.4g}"
