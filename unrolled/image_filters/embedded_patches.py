@@ -59,16 +59,19 @@ class EmbeddedMeans(nn.Module):
 
     ::
 
-        u_i = sum_j w_ij v_j / sum_j w_ij,     w_ij = exp(-|W (p_i - p_j)|^2 / h^2)
+        u_i = sum_j w_ij v_j / sum_j w_ij
+        w_ij = exp(-max(|W (p_i - p_j)|^2 - 2 noise^2, 0) / h^2)
 
     with p_i the patch of a guide image around i and j in the window of i, clipped to the image. At
     first W holds the roots of the patch's weights, and this is `twinsolve.solvers.nonlocal_means`
-    without noise correction. Memory is linear in the number of pixels, see `tiled_average`.
+    with ``sigma=noise``. Memory is linear in the number of pixels, see `tiled_average`.
 
     Parameters
     ----------
     h : float, default=0.1
         Decay of the weights in grey levels at first, > 0.
+    noise : float, default=0.0
+        Noise level of the guide in grey levels at first, >= 0, that distances are corrected for.
     patch_size : int, default=5
         In pixels; even patches reach one pixel further down and right.
     patch_distance : int, default=6
@@ -84,6 +87,7 @@ class EmbeddedMeans(nn.Module):
         W.
     h : Positive
         Its logarithm is learned.
+    noise : Parameter of shape ()
 
     Raises
     ------
@@ -106,6 +110,7 @@ class EmbeddedMeans(nn.Module):
         self,
         h: float = 0.1,
         *,
+        noise: float = 0.0,
         patch_size: int = 5,
         patch_distance: int = 6,
         patch_weights: str = "uniform",
@@ -121,6 +126,8 @@ class EmbeddedMeans(nn.Module):
         self.h = Positive(
             check_positive(h, "h"), name="h", learnable=True, device=device, dtype=dtype
         )
+        noise = check_positive(noise, "noise", allow_zero=True)
+        self.noise = nn.Parameter(torch.full((), noise, device=device, dtype=dtype))
         W = patch_identity(patch_size, channels, patch_weights=patch_weights)
         self.embedding = nn.Parameter(W.to(device, dtype or torch.get_default_dtype()))
 
@@ -138,9 +145,12 @@ class EmbeddedMeans(nn.Module):
             )
         border = ((self.patch_size - 1) // 2, self.patch_size // 2)
         padded = F.pad(guide, 2 * border, mode="reflect") if self.patch_size > 1 else guide
-        features = F.conv2d(padded, self.embedding / self.h().to(guide.dtype))
+        h = self.h().to(guide.dtype)
         return tiled_average(
-            features, guide if values is None else values, patch_distance=self.patch_distance
+            F.conv2d(padded, self.embedding / h),
+            guide if values is None else values,
+            patch_distance=self.patch_distance,
+            offset=2 * (self.noise / h).square(),
         )
 
     def extra_repr(self) -> str:

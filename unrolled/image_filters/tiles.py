@@ -10,10 +10,12 @@ _TILE = 8
 _ENTRIES_AT_ONCE = 2**22  # of the weights, so that they stay near the processor
 
 
-def tiled_average(features: Tensor, values: Tensor, *, patch_distance: int) -> Tensor:
+def tiled_average(
+    features: Tensor, values: Tensor, *, patch_distance: int, offset: Tensor | float = 0.0
+) -> Tensor:
     """Average values over windows, with weights from the distance of features.
 
-    ``u_i = sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = exp(-|e_i - e_j|^2)`` and j in the window of
+    ``u_i = sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = exp(-max(|e_i - e_j|^2 - offset, 0))`` and j in the window of
     i, clipped to the image. The queries of a tile of 8 x 8 pixels share one matrix product with all
     keys that any of them sees. Distances are taken from the middle of the tile, which keeps their
     digits in float32. Memory is linear in the number of pixels: the weights of some tiles at once,
@@ -27,6 +29,8 @@ def tiled_average(features: Tensor, values: Tensor, *, patch_distance: int) -> T
         v.
     patch_distance : int
         Half width of the window.
+    offset : float or Tensor of shape (), default=0.0
+        What noise alone adds to a distance.
 
     Returns
     -------
@@ -54,7 +58,7 @@ def tiled_average(features: Tensor, values: Tensor, *, patch_distance: int) -> T
     columns = (width + right) // _TILE
     rows = max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel()))
 
-    def band(e: Tensor, v: Tensor, inside: Tensor) -> Tensor:
+    def band(e: Tensor, v: Tensor, inside: Tensor, offset: Tensor | float) -> Tensor:
         # (batch, tiles, keys, numbers)
         keys, key_values = _tiles(e, n), _tiles(v, n)
         visible = seen & (_tiles(inside, n)[..., 0] > 0)[..., None, :]
@@ -63,15 +67,15 @@ def tiled_average(features: Tensor, values: Tensor, *, patch_distance: int) -> T
         queries = _inner(keys, n)
         middle = queries.detach().mean(dim=-2, keepdim=True)
         queries, keys = queries - middle, keys - middle
-        squares = keys.square().sum(dim=-1)[..., None, :]
-        logits = 2 * queries @ keys.mT + (barrier.to(e.dtype) - squares)
-        return torch.softmax(logits, dim=-1) @ key_values
+        own = offset - queries.square().sum(dim=-1)[..., :, None]
+        logits = own - keys.square().sum(dim=-1)[..., None, :] + 2 * queries @ keys.mT
+        return torch.softmax(logits.clamp(max=0) + barrier.to(e.dtype), dim=-1) @ key_values
 
     parts = []
     for top in range(0, height + down, rows * _TILE):
         bottom = min(top + rows * _TILE, height + down) + 2 * n
         part = (x[..., top:bottom, :] for x in (e, v, inside))
-        parts.append(_untiled(recomputed(band, *part), columns))
+        parts.append(_untiled(recomputed(band, *part, offset), columns))
     return torch.cat(parts, dim=-2)[..., :height, :width]
 
 

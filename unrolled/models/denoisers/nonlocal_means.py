@@ -22,6 +22,8 @@ class NonLocalMeansStep(nn.Module):
     ----------
     h : float
         Decay at first, > 0.
+    noise : float
+        Noise level at first, >= 0, that distances in u are corrected for.
     **settings
         Those of `EmbeddedMeans`.
 
@@ -39,7 +41,7 @@ class NonLocalMeansStep(nn.Module):
     >>> import torch
     >>> from twinsolve.unrolled.models.denoisers.nonlocal_means import NonLocalMeansStep
     >>> noisy = torch.rand(1, 1, 9, 9)
-    >>> step = NonLocalMeansStep(0.1)
+    >>> step = NonLocalMeansStep(0.1, 0.05)
     >>> torch.equal(step(noisy, noisy), step.means(noisy))
     True
     """
@@ -47,6 +49,7 @@ class NonLocalMeansStep(nn.Module):
     def __init__(
         self,
         h: float,
+        noise: float,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -54,7 +57,7 @@ class NonLocalMeansStep(nn.Module):
     ) -> None:
         super().__init__()
         kind = {"device": device, "dtype": dtype}
-        self.means = EmbeddedMeans(h, **settings, **kind)  # type: ignore[arg-type]
+        self.means = EmbeddedMeans(h, noise=noise, **settings, **kind)  # type: ignore[arg-type]
         self.tau = nn.Parameter(torch.ones((), **kind))  # type: ignore[arg-type]
         self.rho = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
         self.lam = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
@@ -72,7 +75,8 @@ class NonLocalMeansDenoiser(nn.Module):
 
     See `NonLocalMeansStep` for a layer; the first searches in the noisy image. At the start these
     are K iterations ``u_{k+1} = A(u_k) y``, with A(u) the matrix of
-    `twinsolve.solvers.nonlocal_means` on u: for one layer that filter itself.
+    `twinsolve.solvers.nonlocal_means` on u at the layer's noise level: for one layer that filter
+    itself.
 
     Parameters
     ----------
@@ -84,6 +88,8 @@ class NonLocalMeansDenoiser(nn.Module):
         Decay of the first layer at first, in noise levels, > 0.
     h_later : float, default=0.5
         That of the layers after it.
+    noise_later : float, default=0.1
+        Noise level of their guides at first, in that of the images, >= 0.
     patch_size : int, default=7
         In pixels.
     patch_distance : int, default=6
@@ -122,6 +128,7 @@ class NonLocalMeansDenoiser(nn.Module):
         sigma: float = 25 / 255,
         h: float = 1.0,
         h_later: float = 0.5,
+        noise_later: float = 0.1,
         patch_size: int = 7,
         patch_distance: int = 6,
         patch_weights: str = "gaussian",
@@ -134,6 +141,7 @@ class NonLocalMeansDenoiser(nn.Module):
         self.sigma = check_positive(sigma, "sigma")
         self.h = check_positive(h, "h")
         self.h_later = check_positive(h_later, "h_later")
+        self.noise_later = check_positive(noise_later, "noise_later", allow_zero=True)
         self.patch_size = patch_size
         self.patch_distance = patch_distance
         self.patch_weights = patch_weights
@@ -141,6 +149,7 @@ class NonLocalMeansDenoiser(nn.Module):
         self.layers = nn.ModuleList(
             NonLocalMeansStep(
                 self.sigma * (self.h if k == 0 else self.h_later),
+                self.sigma * (1.0 if k == 0 else self.noise_later),
                 patch_size=patch_size,
                 patch_distance=patch_distance,
                 patch_weights=patch_weights,
