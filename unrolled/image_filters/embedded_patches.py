@@ -8,9 +8,7 @@ from ..attention import Positive, check_count, check_positive
 from .tiles import tiled_average
 
 
-def patch_identity(
-    patch_size: int, channels: int = 1, *, patch_weights: str = "uniform"
-) -> Tensor:
+def patch_identity(patch_size: int, channels: int = 1, *, patch_weights: str = "uniform") -> Tensor:
     """Embedding in which distances are those of `twinsolve.solvers.nonlocal_means`.
 
     Entry ``(c p^2 + k p + l)`` of the embedding is the pixel ``(k, l)`` of channel c, times the
