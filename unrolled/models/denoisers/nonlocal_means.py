@@ -15,8 +15,8 @@ class NonLocalMeansStep(nn.Module):
         u+ = (1 - lam) (tau A_u (y + rho u) - (tau rho + tau - 1) u) + lam y
 
     with A_u the `EmbeddedMeans` of the estimate u. It is SOS boosting, for ``tau = 1, rho = -1``
-    L2 boosting, of which the second step is twicing, and a step of non-local means on y with the
-    weights of u for ``tau = 1, rho = 0``, where it starts, with ``lam = 0``.
+    L2 boosting, of which the second step is twicing, and non-local means of y with the weights of
+    u for ``tau = 1, rho = 0``. At first ``lam = 0``.
 
     Parameters
     ----------
@@ -24,6 +24,8 @@ class NonLocalMeansStep(nn.Module):
         Decay at first, > 0.
     noise : float
         Noise level at first, >= 0, that distances in u are corrected for.
+    tau, rho : float, default=1.0, 0.0
+        At first.
     **settings
         Those of `EmbeddedMeans`.
 
@@ -51,6 +53,8 @@ class NonLocalMeansStep(nn.Module):
         h: float,
         noise: float,
         *,
+        tau: float = 1.0,
+        rho: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **settings: int | str,
@@ -58,8 +62,8 @@ class NonLocalMeansStep(nn.Module):
         super().__init__()
         kind = {"device": device, "dtype": dtype}
         self.means = EmbeddedMeans(h, noise=noise, **settings, **kind)  # type: ignore[arg-type]
-        self.tau = nn.Parameter(torch.ones((), **kind))  # type: ignore[arg-type]
-        self.rho = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
+        self.tau = nn.Parameter(torch.full((), tau, **kind))  # type: ignore[arg-type]
+        self.rho = nn.Parameter(torch.full((), rho, **kind))  # type: ignore[arg-type]
         self.lam = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
 
     def forward(self, u: Tensor, noisy: Tensor) -> Tensor:
@@ -73,10 +77,11 @@ class NonLocalMeansStep(nn.Module):
 class NonLocalMeansDenoiser(nn.Module):
     """Denoise images by non-local means that searches in the estimate of the layer before.
 
-    See `NonLocalMeansStep` for a layer; the first searches in the noisy image. At the start these
-    are K iterations ``u_{k+1} = A(u_k) y``, with A(u) the matrix of
-    `twinsolve.solvers.nonlocal_means` on u at the layer's noise level: for one layer that filter
-    itself.
+    See `NonLocalMeansStep` for a layer. At the start the first is
+    `twinsolve.solvers.nonlocal_means`, and the others are steps of L2 boosting with the weights of
+    the estimate ::
+
+        u_1 = A(y) y,     u_{k+1} = u_k + tau A(u_k) (y - u_k)
 
     Parameters
     ----------
@@ -84,12 +89,14 @@ class NonLocalMeansDenoiser(nn.Module):
         K >= 1.
     sigma : float, default=25/255
         Noise level in grey levels that the decays are for, > 0.
-    h : float, default=1.0
+    h : float, default=0.9
         Decay of the first layer at first, in noise levels, > 0.
     h_later : float, default=0.5
         That of the layers after it.
-    noise_later : float, default=0.1
+    noise_later : float, default=0.3
         Noise level of their guides at first, in that of the images, >= 0.
+    tau : float, default=0.2
+        Step of boosting at first.
     patch_size : int, default=7
         In pixels.
     patch_distance : int, default=6
@@ -126,9 +133,10 @@ class NonLocalMeansDenoiser(nn.Module):
         n_layers: int = 3,
         *,
         sigma: float = 25 / 255,
-        h: float = 1.0,
+        h: float = 0.9,
         h_later: float = 0.5,
-        noise_later: float = 0.1,
+        noise_later: float = 0.3,
+        tau: float = 0.2,
         patch_size: int = 7,
         patch_distance: int = 6,
         patch_weights: str = "gaussian",
@@ -141,6 +149,7 @@ class NonLocalMeansDenoiser(nn.Module):
         self.sigma = check_positive(sigma, "sigma")
         self.h = check_positive(h, "h")
         self.h_later = check_positive(h_later, "h_later")
+        self.tau = check_positive(tau, "tau", allow_zero=True)
         self.noise_later = check_positive(noise_later, "noise_later", allow_zero=True)
         self.patch_size = patch_size
         self.patch_distance = patch_distance
@@ -150,6 +159,8 @@ class NonLocalMeansDenoiser(nn.Module):
             NonLocalMeansStep(
                 self.sigma * (self.h if k == 0 else self.h_later),
                 self.sigma * (1.0 if k == 0 else self.noise_later),
+                tau=1.0 if k == 0 else self.tau,
+                rho=0.0 if k == 0 else -1.0,
                 patch_size=patch_size,
                 patch_distance=patch_distance,
                 patch_weights=patch_weights,
