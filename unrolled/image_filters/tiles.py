@@ -16,10 +16,10 @@ def tiled_average(
     """Average values over windows, with weights from the distance of features.
 
     ``u_i = sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = exp(-max(|e_i - e_j|^2 - offset, 0))`` and j
-    in the window of i, clipped to the image. The queries of a tile of 8 x 8 pixels share one matrix product with all
-    keys that any of them sees. Distances are taken from the middle of the tile, which keeps their
-    digits in float32. Memory is linear in the number of pixels: the weights of some tiles at once,
-    which the backward pass computes again.
+    in the window of i, clipped to the image. The queries of a tile of 8 x 8 pixels share one matrix
+    product with all keys that any of them sees. Distances are taken from the middle of the tile,
+    which keeps their digits in float32. Memory is linear in the number of pixels: the weights of
+    some tiles at once, which the backward pass computes again.
 
     Parameters
     ----------
