@@ -28,7 +28,8 @@ def _build_moved(images: Array, **settings: Any) -> EmbeddedMeans:
 
 
 def _build_network(images: Array, **settings: Any) -> NonLocalMeansDenoiser:
-    settings = {"n_layers": 2, "sigma": 0.3} | _SETTINGS | settings
+    """At decays for which few distances are near the noise level, where weights bend."""
+    settings = {"n_layers": 2, "sigma": 0.1, "h": 5.0, "h_later": 5.0} | _SETTINGS | settings
     return NonLocalMeansDenoiser(channels=images.shape[1], dtype=torch.float64, **settings)
 
 
