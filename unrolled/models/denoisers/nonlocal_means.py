@@ -1,5 +1,7 @@
 """Denoising by unrolled non-local means: each layer searches in the estimate of the last."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -109,6 +111,8 @@ class NonLocalMeansDenoiser(nn.Module):
     Attributes
     ----------
     layers : ModuleList of NonLocalMeansStep
+    rate_multipliers : dict
+        Learning rates of numbers, relative to that of embeddings.
 
     Raises
     ------
@@ -127,6 +131,10 @@ class NonLocalMeansDenoiser(nn.Module):
     >>> NonLocalMeansDenoiser(2)(torch.rand(1, 1, 16, 20)).shape
     torch.Size([1, 1, 16, 20])
     """
+
+    rate_multipliers: ClassVar[dict[str, float]] = dict.fromkeys(
+        ("*.tau", "*.rho", "*.lam", "*.noise", "*.h.log"), 10.0
+    )
 
     def __init__(
         self,
