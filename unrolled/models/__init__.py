@@ -18,6 +18,7 @@ from .denoisers import (
     FilterDiffusionDenoiser,
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
+    NonLocalMeansDenoiser,
     PatchCodingDenoiser,
 )
 from .language_model import (
@@ -42,6 +43,7 @@ __all__ = [
     "GroupCodingDenoiser",
     "LanguageModel",
     "MixtureOfExpertsDenoiser",
+    "NonLocalMeansDenoiser",
     "PatchCodingDenoiser",
     "VisionTransformer",
     "WindowedTransformer",

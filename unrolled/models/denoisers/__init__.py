@@ -3,6 +3,7 @@
 from .convex_ridge import ConvexRidgeDenoiser
 from .filter_diffusion import FilterDiffusionDenoiser
 from .mixture_of_experts import MixtureOfExpertsDenoiser
+from .nonlocal_means import NonLocalMeansDenoiser
 from .patch_coding import GroupCodingDenoiser, PatchCodingDenoiser
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "FilterDiffusionDenoiser",
     "GroupCodingDenoiser",
     "MixtureOfExpertsDenoiser",
+    "NonLocalMeansDenoiser",
     "PatchCodingDenoiser",
 ]

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 
-from ...solvers import nonlocal_means
-from ..image_filters import NonLocalMeansAttention
-from .certificates import gradient_residual, pair_energies
-from .heads import Tensors, as_array
-from .parameters import head_value
-from .registry import Array, Twin, register
-from .relations import Identity, layer_output
+from ....solvers import nonlocal_means
+from ...image_filters import NonLocalMeansAttention
+from ..certificates import gradient_residual, pair_energies
+from ..heads import Tensors, as_array
+from ..parameters import head_value
+from ..registry import Array, Twin, register
+from ..relations import Identity, layer_output
 
 
 def _build(image: Array, **settings: Any) -> NonLocalMeansAttention:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention import Positive, check_count, check_positive, map_query_blocks, recomputed
-from .kernel_smoothing import gaussian_attention, squared_distances
+from ..attention import Positive, check_count, check_positive, map_query_blocks, recomputed
+from ..kernel_smoothing import gaussian_attention, squared_distances
 
 
 def nonlocal_means_attention(

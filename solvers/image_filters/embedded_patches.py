@@ -1,0 +1,100 @@
+"""Non-local means whose patches are compared after a linear map, step by step."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..solution import Array, check_integer, check_positive
+
+
+def embedded_means(
+    guide: ArrayLike,
+    values: ArrayLike,
+    embedding: ArrayLike,
+    *,
+    h: float,
+    noise: float = 0.0,
+    patch_distance: int = 6,
+) -> Array:
+    """Average values over windows with weights from the embedded patches of a guide.
+
+    ::
+
+        u_i = sum_j w_ij v_j / sum_j w_ij
+        w_ij = exp(-max(|W (p_i - p_j)|^2 - 2 noise^2, 0) / h^2)
+
+    with p_i the reflect-padded patch around i and j in the window of i, clipped to the image; one
+    shift of the image after the other, in float64.
+
+    Parameters
+    ----------
+    guide, values : array-like of shape (channels, height, width)
+        Values may have other channels.
+    embedding : array-like of shape (n_features, channels, patch_size, patch_size)
+        W.
+    h : float
+        Decay > 0, in grey levels.
+    noise : float, default=0.0
+        Noise level of the guide, >= 0.
+    patch_distance : int, default=6
+        Half width of the window.
+
+    Returns
+    -------
+    ndarray of the shape of `values`
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit or a number is out of range.
+
+    References
+    ----------
+    Buades, Coll and Morel (2005); EQUATIONS IF-14w.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.image_filters import embedded_means
+    >>> image = np.eye(3)[None]
+    >>> bool(np.array_equal(
+    ...     embedded_means(image, image, np.ones((1, 1, 1, 1)), h=0.1, patch_distance=0), image))
+    True
+    """
+    guide, values, W = (np.asarray(x, dtype=np.float64) for x in (guide, values, embedding))
+    if guide.ndim != 3 or values.ndim != 3 or guide.shape[1:] != values.shape[1:]:
+        raise ValueError(
+            f"values: must be (channels, height, width) of the guide's height and width, got "
+            f"{values.shape} and a guide of shape {guide.shape}"
+        )
+    if W.ndim != 4 or W.shape[1] != len(guide) or W.shape[2] != W.shape[3]:
+        raise ValueError(
+            f"embedding: must be (n_features, {len(guide)}, patch_size, patch_size), got {W.shape}"
+        )
+    h, noise = check_positive(h, "h"), check_positive(noise, "noise", allow_zero=True)
+    n = check_integer(patch_distance, "patch_distance", minimum=0)
+    features = _features(guide, W)
+    height, width = guide.shape[1:]
+    total, mass = np.zeros_like(values), np.zeros((height, width))
+    for down in range(-min(n, height - 1), min(n, height - 1) + 1):
+        for right in range(-min(n, width - 1), min(n, width - 1) + 1):
+            here = _overlap(height, down), _overlap(width, right)
+            there = _overlap(height, -down), _overlap(width, -right)
+            squares = np.square(features[:, *here] - features[:, *there]).sum(axis=0)
+            weights = np.exp(-np.maximum(squares - 2 * noise**2, 0) / h**2)
+            total[:, *here] += weights * values[:, *there]
+            mass[here] += weights
+    return total / mass
+
+
+def _features(guide: Array, W: Array) -> Array:
+    """Embedded patches, of shape (n_features, height, width)."""
+    size = W.shape[-1]
+    border = ((size - 1) // 2, size // 2)
+    padded = np.pad(guide, ((0, 0), border, border), mode="reflect")
+    patches = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))
+    return np.einsum("fckl,cyxkl->fyx", W, patches, optimize=True)
+
+
+def _overlap(side: int, shift: int) -> slice:
+    """Places i with ``i + shift`` on the image too."""
+    return slice(max(0, -shift), side - max(0, shift))

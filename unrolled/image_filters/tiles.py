@@ -1,0 +1,107 @@
+"""Attention of each pixel to a window, tile by tile: dense products in place of shifts."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..attention import recomputed
+
+_TILE = 8
+_ENTRIES_AT_ONCE = 2**22  # of the weights, so that they stay near the processor
+
+
+def tiled_average(
+    features: Tensor, values: Tensor, *, patch_distance: int, offset: Tensor | float = 0.0
+) -> Tensor:
+    """Average values over windows, with weights from the distance of features.
+
+    ``u_i = sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = exp(-max(|e_i - e_j|^2 - offset, 0))`` and j
+    in the window of i, clipped to the image. The queries of a tile of 8 x 8 pixels share one matrix
+    product with all keys that any of them sees. Distances are taken from the middle of the tile,
+    which keeps their digits in float32. Memory is linear in the number of pixels: the weights of
+    some tiles at once, which the backward pass computes again.
+
+    Parameters
+    ----------
+    features : Tensor of shape (batch, n_features, height, width)
+        e, in units of the bandwidth.
+    values : Tensor of shape (batch, n_values, height, width)
+        v.
+    patch_distance : int
+        Half width of the window.
+    offset : float or Tensor of shape (), default=0.0
+        What noise alone adds to a distance.
+
+    Returns
+    -------
+    Tensor of the shape of `values`
+
+    References
+    ----------
+    EQUATIONS SE-6, IF-14w.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.image_filters import tiled_average
+    >>> image = torch.eye(3)[None, None]
+    >>> tiled_average(0 * image, image, patch_distance=0).equal(image)
+    True
+    """
+    batch, _, height, width = values.shape
+    down, right = -height % _TILE, -width % _TILE
+    n = patch_distance
+    frame = (n, n + right, n, n + down)
+    inside = F.pad(torch.ones_like(values[:1, :1]), frame)
+    e, v = F.pad(features, frame), F.pad(values, frame)
+    seen = _window(n, values.device)
+    columns = (width + right) // _TILE
+    rows = max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel()))
+
+    def band(e: Tensor, v: Tensor, inside: Tensor, offset: Tensor | float) -> Tensor:
+        # (batch, tiles, keys, numbers)
+        keys, key_values = _tiles(e, n), _tiles(v, n)
+        visible = seen & (_tiles(inside, n)[..., 0] > 0)[..., None, :]
+        # Queries beyond the border, which are cut off, may see nothing: any finite number will do.
+        barrier = torch.where(visible | ~visible.any(dim=-1, keepdim=True), 0.0, -torch.inf)
+        queries = _inner(keys, n)
+        middle = queries.detach().mean(dim=-2, keepdim=True)
+        queries, keys = queries - middle, keys - middle
+        own = offset - queries.square().sum(dim=-1)[..., :, None]
+        logits = own - keys.square().sum(dim=-1)[..., None, :] + 2 * queries @ keys.mT
+        return torch.softmax(logits.clamp(max=0) + barrier.to(e.dtype), dim=-1) @ key_values
+
+    parts = []
+    for top in range(0, height + down, rows * _TILE):
+        bottom = min(top + rows * _TILE, height + down) + 2 * n
+        part = (x[..., top:bottom, :] for x in (e, v, inside))
+        parts.append(_untiled(recomputed(band, *part, offset), columns))
+    return torch.cat(parts, dim=-2)[..., :height, :width]
+
+
+def _window(patch_distance: int, device: torch.device) -> Tensor:
+    """Which keys each query of a tile sees: (queries, keys)."""
+    i = torch.arange(_TILE, device=device)
+    j = torch.arange(_TILE + 2 * patch_distance, device=device) - patch_distance
+    near = (i[:, None] - j).abs() <= patch_distance
+    return (near[:, None, :, None] & near[None, :, None, :]).flatten(2).flatten(0, 1)
+
+
+def _tiles(wide: Tensor, patch_distance: int) -> Tensor:
+    """(batch, tiles, pixels of a tile and around it, channels)."""
+    side = _TILE + 2 * patch_distance
+    tiles = wide.unfold(-2, side, _TILE).unfold(-2, side, _TILE)
+    return tiles.permute(0, 2, 3, 4, 5, 1).flatten(3, 4).flatten(1, 2)
+
+
+def _inner(keys: Tensor, patch_distance: int) -> Tensor:
+    """Those of the keys that are the tile's own pixels."""
+    side, n = _TILE + 2 * patch_distance, patch_distance
+    inner = keys.unflatten(-2, (side, side))[..., n : n + _TILE, n : n + _TILE, :]
+    return inner.flatten(-3, -2)
+
+
+def _untiled(tiles: Tensor, columns: int) -> Tensor:
+    """(batch, tiles, 64, channels) to (batch, channels, height, width)."""
+    grid = tiles.unflatten(1, (-1, columns)).unflatten(3, (_TILE, _TILE))
+    return grid.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
