@@ -15,11 +15,11 @@ from ..terminal import console, results_folder
 
 _UNROLLED = Path(__file__).parents[2] / "unrolled"
 _FOLDERS = (
-    "attention", "boosting", "kernel_smoothing", "nonlocal_energy", "self_expression",
-    "sparse_coding", "spectral_filtering",
+    "attention", "boosting", "image_filters", "kernel_smoothing", "nonlocal_energy",
+    "self_expression", "sparse_coding", "spectral_filtering",
 )  # fmt: skip
 _FILES = (
-    "conditioning.py", "fixed_point.py", "image_filters.py", "locally_linear.py",
+    "conditioning.py", "fixed_point.py", "locally_linear.py",
     "solved_operator.py", "models/blocks.py",
 )  # fmt: skip
 _LARGEST_SHARE = 0.1

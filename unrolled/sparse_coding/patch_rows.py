@@ -71,7 +71,7 @@ def split_means(rows: Tensor, channels: int) -> tuple[Tensor, Tensor]:
     return (planes - means).flatten(1), means.expand_as(planes).flatten(1)
 
 
-def check_images(images: Tensor, channels: int, patch_size: int) -> None:
+def check_patched(images: Tensor, channels: int, patch_size: int) -> None:
     """Refuse all but floating point images with so many channels, a patch or more in size.
 
     Raises

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..attention import Positive, check_count, check_positive
 from .iterations import proximal_map, repeated
-from .patch_rows import average_patches, check_images, patch_rows, split_means
+from .patch_rows import average_patches, check_patched, patch_rows, split_means
 from .penalties import SparsePenalty
 
 
@@ -85,7 +85,7 @@ class PatchSparseCoding(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Denoise images of shape (batch, channels, height, width)."""
-        check_images(images, self.channels, self.patch_size)
+        check_patched(images, self.channels, self.patch_size)
         signals, means = split_means(patch_rows(images, self.patch_size), self.channels)
         D = self.dictionary.to(images.dtype)
         move = proximal_map(signals, D, SparsePenalty(self.log_lam.exp().to(images.dtype)))

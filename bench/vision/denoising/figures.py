@@ -10,7 +10,7 @@ from torch import nn
 from ....solvers.solution import Array
 from ...figures import legend, log_ticks, panels, plain, save
 from .images import load_images, noisy_image
-from .networks import apply, first_layers, layers_of, network_of, readable
+from .networks import apply, first_layers, layers_of, network_of, readable, started
 from .report import means
 from .study import denoiser, quality
 
@@ -134,7 +134,7 @@ def draw_layers(
     figure, axes = panels(len(series), (3.4, 3.2), sharey=True)
     for own, (name, network, n_layers) in zip(axes, series, strict=True):
         for kind in ("start", "trained"):
-            shown = network if kind == "trained" else _start_of(network)
+            shown = network if kind == "trained" else started(network)
             counts = range(1, n_layers + 1)
             psnr = [quality(clean[0], apply(first_layers(shown, k), noisy))["psnr"] for k in counts]
             own.plot(counts, psnr, marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
@@ -146,21 +146,12 @@ def draw_layers(
     save(figure, directory / "layers.png")
 
 
-def _start_of(network: nn.Module) -> nn.Module:
-    """The network as it was made, with the same arguments."""
-    import inspect
-
-    names = inspect.signature(type(network)).parameters
-    kept = {name: getattr(network, name) for name in names if name not in ("device", "dtype")}
-    return type(network)(**kept).eval()
-
-
 def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw learned.png: medians of parameters of each layer, trained and at the start."""
     level, series = sigma / 255, []
     for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
         network = network_of(method.partition(",")[0], "trained", level)
-        series.append((type(network).__name__, readable(network), readable(_start_of(network))))
+        series.append((type(network).__name__, readable(network), readable(started(network))))
     if not series:
         return
     figure, axes = panels(len(series), (3.6, 3.2), columns=3)
@@ -191,7 +182,7 @@ def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     series = []
     for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
         network = network_of(method.partition(",")[0], "trained", sigma / 255)
-        for kind, shown in (("start", _start_of(network)), ("trained", network)):
+        for kind, shown in (("start", started(network)), ("trained", network)):
             if (tiles := _tiles(shown)) is not None:
                 series.append((f"{type(network).__name__.replace('Denoiser', '')}, {kind}", tiles))
     if not series:

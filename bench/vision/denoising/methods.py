@@ -24,7 +24,7 @@ from ....solvers.sparse_coding import (
 from ....unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
 
 Denoise = Callable[..., Array]  # (noisy image in [0, 1], sigma in grey levels, **settings)
-_SETTINGS = Path(__file__).with_name("settings.toml")
+SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def register_denoiser(method: DenoisingMethod) -> DenoisingMethod:
 
 @cache
 def _chosen() -> dict[str, Any]:
-    return tomllib.loads(_SETTINGS.read_text()) if _SETTINGS.is_file() else {}
+    return tomllib.loads(SETTINGS.read_text()) if SETTINGS.is_file() else {}
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Denoising networks as methods: at the start, by their solvers, and with trained weights."""
 
 import copy
+import inspect
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ....solvers.solution import Array
 from ....unrolled.models import denoisers
+from ....unrolled.nonlocal_energy import ConvexRidge
 from ....unrolled.twins import twins_of
 from ..run_folder import WEIGHTS, find_class, load_model, read_notes, read_settings, save_tensors
+from .tiles import has_margin, in_tiles, margin_of
 
 _SHIPPED = Path(__file__).with_name("weights")
-_COUNTED = 64  # side of the image on which operations are counted
+_LARGE = 512  # side of tiles
+_COUNTED = 192  # side of the image on which operations are counted
 
 
 def network_names() -> list[str]:
@@ -84,9 +88,15 @@ def network_of(name: str, kind: str, sigma: float) -> nn.Module:
     return load_shipped(path)
 
 
-@torch.no_grad()
 def apply(network: nn.Module, noisy: Array) -> Array:
-    """A network on an image, in the precision of its weights; channels are denoised as they are."""
+    """A network on an image, in the precision of its weights; large images tile by tile."""
+    if max(noisy.shape) > _LARGE and has_margin(network):
+        return in_tiles(partial(_apply, network), noisy, margin=margin_of(network), side=_LARGE)
+    return _apply(network, noisy)
+
+
+@torch.no_grad()
+def _apply(network: nn.Module, noisy: Array) -> Array:
     weight = next(network.parameters())
     image = torch.from_numpy(np.ascontiguousarray(noisy))[None, None].to(weight)
     return network(image)[0, 0].double().numpy()
@@ -117,6 +127,13 @@ def layers_of(network: nn.Module) -> nn.ModuleList | None:
     return lists[0] if len(lists) == 1 else None
 
 
+def started(network: nn.Module) -> nn.Module:
+    """The network as it was made, with the same arguments and in the same precision."""
+    names = inspect.signature(type(network)).parameters
+    kept = {name: getattr(network, name) for name in names if name not in ("device", "dtype")}
+    return type(network)(**kept).to(next(network.parameters())).eval()
+
+
 def first_layers(network: nn.Module, n_layers: int) -> nn.Module:
     """The same network without what comes after so many of its layers."""
     shorter = copy.deepcopy(network)
@@ -129,9 +146,14 @@ def first_layers(network: nn.Module, n_layers: int) -> nn.Module:
 def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, Any]]:
     """Deviation of the first layers from their solver at their parameters, in float64.
 
-    One row a number of layers: max abs(network - solver) / max abs(solver) over the images.
+    One row a number of layers: max abs(network - solver) / max abs(solver) over the images, and the
+    tolerance of the network's twin. Energies are minimised as exactly as by the solver.
     """
     exact, layers = copy.deepcopy(network).double(), layers_of(network)
+    for solved in exact.modules():
+        if isinstance(solved, ConvexRidge):
+            solved.tol, solved.max_iter = 1e-13, 20_000
+    tolerance = twins_of(exact)[0].relation.tolerance
     rows = []
     for k in range(1, len(layers) + 1) if layers is not None else [0]:
         part = first_layers(exact, k) if k else exact
@@ -141,7 +163,7 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
             worst = max(
                 worst, float(np.abs(apply(part, image) - known).max() / np.abs(known).max())
             )
-        rows.append({"layers": k or 1, "deviation": worst})
+        rows.append({"layers": k or 1, "deviation": worst, "tolerance": tolerance})
     return rows
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....datasets import add_noise, fetch_train400
 from ....solvers.solution import Array
-from .methods import _SETTINGS, METHODS, DenoisingMethod
+from .methods import METHODS, SETTINGS, DenoisingMethod
 
 SIGMA = 25 / 255
 _N_VALIDATION, _CROP = 20, 128
@@ -70,7 +70,7 @@ def main() -> None:
             chosen = choose_settings(method, pairs)
             print(name, chosen, flush=True)
             lines += _lines(name, chosen)
-    _SETTINGS.write_text("\n".join(lines).rstrip() + "\n")
+    SETTINGS.write_text("\n".join(lines).rstrip() + "\n")
 
 
 if __name__ == "__main__":

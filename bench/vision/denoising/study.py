@@ -17,7 +17,7 @@ from ...names import close_names
 from ...terminal import present_folder
 from ...timing import Progress
 from .images import BUILT_IN, load_images, noisy_image
-from .methods import METHODS, Denoise
+from .methods import METHODS, SETTINGS, Denoise
 from .networks import (
     apply,
     flops_per_pixel,
@@ -103,11 +103,11 @@ def denoise(
         if method["kind"] != "trained" or _has_weights(method["method"], sigma)
     ]
     options = Options(seed, 1, n_jobs, data_home, directory, progress)
-    content = {
-        str(path): file_hash(path)
-        for path in (sorted(Path(images).rglob("*")) if images not in BUILT_IN else ())
-        if path.is_file()
-    } | {str(path): file_hash(path) for path in shipped_path("x", 1.0).parent.glob("*.safetensors")}
+    files = [SETTINGS, *shipped_path("", 1.0).parent.glob("*.safetensors")]
+    for folder in (images, *(job["method"] for job in jobs)):
+        if folder not in BUILT_IN and Path(folder).is_dir():
+            files += filter(Path.is_file, Path(folder).rglob("*"))
+    content = {str(path): file_hash(path) for path in files}
     table = run_jobs(_run, jobs, options, content=content)
     return table.reindex(columns=COLUMNS)
 

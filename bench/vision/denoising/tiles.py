@@ -27,9 +27,14 @@ def margin_of(network: nn.Module) -> int:
         If it is not known, or all pixels are seen, as where an energy is minimised.
     """
     name = type(network).__name__
-    if name not in _MARGINS:
+    if not has_margin(network):
         raise LookupError(f"network: {name} has no known margin; tiles would not be exact")
     return _MARGINS[name](network)
+
+
+def has_margin(network: nn.Module) -> bool:
+    """Whether tiles of the network are exact."""
+    return type(network).__name__ in _MARGINS
 
 
 def in_tiles(

@@ -4,12 +4,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
+from ...tables import number
 from .images import load_images, noisy_image
-from .networks import apply, deviations, network_of
+from .networks import apply, deviations, network_of, started
+from .origins import classical_problems, energies
 
-CHECKED = ("network", "layers", "deviation", "tolerance", "passed", "certified distance")
-TOLERANCE = 1e-10
+CHECKED = (
+    "network", "layers", "deviation", "tolerance", "passed", "certified distance", "lam",
+    "at start", "no gradient of its Lasso", "own energy falls",
+)  # fmt: skip
 _SIDE = 48  # of the crops that solvers are run on
 
 
@@ -19,7 +24,9 @@ def verify(table: pd.DataFrame, *, seed: int, data_home: str | None) -> list[dic
     ``deviation`` is the largest relative deviation, in float64, from the solver at the trained
     parameters, on the middles of the noisy images; ``distance`` the largest certified root mean
     square distance of the whole images from the minimiser, in grey levels of [0, 1], of networks
-    that minimise an energy.
+    that minimise an energy. Of steps of sparse coding, ``lam`` is the penalty that they stand for,
+    and ``asymmetry`` the share of their pull that is no gradient of a Lasso; of steps of diffusion,
+    ``lam`` is the fidelity, and ``descends`` says whether their own energy falls.
     """
     rows = []
     for (method, sigma), group in table[table.kind == "trained"].groupby(
@@ -30,9 +37,10 @@ def verify(table: pd.DataFrame, *, seed: int, data_home: str | None) -> list[dic
         _, clean = load_images(str(group.images.iloc[0]), data_home)
         noisy = [noisy_image(image, level, seed, i) for i, image in enumerate(clean)]
         crops = [_middle(image) for image in noisy[:2]]
-        distance = _distance(network, noisy)
+        head = {"network": method, "sigma": sigma, "distance": _distance(network, noisy)}
+        origins = _origins(network, crops[0])
         for row in deviations(network, crops):
-            rows.append({"network": method, "sigma": sigma, "distance": distance} | row)
+            rows.append(head | row | origins.get(row["layers"], {}))
     return rows
 
 
@@ -40,12 +48,31 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Cells of the table that is printed."""
     return [
         (
-            str(row["network"]), str(row["layers"]), f"{row['deviation']:.1e}", f"{TOLERANCE:g}",
-            "yes" if row["deviation"] <= TOLERANCE else "NO",
+            str(row["network"]), str(row["layers"]), f"{row['deviation']:.1e}",
+            f"{row['tolerance']:.0e}",
+            "yes" if row["deviation"] <= row["tolerance"] else "NO",
             "-" if row["distance"] is None else f"{row['distance']:.1e}",
+            number(row.get("lam"), ".3f"), number(row.get("lam_start"), ".3f"),
+            number(row.get("asymmetry"), ".0%"),
+            {True: "yes", False: "no"}.get(row.get("descends"), "-"),
         )
         for row in rows
     ]  # fmt: skip
+
+
+def _origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]:
+    """By layer, the classical problem that it stands for."""
+    start = started(network)
+    first = {row["layer"]: row["lam"] for row in classical_problems(start)}
+    found = {row["layer"]: row for row in classical_problems(network)}
+    if not found:
+        found = {row["layer"]: row for row in energies(network, start, noisy)}
+        first = {row["layer"]: row["lam"] for row in energies(start, start, noisy)}
+    return {
+        layer: {key: row.get(key) for key in ("lam", "asymmetry", "descends")}
+        | {"lam_start": first[layer]}
+        for layer, row in found.items()
+    }
 
 
 def _middle(image: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ...attention import check_count, check_positive
 from ...sparse_coding.patch_dictionaries import photograph_dictionary
-from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
+from ...sparse_coding.patch_rows import average_patches, check_patched, patch_rows, split_means
 from ...sparse_coding.pursuit_step import PursuitStep
 
 _PATCH_SIZE = 8
@@ -98,7 +98,7 @@ class MixtureOfExpertsDenoiser(nn.Module):
         return atoms, codes
 
     def _patches(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        check_images(noisy, self.channels, self.patch_size)
+        check_patched(noisy, self.channels, self.patch_size)
         wide = noisy.to(torch.promote_types(noisy.dtype, torch.float32))
         return split_means(patch_rows(wide, self.patch_size), self.channels)
 

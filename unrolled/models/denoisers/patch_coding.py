@@ -10,7 +10,7 @@ from ...attention import check_count, check_positive
 from ...sparse_coding.coding_step import CodingStep
 from ...sparse_coding.group_coding_step import GroupCodingStep
 from ...sparse_coding.patch_dictionaries import cosine_dictionary
-from ...sparse_coding.patch_rows import average_patches, check_images, patch_rows, split_means
+from ...sparse_coding.patch_rows import average_patches, check_patched, patch_rows, split_means
 from ...sparse_coding.similar_patches import Similar, similar_patches
 
 
@@ -99,7 +99,7 @@ class PatchCodingDenoiser(nn.Module):
 
     def forward(self, noisy: Tensor) -> Tensor:
         """Denoise images of shape (batch, channels, height, width)."""
-        check_images(noisy, self.channels, self.patch_size)
+        check_patched(noisy, self.channels, self.patch_size)
         signals, means = split_means(patch_rows(noisy, self.patch_size), self.channels)
         others, codes, unit = self.others(noisy), None, signals.new_empty(0)
         for layer in self.layers:
