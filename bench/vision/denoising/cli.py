@@ -45,7 +45,7 @@ def denoise(
     train-denoiser. Kinds are solved (by the solvers of this package), peer (other packages, where
     installed), start (networks as they are made), trained (with weights that come with the package,
     for a noise of 25), and own. A method NAME, solver is the solver of the network NAME at the
-    start, and equal to it.
+    start, and equal to it; it runs where it is named.
 
     Settings of solved methods and peers were chosen on the last 20 images of train400, as those
     networks were validated; no image of Set12 served that.

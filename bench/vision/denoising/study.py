@@ -57,7 +57,7 @@ def denoise(
     methods : iterable of str, optional
         Names of `method_names`; ``package.module:function``, a function of the noisy image and its
         noise level, both in grey levels of [0, 1]; or the folder of a training run. None is all
-        that are installed and have weights.
+        that are installed and have weights, but for the solvers of networks at the start.
     sigmas : sequence of float, default=(25,)
         Standard deviations of the noise, in grey levels of 255.
     seed : int, default=0
@@ -136,7 +136,7 @@ def check_methods(methods: Iterable[str] | None, sigmas: Sequence[float]) -> lis
         return [
             {"method": name, "kind": kind}
             for name, kind in known.items()
-            if name not in METHODS or METHODS[name].installed
+            if not name.endswith(SOLVER) and (name not in METHODS or METHODS[name].installed)
         ]
     listed = list(dict.fromkeys(methods))
     if not listed:
