@@ -186,3 +186,32 @@ def test_times_on_the_scale_page_stand_in_the_committed_results():
     noisy, clean = times["noisy-50", "100,000"], times["subspaces-50", "100,000"]
     (told,) = re.findall(r"take\s+([\d.]+) times as long as without noise", page)
     assert abs(noisy / clean - float(told)) < 0.05
+
+
+def test_quality_quoted_on_denoising_stands_in_the_committed_results():
+    page = (ROOT / "docs/denoising.md").read_text()
+    table = pd.DataFrame(json.loads((ROOT / "docs/results/denoise/table.json").read_text()))
+    means = table.groupby("method").agg({"psnr": "mean", "seconds": "sum", "megapixels": "sum"})
+    quoted = re.findall(
+        r"^\| ([\w ,-]+) \| (solved|trained) \| ([\d.]+) \| ([\d.]+) \|", page, re.M
+    )
+    assert len(quoted) == 9
+    for method, _, psnr, seconds in quoted:
+        row = means.loc[method]
+        assert f"{row.psnr:.2f}" == psnr
+        assert f"{row.seconds / row.megapixels:.3g}" == seconds
+    db = {method: float(psnr) for method, _, psnr, _ in quoted}
+    number = r"([\d.]+)"
+    claim = rf"by {number} and {number} dB.* by {number}, .* by {number}\. .* by {number} dB only"
+    (claims,) = re.findall(claim, " ".join(page.split()))
+    ahead = [
+        db["FilterDiffusionDenoiser, trained"] - db["total variation"],
+        db["ConvexRidgeDenoiser, trained"] - db["total variation"],
+        db["NonLocalMeansDenoiser, trained"] - db["non-local means, Gaussian"],
+        db["PatchCodingDenoiser, trained"] - db["OMP, K-SVD"],
+        db["GroupCodingDenoiser, trained"] - db["low-rank groups"],
+    ]  # fmt: skip
+    assert [f"{value:.2f}" for value in ahead] == list(claims)
+    readme = (ROOT / "README.md").read_text()
+    (told,) = re.findall(r"learned steps of diffusion.* \| ([\d.]+) \|", readme)
+    assert float(told) == db["FilterDiffusionDenoiser, trained"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from ....solvers.solution import Array
@@ -15,6 +16,7 @@ from .report import means
 from .study import denoiser, quality
 
 _SHOWN = 128  # side of the crops
+_APART = 0.5, 0.12  # decades and dB between points with names
 _CROPS = 6  # methods, the best of each family
 _MARKS = {"solved": "s", "peer": "^", "start": "o", "trained": "D", "own": "P"}
 _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
@@ -97,10 +99,17 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
                 label=kind,
                 s=32,
             )
-        for row in rows.itertuples():
+        named: list[tuple[float, float]] = []
+        for row in rows.iloc[::-1].itertuples():
             name = row.method.partition(",")[0] if own is not axes[0] else row.method
             if own is axes[0] and row.parameters == row.parameters:
                 continue  # named beside
+            place = np.log10(getattr(row, column)), row.psnr
+            if any(
+                abs(place[0] - x) < _APART[0] and abs(place[1] - y) < _APART[1] for x, y in named
+            ):
+                continue  # would cover another name
+            named.append(place)
             own.annotate(
                 name.replace("Denoiser", ""), (getattr(row, column), row.psnr), fontsize=6.5,
                 xytext=(4, 3), textcoords="offset points",
@@ -151,7 +160,8 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     level, series = sigma / 255, []
     for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
         network = network_of(method.partition(",")[0], "trained", level)
-        series.append((type(network).__name__, readable(network), readable(started(network))))
+        if layers_of(network) is not None:
+            series.append((type(network).__name__, readable(network), readable(started(network))))
     if not series:
         return
     figure, axes = panels(len(series), (3.6, 3.2), columns=3)
@@ -168,6 +178,7 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
             )
         own.set_title(name.replace("Denoiser", ""), fontsize=10, loc="left")
         own.set_xlabel("layer")
+        own.xaxis.set_major_locator(MaxNLocator(integer=True))
         own.set_yscale("symlog", linthresh=1e-3)
         own.legend(fontsize=6.5, frameon=False)
         plain(own)
