@@ -35,7 +35,10 @@ def draw_crops(
     noisy = noisy_image(clean[0], level, seed, 0)
     square = _busiest(clean[0])
     chosen = _best_of_families(table[table.sigma == sigma])
-    pictures = [("clean", clean[0], None), ("noisy", noisy, None)]
+    pictures: list[tuple[str, Array, float | None]] = [
+        ("clean", clean[0], None),
+        ("noisy", noisy, None),
+    ]
     for method, kind in chosen:
         function, _ = denoiser(method, kind, level)
         denoised = np.asarray(function(noisy, level), dtype=np.float64)
@@ -209,11 +212,12 @@ def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 def _tiles(network: nn.Module) -> Array | None:
     """Filters of the first layer, or atoms of the last dictionary, as one picture."""
     layers = layers_of(network)
-    first = layers[0] if layers is not None else next(network.children())
+    first: Any = layers[0] if layers is not None else next(network.children())
+    dictionary: Any = getattr(network, "dictionary", None)
     if hasattr(first, "filters"):
         filters = first.filters().detach().double().numpy()
-    elif hasattr(network, "dictionary"):
-        rows = network.dictionary.detach().double().numpy()
+    elif dictionary is not None:
+        rows = dictionary.detach().double().numpy()
         side = round(rows.shape[1] ** 0.5)
         filters = rows.reshape(len(rows), side, side)
     else:

@@ -54,7 +54,7 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
             "-" if row["distance"] is None else f"{row['distance']:.1e}",
             number(row.get("lam"), ".3f"), number(row.get("lam_start"), ".3f"),
             number(row.get("asymmetry"), ".0%"),
-            {True: "yes", False: "no"}.get(row.get("descends"), "-"),
+            {True: "yes", False: "no", None: "-"}[row.get("descends")],
         )
         for row in rows
     ]  # fmt: skip

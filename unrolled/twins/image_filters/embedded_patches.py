@@ -1,7 +1,8 @@
 """Twins: non-local means with embedded patches, and the denoiser of its steps."""
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ import torch
 from ....solvers.image_filters import embedded_means
 from ...image_filters import EmbeddedMeans
 from ...models.denoisers import NonLocalMeansDenoiser
+from ...models.denoisers.nonlocal_means import NonLocalMeansStep
 from ..heads import as_array
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
@@ -58,8 +60,8 @@ def _solve_network(network: NonLocalMeansDenoiser, images: Array) -> Array:
 
 
 def _denoise(network: NonLocalMeansDenoiser, noisy: Array) -> Array:
-    u = noisy
-    for step in network.layers:
+    u, layers = noisy, cast(Iterable[NonLocalMeansStep], network.layers)
+    for step in layers:
         tau, rho, lam = (float(x.detach()) for x in (step.tau, step.rho, step.lam))
         smoothed = _average(step.means, u, noisy + rho * u)
         u = (1 - lam) * (tau * smoothed - (tau * rho + tau - 1) * u) + lam * noisy
