@@ -108,6 +108,17 @@ def solve(network: nn.Module, noisy: Array) -> Array:
     return np.asarray(twin.solve(copy.deepcopy(network).double(), noisy[None, None]))[0, 0]
 
 
+def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
+    """Certified root mean square distance from the minimiser; None if nothing is minimised."""
+    certificate: Any = getattr(network, "certificate", None)
+    if certificate is None:
+        return None
+    given, found = (
+        torch.from_numpy(np.ascontiguousarray(x))[None, None] for x in (noisy, denoised)
+    )
+    return float(certificate(given, found))
+
+
 def n_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 

@@ -44,7 +44,7 @@ def lines_of(found: pd.DataFrame) -> Lines:
 
 
 def remarks(table: pd.DataFrame) -> list[str]:
-    """Sentences: whether starts are their solvers' answers, and what failed."""
+    """Sentences: whether starts are their solvers' answers, distances, and what failed."""
     said = []
     place = ["sigma", "image", "network"]
     rows = table.assign(network=table.method.str.partition(",")[0])
@@ -59,6 +59,10 @@ def remarks(table: pd.DataFrame) -> list[str]:
             f"{network}: at the start at most {worst:.1e} dB from its solver on "
             f"{len(differences)} images, {verdict} {_EXACT:g} dB."
         )
+    proved = table[table.distance.notna()]
+    for method, rows in proved.groupby("method", sort=False):
+        each = ", ".join(f"{row.image} {row.distance:.1e}" for row in rows.itertuples())
+        said.append(f"{method}: certified distance from the minimiser, in grey levels: {each}.")
     for method, note in table.dropna(subset="note").groupby("method").note.first().items():
         said.append(f"{method} failed: {note}")
     return said

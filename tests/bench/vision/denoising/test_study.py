@@ -173,3 +173,19 @@ def test_changed_pictures_are_run_again(folder, tmp_path):
     load_images.cache_clear()
     after = denoise(folder, **kept)
     assert after.ssim[0] != before.ssim[0]
+
+
+def test_distances_are_certified_for_every_image(folder):
+    table = denoise(folder, methods=["ConvexRidgeDenoiser, start", "noisy"])
+    known = table[table.kind == "start"].distance
+    assert (known > 0).all()
+    assert (known <= at_start("ConvexRidgeDenoiser", _SIGMA / 255).tol).all()
+    assert table[table.method == "noisy"].distance.isna().all()
+    network = at_start("ConvexRidgeDenoiser", _SIGMA / 255).double()
+    network.ridge.tol = 1e-6
+    _, clean = load_images(folder)
+    for place, proved in enumerate(known):
+        noisy = noisy_image(clean[place], _SIGMA / 255, 0, place)
+        rough = apply(at_start("ConvexRidgeDenoiser", _SIGMA / 255), noisy)
+        apart = np.sqrt(np.square(rough - apply(network, noisy)).mean())
+        assert apart <= proved + 1e-6
