@@ -25,6 +25,11 @@ def dct_filters(size: int) -> Array:
     -------
     ndarray of shape (size**2 - 1, size, size)
 
+    Raises
+    ------
+    ValueError
+        If `size` is no integer of at least 2.
+
     References
     ----------
     EQUATIONS FE-2.

@@ -31,6 +31,11 @@ def filter_energy(
     -------
     float
 
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
+
     References
     ----------
     EQUATIONS FE-1; its lam is ``size**2 lam`` here.
@@ -64,6 +69,11 @@ def filter_energy_gradient(
     Returns
     -------
     ndarray of shape (height, width)
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
 
     References
     ----------
@@ -106,6 +116,11 @@ def filter_diffusion_step(
     -------
     ndarray of shape (height, width)
         In the dtype of u and f: float32 if both are, else float64.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
 
     References
     ----------

@@ -82,7 +82,7 @@ def minimize_convex_ridge(
     Examples
     --------
     >>> from twinsolve.solvers.oracles.nonlocal_energy import minimize_convex_ridge
-    >>> minimize_convex_ridge([[0.0, 1.0]], [[[1.0]]], [[9.0]], [[1.0]], lam=1.0).round(5)
+    >>> minimize_convex_ridge([[0.0, 1.0]], [[[1.0]]], [[9.0]], [[1.0]], lam=1.0).round(5) + 0.0
     array([[0. , 0.5]])
     """
     u, responses = _responses(f, filters)
@@ -121,7 +121,7 @@ def l1_analysis(f: ArrayLike, filters: ArrayLike, *, lam: float) -> Array:
     Examples
     --------
     >>> from twinsolve.solvers.oracles.nonlocal_energy import l1_analysis
-    >>> l1_analysis([[0.0, 1.0]], [[[1.0]]], lam=0.25).round(5)
+    >>> l1_analysis([[0.0, 1.0]], [[[1.0]]], lam=0.25).round(5) + 0.0
     array([[0.  , 0.75]])
     """
     u, responses = _responses(f, filters)
@@ -153,7 +153,7 @@ def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Arra
     Examples
     --------
     >>> from twinsolve.solvers.oracles.nonlocal_energy import total_variation
-    >>> total_variation([[0.0, 1.0], [0.0, 1.0]], lam=0.25).round(5)
+    >>> total_variation([[0.0, 1.0], [0.0, 1.0]], lam=0.25).round(5) + 0.0
     array([[0.25, 0.75],
            [0.25, 0.75]])
     """

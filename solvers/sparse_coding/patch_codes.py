@@ -144,6 +144,11 @@ def denoise_ista(
     -------
     ndarray of the shape of `image`
 
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
+
     References
     ----------
     EQUATIONS SE-15, IF-KSVD.
@@ -200,6 +205,11 @@ def denoise_lasso(
         The largest duality gap of a patch, in squared grey levels: how far its objective can be
         above the least.
 
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
+
     References
     ----------
     EQUATIONS SE-17, IF-KSVD.
@@ -250,6 +260,11 @@ def denoise_matching(
     Returns
     -------
     ndarray of the shape of `image`
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
 
     References
     ----------
@@ -303,6 +318,11 @@ def denoise_pursuit(
     Returns
     -------
     ndarray of the shape of `image`
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, or arguments out of range or of shapes that do not fit.
 
     References
     ----------

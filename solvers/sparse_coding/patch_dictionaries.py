@@ -25,6 +25,11 @@ def dct_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Ar
     -------
     ndarray of shape (channels * (n_frequencies^2 - 1), channels * patch_size^2)
 
+    Raises
+    ------
+    ValueError
+        If a number is no integer, or out of range.
+
     References
     ----------
     Elad and Aharon (2006).

@@ -100,6 +100,9 @@ register(
         options={
             "moved": _build_moved_network,
             "three-layers": partial(_build_moved_network, n_layers=3),
+            "uniform-patches": partial(
+                _build_moved_network, patch_weights="uniform", tau=0.4, noise_later=0.2
+            ),
         },
         solve=_solve_network,
         inputs="image",

@@ -91,7 +91,10 @@ register(
         source="Goujon, Neumayer and Unser (2024)",
         layer=ConvexRidgeDenoiser,
         build=_build_network,
-        options={"wide-filters": _off_ties(_build_network, filter_size=5)},
+        options={
+            "wide-filters": _off_ties(_build_network, filter_size=5),
+            "less-concave": _off_ties(_build_network, lam=2.0, rho=0.5),
+        },
         solve=lambda network, images: _solve(network.ridge, images),
         inputs="image",
         evidence="solver",

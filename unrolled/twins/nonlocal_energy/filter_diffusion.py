@@ -93,7 +93,7 @@ register(
         build=_build_network,
         options={
             "one-layer": partial(_build_network, n_layers=1, threshold=1.5),
-            "wide-filters": partial(_build_network, n_layers=2, filter_size=5),
+            "wide-filters": partial(_build_network, n_layers=2, filter_size=5, lam=0.3),
         },
         solve=_solve_network,
         task={"build": partial(_build_network, sigma=_SIGMA)},
