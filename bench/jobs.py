@@ -18,6 +18,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
+from ..solvers.solution import check_integer
 from .provenance import versions
 from .timing import Progress, threads
 
@@ -169,6 +170,12 @@ class Options:
     data_home: str | None = None
     directory: Path | None = None
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_integer(self.seed, "seed", minimum=0)
+        check_integer(self.n_seeds, "n_seeds", minimum=1)
+        if not isinstance(self.n_jobs, int) or self.n_jobs == 0:
+            raise ValueError(f"n_jobs: must be a whole number but 0, got {self.n_jobs!r}")
 
     @property
     def seeds(self) -> list[int]:

@@ -1,6 +1,7 @@
 """Names that a user types."""
 
 import ast
+import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,6 +12,39 @@ _PARAMETER = re.compile(
 )
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of brackets
+
+
+def check_name(given: Any, argument: str) -> str:
+    """Return the name or path as a str.
+
+    Raises
+    ------
+    TypeError
+        If it is neither; the message names the `argument`.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"{argument}: must be a name or a path, got {type(given).__name__}")
+    return str(given)
+
+
+def check_names(given: Any, argument: str) -> list[str] | None:
+    """Return several names as a list; None stays None.
+
+    Raises
+    ------
+    TypeError
+        If they are a single one, or no names; the message names the `argument`.
+    ValueError
+        If there are none.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+        raise TypeError(f"{argument}: must be a sequence of names, got {given!r}")
+    names = list(given)
+    if not names:
+        raise ValueError(f"{argument}: must name at least one")
+    return [check_name(name, f"{argument}[{number}]") for number, name in enumerate(names)]
 
 
 def as_options(message: str) -> str:
@@ -33,7 +67,7 @@ def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     ValueError
-        If they cannot be read; the message names the `argument`.
+        If they cannot be read, or one is set twice; the message names the `argument`.
     """
     base, _, words = name.partition(":")
     settings: dict[str, Any] = {}
@@ -43,6 +77,8 @@ def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
             raise ValueError(
                 f"{argument}: settings are NAME=VALUE, separated by commas; got {name!r}"
             )
+        if key in settings:
+            raise ValueError(f"{argument}: {key!r} is set twice in {name!r}")
         try:
             settings[key] = ast.literal_eval(value)
         except (SyntaxError, ValueError) as error:

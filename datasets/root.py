@@ -6,7 +6,15 @@ from pathlib import Path
 
 
 def data_root(data_home: str | os.PathLike[str] | None = None) -> Path:
-    """Folder of the data sets: `data_home`, else $TWINSOLVE_DATA, else the user's cache folder."""
+    """Folder of the data sets: `data_home`, else $TWINSOLVE_DATA, else the user's cache folder.
+
+    Raises
+    ------
+    TypeError
+        If `data_home` is no path.
+    """
+    if data_home is not None and not isinstance(data_home, str | os.PathLike):
+        raise TypeError(f"data_home: must be the path of a folder or None, got {data_home!r}")
     if named := data_home or os.environ.get("TWINSOLVE_DATA"):
         return Path(named)
     return cache_folder()

@@ -27,6 +27,7 @@ extensions = [
     "family_figures",
     "layer_table",
     "method_tables",
+    "published_values",
 ]
 exclude_patterns = ["_build", "_ext", "figures", "results"]
 smartquotes_action = "qe"

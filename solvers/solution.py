@@ -2,9 +2,11 @@
 
 import math
 import numbers
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,6 +299,21 @@ def check_integer(value: int, name: str, *, minimum: int, maximum: int | None = 
     if not whole or value < minimum or (maximum is not None and value > maximum):
         raise ValueError(f"{name}: must be a whole number {allowed}, got {value!r}")
     return int(value)
+
+
+def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | None:
+    """Return `folder` as a Path; None stays None.
+
+    Raises
+    ------
+    TypeError
+        If it is no path; the message starts with `name`.
+    """
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"{name}: must be the path of a folder or None, got {folder!r}")
+    return Path(folder)
 
 
 def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: str) -> Array:

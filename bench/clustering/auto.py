@@ -1,26 +1,28 @@
 """Clusters without a choice to make: method, affinity steps and setting are chosen unseen."""
 
 import json
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ...solvers.solution import Array
+from ...solvers.clustering.selection import arbitrary_choice, check_distinct, equal_estimators
+from ...solvers.solution import Array, check_folder
 from ..jobs import Options
-from ..names import split_settings
+from ..names import check_name, check_names, split_settings
 from ..provenance import provenance
 from ..tables import Lines, number
 from ..timing import Progress
-from .choice import CHOICE_RULE, POOL, rank_candidates
+from .choice import POOL, choice_rule, rank_candidates
 from .clusters import Way, jobs_of, run_ways
-from .features import check_features
-from .methods import find_method
+from .features import check_features, features_of, is_costly
+from .methods import BUILT_IN, find_method
 from .problems import make_problem, trials_of
-from .steps import check_chain, is_dense
+from .steps import chain_key, is_dense
 
 _MOST_DENSE = 5000  # points with which matrices of all pairs are made and decomposed
 _DENSE = ("LRSC",)
@@ -35,6 +37,8 @@ class ChosenClusters:
     ----------
     labels : ndarray of int of shape (n_points,)
         The clusters of the points.
+    points : ndarray of int of shape (n_points,)
+        Numbers of the points in the whole data set, from 0.
     method, steps : str
         The method and its affinity steps, by the names that `cluster` knows.
     settings : dict
@@ -43,22 +47,29 @@ class ChosenClusters:
         The `selection_score`, and the mean adjusted Rand index with the other best candidates.
     candidates : DataFrame
         All that were tried, best first, then those left out, with a ``note`` that says why.
+    rule : str
+        The rule of choice, as it was applied to so many candidates.
     notes : tuple of str
         What was left out beforehand.
+    warning : str
+        Why the choice says nothing, if it does not.
     """
 
     labels: Array
+    points: Array
     method: str
     steps: str
     settings: dict[str, Any]
     score: float
     agreement: float
     candidates: pd.DataFrame
+    rule: str
     notes: tuple[str, ...] = ()
+    warning: str = ""
 
 
 def choose_clusters(
-    data: str,
+    data: str | Path,
     *,
     methods: Sequence[str] | None = None,
     features: str = "unit",
@@ -66,19 +77,21 @@ def choose_clusters(
     seed: int = 0,
     n_jobs: int = 1,
     data_home: str | None = None,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ChosenClusters:
     """Cluster points by the method, affinity steps and setting that are chosen without labels.
 
     The candidates are one method of each kind of solved problem, with all settings of its grid and
-    all its chains of steps: elastic net, orthogonal matching pursuit, low rank and locally linear
-    weights. They are judged as `twinsolve.solvers.choose_clusterer` does. Above 5,000 points what
-    needs dense matrices is left out: the low-rank method and some of the steps.
+    all its chains of steps, cut by k-means: elastic net, orthogonal matching pursuit, low rank and
+    locally linear weights. They are judged as `twinsolve.solvers.choose_clusterer` does, which
+    takes points themselves. Above 5,000 points what needs dense matrices is left out: the low-rank
+    method, and the steps ``low-rank``, ``svd-power`` and ``softmax-rows``; nothing is where methods
+    or steps are named. Candidates that are named twice count once.
 
     Parameters
     ----------
-    data : str
+    data : str or Path
         A data set or a file of points, as `cluster` takes it; of points without labels with the
         number of clusters, as in ``"mine.npz:n_clusters=5"``. Of several trials, one.
     methods : sequence of str, optional
@@ -100,9 +113,17 @@ def choose_clusters(
     ------
     FileNotFoundError
         If the files of a data set are missing.
+    TypeError
+        If the data are no name, methods or steps no sequence of names, or a folder no path.
     ValueError
-        If a name is not allowed, the number of clusters is not known, or no candidate could be
-        judged.
+        If a name is not allowed, the number of clusters is not known, there are fewer distinct
+        points than clusters, or no candidate could be judged.
+
+    Warns
+    -----
+    UserWarning
+        If there is nothing to choose by: one cluster, clusters of one point each, or no candidate
+        with a score above 0.
 
     Examples
     --------
@@ -111,10 +132,15 @@ def choose_clusters(
     >>> chosen.method, chosen.steps, chosen.labels.shape
     ('OMP', 'symmetrize', (60,))
     """
-    options = Options(seed, 1, n_jobs, data_home, directory, progress)
+    folder = check_folder(directory, "directory")
+    options = Options(seed, 1, n_jobs, data_home, folder, progress)
+    data, features = check_name(data, "data"), check_features(check_name(features, "features"))
+    methods, steps = check_names(methods, "methods"), check_names(steps, "steps")
     trial = trials_of(data, n_trials=1, seed=seed, data_home=data_home)[0]
-    n_points = len(make_problem(data, trial, seed=seed, data_home=data_home).X)
-    ways, notes = _ways(methods, check_features(features), steps, n_points)
+    problem = make_problem(data, trial, seed=seed, data_home=data_home)
+    X = problem.X if is_costly(features) else features_of(features, problem)
+    check_distinct(X, problem.n_clusters, "data")
+    ways, notes = _ways(methods, features, steps, len(X))
     table = run_ways(ways, list(jobs_of(data, [trial], ways, options)), options, labels=True)
     table = rank_candidates(table, table).sort_values("rank", kind="stable", ignore_index=True)
     if not (table["rank"] == 1).any():
@@ -124,15 +150,21 @@ def choose_clusters(
             + "".join(f"; {reason}" for reason in reasons)
         )
     best = table.iloc[0]
+    score = float(best.selection_score)
+    if warning := arbitrary_choice(score, problem.n_clusters, len(X)):
+        warnings.warn(warning, stacklevel=2)
     return ChosenClusters(
         np.array(best.labels),
+        problem.rows,
         best.method,
         best.steps,
         split_settings(f":{best.settings}".replace(", ", ","), "settings")[1],
-        float(best.selection_score),
+        score,
         float(best.agreement),
         table.drop(columns="labels"),
+        choice_rule(int(table["rank"].notna().sum())),
         notes,
+        warning,
     )
 
 
@@ -140,8 +172,8 @@ def _ways(
     methods: Sequence[str] | None, features: str, steps: Sequence[str] | None, n_points: int
 ) -> tuple[list[Way], tuple[str, ...]]:
     """The candidates, and what is none with so many points."""
-    found = [find_method(name) for name in methods or POOL]
-    chains = {method: tuple(map(check_chain, steps or method.steps)) for method in found}
+    found = [find_method(name) for name in dict.fromkeys(methods or POOL)]
+    chains = {method: _different(steps or method.steps) for method in found}
     notes: tuple[str, ...] = ()
     if n_points > _MOST_DENSE and not (methods or steps):
         found = [method for method in found if method.name not in _DENSE]
@@ -149,7 +181,28 @@ def _ways(
         chains = {m: tuple(c for c in own if not is_dense(c)) for m, own in chains.items()}
         words = ", ".join([*_DENSE, *left_out])
         notes = (f"Above {_MOST_DENSE:,} points without what needs dense matrices: {words}.",)
-    return [Way(m, features, s, chains[m]) for m in found for s in m.settings], notes
+    ways: list[Way] = []
+    for way in (Way(m, features, s, chains[m]) for m in found for s in m.settings):
+        before = [chain for other in ways if _equal(way, other) for chain in other.steps]
+        ways += [replace(way, steps=new)] if (new := _different(way.steps, before)) else []
+    return ways, notes
+
+
+def _different(chains: Sequence[str], known: Sequence[str] = ()) -> tuple[str, ...]:
+    """The chains that are not known, each once however it is written."""
+    first: dict[tuple[Any, ...], str] = {}
+    for chain in (*known, *chains):
+        first.setdefault(chain_key(chain), chain)
+    return tuple(first.values())[len(known) :]
+
+
+def _equal(first: Way, second: Way) -> bool:
+    """Whether two ways fit the same estimator; of the user's methods, by their names."""
+    ways = first, second
+    if {way.method.name.partition(":")[0] for way in ways} <= BUILT_IN:
+        common = {"n_clusters": 2, "random_state": 0, "n_jobs": 1}
+        return equal_estimators(*(way.method.make(**common, **way.settings) for way in ways))
+    return (first.method.name, first.settings) == (second.method.name, second.settings)
 
 
 def choice_lines(chosen: ChosenClusters) -> Lines:
@@ -191,7 +244,8 @@ def by_labels(chosen: ChosenClusters) -> dict[str, float]:
 def write_choice(chosen: ChosenClusters, data: str, features: str, seed: int, folder: Path) -> None:
     """Write ``labels.csv``, ``choice.json`` and all candidates as ``candidates.csv``."""
     folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame({"cluster": chosen.labels}).to_csv(folder / "labels.csv", index=False)
+    labels = pd.DataFrame({"point": chosen.points, "cluster": chosen.labels})
+    labels.to_csv(folder / "labels.csv", index=False)
     chosen.candidates.to_csv(folder / "candidates.csv", index=False)
     ranked = chosen.candidates["rank"].notna()
     choice = {
@@ -204,9 +258,11 @@ def write_choice(chosen: ChosenClusters, data: str, features: str, seed: int, fo
         "score": chosen.score,
         "agreement": None if np.isnan(chosen.agreement) else chosen.agreement,
         "candidates": int(ranked.sum()),
-        "rule": CHOICE_RULE,
+        "rule": chosen.rule,
         "left_out": left_out(chosen),
     }
+    if chosen.warning:
+        choice["warning"] = chosen.warning
     if known := by_labels(chosen):
         choice["for_information_only_by_labels_in_percent"] = known
     run = provenance({"seed": seed})

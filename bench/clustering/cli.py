@@ -99,14 +99,18 @@ def cluster(
     coil20:classes=1-10,n_classes=6 for random classes, of which --n-trials says how many times, and
     mnist:subset=test for a part of a data set. Of a file, --data-key and --target-key name the
     arrays, --transpose takes columns as points, and --n-clusters says how many clusters to look
-    for: points without labels need it, and the clusters found are written to labels.csv.
+    for: points without labels need it, and the clusters found are written to labels.csv, a row
+    for each point with its number in the file, from 0.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are EnSC, OMP, LRSC and LLE weights by all their settings
-    and steps, or what --method and --steps name. Of them the tenth with the largest score is
-    kept, and of these the one is chosen whose clusters agree best with those of the others, by the
-    mean adjusted Rand index. Prints the choice and the next best, and writes labels.csv, a row for
-    each point; choice.json; and candidates.csv. Labels serve to print its error, no more.
+    and all their steps, cut by k-means but not by cluster-qr; above 5,000 points without LRSC and
+    without low-rank, svd-power and softmax-rows. --method and --steps name others, and are taken
+    whole. Of the candidates the tenth with the largest score is kept, and of these the one is
+    chosen whose clusters agree best with those of the others, by the mean adjusted Rand index; of
+    up to 20 the score decides. Prints the choice and the next best, and writes labels.csv, the
+    number of each point in the whole data set and its cluster; choice.json; and candidates.csv.
+    Labels serve to print its error, no more.
 
     Else prints of each method the row of the affinity steps with the largest score, or of all
     --steps that are given; the others are in clusters.csv. A row has the clustering error in %:
@@ -201,13 +205,14 @@ def _cluster_unseen(
     folder: Path,
 ) -> None:
     """Cluster one set of points by what is chosen without labels."""
+    import warnings
+
     from ..terminal import progress
     from . import auto
-    from .choice import CHOICE_RULE
     from .own import readings, with_settings
 
     try:
-        with present_folder():
+        with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):
             (name,) = with_settings(data, of_files)
             console().print("\n".join(readings([name])), soft_wrap=False)
             chosen = auto.choose_clusters(
@@ -223,7 +228,9 @@ def _cluster_unseen(
         raise typer.BadParameter(as_options(str(error))) from error
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
     console().print(_pretty("The choice, and the next best", auto.choice_lines(chosen)))
-    said = [CHOICE_RULE, *auto.left_out(chosen)]
+    said = [chosen.rule, *auto.left_out(chosen)]
+    if chosen.warning:
+        said.insert(0, f"Warning: {chosen.warning}.")
     if known := auto.by_labels(chosen):
         said.append(
             "For information only, as labels tell it: the choice has an error of "

@@ -102,8 +102,12 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
         if "labels" in rows and rows.labels.notna().any():
             first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
             first = first.sort_values("selection_score", ascending=False, kind="stable")
-            named = {f"{row.method}, {row.steps}": row.labels for row in first.itertuples()}
-            pd.DataFrame(named).to_csv(directory / f"labels{end}.csv", index=False)
+            by_trial = [
+                _labels_of(str(data), str(trial), own, options)
+                for trial, own in first.groupby("trial", sort=False)
+            ]
+            written = pd.concat(by_trial).drop(columns="trial" if len(by_trial) == 1 else [])
+            written.to_csv(directory / f"labels{end}.csv", index=False)
         fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
         fits = fits[fits.selection_score.notna()]
         small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)
@@ -122,6 +126,16 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
             order = "class" if problem.labelled else "the first method's clusters"
             title = f"{shown(str(data))}: coefficients and affinities, points sorted by {order}"
             draw_matrices(found, labels, directory / f"matrices{end}.png", title)
+
+
+def _labels_of(data: str, trial: str, rows: pd.DataFrame, options: Options) -> pd.DataFrame:
+    """The clusters of each point of a trial, a column for each row of the table.
+
+    A point is known by its number in the whole data set, from 0.
+    """
+    points = make_problem(data, trial, seed=options.seed, data_home=options.data_home).rows
+    named = {f"{row.method}, {row.steps}": row.labels for row in rows.itertuples()}
+    return pd.DataFrame({"trial": trial, "point": points} | named)
 
 
 def _in_words(row: pd.Series) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from ...solvers.solution import check_folder
 from ..jobs import Options
+from ..names import check_names
 from ..timing import Progress
 from .clusters import clusters_study
 from .methods import METHODS, find_method
@@ -87,7 +89,7 @@ def cluster(
     n_jobs: int = 1,
     label_tuned: bool = False,
     data_home: str | None = None,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Cluster data sets by solved and learned coefficients: one tidy table.
@@ -121,7 +123,7 @@ def cluster(
         Append the settings with the best accuracy, marked ``labels`` in the column ``selection``.
     data_home : str, optional
         The data root.
-    directory : Path, optional
+    directory : str or Path, optional
         Folder that keeps finished jobs, and fits whatever the number of seeds, which are read
         instead of run again.
     progress : callable, optional
@@ -142,6 +144,8 @@ def cluster(
     ------
     FileNotFoundError
         If the files of a data set are missing.
+    TypeError
+        If names are no sequence of str, or a folder no path.
     ValueError
         If a name or a number is not allowed, or a file is broken.
 
@@ -152,12 +156,12 @@ def cluster(
     >>> table[["method", "seed", "selection"]].values.tolist()
     [['k-means', 0, 'label-free'], ['k-means', 1, 'label-free']]
     """
-    if seed < 0 or n_seeds < 1:
-        raise ValueError(f"seed: must be >= 0 and n_seeds >= 1, got {seed} and {n_seeds}")
-    study = custom_study(
-        data, methods, features=features, steps=steps, n_trials=n_trials, label_tuned=label_tuned
-    )
-    return study.run(Options(seed, n_seeds, n_jobs, data_home, directory, progress))
+    folder = check_folder(directory, "directory")
+    options = Options(seed, n_seeds, n_jobs, data_home, folder, progress)
+    named = {"data": data, "methods": methods, "features": features, "steps": steps}
+    named = {name: check_names(given, name) for name, given in named.items()}
+    study = custom_study(**named, n_trials=n_trials, label_tuned=label_tuned)
+    return study.run(options)
 
 
 def custom_study(data: Sequence[str] | None, methods: Sequence[str] | None, **given: Any) -> Study:

@@ -25,13 +25,17 @@ _GIVEN = {"path", "random_state", "data_home", "return_X_y", "as_frame", "n_clas
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Points with the clusters that they belong to; label -1 marks outliers."""
+    """Points with the clusters that they belong to; label -1 marks outliers.
+
+    `rows` are the numbers of the points in the whole data set, from 0.
+    """
 
     name: str
     trial: str
     X: Array
     labels: Array
     n_clusters: int
+    rows: Array
     images: Array | None = None
 
     @property
@@ -111,7 +115,8 @@ class _Persons(DataSet):
     def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
         faces = _loaded(self.function, data_home)
         rows = np.isin(faces.target, [int(word) - 1 for word in trial.split(_TRIAL)])
-        return _problem(faces.data[rows], faces.target[rows], faces.images[rows])
+        found = _problem(faces.data[rows], faces.target[rows], faces.images[rows])
+        return replace(found, rows=np.flatnonzero(rows))
 
 
 @dataclass(frozen=True)
@@ -307,7 +312,8 @@ def _part(
         rows = np.sort(rng.choice(rows, n_points, replace=False))
     images = None if problem.images is None else problem.images[rows]
     known = None if problem.labelled else problem.n_clusters
-    return _problem(problem.X[rows], problem.labels[rows], images, known)
+    found = _problem(problem.X[rows], problem.labels[rows], images, known)
+    return replace(found, rows=problem.rows[rows])
 
 
 def _pick(n: int, size: int, seed: int, draw: int) -> list[int]:
@@ -340,7 +346,7 @@ def _problem(
 ) -> Problem:
     """With as many clusters as there are labels, unless their number is given."""
     n_clusters = n_clusters or len(np.unique(labels[labels >= 0]))
-    return Problem("", "", X, labels, n_clusters, images)
+    return Problem("", "", X, labels, n_clusters, np.arange(len(X)), images)
 
 
 @lru_cache(maxsize=4)

@@ -68,6 +68,12 @@ def check_chain(chain: str) -> str:
     return chain
 
 
+def chain_key(chain: str) -> tuple[Any, ...]:
+    """What a chain does, however it is written: with defaults or with a last step left out."""
+    steps = [(step.func, tuple(step.keywords.items())) for step in _parse(chain)]
+    return (*steps, cut_of(chain))
+
+
 def cut_of(chain: str) -> str:
     """What cuts the graph into clusters: the last word of a chain, k-means unless said."""
     last = chain.rpartition(",")[2].strip()
@@ -90,8 +96,8 @@ def is_dense(chain: str) -> bool:
     return any(STEPS[word.split()[0]].dense for word in without_cut(chain).split(","))
 
 
-def _parse(chain: str) -> list[Callable[..., Any]]:
-    applied: list[Callable[..., Any]] = []
+def _parse(chain: str) -> list[partial[Any]]:
+    applied: list[partial[Any]] = []
     final = False
     for word in without_cut(chain).split(","):
         name, *values = word.split() or [""]
@@ -104,7 +110,7 @@ def _parse(chain: str) -> list[Callable[..., Any]]:
         step = STEPS[name]
         applied.append(partial(step.apply, **_parameters(step, word.strip(), values)))
         final = step.final
-    return applied if final else [*applied, STEPS["symmetrize"].apply]
+    return applied if final else [*applied, partial(STEPS["symmetrize"].apply)]
 
 
 def _parameters(step: Step, word: str, values: list[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...solvers.solution import check_folder
 from ..timing import Progress, threads
 from .contest import OURS, Rounds, chosen, compete, installed, run_cases
 from .image_cases import IMAGE_CASES
@@ -37,7 +38,7 @@ def time_filters(
     rounds: int = 3,
     n_jobs: int = 1,
     seed: int = 0,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Time filters, smoothers and embeddings beside those that a user would pick instead.
@@ -62,7 +63,7 @@ def time_filters(
         joins.
     seed : int, default=0
         Of noise and generated data.
-    directory : Path, optional
+    directory : str or Path, optional
         Folder that keeps the finished cases: one that ran before on this processor, with the same
         settings, versions of the peers and source, is read instead of run.
     progress : callable, optional
@@ -91,7 +92,7 @@ def time_filters(
     >>> table = time_filters(cases=["lle-weights"], peers=["scikit-learn"])  # doctest: +SKIP
     >>> table[["method", "ms", "ratio", "difference"]]  # doctest: +SKIP
     """
-    options = Rounds(rounds, n_jobs, seed, directory, progress)
+    options = Rounds(rounds, n_jobs, seed, check_folder(directory, "directory"), progress)
     packages = chosen(peers, MODULES, "peers")
     versions = {package: installed(module) for package, module in packages.items()}
     run = partial(hold, peers=packages, options=options)

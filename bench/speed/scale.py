@@ -13,7 +13,7 @@ from sklearn.preprocessing import normalize
 
 from ...datasets import fetch_mnist, make_union_of_subspaces, pca_features, scattering_features
 from ...solvers import sparse_self_expression
-from ...solvers.solution import Array
+from ...solvers.solution import Array, check_folder
 from ...solvers.sparse_coding.row_blocks import MOST_STORED
 from ..timing import Progress, resident
 from .contest import OURS, Entrant, Rounds, alone, chosen, run_cases
@@ -42,7 +42,7 @@ def time_scale(
     sizes: Sequence[int] = SIZES,
     n_jobs: int = 1,
     seed: int = 0,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Time sparse self-expression against the number of rows, each solved to a gap of 1e-4.
@@ -63,7 +63,7 @@ def time_scale(
         Threads.
     seed : int, default=0
         Of the generated data, and of the digits drawn.
-    directory : Path, optional
+    directory : str or Path, optional
         Folder that keeps what is finished, number by number of rows.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the steps of each case.
@@ -91,7 +91,8 @@ def time_scale(
     """
     if min(sizes, default=0) < 100:
         raise ValueError(f"sizes: must be one at least, none under 100, got {list(sizes)}")
-    named, options = cases is not None, Rounds(1, n_jobs, seed, directory, progress)
+    folder = check_folder(directory, "directory")
+    named, options = cases is not None, Rounds(1, n_jobs, seed, folder, progress)
     entrants = {
         f"{name}-{n}": _Ours(name, points, n, n_jobs, seed)
         for name, points in chosen(cases, POINTS, "cases").items()

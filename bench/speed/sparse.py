@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ... import __version__
-from ...solvers.solution import Array
+from ...solvers.solution import Array, check_folder
 from ..timing import Progress, seconds_of
 from .contest import OURS, Entrant, Rounds, alone, chosen, compete, run_cases
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
@@ -35,7 +35,7 @@ def time_self_expression(
     rounds: int = 3,
     n_jobs: int = 1,
     seed: int = 0,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Time sparse self-expression beside its peers, at equal certified gap.
@@ -62,7 +62,7 @@ def time_self_expression(
         and ours on one thread joins.
     seed : int, default=0
         Of the generated data and the samples.
-    directory : Path, optional
+    directory : str or Path, optional
         Folder that keeps the finished cases: one that ran before on this processor, with the same
         settings, versions of the peers and source, is read instead of run.
     progress : callable, optional
@@ -88,7 +88,7 @@ def time_self_expression(
     >>> table = time_self_expression(cases=["synthetic-500"], peers=["celer"])  # doctest: +SKIP
     >>> table[["solver", "ms_per_row", "ratio"]]  # doctest: +SKIP
     """
-    options = Rounds(rounds, n_jobs, seed, directory, progress)
+    options = Rounds(rounds, n_jobs, seed, check_folder(directory, "directory"), progress)
     listed = chosen(cases, SELF_EXPRESSION, "cases"), chosen(peers, SELF_EXPRESSION_PEERS, "peers")
     return _time("self-expression", *listed, options)
 
@@ -100,7 +100,7 @@ def time_sparse_coding(
     rounds: int = 3,
     n_jobs: int = 1,
     seed: int = 0,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Time sparse coding in a random dictionary beside its peers, at equal certified gap.
@@ -134,7 +134,7 @@ def time_sparse_coding(
     >>> from twinsolve.bench import time_sparse_coding
     >>> table = time_sparse_coding(peers=["spams"])  # doctest: +SKIP
     """
-    options = Rounds(rounds, n_jobs, seed, directory, progress)
+    options = Rounds(rounds, n_jobs, seed, check_folder(directory, "directory"), progress)
     listed = chosen(cases, SPARSE_CODING, "cases"), chosen(peers, SPARSE_CODING_PEERS, "peers")
     return _time("sparse-coding", *listed, options)
 

@@ -1,5 +1,6 @@
 """The choice of settings, and of a clusterer, without labels."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,11 +16,12 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.model_selection import ParameterGrid
 from sklearn.preprocessing import normalize
 
-from ..solution import Array
+from ..solution import Array, check_dense_or_sparse
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000
 _SHARE = 10  # one in so many candidates has its clusters compared
+_SAME = 1e-12  # distance along a line at which points count as one, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,11 @@ class ChosenClusterer:
     score : float
         Its `selection_score`.
     scores : ndarray of shape (n_estimators,)
-        Those of all, in their order.
+        Those of all, in their order; NaN for one that was given before.
     agreement : ndarray of shape (n_estimators,)
         What decided among the best tenth, as `rank_clusterings` says; NaN for the others.
-    ranking : ndarray of int of shape (n_estimators,)
-        Numbers of the estimators, best first.
+    ranking : ndarray of int
+        Numbers of the estimators, best first, each of several equal ones once.
     """
 
     estimator: Any
@@ -127,14 +129,16 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     Of all candidates the tenth with the largest `selection_score` is kept; of these, the one is
     chosen whose clusters agree best with those of the others, by the mean adjusted Rand index. A
     single method can score well for a reason of its own, of its affinity steps say; that several
-    come to the same clusters so, is less likely. Of fewer than 11 candidates the score decides
-    alone. No labels are used. It is the rule of ``twinsolve cluster --auto``.
+    come to the same clusters so, is less likely. Of up to 20 candidates the score decides alone, as
+    one has no others to agree with, and two agree equally well. No labels are used. It is the rule
+    of ``twinsolve cluster --auto``.
 
     Parameters
     ----------
     estimators : iterable of estimators
         Such as `choose_settings` takes, with the same ``n_clusters``; they are left as they are. A
-        few methods that differ in kind, with a grid each, serve better than many.
+        few methods that differ in kind, with a grid each, serve better than many. One with the same
+        parameters as another counts once: it would confirm itself.
     X : array-like of shape (n_samples, n_features)
 
     Returns
@@ -143,8 +147,16 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
 
     Raises
     ------
+    TypeError
+        If `estimators` are no clusterers.
     ValueError
-        If there are no estimators, or one makes no affinity.
+        If there are no estimators, one makes no affinity, they look for different numbers of
+        clusters, or there are fewer distinct points than clusters.
+
+    Warns
+    -----
+    UserWarning
+        If there is nothing to choose by, see `arbitrary_choice`.
 
     References
     ----------
@@ -162,13 +174,91 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     >>> choose_clusterer(candidates, X).ranking
     array([2, 0, 1])
     """
-    fitted = [clone(estimator).fit(X) for estimator in estimators]
-    if not fitted:
-        raise ValueError("estimators: must hold at least one")
-    scores = np.array([_score_of_fitted(estimator) for estimator in fitted])
-    ranking, agreement = rank_clusterings(scores, [estimator.labels_ for estimator in fitted])
+    candidates = _check_candidates(estimators)
+    n_clusters = getattr(candidates[0], "n_clusters", None)
+    fitted: dict[int, Any] = {}
+    for number, estimator in enumerate(candidates):
+        if not any(equal_estimators(estimator, candidates[other]) for other in fitted):
+            fitted[number] = clone(estimator).fit(X)
+    check_distinct(check_dense_or_sparse(X, "X"), n_clusters, "X")
+    scores = np.full(len(candidates), np.nan)
+    labellings: list[Any] = [None] * len(candidates)
+    for number, estimator in fitted.items():
+        scores[number], labellings[number] = _score_of_fitted(estimator), estimator.labels_
+    ranking, agreement = rank_clusterings(scores, labellings)
     best = ranking[0]
+    if reason := arbitrary_choice(scores[best], n_clusters, len(labellings[best])):
+        warnings.warn(reason, stacklevel=2)
     return ChosenClusterer(fitted[best], float(scores[best]), scores, agreement, ranking)
+
+
+def _check_candidates(estimators: Iterable[Any]) -> list[Any]:
+    """The estimators as a list, if they are some that look for one number of clusters."""
+    if not isinstance(estimators, Iterable):
+        name = type(estimators).__name__
+        raise TypeError(f"estimators: must be a sequence of clusterers, got {name}")
+    found = list(estimators)
+    for estimator in found:
+        if isinstance(estimator, type) or not hasattr(estimator, "get_params"):
+            raise TypeError(f"estimators: must be clusterers with get_params, got {estimator!r}")
+    if not found:
+        raise ValueError("estimators: must hold at least one")
+    numbers = {getattr(estimator, "n_clusters", None) for estimator in found}
+    if len(numbers) > 1:
+        words = ", ".join(sorted(map(str, numbers)))
+        raise ValueError(f"estimators: must have the same n_clusters, got {words}")
+    return found
+
+
+def equal_estimators(first: Any, second: Any) -> bool:
+    """Whether two estimators are of one class and have equal parameters."""
+    if type(first) is not type(second):
+        return False
+    own, other = first.get_params(deep=False), second.get_params(deep=False)
+    return all(
+        value is other[name] or np.array_equal(value, other[name]) for name, value in own.items()
+    )
+
+
+def check_distinct(X: Array | csr_array, n_clusters: int | None, name: str) -> None:
+    """Refuse fewer distinct points than clusters: every answer would be as good as another.
+
+    Raises
+    ------
+    ValueError
+        If there are; the message starts with `name`.
+    """
+    line = np.sort(X @ np.random.default_rng(0).standard_normal(X.shape[1]))
+    apart = np.diff(line) > _SAME * np.abs(line).max()
+    distinct = 1 + int(apart.sum())
+    if n_clusters is not None and distinct < n_clusters:
+        raise ValueError(
+            f"{name}: has {distinct} distinct point{'s' if distinct > 1 else ''}, fewer than "
+            f"n_clusters={n_clusters}: nothing tells the others apart"
+        )
+
+
+def arbitrary_choice(score: float, n_clusters: int | None, n_points: int) -> str:
+    """Why the choice of the candidate with this `selection_score` says nothing, if it does not.
+
+    That is so of a single cluster, of clusters of one point each, and where no candidate has a
+    score above zero.
+    """
+    if n_clusters == 1:
+        return "n_clusters=1: all points are one cluster, whatever is chosen"
+    if n_clusters == n_points:
+        return f"n_clusters={n_points} is the number of points: each is one, whatever is chosen"
+    if score > 0:
+        return ""
+    return (
+        "no candidate has a score above 0, as where graphs have more parts than there are "
+        "clusters: the choice among them is arbitrary"
+    )
+
+
+def n_compared(n_candidates: int) -> int:
+    """How many candidates, those of largest score, have their clusters compared."""
+    return ceil(n_candidates / _SHARE)
 
 
 def rank_clusterings(
@@ -200,7 +290,8 @@ def rank_clusterings(
     Raises
     ------
     ValueError
-        If there are not as many labellings as scores.
+        If there are not as many labellings as scores, one with a score is missing, or they are not
+        of the same samples.
 
     References
     ----------
@@ -218,7 +309,11 @@ def rank_clusterings(
     if values.shape != (len(labellings),):
         raise ValueError(f"scores: must be one for each of {len(labellings)} labellings")
     order = np.argsort(-values, kind="stable")[: np.isfinite(values).sum()]
-    best = order[: ceil(len(order) / _SHARE)]
+    shapes = {np.shape(labellings[i]) for i in order}
+    if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+        words = ", ".join(map(str, sorted(shapes)))
+        raise ValueError(f"labellings: must be of the same samples, one label each, got {words}")
+    best = order[: n_compared(len(order))]
     agreement = np.full(len(values), np.nan)
     if len(best) > 1:
         agreement[best] = 0
@@ -234,7 +329,7 @@ def _score_of_fitted(estimator: Any) -> float:
         raise ValueError(
             f"estimator: {type(estimator).__name__} makes no affinity, by which it could be judged"
         )
-    n_clusters = estimator.n_clusters
+    n_clusters = getattr(estimator, "n_clusters", None)
     if n_clusters is None:
         n_clusters = len(np.unique(estimator.labels_))
     return selection_score(estimator.affinity_matrix_, estimator.labels_, n_clusters)

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from .. import compiled
-from ..solution import Array, narrow
+from ..solution import Array, check_folder, narrow
 from ..workers import count_workers, spread
 from . import active_set, cell_rows, cells, row_pool, selection, slots
 from .cell_rows import CellBlock
@@ -128,9 +128,9 @@ def solve_rows(
     else:
         arrays["atoms32"] = atoms.scaled32
     bounds = _bounds(n)
-    folder = None
-    if directory is not None:
-        folder = Path(directory) / _key(arrays, options, tol, max_rounds, bounds)
+    folder = check_folder(directory, "directory")
+    if folder is not None:
+        folder /= _key(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
     found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
     tasks = [

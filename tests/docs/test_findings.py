@@ -8,6 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from twinsolve.bench.clustering.features import features_of
+from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.solvers import clustering_accuracy, omp_self_expression
+from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
+
 ROOT = Path(__file__).parents[2]
 FINDINGS = (ROOT / "docs/findings.md").read_text()
 
@@ -100,6 +105,23 @@ def test_digits_quoted_stand_in_the_committed_results():
         rows.add("| " + " | ".join((method, settings, steps, *cells)) + " |")
     names = "|".join(table.method.unique())
     assert set(re.findall(rf"^\| (?:{names}) \| \w+=.*\|$", FINDINGS, re.M)) == rows
+
+
+@pytest.mark.slow
+def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
+    try:
+        problem = make_problem("mnist:subset=test")
+    except FileNotFoundError:
+        pytest.skip("MNIST is not here")
+    X = features_of("relative-scattering-500", problem)
+    errors = []
+    for points in (X, unit_rows(X)):
+        coef = omp_self_expression(points, n_nonzero=5, tol=1e-6)
+        labels = spectral_labels(symmetric_affinity(unit_rows(coef)), 10, random_state=0)
+        errors.append(100 * (1 - clustering_accuracy(problem.labels, labels)))
+    said = r"error\s+of\s+(\S+)\s+%\s+instead\s+of\s+(\S+)\s+%"
+    quoted = [float(number) for number in re.search(said, FINDINGS).groups()]
+    assert quoted == pytest.approx(errors, abs=1)  # the seeds of k-means matter less
 
 
 def test_layers_quoted_stand_in_the_committed_results():

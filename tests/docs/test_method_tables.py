@@ -4,6 +4,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from twinsolve.bench.clustering.presets import PRESETS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
 pytest.importorskip("sphinx")
+PUBLISHED = runpy.run_path(str(ROOT / "docs/_ext/published_values.py"), run_name="published")
 TABLES = runpy.run_path(str(ROOT / "docs/_ext/method_tables.py"), run_name="method_tables")
 SMALL = {
     "about": "Small data, to be run once.",
@@ -94,19 +96,23 @@ def test_the_page_holds_a_table_for_each_data_set(tmp_path):
     for name in ("digits:n_points=5", "coil20:classes=1-10,n_classes=6"):
         pd.DataFrame([row | {"data": name}]).to_parquet(folder / f"{name[:5]}.parquet")
     (tmp_path / "methods.md").write_text(PAGE)
+    (tmp_path / "published.toml").write_text((ROOT / "docs/published.toml").read_text())
     (tmp_path / "conf.py").write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT / 'docs/_ext')!r})\n"
-        "extensions = ['myst_parser', 'method_tables']\nroot_doc = 'methods'\n"
+        "extensions = ['myst_parser', 'method_tables', 'published_values']\nroot_doc = 'methods'\n"
         "myst_heading_anchors = 3\n"
     )
     command = [sys.executable, "-m", "sphinx", "-b", "html", str(tmp_path), str(tmp_path / "out")]
     subprocess.run(command, check=True, capture_output=True)
     html = (tmp_path / "out" / "methods.html").read_text()
-    judged, designed = html.split("Designed on", 1)
+    judged, rest = html.split("Designed on", 1)
+    designed, published = rest.split('<section id="published">', 1)
     assert "Not run yet." in judged
     assert designed.count("<table") == 3
     assert "12.50 ± 0.00" in designed
     assert len(re.findall(r"<h3>.*(?:Digits|COIL-20)", designed)) == 2
+    assert published.count("<table") == 1
+    assert "92.79" not in html.partition('<section id="published">')[0]
 
 
 def test_a_set_that_was_not_run_says_so(tmp_path):
@@ -124,6 +130,28 @@ def test_presets_of_other_studies_leave_no_choice_of_methods(preset, tmp_path, m
 def test_no_number_of_the_judging_set_is_on_the_page_by_hand():
     assert not re.search(r"\d+\.\d", PAGE)
     assert np.all([f"{{method-tables}} {name}" in PAGE for name in ("judge", "design")])
+
+
+def test_published_values_stand_apart_with_their_sources_and_our_rows():
+    values = tomllib.loads((ROOT / "docs/published.toml").read_text())["value"]
+    page = PAGE.partition("## Published")[0]
+    assert "published-values" not in page
+    text = PUBLISHED["table_of"](ROOT / "docs/published.toml")
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+    assert len(lines) == len(values) >= 3
+    summary = (ROOT / "docs/results/cluster-mnist/summary.md").read_text()
+    for line, value in zip(lines, values, strict=True):
+        assert line[:2] == [value["data"], value["method"]]
+        assert float(line[2].removeprefix("about ")) == pytest.approx(
+            100 - float(value["accuracy"])
+        )
+        assert value["source"] == line[4]
+        assert value["differs"] == line[5]
+        settings, steps = line[7].split("; ")
+        assert f"| {value['ours']['method']} | {settings} | {steps} | {line[6]} |" in summary
+    numbers = {value["accuracy"] for value in values}
+    for kept in (ROOT / "docs/results").glob("cluster-*/summary.md"):
+        assert not any(f"| {number} " in kept.read_text() for number in numbers)
 
 
 def test_findings_of_the_judging_set_stand_in_its_results():

@@ -91,6 +91,8 @@ class LearnedAffinityClustering(UnitRowClustering):
         self.device = device
 
     def _train(self, X: Array) -> None:
+        if not isinstance(self.network, AffinityNetwork | None):
+            raise TypeError(f"network: must be an AffinityNetwork or None, got {self.network!r}")
         network = _packaged() if self.network is None else self.network
         self.network_ = deepcopy(network).to(self.device or "cpu")
 

@@ -6,17 +6,24 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_array_equal
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from twinsolve.bench import choose_clusters
+from twinsolve.bench import choose_clusters, cluster
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import auto
+from twinsolve.bench.clustering.auto import write_choice
 from twinsolve.bench.clustering.choice import POOL
-from twinsolve.bench.clustering.methods import METHODS
+from twinsolve.bench.clustering.cli import cluster as cluster_command
+from twinsolve.bench.clustering.methods import METHODS, find_method
+from twinsolve.bench.clustering.problems import make_problem, trials_of
+from twinsolve.bench.clustering.steps import cut_of, is_dense
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import clustering_accuracy
 
@@ -76,7 +83,7 @@ def test_points_without_labels_and_their_number_are_enough(folder):
     result = run("bare.npz", "--auto", "--n-clusters", "2", "--output", "out")
     assert result.exit_code == 0, result.output
     labels = pd.read_csv("out/labels.csv")
-    assert labels.shape == (24, 1)
+    assert labels.point.tolist() == list(range(24))
     assert clustering_accuracy(np.load("own.npz")["y"], labels.cluster) == 1
     choice = json.loads((folder / "out" / "choice.json").read_text())
     assert choice["method"] in POOL
@@ -91,7 +98,7 @@ def test_points_without_labels_and_their_number_are_enough(folder):
     assert (best.method, best.steps) == (choice["method"], choice["steps"])
     assert best.selection_score == pytest.approx(choice["score"])
     assert "For information only" not in result.output
-    assert "mean adjusted Rand index" in result.output
+    assert "bythemeanadjustedRandindex" in words(result)
 
 
 def test_labels_tell_the_error_and_do_not_choose(folder):
@@ -163,6 +170,156 @@ def test_bad_input_is_refused_in_words(folder, arguments, message):
     assert result.exit_code == 2
     assert message in words(result)
     assert not (folder / "results" / "cluster" / "labels.csv").exists()
+
+
+def test_labels_say_of_which_points_they_are(folder):
+    name = "digits:classes=2-4,n_points=40"
+    result = run(
+        name, "--auto", "--method", "OMP:n_nonzero=3", "--steps", "unit-rows", "--output", "out"
+    )
+    assert result.exit_code == 0, result.output
+    written = pd.read_csv("out/labels.csv")
+    assert list(written) == ["point", "cluster"]
+    digits = load_digits()
+    assert_array_equal(digits.data[written.point], make_problem(name).X)
+    assert set(digits.target[written.point]) == {1, 2, 3}
+    error = 1 - clustering_accuracy(digits.target[written.point], written.cluster)
+    assert f"an error of {100 * error:.2f} %" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("name", ["digits:n_points=40", "yaleb-2", "yaleb:n_points=30"])
+def test_rows_of_a_problem_are_those_of_its_points(name):
+    whole = name.partition(":")[0].partition("-")[0]
+    try:
+        trial = trials_of(name, n_trials=1)[0]
+        problem, all_points = make_problem(name, trial), make_problem(whole)
+    except FileNotFoundError:
+        pytest.skip("data are not here")
+    assert len(problem.rows) == len(problem.X) < len(all_points.X)
+    assert_array_equal(all_points.X[problem.rows], problem.X)
+    assert_array_equal(all_points.rows, np.arange(len(all_points.X)))
+
+
+@pytest.mark.parametrize(
+    ("X", "n_clusters"), [(np.ones((20, 4)), 2), (np.outer(np.arange(1, 21), [1.0, 2, 3]), 2)]
+)
+def test_points_that_cannot_be_told_apart_are_refused(folder, X, n_clusters):
+    np.savez("same.npz", X=X)
+    with pytest.raises(ValueError, match="data: has 1 distinct point, fewer than n_clusters=2"):
+        choose_clusters("same.npz:n_clusters=2")
+    result = run("same.npz", "--auto", "--n-clusters", str(n_clusters))
+    assert result.exit_code == 2
+    assert "has1distinctpoint" in words(result)
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "reason"),
+    [
+        (1, "n_clusters=1: all points are one cluster"),
+        (24, "n_clusters=24 is the number of points"),
+    ],
+)
+def test_a_choice_that_says_nothing_warns(folder, n_clusters, reason):
+    with pytest.warns(UserWarning, match=reason):
+        chosen = choose_clusters(f"bare.npz:n_clusters={n_clusters}", methods=["OMP"])
+    assert reason in chosen.warning
+    result = run("bare.npz", "--auto", "--n-clusters", str(n_clusters), "--method", "OMP")
+    assert result.exit_code == 0, result.output
+    assert f"Warning: {reason}" in " ".join(result.output.split())
+    choice = json.loads((folder / "results" / "cluster" / "choice.json").read_text())
+    assert reason in choice["warning"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule"),
+    [
+        (["symmetrize"], "There was one candidate"),
+        (["symmetrize", "unit-rows"], "of 2 candidates, the one with the largest score."),
+        ([f"keep-largest {n}" for n in range(1, 21)], "of 20 candidates, the one"),
+        ([f"keep-largest {n}" for n in range(1, 22)], "tenth with the largest score, which are 3,"),
+    ],
+)
+def test_the_rule_that_is_said_is_the_one_that_chose(folder, steps, rule):
+    chosen = choose_clusters("own.npz", methods=["TSC:n_neighbors=6"], steps=steps)
+    assert rule in chosen.rule
+    assert ("agree best" in chosen.rule) == (len(steps) > 20)
+    if len(steps) <= 20:
+        assert chosen.score == chosen.candidates.selection_score.max()
+    write_choice(chosen, "own.npz", "unit", 0, folder / "said")
+    assert json.loads((folder / "said" / "choice.json").read_text())["rule"] == chosen.rule
+
+
+def test_who_is_named_twice_has_one_voice(folder):
+    twice = ["OMP", "OMP:n_nonzero=3", "EnSC:gamma=50", "EnSC:gamma=50.0,l1_ratio=0.9", "OMP"]
+    chains = ["unit-rows", "unit-rows, symmetrize", "keep-largest", "keep-largest 3", "unit-rows"]
+    chosen = choose_clusters("own.npz", methods=twice, steps=chains)
+    names = ["OMP"] * 6 + ["EnSC:gamma=50"] * 2
+    assert sorted(chosen.candidates.method) == sorted(names)
+    assert set(chosen.candidates.steps) == {"unit-rows", "keep-largest"}
+    own = choose_clusters(
+        "own.npz", methods=["slow_methods:Slow", "slow_methods:Slow"], steps=["symmetrize"]
+    )
+    assert len(own.candidates) == 1
+
+
+def test_the_help_says_what_is_a_candidate(folder):
+    help_text = " ".join(cluster_command.__doc__.split())
+    chains = dict.fromkeys(chain for name in POOL for chain in find_method(name).steps)
+    dense = [chain for chain in chains if is_dense(chain)]
+    said = re.search(r"above ([\d,]+) points without (\w+) and without (.*?)\. --method", help_text)
+    assert said[1] == f"{auto._MOST_DENSE:,}"
+    assert (said[2],) == auto._DENSE
+    assert set(re.split(", | and ", said[3])) == set(dense)
+    assert ", ".join(POOL[:-1]) + f" and {POOL[-1]}" in help_text
+    assert "not by cluster-qr" in help_text
+    assert {cut_of(chain) for chain in chains} == {"k-means"}
+
+
+WRONG = [
+    ({"data": np.ones((9, 3))}, TypeError, "data: must be a name or a path, got ndarray"),
+    ({"methods": "OMP"}, TypeError, "methods: must be a sequence of names, got 'OMP'"),
+    ({"methods": []}, ValueError, "methods: must name at least one"),
+    ({"methods": [3]}, TypeError, r"methods\[0\]: must be a name or a path, got int"),
+    ({"steps": 3}, TypeError, "steps: must be a sequence of names, got 3"),
+    ({"steps": []}, ValueError, "steps: must name at least one"),
+    ({"features": 3}, TypeError, "features: must be a name"),
+    ({"seed": "a"}, ValueError, "seed: must be a whole number"),
+    ({"n_jobs": 0}, ValueError, "n_jobs: must be a whole number but 0"),
+    ({"directory": 3}, TypeError, "directory: must be the path of a folder or None, got 3"),
+    ({"data_home": 3}, TypeError, "data_home: must be the path of a folder or None, got 3"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=lambda case: str(case)[:20])
+def test_arguments_of_the_wrong_kind_are_refused_by_name(folder, given, error, message):
+    data = given.get("data", "own.npz")
+    other = {name: value for name, value in given.items() if name != "data"}
+    with pytest.raises(error, match=message):
+        choose_clusters(data, **{"methods": ["TSC:n_neighbors=4"]} | other)
+    if "features" not in given:
+        of_several = other if "data" not in given else {"data": "digits"}
+        with pytest.raises((TypeError, ValueError), match="^(data|" + "|".join(given) + ")"):
+            cluster(**{"data": ["own.npz"], "methods": ["TSC"]} | of_several)
+
+
+def test_paths_and_their_names_are_the_same(folder):
+    asked = {"methods": ["TSC:n_neighbors=4"], "steps": ["symmetrize"]}
+    first = choose_clusters("own.npz", **asked, directory="kept")
+    again = choose_clusters(Path("own.npz"), **asked, directory=Path("kept"), data_home=Path("."))
+    assert_array_equal(first.labels, again.labels)
+    assert len(list((folder / "kept").glob("*.npz"))) == 1
+    table = cluster(["own.npz"], **asked, n_seeds=1, directory="kept")
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize("name", ["digits:n_points=100,n_points=50", "OMP:n_nonzero=2,n_nonzero=3"])
+def test_a_setting_that_is_given_twice_is_refused(folder, name):
+    arguments = [name] if name.startswith("digits") else ["own.npz", "--method", name]
+    result = run(*arguments, "--auto")
+    assert result.exit_code == 2
+    assert "issettwicein" in words(result)
+    result = run("bare.npz:n_clusters=3", "--n-clusters", "2", "--auto")
+    assert "'n_clusters'issettwicein" in words(result)
 
 
 def test_many_points_leave_out_what_needs_dense_matrices(folder, monkeypatch):

@@ -412,9 +412,18 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     table = pd.read_parquet(folder / "out" / "clusters.parquet")
     assert table[["accuracy", "nmi", "ari", "connectivity"]].isna().all(axis=None)
     found = pd.read_csv(folder / "out" / "labels.csv")
-    assert list(found) == ["TSC, symmetrize", "k-means, none"]
-    for labels in (found[name] for name in found):
-        assert clustering_accuracy(y, labels) == 1
+    assert list(found) == ["point", "TSC, symmetrize", "k-means, none"]
+    assert found.point.tolist() == list(range(len(y)))
+    for name in list(found)[1:]:
+        assert clustering_accuracy(y, found[name]) == 1
+    several = ("--n-trials", "2", "--n-seeds", "1", "--n-clusters", "2", "--method", "k-means")
+    result = run("bare.npz:n_points=15", *several, "--output", "two")
+    assert result.exit_code == 0, result.output
+    found = pd.read_csv(folder / "two" / "labels.csv")
+    assert list(found) == ["trial", "point", "k-means, none"]
+    assert found.groupby("trial").size().tolist() == [15, 15]
+    for _, own in found.groupby("trial"):
+        assert clustering_accuracy(y[own.point], own["k-means, none"]) == 1
     assert (folder / "out" / "matrices.png").exists()
     assert not (folder / "out" / "errors.png").exists()
     assert "errors.png" not in (folder / "out" / "summary.md").read_text()
@@ -486,8 +495,10 @@ def test_unknown_names_are_refused_with_what_is_allowed(folder, arguments, text)
 
 
 def test_seeds_are_checked():
-    with pytest.raises(ValueError, match="seed: must be >= 0 and n_seeds >= 1"):
+    with pytest.raises(ValueError, match="seed: must be a whole number >= 0, got -1"):
         cluster([SUBSPACES], seed=-1)
+    with pytest.raises(ValueError, match="n_seeds: must be a whole number >= 1, got 0"):
+        cluster([SUBSPACES], n_seeds=0)
 
 
 def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):

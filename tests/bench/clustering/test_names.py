@@ -307,7 +307,7 @@ def test_features_by_name():
 def test_scattering_of_images_that_blocks_do_not_fill():
     images = np.random.default_rng(0).integers(0, 256, size=(20, 12, 28), dtype="u1")
     images[3] = 0
-    problem = Problem("", "", images.reshape(20, -1), np.zeros(20, int), 1, images)
+    problem = Problem("", "", images.reshape(20, -1), np.zeros(20, int), 1, np.arange(20), images)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2)), mode="edge").astype(np.float32)
     maps = datasets.scattering_features(padded).reshape(20, -1, 2 * 4)
     for name, expected in {

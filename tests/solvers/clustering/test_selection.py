@@ -1,5 +1,7 @@
 """What "auto" and `choose_settings` choose, without labels."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -24,6 +26,7 @@ from twinsolve.solvers import (
     clustering_accuracy,
 )
 from twinsolve.solvers.clustering import rank_clusterings, selection_score
+from twinsolve.solvers.clustering.selection import equal_estimators, n_compared
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
     DeepSubspaceClustering,
@@ -144,6 +147,85 @@ def test_few_are_ranked_by_their_scores_and_those_without_one_are_not():
     assert rank_clusterings([np.nan], [None])[0].size == 0
     with pytest.raises(ValueError, match="scores: must be one for each of 2 labellings"):
         rank_clusterings([0.1], [[0, 1], [1, 0]])
+
+
+def test_two_of_the_best_tenth_agree_equally_and_the_score_decides():
+    rng = np.random.default_rng(0)
+    labellings = [rng.integers(3, size=30) for _ in range(20)]
+    scores = rng.permutation(20) / 100
+    assert_array_equal(rank_clusterings(scores, labellings)[0], np.argsort(-scores))
+    assert [n_compared(n) for n in (1, 10, 11, 20, 21)] == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("labellings", [[[0, 1, 1], [0, 1]], [None, [0, 1]], [[[0, 1]], [[0, 1]]]])
+def test_labellings_are_of_the_same_samples(labellings):
+    with pytest.raises(ValueError, match="labellings: must be of the same samples"):
+        rank_clusterings([0.1, 0.2], labellings)
+
+
+def test_an_estimator_that_is_given_again_does_not_confirm_itself(points):
+    X, _ = points
+    models = [OMPSubspaceClustering(3, n_nonzero=n, random_state=0) for n in range(2, 8)]
+    models += [
+        LocallyLinearSubspaceClustering(3, n_neighbors=n, random_state=0) for n in range(2, 18)
+    ]
+    alone = choose_clusterer(models, X)
+    worst = clone(models[alone.ranking[2]])  # of the best tenth, if it had friends
+    crowd = choose_clusterer([*models, *(clone(worst) for _ in range(20))], X)
+    assert_array_equal(crowd.ranking, alone.ranking)
+    assert_array_equal(crowd.scores[:22], alone.scores)
+    assert np.isnan(crowd.scores[22:]).all()
+    assert crowd.estimator.get_params() == alone.estimator.get_params()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"),
+    [
+        (OMPSubspaceClustering(3, n_nonzero=5), OMPSubspaceClustering(3, n_nonzero=5), True),
+        (SparseSubspaceClustering(3, gamma=5), SparseSubspaceClustering(3, gamma=5.0), True),
+        (SparseSubspaceClustering(3), SparseSubspaceClustering(3, gamma=5.0), False),
+        (OMPSubspaceClustering(3), OMPSubspaceClustering(3, assign_labels="cluster_qr"), False),
+        (OMPSubspaceClustering(3, affinity=abs), OMPSubspaceClustering(3, affinity=len), False),
+        (OMPSubspaceClustering(3), LocallyLinearSubspaceClustering(3), False),
+    ],
+)
+def test_estimators_are_equal_by_class_and_parameters(first, second, equal):
+    assert equal_estimators(first, second) is equal
+
+
+def test_a_choice_where_nothing_can_be_told_apart():
+    model = OMPSubspaceClustering(2, n_nonzero=2, random_state=0)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((12, 4))
+    for same in (np.ones((12, 4)), np.zeros((12, 4))):
+        with pytest.raises(ValueError, match="X: has 1 distinct point, fewer than n_clusters=2"):
+            choose_clusterer([model], same)
+    with pytest.raises(ValueError, match="X: has 3 distinct points, fewer than n_clusters=4"):
+        choose_clusterer([clone(model).set_params(n_clusters=4)], np.repeat(X[:3], 4, axis=0))
+    for k, reason in ((1, "n_clusters=1: all points are one"), (12, "is the number of points")):
+        with pytest.warns(UserWarning, match=reason):
+            choose_clusterer([clone(model).set_params(n_clusters=k)], X)
+    pairs = np.repeat(X[:6], 2, axis=0)  # each point by its double: six parts
+    with pytest.warns(UserWarning, match="no candidate has a score above 0"):
+        choose_clusterer([clone(model).set_params(n_nonzero=1)], pairs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose_clusterer([model], X)
+
+
+def test_what_are_no_candidates_is_said(points):
+    X, _ = points
+    model = OMPSubspaceClustering(3, n_nonzero=3)
+    for wrong in (model, 3):
+        with pytest.raises(TypeError, match="estimators: must be a sequence of clusterers"):
+            choose_clusterer(wrong, X)
+    for wrong in (3, OMPSubspaceClustering):
+        with pytest.raises(TypeError, match="estimators: must be clusterers with get_params"):
+            choose_clusterer([model, wrong], X)
+    for other, words in ((2, "2, 3"), (None, "3, None")):
+        mixed = [model, clone(model).set_params(n_clusters=other)]
+        with pytest.raises(ValueError, match=f"estimators: must have .* n_clusters, got {words}"):
+            choose_clusterer(mixed, X)
 
 
 def test_a_clusterer_is_chosen_among_methods_without_labels(points):

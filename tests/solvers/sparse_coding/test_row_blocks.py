@@ -102,6 +102,13 @@ def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, monke
     assert len(solved) == 4, "another problem has no blocks there"
 
 
+def test_a_folder_is_a_path_or_its_name(X, serial, tmp_path):
+    _assert_equal(sparse_self_expression(X, lam=0.05, directory=str(tmp_path)), serial)
+    assert list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="directory: must be the path of a folder or None, got 3"):
+        sparse_self_expression(X, lam=0.05, directory=3)
+
+
 @pytest.mark.parametrize("slots", [7, 256])
 @pytest.mark.parametrize("stored", [True, False])
 def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):

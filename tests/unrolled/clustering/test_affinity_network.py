@@ -162,6 +162,12 @@ def test_weights_are_symmetric_and_the_fit_reads_no_labels():
     assert "y" not in inspect.signature(edge_features).parameters
 
 
+@pytest.mark.parametrize("network", [3, "net.npz", AffinityNetwork])
+def test_what_is_no_network_is_refused(network):
+    with pytest.raises(TypeError, match="network: must be an AffinityNetwork or None, got"):
+        LearnedAffinityClustering(2, network=network).fit(data()[0])
+
+
 def test_fits_share_no_network():
     X, _ = make_union_of_subspaces(12, n_subspaces=2, random_state=0)
     before = LearnedAffinityClustering(2).fit(X)
