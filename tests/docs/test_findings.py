@@ -198,12 +198,13 @@ def test_faults_quoted_stand_in_the_committed_results():
 def test_times_on_the_scale_page_stand_in_the_committed_results():
     page = (ROOT / "docs/scale.md").read_text()
     summary = (ROOT / "docs/results/speed-scale/summary.md").read_text()
-    quoted = re.findall(
-        r"^\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+%) \| (\d+) \|$", page, re.M
-    )
-    assert len(quoted) == 4
-    for rows, seconds, growth, skipped, mib in quoted:
-        row = (
-            rf"\| {rows} \| 50 \| .* \| {seconds} \| {growth} \| .* \| {skipped} \| .* \| {mib} \|"
-        )
-        assert re.search(row, summary), rows
+    number = r"([\d.,%]+)"
+    quoted = re.findall(r"^\| ([\w-]+) " + rf"\| {number} " * 6 + r"\|$", page, re.M)
+    assert len(quoted) == 9
+    for points, rows, dimensions, seconds, growth, skipped, mib in quoted:
+        first = rf"^\| {points} \| {rows} \| {dimensions} \| .* \| {seconds} \| {growth} \| "
+        assert re.search(rf"{first}.* \| {skipped} \| .* \| {mib} \|$", summary, re.M), rows
+    times = {(points, rows): float(seconds) for points, rows, _, seconds, *_ in quoted}
+    noisy, clean = times["noisy-50", "100,000"], times["subspaces-50", "100,000"]
+    (told,) = re.findall(r"take\s+([\d.]+) times as long as without noise", page)
+    assert abs(noisy / clean - float(told)) < 0.05
