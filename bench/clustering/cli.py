@@ -149,7 +149,7 @@ def cluster(
     try:
         options = Options(seed, 1 if auto else n_seeds or 10, n_jobs, data_home, folder / "runs")
     except ValueError as error:
-        raise typer.BadParameter(as_options(str(error)), param_hint="--n-jobs") from error
+        raise typer.BadParameter(str(error)) from error
     if auto:
         refused = {
             "--preset": preset, "--label-tuned": label_tuned, "--n-trials": n_trials,
