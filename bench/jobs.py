@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import BytesIO
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -174,7 +175,7 @@ class Options:
     def __post_init__(self) -> None:
         check_integer(self.seed, "seed", minimum=0)
         check_integer(self.n_seeds, "n_seeds", minimum=1)
-        if not isinstance(self.n_jobs, int) or self.n_jobs == 0:
+        if not isinstance(self.n_jobs, Integral) or self.n_jobs == 0:
             raise ValueError(f"n_jobs: must be a whole number but 0, got {self.n_jobs!r}")
 
     @property

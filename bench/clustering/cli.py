@@ -146,6 +146,10 @@ def cluster(
         "data_key": data_key, "target_key": target_key, "transpose": transpose,
         "n_clusters": n_clusters,
     }  # fmt: skip
+    try:
+        options = Options(seed, 1 if auto else n_seeds or 10, n_jobs, data_home, folder / "runs")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     if auto:
         refused = {
             "--preset": preset, "--label-tuned": label_tuned, "--n-trials": n_trials,
@@ -157,10 +161,8 @@ def cluster(
         if not data:
             raise typer.BadParameter("needs DATA to cluster", param_hint="--auto")
         named = {"methods": method, "features": (features or ["unit"])[0], "steps": steps}
-        options = Options(seed, 1, n_jobs, data_home, folder / "runs")
         _cluster_unseen(data, of_files, named, options, folder)
         return
-    options = Options(seed, n_seeds or 10, n_jobs, data_home, folder / "runs")
     try:
         with present_folder():
             refused = {

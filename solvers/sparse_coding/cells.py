@@ -208,7 +208,7 @@ def _normalised(rows: Array) -> Array:
 @jit_reordered
 def _slack(p):
     """More than the error of a product of unit vectors of p numbers that were rounded."""
-    return (p + 16) * 2.0**-51
+    return (p + 16) * 2.0**-49
 
 
 @jit_reordered

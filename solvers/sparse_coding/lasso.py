@@ -16,7 +16,7 @@ from ..solution import (
     warn_unless_converged,
 )
 from .penalty import Penalty
-from .problem import TOL, certificate, certify, check_signals
+from .problem import TOL, certificate, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
 
 _NEGLIGIBLE = 0.01  # of the tolerance, by which the rounding of correlations may move a gap
@@ -255,7 +255,12 @@ def _certify_by(
     n_terms = 2 * np.diff(codes.indptr) + Y.shape[1] + 4
     sizes = np.linalg.norm(Y, axis=1) + abs(codes) @ atoms.lengths
     rounding = n_terms * 2.0**-53 * atoms.largest * sizes
-    highest = certificate(Y, codes, residual, correlation + rounding, penalty)[1]
+    highest = np.concatenate(
+        [
+            certificate(Y[b], codes[b], residual[b], (correlation + rounding)[b], penalty[b])[1]
+            for b in row_blocks(len(Y))
+        ]
+    )
     unsure = np.flatnonzero(highest - found[1] > _NEGLIGIBLE * tol)
     if unsure.size:
         exact = certify(Y[unsure], atoms.rows, codes[unsure], penalty[unsure])

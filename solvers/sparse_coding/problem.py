@@ -154,7 +154,7 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     atoms = (D / (lengths.max() or 1)).astype(np.float32)
     products = np.empty((min(len(Y), _BLOCK_ROWS), len(D)), np.float32)
     found = np.empty(len(Y))
-    for rows in _row_blocks(len(Y)):
+    for rows in row_blocks(len(Y)):
         rough = products[: len(Y[rows])]
         np.matmul(units[rows], atoms.T, out=rough)
         found[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
@@ -219,7 +219,7 @@ def certify(
         block = block.toarray() if issparse(block) else block
         return residual[rows] @ D.T - ridge[rows] * block
 
-    blocks = _row_blocks(len(Y))
+    blocks = row_blocks(len(Y))
     largest = np.concatenate([penalty[rows].largest(correlation(rows)) for rows in blocks])
     return certificate(Y, C, residual, largest, penalty)
 
@@ -240,7 +240,8 @@ def certificate(
     return objective, gap, dual
 
 
-def _row_blocks(n: int) -> Iterator[slice]:
+def row_blocks(n: int) -> Iterator[slice]:
+    """Rows that are worked on at once, so that memory is that of some of them."""
     return (slice(start, min(start + _BLOCK_ROWS, n)) for start in range(0, n, _BLOCK_ROWS))
 
 

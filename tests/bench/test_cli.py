@@ -347,7 +347,8 @@ WRONG = [
     (("cluster", "digits", "--steps", "PP9"), "steps: must be among keep-mass"),
     (("cluster", "digits", "--features", "colour"), "features: must be among raw"),
     (("cluster", "digits", "--n-seeds", "0"), "Invalid value for .--n-seeds."),
-    (("cluster", "digits", "--n-jobs", "0"), "n_jobs == 0"),
+    (("cluster", "digits", "--n-jobs", "0"), "n_jobs: must be a whole number but 0, got 0"),
+    (("cluster", "digits", "--auto", "--n-jobs", "0"), "n_jobs: must be a whole number but 0"),
     (("cluster", "digits", "--output", "file"), "--output: file: .*file is no folder"),
     (
         ("cluster", "digits", "--output", "/proc/x"),

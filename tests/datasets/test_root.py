@@ -45,3 +45,8 @@ def test_missing_files_are_named_and_nothing_is_made(fetch, root, tmp_path, offl
     ):
         fetch(data_home=str(folder))
     assert tree(tmp_path) == before
+
+
+def test_what_is_no_folder_is_refused():
+    with pytest.raises(TypeError, match="data_home: must be the path of a folder or None, got 3"):
+        datasets.data_root(3)
