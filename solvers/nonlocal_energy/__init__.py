@@ -2,7 +2,6 @@
 
 from .analysis_sparsity import l1_analysis, total_variation
 from .convergence import neutreno_lam_limit, neutreno_spectral_radius
-from .ridge_regularizer import convex_ridge, minimize_convex_ridge
 from .filter_banks import FilterBank, Potentials, dct_filters
 from .filter_diffusion import filter_diffusion_step, filter_energy, filter_energy_gradient
 from .flow import exact_gradient_flow, gradient_flow
@@ -15,6 +14,7 @@ from .random_walk import (
     random_walk_values,
     stationary_distribution,
 )
+from .ridge_regularizer import convex_ridge, minimize_convex_ridge
 
 __all__ = [
     "FilterBank",
