@@ -31,7 +31,7 @@ _WINGS = ("solvers", "unrolled", "datasets", "bench")
 # Files of bench that print, write and draw what others compute.
 SHOWING = (
     "cli.py", "comparison.py", "figure.py", "figures.py", "lines.py", "own.py", "presets.py",
-    "report.py", "summary.py", "tables.py", "terminal.py",
+    "report.py", "summary.py", "tables.py", "terminal.py", "train_cli.py",
 )  # fmt: skip
 _OF_HINTS = ("collections.abc", "numpy.typing", "typing")
 _NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged

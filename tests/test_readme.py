@@ -24,13 +24,14 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "3837 of 3837": r"^{figure} rows passed",
+    "4107 of 4107": r"^{figure} rows passed",
     "359 of 361": r"^\| all \| 361 \| 359 \|",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
     "6.96": r"^\| nlm-7-21-float64 \| scikit-image fast mode, 7 / 21 \|.*\| {figure} \(",
     "1.15": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
     "2.57": r"^\| mnist:subset=all \| .*\| EnSC \| .*\| nearest-rows 3 \| {figure} \|",
+    "29.97": r"^\| FilterDiffusionDenoiser, trained \| trained \| {figure} \|",
     "99.87": r"^\| subspaces-50 \| 1,000,000 \| .*\| {figure}% \|",
 }
 

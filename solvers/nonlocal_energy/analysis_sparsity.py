@@ -185,12 +185,20 @@ def _solve(
 ) -> Solution:
     image = check_matrix(f, "f")
     dtype, values = image.dtype, image.astype(np.float64, copy=False)
-    problem = _Analysis(values, check_positive(lam, "lam"), analyze, adjoint, norm_bound, isotropic)
+    level = values[0, 0]  # which responses do not see, but for rounding
+    problem = _Analysis(
+        values - level, check_positive(lam, "lam"), analyze, adjoint, norm_bound, isotropic
+    )
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     u, p, n_iter = _accelerated(problem, tol if dtype == np.float64 else tol / 10, max_iter)
     solution = certified(
-        u, lambda u: problem.certify(u, p), dtype=dtype, tol=tol, n_iter=n_iter, cure=MORE
+        u + level,
+        lambda u: problem.certify(u - level, p),
+        dtype=dtype,
+        tol=tol,
+        n_iter=n_iter,
+        cure=MORE,
     )
     warn_unless_converged(solution)
     return solution

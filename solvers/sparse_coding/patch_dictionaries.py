@@ -42,6 +42,7 @@ def dct_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Ar
     """
     check_integer(patch_size, "patch_size", minimum=2)
     check_integer(n_frequencies, "n_frequencies", minimum=patch_size)
+    channels = check_integer(channels, "channels", minimum=1)
     place = np.arange(patch_size) + 0.5
     waves = np.cos(np.pi / n_frequencies * np.outer(np.arange(n_frequencies), place))
     waves[1:] -= waves[1:].mean(axis=1, keepdims=True)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from twinsolve import solvers
-from twinsolve.solvers import Solution, self_expression
+from twinsolve.solvers import Solution, nonlocal_energy, self_expression
 
 Array = np.ndarray
 LAM, OUTLIER, ROBUST, BETA = 0.3, 0.5, 0.6, 0.5
@@ -197,6 +197,34 @@ def _neutreno(X: Array, unit: float, found: Solution) -> Array:
     return np.abs(residual / LAM).max(axis=0) / _sizes(X)
 
 
+def _analysis(analyze: Callable[[Array], Array]) -> Callable[..., Array]:
+    """With K as a matrix, of which a row is the responses to one pixel."""
+
+    def gap(X: Array, unit: float, found: Solution) -> Array:
+        X, u = X - X[0, 0], dense(found.coef) - X[0, 0]  # K does not see it
+        p, lam = found.dual, LAM * unit
+        K = np.array([analyze(pixel.reshape(X.shape)).ravel() for pixel in np.eye(X.size)])
+        missed, returned = u - X, (K @ p.ravel()).reshape(X.shape)
+        _feasible(np.abs(p), lam)
+        primal = (missed**2).sum() / 2 + lam * np.abs(u.ravel() @ K).sum()
+        dual = (returned * (X - X.mean())).sum() - (returned**2).sum() / 2
+        return _relative(np.asarray(primal - dual), ((X - X.mean()) ** 2).sum())
+
+    return gap
+
+
+def _differences(u: Array) -> Array:
+    return np.stack([np.diff(u, axis=a, append=u.take([-1], axis=a)) for a in (0, 1)])
+
+
+BANK = nonlocal_energy.FilterBank(nonlocal_energy.dct_filters(2), borders="circular")
+
+
+def _responses(u: Array) -> Array:
+    windows = [np.roll(u, (-y, -x), axis=(0, 1)) for y in range(2) for x in range(2)]
+    return np.tensordot(BANK.filters.reshape(-1, 4), np.stack(windows), axes=1)
+
+
 def _ridge_prox(Z: Array, t: float) -> Array:
     return Z / (1 + 2 * t)
 
@@ -347,6 +375,24 @@ CASES = [
         ),
         _neutreno,
         affine=True,
+        tokens=True,
+    ),
+    Case(
+        "l1 analysis",
+        lambda X, unit=1.0, **more: nonlocal_energy.l1_analysis(X, BANK, lam=LAM * unit, **more),
+        _analysis(_responses),
+        rotates=False,
+        ordered=True,
+        tokens=True,
+    ),
+    Case(
+        "total variation",
+        lambda X, unit=1.0, **more: nonlocal_energy.total_variation(
+            X, lam=LAM * unit, isotropic=False, **more
+        ),
+        _analysis(_differences),
+        rotates=False,
+        ordered=True,
         tokens=True,
     ),
 ]

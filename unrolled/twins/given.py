@@ -46,10 +46,10 @@ from ..self_expression import (
 )
 from ..sparse_coding import LISTA, SparseCoding, SparseMixtureOfExperts
 from ..spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
+from .given_images import IMAGE_LAYERS, Comparison
 from .heads import as_array
 from .registry import Array, Twin
 
-Comparison = tuple[str, Any, Any]
 _WHERE = ("device", "dtype")
 _COUNTED = ("num_heads", "per_iteration")  # shown by how many numbers there are
 _TOLERANCE = 1e-10  # norms and inverses are computed in other ways than the layer does
@@ -468,4 +468,5 @@ _HELD: dict[type[nn.Module], Callable[[Any, dict[str, Any]], Iterable[Comparison
     Tupe: _tupe,
     UnrolledADMM: _admm,
     UnrolledSelfExpression: _unrolled,
+    **IMAGE_LAYERS,
 }

@@ -260,7 +260,9 @@ NOT_FITTED = {
     ("LISTA", "step"): "codes in a dictionary",
     ("LISTA", "lam"): "codes in a dictionary",
     ("SelfExpressiveNetwork", "threshold"): "a network, of no problem of its own",
+    ("EmbeddedMeans", "h"): "an image layer",
     ("NonLocalMeansAttention", "h"): "an image layer",
+    ("PatchSparseCoding", "step"): "an image layer",
 }
 
 

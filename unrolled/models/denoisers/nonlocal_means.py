@@ -187,4 +187,7 @@ class NonLocalMeansDenoiser(nn.Module):
         return u
 
     def extra_repr(self) -> str:
-        return f"n_layers={self.n_layers}, sigma={self.sigma:.4g}"
+        return (
+            f"n_layers={self.n_layers}, sigma={self.sigma:.4g}, h={self.h:.4g}, "
+            f"h_later={self.h_later:.4g}, noise_later={self.noise_later:.4g}, tau={self.tau:.4g}"
+        )

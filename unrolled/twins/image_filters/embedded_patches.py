@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ....solvers.image_filters import embedded_means
 from ...image_filters import EmbeddedMeans
@@ -51,6 +52,14 @@ def _average(layer: EmbeddedMeans, guide: Array, values: Array) -> Array:
     )
 
 
+def _spread(layer: EmbeddedMeans, images: Array) -> float:
+    """The largest squared distance that patches could have, of which weights are exponentials."""
+    W = as_array(layer.embedding) / head_value(layer.h, 0)
+    windows = sliding_window_view(images, W.shape[2:], axis=(2, 3))
+    responses = np.einsum("kcyx,bcijyx->bkij", W, windows)
+    return float(np.square(np.ptp(responses, axis=(2, 3))).sum(axis=1).max())
+
+
 def _solve(layer: EmbeddedMeans, images: Array) -> Array:
     return np.stack([_average(layer, image, image) for image in images])
 
@@ -85,6 +94,7 @@ register(
         },
         solve=_solve,
         inputs="image",
+        logit_range=_spread,
     )
 )
 

@@ -90,7 +90,10 @@ def _register(name: str, build: Callable[..., MixtureOfExpertsDenoiser], **field
             source="Revisiting Transformers with Insights from Image Filtering, eq. 32 and 33",
             layer=MixtureOfExpertsDenoiser,
             build=build,
-            options={"one-layer": partial(build, n_layers=1)},
+            options={
+                "one-layer": partial(build, n_layers=1),
+                "default-threshold": partial(build, sigma=0.1, threshold=None),
+            },
             inputs="image",
             passes=lambda layer: layer.n_layers,
             **fields,
