@@ -16,7 +16,7 @@ from .heads import Array, Tensors, map_fields
 from .relations import Measurement, solver_output
 from .subjects import Subject, free_parameters
 
-_STEPS = (3e-6, 1e-7)  # differences are then accurate to 1e-11 f''' + 1e-9 f
+_STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
 _TOLERANCE = 1e-5
 _SECOND_STEPS = (2e-4, 2e-5)  # second differences are then accurate to 1e-8 f'''' + 1e-8 f
 _SECOND_TOLERANCE = 1e-4
@@ -65,7 +65,7 @@ class Gradients:
     def measure(self, name: str) -> Measurement:
         """Deviation of the derivatives along a direction, over the larger one.
 
-        A layer that chooses (keys, a support) may choose anew within a step; a second, shorter one
+        A layer that chooses (keys, a support) may choose anew within a step; a shorter one then
         decides.
         """
         gradient = self._gradient[name]
