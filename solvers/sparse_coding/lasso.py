@@ -250,20 +250,19 @@ def _certify_by(
     differ by at most ``(2 k + p + 4) u max_j |d_j| (|y| + sum_j |c_j| |d_j|)``, u half the spacing
     of float64 at 1. That is much beside the penalty where large coefficients cancel.
     """
-    residual = Y - codes @ atoms.rows
-    found = certificate(Y, codes, residual, correlation, penalty)
-    n_terms = 2 * np.diff(codes.indptr) + Y.shape[1] + 4
-    sizes = np.linalg.norm(Y, axis=1) + abs(codes) @ atoms.lengths
-    rounding = n_terms * 2.0**-53 * atoms.largest * sizes
-    highest = np.concatenate(
-        [
-            certificate(Y[b], codes[b], residual[b], (correlation + rounding)[b], penalty[b])[1]
-            for b in row_blocks(len(Y))
-        ]
-    )
-    unsure = np.flatnonzero(highest - found[1] > _NEGLIGIBLE * tol)
-    if unsure.size:
-        exact = certify(Y[unsure], atoms.rows, codes[unsure], penalty[unsure])
-        for array, values in zip(found, exact, strict=True):
-            array[unsure] = values
-    return found
+    objective, gap, dual = np.empty(len(Y)), np.empty(len(Y)), np.empty(Y.shape)
+    for rows in row_blocks(len(Y)):
+        signals, C, largest, own = Y[rows], codes[rows], correlation[rows], penalty[rows]
+        residual = signals - C @ atoms.rows
+        found = certificate(signals, C, residual, largest, own)
+        n_terms = 2 * np.diff(C.indptr) + Y.shape[1] + 4
+        sizes = np.linalg.norm(signals, axis=1) + abs(C) @ atoms.lengths
+        rounding = n_terms * 2.0**-53 * atoms.largest * sizes
+        highest = certificate(signals, C, residual, largest + rounding, own)[1]
+        unsure = np.flatnonzero(highest - found[1] > _NEGLIGIBLE * tol)
+        if unsure.size:
+            exact = certify(signals[unsure], atoms.rows, C[unsure], own[unsure])
+            for array, values in zip(found, exact, strict=True):
+                array[unsure] = values
+        objective[rows], gap[rows], dual[rows] = found
+    return objective, gap, dual
