@@ -51,9 +51,7 @@ def _nonlocal_means_step(layer: NonLocalMeansStep, given: dict[str, Any]) -> Ite
     yield "rho", layer.rho, given["rho"]
 
 
-def _nonlocal_means_denoiser(
-    layer: NonLocalMeansDenoiser, given: dict[str, Any]
-) -> Iterator[Comparison]:
+def _nonlocal_means_denoiser(layer: Any, given: dict[str, Any]) -> Iterator[Comparison]:
     names = ("patch_size", "patch_distance", "patch_weights", "channels")
     settings = {name: given[name] for name in names}
     for k, step in enumerate(layer.layers):
@@ -75,9 +73,7 @@ def _filter_diffusion(layer: FilterDiffusion, given: dict[str, Any]) -> Iterator
     yield "lam", layer.lam, given["lam"]
 
 
-def _filter_diffusion_denoiser(
-    layer: FilterDiffusionDenoiser, given: dict[str, Any]
-) -> Iterator[Comparison]:
+def _filter_diffusion_denoiser(layer: Any, given: dict[str, Any]) -> Iterator[Comparison]:
     start = {"lam": given["lam"], "filter_size": given["filter_size"]}
     for k, step in enumerate(layer.steps):
         threshold = given["threshold"] * given["sigma"]
@@ -118,7 +114,7 @@ def _group_coding_step(layer: GroupCodingStep, given: dict[str, Any]) -> Iterato
     yield "sharing", layer.sharing, 0.0
 
 
-def _patch_coding(layer: PatchCodingDenoiser, given: dict[str, Any]) -> Iterator[Comparison]:
+def _patch_coding(layer: Any, given: dict[str, Any]) -> Iterator[Comparison]:
     if given["lam"] is None:
         given["lam"] = 3 * given["sigma"]
     D = dct_dictionary(given["patch_size"], given["n_frequencies"], given["channels"])
@@ -128,7 +124,7 @@ def _patch_coding(layer: PatchCodingDenoiser, given: dict[str, Any]) -> Iterator
     yield "dictionary", layer.dictionary, D
 
 
-def _group_coding(layer: GroupCodingDenoiser, given: dict[str, Any]) -> Iterator[Comparison]:
+def _group_coding(layer: Any, given: dict[str, Any]) -> Iterator[Comparison]:
     yield from _patch_coding(layer, given)
     for k, step in enumerate(layer.layers):
         yield from _within(f"layers.{k}", _group_coding_step(step, {}))
@@ -141,9 +137,7 @@ def _pursuit_step(layer: PursuitStep, given: dict[str, Any]) -> Iterator[Compari
     yield "threshold", layer.threshold, given["threshold"]
 
 
-def _mixture_of_experts(
-    layer: MixtureOfExpertsDenoiser, given: dict[str, Any]
-) -> Iterator[Comparison]:
+def _mixture_of_experts(layer: Any, given: dict[str, Any]) -> Iterator[Comparison]:
     if given["threshold"] is None:
         given["threshold"] = 2 * given["sigma"]
     D = as_array(photograph_dictionary(given["channels"]))

@@ -106,7 +106,7 @@ def _register(
     prefix: str,
     network: type[PatchCodingDenoiser],
     source: str,
-    options: dict[str, dict[str, int]],
+    options: dict[str, dict[str, Any]],
     differentiable_twice: tuple[Way, ...],
 ) -> None:
     """One twin for the start, and one for any parameters."""
@@ -148,7 +148,7 @@ def _register(
     )
 
 
-_OPTIONS = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     "one-layer": {"n_layers": 1},
     "three-layers": {"n_layers": 3},
     "orthonormal": {"patch_size": 3, "n_frequencies": 3},
