@@ -130,12 +130,13 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 def draw_layers(
     table: pd.DataFrame, directory: Path, *, sigma: float, seed: int, data_home: str | None
 ) -> None:
-    """Draw layers.png: dB after the first layers, at the start and trained; on the first image."""
+    """Draw layers.png: dB after the first layers, at the start and trained, on the crop."""
     trained = table[(table.kind == "trained") & (table.sigma == sigma)].method.unique()
     images = str(table.images.iloc[0])
     _, clean = load_images(images, data_home)
     level = sigma / 255
-    noisy = noisy_image(clean[0], level, seed, 0)
+    square = _busiest(clean[0])
+    crop, noisy = clean[0][square], noisy_image(clean[0], level, seed, 0)[square]
     series = []
     for method in trained:
         network = network_of(method.partition(",")[0], "trained", level)
@@ -148,12 +149,12 @@ def draw_layers(
         for kind in ("start", "trained"):
             shown = network if kind == "trained" else started(network)
             counts = range(1, n_layers + 1)
-            psnr = [quality(clean[0], apply(first_layers(shown, k), noisy))["psnr"] for k in counts]
+            psnr = [quality(crop, apply(first_layers(shown, k), noisy))["psnr"] for k in counts]
             own.plot(counts, psnr, marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
         own.set_title(name, fontsize=10, loc="left")
         own.set_xlabel("layers K")
         plain(own)
-    axes[0].set_ylabel("PSNR in dB after K layers")
+    axes[0].set_ylabel("PSNR in dB after K layers, on the crop")
     legend(figure, "lower center", ncols=2)
     save(figure, directory / "layers.png")
 

@@ -8,7 +8,7 @@ import numpy as np
 from ....datasets import add_noise, fetch_set12, load_image_folder, load_photographs
 from ....solvers.solution import Array
 
-_CROP = 256
+_CROP = 192
 BUILT_IN = ("photographs", "set12")
 
 
@@ -21,7 +21,7 @@ def load_images(
     Parameters
     ----------
     name : str
-        "photographs": the middles, of 256 x 256 pixels, of the two that scikit-learn has;
+        "photographs": the middles, of 192 x 192 pixels, of the two that scikit-learn has;
         "set12"; or a folder of pictures. Colours become grey.
 
     Raises
