@@ -1,5 +1,6 @@
 """Boosting of attention: corrections that wrap an operator, and residual connections."""
 
+from .boosted_filters import BoostedFilter
 from .residuals import (
     GeneralizedResidual,
     Residual,
@@ -9,6 +10,7 @@ from .twicing_attention import (
 )
 
 __all__ = [
+    "BoostedFilter",
     "GeneralizedResidual",
     "Residual",
     "Twicing",

@@ -10,23 +10,26 @@ from ..kernel_smoothing import gaussian_attention, squared_distances
 
 def nonlocal_means_attention(
     image: Tensor,
+    values: Tensor | None = None,
     *,
     h: Tensor | float,
     patch_size: int = 5,
     patch_distance: int | None = 6,
     sigma: float = 0.0,
 ) -> Tensor:
-    """Average the pixels of an image with weights from the likeness of their patches.
+    """Average pixels with weights from the likeness of the patches of an image.
 
-    ``u_i = sum_j w_ij y_j / sum_j w_ij`` with ``w_ij = exp(-max(d_ij^2 - 2 sigma^2, 0) / h^2)`` and
+    ``u_i = sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = exp(-max(d_ij^2 - 2 sigma^2, 0) / h^2)`` and
     ``d_ij^2`` the mean squared difference of the patches around i and j. As attention: queries and
-    keys are the flattened patches, values the pixels. The whole image without noise correction is
-    one call of fused attention; otherwise memory is O(n_pixels * (2 patch_distance + 1)), or
-    O(block * n_pixels) for the whole image.
+    keys are the flattened patches, values the pixels, those of the image by default. The whole
+    image without noise correction is one call of fused attention; otherwise memory is O(n_pixels *
+    (2 patch_distance + 1)), or O(block * n_pixels) for the whole image.
 
     Parameters
     ----------
     image : Tensor of shape (batch, channels, height, width)
+    values : Tensor of shape (batch, n_values, height, width), optional
+        What is averaged; None is the image.
     h : float or Tensor of shape ()
         Decay > 0, in grey levels.
     patch_size : int, default=5
@@ -38,7 +41,7 @@ def nonlocal_means_attention(
 
     Returns
     -------
-    Tensor of the shape of `image`
+    Tensor of the shape of the values
 
     References
     ----------
@@ -52,19 +55,20 @@ def nonlocal_means_attention(
     >>> torch.allclose(nonlocal_means_attention(image, h=0.1, patch_size=3), image)
     True
     """
+    values = image if values is None else values
     border = ((patch_size - 1) // 2, patch_size // 2)
     padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
-        return _windowed(image, padded, h, patch_size, patch_distance, sigma)
+        return _windowed(values, padded, h, patch_size, patch_distance, sigma)
     # (batch, 1, pixels, channels * patch_size^2)
     patches = F.unfold(padded, patch_size).mT[:, None]
-    pixels = image.flatten(2).mT[:, None]  # (batch, 1, pixels, channels)
+    pixels = values.flatten(2).mT[:, None]  # (batch, 1, pixels, channels)
     if sigma == 0:
         bandwidth = h * (patches.shape[-1] / 2) ** 0.5
         smoothed = gaussian_attention(patches, patches, pixels, bandwidth=bandwidth)
     else:
         smoothed = _corrected(patches, pixels, h, sigma)
-    return smoothed[:, 0].mT.reshape(image.shape)
+    return smoothed[:, 0].mT.reshape(values.shape)
 
 
 def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
@@ -80,7 +84,7 @@ def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float)
 
 
 def _windowed(
-    image: Tensor,
+    values: Tensor,
     padded: Tensor,
     h: Tensor | float,
     patch_size: int,
@@ -88,23 +92,23 @@ def _windowed(
     sigma: float,
 ) -> Tensor:
     """Sum over the rows of offsets in the window; all horizontal offsets of a row at once."""
-    height, width = image.shape[-2:]
+    height, width = values.shape[-2:]
     ty, tx = min(patch_distance, height - 1), min(patch_distance, width - 1)
     frame = (tx, tx, ty, ty)
-    wide, pixels = F.pad(padded, frame), F.pad(image, frame)
-    inside = F.pad(torch.ones_like(image[:1, :1]), frame)
+    wide, pixels = F.pad(padded, frame), F.pad(values, frame)
+    inside = F.pad(torch.ones_like(values[:1, :1]), frame)
 
     def row(padded: Tensor, wide: Tensor, pixels: Tensor, dy: int) -> tuple[Tensor, Tensor]:
         shifted = _shifts(wide, dy, padded.shape)
         squares = (padded[..., None, :] - shifted).square().mean(dim=1).transpose(1, 2)
         distance = F.avg_pool2d(squares, patch_size, stride=1)
         weights = torch.exp(-(distance - 2 * sigma**2).clamp(min=0) / h / h)
-        weights = weights * _shifts(inside, dy, image.shape)[:, 0].transpose(1, 2)
+        weights = weights * _shifts(inside, dy, values.shape)[:, 0].transpose(1, 2)
         # (batch, channels, shift, height, width)
-        values = _shifts(pixels, dy, image.shape).permute(0, 1, 3, 2, 4)
-        return (weights[:, None] * values).sum(dim=2), weights.sum(dim=1, keepdim=True)
+        shifted = _shifts(pixels, dy, values.shape).permute(0, 1, 3, 2, 4)
+        return (weights[:, None] * shifted).sum(dim=2), weights.sum(dim=1, keepdim=True)
 
-    total, mass = torch.zeros_like(image), torch.zeros_like(image[:, :1])
+    total, mass = torch.zeros_like(values), torch.zeros_like(values[:, :1])
     for dy in range(2 * ty + 1):
         part = recomputed(row, padded, wide, pixels, dy)
         total, mass = total + part[0], mass + part[1]
@@ -179,8 +183,8 @@ class NonLocalMeansAttention(nn.Module):
         """Return h to its value at construction."""
         self.h.reset_parameters()
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Denoise images of shape (batch, channels, height, width)."""
+    def forward(self, image: Tensor, values: Tensor | None = None) -> Tensor:
+        """Denoise images of shape (batch, channels, height, width), or average other values."""
         small = image.ndim != 4 or min(image.shape[-2:]) <= self.patch_size // 2
         if small or not image.is_floating_point():
             raise ValueError(
@@ -189,6 +193,7 @@ class NonLocalMeansAttention(nn.Module):
             )
         return nonlocal_means_attention(
             image,
+            values,
             h=self.h().to(image.dtype),
             patch_size=self.patch_size,
             patch_distance=self.patch_distance,

@@ -260,8 +260,13 @@ NOT_FITTED = {
     ("LISTA", "step"): "codes in a dictionary",
     ("LISTA", "lam"): "codes in a dictionary",
     ("SelfExpressiveNetwork", "threshold"): "a network, of no problem of its own",
+    ("BilateralFilter", "sigma_color"): "an image layer",
+    ("BilateralFilter", "sigma_spatial"): "an image layer",
+    ("BoostedFilter", "tau"): "an image layer",
     ("EmbeddedMeans", "h"): "an image layer",
     ("NonLocalMeansAttention", "h"): "an image layer",
+    ("NonlocalEnergyStep", "lam"): "an image layer",
+    ("NonlocalEnergyStep", "step"): "an image layer",
     ("PatchSparseCoding", "step"): "an image layer",
 }
 

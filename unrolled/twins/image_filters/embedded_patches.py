@@ -16,6 +16,7 @@ from ..heads import as_array
 from ..parameters import head_value, moved
 from ..registry import Array, Twin, register
 from ..relations import Identity
+from .pixel_weights import certify_average
 
 _SETTINGS: dict[str, Any] = {"patch_size": 3, "patch_distance": 2}
 
@@ -93,6 +94,7 @@ register(
             "wide-window": partial(_build, patch_distance=9),
         },
         solve=_solve,
+        certificate=certify_average,
         inputs="image",
         logit_range=_spread,
     )

@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.spatial.distance import cdist
 
 from ....solvers import nonlocal_means
 from ...image_filters import NonLocalMeansAttention
-from ..certificates import gradient_residual, pair_energies
-from ..heads import Tensors, as_array
 from ..parameters import head_value
 from ..registry import Array, Twin, register
-from ..relations import Identity, layer_output
+from ..relations import Identity
+from .pixel_weights import certify_average
 
 
 def _build(image: Array, **settings: Any) -> NonLocalMeansAttention:
@@ -56,36 +54,6 @@ def _solve(layer: NonLocalMeansAttention, images: Array) -> Array:
     )
 
 
-def _certify(twin: Twin, layer: NonLocalMeansAttention, inputs: Tensors) -> float:
-    """Pixels of the first image minimise ``sum_j w_ij |u_i - y_j|^2``: its slopes vanish there."""
-    image, smoothed = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
-    weights = _patch_weights(layer, image)
-    pixels, u = (x.reshape(len(image), -1).T for x in (image, smoothed))
-    return gradient_residual(
-        lambda moved: pair_energies(weights, moved, pixels),
-        u,
-        gradient=0.0,
-        curvature=weights.sum(axis=1),
-        unit=u,
-    )
-
-
-def _patch_weights(layer: NonLocalMeansAttention, image: Array) -> Array:
-    """``exp(-max(d^2 - 2 sigma^2, 0) / h^2)``, from all pairs of patches in the window."""
-    size = layer.patch_size
-    border = ((size - 1) // 2, size // 2)
-    padded = np.pad(image, ((0, 0), border, border), mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))
-    patches = windows.transpose(1, 2, 0, 3, 4).reshape(image[0].size, -1)
-    squares = cdist(patches, patches, "sqeuclidean") / patches.shape[1]
-    excess = np.maximum(squares - 2 * layer.sigma**2, 0)
-    weights = np.exp(-excess / head_value(layer.h, 0) ** 2)
-    if layer.patch_distance is not None:
-        places = np.argwhere(np.ones(image.shape[1:]))
-        weights[cdist(places, places, "chebyshev") > layer.patch_distance] = 0
-    return weights
-
-
 def _logit_range(layer: NonLocalMeansAttention, images: Array) -> float:
     return float(np.ptp(images)) ** 2 / head_value(layer.h, 0) ** 2
 
@@ -105,7 +73,7 @@ for name, equation, patch_distance, sigma in (
             build=partial(_build, patch_distance=patch_distance, sigma=sigma),
             options=_options(patch_distance, sigma),
             solve=_solve,
-            certificate=_certify,
+            certificate=certify_average,
             inputs="image",
             covers=partial(_searches, whole_image=patch_distance is None),
             logit_range=_logit_range,

@@ -1,0 +1,166 @@
+"""Image layers that average pixels: bilateral, boosted, and a step on the nonlocal energy."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers import (
+    bilateral_filter,
+    l2_boosting,
+    regularized_energy,
+    sos_boosting,
+    twicing,
+)
+from twinsolve.solvers.image_filters import bilateral_matrix, nonlocal_means_matrix
+from twinsolve.unrolled.boosting import BoostedFilter
+from twinsolve.unrolled.image_filters import (
+    BilateralFilter,
+    EmbeddedMeans,
+    NonLocalMeansAttention,
+)
+from twinsolve.unrolled.nonlocal_energy import NonlocalEnergyStep
+
+PATCHES = {"patch_size": 3, "patch_distance": 2}
+BASES = {
+    "bilateral": lambda: BilateralFilter(0.3, 1.4, win_size=5),
+    "embedded": lambda: EmbeddedMeans(0.4, noise=0.1, **PATCHES),
+    "windowed": lambda: NonLocalMeansAttention(0.4, sigma=0.1, **PATCHES),
+    "whole": lambda: NonLocalMeansAttention(0.4, patch_size=3, patch_distance=None),
+}
+every_base = pytest.mark.parametrize("base", BASES)
+
+
+def images(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def matrix_of(base, image):
+    """Of a grey image, column by column."""
+    n = image.numel()
+    with torch.no_grad():
+        ones = torch.eye(n, dtype=image.dtype).view(n, 1, *image.shape)
+        guide = image.expand(n, 1, *image.shape)
+        return base(guide, ones).flatten(1).T.numpy()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("win_size", [1, 5, 31])
+def test_bilateral_layer_is_the_filter(channels, win_size):
+    batch = images(2, channels, 19, 17)
+    layer = BilateralFilter(0.2, 1.7, win_size=win_size).double()
+    settings = {"sigma_color": float(layer.sigma_color()),
+                "sigma_spatial": float(layer.sigma_spatial()), "win_size": win_size}  # fmt: skip
+    expected = [bilateral_filter(x.numpy(), channel_axis=0, **settings) for x in batch]
+    assert_close(layer(batch).detach().numpy(), np.stack(expected), atol=1e-12, rtol=0)
+
+
+def test_other_values_are_averaged_with_the_weights_of_the_guide():
+    image = images(9, 8)
+    for base, matrix in (
+        (BilateralFilter(0.3, 1.4, win_size=5), bilateral_matrix(
+            image.numpy(), sigma_color=0.3, sigma_spatial=1.4, win_size=5)),
+        (NonLocalMeansAttention(0.4, sigma=0.1, **PATCHES), nonlocal_means_matrix(
+            image.numpy(), h=0.4, sigma=0.1, **PATCHES)),
+        (NonLocalMeansAttention(0.4, patch_size=3, patch_distance=None), nonlocal_means_matrix(
+            image.numpy(), h=0.4, patch_size=3, patch_distance=None)),
+    ):  # fmt: skip
+        np.testing.assert_allclose(matrix_of(base.double(), image), matrix, atol=1e-7)
+
+
+@every_base
+def test_boosting_is_that_of_the_solvers(base):
+    image = images(9, 8)
+    layer = BASES[base]().double()
+    A, y = matrix_of(layer, image), image.reshape(-1, 1).numpy()
+    for settings, expected in (
+        ({}, twicing(A, y)),
+        ({"n_iter": 4, "tau": 0.6}, l2_boosting(A, y, n_iter=4, shrinkage=0.6)),
+        ({"n_iter": 3, "rho": 0.7, "tau": 0.9}, sos_boosting(A, y, n_iter=3, rho=0.7, tau=0.9)),
+        ({"n_iter": 1, "rho": 0.0}, A @ y),
+    ):
+        boosted = BoostedFilter(layer, **settings).double()
+        found = boosted(image[None, None]).detach().numpy().reshape(-1, 1)
+        np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@every_base
+def test_the_energy_falls_along_steps_and_the_first_is_the_layer(base):
+    image, layer = images(9, 8), BASES[base]().double()
+    A = matrix_of(layer, image)
+    # Symmetric weights of any scale: A_ij d_i = A_ji d_j.
+    degrees = A[0] / np.where(A[:, 0] > 0, A[:, 0], 1)
+    if (A == 0).any():  # windows: degrees along a path of neighbours
+        degrees = np.ones(len(A))
+        for i in range(1, len(A)):
+            before = i - 1 if i % 8 else i - 8
+            degrees[i] = degrees[before] * A[before, i] / A[i, before]
+    K = degrees[:, None] * A
+    K = (K + K.T) / 2
+    step = NonlocalEnergyStep(layer, 0.2, step=0.8).double()
+    f = image[None, None]
+    assert_close(NonlocalEnergyStep(layer, 0.2).double()(f, f), layer(f))
+    u, energies = f, []
+    with torch.no_grad():
+        for _ in range(6):
+            row = u.reshape(-1, 1).numpy()
+            energies.append(
+                float(regularized_energy(row, f.reshape(-1, 1).numpy(), K, 0.2, fidelity="degree"))
+            )
+            u = step(u, f)
+    assert (np.diff(energies) < 0).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BilateralFilter(0.3, 1.4, win_size=3),
+        lambda: BoostedFilter(BilateralFilter(0.3, 1.4, win_size=3), 3, rho=0.5, tau=0.8),
+        lambda: BoostedFilter(NonLocalMeansAttention(0.4, learnable=True, **PATCHES)),
+        lambda: NonlocalEnergyStep(EmbeddedMeans(0.4, patch_size=2, patch_distance=1)),
+    ],
+)
+def test_gradcheck_of_images_and_parameters(make):
+    layer, image = make().double(), images(1, 1, 5, 4).requires_grad_()
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(image, *parameters):
+        given = (image, image.flip(-1)) if isinstance(layer, NonlocalEnergyStep) else (image,)
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), given)
+
+    values = [p.detach().clone().requires_grad_() for p in layer.parameters()]
+    assert torch.autograd.gradcheck(run, (image, *values))
+
+
+def test_parameters_go_back_to_where_they_started():
+    for layer in (BilateralFilter(0.3), BoostedFilter(BilateralFilter()),
+                  NonlocalEnergyStep(BilateralFilter())):  # fmt: skip
+        own = {k: v.clone() for k, v in layer.state_dict().items() if not k.startswith("base.")}
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(0.3)
+        layer.reset_parameters()
+        for name, value in own.items():
+            assert_close(layer.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: BilateralFilter(0.0), "sigma_color"),
+        (lambda: BilateralFilter(win_size=4), "win_size: must be odd"),
+        (lambda: BilateralFilter()(torch.ones(3, 3)), "images: must be"),
+        (lambda: BoostedFilter(BilateralFilter(), rho=-0.5), "rho: must be -1 or at least 0"),
+        (lambda: BoostedFilter(BilateralFilter(), 0), "n_iter"),
+        (lambda: BoostedFilter(BilateralFilter(), tau=0.0), "tau"),
+        (lambda: NonlocalEnergyStep(BilateralFilter(), -1.0), "lam"),
+        (
+            lambda: NonlocalEnergyStep(BilateralFilter())(torch.ones(1, 1, 2, 2), torch.ones(1)),
+            "f: must be of the shape of u",
+        ),
+    ],
+)
+def test_what_is_out_of_range_is_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
