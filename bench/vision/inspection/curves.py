@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from ...figures import plain
 from .measures import eigenvalue_sizes
@@ -72,7 +72,7 @@ _PANELS = [
     ),
     _Panel(
         "Jacobian, spectral norm", "output change / input change",
-        {"jacobian_attention": "attention", "jacobian_block": "block"},
+        {"jacobian_attention": "attention", "jacobian_block": "block"}, log=True,
     ),
     _Panel(
         "Deviation from the solver", "max |layer - solver| / max |solver|",
@@ -108,6 +108,8 @@ def _draw_panel(own: Axes, panel: _Panel, table: pd.DataFrame) -> None:
             own.plot(heads.layer, heads[column], ".", **dots)
     if panel.log:
         own.set_yscale("log")
+        own.yaxis.set_major_formatter(LogFormatter())
+        own.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
     _finish(own, panel.title, panel.unit)
     own.set_xlim(0.5, len(rows) + 0.5)
 
@@ -131,6 +133,8 @@ def _make_room(own: Axes, share: float) -> None:
     is_log = own.get_yscale() == "log"
     low, high = np.log10(own.get_ylim()) if is_log else own.get_ylim()
     top = low + (high - low) / (1 - share)
+    if not is_log:  # no numbers beside the legend
+        own.set_yticks([tick for tick in own.get_yticks() if low <= tick <= high])
     own.set_ylim(top=10**top if is_log else top)
 
 
@@ -148,7 +152,6 @@ def _draw_spectra(axes: Any, layers: list[Layer]) -> None:
             own.plot(range(1, len(values) + 1), shown, color=colour, label=label)
     for own, title in zip(axes, ("Singular values", "|Eigenvalues|"), strict=True):
         own.set_yscale("log")
-        own.set_ylim(bottom=_FLOOR)
         _finish(
             own, f"{title} of the attention matrix", "mean of heads, two images", "rank", "best"
         )
@@ -173,9 +176,8 @@ def _draw_nearest(own: Axes, table: pd.DataFrame) -> None:
         means = heads.groupby("layer").nearest_baseline.mean()
         own.plot(means.index, means, "k:", label="a I + b 11', mean of heads")
         own.plot([], [], "ko", markerfacecolor="none", label="hollow: parameter undetermined")
-    own.set_ylim(0, 1.08)
-    title = "Nearest classical problem on the tokens"
-    _finish(own, title, "|A - C*| / |A|, each head", loc="best")
+    own.set_ylim(0, 1.05)
+    _finish(own, "Nearest classical problem on the tokens", "|A - C*| / |A|, each head")
     own.set_xlim(0.5, table.layer.max() + 0.5)
 
 

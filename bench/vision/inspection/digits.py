@@ -32,7 +32,7 @@ class DigitsTransformer(VisionTransformer):
     ----------
     operator : str or list of str, default="softmax"
         Of each layer, or one for all.
-    dim, depth, num_heads, patch_size : int, default=32, 6, 4 and 1
+    dim, depth, num_heads, patch_size : int, default=32, 6, 4 and 2
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DigitsTransformer(VisionTransformer):
         dim: int = 32,
         depth: int = 6,
         num_heads: int = 4,
-        patch_size: int = 1,
+        patch_size: int = 2,
     ) -> None:
         chosen: Any = operator
         super().__init__(8, patch_size, 1, 10, dim, depth, num_heads, operator=chosen)

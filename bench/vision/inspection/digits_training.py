@@ -13,7 +13,10 @@ from ..recipe import Recipe
 from ..training import train
 from .digits import SEED, ShiftedDigits, accuracy, at_start, shipped_path
 
-N_STEPS = {"digits": 1700, "digits-mixed": 3400}
+RECIPE = Recipe(
+    n_steps=2500, batch_size=64, learning_rate=2e-3, weight_decay=0.05, warm_up=0.1,
+    ema_decay=0.99, validate_every=250, checkpoint_every=500, seed=SEED,
+)  # fmt: skip
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -22,18 +25,10 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(images), classes, label_smoothing=0.1)
 
 
-def recipe(name: str) -> Recipe:
-    """How a shipped model is trained."""
-    return Recipe(
-        n_steps=N_STEPS[name], batch_size=64, learning_rate=2e-3, weight_decay=0.05, warm_up=0.1,
-        ema_decay=0.99, validate_every=100, checkpoint_every=100, seed=SEED,
-    )  # fmt: skip
-
-
 def main() -> None:
     name, folder = sys.argv[1:]
     train(
-        at_start(name), ShiftedDigits(), cross_entropy, recipe(name), directory=folder,
+        at_start(name), ShiftedDigits(), cross_entropy, RECIPE, directory=folder,
         validate=accuracy, task={"data": "digits"}, report=lambda row: print(row, flush=True),
     )  # fmt: skip
     ship(folder, shipped_path(name))

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ....solvers.solution import Array
 from ...figures import save
@@ -44,14 +45,16 @@ def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
     picked = sorted({round(x) for x in np.linspace(0, len(shown) - 1, _N_MAPS)}) if shown else []
     if not picked:
         return
-    axes = figure.subplots(_N_SHOWN, len(picked) + 1)
-    for row in range(_N_SHOWN):
+    n_rows = min(_N_SHOWN, len(images))
+    axes = figure.subplots(n_rows, len(picked) + 1, squeeze=False)
+    for row in range(n_rows):
         picture = images[row].numpy()
         picture = (picture - picture.min()) / (np.ptp(picture) or 1.0)
         one = picture[0] if len(picture) != 3 else np.moveaxis(picture, 0, 2)
         axes[row, 0].imshow(one, cmap="gray", interpolation="nearest")
         for own, place in zip(axes[row, 1:], picked, strict=True):
-            _matrix(figure, own, _map(shown[place], row), "", cut=1.0)
+            signed = any(_map(shown[place], image).min() < 0 for image in range(n_rows))
+            _draw(figure, own, _map(shown[place], row), signed=signed)
             if row == 0:
                 own.set_title(f"layer {place + 1}", fontsize=9)
     axes[0, 0].set_title("image", fontsize=9)
@@ -96,25 +99,26 @@ def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> Non
         pictures[f"{PROBLEMS[key]}, cosine {best[f'{key}_cosine']:.2f}"] = C
     axes = figure.subplots(1, len(pictures))
     for own, (title, matrix) in zip(axes, pictures.items(), strict=True):
-        _matrix(figure, own, matrix, title)
+        _draw(figure, own, matrix, signed=matrix.min() < 0, cut=0.995)
+        own.set_title(title, fontsize=8.5)
+        own.tick_params(labelsize=7)
+        for axis in (own.xaxis, own.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("token", fontsize=8.5)
     figure.suptitle(
         "The head most like a classical problem's C* on the same tokens, first image", fontsize=10
     )
 
 
-def _matrix(figure: Any, own: Axes, matrix: Array, title: str, cut: float = 0.995) -> None:
-    """From 0 on where nothing is negative, else blue below zero and red above.
+def _draw(figure: Any, own: Axes, matrix: Array, *, signed: bool, cut: float = 1.0) -> None:
+    """From 0 on, or, if signed, blue below zero and red above.
 
     What is above the quantile `cut` saturates.
     """
     top = float(np.quantile(np.abs(matrix), cut)) or 1.0
-    signed = matrix.min() < 0
     drawn = own.imshow(
         matrix, cmap="RdBu_r" if signed else "viridis", vmin=-top if signed else 0, vmax=top,
         interpolation="nearest",
     )  # fmt: skip
     bar = figure.colorbar(drawn, ax=own, fraction=0.046, pad=0.03)
     bar.ax.tick_params(labelsize=6.5)
-    own.set_title(title, fontsize=8.5)
-    own.tick_params(labelsize=7)

@@ -60,15 +60,14 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
         If it holds no attention of this package.
     """
     kept: list[Observation] = []
-    names = {id(part): name for name, part in model.named_modules()}
-    calls: dict[int, tuple[Any, Any]] = {}
-    branches: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+    calls: dict[nn.Module, tuple[Any, Any]] = {}
+    branches: dict[nn.Module, tuple[Tensor, Tensor, Tensor]] = {}
 
     def keep_call(module: nn.Module, inputs: Any, keywords: Any) -> None:
-        calls[id(module)] = inputs, keywords
+        calls[module] = inputs, keywords
 
     def keep_branch(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        branches[id(module)] = inputs[0], inputs[1], output
+        branches[module] = inputs[0], inputs[1], output
 
     measures = {new: MEASURES[name] for name, new in _MEASURED.items()}
     with ExitStack() as stack:
@@ -79,28 +78,21 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             if isinstance(part, Block):
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
-        measured = {**measures, "E": _energy, "": kept.append}
-        rows = stack.enter_context(record(model, measured))
+        rows = stack.enter_context(record(model, {**measures, "E": _energy, "": kept.append}))
         model(images)
-    values: dict[int, dict[str, float]] = {number: {} for number in range(len(kept))}
-    shells = dict.fromkeys(range(len(kept)), "")
-    for row in rows:
-        values[row["layer"]][row["measure"]] = row["value"]
-        shells[row["layer"]] = row["name"]
     layers = []
     for number, seen in enumerate(kept):
-        shell = model.get_submodule(shells[number])
-        holder = model.get_submodule(shells[number].rpartition(".")[0])
-        block = holder if isinstance(holder, Block) else None
-        found = {"shell": calls.get(id(shell), ((), {}))}
-        if block is not None:
-            found["block"] = calls[id(block)]
-        layers.append(
-            Layer(
-                names[id(shell)], shell, block, seen, values[number], found,
-                None if block is None else branches[id(block.attention_residual)],
-            )
+        own = [row for row in rows if row["layer"] == number]
+        name = own[0]["name"]
+        shell, holder = (model.get_submodule(n) for n in (name, name.rpartition(".")[0]))
+        layer = Layer(
+            name, shell, None, seen, {row["measure"]: row["value"] for row in own},
+            {"shell": calls.get(shell, ((), {}))}, None,
         )  # fmt: skip
+        if isinstance(holder, Block):
+            layer.block, layer.calls["block"] = holder, calls[holder]
+            layer.branch = branches[holder.attention_residual]
+        layers.append(layer)
     return layers
 
 

@@ -66,6 +66,9 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     leaves, as `Origin.fits` says.
     """
     said = [_agreement(table)]
+    unknown = table[(table["kind"] == "layer") & table.passed.isna()]
+    if len(unknown):
+        said.append(f"No solver judges {', '.join(unknown.name)} on these tokens.")
     if "nearest_fits" in table:
         fits = table.nearest_fits.dropna().astype(bool)
         said.append(

@@ -46,7 +46,7 @@ HEAD_COLUMNS = {
 def small(operator="softmax", **options):
     """A transformer of a few tokens, with parameters off their start."""
     torch.manual_seed(1)
-    options = {"dim": 16, "depth": 2, "num_heads": 2, "patch_size": 2} | options
+    options = {"dim": 16, "depth": 2, "num_heads": 2} | options
     model = DigitsTransformer(operator, **options)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -118,15 +118,15 @@ def test_the_command_leaves_figures_and_a_summary(command):
     assert settings == {"model": "digits", "weights": "trained", "images": None}
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_shipped_models_classify_digits_that_they_were_not_trained_on(name):
+@pytest.mark.parametrize(("name", "least"), [("digits", 0.96), ("digits-mixed", 0.96)])
+def test_shipped_models_classify_digits_that_they_were_not_trained_on(name, least):
     (train, _), (test, _) = digits()
     assert not {image.numpy().tobytes() for image in train} & {
         image.numpy().tobytes() for image in test
     }
     model = shipped(name)
     assert model.operator == OPERATORS[name]
-    assert accuracy(model)["accuracy"] >= 0.96
+    assert accuracy(model)["accuracy"] >= least
     assert accuracy(at_start(name).eval())["accuracy"] < 0.3
 
 
@@ -301,7 +301,7 @@ def test_a_layer_that_is_not_its_solver_makes_the_command_fail(tmp_path, monkeyp
 
 
 def test_a_run_is_shown_as_it_was_at_the_start(tmp_path):
-    trained, start = small(), DigitsTransformer(dim=16, depth=2, num_heads=2, patch_size=2)
+    trained, start = small(), DigitsTransformer(dim=16, depth=2, num_heads=2)
     folder = write_run(tmp_path / "run", trained.float(), start)
     for untrained, expected in ((False, trained), (True, start)):
         source = find_source(folder, untrained=untrained)
