@@ -41,10 +41,11 @@ def draw_page(
 
 def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
     """Where the class token looks, or what all tokens together do; means over heads."""
-    shown = [layer for layer in layers if _grid(layer) is not None]
-    picked = sorted({round(x) for x in np.linspace(0, len(shown) - 1, _N_MAPS)}) if shown else []
-    if not picked:
+    shown = [(n, layer) for n, layer in enumerate(layers, start=1) if _on_grid(layer, len(images))]
+    if not shown:
         return
+    places = np.linspace(0, len(shown) - 1, _N_MAPS).round().astype(int)
+    picked = [shown[place] for place in np.unique(places)]
     n_rows = min(_N_SHOWN, len(images))
     axes = figure.subplots(n_rows, len(picked) + 1, squeeze=False)
     for row in range(n_rows):
@@ -52,35 +53,35 @@ def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
         picture = (picture - picture.min()) / (np.ptp(picture) or 1.0)
         one = picture[0] if len(picture) != 3 else np.moveaxis(picture, 0, 2)
         axes[row, 0].imshow(one, cmap="gray", interpolation="nearest")
-        for own, place in zip(axes[row, 1:], picked, strict=True):
-            signed = any(_map(shown[place], image).min() < 0 for image in range(n_rows))
-            _draw(figure, own, _map(shown[place], row), signed=signed)
+        for own, (number, layer) in zip(axes[row, 1:], picked, strict=True):
+            found = [_map(layer, image) for image in range(n_rows)]
+            _draw(figure, own, found[row], signed=any(weights.min() < 0 for weights in found))
             if row == 0:
-                own.set_title(f"layer {place + 1}", fontsize=9)
+                own.set_title(f"layer {number}", fontsize=9)
     axes[0, 0].set_title("image", fontsize=9)
     for own in axes.ravel():
         own.set_xticks([])
         own.set_yticks([])
-    n_class, _ = _grid(shown[0]) or (0, None)
-    who = "of the class token" if n_class else "received, mean of all queries"
+    of_class = shown[0][1].seen.arguments["context"].n_class_tokens > 0
+    who = "of the class token" if of_class else "received, mean of all queries"
     figure.suptitle(f"Attention weights {who}, mean of heads, for each patch", fontsize=10)
 
 
-def _grid(layer: Layer) -> tuple[int, tuple[int, int]] | None:
-    """Number of class tokens and the grid, if the layer's tokens lie on one."""
+def _on_grid(layer: Layer, n_images: int) -> bool:
+    """Whether the layer's tokens are those of whole images on a grid."""
     context = layer.seen.arguments.get("context")
     if context is None or context.grid is None:
-        return None
+        return False
     n_tokens = context.n_class_tokens + context.grid[0] * context.grid[1]
-    fits = layer.seen.matrix.shape[-2:] == (n_tokens, n_tokens)
-    return (context.n_class_tokens, context.grid) if fits else None
+    shape = layer.seen.matrix.shape
+    return (shape[0], *shape[-2:]) == (n_images, n_tokens, n_tokens)
 
 
 def _map(layer: Layer, image: int) -> Array:
-    n_class, grid = _grid(layer) or (0, (1, 1))
+    context = layer.seen.arguments["context"]
     weights = layer.seen.matrix[image].mean(dim=0)
-    row = weights[0] if n_class else weights.mean(dim=0)
-    return row[n_class:].reshape(grid).numpy()
+    row = weights[0] if context.n_class_tokens else weights.mean(dim=0)
+    return row[context.n_class_tokens :].reshape(context.grid).numpy()
 
 
 def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> None:

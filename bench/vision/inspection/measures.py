@@ -62,9 +62,11 @@ def condition_columns(layer: Layer) -> dict[str, float]:
 def jacobian_columns(layer: Layer) -> dict[str, float]:
     """Largest singular values of the Jacobians of the attention and of its block, of one image.
 
-    Of the attention where queries, keys and values are made of the same tokens.
+    Of the attention where queries, keys and values are made of the same tokens; without masks.
     """
-    found = {}
+    found: dict[str, float] = {}
+    if layer.masked:
+        return found
     inputs, keywords = layer.calls["shell"]
     if len(inputs) >= 3 and inputs[0] is inputs[1] is inputs[2]:
         attend = _of_first(layer.shell, inputs, keywords, 3)
@@ -114,13 +116,10 @@ def head_columns(layer: Layer) -> Iterator[dict[str, Any]]:
     for head in range(matrices.shape[1]):
         A = matrices[:, head]
         singular = torch.linalg.svdvals(A)
-        row: dict[str, Any] = {
-            "head": head,
-            "singular_value_1": float(singular[:, 0].mean()),
-            "singular_value_2": float(singular[:, 1].mean()),
-            "nonzero_share": float(nonzero_share(A).mean()),
-        }
-        if A.shape[-1] == A.shape[-2]:
+        row: dict[str, Any] = {"head": head, "nonzero_share": float(nonzero_share(A).mean())}
+        for number, values in enumerate(singular.T[:2], start=1):
+            row[f"singular_value_{number}"] = float(values.mean())
+        if A.shape[-1] == A.shape[-2] > 1:
             row["eigenvalue_2"] = float(np.mean([sizes[1] for sizes in eigenvalue_sizes(A)]))
         yield row
 
@@ -147,7 +146,7 @@ def learned(layer: Layer) -> dict[str, Tensor]:
                 found[name.rpartition(".")[2]] = module().detach().double()
         for name, parameter in part.named_parameters():
             word = name.rpartition(".")[2]
-            if word != "log" and max(0, *parameter.shape) == parameter.numel():
+            if word != "log" and parameter.numel() == max(parameter.shape, default=1):
                 found[word] = parameter.detach().double()
     return found
 

@@ -49,6 +49,11 @@ class Layer:
     calls: dict[str, tuple[Any, Any]]
     branch: tuple[Tensor, Tensor, Tensor] | None
 
+    @property
+    def masked(self) -> bool:
+        """Whether some keys are hidden from some queries."""
+        return any(x is not None and x is not False for x in self.seen.masks.values())
+
 
 @torch.no_grad()
 def observe(model: nn.Module, images: Tensor) -> list[Layer]:
@@ -67,7 +72,7 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
         calls[module] = inputs, keywords
 
     def keep_branch(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        branches[module] = inputs[0], inputs[1], output
+        branches[module] = inputs[0].detach(), inputs[1].detach(), output.detach()
 
     measures = {new: MEASURES[name] for name, new in _MEASURED.items()}
     with ExitStack() as stack:

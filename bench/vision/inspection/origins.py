@@ -30,15 +30,17 @@ def tokens_of(layer: Layer) -> Array | None:
     inputs, _ = layer.calls["shell"]
     if len(inputs) < 2 or inputs[0] is not inputs[1]:
         return None
-    return inputs[0].reshape(-1, *inputs[0].shape[-2:])[0].numpy()
+    return inputs[0].detach().reshape(-1, *inputs[0].shape[-2:])[0].numpy()
 
 
 def own_origin(layer: Layer, X: Array) -> Origin | None:
     """What the layer solves on its own queries and keys, as `fit_origin` finds it.
 
     A layer whose family says nothing of it, such as a correction, is held against several. None
-    where a layer cannot be fitted on tokens alone, as with bandwidths of positions.
+    where a layer cannot be fitted on tokens alone, as with masks or bandwidths of positions.
     """
+    if layer.masked:
+        return None
     context = layer.seen.arguments.get("context")
     if context is not None:
         context = Context(**map_fields(context, lambda name, x: x[0] if x.ndim > 2 else x))

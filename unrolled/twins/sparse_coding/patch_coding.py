@@ -152,7 +152,7 @@ _OPTIONS = {
     "one-layer": {"n_layers": 1},
     "three-layers": {"n_layers": 3},
     "orthonormal": {"patch_size": 3, "n_frequencies": 3},
-    "default-penalty": {"sigma": 0.1, "lam": None},
+        "default-penalty": {"sigma": 0.1, "lam": None},
 }
 
 _register(
