@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .speed.sparse import time_self_expression, time_sparse_coding
     from .vision.denoising.methods import DenoisingMethod, register_denoiser
     from .vision.denoising.study import denoise
+    from .vision.inspection.study import inspect_model
 
 __all__ = [
     "DenoisingMethod",
@@ -22,6 +23,7 @@ __all__ = [
     "choose_clusters",
     "cluster",
     "denoise",
+    "inspect_model",
     "register_denoiser",
     "register_method",
     "time_attention",
@@ -37,6 +39,7 @@ _MODULES = {
     "choose_clusters": "clustering.auto",
     "cluster": "clustering.presets",
     "denoise": "vision.denoising.study",
+    "inspect_model": "vision.inspection.study",
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
     "time_attention": "speed.attention",

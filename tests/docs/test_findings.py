@@ -237,3 +237,23 @@ def test_quality_quoted_on_denoising_stands_in_the_committed_results():
     readme = (ROOT / "README.md").read_text()
     (told,) = re.findall(r"learned steps of diffusion.* \| ([\d.]+) \|", readme)
     assert float(told) == db["FilterDiffusionDenoiser, trained"]
+
+
+def test_layers_quoted_on_inspection_stand_in_the_committed_results():
+    page = (ROOT / "docs/inspection.md").read_text()
+    table = pd.DataFrame(json.loads((ROOT / "docs/results/inspect/table.json").read_text()))
+    layers = table[table["kind"] == "layer"]
+    quoted = re.findall(r"^\| (\d) \| " + r"([\d.e+-]+) \| " * 7 + r"([\d.e+-]+) \|$", page, re.M)
+    assert len(quoted) == len(layers) == 6
+    formats = {
+        "deviation": ".1e", "token_cosine": ".2f", "hc_attention": ".2f",
+        "hc_attention_bound": ".1f", "log10_condition_branch": ".2f",
+        "log10_condition_after": ".2f", "eigenvalue_2": ".2f", "jacobian_block": ".1f",
+    }  # fmt: skip
+    for (layer, *cells), (_, row) in zip(quoted, layers.iterrows(), strict=True):
+        assert [layer, *cells] == [
+            f"{row.layer:.0f}", *(format(row[key], form) for key, form in formats.items())
+        ]  # fmt: skip
+    heads = table[table["kind"] == "head"]
+    (told,) = re.findall(r"explains (\d+ of \d+) heads", " ".join(page.split()))
+    assert told == f"{int(heads.nearest_fits.sum())} of {len(heads)}"

@@ -1,0 +1,1 @@
+"""`twinsolve inspect`: what the layers of a model do to the tokens that reach them."""

@@ -1,0 +1,87 @@
+"""The command `twinsolve inspect`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...names import as_options
+from ...tables import markdown, write_summary, write_table
+from ...terminal import Output, console, progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .sources import Source
+
+
+def inspect(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="digits, digits-mixed, or a folder.")
+    ] = "digits",
+    images: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Pictures to show to the model.")
+    ] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="The model as it was before training.")
+    ] = False,
+    output: Output = Path("results/inspect"),
+) -> None:
+    """Look inside a vision transformer, and hold each layer against its solver.
+
+    MODEL is digits, a small transformer that comes with the package; digits-mixed, the same with
+    another operator in each layer; the folder of a training run (settings.json and safetensors); or
+    that of a ViT of Hugging Face (config.json and model.safetensors). It is shown test digits if it
+    was trained on digits, the folder of pictures that it was trained on, or the two photographs of
+    scikit-learn.
+
+    Each layer is run in float64 at its trained parameters and compared with its solver on the
+    queries, keys and values that reach it. Measured over depth are how alike tokens become, their
+    high frequencies beside the theorem's bound, energies, condition numbers with and without skip
+    connection, spectra of the attention matrices, Jacobians, and learned parameters. Each head is
+    held beside solutions C* of classical problems on the same tokens, and the nearest is named.
+
+    Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
+    page of figures as .png and .pdf. The exit code is 1 if a part deviates more than its tolerance.
+    """
+    from .observed import observe
+    from .sources import find_source
+    from .study import measure
+
+    try:
+        source = find_source(model, images=images, untrained=untrained)
+        layers = observe(source.model, source.images)
+        table = measure(source, layers, progress=progress("Layers"))
+    except (LookupError, OSError, ValueError) as error:
+        raise typer.BadParameter(as_options(str(error))) from error
+    _report(table, source, model, images, output)
+    from .figures import draw_page
+
+    draw_page(table, layers, source, model, output)
+    console().print(f"Written to {output}/")
+    if not table.passed.dropna().all():
+        raise typer.Exit(code=1)
+
+
+def _report(
+    table: "pd.DataFrame", source: "Source", model: str, images: str | None, output: Path
+) -> None:
+    from rich.table import Table
+
+    from .report import parts, verdicts
+
+    write_table(table, output)
+    text = [f"{model}, {source.weights}; shown {source.shown}.", ""]
+    for sentence in verdicts(table):
+        text += [sentence, ""]
+    for title, (head, rows) in parts(table).items():
+        text += [f"## {title}", "", *markdown(head, rows), ""]
+        shown = Table(*head, title=title)
+        for row in rows:
+            shown.add_row(*row)
+        console().print(shown)
+    for sentence in verdicts(table):
+        console().print(sentence, soft_wrap=True)
+    text += ["![One page of figures](inspect.png)"]
+    settings = {"model": model, "weights": source.weights, "images": images}
+    write_summary("twinsolve inspect", text, settings, output)

@@ -1,0 +1,163 @@
+"""Numbers of a layer and its heads: frequencies, conditioning, spectra, Jacobians, parameters."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....solvers.solution import Array
+from ....unrolled.attention import Positive
+from ....unrolled.diagnostics import (
+    condition_number,
+    high_frequency_bounds,
+    lipschitz_constant,
+    nonzero_share,
+)
+from .observed import Layer
+
+_N_SPECTRA = 4  # images
+_N_ITER = 30  # of the power iterations on Jacobians
+
+
+def bound_columns(model: nn.Module, images: Tensor, layers: list[Layer]) -> list[dict[str, float]]:
+    """By layer, the share of high frequencies behind attention, beside what is proved of it.
+
+    All three are divided by the norm of the tokens there, so that the first is ``|HC x| / |x|`` and
+    a bound above 1 says nothing. Means over the batch; nothing where no theorem applies.
+    """
+    try:
+        sides = high_frequency_bounds(model, images)
+    except ValueError:  # no block, or residual connections of another kind
+        return [{} for _ in layers]
+    by_part = {(side.name, side.part): side for side in sides}
+    found: list[dict[str, float]] = []
+    for layer in layers:
+        name = layer.name.rpartition(".")[0]
+        side = by_part.get((name, "attention_skip")) or by_part.get((name, "attention"))
+        if side is None or layer.branch is None:
+            found.append({})
+            continue
+        size = torch.linalg.matrix_norm(layer.branch[2])
+        kept = {"": side.measured, "_sharp": side.sharp, "_bound": side.bound}
+        found.append({f"hc_attention{key}": float((x / size).mean()) for key, x in kept.items()})
+    return found
+
+
+def condition_columns(layer: Layer) -> dict[str, float]:
+    """Decimal logarithms of the condition numbers before attention, of its branch, and with skip.
+
+    Medians over the batch, as one of them may be infinite.
+    """
+    if layer.branch is None:
+        return {}
+    names = ("before", "branch", "after")
+    return {
+        f"log10_condition_{name}": float(condition_number(x).log10().median())
+        for name, x in zip(names, layer.branch, strict=True)
+    }
+
+
+def jacobian_columns(layer: Layer) -> dict[str, float]:
+    """Largest singular values of the Jacobians of the attention and of its block, of one image.
+
+    Of the attention where queries, keys and values are made of the same tokens; without masks.
+    """
+    found: dict[str, float] = {}
+    if layer.masked:
+        return found
+    inputs, keywords = layer.calls["shell"]
+    if len(inputs) >= 3 and inputs[0] is inputs[1] is inputs[2]:
+        attend = _of_first(layer.shell, inputs, keywords, 3)
+        found["jacobian_attention"] = _norm(attend, inputs[0][:1])
+    if layer.block is not None:
+        inputs, keywords = layer.calls["block"]
+        found["jacobian_block"] = _norm(_of_first(layer.block, inputs, keywords, 1), inputs[0][:1])
+    return found
+
+
+def _of_first(
+    module: nn.Module, inputs: Any, keywords: Any, n_tokens: int
+) -> Callable[[Tensor], Tensor]:
+    """The module as a function of the tokens of the first image, which it takes so many times."""
+    rest, given = first_image((inputs[n_tokens:], keywords))
+
+    def function(x: Tensor) -> Tensor:
+        output = module(*(x,) * n_tokens, *rest, **given)
+        return output if isinstance(output, Tensor) else output[0]
+
+    return function
+
+
+def _norm(function: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    return float(lipschitz_constant(function, x.detach(), n_iter=_N_ITER))
+
+
+def first_image(value: Any) -> Any:
+    """Arguments of a call with the first of the batch; positions and pair masks have no batch."""
+    if isinstance(value, Tensor):
+        return value[:1] if value.ndim > 2 else value
+    if isinstance(value, dict):
+        return {key: first_image(part) for key, part in value.items()}
+    if hasattr(value, "_replace"):  # a context
+        return value._replace(**{key: first_image(x) for key, x in value._asdict().items()})
+    return tuple(first_image(part) for part in value) if isinstance(value, tuple) else value
+
+
+def head_columns(layer: Layer) -> Iterator[dict[str, Any]]:
+    """By head: second singular value and eigenvalue of the matrix, and its share of non-zeros.
+
+    Absolute values, means over some images; eigenvalues of square matrices only. The first
+    eigenvalue of a matrix whose rows sum to 1 is 1, and oversmoothing is as fast as the second is
+    small.
+    """
+    matrices = layer.seen.matrix[:_N_SPECTRA]
+    for head in range(matrices.shape[1]):
+        A = matrices[:, head]
+        singular = torch.linalg.svdvals(A)
+        row: dict[str, Any] = {"head": head, "nonzero_share": float(nonzero_share(A).mean())}
+        for number, values in enumerate(singular.T[:2], start=1):
+            row[f"singular_value_{number}"] = float(values.mean())
+        if A.shape[-1] == A.shape[-2] > 1:
+            row["eigenvalue_2"] = float(np.mean([sizes[1] for sizes in eigenvalue_sizes(A)]))
+        yield row
+
+
+def eigenvalue_sizes(matrices: Tensor) -> Array:
+    """Absolute eigenvalues of matrices, largest first."""
+    sizes = torch.linalg.eigvals(matrices).abs()
+    return sizes.sort(dim=-1, descending=True).values.numpy()
+
+
+def learned(layer: Layer) -> dict[str, Tensor]:
+    """Small parameters that the operator and the scales of its block learn, by name.
+
+    Bandwidths, penalties and steps, omega, s, t and the like; those that are stored as logarithms
+    are turned back.
+    """
+    parts: list[nn.Module] = [layer.seen.operator]
+    if layer.block is not None:
+        parts += [layer.block.attention_scale, layer.block.attention_residual]
+    found = {}
+    for part in parts:
+        for name, module in part.named_modules():
+            if isinstance(module, Positive) and module.log is not None:
+                found[name.rpartition(".")[2]] = module().detach().double()
+        for name, parameter in part.named_parameters():
+            word = name.rpartition(".")[2]
+            if word != "log" and parameter.numel() == max(parameter.shape, default=1):
+                found[word] = parameter.detach().double()
+    return found
+
+
+def learned_columns(layer: Layer, head: int | None = None) -> dict[str, float]:
+    """Medians of what is learned, or the values of one head."""
+    found = {}
+    for name, values in learned(layer).items():
+        own = values.ndim == 3 and len(values) == layer.seen.q.shape[1]
+        if head is None:
+            found[f"learned_{name}"] = float(values.median())
+        elif own:
+            found[f"learned_{name}"] = float(values[head].median())
+    return found

@@ -1,0 +1,139 @@
+"""What `twinsolve inspect` says of a table."""
+
+import pandas as pd
+
+from ...tables import Lines, number
+
+_Columns = dict[str, tuple[str, str]]  # heading and format
+_LAYER: _Columns = {"layer": ("layer", ".0f"), "class": ("operator", "s")}
+_CHECKED: _Columns = _LAYER | {
+    "twin": ("held against", "s"),
+    "equation": ("equation", "s"),
+    "evidence": ("evidence", "s"),
+    "deviation": ("deviation", ".1e"),
+    "tolerance": ("tolerance", ".0e"),
+}
+_DEPTH: _Columns = _LAYER | {
+    "token_cosine": ("token cosine", ".3f"),
+    "hc_share": ("HC share", ".3f"),
+    "hc_attention": ("behind attention", ".3f"),
+    "hc_attention_sharp": ("bound by matrices", ".3g"),
+    "hc_attention_bound": ("bound by theorem", ".3g"),
+    "J": ("J", ".3g"),
+    "E": ("E", ".3g"),
+}
+_SPECTRA: _Columns = _LAYER | {
+    "log10_condition_before": ("log10 condition: tokens", ".2f"),
+    "log10_condition_branch": ("attention, no skip", ".2f"),
+    "log10_condition_after": ("with skip", ".2f"),
+    "singular_value_2": ("2nd singular value", ".3f"),
+    "eigenvalue_2": ("2nd eigenvalue", ".3f"),
+    "jacobian_attention": ("Jacobian of attention", ".3g"),
+    "jacobian_block": ("of block", ".3g"),
+    "nonzero_share": ("non-zeros", ".0%"),
+}
+_ORIGINS: _Columns = _LAYER | {
+    "origin": ("solves on its q, k", "s"),
+    "origin_distance": ("distance left", ".1e"),
+    "nearest": ("nearest on the tokens", "s"),
+    "nearest_distance": ("distance left", ".3f"),
+    "nearest_baseline": ("without problem", ".3f"),
+    "gaussian_cosine": ("cosine with C*: Gaussian", ".2f"),
+    "least_squares_cosine": ("least squares", ".2f"),
+    "low_rank_cosine": ("low rank", ".2f"),
+    "sparse_cosine": ("sparse", ".2f"),
+}
+
+
+def parts(table: pd.DataFrame) -> dict[str, Lines]:
+    """Headings and cells of each part of the summary, by its title."""
+    layers = table[table["kind"] == "layer"]
+    found = {
+        "Layers against their solvers": _lines(layers, _CHECKED),
+        "Tokens over depth": _lines(layers, _DEPTH),
+        "Conditioning and spectra": _lines(layers, _SPECTRA),
+        "Classical problems": _lines(_with_heads(layers, table), _ORIGINS),
+        "Parameters, learned and fitted": _parameter_lines(table),
+        "Other parts against their solvers": _module_lines(table),
+    }
+    return {title: lines for title, lines in found.items() if lines[1]}
+
+
+def verdicts(table: pd.DataFrame) -> list[str]:
+    """Sentences: whether all that was judged agrees with its solver, and which heads are classical.
+
+    A problem explains a head if it leaves less than half of what the nearest ``a I + b 1 1^T``
+    leaves, as `Origin.fits` says.
+    """
+    said = [_agreement(table)]
+    unknown = table[(table["kind"] == "layer") & table.passed.isna()]
+    if len(unknown):
+        said.append(f"No solver judges {', '.join(unknown.name)} on these tokens.")
+    if "nearest_fits" in table:
+        fits = table.nearest_fits.dropna().astype(bool)
+        said.append(
+            f"A classical problem on the tokens that enter the layer explains {fits.sum()} of "
+            f"{len(fits)} heads."
+        )
+    return said
+
+
+def _agreement(table: pd.DataFrame) -> str:
+    judged = table[table.passed.notna()]
+    failed = judged[~judged.passed.astype(bool)]
+    if len(failed):
+        each = [
+            f"{r['name']} {r.deviation:.1e} above {r.tolerance:.0e}" for _, r in failed.iterrows()
+        ]
+        return f"NOT as their solvers: {', '.join(each)}."
+    worst = (judged.deviation / judged.tolerance).max()
+    return (
+        f"All {len(judged)} parts that have a solver agree with it: the largest deviation is "
+        f"{worst:.0e} of its tolerance."
+    )
+
+
+def _with_heads(layers: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """The layers with means over their heads, and the problem that is nearest to most of these."""
+    heads = table[table["kind"] == "head"].groupby("layer")
+    means = heads.mean(numeric_only=True)
+    rows = layers.copy()
+    for column in means.columns.intersection(list(_ORIGINS)).difference(list(_LAYER)):
+        rows[column] = rows[column].fillna(rows.layer.map(means[column]))
+    if "nearest" in rows:
+        rows["nearest"] = rows.layer.map(heads.nearest.agg(lambda names: names.mode().get(0)))
+    return rows
+
+
+def _parameter_lines(table: pd.DataFrame) -> Lines:
+    heads = table[table["kind"] == "head"]
+    layers = table[table["kind"] == "layer"].set_index("layer")
+    cells: list[tuple[str, ...]] = []
+    for column in [c for c in table if c.startswith(("learned_", "fitted_"))]:
+        way, _, name = column.partition("_")
+        for layer, value in layers[column].dropna().items():
+            each = heads[heads.layer == layer][column].dropna()
+            said = ", ".join(f"{x:.4g}" for x in each) if len(each) else f"{value:.4g}, median"
+            words = name.replace("_", " ")
+            cells.append((f"{layer:.0f}", str(layers["class"][layer]), words, way, said))
+    return ("layer", "operator", "parameter", "way", "each head"), sorted(cells)
+
+
+def _module_lines(table: pd.DataFrame) -> Lines:
+    """The worst of the other parts of each class."""
+    cells: list[tuple[str, ...]] = []
+    for kind, group in table[table["kind"] == "module"].groupby("class", sort=False):
+        worst = group.loc[(group.deviation / group.tolerance).idxmax()]
+        cells.append(
+            (
+                str(kind), str(len(group)), str(worst.twin), f"{worst.deviation:.1e}",
+                f"{worst.tolerance:.0e}",
+            )
+        )  # fmt: skip
+    return ("part", "number", "held against", "worst deviation", "tolerance"), cells
+
+
+def _lines(rows: pd.DataFrame, columns: _Columns) -> Lines:
+    kept = [c for c in columns if c in rows and rows[c].notna().any()]
+    cells = [tuple(number(row[c], columns[c][1]) for c in kept) for _, row in rows.iterrows()]
+    return tuple(columns[c][0] for c in kept), cells

@@ -1,0 +1,139 @@
+"""The layers of a model, measured and held against their solvers: one table."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ....unrolled.twins import ModelReport, check
+from ...timing import Progress
+from .measures import (
+    bound_columns,
+    condition_columns,
+    head_columns,
+    jacobian_columns,
+    learned_columns,
+)
+from .observed import Layer, observe
+from .origins import (
+    matrices_of,
+    nearest_columns,
+    own_columns,
+    own_origin,
+    solutions,
+    solved_columns,
+    tokens_of,
+)
+from .sources import Source, find_source
+
+_OF_HEADS = ("singular_value_1", "singular_value_2", "eigenvalue_2", "nonzero_share")
+
+
+def inspect_model(
+    model: str = "digits",
+    *,
+    images: str | None = None,
+    untrained: bool = False,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Measure every attention layer of a model, and hold every part against its solver.
+
+    Parameters
+    ----------
+    model : str, default="digits"
+        "digits", a vision transformer that comes with the package, "digits-mixed", one with another
+        operator in each layer; the folder of a training run; or that of a ViT of Hugging Face.
+    images : str, optional
+        Folder of pictures to show to it; by default see `find_source`.
+    untrained : bool, default=False
+        Take the model as it was before training.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over the layers.
+
+    Returns
+    -------
+    DataFrame
+        ``kind`` says what a row is about: a "layer", a "head" of it, or another "module" that has a
+        twin. Of layers and modules ``deviation``, ``tolerance`` and ``passed`` are those of
+        `twinsolve.check`, in float64. Of layers ``token_cosine`` and ``hc_share`` of what the block
+        gives; ``hc_attention`` behind attention, with the theorem's bound; ``J`` and ``E``;
+        condition numbers; Jacobians; learned parameters; and the problem on its own queries and
+        keys that it solves. Of heads singular values and eigenvalues of the matrix, the nearest
+        classical problem on the tokens that enter the layer, and C* of four.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If there is no such model, or it holds no attention.
+
+    Examples
+    --------
+    >>> from twinsolve.bench import inspect_model
+    >>> table = inspect_model("digits")
+    >>> bool(table.passed.dropna().all())
+    True
+    """
+    source = find_source(model, images=images, untrained=untrained)
+    return measure(source, observe(source.model, source.images), progress=progress)
+
+
+def measure(
+    source: Source, layers: list[Layer], *, progress: Progress | None = None
+) -> pd.DataFrame:
+    """The table of a model and of its layers as they were observed."""
+    report = check(source.model, source.images)
+    assert isinstance(report, ModelReport)
+    checked = {row["name"]: row for row in report.judged}
+    bounds = bound_columns(source.model, source.images, layers)
+    rows: list[dict[str, Any]] = []
+    numbered = list(enumerate(layers))
+    for number, layer in progress(numbered, len(numbered)) if progress else numbered:
+        verdict = checked.pop(f"{layer.name}.operator".lstrip("."), None)
+        head = {"layer": number + 1, "name": layer.name}
+        rows += [head | row for row in _rows(layer, verdict, bounds[number])]
+    rows += [
+        {"kind": "module", "name": name, "class": row["class"], **_verdict(row)}
+        for name, row in checked.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _rows(
+    layer: Layer, verdict: dict[str, Any] | None, bounds: dict[str, float]
+) -> list[dict[str, Any]]:
+    """Of a layer and of its heads."""
+    heads = list(head_columns(layer))
+    X = tokens_of(layer)
+    origin = None if X is None else own_origin(layer, X)
+    first: dict[str, Any] = {
+        "kind": "layer",
+        "class": type(layer.seen.operator).__name__,
+        **_verdict(verdict),
+        **layer.measures,
+        **bounds,
+        **condition_columns(layer),
+        **jacobian_columns(layer),
+        **{key: np.mean([row[key] for row in heads]) for key in _OF_HEADS if key in heads[0]},
+        **learned_columns(layer),
+        **own_columns(origin),
+    }
+    rows, solved = [first], {} if X is None else solutions(X)
+    for row, A in zip(heads, matrices_of(layer), strict=True):
+        head = {"kind": "head", **row, **learned_columns(layer, row["head"])}
+        head |= own_columns(origin, row["head"])
+        if X is not None and A.shape == (len(X), len(X)):
+            head |= nearest_columns(A, X)
+            head |= solved_columns(A, solved, X)
+        rows.append(head)
+    return rows
+
+
+def _verdict(row: dict[str, Any] | None) -> dict[str, Any]:
+    if row is None:
+        return {}
+    return {
+        **{key: row[key] for key in ("twin", "equation", "evidence", "relation", "dtype")},
+        "deviation": row["deviation"],
+        "tolerance": row["tolerance"],
+        "passed": row["verdict"] == "correct",
+    }

@@ -1,0 +1,409 @@
+"""`twinsolve inspect`: the table against definitions, the command, and what it refuses."""
+
+import json
+import sys
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from twinsolve.bench.cli import app
+from twinsolve.bench.vision.inspection.digits import (
+    OPERATORS,
+    DigitsTransformer,
+    accuracy,
+    at_start,
+    digits,
+    shipped,
+)
+from twinsolve.bench.vision.inspection.observed import observe
+from twinsolve.bench.vision.inspection.origins import nearest_columns, solutions
+from twinsolve.bench.vision.inspection.sources import Source, find_source
+from twinsolve.bench.vision.inspection.study import measure
+from twinsolve.bench.vision.recipe import Recipe
+from twinsolve.bench.vision.run_folder import WEIGHTS, begin, run_settings, save_tensors
+from twinsolve.solvers import least_squares_self_expression, smoother_matrix
+from twinsolve.unrolled.diagnostics import jacobian_spectrum
+
+OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
+LAYER_COLUMNS = {
+    "deviation", "tolerance", "passed", "token_cosine", "hc_share", "hc_attention",
+    "hc_attention_bound", "J", "E", "log10_condition_before", "log10_condition_branch",
+    "log10_condition_after", "singular_value_2", "eigenvalue_2", "jacobian_attention",
+    "jacobian_block", "nonzero_share", "origin", "origin_distance", "fitted_scale",
+}  # fmt: skip
+HEAD_COLUMNS = {
+    "singular_value_2", "eigenvalue_2", "nonzero_share", "nearest", "nearest_distance",
+    "nearest_baseline", "gaussian_cosine", "least_squares_distance", "low_rank_residual",
+    "sparse_support_f1", "fitted_scale",
+}  # fmt: skip
+
+
+def small(operator="softmax", **options):
+    """A transformer of a few tokens, with parameters off their start."""
+    torch.manual_seed(1)
+    options = {"dim": 16, "depth": 2, "num_heads": 2} | options
+    model = DigitsTransformer(operator, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.double().eval()
+
+
+def table_of(model, n_images=3):
+    images = digits()[1][0][:n_images].double()
+    source = Source(model, images, "trained", "digits")
+    return measure(source, observe(model, images)), images
+
+
+def write_run(folder, model, start=None, data="digits"):
+    """The folder of a training run, without the training."""
+    settings = run_settings(model, Recipe(n_steps=1), {"data": data})
+    begin(folder, settings, 1, start or model)
+    save_tensors(folder / WEIGHTS, model.state_dict())
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    model = small()
+    return model, *table_of(model)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    model = small(OPERATORS_USED, depth=4)
+    return model, *table_of(model)
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """The command on the shipped model."""
+    output = tmp_path_factory.mktemp("inspect")
+    start = time.process_time()
+    run = CliRunner().invoke(app, ["inspect", "digits", "--output", str(output)])
+    return run, output, time.process_time() - start
+
+
+def test_each_layer_of_the_shipped_model_agrees_with_its_solver(command):
+    run, output, seconds = command
+    assert run.exit_code == 0, run.output
+    assert seconds < 120
+    rows = json.loads((output / "table.json").read_text())
+    by_kind = {kind: [r for r in rows if r["kind"] == kind] for kind in ("layer", "head", "module")}
+    assert [len(by_kind[kind]) for kind in by_kind] == [6, 24, 18]
+    for row in by_kind["layer"] + by_kind["module"]:
+        assert row["passed"]
+        assert row["dtype"] == "float64"
+        assert 0 <= row["deviation"] <= row["tolerance"] <= 1e-8
+    for kind, columns in (("layer", LAYER_COLUMNS), ("head", HEAD_COLUMNS)):
+        for row in by_kind[kind]:
+            assert not {column for column in columns if row[column] is None}
+
+
+def test_the_command_leaves_figures_and_a_summary(command):
+    _, output, _ = command
+    with Image.open(output / "inspect.png") as page:
+        assert min(page.size) > 1000
+        assert len(np.unique(np.asarray(page.convert("L")))) > 100
+    assert (output / "inspect.pdf").is_file()
+    summary = (output / "summary.md").read_text()
+    assert "All 24 parts that have a solver agree with it" in summary
+    assert "| 6 | Softmax | softmax-attention | SE-7 |" in summary
+    settings = json.loads((output / "settings.json").read_text())["settings"]
+    assert settings == {"model": "digits", "weights": "trained", "images": None}
+
+
+@pytest.mark.parametrize(("name", "least"), [("digits", 0.96), ("digits-mixed", 0.96)])
+def test_shipped_models_classify_digits_that_they_were_not_trained_on(name, least):
+    (train, _), (test, _) = digits()
+    assert not {image.numpy().tobytes() for image in train} & {
+        image.numpy().tobytes() for image in test
+    }
+    model = shipped(name)
+    assert model.operator == OPERATORS[name]
+    assert accuracy(model)["accuracy"] >= least
+    assert accuracy(at_start(name).eval())["accuracy"] < 0.3
+
+
+def test_measures_of_tokens_follow_their_definitions(softmax):
+    model, table, images = softmax
+    layers = table[table["kind"] == "layer"]
+    with torch.no_grad():
+        states = [x.numpy() for x in model.intermediates(images)]
+    for number, (before, after) in enumerate(pairwise(states)):
+        row = layers.iloc[number]
+        unit = after / np.linalg.norm(after, axis=-1, keepdims=True)
+        cosines = np.array([(u @ u.T)[~np.eye(len(u), dtype=bool)].mean() for u in unit])
+        np.testing.assert_allclose(row.token_cosine, cosines.mean(), rtol=1e-6)
+        high = after - after.mean(axis=1, keepdims=True)
+        shares = np.linalg.norm(high, axis=(1, 2)) / np.linalg.norm(after, axis=(1, 2))
+        np.testing.assert_allclose(row.hc_share, shares.mean(), rtol=1e-10)
+        kappa = np.log10([np.linalg.cond(x) for x in before])
+        np.testing.assert_allclose(row.log10_condition_before, np.median(kappa), rtol=1e-8)
+
+
+def attention_by_hand(model, images, number):
+    """Queries, keys, values, matrices and output of a layer, and what is added to the tokens."""
+    block, H = model.blocks[number], model.num_heads
+    with torch.no_grad():
+        x = block.attention_norm(model.intermediates(images)[number]).numpy()
+        W, b = (p.numpy() for p in (block.attention.in_proj_weight, block.attention.in_proj_bias))
+        out, bias = (p.numpy() for p in block.attention.out_proj.parameters())
+    parts = np.split(x @ W.T + b, 3, axis=-1)
+    q, k, v = (p.reshape(*p.shape[:2], H, -1).transpose(0, 2, 1, 3) for p in parts)
+    logits = np.exp(q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1]))
+    A = logits / logits.sum(axis=-1, keepdims=True)
+    u = A @ v
+    return k, v, A, u, u.transpose(0, 2, 1, 3).reshape(x.shape) @ out.T + bias
+
+
+def test_energies_and_spectra_follow_their_definitions(softmax):
+    model, table, images = softmax
+    first = attention_by_hand(model, images, 0)[1]
+    for number in range(model.depth):
+        k, _, A, u, _ = attention_by_hand(model, images, number)
+        K = np.exp(k @ k.transpose(0, 1, 3, 2) / np.sqrt(k.shape[-1]))
+        apart = np.square(u[..., :, None, :] - u[..., None, :, :]).sum(axis=-1)
+        J = (K * apart).sum(axis=(-2, -1)) / 4
+        pull = 0.3 * (K.sum(axis=-1) * np.square(u - first).sum(axis=-1)).sum(axis=-1)
+        total = K.sum(axis=(-2, -1))
+        row = table[(table.layer == number + 1) & (table["kind"] == "layer")].iloc[0]
+        np.testing.assert_allclose(row.J, (J / total).mean(), rtol=1e-9)
+        np.testing.assert_allclose(row.E, ((J + pull) / total).mean(), rtol=1e-9)
+        heads = table[(table.layer == number + 1) & (table["kind"] == "head")]
+        singular = np.linalg.svd(A, compute_uv=False)[..., 1].mean(axis=0)
+        np.testing.assert_allclose(heads.singular_value_2, singular, rtol=1e-9)
+        sizes = np.sort(np.abs(np.linalg.eigvals(A)), axis=-1)[..., -2].mean(axis=0)
+        np.testing.assert_allclose(heads.eigenvalue_2, sizes, rtol=1e-7)
+
+
+def test_conditions_and_high_frequencies_behind_attention(softmax):
+    model, table, images = softmax
+    with torch.no_grad():
+        states = [x.numpy() for x in model.intermediates(images)]
+    for number in range(model.depth):
+        branch = attention_by_hand(model, images, number)[-1]
+        after = states[number] + branch
+        row = table[(table.layer == number + 1) & (table["kind"] == "layer")].iloc[0]
+        for x, found in ((branch, row.log10_condition_branch), (after, row.log10_condition_after)):
+            np.testing.assert_allclose(
+                found, np.median(np.log10([np.linalg.cond(one) for one in x])), rtol=1e-6
+            )
+        high = after - after.mean(axis=1, keepdims=True)
+        share = np.linalg.norm(high, axis=(1, 2)) / np.linalg.norm(after, axis=(1, 2))
+        np.testing.assert_allclose(row.hc_attention, share.mean(), rtol=1e-9)
+        assert row.hc_attention <= row.hc_attention_sharp <= row.hc_attention_bound
+
+
+def test_jacobians_are_the_largest_singular_values(softmax):
+    model, table, images = softmax
+    with torch.no_grad():
+        states = model.intermediates(images[:1])
+    row = table[(table.layer == 1) & (table["kind"] == "layer")].iloc[0]
+    exact = float(jacobian_spectrum(model.blocks[0], states[0])[0])
+    assert 0.9 * exact < row.jacobian_block <= exact * (1 + 1e-9)
+
+
+def test_a_head_that_solves_a_classical_problem_is_recognised():
+    X = np.random.default_rng(0).standard_normal((20, 5))
+    solved = {
+        "gaussian-attention": (smoother_matrix(X, X, bandwidth=0.8), "bandwidth = 0.8"),
+        "ridge-self-expression": (least_squares_self_expression(X, lam=3.0), "lam = 3"),
+    }
+    for name, (A, parameter) in solved.items():
+        found = nearest_columns(A, X)
+        assert (found["nearest"], found["nearest_parameter"]) == (name, parameter)
+        assert found["nearest_distance"] < 1e-6
+        assert found["nearest_fits"]
+    noise = nearest_columns(np.random.default_rng(1).standard_normal((20, 20)), X)
+    assert not noise["nearest_fits"]
+
+
+def test_solutions_stand_beside_the_matrix_of_each_head(softmax):
+    model, table, images = softmax
+    A = attention_by_hand(model, images, 1)[2][0, 1]
+    with torch.no_grad():
+        tokens = model.intermediates(images[:1])[1][0]
+        X = model.blocks[1].attention_norm(tokens).numpy()
+    heads = table[(table.layer == 2) & (table["kind"] == "head")]
+    row = heads[heads["head"] == 1].iloc[0]
+    for name, C in solutions(X).items():
+        cosine = (A * C).sum() / np.linalg.norm(A) / np.linalg.norm(C)
+        np.testing.assert_allclose(row[f"{name}_cosine"], cosine, rtol=1e-8, atol=1e-12)
+        distance = np.linalg.norm(A - C) / np.linalg.norm(C)
+        np.testing.assert_allclose(row[f"{name}_distance"], distance, rtol=1e-8)
+        left = np.linalg.norm(X - C @ X) / np.linalg.norm(X)
+        np.testing.assert_allclose(row[f"{name}_residual"], left, rtol=1e-8)
+    np.testing.assert_allclose(row.residual, np.linalg.norm(X - A @ X) / np.linalg.norm(X))
+
+
+def test_learned_parameters_are_those_of_each_head_and_are_fitted_from_the_matrix(mixed):
+    model, table, _ = mixed
+    assert table.passed.dropna().all()
+    heads = table[table["kind"] == "head"]
+    operators = [block.attention.operator for block in model.blocks]
+    expected = {
+        (1, "token_bandwidth"): operators[0].token_bandwidth(),
+        (2, "omega"): operators[1].omega,
+        (3, "lam"): operators[2].lam(),
+        (4, "lam"): operators[3].lam(),
+    }
+    for (layer, name), values in expected.items():
+        found = heads[heads.layer == layer][f"learned_{name}"]
+        np.testing.assert_allclose(found, values.detach().flatten(), rtol=1e-10)
+        assert np.ptp(found) > 1e-4
+    ridge = heads[heads.layer == 4]
+    np.testing.assert_allclose(ridge.fitted_lam, ridge.learned_lam, rtol=1e-4)
+    shares = table[table["kind"] == "layer"].nonzero_share.to_numpy()
+    assert shares[2] < 0.9
+    assert (shares[[0, 1, 3]] == 1).all()
+
+
+BROKEN = """
+from twinsolve.bench.vision.inspection.digits import DigitsTransformer
+from twinsolve.unrolled import Softmax
+
+class Sharper(Softmax):
+    def logits(self, call):
+        return 1.001 * super().logits(call)
+
+    def attend(self, call):
+        return call.matrix_of(self) @ call.v
+
+class Tampered(DigitsTransformer):
+    def __init__(self, operator="softmax", dim=16, depth=3, num_heads=2, patch_size=2):
+        super().__init__(operator, dim, depth, num_heads, patch_size)
+        self.blocks[1].attention.operator = Sharper()
+"""
+
+
+def test_a_layer_that_is_not_its_solver_makes_the_command_fail(tmp_path, monkeypatch):
+    (tmp_path / "tampered_model.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    import tampered_model
+
+    torch.manual_seed(0)
+    folder = write_run(tmp_path / "run", tampered_model.Tampered())
+    run = CliRunner().invoke(app, ["inspect", folder, "--output", str(tmp_path / "out")])
+    del sys.modules["tampered_model"]
+    assert run.exit_code == 1, run.output
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    wrong = [row for row in rows if row["passed"] is False]
+    assert [row["name"] for row in wrong] == ["blocks.1.attention"]
+    assert 1e-10 < wrong[0]["deviation"] < 1e-2
+    assert "NOT as their solvers: blocks.1.attention" in (tmp_path / "out/summary.md").read_text()
+
+
+def test_a_run_is_shown_as_it_was_at_the_start(tmp_path):
+    trained, start = small(), DigitsTransformer(dim=16, depth=2, num_heads=2)
+    folder = write_run(tmp_path / "run", trained.float(), start)
+    for untrained, expected in ((False, trained), (True, start)):
+        source = find_source(folder, untrained=untrained)
+        weights = expected.double().state_dict()
+        assert all(torch.equal(weights[n], w) for n, w in source.model.state_dict().items())
+        assert source.weights == ("at the start" if untrained else "trained")
+        assert torch.equal(source.images, digits()[1][0][:16].double())
+    options = ["--untrained", "--output", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, ["inspect", folder, *options])
+    assert run.exit_code == 0, run.output
+    rows = json.loads((tmp_path / "out/table.json").read_text())
+    expected, _ = table_of(start, 16)
+    assert rows[0]["token_cosine"] == pytest.approx(expected.token_cosine[0])
+
+
+def write_pictures(folder, shapes, colour=False):
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number, shape in enumerate(shapes):
+        levels = rng.integers(256, size=(*shape, 3) if colour else shape, dtype=np.uint8)
+        Image.fromarray(levels).save(folder / f"{number}.png")
+    return str(folder)
+
+
+def test_pictures_of_a_folder_are_cut_and_scaled(tmp_path):
+    folder = write_pictures(tmp_path / "pictures", [(8, 8), (20, 12), (12, 24)])
+    source = find_source("digits", images=folder)
+    assert source.images.shape == (3, 1, 8, 8)
+    with Image.open(tmp_path / "pictures/0.png") as picture:
+        np.testing.assert_allclose(source.images[0, 0], np.asarray(picture) / 255, atol=1e-6)
+    assert 0 <= source.images.min() < source.images.max() <= 1
+
+
+def test_a_transformer_of_hugging_face_is_read_and_inspected(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+        image_size=16, patch_size=4, num_labels=5, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = transformers.ViTForImageClassification(config).eval()
+    theirs.save_pretrained(tmp_path / "vit")
+    (tmp_path / "vit/preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.4, 0.3]})
+    )
+    pictures = write_pictures(tmp_path / "pictures", [(16, 16)] * 3, colour=True)
+    source = find_source(str(tmp_path / "vit"), images=pictures)
+    with Image.open(tmp_path / "pictures/0.png") as picture:
+        pixels = (np.asarray(picture) / 255 - [0.1, 0.2, 0.3]) / [0.5, 0.4, 0.3]
+    np.testing.assert_allclose(source.images[0], pixels.transpose(2, 0, 1), atol=1e-6)
+    with torch.no_grad():
+        expected = theirs.double()(source.images).logits
+        assert torch.allclose(source.model(source.images), expected, atol=1e-10)
+        drawn_anew = find_source(str(tmp_path / "vit"), untrained=True).model(source.images)
+    assert not torch.allclose(drawn_anew, expected, atol=1e-2)
+    command = ["inspect", str(tmp_path / "vit"), "--output", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, command)
+    assert run.exit_code == 0, run.output
+    rows = json.loads((tmp_path / "out/table.json").read_text())
+    assert sum(row["kind"] == "layer" and row["passed"] for row in rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (None, ["nowhere"], "MODEL: must be digits, digits-mixed, the folder of a training run"),
+        (None, ["digit"], "close ones are digits"),
+        ("empty", ["empty"], "got 'empty'"),
+        (None, ["digits", "--images", "nowhere"], "images: name a folder of pictures"),
+        ("empty", ["digits", "--images", "empty"], "no picture"),
+        ("unknown data", ["run"], "none are known for data 'mine'"),
+        ("other", ["hf"], "with model_type 'vit', got 'swin'"),
+        ("activation", ["hf"], "with hidden_act 'gelu', got 'relu'"),
+        ("pickled", ["hf"], "has no model.safetensors"),
+        ("denoiser", ["run"], "inspected by twinsolve denoise"),
+        ("unfit", ["run"], "does not fit"),
+    ],
+)
+def test_what_cannot_be_inspected_is_refused_in_words(
+    make, arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    configs = {
+        "other": {"model_type": "swin"},
+        "activation": {"model_type": "vit", "hidden_act": "relu"},
+        "pickled": {"model_type": "vit"},
+    }
+    if make == "empty":
+        (tmp_path / "empty").mkdir()
+    elif make in configs:
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf/config.json").write_text(json.dumps(configs[make]))
+    elif make == "denoiser":
+        from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
+
+        write_run(tmp_path / "run", FilterDiffusionDenoiser(sigma=0.1, n_layers=1))
+    elif make is not None:
+        write_run(tmp_path / "run", small(), data="mine")
+        if make == "unfit":
+            save_tensors(tmp_path / "run" / WEIGHTS, small(dim=8).state_dict())
+    run = CliRunner().invoke(app, ["inspect", *arguments, "--output", str(tmp_path / "out")])
+    assert run.exit_code == 2
+    words = " ".join(run.output.replace("│", " ").split())
+    assert message in words
+    assert not (tmp_path / "out").exists()
