@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .speed.sparse import time_self_expression, time_sparse_coding
     from .vision.denoising.methods import DenoisingMethod, register_denoiser
     from .vision.denoising.study import denoise
+    from .vision.segmentation.study import segment
 
 __all__ = [
     "DenoisingMethod",
@@ -24,6 +25,7 @@ __all__ = [
     "denoise",
     "register_denoiser",
     "register_method",
+    "segment",
     "time_attention",
     "time_filters",
     "time_scale",
@@ -39,6 +41,7 @@ _MODULES = {
     "denoise": "vision.denoising.study",
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
+    "segment": "vision.segmentation.study",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_scale": "speed.scale",

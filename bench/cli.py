@@ -7,6 +7,7 @@ from .clustering.cli import cluster
 from .speed.cli import app as speed
 from .vision.denoising.cli import denoise
 from .vision.denoising.train_cli import train_denoiser
+from .vision.segmentation.cli import segment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +21,7 @@ app.command()(cluster)
 app.command()(check)
 app.command()(denoise)
 app.command()(train_denoiser)
+app.command()(segment)
 
 
 def main() -> None:
