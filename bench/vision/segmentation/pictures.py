@@ -57,10 +57,10 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def class_weights(target: Array, n_classes: int) -> Tensor:
-    """Median frequency balancing: median share of pixels over that of the class.
+    """Square roots of median frequency balancing: of the median share over that of the class.
 
-    Shares are of the pixels of those pictures that hold the class. Pixels of other labels than
-    these classes count as none.
+    Shares are of the pixels of those pictures that hold the class; other labels count as none.
+    Without the root, rare classes cost more on the validation pictures of CamVid than they gain.
 
     References
     ----------
@@ -71,7 +71,7 @@ def class_weights(target: Array, n_classes: int) -> Tensor:
     >>> import numpy as np
     >>> from twinsolve.bench.vision.segmentation.pictures import class_weights
     >>> class_weights(np.array([[[0, 0, 0, 1]]]), 2)
-    tensor([0.6667, 2.0000])
+    tensor([0.8165, 1.4142])
     """
     counts = np.stack([(target == c).sum(axis=(1, 2)) for c in range(n_classes)], axis=1)
     size = target[0].size
@@ -79,7 +79,7 @@ def class_weights(target: Array, n_classes: int) -> Tensor:
     shares = counts.sum(axis=0) / (present * size)
     if not shares.all():
         raise ValueError(f"target: holds no pixel of class {int(np.argmin(shares))}")
-    return torch.tensor(np.median(shares) / shares, dtype=torch.float32)
+    return torch.tensor(np.sqrt(np.median(shares) / shares), dtype=torch.float32)
 
 
 def cross_entropy(
