@@ -8,6 +8,7 @@ from .speed.cli import app as speed
 from .vision.denoising.cli import denoise
 from .vision.denoising.train_cli import train_denoiser
 from .vision.inspection.cli import inspect
+from .vision.segmentation.cli import segment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +23,7 @@ app.command()(check)
 app.command()(denoise)
 app.command()(train_denoiser)
 app.command()(inspect)
+app.command()(segment)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from sklearn.datasets import load_digits
 
+from .camvid import fetch_camvid
 from .cifar import fetch_cifar10
 from .faces import fetch_extended_yale_b, select_classes, yale_b_subsets
 from .features import fourier_energies, pca_features
@@ -26,6 +27,7 @@ from .subspaces import make_union_of_subspaces
 __all__ = [
     "add_noise",
     "data_root",
+    "fetch_camvid",
     "fetch_cifar10",
     "fetch_coil20",
     "fetch_coil100",

@@ -24,6 +24,9 @@ from .denoisers import (
 from .language_model import (
     LanguageModel,
 )
+from .segmenter import (
+    Segmenter,
+)
 from .tokens import (
     sinusoidal_positions,
 )
@@ -45,6 +48,7 @@ __all__ = [
     "MixtureOfExpertsDenoiser",
     "NonLocalMeansDenoiser",
     "PatchCodingDenoiser",
+    "Segmenter",
     "VisionTransformer",
     "WindowedTransformer",
     "load_huggingface_state_dict",

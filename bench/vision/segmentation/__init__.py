@@ -1,0 +1,1 @@
+"""Semantic segmentation by transformers with any attention."""

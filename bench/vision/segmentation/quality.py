@@ -1,0 +1,97 @@
+"""How well the classes of pixels are found."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..patches import Array
+from .pictures import levels, resized
+
+_AT_ONCE = 16
+SCALES = (1.0, 1.25, 1.5)
+
+
+@torch.no_grad()
+def scores_of(model: nn.Module, images: Tensor, scales: Sequence[float] = (1.0,)) -> Tensor:
+    """Mean class probabilities over enlarged copies of the images, each seen in windows.
+
+    A copy is covered by windows of the images' own size, evenly spread and at most half a window
+    apart, whose probabilities are averaged where they meet; the copies are brought back to size.
+    The scale 1 has one window.
+    """
+    size = images.shape[-2:]
+    total = torch.zeros(())
+    for scale in scales:
+        enlarged = (round(scale * size[0]), round(scale * size[1]))
+        total = total + resized(_in_windows(model, resized(images, enlarged), size), size)
+    return total / len(scales)
+
+
+def _in_windows(model: nn.Module, images: Tensor, size: Sequence[int]) -> Tensor:
+    found: Any = 0.0
+    counts = images.new_zeros(images.shape[-2:])
+    for top in _starts(images.shape[-2], size[0]):
+        for left in _starts(images.shape[-1], size[1]):
+            place = (..., slice(top, top + size[0]), slice(left, left + size[1]))
+            seen = model(images[place]).softmax(dim=1)
+            if not torch.is_tensor(found):
+                found = images.new_zeros(seen.shape[:2] + images.shape[-2:])
+            found[place] += seen
+            counts[place] += 1
+    return found / counts
+
+
+def _starts(extent: int, size: int) -> list[int]:
+    n = 1 + int(np.ceil(2 * (extent - size) / size))
+    return [round(x) for x in np.linspace(0, extent - size, n)]
+
+
+def segmentation_quality(
+    model: nn.Module,
+    images: Array,
+    target: Array,
+    *,
+    n_classes: int,
+    scales: Sequence[float] = (1.0,),
+) -> dict[str, Any]:
+    """Intersection over union of each class, their mean, and the share of pixels that are right.
+
+    ::
+
+        IoU_c = |found c and true c| / |found c or true c|
+
+    over the pixels of all images whose label is a class; others count nowhere.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Scores (n_images, n_classes, height, width) of pictures.
+    images : uint8 ndarray of shape (n_images, height, width, channels)
+    target : ndarray of shape (n_images, height, width)
+    n_classes : int
+    scales : sequence of float, default=(1.0,)
+        As in `scores_of`.
+
+    Returns
+    -------
+    dict
+        ``miou`` and ``accuracy``, and ``iou``, a list with NaN for a class that neither is there
+        nor was found, which the mean leaves out.
+    """
+    pairs = np.zeros((n_classes, n_classes), dtype=np.int64)
+    for start in range(0, len(images), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        found = scores_of(model, levels(images[part]), scales).argmax(dim=1).numpy()
+        labelled = target[part] < n_classes
+        cells = n_classes * target[part][labelled].astype(np.int64) + found[labelled]
+        pairs += np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
+    both, union = np.diag(pairs), pairs.sum(axis=0) + pairs.sum(axis=1) - np.diag(pairs)
+    iou = np.divide(both, union, out=np.full(n_classes, np.nan), where=union > 0)
+    return {
+        "miou": float(np.nanmean(iou)),
+        "accuracy": float(both.sum() / pairs.sum()),
+        "iou": iou.tolist(),
+    }

@@ -1,0 +1,158 @@
+"""Segmentation, from batches to the command."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import accuracy_score, jaccard_score
+from torch.nn import functional as F
+from torch.testing import assert_close
+from typer.testing import CliRunner
+
+from twinsolve.bench.cli import app
+from twinsolve.bench.vision.segmentation.pictures import (
+    LabelledPictures,
+    class_weights,
+    cross_entropy,
+)
+from twinsolve.bench.vision.segmentation.quality import SCALES, scores_of, segmentation_quality
+from twinsolve.datasets import camvid
+
+rng = np.random.default_rng(0)
+# Classes can be read off the pictures: each has a grey level of its own.
+TARGET = np.kron(rng.integers(4, size=(3, 3, 4)), np.ones((1, 4, 4))).astype(np.uint8)
+IMAGES = np.repeat(60 * TARGET[..., None], 3, axis=-1)
+
+
+class ByLevel(torch.nn.Module):
+    """Scores by the distance to the level of each class; pixels by themselves."""
+
+    def forward(self, images):
+        grey = images[:, :1] * 0.25 + 0.45
+        return -100 * (grey - torch.arange(4).view(1, 4, 1, 1) * 60 / 255) ** 2
+
+
+class Wrong(ByLevel):
+    def forward(self, images):
+        return super().forward(images).roll(1, dims=1) + 0.5 * super().forward(images)
+
+
+def test_batches_depend_on_seed_step_and_sample_alone():
+    batches = LabelledPictures(IMAGES, TARGET)
+    images, target = batches(1, 2, range(6))
+    again, _ = batches(1, 2, range(3, 6))
+    assert images.shape == (6, 3, 12, 16)
+    assert target.shape == (6, 12, 16)
+    assert torch.equal(images[3:], again)
+    for other in (batches(1, 3, range(6)), batches(2, 2, range(6))):
+        assert not torch.equal(images, other[0])
+    assert (images[0] != images[1]).any()
+
+
+def test_labels_move_with_their_pixels():
+    images, target = LabelledPictures(IMAGES, TARGET)(0, 0, range(40))
+    found = ByLevel()(images).argmax(dim=1)
+    inside = F.max_pool2d(target[:, None].float(), 3, 1, 1) == -F.max_pool2d(
+        -target[:, None].float(), 3, 1, 1
+    )
+    inside[..., [0, -1], :] = inside[..., [0, -1]] = False
+    assert (found == target)[inside[:, 0]].all()  # borders of squares are interpolated
+    assert (torch.unique(target) == torch.arange(4)).all()
+
+
+@pytest.mark.parametrize("model", [ByLevel(), Wrong()])
+def test_quality_is_that_of_scikit_learn(model):
+    target = TARGET.copy()
+    target[0, :5] = 4  # no label
+    found = segmentation_quality(model, IMAGES, target, n_classes=4)
+    predicted = model((torch.from_numpy(IMAGES).movedim(-1, 1) / 255 - 0.45) / 0.25).argmax(1)
+    pairs = target[target < 4], predicted.numpy()[target < 4]
+    assert found["iou"] == pytest.approx(list(jaccard_score(*pairs, average=None)))
+    assert found["miou"] == pytest.approx(jaccard_score(*pairs, average="macro"))
+    assert found["accuracy"] == pytest.approx(accuracy_score(*pairs))
+
+
+def test_a_class_that_is_not_there_is_left_out():
+    target = np.minimum(TARGET, 1)
+    found = segmentation_quality(
+        ByLevel(), 60 * np.repeat(target[..., None], 3, -1), target, n_classes=4
+    )
+    assert found["miou"] == 1
+    assert np.isnan(found["iou"][2:]).all()
+
+
+def test_windows_cover_every_scale_and_average_probabilities():
+    images = torch.randn(2, 3, 12, 16)
+    pixels = scores_of(ByLevel(), images)
+    assert_close(pixels, ByLevel()(images).softmax(dim=1))
+    sizes = []
+
+    class Seen(torch.nn.Module):
+        def forward(self, x):
+            sizes.append(tuple(x.shape[-2:]))
+            return torch.zeros(2, 4, 12, 16)
+
+    uniform = scores_of(Seen(), images, SCALES)
+    assert_close(uniform, torch.full((2, 4, 12, 16), 0.25))
+    assert set(sizes) == {(12, 16)}
+    assert len(sizes) == 1 + 4 + 4
+
+
+def test_the_loss_is_weighted_and_ignores_what_has_no_label():
+    weights = class_weights(TARGET, 4)
+    images = torch.randn(3, 3, 12, 16)
+    target = torch.from_numpy(TARGET).long()
+    target[0] = 7
+    loss = cross_entropy(weights, ignored=7)(ByLevel(), (images, target))
+    kept = F.cross_entropy(ByLevel()(images[1:]), target[1:], weights)
+    assert_close(loss, kept)
+    with pytest.raises(ValueError, match="target: holds no pixel of class 4"):
+        class_weights(TARGET, 5)
+
+
+@pytest.fixture
+def small_camvid(tmp_path, monkeypatch):
+    monkeypatch.setattr(camvid, "_SIZES", {"train": 2, "val": 1, "test": 5})
+    for subset, size in camvid._SIZES.items():
+        for number in range(size):
+            target = rng.integers(12, size=(15, 20), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+            for folder, pixels in (
+                (subset, np.repeat(20 * target[..., None], 3, -1)), (f"{subset}annot", target)
+            ):  # fmt: skip
+                path = tmp_path / "data" / "CamVid" / folder / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(path)
+    return tmp_path / "data"
+
+
+def test_the_command_trains_compares_and_goes_on(small_camvid, tmp_path):
+    out = tmp_path / "out"
+    command = ["segment", "--model", "plain", "--model", "twicing", "--n-seeds", "2",
+               "--steps", "2", "--data-home", str(small_camvid), "--output", str(out)]  # fmt: skip
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    table = pd.DataFrame(json.loads((out / "table.json").read_text()))
+    assert list(table.model) == ["plain", "twicing"] * 2
+    assert list(table.seed) == [0, 0, 1, 1]
+    assert table.miou.between(0, 100).all()
+    summary = (out / "summary.md").read_text()
+    assert "with 2 seeds" in summary or " ± " in summary
+    for name in ("scenes.png", "quality.png", "plain-0/weights.safetensors", "models.csv"):
+        assert (out / name).is_file()
+    changed = (out / "plain-0/weights.safetensors").stat().st_mtime_ns
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0
+    assert (out / "plain-0/weights.safetensors").stat().st_mtime_ns == changed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--model", "softmx"), "models: none is named 'softmx'"), (("--n-seeds", "0"), "n-seeds")],
+)
+def test_wrong_arguments_are_named(arguments, words, tmp_path):
+    result = CliRunner().invoke(app, ["segment", *arguments, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.split())
