@@ -50,8 +50,8 @@ def matrix_of(base, image):
 def test_bilateral_layer_is_the_filter(channels, win_size):
     batch = images(2, channels, 19, 17)
     layer = BilateralFilter(0.2, 1.7, win_size=win_size).double()
-    settings = {"sigma_color": float(layer.sigma_color()),
-                "sigma_spatial": float(layer.sigma_spatial()), "win_size": win_size}  # fmt: skip
+    colour, space = (float(s().detach()) for s in (layer.sigma_color, layer.sigma_spatial))
+    settings = {"sigma_color": colour, "sigma_spatial": space, "win_size": win_size}
     expected = [bilateral_filter(x.numpy(), channel_axis=0, **settings) for x in batch]
     assert_close(layer(batch).detach().numpy(), np.stack(expected), atol=1e-12, rtol=0)
 
@@ -67,6 +67,24 @@ def test_other_values_are_averaged_with_the_weights_of_the_guide():
             image.numpy(), h=0.4, patch_size=3, patch_distance=None)),
     ):  # fmt: skip
         np.testing.assert_allclose(matrix_of(base.double(), image), matrix, atol=1e-7)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_bilateral_layer_computes_in_float32_far_from_the_corner(half):
+    image = torch.zeros(1, 1, 3, 1200)
+    image[..., 1100:] = images(1, 1, 3, 100).float()
+    layer = BilateralFilter(0.2, 0.8, win_size=3)
+    exact = layer.double()(image.double())
+    with torch.autocast("cpu", dtype=half):
+        found = layer.float()(image)
+    assert found.dtype == torch.float32
+    assert_close(found.double(), exact, atol=1e-5, rtol=0)
+    rounded = layer.to(half)(image.to(half))
+    assert rounded.dtype == half
+    widths = layer.sigma_color().double(), layer.sigma_spatial().double()
+    known = BilateralFilter(*(float(w.detach()) for w in widths), win_size=3).double()
+    expected = known(image.to(half).double())
+    assert_close(rounded.double(), expected, atol=2 * torch.finfo(half).eps, rtol=0)
 
 
 @every_base
@@ -150,7 +168,11 @@ def test_parameters_go_back_to_where_they_started():
     [
         (lambda: BilateralFilter(0.0), "sigma_color"),
         (lambda: BilateralFilter(win_size=4), "win_size: must be odd"),
-        (lambda: BilateralFilter()(torch.ones(3, 3)), "images: must be"),
+        (lambda: BilateralFilter()(torch.ones(3, 3)), "guide: must be"),
+        (
+            lambda: BilateralFilter()(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 4)),
+            "values: must be",
+        ),
         (lambda: BoostedFilter(BilateralFilter(), rho=-0.5), "rho: must be -1 or at least 0"),
         (lambda: BoostedFilter(BilateralFilter(), 0), "n_iter"),
         (lambda: BoostedFilter(BilateralFilter(), tau=0.0), "tau"),

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..attention import Positive, check_count, check_positive
+from ..attention import Positive, check_count, check_positive, without_autocast
 from .tiles import tiled_average
 
 
@@ -16,8 +16,7 @@ class BilateralFilter(nn.Module):
         w_ij = exp(-|p_i - p_j|^2 / (2 sigma_spatial^2) - |y_i - y_j|^2 / (2 sigma_color^2))
 
     with p the positions in pixels, y the guide, and j in a square window around i, clipped to the
-    image: `twinsolve.solvers.bilateral_filter`. Positions and grey levels are two parts of one
-    feature, so that it is the attention of `EmbeddedMeans` to other features.
+    image: `twinsolve.solvers.bilateral_filter`. Computed in float32 at least, also under autocast.
 
     Parameters
     ----------
@@ -35,8 +34,8 @@ class BilateralFilter(nn.Module):
     Raises
     ------
     ValueError
-        If a width is not positive or the window even; when called, on images that have not four
-        dimensions.
+        If a width is not positive or the window even; when called, on guides and values that are
+        not of four dimensions and one size.
 
     References
     ----------
@@ -80,20 +79,24 @@ class BilateralFilter(nn.Module):
 
         Both are of shape (batch, channels, height, width).
         """
-        if guide.ndim != 4 or not guide.is_floating_point():
-            raise ValueError(
-                "images: must be floating point (batch, channels, height, width), got "
-                f"{guide.dtype} {tuple(guide.shape)}"
-            )
         values = guide if values is None else values
-        wide = torch.promote_types(guide.dtype, torch.float32)  # places are whole numbers
+        for name, x in (("guide", guide), ("values", values)):
+            fits = x.ndim == 4 and (len(x), *x.shape[-2:]) == (len(guide), *guide.shape[-2:])
+            if not fits or not x.is_floating_point():
+                raise ValueError(
+                    f"{name}: must be floating point (batch, channels, height, width), of the size "
+                    f"of the guide, got {x.dtype} {tuple(x.shape)}"
+                )
+        wide = torch.promote_types(guide.dtype, torch.float32)
         colour, space = (s().to(wide) for s in (self.sigma_color, self.sigma_spatial))
-        lines = (torch.arange(n, device=guide.device, dtype=wide) for n in guide.shape[-2:])
-        places = torch.stack(torch.meshgrid(*lines, indexing="ij"))
-        places = places.expand(len(guide), -1, -1, -1)
-        features = torch.cat([guide / colour, places / space], dim=1) * 2**-0.5
-        reach = self.win_size // 2
-        return tiled_average(features, values.to(wide), patch_distance=reach).to(values.dtype)
+        with without_autocast(guide):
+            averaged = tiled_average(
+                guide.to(wide) / (2**0.5 * colour),
+                values.to(wide),
+                patch_distance=self.win_size // 2,
+                spatial_scale=space**-2 / 2,
+            )
+        return averaged.to(values.dtype)
 
     def extra_repr(self) -> str:
         return f"win_size={self.win_size}"

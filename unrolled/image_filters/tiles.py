@@ -11,15 +11,25 @@ _ENTRIES_AT_ONCE = 2**22  # of the weights, so that they stay near the processor
 
 
 def tiled_average(
-    features: Tensor, values: Tensor, *, patch_distance: int, offset: Tensor | float = 0.0
+    features: Tensor,
+    values: Tensor,
+    *,
+    patch_distance: int,
+    offset: Tensor | float = 0.0,
+    spatial_scale: Tensor | float = 0.0,
 ) -> Tensor:
-    """Average values over windows, with weights from the distance of features.
+    """Average values over windows, with weights from the distance of features and of positions.
 
-    ``u_i = sum_j w_ij v_j / sum_j w_ij`` with ``w_ij = exp(-max(|e_i - e_j|^2 - offset, 0))`` and j
-    in the window of i, clipped to the image. The queries of a tile of 8 x 8 pixels share one matrix
-    product with all keys that any of them sees. Distances are taken from the middle of the tile,
-    which keeps their digits in float32. Memory is linear in the number of pixels: the weights of
-    some tiles at once, which the backward pass computes again.
+    ::
+
+        u_i = sum_j w_ij v_j / sum_j w_ij
+        w_ij = exp(-max(|e_i - e_j|^2 - offset, 0) - spatial_scale |p_i - p_j|^2)
+
+    with p the positions in pixels and j in the window of i, clipped to the image. The queries of a
+    tile of 8 x 8 pixels share one matrix product with all keys that any of them sees. Distances of
+    features are taken from the middle of the tile, which keeps their digits in float32. Memory is
+    linear in the number of pixels: the weights of some tiles at once, which the backward pass
+    computes again.
 
     Parameters
     ----------
@@ -31,6 +41,8 @@ def tiled_average(
         Half width of the window.
     offset : float or Tensor of shape (), default=0.0
         What noise alone adds to a distance.
+    spatial_scale : float or Tensor of shape (), default=0.0
+        Weight of squared distances of positions.
 
     Returns
     -------
@@ -38,7 +50,7 @@ def tiled_average(
 
     References
     ----------
-    EQUATIONS SE-6, IF-14w.
+    EQUATIONS SE-6, IF-13, IF-14w.
 
     Examples
     --------
@@ -54,11 +66,18 @@ def tiled_average(
     frame = (n, n + right, n, n + down)
     inside = F.pad(torch.ones_like(values[:1, :1]), frame)
     e, v = F.pad(features, frame), F.pad(values, frame)
-    seen = _window(n, values.device)
+    shifts = _shifts(n, values.device)
+    seen, squares = (shifts.abs() <= n).all(dim=0), shifts.square().sum(dim=0)
     columns = (width + right) // _TILE
     rows = max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel()))
 
-    def band(e: Tensor, v: Tensor, inside: Tensor, offset: Tensor | float) -> Tensor:
+    def band(
+        e: Tensor,
+        v: Tensor,
+        inside: Tensor,
+        offset: Tensor | float,
+        spatial_scale: Tensor | float,
+    ) -> Tensor:
         # (batch, tiles, keys, numbers)
         keys, key_values = _tiles(e, n), _tiles(v, n)
         visible = seen & (_tiles(inside, n)[..., 0] > 0)[..., None, :]
@@ -69,22 +88,24 @@ def tiled_average(
         queries, keys = queries - middle, keys - middle
         own = offset - queries.square().sum(dim=-1)[..., :, None]
         logits = own - keys.square().sum(dim=-1)[..., None, :] + 2 * queries @ keys.mT
-        return torch.softmax(logits.clamp(max=0) + barrier.to(e.dtype), dim=-1) @ key_values
+        fixed = barrier.to(e.dtype) - spatial_scale * squares.to(e.dtype)
+        return torch.softmax(logits.clamp(max=0) + fixed, dim=-1) @ key_values
 
     parts = []
     for top in range(0, height + down, rows * _TILE):
         bottom = min(top + rows * _TILE, height + down) + 2 * n
         part = (x[..., top:bottom, :] for x in (e, v, inside))
-        parts.append(_untiled(recomputed(band, *part, offset), columns))
+        parts.append(_untiled(recomputed(band, *part, offset, spatial_scale), columns))
     return torch.cat(parts, dim=-2)[..., :height, :width]
 
 
-def _window(patch_distance: int, device: torch.device) -> Tensor:
-    """Which keys each query of a tile sees: (queries, keys)."""
+def _shifts(patch_distance: int, device: torch.device) -> Tensor:
+    """From the queries of a tile to its keys, down and right: (2, queries, keys)."""
     i = torch.arange(_TILE, device=device)
     j = torch.arange(_TILE + 2 * patch_distance, device=device) - patch_distance
-    near = (i[:, None] - j).abs() <= patch_distance
-    return (near[:, None, :, None] & near[None, :, None, :]).flatten(2).flatten(0, 1)
+    shift = j - i[:, None]
+    down, right = torch.broadcast_tensors(shift[:, None, :, None], shift[None, :, None, :])
+    return torch.stack([down, right]).flatten(3).flatten(1, 2)
 
 
 def _tiles(wide: Tensor, patch_distance: int) -> Tensor:
