@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ...figures import plain
 from .measures import eigenvalue_sizes
@@ -108,8 +108,9 @@ def _draw_panel(own: Axes, panel: _Panel, table: pd.DataFrame) -> None:
             own.plot(heads.layer, heads[column], ".", **dots)
     if panel.log:
         own.set_yscale("log")
-        own.yaxis.set_major_formatter(LogFormatter())
-        own.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+        low, high = own.get_ylim()
+        own.yaxis.set_major_formatter("{x:.3g}")
+        own.yaxis.set_minor_formatter("{x:.3g}" if high < 10 * low else NullFormatter())
     _finish(own, panel.title, panel.unit)
     own.set_xlim(0.5, len(rows) + 0.5)
 
