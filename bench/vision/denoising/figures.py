@@ -153,8 +153,9 @@ def draw_layers(
             own.plot(counts, psnr, marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
         own.set_title(name, fontsize=10, loc="left")
         own.set_xlabel("layers K")
+        own.xaxis.set_major_locator(MaxNLocator(integer=True))
         plain(own)
-    axes[0].set_ylabel("PSNR in dB after K layers, on the crop")
+    axes[0].set_ylabel("PSNR of the crop in dB")
     legend(figure, "lower center", ncols=2)
     save(figure, directory / "layers.png")
 
