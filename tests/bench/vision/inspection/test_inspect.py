@@ -20,6 +20,7 @@ from twinsolve.bench.vision.inspection.digits import (
     digits,
     shipped,
 )
+from twinsolve.bench.vision.inspection.figures import draw_page
 from twinsolve.bench.vision.inspection.observed import observe
 from twinsolve.bench.vision.inspection.origins import nearest_columns, solutions
 from twinsolve.bench.vision.inspection.sources import Source, find_source
@@ -27,6 +28,7 @@ from twinsolve.bench.vision.inspection.study import measure
 from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import WEIGHTS, begin, run_settings, save_tensors
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
+from twinsolve.unrolled import ClassAttentionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum
 
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
@@ -262,6 +264,26 @@ def test_learned_parameters_are_those_of_each_head_and_are_fitted_from_the_matri
     shares = table[table["kind"] == "layer"].nonzero_share.to_numpy()
     assert shares[2] < 0.9
     assert (shares[[0, 1, 3]] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "n_layers", "size"),
+    [
+        (WindowedTransformer(16, 2, 1, 10, 16, window_size=4, depths=(1, 2)), 3, 16),
+        (ClassAttentionTransformer(8, 2, 1, 10, 16, 1, 2), 3, 8),
+    ],
+    ids=["windows", "class attention"],
+)
+def test_windows_and_class_attention_are_measured_and_drawn(model, n_layers, size, tmp_path):
+    model = model.double().eval()
+    images = torch.rand(2, 1, size, size, dtype=torch.float64)
+    source = Source(model, images, "at the start", "noise")
+    layers = observe(model, images)
+    table = measure(source, layers)
+    assert (table["kind"] == "layer").sum() == n_layers
+    assert table.passed.dropna().all()
+    draw_page(table, layers, source, "noise", tmp_path)
+    assert (tmp_path / "inspect.png").is_file()
 
 
 BROKEN = """
