@@ -83,7 +83,7 @@ class Segmenter(nn.Module):
             )
         self.n_classes = check_count(n_classes, "n_classes", 2)
         self.upscale = check_count(upscale, "upscale", 1)
-        self.image_size, self.patch_size = tuple(image_size), patch_size
+        self.image_size, self.patch_size = (image_size[0], image_size[1]), patch_size
         self.dim, self.depth, self.num_heads = dim, depth, num_heads
         self.operator, self.residual = operator, residual
         self.dropout, self.in_channels = dropout, in_channels

@@ -45,7 +45,7 @@ def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) 
                 axis.set_title(title, fontsize=10)
     names = [*test.target_names, "no label"]
     patches = [Patch(color=colours(i), label=name) for i, name in enumerate(names)]
-    figure.legend(handles=patches, loc="outside right center", frameon=False, fontsize=8)  # type: ignore[call-overload]
+    figure.legend(handles=patches, loc="outside right center", frameon=False, fontsize=8)
     save(figure, directory / "scenes.png")
 
 

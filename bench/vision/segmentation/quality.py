@@ -22,7 +22,7 @@ def scores_of(model: nn.Module, images: Tensor, scales: Sequence[float] = (1.0,)
     apart, whose probabilities are averaged where they meet; the copies are brought back to size.
     The scale 1 has one window.
     """
-    size = images.shape[-2:]
+    size = (images.shape[-2], images.shape[-1])
     total = torch.zeros(())
     for scale in scales:
         enlarged = (round(scale * size[0]), round(scale * size[1]))

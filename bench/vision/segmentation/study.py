@@ -133,7 +133,8 @@ def _run(
     known, tried, test = pictures["train"], pictures["val"], pictures["test"]
     n_classes = len(known.target_names)
     torch.manual_seed(seed)
-    network = Segmenter(n_classes, known.target.shape[1:], **size, **settings)
+    given: dict[str, Any] = size | settings
+    network = Segmenter(n_classes, known.target.shape[1:], **given)
 
     def validate(model: torch.nn.Module) -> dict[str, float]:
         found = segmentation_quality(model, tried.images, tried.target, n_classes=n_classes)

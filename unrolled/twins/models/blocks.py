@@ -23,6 +23,7 @@ from .small_models import (
     hidden_pairs,
     hidden_tokens,
     joined,
+    logit_range,
     over_batch,
     sequences,
 )
@@ -65,7 +66,7 @@ def _add(name: str, equation: str, source: str, settings: Settings, **options: A
 
     add(
         name, Block, source=source, equation=equation,
-        build=build, apply=apply, solve=over_batch(solve, _inputs),
+        build=build, apply=apply, solve=over_batch(solve, _inputs), logit_range=logit_range(apply),
         task=_cleaning(settings, options) if settings.attention_skip else {},
     )  # fmt: skip
 
@@ -84,12 +85,13 @@ def _cleaning(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
             [block.feed_forward.fc2] if settings.feed_forward else []
         )
 
-    return cleaning_patches(
+    task = cleaning_patches(
         build,
         linear_maps,
         lambda blocks, x: run_layers(blocks, x, Context()),
         lambda blocks, X: run_blocks(blocks, X, replace(settings, num_heads=PATCH_HEADS)),
     )
+    return task | {"logit_range": logit_range(task["apply"])}
 
 
 _BOOSTING_PAPER = "Revisiting Transformers with Insights from Image Filtering"

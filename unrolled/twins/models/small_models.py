@@ -1,5 +1,6 @@
 """What the twins of whole models share: weights drawn anew, a small batch, and registration."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...attention import Operator
 from ..heads import as_array
 from ..registry import Array, Twin, register
 from ..relations import Identity
@@ -53,6 +55,27 @@ def hidden_pairs(n: int) -> Array:
 def joined(*outputs: Tensor | None) -> Tensor:
     """Outputs of a batch side by side, one row each."""
     return torch.cat([x.flatten(1) for x in outputs if x is not None], dim=1)
+
+
+def logit_range(apply: Callable[..., Tensor]) -> Callable[..., float]:
+    """For `Twin.logit_range`: ``2 |q| |k| / sqrt(d)``, the largest of all operators in a pass."""
+
+    def largest(model: nn.Module, *inputs: Array) -> float:
+        found = [1.0]
+
+        def keep(operator: Operator, tensors: tuple[Tensor, ...], output: Tensor) -> None:
+            q, k = (x.detach().norm(dim=-1).max() for x in tensors[:2])
+            found.append(2 * float(q * k) / tensors[0].shape[-1] ** 0.5)
+
+        exact = copy.deepcopy(model).double()
+        for part in exact.modules():
+            if isinstance(part, Operator):
+                part.register_forward_hook(keep)
+        with torch.no_grad():
+            apply(exact, *map(torch.from_numpy, inputs))
+        return max(found)
+
+    return largest
 
 
 def over_batch(
