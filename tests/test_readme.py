@@ -24,7 +24,7 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "4107 of 4107": r"^{figure} rows passed",
+    "4218 of 4218": r"^{figure} rows passed",
     "359 of 361": r"^\| all \| 361 \| 359 \|",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
