@@ -5,6 +5,7 @@ import typer
 from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
+from .vision.classification.cli import classify
 from .vision.denoising.cli import denoise
 from .vision.denoising.train_cli import train_denoiser
 from .vision.inspection.cli import inspect
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.add_typer(speed, name="speed")
 app.command()(cluster)
 app.command()(check)
+app.command()(classify)
 app.command()(denoise)
 app.command()(train_denoiser)
 app.command()(inspect)

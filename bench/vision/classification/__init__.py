@@ -1,0 +1,1 @@
+"""Train classifiers that differ in one part, and compare them over paired seeds."""

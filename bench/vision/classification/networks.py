@@ -1,0 +1,160 @@
+"""Classifiers by plain words: an architecture, and what takes the place of each part."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .... import unrolled
+from ....unrolled.attention import Context, Operator
+from ....unrolled.boosting import GeneralizedResidual, Residual, Twicing
+from ....unrolled.conditioning import TokenGraying
+from ....unrolled.models import (
+    ClassAttentionTransformer,
+    ConvMixer,
+    VisionTransformer,
+    WindowedTransformer,
+)
+from ....unrolled.named_operators import Factory, operator_factory
+from ....unrolled.nonlocal_energy import Neutreno
+from ....unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
+from ...names import split_settings
+
+_ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "ViT": VisionTransformer,
+    "Swin": WindowedTransformer,
+    "CaiT": ClassAttentionTransformer,
+    "ConvMixer": ConvMixer,
+}
+_CORRECTIONS: dict[str, Callable[[Operator, int], Operator]] = {
+    "attn_scale": lambda base, heads: AttnScale(base, num_heads=heads),
+    "neutreno": lambda base, heads: Neutreno(base),
+    "re_attention": lambda base, heads: ReAttention(base, heads),
+    "twicing": lambda base, heads: Twicing(base),
+}
+_SCALES = {"FeatScale": FeatScale, "LayerScale": LayerScale}
+_RESIDUALS = {"plain": Residual, "boosting": GeneralizedResidual}
+
+
+class Classifier(nn.Module):
+    """A network of images with levels in [0, 1], which it standardises.
+
+    Parameters
+    ----------
+    options : dict
+        ``architecture`` ("ViT", "Swin", "CaiT" or "ConvMixer"), ``operator`` (a name of
+        `operator_names`, or a class of `twinsolve.unrolled` with settings: "Local:radius=1"),
+        ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
+        boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
+        and what else the architecture takes.
+    mean, std : list of float
+        Of each channel.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        super().__init__()
+        self.options, self.mean, self.std = dict(options), list(mean), list(std)
+        self.network = _network(**self.options)
+
+    def standardised(self, levels: Tensor) -> Tensor:
+        shape = (1, -1, 1, 1)
+        mean, std = (levels.new_tensor(x).view(shape) for x in (self.mean, self.std))
+        return (levels - mean) / std
+
+    def forward(self, levels: Tensor) -> Tensor:
+        """Class scores of images (batch, channels, height, width)."""
+        return self.network(self.standardised(levels))
+
+
+class DropPath(nn.Module):
+    """A residual connection whose branch is left out of some samples, in training."""
+
+    def __init__(self, residual: nn.Module, rate: float) -> None:
+        super().__init__()
+        self.residual, self.rate = residual, rate
+
+    @property
+    def needs_history(self) -> bool:
+        return bool(getattr(self.residual, "needs_history", False))
+
+    def forward(self, x: Tensor, y: Tensor, context: Context | None = None) -> Tensor:
+        if self.training and self.rate:
+            kept = torch.rand(len(y), *[1] * (y.ndim - 1), device=y.device) >= self.rate
+            y = y * kept / (1 - self.rate)
+        return self.residual(x, y, context)
+
+
+def paired_classifier(
+    options: Mapping[str, Any], plain: Mapping[str, Any], seed: int, **levels: Sequence[float]
+) -> Classifier:
+    """A classifier that starts from the plain one's draws, wherever a parameter is in both."""
+    torch.manual_seed(seed)
+    model = Classifier(options, **levels)
+    torch.manual_seed(seed)
+    first, own = Classifier(plain, **levels).state_dict(), model.state_dict()
+    shared = {n: t for n, t in first.items() if n in own and own[n].shape == t.shape}
+    model.load_state_dict(own | shared)
+    return model
+
+
+def _network(architecture: str = "ViT", **options: Any) -> nn.Module:
+    make = _known(_ARCHITECTURES, architecture, "architecture")
+    if architecture != "ConvMixer":
+        options = _made(**options)
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise ValueError(f"row: {architecture} cannot be made: {error}") from error
+
+
+def _made(
+    *,
+    operator: str = "softmax",
+    correction: str | None = None,
+    residual: str = "plain",
+    scale: str | None = None,
+    token_graying: Any = None,
+    drop_path: float = 0.0,
+    **options: Any,
+) -> dict[str, Any]:
+    """Options whose names are replaced by what they stand for."""
+    connect = _known(_RESIDUALS, residual, "residual")
+    options |= {
+        "operator": _operator(operator, correction),
+        "residual": lambda: DropPath(connect(), drop_path) if drop_path else connect(),
+    }
+    if scale is not None:
+        options["scale"] = _known(_SCALES, scale, "scale")
+    if token_graying is not None:
+        options["token_graying"] = TokenGraying(token_graying)
+    return options
+
+
+def _operator(name: str, correction: str | None) -> Factory:
+    base = _class_factory(name) if name[:1].isupper() else operator_factory(name)
+    if correction is None:
+        return base
+    correct = _known(_CORRECTIONS, correction, "correction")
+    return lambda heads, dim: correct(base(heads, dim), heads)
+
+
+def _class_factory(name: str) -> Factory:
+    head, settings = split_settings(name, "operator")
+    kind = getattr(unrolled, head, None)
+    if not (isinstance(kind, type) and issubclass(kind, Operator)):
+        raise ValueError(f"operator: twinsolve.unrolled has no operator {head!r}")
+    return lambda heads, dim: kind(**settings)
+
+
+def _known(table: Mapping[str, Any], name: str, argument: str) -> Any:
+    if name not in table:
+        raise ValueError(f"{argument}: must be one of {', '.join(table)}, got {name!r}")
+    return table[name]

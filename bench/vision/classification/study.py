@@ -1,0 +1,233 @@
+"""Rows of networks x seeds on one data set: one table."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from ...jobs import Job, Options, code, run_jobs
+from ...names import close_names, split_settings
+from ...timing import Progress
+from ..recipe import Recipe
+from ..training import train
+from .attacks import CORRUPTIONS, corrupted, fgsm, pgd
+from .data import Images, Splits, load_splits
+from .measures import accuracies, depth_measures, size_measures, speed_ratios
+from .networks import Classifier, paired_classifier
+from .training import ClassBatches, cross_entropy
+
+_SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
+ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
+PLAIN = "softmax"
+BUDGETS = (1, 8, 24)  # of 255 levels
+_N_ATTACKED = 256  # test images, the first
+
+
+def classify(
+    data: str = "digits",
+    *,
+    rows: Iterable[str] | None = None,
+    seeds: int = 5,
+    steps: int | None = None,
+    attack: bool = False,
+    corruptions: bool = False,
+    n_jobs: int = 1,
+    data_home: str | None = None,
+    directory: Path,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Train rows of networks with paired seeds, and measure them.
+
+    The learning rate of each row is the one of its data set's that does best on the validation
+    images, with the first seed; then all seeds are run. Test images choose nothing.
+
+    Parameters
+    ----------
+    data : str, default="digits"
+        As in `load_splits`.
+    rows : iterable of str, optional
+        Names of the registry, or settings of your own, ``ViT:operator=NAME,residual=boosting``, as
+        `Classifier` takes. The plain row is added, and is the first. None is all.
+    seeds : int, default=5
+        Their number, from 0. A seed decides the first weights, wherever a row has them in common
+        with the plain one, and the batches.
+    steps : int, optional
+        In place of the data set's own.
+    attack, corruptions : bool, default=False
+        Also measure accuracy on attacked and corrupted test images.
+    n_jobs : int, default=1
+    data_home : str, optional
+    directory : Path
+        Keeps runs that were finished or interrupted.
+    progress : callable, optional
+
+    Returns
+    -------
+    DataFrame
+        A row for each network and seed; accuracies in percent; ``inference`` and ``training`` are
+        ratios of throughput to the plain row.
+
+    Raises
+    ------
+    ValueError
+        If data or a row are unknown.
+    """
+    given = {name: row_options(name) for name in dict.fromkeys([PLAIN, *(rows or ROWS)])}
+    splits = load_splits(data, data_home)
+    settings = settings_of(data)
+    for options in given.values():
+        build(splits, settings, options, seed=0)
+    shared = {
+        "data": data, "steps": steps or settings["n_steps"], "data_home": data_home,
+        "directory": str(directory),
+    }  # fmt: skip
+
+    def run(jobs: list[Job]) -> pd.DataFrame:
+        return run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
+
+    first = run(
+        [
+            shared | {"row": row, "options": options, "rate": rate, "seed": 0, "measures": []}
+            for row, options in given.items()
+            for rate in settings["learning_rates"]
+        ]
+    )
+    best = first.sort_values("validation", ascending=False, kind="stable").drop_duplicates("row")
+    rates = dict(zip(best.row, best.learning_rate, strict=True))
+    asked = ["test", *(["attack"] if attack else []), *(["corruptions"] if corruptions else [])]
+    return run(
+        [
+            shared
+            | {"row": row, "options": options, "rate": rates[row], "seed": seed, "measures": asked}
+            for row, options in given.items()
+            for seed in range(seeds)
+        ]
+    )
+
+
+def settings_of(data: str) -> dict[str, Any]:
+    """Sizes and recipe of a data set."""
+    return _SETTINGS["data"].get(data, _SETTINGS["data"]["pictures"])
+
+
+def row_options(name: str) -> dict[str, Any]:
+    """Options of a row by its name, or as a user writes them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such row.
+    """
+    if name in ROWS:
+        return ROWS[name]
+    head, colon, _ = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(ROWS)}; got {name!r}"
+            f"{close_names(name, ROWS)}"
+        )
+    return {"architecture": head, **split_settings(name, "row")[1]}
+
+
+def build(
+    splits: Splits, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int
+) -> Classifier:
+    """The network of a row, as its training starts."""
+    levels = splits.train.levels
+    mean, std = (
+        [float(x) for x in values]
+        for values in (levels.mean(dim=(0, 2, 3)), levels.std(dim=(0, 2, 3)))
+    )
+    sizes = _sizes(splits, settings, options.get("architecture", "ViT"))
+    return paired_classifier(sizes | dict(options), sizes, seed, mean=mean, std=std)
+
+
+def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    _, channels, height, width = splits.train.levels.shape
+    common = {
+        "architecture": architecture, "in_channels": channels, "num_classes": len(splits.classes),
+        **{name: settings[name] for name in ("patch_size", "dim", "depth")},
+    }  # fmt: skip
+    if architecture == "ConvMixer":
+        return common | {"kernel_size": 3}
+    of_blocks = {name: settings[name] for name in ("num_heads", "mlp_ratio", "drop_path")}
+    common |= of_blocks | {"image_size": [height, width]}
+    if architecture == "Swin":
+        depth, heads = common.pop("depth"), common.pop("num_heads")
+        stages = {"depths": [depth // 2, depth - depth // 2], "num_heads": [heads, 2 * heads]}
+        return common | stages
+    return common | ({"pool": "mean"} if architecture == "ViT" else {})
+
+
+def _recipe(settings: Mapping[str, Any], steps: int, rate: float, seed: int) -> Recipe:
+    own = {name: settings[name] for name in ("batch_size", "weight_decay", "warm_up", "ema_decay")}
+    every = max(100, steps // 10)
+    return Recipe(
+        n_steps=steps, learning_rate=rate, seed=seed, checkpoint_every=every, validate_every=every,
+        **own,
+    )  # fmt: skip
+
+
+def _run(
+    data: str, steps: int, data_home: str | None, directory: str, row: str,
+    options: dict[str, Any], rate: float, seed: int, measures: Sequence[str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Train one network, or take it from its folder, and measure it."""
+    splits, settings = load_splits(data, data_home), settings_of(data)
+    model = build(splits, settings, options, seed)
+    recipe = _recipe(settings, steps, rate, seed)
+    task = {name: settings[name] for name in ("label_smoothing", "shift", "flip")} | {"data": data}
+    batches = ClassBatches(
+        splits.train, batch_size=recipe.batch_size, shift=settings["shift"], flip=settings["flip"]
+    )
+    key = json.dumps([options, task, asdict(recipe), settings, code()], sort_keys=True)
+    folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
+    trained = train(
+        model, batches, cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
+        validate=lambda network: _validated(network, splits.validation), task=task,
+    )  # fmt: skip
+    found: dict[str, Any] = {
+        "row": row, "data": data, "seed": seed, "learning_rate": rate, "steps": steps,
+        "validation": accuracies(trained, splits.validation)["top1"],
+    }  # fmt: skip
+    if measures:
+        found |= _measured(trained, splits, settings, measures)
+    return [found]
+
+
+def _validated(network: nn.Module, images: Images) -> dict[str, float]:
+    return {"top1": accuracies(network, images)["top1"]}
+
+
+def _measured(
+    trained: Any, splits: Splits, settings: Mapping[str, Any], measures: Sequence[str]
+) -> dict[str, Any]:
+    plain = build(splits, settings, {}, 0).eval()
+    found: dict[str, Any] = accuracies(trained, splits.test)
+    found |= size_measures(trained, splits.test) | speed_ratios(trained, plain, splits.test)
+    found |= depth_measures(trained, splits.test)
+    if "attack" in measures:
+        found |= _attacked(trained, splits.test)
+    if "corruptions" in measures:
+        for kind in CORRUPTIONS:
+            images = Images(corrupted(splits.test.levels, kind), splits.test.target)
+            found[kind] = accuracies(trained, images)["top1"]
+    return found
+
+
+def _attacked(trained: Any, images: Images) -> dict[str, float]:
+    """Top-1 accuracy on attacked images, by attack and budget."""
+    levels, target = images.levels[:_N_ATTACKED], images.target[:_N_ATTACKED]
+    return {
+        f"{attack.__name__.upper()} {budget}/255": accuracies(
+            trained, Images(attack(trained, levels, target, budget / 255), target)
+        )["top1"]
+        for attack in (fgsm, pgd)
+        for budget in BUDGETS
+    }

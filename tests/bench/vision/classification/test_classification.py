@@ -1,0 +1,177 @@
+"""The command, what seeds pair, resumption, and attacks."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import nn
+from typer.testing import CliRunner
+
+from twinsolve.bench.cli import app
+from twinsolve.bench.vision.classification.attacks import CORRUPTIONS, corrupted, fgsm, pgd
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.measures import depth_measures, size_measures
+from twinsolve.bench.vision.classification.networks import DropPath
+from twinsolve.bench.vision.classification.study import ROWS, build, row_options, settings_of
+from twinsolve.bench.vision.classification.training import ClassBatches
+from twinsolve.unrolled.boosting import Residual
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_splits("digits")
+
+
+def network(digits, row="softmax", seed=0):
+    return build(digits, settings_of("digits"), row_options(row), seed)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+    def run(name, death):
+        command = [sys.executable, HERE / "small_run.py", tmp_path / name, str(death)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("killed", 5).returncode == -signal.SIGKILL
+    for name in ("killed", "whole"):
+        done = run(name, -1)
+        assert done.returncode == 0, done.stderr
+    one, other = (load_file(tmp_path / n / "checkpoint.safetensors") for n in ("killed", "whole"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
+    words = ["classify", "digits", "--seeds", "2", "--steps", "2", "--attack", "--corruptions"]
+    words += ["--row", "NeuTRENO", "--row", "ConvMixer:skip=False", "--output", str(tmp_path)]
+    for _ in range(2):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert [(x["row"], x["seed"]) for x in rows] == [
+        (row, seed) for row in ("softmax", "NeuTRENO", "ConvMixer:skip=False") for seed in (0, 1)
+    ]
+    assert all(0 <= x["PGD 1/255"] <= 100 and 0 <= x["blur"] <= 100 for x in rows)
+    assert len(list((tmp_path / "runs/networks").iterdir())) in range(6, 10)
+    assert "with 2 seeds" in (tmp_path / "summary.md").read_text() or "±" in done.output
+    assert (tmp_path / "differences.png").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--row", "NeuTREN0"], ["--row", "ViT:operator=nothing"], ["cifar10:n=3"], ["nowhere"]],
+)
+def test_what_is_unknown_is_refused(words, tmp_path):
+    done = CliRunner().invoke(app, ["classify", *words, "--output", str(tmp_path)])
+    assert done.exit_code == 2
+
+
+def test_paired_seeds_draw_the_same_batches_and_first_weights(digits):
+    one, other = (ClassBatches(digits.train, batch_size=8, shift=1, flip=False) for _ in range(2))
+    for step in (0, 200):
+        whole, target = one(1, step, range(8))
+        half, own = other(1, step, range(4, 8))
+        assert torch.equal(whole[4:], half)
+        assert torch.equal(target[4:], own)
+    assert not torch.equal(one(1, 0, range(8))[1], one(2, 0, range(8))[1])
+    plain = network(digits, seed=1).state_dict()
+    for row in ("TUPE", "FeatScale", "bilateral + GRC"):
+        own = network(digits, row, seed=1).state_dict()
+        shared = [n for n in own if n in plain and own[n].shape == plain[n].shape]
+        assert len(shared) > 40
+        assert all(torch.equal(own[n], plain[n]) for n in shared)
+
+
+def test_an_epoch_holds_every_image_once(digits):
+    n = len(digits.train)
+    made = ClassBatches(digits.train, batch_size=64, shift=1, flip=False)
+    drawn = np.concatenate([made._order(0, step) for step in range(2 * n // 64 + 1)])
+    assert sorted(drawn[:n]) == sorted(drawn[n : 2 * n]) == list(range(n))
+
+
+def test_parts_share_no_image_and_hold_all_classes(digits):
+    parts = (digits.train, digits.validation, digits.test)
+    assert sum(map(len, parts)) == 1797
+    for part in parts:
+        shares = np.bincount(part.target, minlength=10) / len(part)
+        assert shares.min() > 0.09
+        assert shares.max() < 0.11
+
+
+def test_every_row_can_be_made(digits):
+    for row in ROWS:
+        assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
+
+
+def test_attacks_raise_the_loss_within_their_budget(digits):
+    model = network(digits).eval()
+    levels, target = digits.test.levels[:32], digits.test.target[:32]
+    budget = 8 / 255
+
+    def loss(x):
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(model(x), target))
+
+    one, several = (attack(model, levels, target, budget) for attack in (fgsm, pgd))
+    for x in (one, several):
+        assert float((x - levels).abs().max()) <= budget + 1e-6
+        assert float(x.min()) >= 0
+        assert float(x.max()) <= 1
+    noise = levels + budget * torch.sign(torch.randn(levels.shape, generator=torch.manual_seed(0)))
+    assert loss(one) > loss(noise.clamp(0, 1))
+    assert loss(one) > loss(levels)
+    assert loss(several) >= loss(one)
+
+
+def test_corruptions_change_images_the_same_way_each_time(digits):
+    levels = digits.test.levels[:8]
+    for kind in CORRUPTIONS:
+        made = corrupted(levels, kind)
+        assert torch.equal(made, corrupted(levels, kind))
+        assert not torch.equal(made, levels)
+        assert torch.equal(made[:3], corrupted(levels[:3], kind))
+        assert float(made.min()) >= 0
+        assert float(made.max()) <= 1
+
+
+def test_depth_and_size_of_a_network(digits):
+    collapsed = depth_measures(network(digits, "no attention skip"), digits.test)
+    kept = depth_measures(network(digits), digits.test)
+    assert collapsed["token_cosine"] > 0.999 > kept["token_cosine"]
+    assert collapsed["log10_condition"] > 7 > kept["log10_condition"]
+    model = network(digits)
+    tokens, dim = 16, 32
+    of_block = 2 * tokens * (4 + 4) * dim * dim + 4 * tokens * tokens * dim
+    flops = 6 * of_block + 2 * tokens * 4 * dim + 2 * dim * 10
+    assert size_measures(model, digits.test)["flops"] == flops
+
+
+def test_drop_path_leaves_out_branches_and_keeps_the_mean():
+    layer = DropPath(Residual(), 0.25)
+    x, y = torch.zeros(4000, 2, 3), torch.ones(4000, 2, 3)
+    torch.manual_seed(0)
+    found = layer(x, y)
+    assert found.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert abs(float(found.mean()) - 1) < 0.05
+    assert torch.equal(layer.eval()(x, y), y)
+
+
+def test_a_folder_of_classes(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            pixels = rng.integers(256, size=(8, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    splits = load_splits(str(tmp_path))
+    assert splits.classes == ("cat", "dog")
+    assert splits.train.levels.shape == (12, 3, 8, 12)
+    assert sorted(splits.test.target.tolist()) == [0, 0, 1, 1]
