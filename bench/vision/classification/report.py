@@ -10,7 +10,8 @@ from .study import PLAIN
 
 _ROBUST = "255|noise|blur|contrast"
 _HEAD = (
-    "row", "seeds", "top-1 %", "difference, points", "top-5 %", "rate", "parameters", "MFLOPs",
+    "row", "seeds", "top-1 %", "difference, points", "top-5 %", "rate", "steps", "position scale",
+    "parameters", "MFLOPs",
     "inference", "training", "token cosine", "log10 condition",
 )  # fmt: skip
 
@@ -24,6 +25,7 @@ def lines_of(table: pd.DataFrame) -> Lines:
             (
                 str(row), str(len(own)), number(mean.top1, ".2f"), difference(table, str(row)),
                 number(mean.top5, ".2f"), number(mean.learning_rate, "g"),
+                number(mean.n_steps, ",.0f"), number(mean.position_scale, "g"),
                 number(mean.parameters, ",.0f"), number(mean.flops / 1e6, ".2f"),
                 number(mean.inference, ".2f"), number(mean.training, ".2f"),
                 number(mean.get("token_cosine"), ".4f"),
@@ -78,8 +80,8 @@ def remarks(table: pd.DataFrame) -> list[str]:
 def notes(columns: Iterable[str]) -> list[str]:
     """How to read the tables."""
     text = [
-        "Means over seeds, on test images that chose nothing; the learning rate of each row is the "
-        "best of the same few on the validation images. Differences to the plain row are over "
+        "Means over seeds, on test images that chose nothing; learning rate, steps and scale of "
+        "positions of each row are the best of the same few on the validation images. Differences to the plain row are over "
         "paired seeds, with 95 % t intervals, none of them corrected for their number. Inference "
         "and training are ratios of throughput to the plain row, in processor time of one run, so "
         "above 1 is faster. Tokens are those of the last layer before the final norm, in float64; "

@@ -44,8 +44,9 @@ def classify(
 ) -> pd.DataFrame:
     """Train rows of networks with paired seeds, and measure them.
 
-    The learning rate of each row is the one of its data set's that does best on the validation
-    images, with the first seed; then all seeds are run. Test images choose nothing.
+    Learning rate, length and scale of positions of each row are those of its data set's candidates
+    that do best on the validation images, with the first seed; then all seeds are run. Test images
+    choose nothing.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def classify(
         Their number, from 0. A seed decides the first weights, wherever a row has them in common
         with the plain one, and the batches.
     steps : int, optional
-        In place of the data set's own.
+        In place of the candidates' own.
     attack, corruptions : bool, default=False
         Also measure accuracy on attacked and corrupted test images.
     n_jobs : int, default=1
@@ -83,28 +84,30 @@ def classify(
     settings = settings_of(data)
     for options in given.values():
         build(splits, settings, options, seed=0)
-    shared = {
-        "data": data, "steps": steps or settings["n_steps"], "data_home": data_home,
-        "directory": str(directory),
-    }  # fmt: skip
+    shared = {"data": data, "data_home": data_home, "directory": str(directory)}
+    candidates = settings["candidates"]
+    if steps is not None:
+        candidates = [candidate | {"n_steps": steps} for candidate in candidates]
 
     def run(jobs: list[Job]) -> pd.DataFrame:
         return run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
 
     first = run(
         [
-            shared | {"row": row, "options": options, "rate": rate, "seed": 0, "measures": []}
+            shared
+            | {"row": row, "options": options, "candidate": candidate, "seed": 0, "measures": []}
             for row, options in given.items()
-            for rate in settings["learning_rates"]
+            for candidate in candidates
         ]
     )
     best = first.sort_values("validation", ascending=False, kind="stable").drop_duplicates("row")
-    rates = dict(zip(best.row, best.learning_rate, strict=True))
+    chosen = best.set_index("row")[list(candidates[0])].to_dict("index")
     asked = ["test", *(["attack"] if attack else []), *(["corruptions"] if corruptions else [])]
     return run(
         [
             shared
-            | {"row": row, "options": options, "rate": rates[row], "seed": seed, "measures": asked}
+            | {"row": row, "options": options, "candidate": chosen[row]}
+            | {"seed": seed, "measures": asked}
             for row, options in given.items()
             for seed in range(seeds)
         ]
@@ -165,23 +168,28 @@ def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> di
     return common | ({"pool": "mean"} if architecture == "ViT" else {})
 
 
-def _recipe(settings: Mapping[str, Any], steps: int, rate: float, seed: int) -> Recipe:
+def _placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with the candidate's scale of positions, which a ConvMixer has not."""
+    if options.get("architecture") == "ConvMixer":
+        return dict(options)
+    return {"position_scale": candidate["position_scale"], **options}
+
+
+def _recipe(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int) -> Recipe:
     own = {name: settings[name] for name in ("batch_size", "weight_decay", "warm_up", "ema_decay")}
-    every = max(100, steps // 10)
-    return Recipe(
-        n_steps=steps, learning_rate=rate, seed=seed, checkpoint_every=every, validate_every=every,
-        **own,
-    )  # fmt: skip
+    own |= {name: candidate[name] for name in ("n_steps", "learning_rate")}
+    every = max(100, own["n_steps"] // 10)
+    return Recipe(seed=seed, checkpoint_every=every, validate_every=every, **own)
 
 
 def _run(
-    data: str, steps: int, data_home: str | None, directory: str, row: str,
-    options: dict[str, Any], rate: float, seed: int, measures: Sequence[str],
+    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
+    candidate: dict[str, Any], seed: int, measures: Sequence[str],
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train one network, or take it from its folder, and measure it."""
     splits, settings = load_splits(data, data_home), settings_of(data)
-    model = build(splits, settings, options, seed)
-    recipe = _recipe(settings, steps, rate, seed)
+    model = build(splits, settings, _placed(options, candidate), seed)
+    recipe = _recipe(settings, candidate, seed)
     task = {name: settings[name] for name in ("label_smoothing", "shift", "flip")} | {"data": data}
     batches = ClassBatches(
         splits.train, batch_size=recipe.batch_size, shift=settings["shift"], flip=settings["flip"]
@@ -193,7 +201,7 @@ def _run(
         validate=lambda network: _validated(network, splits.validation), task=task,
     )  # fmt: skip
     found: dict[str, Any] = {
-        "row": row, "data": data, "seed": seed, "learning_rate": rate, "steps": steps,
+        "row": row, "data": data, "seed": seed, **candidate,
         "validation": accuracies(trained, splits.validation)["top1"],
     }  # fmt: skip
     if measures:

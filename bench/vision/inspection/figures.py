@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ....solvers.solution import Array
 from ...figures import save
-from .curves import PROBLEMS, draw_curves
+from .depth_figures import PROBLEMS, draw_curves
 from .observed import Layer
 from .origins import matrices_of, solutions, tokens_of
 from .sources import Source
