@@ -26,7 +26,7 @@ def classify(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of paired seeds.")] = 5,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps, in place of the data set's own.")
+        int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
     ] = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Also on images attacked by FGSM and PGD.")
@@ -53,7 +53,8 @@ def classify(
     also one that --load registers.
 
     A seed gives all rows the same batches, and the same first weights wherever they have them in
-    common. The learning rate of each row is chosen on validation images, with the same effort.
+    common. Learning rate, number of steps and scale of positions of each row are chosen on
+    validation images, with the same effort.
 
     Prints means over seeds and differences to softmax with 95 % intervals: one that holds zero is
     inconclusive. Writes table.json (a line for each row and seed), means.csv and .tex,

@@ -11,8 +11,7 @@ from .study import PLAIN
 _ROBUST = "255|noise|blur|contrast"
 _HEAD = (
     "row", "seeds", "top-1 %", "difference, points", "top-5 %", "rate", "steps", "position scale",
-    "parameters", "MFLOPs",
-    "inference", "training", "token cosine", "log10 condition",
+    "parameters", "MFLOPs", "inference", "training", "token cosine", "log10 condition",
 )  # fmt: skip
 
 
@@ -81,9 +80,10 @@ def notes(columns: Iterable[str]) -> list[str]:
     """How to read the tables."""
     text = [
         "Means over seeds, on test images that chose nothing; learning rate, steps and scale of "
-        "positions of each row are the best of the same few on the validation images. Differences to the plain row are over "
-        "paired seeds, with 95 % t intervals, none of them corrected for their number. Inference "
-        "and training are ratios of throughput to the plain row, in processor time of one run, so "
+        "positions of each row are the best of the same few on the validation images. Differences "
+        "to the plain row are over paired seeds, with 95 % t intervals, none of them corrected for "
+        "their number. Inference and training are ratios of throughput to the plain row, in "
+        "processor time of one run, so "
         "above 1 is faster. Tokens are those of the last layer before the final norm, in float64; "
         "a condition number beyond its resolution counts as that bound."
     ]

@@ -87,7 +87,8 @@ def classify(
     shared = {"data": data, "data_home": data_home, "directory": str(directory)}
     candidates = settings["candidates"]
     if steps is not None:
-        candidates = [candidate | {"n_steps": steps} for candidate in candidates]
+        candidates = [each | {"n_steps": steps} for each in candidates]
+        candidates = [each for i, each in enumerate(candidates) if each not in candidates[:i]]
 
     def run(jobs: list[Job]) -> pd.DataFrame:
         return run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
@@ -194,7 +195,7 @@ def _run(
     batches = ClassBatches(
         splits.train, batch_size=recipe.batch_size, shift=settings["shift"], flip=settings["flip"]
     )
-    key = json.dumps([options, task, asdict(recipe), settings, code()], sort_keys=True)
+    key = json.dumps([options, candidate, task, asdict(recipe), settings, code()], sort_keys=True)
     folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
     trained = train(
         model, batches, cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
