@@ -20,6 +20,7 @@ from ....unrolled.named_operators import Factory, operator_factory
 from ....unrolled.nonlocal_energy import Neutreno
 from ....unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from ...names import split_settings
+from .experts import mixture_maker
 
 _ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,
@@ -47,7 +48,8 @@ class Classifier(nn.Module):
         `operator_names`, or a class of `twinsolve.unrolled` with settings: "Local:radius=1"),
         ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
         boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
-        and what else the architecture takes.
+        ``experts`` (so many, of a sparse mixture in the place of each feed-forward part: a token
+        goes to two, together as wide as that), and what else the architecture takes.
     mean, std : list of float
         Of each channel.
 
@@ -123,6 +125,7 @@ def _made(
     scale: str | None = None,
     token_graying: Any = None,
     drop_path: float = 0.0,
+    experts: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Options whose names are replaced by what they stand for."""
@@ -135,6 +138,8 @@ def _made(
         options["scale"] = _known(_SCALES, scale, "scale")
     if token_graying is not None:
         options["token_graying"] = TokenGraying(token_graying)
+    if experts is not None:
+        options["feed_forward"] = mixture_maker(experts, options.get("mlp_ratio", 4.0))
     return options
 
 

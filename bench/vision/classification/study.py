@@ -169,7 +169,7 @@ def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> di
     return common | ({"pool": "mean"} if architecture == "ViT" else {})
 
 
-def _placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
+def placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
     """Options with the candidate's scale of positions, which a ConvMixer has not."""
     if options.get("architecture") == "ConvMixer":
         return dict(options)
@@ -183,13 +183,13 @@ def _recipe(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int
     return Recipe(seed=seed, checkpoint_every=every, validate_every=every, **own)
 
 
-def _run(
-    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
-    candidate: dict[str, Any], seed: int, measures: Sequence[str],
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Train one network, or take it from its folder, and measure it."""
+def trained_network(
+    data: str, data_home: str | None, directory: str, options: dict[str, Any],
+    candidate: dict[str, Any], seed: int,
+) -> tuple[Classifier, Splits]:  # fmt: skip
+    """Train one network, or take it from its folder; with the images of its data set."""
     splits, settings = load_splits(data, data_home), settings_of(data)
-    model = build(splits, settings, _placed(options, candidate), seed)
+    model = build(splits, settings, placed(options, candidate), seed)
     recipe = _recipe(settings, candidate, seed)
     task = {name: settings[name] for name in ("label_smoothing", "shift", "flip")} | {"data": data}
     batches = ClassBatches(
@@ -201,12 +201,22 @@ def _run(
         model, batches, cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
         validate=lambda network: _validated(network, splits.validation), task=task,
     )  # fmt: skip
+    assert isinstance(trained, Classifier)
+    return trained, splits
+
+
+def _run(
+    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
+    candidate: dict[str, Any], seed: int, measures: Sequence[str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Train one network and measure it."""
+    trained, splits = trained_network(data, data_home, directory, options, candidate, seed)
     found: dict[str, Any] = {
         "row": row, "data": data, "seed": seed, **candidate,
         "validation": accuracies(trained, splits.validation)["top1"],
     }  # fmt: skip
     if measures:
-        found |= _measured(trained, splits, settings, measures)
+        found |= _measured(trained, splits, settings_of(data), measures)
     return [found]
 
 
