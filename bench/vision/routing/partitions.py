@@ -74,8 +74,10 @@ def partition_numbers(X: Array, labels: Array, images: Array) -> dict[str, float
 
 
 def _told_linearly(X: Array, labels: Array, images: Array) -> float:
+    """NaN where too few clusters are used to fit to."""
     model = LogisticRegression(C=_PENALTY, fit_intercept=False, max_iter=1000)
-    said = cross_val_predict(
-        model, X * np.sqrt(X.shape[1]), labels, groups=images, cv=GroupKFold(2)
-    )
+    halves = list(GroupKFold(2).split(X, groups=images))
+    if any(len(np.unique(labels[fitted])) < 2 for fitted, _ in halves):
+        return float("nan")
+    said = cross_val_predict(model, X * np.sqrt(X.shape[1]), labels, cv=halves)
     return float(normalized_mutual_info_score(labels, said))
