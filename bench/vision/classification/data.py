@@ -1,7 +1,6 @@
 """Images of classes, split into those that train, those that choose and those that judge."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +75,6 @@ def _checked(settings: dict[str, int]) -> dict[str, int]:
     return {"n_train": n_train}
 
 
-@lru_cache(maxsize=1)  # slow to read, and read by each run
 def _cifar10(data_home: str | None, n_train: int) -> Splits:
     known = fetch_cifar10(data_home=data_home)
     judges = fetch_cifar10(subset="test", data_home=data_home)
