@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_MATCHED = "Difference to softmax on images that both get right as they are, points"
+
+
 def classify(
     data: Annotated[
         str,
@@ -88,7 +91,7 @@ def classify(
 def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
     """Print and write what was found."""
     from .figures import draw_differences
-    from .report import lines_of, notes, remarks, robust_lines
+    from .report import lines_of, matched_lines, notes, remarks, robust_lines
 
     write_table(table, output)
     lines = lines_of(table)
@@ -96,10 +99,12 @@ def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> Non
     write_lines(lines, output / "means")
     text = [*markdown(*lines), ""]
     if robust := robust_lines(table):
-        _show(robust, "Top-1 on attacked and corrupted images")
+        title = "Attacked and corrupted images, top-1 %"
+        _show(robust, title)
         write_lines(robust, output / "robust")
-        text += ["## Attacked and corrupted images, top-1 %", "", *markdown(*robust), ""]
-    for sentence in remarks(table) + notes(table.columns):
+        text += [f"## {title}", "", *markdown(*robust), "", f"## {_MATCHED}", ""]
+        text += [*markdown(*matched_lines(table)), ""]
+    for sentence in remarks(table) + notes(table):
         console().print(sentence, soft_wrap=True)
         text += [sentence, ""]
     draw_differences(table, output)

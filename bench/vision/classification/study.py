@@ -16,17 +16,15 @@ from ...names import close_names, split_settings
 from ...timing import Progress
 from ..recipe import Recipe
 from ..training import train
-from .attacks import CORRUPTIONS, corrupted, fgsm, pgd
 from .data import Images, Splits, load_splits
 from .measures import accuracies, depth_measures, size_measures, speed_ratios
 from .networks import Classifier, paired_classifier
+from .robustness import CLEAN, wrong, wrong_attacked, wrong_corrupted
 from .training import ClassBatches, cross_entropy
 
 _SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
 PLAIN = "softmax"
-BUDGETS = (1, 8, 24)  # of 255 levels
-_N_ATTACKED = 256  # test images, the first
 
 
 def classify(
@@ -72,7 +70,8 @@ def classify(
     -------
     DataFrame
         A row for each network and seed; accuracies in percent; ``inference`` and ``training`` are
-        ratios of throughput to the plain row.
+        ratios of throughput to the plain row; ``wrong`` has the places of the test images that are
+        wrong, as they are and by attack and corruption.
 
     Raises
     ------
@@ -221,22 +220,9 @@ def _measured(
     found: dict[str, Any] = accuracies(trained, splits.test)
     found |= size_measures(trained, splits.test) | speed_ratios(trained, plain, splits.test)
     found |= depth_measures(trained, splits.test)
+    found |= {"n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)}}
     if "attack" in measures:
-        found |= _attacked(trained, splits.test)
+        found["wrong"] |= wrong_attacked(trained, splits.test)
     if "corruptions" in measures:
-        for kind in CORRUPTIONS:
-            images = Images(corrupted(splits.test.levels, kind), splits.test.target)
-            found[kind] = accuracies(trained, images)["top1"]
+        found["wrong"] |= wrong_corrupted(trained, splits.test)
     return found
-
-
-def _attacked(trained: Any, images: Images) -> dict[str, float]:
-    """Top-1 accuracy on attacked images, by attack and budget."""
-    levels, target = images.levels[:_N_ATTACKED], images.target[:_N_ATTACKED]
-    return {
-        f"{attack.__name__.upper()} {budget}/255": accuracies(
-            trained, Images(attack(trained, levels, target, budget / 255), target)
-        )["top1"]
-        for attack in (fgsm, pgd)
-        for budget in BUDGETS
-    }
