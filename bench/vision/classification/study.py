@@ -159,6 +159,8 @@ def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> di
     }  # fmt: skip
     if architecture == "ConvMixer":
         return common | {"kernel_size": 3}
+    if architecture == "SelfExpression":
+        return common | {"num_heads": settings["num_heads"], "image_size": [height, width]}
     of_blocks = {name: settings[name] for name in ("num_heads", "mlp_ratio", "drop_path")}
     common |= of_blocks | {"image_size": [height, width]}
     if architecture == "Swin":
