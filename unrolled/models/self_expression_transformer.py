@@ -44,6 +44,8 @@ class SelfExpressionTransformer(nn.Module):
 
     Attributes
     ----------
+    features : nn.Module
+        The map to ``Z``, (batch, num_heads, tokens, dim / num_heads).
     codes : UnrolledSelfExpression
         With `depth` iterations; its `n_iter` may be lowered to see what fewer layers find.
 
@@ -62,8 +64,10 @@ class SelfExpressionTransformer(nn.Module):
     >>> from twinsolve.unrolled.models import SelfExpressionTransformer
     >>> model = SelfExpressionTransformer(8, 2, 1, 10, dim=16, depth=3, num_heads=2)
     >>> images = torch.rand(4, 1, 8, 8)
-    >>> model(images).shape, model.codes(model.tokens(images)).shape
-    (torch.Size([4, 10]), torch.Size([4, 2, 16, 16]))
+    >>> model(images).shape
+    torch.Size([4, 10])
+    >>> model.codes(model.features(model.tokens(images))).shape
+    torch.Size([4, 2, 16, 16])
     """
 
     def __init__(
@@ -90,8 +94,10 @@ class SelfExpressionTransformer(nn.Module):
         n_tokens = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
         self.positions = Positions(n_tokens, dim, scale=position_scale, **place)
         self.token_norm = nn.LayerNorm(dim, norm_eps, **place)
-        features = HeadProjection(dim, num_heads, **place)
-        self.codes = UnrolledSelfExpression(depth, lam, relative=True, features=features, **place)
+        self.features = HeadProjection(dim, num_heads, **place)
+        self.codes = UnrolledSelfExpression(
+            check_count(depth, "depth", 1), lam, relative=True, **place
+        )
         self.values = HeadProjection(dim, num_heads, **place)
         self.out_proj = nn.Linear(dim, dim, **place)
         self.norm = nn.LayerNorm(dim, norm_eps, **place)
@@ -101,13 +107,12 @@ class SelfExpressionTransformer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all weights anew; steps and penalties return to where they were."""
         reset_children(self)
-        self.codes.features.reset_parameters()
         xavier_(self.out_proj)
         if isinstance(self.head, nn.Linear):
             xavier_(self.head)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """The points of the problem before their projection, (batch, tokens, dim).
+        """Tokens before their projection, (batch, tokens, dim).
 
         Parameters
         ----------
@@ -118,7 +123,7 @@ class SelfExpressionTransformer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
         x = self.tokens(images)
-        coded = self.codes(x) @ self.values(x)  # (batch, heads, tokens, head_dim)
+        coded = self.codes(self.features(x)) @ self.values(x)
         x = x + self.out_proj(coded.transpose(1, 2).flatten(2))
         return self.head(self.norm(x).mean(dim=1))
 

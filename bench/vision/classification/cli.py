@@ -37,6 +37,9 @@ def classify(
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
     ] = False,
+    path: Annotated[
+        bool, typer.Option("--path", help="From non-local means to softmax, part by part.")
+    ] = False,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
     data_home: Annotated[
         str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
@@ -46,6 +49,9 @@ def classify(
     list_all: Annotated[bool, typer.Option("--list", help="List all rows and end.")] = False,
 ) -> None:
     """Train classifiers that differ in one part, and compare them over paired seeds.
+
+    --path goes from non-local means on pixels to softmax attention, one part a row, and sets layers
+    that are the ISTA steps of one problem beside it.
 
     DATA are the digits of scikit-learn; cifar10, from the data root; or a folder that holds a
     folder of pictures for each class, all of one size.
@@ -64,15 +70,17 @@ def classify(
     settings.json, summary.md and differences.png and .pdf. Finished and interrupted runs are kept
     in DIR/runs.
     """
-    from .study import ROWS
+    from .study import BESIDE, PATH, ROWS
     from .study import classify as run
 
     load_modules(load)
     if list_all:
-        for name, options in ROWS.items():
+        for name, options in (ROWS | PATH | BESIDE).items():
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             console().print(f"{name:22} {words}", highlight=False)
         return
+    if path:
+        row = [*PATH, *BESIDE, *(row or [])]
     try:
         table = run(
             data, rows=row, seeds=seeds, steps=steps, attack=attack, corruptions=corruptions,
@@ -83,7 +91,7 @@ def classify(
         raise typer.BadParameter(as_options(str(error))) from error
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
-        "corruptions": corruptions,
+        "corruptions": corruptions, "path": path,
     }  # fmt: skip
     report(table, output, settings)
 
@@ -91,13 +99,16 @@ def classify(
 def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
     """Print and write what was found."""
     from .figures import draw_differences
-    from .report import lines_of, matched_lines, notes, remarks, robust_lines
+    from .report import lines_of, matched_lines, notes, path_lines, remarks, robust_lines
 
     write_table(table, output)
     lines = lines_of(table)
     _show(lines, str(settings["data"]))
     write_lines(lines, output / "means")
     text = [*markdown(*lines), ""]
+    if steps := path_lines(table):
+        _show(steps, "Part by part")
+        text += ["## Part by part", "", *markdown(*steps), ""]
     if robust := robust_lines(table):
         title = "Attacked and corrupted images, top-1 %"
         _show(robust, title)

@@ -47,10 +47,11 @@ class Classifier(nn.Module):
     ----------
     options : dict
         ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer" or "SelfExpression"), ``operator`` (a
-        name of `operator_names`, or a class of `twinsolve.unrolled` with settings: "Local:radius=1"),
-        ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
-        boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
-        ``identity`` (parts of a ViT that do nothing: embedding, projections, norms), and what else the architecture takes.
+        name of `operator_names`, or a class of `twinsolve.unrolled` with settings:
+        "Local:radius=1"), ``correction`` (attn_scale, neutreno, re_attention, twicing),
+        ``residual`` (plain or boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct
+        or svd), ``drop_path``, ``identity`` (parts of a ViT that do nothing: embedding,
+        projections, norms), ``positions`` (False is none), and what else the architecture takes.
     mean, std : list of float
         Of each channel.
 
@@ -171,10 +172,13 @@ def _made(
     scale: str | None = None,
     token_graying: Any = None,
     drop_path: float = 0.0,
+    positions: str | bool | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Options whose names are replaced by what they stand for."""
     connect = _known(_RESIDUALS, residual, "residual")
+    if positions is not None:
+        options["positions"] = positions or None
     options |= {
         "operator": _operator(operator, correction),
         "residual": lambda: DropPath(connect(), drop_path) if drop_path else connect(),

@@ -7,7 +7,7 @@ import pandas as pd
 from ...tables import Lines, number
 from ..paired import Paired, paired_difference
 from .robustness import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, matched_difference
-from .study import PLAIN
+from .study import PATH, PLAIN
 
 _HEAD = (
     "row", "seeds", "top-1 %", "difference, points", "top-5 %", "rate", "steps", "position scale",
@@ -64,6 +64,19 @@ def _brief(apart: Paired) -> str:
         return number(apart.mean, "+.1f")
     text = f"{apart.mean:+.1f} ± {apart.half_width:.1f}"
     return text if abs(apart.mean) > apart.half_width else f"({text})"
+
+
+def path_lines(table: pd.DataFrame) -> Lines | None:
+    """Differences of each row of the path to the one before, if all were run."""
+    rows = list(PATH)
+    if not set(rows) <= set(table.row):
+        return None
+    means = table.groupby("row").top1.mean()
+    lines = [
+        (row, number(means[row], ".2f"), difference(table, row, before) if before else "-")
+        for before, row in zip(["", *rows], rows, strict=False)
+    ]
+    return ("row", "top-1 %", "difference to the row before, points"), lines
 
 
 def difference(table: pd.DataFrame, row: str, to: str = PLAIN, column: str = "top1") -> str:

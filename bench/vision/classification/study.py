@@ -24,6 +24,8 @@ from .training import ClassBatches, cross_entropy
 
 _SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
+PATH: dict[str, dict[str, Any]] = _SETTINGS["path"]
+BESIDE: dict[str, dict[str, Any]] = _SETTINGS["ista"]
 PLAIN = "softmax"
 
 
@@ -127,13 +129,14 @@ def row_options(name: str) -> dict[str, Any]:
     ValueError
         If there is no such row.
     """
-    if name in ROWS:
-        return ROWS[name]
+    known = ROWS | PATH | BESIDE
+    if name in known:
+        return known[name]
     head, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(
-            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(ROWS)}; got {name!r}"
-            f"{close_names(name, ROWS)}"
+            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(known)}; got {name!r}"
+            f"{close_names(name, known)}"
         )
     return {"architecture": head, **split_settings(name, "row")[1]}
 

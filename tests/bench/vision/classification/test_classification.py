@@ -1,5 +1,6 @@
 """The command, what seeds pair, resumption, and attacks."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -26,7 +27,14 @@ from twinsolve.bench.vision.classification.robustness import (
     accuracy,
     matched_difference,
 )
-from twinsolve.bench.vision.classification.study import ROWS, build, row_options, settings_of
+from twinsolve.bench.vision.classification.study import (
+    BESIDE,
+    PATH,
+    ROWS,
+    build,
+    row_options,
+    settings_of,
+)
 from twinsolve.bench.vision.classification.training import ClassBatches
 from twinsolve.unrolled.boosting import Residual
 
@@ -116,7 +124,7 @@ def test_parts_share_no_image_and_hold_all_classes(digits):
 
 
 def test_every_row_can_be_made(digits):
-    for row in ROWS:
+    for row in ROWS | PATH | BESIDE:
         assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
 
 
@@ -200,3 +208,28 @@ def test_matched_differences_are_of_images_that_both_get_right():
     assert found.n == 2
     table.at[0, "wrong"] = {CLEAN: list(range(10)), "blur": []}
     assert matched_difference(table, "a", "b", "blur").n == 1
+
+
+def test_the_path_begins_at_non_local_means_of_pixels_and_ends_at_softmax(digits):
+    levels = digits.test.levels[:2].double()
+    model = network(digits, "non-local means").double()
+    levels = model.standardised(levels)
+    patches = model.network.patch_embedding.patches(levels)
+    for block, tokens in zip(
+        model.network.blocks, model.network.intermediates(levels)[1:], strict=True
+    ):
+        h = block.attention.operator.bandwidth()
+        weights = torch.softmax(-torch.cdist(patches, patches).square() / (2 * h**2), dim=-1)
+        patches = weights @ patches
+        torch.testing.assert_close(tokens[..., :4], patches)
+        assert not tokens[..., 4:].any()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(".operator." in name or name.startswith("network.head.") for name in trained)
+    ended, plain = network(digits, "dot products"), network(digits)
+    assert torch.equal(ended(digits.test.levels[:2]), plain(digits.test.levels[:2]))
+
+
+def test_each_row_of_the_path_differs_in_one_part_from_the_row_before():
+    for before, after in itertools.pairwise(PATH.values()):
+        changed = {k for k in before | after if before.get(k) != after.get(k)}
+        assert len(changed) == 1
