@@ -72,7 +72,7 @@ def path_lines(table: pd.DataFrame) -> Lines | None:
     if not set(rows) <= set(table.row):
         return None
     means = table.groupby("row").top1.mean()
-    lines = [
+    lines: list[tuple[str, ...]] = [
         (row, number(means[row], ".2f"), difference(table, row, before) if before else "-")
         for before, row in zip(["", *rows], rows, strict=False)
     ]
