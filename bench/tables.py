@@ -26,12 +26,12 @@ def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[st
     return [top, rule, *("| " + " | ".join(line) + " |" for line in cells)]
 
 
-def write_table(table: pd.DataFrame, directory: Path) -> None:
-    """Write the rows to ``table.json``: a list of objects; numbers that are not finite are null."""
+def write_table(table: pd.DataFrame, directory: Path, name: str = "table.json") -> None:
+    """Write the rows as a list of objects; numbers that are not finite are null."""
     directory.mkdir(parents=True, exist_ok=True)
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
-    (directory / "table.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    (directory / name).write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
 def write_lines(lines: Lines, path: Path) -> None:

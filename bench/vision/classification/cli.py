@@ -40,6 +40,10 @@ def classify(
     path: Annotated[
         bool, typer.Option("--path", help="From non-local means to softmax, part by part.")
     ] = False,
+    routers: Annotated[
+        bool,
+        typer.Option("--routers", help="Mixtures of experts, their routers beside clusterings."),
+    ] = False,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
     data_home: Annotated[
         str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
@@ -69,34 +73,53 @@ def classify(
     inconclusive. Writes table.json (a line for each row and seed), means.csv and .tex,
     settings.json, summary.md and differences.png and .pdf. Finished and interrupted runs are kept
     in DIR/runs.
+
+    With --routers, the tokens that reach the experts of each layer are clustered by k-means,
+    k-subspaces and SSC, beside the router's first choice: routers.json, routers.png and .pdf.
     """
-    from .study import BESIDE, PATH, ROWS
+    from ..routing.study import compare_routers, rows_with_experts
+    from .study import EXPERTS, KNOWN, PATH_ROWS
     from .study import classify as run
 
     load_modules(load)
     if list_all:
-        for name, options in (ROWS | PATH | BESIDE).items():
+        for name, options in KNOWN.items():
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             console().print(f"{name:22} {words}", highlight=False)
         return
     if path:
-        row = [*PATH, *BESIDE, *(row or [])]
+        row = [*PATH_ROWS, *(row or ())]
+    if routers and row is None:
+        row = list(EXPERTS)
     try:
+        if routers:
+            rows_with_experts(row or ())
         table = run(
             data, rows=row, seeds=seeds, steps=steps, attack=attack, corruptions=corruptions,
             n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
             progress=progress("Training"),
         )  # fmt: skip
+        routed = None
+        if routers:
+            routed = compare_routers(
+                table, n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
+                progress=progress("Routers"),
+            )  # fmt: skip
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
-        "corruptions": corruptions, "path": path,
+        "corruptions": corruptions, "path": path, "routers": routers,
     }  # fmt: skip
-    report(table, output, settings)
+    report(table, output, settings, routed)
 
 
-def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
+def report(
+    table: "pd.DataFrame",
+    output: Path,
+    settings: dict[str, Any],
+    routed: "pd.DataFrame | None" = None,
+) -> None:
     """Print and write what was found."""
     from .figures import draw_differences
     from .report import lines_of, matched_lines, notes, path_lines, remarks, robust_lines
@@ -120,9 +143,28 @@ def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> Non
         text += [sentence, ""]
     draw_differences(table, output)
     if (output / "differences.png").is_file():
-        text.append("![differences](differences.png)")
+        text += ["![differences](differences.png)", ""]
+    if routed is not None:
+        text += _router_text(routed, output)
     write_summary("twinsolve classify", text, settings, output)
     console().print(f"Written to {output}/")
+
+
+def _router_text(routed: "pd.DataFrame", output: Path) -> list[str]:
+    """Print and write what was found of routers; the lines of the summary."""
+    from ..routing.figures import draw_routers
+    from ..routing.report import router_parts, router_remarks
+
+    write_table(routed, output, "routers.json")
+    text = []
+    for title, lines in router_parts(routed).items():
+        _show(lines, title)
+        text += [f"## {title}", "", *markdown(*lines), ""]
+    for sentence in router_remarks(routed):
+        console().print(sentence, soft_wrap=True)
+        text += [sentence, ""]
+    draw_routers(routed, output)
+    return [*text, "![routers](routers.png)", ""]
 
 
 def _show(lines: Lines, title: str) -> None:

@@ -21,6 +21,7 @@ from ....unrolled.named_operators import Factory, operator_factory
 from ....unrolled.nonlocal_energy import Neutreno
 from ....unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from ...names import split_settings
+from .experts import mixture_maker
 
 _ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,
@@ -51,7 +52,9 @@ class Classifier(nn.Module):
         "Local:radius=1"), ``correction`` (attn_scale, neutreno, re_attention, twicing),
         ``residual`` (plain or boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct
         or svd), ``drop_path``, ``identity`` (parts of a ViT that do nothing: embedding,
-        projections, norms), ``positions`` (False is none), and what else the architecture takes.
+        projections, norms), ``positions`` (False is none), ``experts`` (so many, of a sparse
+        mixture in the place of each feed-forward part: a token goes to two, together as wide as
+        that), and what else the architecture takes.
     mean, std : list of float
         Of each channel.
 
@@ -173,6 +176,7 @@ def _made(
     token_graying: Any = None,
     drop_path: float = 0.0,
     positions: str | bool | None = None,
+    experts: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Options whose names are replaced by what they stand for."""
@@ -187,6 +191,8 @@ def _made(
         options["scale"] = _known(_SCALES, scale, "scale")
     if token_graying is not None:
         options["token_graying"] = TokenGraying(token_graying)
+    if experts is not None:
+        options["feed_forward"] = mixture_maker(experts, options.get("mlp_ratio", 4.0))
     return options
 
 

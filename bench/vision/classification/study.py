@@ -25,7 +25,9 @@ from .training import ClassBatches, cross_entropy
 _SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
 PATH: dict[str, dict[str, Any]] = _SETTINGS["path"]
-BESIDE: dict[str, dict[str, Any]] = _SETTINGS["ista"]
+PATH_ROWS: dict[str, dict[str, Any]] = PATH | _SETTINGS["ista"]
+EXPERTS: dict[str, dict[str, Any]] = _SETTINGS["experts"]
+KNOWN = ROWS | PATH_ROWS | EXPERTS
 PLAIN = "softmax"
 
 
@@ -129,14 +131,13 @@ def row_options(name: str) -> dict[str, Any]:
     ValueError
         If there is no such row.
     """
-    known = ROWS | PATH | BESIDE
-    if name in known:
-        return known[name]
+    if name in KNOWN:
+        return KNOWN[name]
     head, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(
-            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(known)}; got {name!r}"
-            f"{close_names(name, known)}"
+            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(KNOWN)}; got {name!r}"
+            f"{close_names(name, KNOWN)}"
         )
     return {"architecture": head, **split_settings(name, "row")[1]}
 
@@ -173,7 +174,7 @@ def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> di
     return common | ({"pool": "mean"} if architecture == "ViT" else {})
 
 
-def _placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
+def placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
     """Options with the candidate's scale of positions, which a ConvMixer has not."""
     if options.get("architecture") == "ConvMixer":
         return dict(options)
@@ -187,13 +188,13 @@ def _recipe(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int
     return Recipe(seed=seed, checkpoint_every=every, validate_every=every, **own)
 
 
-def _run(
-    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
-    candidate: dict[str, Any], seed: int, measures: Sequence[str],
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Train one network, or take it from its folder, and measure it."""
+def trained_network(
+    data: str, data_home: str | None, directory: str, options: dict[str, Any],
+    candidate: dict[str, Any], seed: int,
+) -> tuple[Classifier, Splits]:  # fmt: skip
+    """Train one network, or take it from its folder; with the images of its data set."""
     splits, settings = load_splits(data, data_home), settings_of(data)
-    model = build(splits, settings, _placed(options, candidate), seed)
+    model = build(splits, settings, placed(options, candidate), seed)
     recipe = _recipe(settings, candidate, seed)
     task = {name: settings[name] for name in ("label_smoothing", "shift", "flip")} | {"data": data}
     batches = ClassBatches(
@@ -205,12 +206,22 @@ def _run(
         model, batches, cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
         validate=lambda network: _validated(network, splits.validation), task=task,
     )  # fmt: skip
+    assert isinstance(trained, Classifier)
+    return trained, splits
+
+
+def _run(
+    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
+    candidate: dict[str, Any], seed: int, measures: Sequence[str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Train one network and measure it."""
+    trained, splits = trained_network(data, data_home, directory, options, candidate, seed)
     found: dict[str, Any] = {
         "row": row, "data": data, "seed": seed, **candidate,
         "validation": accuracies(trained, splits.validation)["top1"],
     }  # fmt: skip
     if measures:
-        found |= _measured(trained, splits, settings, measures)
+        found |= _measured(trained, splits, settings_of(data), measures)
     return [found]
 
 

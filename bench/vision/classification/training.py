@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import Images
+from .experts import BALANCE, tokens_of_experts
 
 
 class ClassBatches:
@@ -57,10 +58,14 @@ class ClassBatches:
 
 
 def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
-    """Mean cross-entropy with smoothed labels."""
+    """Mean cross-entropy with smoothed labels, and what balances mixtures of experts, if any."""
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         levels, target = batch
-        return nn.functional.cross_entropy(model(levels), target, label_smoothing=smoothing)
+        with tokens_of_experts(model) as seen:
+            scores = model(levels)
+        balance = sum(layer.balance_loss(tokens) for layer, tokens in seen)
+        entropy = nn.functional.cross_entropy(scores, target, label_smoothing=smoothing)
+        return entropy + BALANCE * balance
 
     return loss

@@ -28,9 +28,8 @@ from twinsolve.bench.vision.classification.robustness import (
     matched_difference,
 )
 from twinsolve.bench.vision.classification.study import (
-    BESIDE,
+    KNOWN,
     PATH,
-    ROWS,
     build,
     row_options,
     settings_of,
@@ -124,7 +123,7 @@ def test_parts_share_no_image_and_hold_all_classes(digits):
 
 
 def test_every_row_can_be_made(digits):
-    for row in ROWS | PATH | BESIDE:
+    for row in KNOWN:
         assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
 
 

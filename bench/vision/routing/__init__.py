@@ -1,0 +1,1 @@
+"""Routers of sparse mixtures of experts as clusterers of image tokens."""
