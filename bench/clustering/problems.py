@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import datasets
 from ...datasets.points import point_files
+from ...solvers.clustering.selection import check_distinct
 from ...solvers.solution import Array, check_integer
 from ..names import close_names, split_settings
 
@@ -99,7 +100,9 @@ class _Own(DataSet):
                 f"to look for by n_clusters. {bunch.DESCR}; labels "
                 "are known as y, target, targets, label, labels, gnd, gt or s"
             )
-        return _problem(bunch.data, labels, bunch.get("images"), n_clusters)
+        found = _problem(bunch.data, labels, bunch.get("images"), n_clusters)
+        check_distinct(found.X, found.n_clusters, self.path)
+        return found
 
 
 @dataclass(frozen=True)

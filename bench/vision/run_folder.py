@@ -146,8 +146,9 @@ def add_metrics(folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Rows of a run: step, loss, learning rate, seconds and what was validated."""
-    return [json.loads(line) for line in (Path(folder) / METRICS).read_text().splitlines()]
+    """Rows of a run: step, loss, learning rate, seconds and what was validated; none, no file."""
+    path = Path(folder) / METRICS
+    return [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else []
 
 
 def find_class(name: str) -> type[nn.Module]:

@@ -74,6 +74,11 @@ def choose_settings(
     ValueError
         If the estimator makes no affinity or has no such parameter, or a parameter has no values.
 
+    Warns
+    -----
+    UserWarning
+        If there is nothing to choose by, see `arbitrary_choice`.
+
     References
     ----------
     See `selection_score`.
@@ -95,6 +100,9 @@ def choose_settings(
         scores.append((settings, score))
         if score > chosen[2]:
             chosen = fitted, settings, score
+    n_clusters, n_points = getattr(estimator, "n_clusters", None), len(chosen[0].labels_)
+    if len(scores) > 1 and (reason := arbitrary_choice(chosen[2], n_clusters, n_points)):
+        warnings.warn(reason, stacklevel=2)
     return ChosenSettings(*chosen, tuple(scores))
 
 

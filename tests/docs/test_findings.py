@@ -10,6 +10,8 @@ import pytest
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.vision.inspection.digits import shipped_folder
+from twinsolve.bench.vision.run_folder import read_metrics
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 
@@ -257,3 +259,22 @@ def test_layers_quoted_on_inspection_stand_in_the_committed_results():
     heads = table[table["kind"] == "head"]
     (told,) = re.findall(r"explains (\d+ of \d+) heads", " ".join(page.split()))
     assert told == f"{int(heads.nearest_fits.sum())} of {len(heads)}"
+
+
+def test_conditions_quoted_over_training_are_those_of_the_shipped_run():
+    text = " ".join((ROOT / "docs/inspection.md").read_text().split())
+    rows = {row["step"]: row for row in read_metrics(shipped_folder("digits"))}
+    start, soon, last = (rows[step] for step in (0, 250, 2500))
+    quoted = re.findall(r"from 10\^([\d.]+) at the start to 10\^([\d.]+); then it stays", text)
+    branch = "log10_condition_branch"
+    assert quoted == [tuple(f"{row[f'{branch} 6']:.2f}" for row in (start, soon))]
+    fallen = [start[f"{branch} {layer}"] - soon[f"{branch} {layer}"] for layer in range(1, 7)]
+    (first, least, most) = re.findall(
+        r"factor of ([\d.]+) in the first layer and of (\d+) to (\d+)", text
+    )[0]
+    assert float(first) == round(10 ** fallen[0], 1)
+    assert (int(least), int(most)) == (round(10 ** min(fallen[3:])), round(10 ** max(fallen[3:])))
+    assert all(abs(last[f"{branch} {k}"] - soon[f"{branch} {k}"]) < 0.15 for k in range(1, 7))
+    assert (
+        max(row[f"log10_condition_after {k}"] for row in rows.values() for k in range(1, 7)) < 1.5
+    )

@@ -27,6 +27,9 @@ from .language_model import (
 from .segmenter import (
     Segmenter,
 )
+from .self_expression_transformer import (
+    SelfExpressionTransformer,
+)
 from .tokens import (
     sinusoidal_positions,
 )
@@ -49,6 +52,7 @@ __all__ = [
     "NonLocalMeansDenoiser",
     "PatchCodingDenoiser",
     "Segmenter",
+    "SelfExpressionTransformer",
     "VisionTransformer",
     "WindowedTransformer",
     "load_huggingface_state_dict",

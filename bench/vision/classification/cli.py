@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_MATCHED = "Difference to softmax on images that both get right as they are, points"
+
+
 def classify(
     data: Annotated[
         str,
@@ -34,9 +37,12 @@ def classify(
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
     ] = False,
+    path: Annotated[
+        bool, typer.Option("--path", help="From non-local means to softmax, part by part.")
+    ] = False,
     routers: Annotated[
         bool,
-        typer.Option("--routers", help="Also compare routers of experts with clusterings."),
+        typer.Option("--routers", help="Mixtures of experts, their routers beside clusterings."),
     ] = False,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
     data_home: Annotated[
@@ -47,6 +53,9 @@ def classify(
     list_all: Annotated[bool, typer.Option("--list", help="List all rows and end.")] = False,
 ) -> None:
     """Train classifiers that differ in one part, and compare them over paired seeds.
+
+    --path goes from non-local means on pixels to softmax attention, one part a row, and sets layers
+    that are the ISTA steps of one problem beside it.
 
     DATA are the digits of scikit-learn; cifar10, from the data root; or a folder that holds a
     folder of pictures for each class, all of one size.
@@ -69,18 +78,22 @@ def classify(
     k-subspaces and SSC, beside the router's first choice: routers.json, routers.png and .pdf.
     """
     from ..routing.study import compare_routers, rows_with_experts
-    from .study import ROWS
+    from .study import EXPERTS, KNOWN, PATH_ROWS
     from .study import classify as run
 
     load_modules(load)
     if list_all:
-        for name, options in ROWS.items():
+        for name, options in KNOWN.items():
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             console().print(f"{name:22} {words}", highlight=False)
         return
+    if path:
+        row = [*PATH_ROWS, *(row or ())]
+    if routers and row is None:
+        row = list(EXPERTS)
     try:
         if routers:
-            rows_with_experts(row or ROWS)
+            rows_with_experts(row or ())
         table = run(
             data, rows=row, seeds=seeds, steps=steps, attack=attack, corruptions=corruptions,
             n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
@@ -96,7 +109,7 @@ def classify(
         raise typer.BadParameter(as_options(str(error))) from error
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
-        "corruptions": corruptions, "routers": routers,
+        "corruptions": corruptions, "path": path, "routers": routers,
     }  # fmt: skip
     report(table, output, settings, routed)
 
@@ -109,18 +122,23 @@ def report(
 ) -> None:
     """Print and write what was found."""
     from .figures import draw_differences
-    from .report import lines_of, notes, remarks, robust_lines
+    from .report import lines_of, matched_lines, notes, path_lines, remarks, robust_lines
 
     write_table(table, output)
     lines = lines_of(table)
     _show(lines, str(settings["data"]))
     write_lines(lines, output / "means")
     text = [*markdown(*lines), ""]
+    if steps := path_lines(table):
+        _show(steps, "Part by part")
+        text += ["## Part by part", "", *markdown(*steps), ""]
     if robust := robust_lines(table):
-        _show(robust, "Top-1 on attacked and corrupted images")
+        title = "Attacked and corrupted images, top-1 %"
+        _show(robust, title)
         write_lines(robust, output / "robust")
-        text += ["## Attacked and corrupted images, top-1 %", "", *markdown(*robust), ""]
-    for sentence in remarks(table) + notes(table.columns):
+        text += [f"## {title}", "", *markdown(*robust), "", f"## {_MATCHED}", ""]
+        text += [*markdown(*matched_lines(table)), ""]
+    for sentence in remarks(table) + notes(table):
         console().print(sentence, soft_wrap=True)
         text += [sentence, ""]
     draw_differences(table, output)

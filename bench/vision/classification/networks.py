@@ -13,6 +13,7 @@ from ....unrolled.conditioning import TokenGraying
 from ....unrolled.models import (
     ClassAttentionTransformer,
     ConvMixer,
+    SelfExpressionTransformer,
     VisionTransformer,
     WindowedTransformer,
 )
@@ -27,7 +28,9 @@ _ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "Swin": WindowedTransformer,
     "CaiT": ClassAttentionTransformer,
     "ConvMixer": ConvMixer,
+    "SelfExpression": SelfExpressionTransformer,
 }
+WITHOUT_BLOCKS = ("ConvMixer", "SelfExpression")
 _CORRECTIONS: dict[str, Callable[[Operator, int], Operator]] = {
     "attn_scale": lambda base, heads: AttnScale(base, num_heads=heads),
     "neutreno": lambda base, heads: Neutreno(base),
@@ -44,12 +47,14 @@ class Classifier(nn.Module):
     Parameters
     ----------
     options : dict
-        ``architecture`` ("ViT", "Swin", "CaiT" or "ConvMixer"), ``operator`` (a name of
-        `operator_names`, or a class of `twinsolve.unrolled` with settings: "Local:radius=1"),
-        ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
-        boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
-        ``experts`` (so many, of a sparse mixture in the place of each feed-forward part: a token
-        goes to two, together as wide as that), and what else the architecture takes.
+        ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer" or "SelfExpression"), ``operator`` (a
+        name of `operator_names`, or a class of `twinsolve.unrolled` with settings:
+        "Local:radius=1"), ``correction`` (attn_scale, neutreno, re_attention, twicing),
+        ``residual`` (plain or boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct
+        or svd), ``drop_path``, ``identity`` (parts of a ViT that do nothing: embedding,
+        projections, norms), ``positions`` (False is none), ``experts`` (so many, of a sparse
+        mixture in the place of each feed-forward part: a token goes to two, together as wide as
+        that), and what else the architecture takes.
     mean, std : list of float
         Of each channel.
 
@@ -102,19 +107,64 @@ def paired_classifier(
     model = Classifier(options, **levels)
     torch.manual_seed(seed)
     first, own = Classifier(plain, **levels).state_dict(), model.state_dict()
-    shared = {n: t for n, t in first.items() if n in own and own[n].shape == t.shape}
+    learned = {n for n, p in model.named_parameters() if p.requires_grad}
+    shared = {n: t for n, t in first.items() if n in learned and own[n].shape == t.shape}
     model.load_state_dict(own | shared)
     return model
 
 
-def _network(architecture: str = "ViT", **options: Any) -> nn.Module:
+def _network(
+    architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
+) -> nn.Module:
     make = _known(_ARCHITECTURES, architecture, "architecture")
-    if architecture != "ConvMixer":
+    if architecture not in WITHOUT_BLOCKS:
         options = _made(**options)
     try:
-        return make(**options)
+        network = make(**options)
     except TypeError as error:
         raise ValueError(f"row: {architecture} cannot be made: {error}") from error
+    if identity and not isinstance(network, VisionTransformer):
+        raise ValueError(f"row: parts of {architecture} cannot be the identity")
+    for part in identity:
+        _known(_IDENTITIES, part, "identity")(network)
+    return network
+
+
+def _plain_embedding(network: VisionTransformer) -> None:
+    """Tokens are the pixels of their patches, with zeros up to the width of the network."""
+    _fix(network.patch_embedding.projection.weight, network.patch_embedding.projection.bias)
+
+
+def _plain_projections(network: VisionTransformer) -> None:
+    """Queries, keys and values are the tokens, and what the heads find is what leaves them."""
+    for block in network.blocks:
+        attention: Any = block.attention
+        _fix(attention.in_proj_weight, attention.in_proj_bias, len(attention.projected))
+        _fix(attention.out_proj.weight, attention.out_proj.bias)
+
+
+def _plain_norms(network: VisionTransformer) -> None:
+    """Layer norms around attention and before the head are left out."""
+    network.norm = nn.Identity()  # type: ignore[assignment]
+    for block in network.blocks:
+        block.attention_norm = nn.Identity()
+
+
+_IDENTITIES: dict[str, Callable[[Any], None]] = {
+    "embedding": _plain_embedding,
+    "projections": _plain_projections,
+    "norms": _plain_norms,
+}
+
+
+@torch.no_grad()
+def _fix(weight: Tensor, bias: Tensor, n_maps: int = 1) -> None:
+    """Make the map the identity, or several side by side, and leave it so in training."""
+    nn.init.zeros_(bias)
+    for part in weight.chunk(n_maps):
+        nn.init.eye_(part)
+    weight.requires_grad_(False)
+    bias.requires_grad_(False)
 
 
 def _made(
@@ -125,11 +175,14 @@ def _made(
     scale: str | None = None,
     token_graying: Any = None,
     drop_path: float = 0.0,
+    positions: str | bool | None = None,
     experts: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Options whose names are replaced by what they stand for."""
     connect = _known(_RESIDUALS, residual, "residual")
+    if positions is not None:
+        options["positions"] = positions or None
     options |= {
         "operator": _operator(operator, correction),
         "residual": lambda: DropPath(connect(), drop_path) if drop_path else connect(),

@@ -16,17 +16,19 @@ from ...names import close_names, split_settings
 from ...timing import Progress
 from ..recipe import Recipe
 from ..training import train
-from .attacks import CORRUPTIONS, corrupted, fgsm, pgd
 from .data import Images, Splits, load_splits
 from .measures import accuracies, depth_measures, size_measures, speed_ratios
 from .networks import Classifier, paired_classifier
+from .robustness import CLEAN, wrong, wrong_attacked, wrong_corrupted
 from .training import ClassBatches, cross_entropy
 
 _SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
+PATH: dict[str, dict[str, Any]] = _SETTINGS["path"]
+PATH_ROWS: dict[str, dict[str, Any]] = PATH | _SETTINGS["ista"]
+EXPERTS: dict[str, dict[str, Any]] = _SETTINGS["experts"]
+KNOWN = ROWS | PATH_ROWS | EXPERTS
 PLAIN = "softmax"
-BUDGETS = (1, 8, 24)  # of 255 levels
-_N_ATTACKED = 256  # test images, the first
 
 
 def classify(
@@ -72,7 +74,8 @@ def classify(
     -------
     DataFrame
         A row for each network and seed; accuracies in percent; ``inference`` and ``training`` are
-        ratios of throughput to the plain row.
+        ratios of throughput to the plain row; ``wrong`` has the places of the test images that are
+        wrong, as they are and by attack and corruption.
 
     Raises
     ------
@@ -128,13 +131,13 @@ def row_options(name: str) -> dict[str, Any]:
     ValueError
         If there is no such row.
     """
-    if name in ROWS:
-        return ROWS[name]
+    if name in KNOWN:
+        return KNOWN[name]
     head, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(
-            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(ROWS)}; got {name!r}"
-            f"{close_names(name, ROWS)}"
+            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(KNOWN)}; got {name!r}"
+            f"{close_names(name, KNOWN)}"
         )
     return {"architecture": head, **split_settings(name, "row")[1]}
 
@@ -160,6 +163,8 @@ def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> di
     }  # fmt: skip
     if architecture == "ConvMixer":
         return common | {"kernel_size": 3}
+    if architecture == "SelfExpression":
+        return common | {"num_heads": settings["num_heads"], "image_size": [height, width]}
     of_blocks = {name: settings[name] for name in ("num_heads", "mlp_ratio", "drop_path")}
     common |= of_blocks | {"image_size": [height, width]}
     if architecture == "Swin":
@@ -231,22 +236,9 @@ def _measured(
     found: dict[str, Any] = accuracies(trained, splits.test)
     found |= size_measures(trained, splits.test) | speed_ratios(trained, plain, splits.test)
     found |= depth_measures(trained, splits.test)
+    found |= {"n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)}}
     if "attack" in measures:
-        found |= _attacked(trained, splits.test)
+        found["wrong"] |= wrong_attacked(trained, splits.test)
     if "corruptions" in measures:
-        for kind in CORRUPTIONS:
-            images = Images(corrupted(splits.test.levels, kind), splits.test.target)
-            found[kind] = accuracies(trained, images)["top1"]
+        found["wrong"] |= wrong_corrupted(trained, splits.test)
     return found
-
-
-def _attacked(trained: Any, images: Images) -> dict[str, float]:
-    """Top-1 accuracy on attacked images, by attack and budget."""
-    levels, target = images.levels[:_N_ATTACKED], images.target[:_N_ATTACKED]
-    return {
-        f"{attack.__name__.upper()} {budget}/255": accuracies(
-            trained, Images(attack(trained, levels, target, budget / 255), target)
-        )["top1"]
-        for attack in (fgsm, pgd)
-        for budget in BUDGETS
-    }

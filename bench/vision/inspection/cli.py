@@ -1,7 +1,7 @@
 """The command `twinsolve inspect`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,9 +31,9 @@ def inspect(
 
     MODEL is digits, a small transformer that comes with the package; digits-mixed, the same with
     another operator in each layer; the folder of a training run (settings.json and safetensors); or
-    that of a ViT of Hugging Face (config.json and model.safetensors). It is shown test digits if it
-    was trained on digits, the folder of pictures that it was trained on, or the two photographs of
-    scikit-learn.
+    that of a ViT of Hugging Face or timm (config.json and model.safetensors). It is shown test
+    digits if it was trained on digits, the folder of pictures that it was trained on, or the two
+    photographs of scikit-learn.
 
     Each layer is run in float64 at its trained parameters and compared with its solver on the
     queries, keys and values that reach it. Measured over depth are how alike tokens become, their
@@ -42,7 +42,8 @@ def inspect(
     held beside solutions C* of classical problems on the same tokens, and the nearest is named.
 
     Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
-    page of figures as .png and .pdf. The exit code is 1 if a part deviates more than its tolerance.
+    page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
+    exit code is 1 if a part deviates more than its tolerance.
     """
     from .observed import observe
     from .sources import find_source
@@ -54,24 +55,29 @@ def inspect(
         table = measure(source, layers, progress=progress("Layers"))
     except (LookupError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
-    _report(table, source, model, images, output)
-    from .figures import draw_page
+    from .figures import draw_page, draw_training
 
     draw_page(table, layers, source, model, output)
+    pictures = ["inspect", *(["training"] if draw_training(source.metrics, output) else [])]
+    _report(table, source, {"model": model, "images": images}, pictures, output)
     console().print(f"Written to {output}/")
     if not table.passed.dropna().all():
         raise typer.Exit(code=1)
 
 
 def _report(
-    table: "pd.DataFrame", source: "Source", model: str, images: str | None, output: Path
+    table: "pd.DataFrame",
+    source: "Source",
+    given: dict[str, Any],
+    pictures: list[str],
+    output: Path,
 ) -> None:
     from rich.table import Table
 
     from .report import parts, verdicts
 
     write_table(table, output)
-    text = [f"{model}, {source.weights}; shown {source.shown}.", ""]
+    text = [f"{given['model']}, {source.weights}; shown {source.shown}.", ""]
     for sentence in verdicts(table):
         text += [sentence, ""]
     for title, (head, rows) in parts(table).items():
@@ -82,6 +88,5 @@ def _report(
         console().print(shown)
     for sentence in verdicts(table):
         console().print(sentence, soft_wrap=True)
-    text += ["![One page of figures](inspect.png)"]
-    settings = {"model": model, "weights": source.weights, "images": images}
-    write_summary("twinsolve inspect", text, settings, output)
+    text += [f"![{name}]({name}.png)" for name in pictures]
+    write_summary("twinsolve inspect", text, given | {"weights": source.weights}, output)

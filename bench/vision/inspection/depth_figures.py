@@ -71,8 +71,12 @@ _PANELS = [
         {"singular_value_2": "singular value", "eigenvalue_2": "|eigenvalue|"}, of_heads=True,
     ),
     _Panel(
-        "Jacobian, spectral norm", "output change / input change",
-        {"jacobian_attention": "attention", "jacobian_block": "block"}, log=True,
+        "Singular values of the Jacobian", "output change / input change",
+        {
+            "jacobian_attention": "attention, largest", "jacobian_block": "block, largest",
+            "jacobian_block_median": "block, median", "jacobian_block_smallest": "block, smallest",
+        },
+        log=True,
     ),
     _Panel(
         "Deviation from the solver", "max |layer - solver| / max |solver|",

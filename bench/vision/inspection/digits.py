@@ -12,6 +12,7 @@ from torch import Tensor
 from ....unrolled import VisionTransformer
 from ..denoising.networks import load_shipped
 from ..patches import generator_of
+from ..run_folder import WEIGHTS
 
 _SHIPPED = Path(__file__).with_name("models")
 SEED = 0
@@ -93,10 +94,11 @@ def at_start(name: str) -> DigitsTransformer:
         return DigitsTransformer(OPERATORS[name])
 
 
-def shipped_path(name: str) -> Path:
-    return _SHIPPED / f"{name}.safetensors"
+def shipped_folder(name: str) -> Path:
+    """Where weights of a model that comes with the package are, and metrics of its training."""
+    return _SHIPPED / name
 
 
 def shipped(name: str) -> torch.nn.Module:
     """A trained model that comes with the package."""
-    return load_shipped(shipped_path(name))
+    return load_shipped(shipped_folder(name) / WEIGHTS)

@@ -1,17 +1,19 @@
 """One page of what the layers of a model do."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ....solvers.solution import Array
-from ...figures import save
+from ...figures import panels, plain, save
 from .depth_figures import PROBLEMS, draw_curves
 from .observed import Layer
 from .origins import matrices_of, solutions, tokens_of
@@ -37,6 +39,33 @@ def draw_page(
     _draw_matrices(matrices, table, layers)
     directory.mkdir(parents=True, exist_ok=True)
     save(figure, directory / "inspect.png")
+
+
+def draw_training(metrics: Sequence[dict[str, Any]], directory: Path) -> bool:
+    """Draw training.png and .pdf, if condition numbers were kept in the metrics of a run."""
+    table = pd.DataFrame(list(metrics))
+    columns = table.filter(regex=r"^log10_condition_\w+ \d+$").columns
+    if columns.empty:
+        return False
+    rows = table.dropna(subset=columns)
+    depth = max(int(column.rpartition(" ")[2]) for column in columns)
+    colours = colormaps["viridis"](np.linspace(0.0, 0.88, depth))
+    titles = {
+        "before": "Tokens before attention", "branch": "Attention alone, no skip",
+        "after": "With skip connection",
+    }  # fmt: skip
+    figure, axes = panels(len(titles), (3.6, 3.0), sharey=True)
+    for own, (name, title) in zip(axes, titles.items(), strict=True):
+        for number, colour in enumerate(colours, start=1):
+            values = rows[f"log10_condition_{name} {number}"]
+            own.plot(rows.step, values, color=colour, label=f"{number}", marker=".")
+        own.set_title(title, fontsize=9.5, loc="left")
+        own.set_xlabel("training step")
+        plain(own)
+    axes[0].set_ylabel("log10 condition number, median")
+    axes[0].legend(title="layer", ncols=2, frameon=False, fontsize=8)
+    save(figure, directory / "training.png")
+    return True
 
 
 def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:

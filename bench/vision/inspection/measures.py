@@ -1,6 +1,7 @@
 """Numbers of a layer and its heads: frequencies, conditioning, spectra, Jacobians, parameters."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from ....unrolled.attention import Positive
 from ....unrolled.diagnostics import (
     condition_number,
     high_frequency_bounds,
+    jacobian_spectrum,
     lipschitz_constant,
     nonzero_share,
 )
-from .observed import Layer
+from .observed import Layer, observe
 
 _N_SPECTRA = 4  # images
-_N_ITER = 30  # of the power iterations on Jacobians
+_N_ENTRIES = 1024  # of the tokens of an image, up to which the whole Jacobian is built
+_N_ITER = 30  # of the power iterations on the others
 
 
 def bound_columns(model: nn.Module, images: Tensor, layers: list[Layer]) -> list[dict[str, float]]:
@@ -59,10 +62,24 @@ def condition_columns(layer: Layer) -> dict[str, float]:
     }
 
 
-def jacobian_columns(layer: Layer) -> dict[str, float]:
-    """Largest singular values of the Jacobians of the attention and of its block, of one image.
+def condition_numbers(model: nn.Module, images: Tensor) -> dict[str, float]:
+    """`condition_columns` of all layers, in float64, by name and number of the layer.
 
-    Of the attention where queries, keys and values are made of the same tokens; without masks.
+    For the validation of a run, in whose metrics `twinsolve inspect` finds them again.
+    """
+    layers = observe(deepcopy(model).double().eval(), images.double())
+    return {
+        f"{name} {number}": value
+        for number, layer in enumerate(layers, start=1)
+        for name, value in condition_columns(layer).items()
+    }
+
+
+def jacobian_columns(layer: Layer) -> dict[str, float]:
+    """Singular values of the Jacobians of the attention and of its block, of one image.
+
+    The largest, and for a few tokens their median and smallest as well. Of the attention where
+    queries, keys and values are made of the same tokens; without masks.
     """
     found: dict[str, float] = {}
     if layer.masked:
@@ -70,10 +87,11 @@ def jacobian_columns(layer: Layer) -> dict[str, float]:
     inputs, keywords = layer.calls["shell"]
     if len(inputs) >= 3 and inputs[0] is inputs[1] is inputs[2]:
         attend = _of_first(layer.shell, inputs, keywords, 3)
-        found["jacobian_attention"] = _norm(attend, inputs[0][:1])
+        found |= _spectrum("jacobian_attention", attend, inputs[0][:1])
     if layer.block is not None:
         inputs, keywords = layer.calls["block"]
-        found["jacobian_block"] = _norm(_of_first(layer.block, inputs, keywords, 1), inputs[0][:1])
+        pass_on = _of_first(layer.block, inputs, keywords, 1)
+        found |= _spectrum("jacobian_block", pass_on, inputs[0][:1])
     return found
 
 
@@ -90,8 +108,12 @@ def _of_first(
     return function
 
 
-def _norm(function: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    return float(lipschitz_constant(function, x.detach(), n_iter=_N_ITER))
+def _spectrum(name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, float]:
+    if x.numel() > _N_ENTRIES:
+        return {name: float(lipschitz_constant(function, x.detach(), n_iter=_N_ITER))}
+    values = jacobian_spectrum(function, x)
+    picked = {"": values[0], "_median": values.median(), "_smallest": values[-1]}
+    return {f"{name}{which}": float(value) for which, value in picked.items()}
 
 
 def first_image(value: Any) -> Any:

@@ -30,6 +30,8 @@ _SPECTRA: _Columns = _LAYER | {
     "eigenvalue_2": ("2nd eigenvalue", ".3f"),
     "jacobian_attention": ("Jacobian of attention", ".3g"),
     "jacobian_block": ("of block", ".3g"),
+    "jacobian_block_median": ("median", ".3g"),
+    "jacobian_block_smallest": ("smallest", ".2g"),
     "nonzero_share": ("non-zeros", ".0%"),
 }
 _ORIGINS: _Columns = _LAYER | {

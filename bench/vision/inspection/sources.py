@@ -1,5 +1,6 @@
 """What MODEL may be, and the images that it is shown."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from ....datasets import load_image_folder
 from ....unrolled.models.tokens import PatchEmbedding
 from ...names import close_names
-from ..run_folder import SETTINGS, START, WEIGHTS, load_model, read_settings
-from .digits import OPERATORS, at_start, digits, shipped
+from ..run_folder import SETTINGS, START, WEIGHTS, load_model, read_metrics, read_settings
+from .digits import OPERATORS, at_start, digits, shipped, shipped_folder
 from .published import CONFIG, load_published
 
 _N_IMAGES = 16
@@ -21,12 +22,16 @@ _N_TOKENS = 2048  # in a batch, but of two images at least
 
 
 class Source(NamedTuple):
-    """A model in evaluation mode and float64, a batch of images for it, and what both are."""
+    """A model in evaluation mode and float64, a batch of images for it, and what both are.
+
+    `metrics` are those of its training, where they are known.
+    """
 
     model: nn.Module
     images: Tensor
     weights: str
     shown: str
+    metrics: Sequence[dict[str, Any]] = ()
 
 
 def find_source(name: str, *, images: str | None = None, untrained: bool = False) -> Source:
@@ -36,10 +41,10 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
     ----------
     name : str
         A model that comes with the package, the folder of a training run, or that of a ViT of
-        Hugging Face.
+        Hugging Face or timm.
     images : str, optional
         Folder of pictures. By default digits that it was not trained on, where it was trained on
-        digits; for a model of Hugging Face the two photographs of scikit-learn.
+        digits; for a model of these libraries the two photographs of scikit-learn.
     untrained : bool, default=False
         The model as it was before training.
 
@@ -51,19 +56,22 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
     folder = Path(name)
     mean, std = [0.0], [1.0]
     data: str | None = None
+    metrics: list[dict[str, Any]] = []
     model: nn.Module
     if name in OPERATORS:
         model, data = at_start(name) if untrained else shipped(name), "digits"
+        metrics = read_metrics(shipped_folder(name))
     elif (folder / SETTINGS).is_file():
         model = load_model(folder, START if untrained else WEIGHTS)
         data = read_settings(folder)["settings"]["task"].get("data")
+        metrics = read_metrics(folder)
     elif (folder / CONFIG).is_file():
         model, mean, std = load_published(folder, untrained=untrained)
         data = "photographs"
     else:
         raise ValueError(
             f"MODEL: must be {', '.join(OPERATORS)}, the folder of a training run (with "
-            f"{SETTINGS}) or of a ViT of Hugging Face (with {CONFIG}); got {name!r}"
+            f"{SETTINGS}) or of a ViT of Hugging Face or timm (with {CONFIG}); got {name!r}"
             f"{close_names(name, OPERATORS)}"
         )
     embedding = _embedding(model, name)
@@ -72,7 +80,9 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
     count = min(len(given), _N_IMAGES, max(2, _N_TOKENS // (embedding.grid[0] * embedding.grid[1])))
     scaled = (given[:count] - _column(mean)) / _column(std)
     weights = "at the start" if untrained else "trained"
-    return Source(model.double().eval(), scaled, weights, f"{count} images of {images or data}")
+    return Source(
+        model.double().eval(), scaled, weights, f"{count} images of {images or data}", metrics
+    )
 
 
 def _embedding(model: nn.Module, name: str) -> PatchEmbedding:

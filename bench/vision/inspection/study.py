@@ -42,7 +42,8 @@ def inspect_model(
     ----------
     model : str, default="digits"
         "digits", a vision transformer that comes with the package, "digits-mixed", one with another
-        operator in each layer; the folder of a training run; or that of a ViT of Hugging Face.
+        operator in each layer; the folder of a training run; or that of a ViT of
+        Hugging Face or timm.
     images : str, optional
         Folder of pictures to show to it; by default see `find_source`.
     untrained : bool, default=False

@@ -205,9 +205,16 @@ def test_rows_of_a_problem_are_those_of_its_points(name):
 )
 def test_points_that_cannot_be_told_apart_are_refused(folder, X, n_clusters):
     np.savez("same.npz", X=X)
-    with pytest.raises(ValueError, match="data: has 1 distinct point, fewer than n_clusters=2"):
+    with pytest.raises(ValueError, match=": has 1 distinct point, fewer than n_clusters=2"):
         choose_clusters("same.npz:n_clusters=2")
     result = run("same.npz", "--auto", "--n-clusters", str(n_clusters))
+    assert result.exit_code == 2
+    assert "has1distinctpoint" in words(result)
+
+
+def test_constant_points_are_refused_without_a_choice_too(folder):
+    np.savez("same.npz", X=np.ones((20, 4)))
+    result = run("same.npz", "--n-clusters", "2")
     assert result.exit_code == 2
     assert "has1distinctpoint" in words(result)
 

@@ -1,5 +1,6 @@
 """The command, what seeds pair, resumption, and attacks."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -19,7 +21,19 @@ from twinsolve.bench.vision.classification.attacks import CORRUPTIONS, corrupted
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import depth_measures, size_measures
 from twinsolve.bench.vision.classification.networks import DropPath
-from twinsolve.bench.vision.classification.study import ROWS, build, row_options, settings_of
+from twinsolve.bench.vision.classification.robustness import (
+    ATTACKS,
+    CLEAN,
+    accuracy,
+    matched_difference,
+)
+from twinsolve.bench.vision.classification.study import (
+    KNOWN,
+    PATH,
+    build,
+    row_options,
+    settings_of,
+)
 from twinsolve.bench.vision.classification.training import ClassBatches
 from twinsolve.unrolled.boosting import Residual
 
@@ -59,7 +73,9 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
     assert [(x["row"], x["seed"]) for x in rows] == [
         (row, seed) for row in ("softmax", "NeuTRENO", "ConvMixer:skip=False") for seed in (0, 1)
     ]
-    assert all(0 <= x["PGD 1/255"] <= 100 and 0 <= x["blur"] <= 100 for x in rows)
+    for x in rows:
+        assert x["wrong"].keys() == {CLEAN, *ATTACKS, *CORRUPTIONS}
+        assert accuracy(x, CLEAN) == pytest.approx(x["top1"])
     assert len(list((tmp_path / "runs/networks").iterdir())) == 3 * (3 + 1)  # candidates, seeds
     assert "with 2 seeds" in (tmp_path / "summary.md").read_text() or "±" in done.output
     assert (tmp_path / "differences.png").is_file()
@@ -107,7 +123,7 @@ def test_parts_share_no_image_and_hold_all_classes(digits):
 
 
 def test_every_row_can_be_made(digits):
-    for row in ROWS:
+    for row in KNOWN:
         assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
 
 
@@ -175,3 +191,44 @@ def test_a_folder_of_classes(tmp_path):
     assert splits.classes == ("cat", "dog")
     assert splits.train.levels.shape == (12, 3, 8, 12)
     assert sorted(splits.test.target.tolist()) == [0, 0, 1, 1]
+
+
+def test_matched_differences_are_of_images_that_both_get_right():
+    """Of images 0 to 9, the rows get eight right in seed 0, nine in seed 1."""
+    wrong = {
+        ("a", 0): {CLEAN: [0], "blur": [0, 2]}, ("b", 0): {CLEAN: [1], "blur": [1, 2, 3]},
+        ("a", 1): {CLEAN: [0], "blur": [0, 5, 6, 7]}, ("b", 1): {CLEAN: [], "blur": [0]},
+    }  # fmt: skip
+    table = pd.DataFrame(
+        [{"row": r, "seed": s, "n_test": 10, "wrong": w} for (r, s), w in wrong.items()]
+    )
+    found = matched_difference(table, "a", "b", "blur")
+    assert found.mean == pytest.approx((100 / 8 - 300 / 9) / 2)
+    assert found.n == 2
+    table.at[0, "wrong"] = {CLEAN: list(range(10)), "blur": []}
+    assert matched_difference(table, "a", "b", "blur").n == 1
+
+
+def test_the_path_begins_at_non_local_means_of_pixels_and_ends_at_softmax(digits):
+    levels = digits.test.levels[:2].double()
+    model = network(digits, "non-local means").double()
+    levels = model.standardised(levels)
+    patches = model.network.patch_embedding.patches(levels)
+    for block, tokens in zip(
+        model.network.blocks, model.network.intermediates(levels)[1:], strict=True
+    ):
+        h = block.attention.operator.bandwidth()
+        weights = torch.softmax(-torch.cdist(patches, patches).square() / (2 * h**2), dim=-1)
+        patches = weights @ patches
+        torch.testing.assert_close(tokens[..., :4], patches)
+        assert not tokens[..., 4:].any()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(".operator." in name or name.startswith("network.head.") for name in trained)
+    ended, plain = network(digits, "dot products"), network(digits)
+    assert torch.equal(ended(digits.test.levels[:2]), plain(digits.test.levels[:2]))
+
+
+def test_each_row_of_the_path_differs_in_one_part_from_the_row_before():
+    for before, after in itertools.pairwise(PATH.values()):
+        changed = {k for k in before | after if before.get(k) != after.get(k)}
+        assert len(changed) == 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
@@ -20,7 +21,12 @@ from twinsolve.bench.vision.inspection.digits import (
     digits,
     shipped,
 )
-from twinsolve.bench.vision.inspection.figures import draw_page
+from twinsolve.bench.vision.inspection.figures import draw_page, draw_training
+from twinsolve.bench.vision.inspection.measures import (
+    condition_columns,
+    condition_numbers,
+    jacobian_columns,
+)
 from twinsolve.bench.vision.inspection.observed import observe
 from twinsolve.bench.vision.inspection.origins import nearest_columns, solutions
 from twinsolve.bench.vision.inspection.sources import Source, find_source
@@ -28,7 +34,7 @@ from twinsolve.bench.vision.inspection.study import measure
 from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import WEIGHTS, begin, run_settings, save_tensors
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
-from twinsolve.unrolled import ClassAttentionTransformer, WindowedTransformer
+from twinsolve.unrolled import ClassAttentionTransformer, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum
 
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
@@ -202,13 +208,19 @@ def test_conditions_and_high_frequencies_behind_attention(softmax):
         assert row.hc_attention <= row.hc_attention_sharp <= row.hc_attention_bound
 
 
-def test_jacobians_are_the_largest_singular_values(softmax):
+def test_jacobians_are_singular_values(softmax, monkeypatch):
     model, table, images = softmax
     with torch.no_grad():
         states = model.intermediates(images[:1])
     row = table[(table.layer == 1) & (table["kind"] == "layer")].iloc[0]
-    exact = float(jacobian_spectrum(model.blocks[0], states[0])[0])
-    assert 0.9 * exact < row.jacobian_block <= exact * (1 + 1e-9)
+    exact = jacobian_spectrum(model.blocks[0], states[0]).numpy()
+    shown = row[["jacobian_block", "jacobian_block_smallest"]].astype(float)
+    np.testing.assert_allclose(shown, [exact[0], exact[-1]], rtol=1e-9)
+    assert exact[-1] < row.jacobian_block_median < exact[0]
+    monkeypatch.setattr("twinsolve.bench.vision.inspection.measures._N_ENTRIES", 100)
+    large = jacobian_columns(observe(model, images)[0])
+    assert set(large) == {"jacobian_attention", "jacobian_block"}
+    assert 0.9 * exact[0] < large["jacobian_block"] <= exact[0] * (1 + 1e-9)
 
 
 def test_a_head_that_solves_a_classical_problem_is_recognised():
@@ -384,6 +396,56 @@ def test_a_transformer_of_hugging_face_is_read_and_inspected(tmp_path):
     assert run.exit_code == 0, run.output
     rows = json.loads((tmp_path / "out/table.json").read_text())
     assert sum(row["kind"] == "layer" and row["passed"] for row in rows) == 2
+
+
+def saved_by_timm(folder, **config):
+    """A small ViT in the form in which timm saves its own; with one head of 64."""
+    torch.manual_seed(0)
+    model = VisionTransformer(8, 4, 3, 5, 64, 2, 1, mlp_ratio=2.0)
+    renamed = {"attention.in_proj_": "attn.qkv.", "attention.out_proj": "attn.proj"}
+    renamed |= {"attention_norm": "norm1", "feed_forward_norm": "norm2", "feed_forward": "mlp"}
+    renamed |= {"class_token": "cls_token", "positions.weight": "pos_embed"}
+    state = {}
+    for name, value in model.state_dict().items():
+        for own, theirs in renamed.items():
+            name = name.replace(own, theirs)
+        name = name.replace("patch_embedding.projection", "patch_embed.proj")
+        state[name] = value[None] if name == "pos_embed" else value
+    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].view(64, 3, 4, 4)
+    folder.mkdir()
+    whole = {name: value.contiguous() for name, value in state.items()}
+    save_file(whole, folder / "model.safetensors")
+    said = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}
+    (folder / "config.json").write_text(json.dumps(said | config))
+    return model.double().eval()
+
+
+def test_a_transformer_of_timm_is_read(tmp_path):
+    model = saved_by_timm(tmp_path / "timm")
+    pictures = write_pictures(tmp_path / "pictures", [(8, 8)] * 2, colour=True)
+    source = find_source(str(tmp_path / "timm"), images=pictures)
+    with Image.open(tmp_path / "pictures/0.png") as picture:
+        pixels = (np.asarray(picture) / 255 - [0.1, 0.2, 0.3]) / 0.5
+    np.testing.assert_allclose(source.images[0], pixels.transpose(2, 0, 1), atol=1e-6)
+    with torch.no_grad():
+        assert torch.equal(source.model(source.images), model(source.images))
+    saved_by_timm(tmp_path / "mean", model_args={"global_pool": "avg"})
+    with pytest.raises(ValueError, match="plain ViT or DeiT of timm"):
+        find_source(str(tmp_path / "mean"), images=pictures)
+
+
+def test_condition_numbers_over_training_are_drawn_where_a_run_kept_them(tmp_path):
+    source = find_source("digits")
+    found = condition_numbers(source.model, source.images)
+    layers = observe(source.model, source.images)
+    name = "log10_condition_branch"
+    assert found[f"{name} 6"] == condition_columns(layers[5])[name]
+    assert len(found) == 3 * 6
+    last = source.metrics[-1]
+    assert all(abs(last[key] - value) < 0.02 for key, value in found.items())  # float16 weights
+    assert draw_training(source.metrics, tmp_path)
+    assert (tmp_path / "training.png").is_file()
+    assert not draw_training([{"step": 1, "loss": 0.1}], tmp_path / "none")
 
 
 @pytest.mark.parametrize(
