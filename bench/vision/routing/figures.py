@@ -54,6 +54,8 @@ def _label(axes: Axes, what: str, title: str) -> None:
     axes.set_ylabel(what)
     axes.set_title(title, fontsize=10)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
-    axes.legend(fontsize=8, frameon=False, handlelength=3.2, **below)
+    axes.legend(
+        fontsize=8, frameon=False, handlelength=3.2, ncols=2, loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+    )  # fmt: skip
     plain(axes)
