@@ -34,6 +34,10 @@ def classify(
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
     ] = False,
+    adapt: Annotated[
+        bool,
+        typer.Option("--adapt", help="Turn the trained plain network into each row, train it on."),
+    ] = False,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
     data_home: Annotated[
         str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
@@ -55,11 +59,15 @@ def classify(
     A seed gives all rows the same batches, and the same first weights wherever they have them in
     common. The learning rate of each row is chosen on validation images, with the same effort.
 
+    With --adapt, a row starts from the weights of the trained softmax network and is trained for a
+    third of its steps more, and is compared with softmax trained for as long.
+
     Prints means over seeds and differences to softmax with 95 % intervals: one that holds zero is
     inconclusive. Writes table.json (a line for each row and seed), means.csv and .tex,
-    settings.json, summary.md and differences.png and .pdf. Finished and interrupted runs are kept
-    in DIR/runs.
+    settings.json, summary.md and differences.png and .pdf, or adaptation.png and .pdf. Finished
+    and interrupted runs are kept in DIR/runs.
     """
+    from .adaptation import adapt as run_adapted
     from .study import ROWS
     from .study import classify as run
 
@@ -69,19 +77,21 @@ def classify(
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             console().print(f"{name:22} {words}", highlight=False)
         return
+    if adapt and (attack or corruptions):
+        raise typer.BadParameter("--adapt goes without --attack and --corruptions")
+    measures = {} if adapt else {"attack": attack, "corruptions": corruptions}
     try:
-        table = run(
-            data, rows=row, seeds=seeds, steps=steps, attack=attack, corruptions=corruptions,
-            n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
-            progress=progress("Training"),
+        table = (run_adapted if adapt else run)(
+            data, rows=row, seeds=seeds, steps=steps, n_jobs=n_jobs, data_home=data_home,
+            directory=output / "runs", progress=progress("Training"), **measures,
         )  # fmt: skip
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
-        "corruptions": corruptions,
+        "corruptions": corruptions, "adapt": adapt,
     }  # fmt: skip
-    report(table, output, settings)
+    (report_adapted if adapt else report)(table, output, settings)
 
 
 def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
@@ -105,6 +115,24 @@ def report(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> Non
     if (output / "differences.png").is_file():
         text.append("![differences](differences.png)")
     write_summary("twinsolve classify", text, settings, output)
+    console().print(f"Written to {output}/")
+
+
+def report_adapted(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
+    """Print and write what became of the adapted networks."""
+    from .adaptation import adapted_lines, adapted_note
+    from .figures import draw_adaptation
+
+    write_table(table, output)
+    lines = adapted_lines(table)
+    _show(lines, str(settings["data"]))
+    write_lines(lines, output / "means")
+    console().print(adapted_note(table), soft_wrap=True)
+    draw_adaptation(table, output)
+    text = [*markdown(*lines), "", adapted_note(table)]
+    if (output / "adaptation.png").is_file():
+        text += ["", "![adaptation](adaptation.png)"]
+    write_summary("twinsolve classify --adapt", text, settings, output)
     console().print(f"Written to {output}/")
 
 

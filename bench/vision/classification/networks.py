@@ -99,8 +99,13 @@ def paired_classifier(
     torch.manual_seed(seed)
     model = Classifier(options, **levels)
     torch.manual_seed(seed)
-    first, own = Classifier(plain, **levels).state_dict(), model.state_dict()
-    shared = {n: t for n, t in first.items() if n in own and own[n].shape == t.shape}
+    return with_weights_of(model, Classifier(plain, **levels))
+
+
+def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
+    """The model with another one's weights, wherever name and shape are the same in both."""
+    own, given = model.state_dict(), other.state_dict()
+    shared = {n: t for n, t in given.items() if n in own and own[n].shape == t.shape}
     model.load_state_dict(own | shared)
     return model
 

@@ -165,7 +165,8 @@ def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> di
     return common | ({"pool": "mean"} if architecture == "ViT" else {})
 
 
-def _recipe(settings: Mapping[str, Any], steps: int, rate: float, seed: int) -> Recipe:
+def recipe_of(settings: Mapping[str, Any], steps: int, rate: float, seed: int) -> Recipe:
+    """How a network of a data set is trained."""
     own = {name: settings[name] for name in ("batch_size", "weight_decay", "warm_up", "ema_decay")}
     every = max(100, steps // 10)
     return Recipe(
@@ -181,17 +182,8 @@ def _run(
     """Train one network, or take it from its folder, and measure it."""
     splits, settings = load_splits(data, data_home), settings_of(data)
     model = build(splits, settings, options, seed)
-    recipe = _recipe(settings, steps, rate, seed)
-    task = {name: settings[name] for name in ("label_smoothing", "shift", "flip")} | {"data": data}
-    batches = ClassBatches(
-        splits.train, batch_size=recipe.batch_size, shift=settings["shift"], flip=settings["flip"]
-    )
-    key = json.dumps([options, task, asdict(recipe), settings, code()], sort_keys=True)
-    folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    trained = train(
-        model, batches, cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
-        validate=lambda network: _validated(network, splits.validation), task=task,
-    )  # fmt: skip
+    recipe = recipe_of(settings, steps, rate, seed)
+    trained = train_kept(model, splits, settings, recipe, {"data": data}, directory)
     found: dict[str, Any] = {
         "row": row, "data": data, "seed": seed, "learning_rate": rate, "steps": steps,
         "validation": accuracies(trained, splits.validation)["top1"],
@@ -199,6 +191,27 @@ def _run(
     if measures:
         found |= _measured(trained, splits, settings, measures)
     return [found]
+
+
+def train_kept(
+    model: Classifier, splits: Splits, settings: Mapping[str, Any], recipe: Recipe,
+    task: Mapping[str, Any], directory: str, first_step: int = 0,
+) -> Classifier:  # fmt: skip
+    """Train a network, or take it from the folder that its options, task and recipe name.
+
+    Its batches are those from `first_step` on.
+    """
+    of_batches = {name: settings[name] for name in ("shift", "flip")}
+    task = {**task, **of_batches, "label_smoothing": settings["label_smoothing"]}
+    made = ClassBatches(splits.train, batch_size=recipe.batch_size, **of_batches)
+    key = json.dumps([model.options, task, asdict(recipe), settings, code()], sort_keys=True)
+    folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
+    trained: Any = train(
+        model, lambda seed, step, samples: made(seed, first_step + step, samples),
+        cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
+        validate=lambda network: _validated(network, splits.validation), task=task,
+    )  # fmt: skip
+    return trained
 
 
 def _validated(network: nn.Module, images: Images) -> dict[str, float]:
