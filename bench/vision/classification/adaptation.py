@@ -17,7 +17,7 @@ from .study import PLAIN, build, classify, recipe_of, row_options, settings_of, 
 
 ADAPTED = ("AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding")
 _SHARE = 1 / 3  # extra steps, of those of the plain network
-_RATES = (0.03, 0.1, 0.3, 1.0)  # of the plain network's learning rate
+_RATES = (0.1, 0.3, 1.0)  # of the plain network's learning rate
 _HEAD = (
     "row", "seeds", "trained plain", "replaced, 0 steps", "trained on", "difference, points",
     "rate",
