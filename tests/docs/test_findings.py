@@ -10,7 +10,10 @@ import pytest
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.tables import markdown
 from twinsolve.bench.vision.inspection.digits import shipped_folder
+from twinsolve.bench.vision.paired import paired_difference
+from twinsolve.bench.vision.routing.report import agreement, router_parts, router_remarks
 from twinsolve.bench.vision.run_folder import read_metrics
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
@@ -278,3 +281,33 @@ def test_conditions_quoted_over_training_are_those_of_the_shipped_run():
     assert (
         max(row[f"log10_condition_after {k}"] for row in rows.values() for k in range(1, 7)) < 1.5
     )
+
+
+def test_numbers_quoted_on_routers_stand_in_the_committed_results():
+    page = (ROOT / "docs/routers.md").read_text()
+    folder = ROOT / "docs/results/classify-routers"
+    table = pd.DataFrame(json.loads((folder / "routers.json").read_text()))
+    shown = page.split("## What it shows")[1]
+    lines = [markdown(*part) for part in router_parts(table).values()]
+    quoted = re.findall(r"^\| .*", shown, re.M)
+    assert [sum(x in part for x in quoted) for part in lines] == [12, 7, 7]
+    assert len(quoted) == 26
+    text = " ".join(shown.split("\n- **", 1)[1].split())
+    start, own = (agreement(table, x, "k-means").T for x in ("router at start", "router"))
+    gained = [paired_difference(own[layer], start[layer]) for layer in own]
+    assert all(str(x).startswith("inconclusive") for x in gained[:3])
+    interval = r"\d+\.\d+ ± \d+\.\d+"
+    known = re.findall(interval, " ".join([*map(str, gained[4:]), router_remarks(table)[0]]))
+    assert sorted(re.findall(interval, text)) == sorted(known)
+
+
+def test_classification_quoted_on_routers_stands_in_the_committed_results():
+    text = " ".join((ROOT / "docs/routers.md").read_text().split())
+    results = json.loads((ROOT / "docs/results/classify-routers/table.json").read_text())
+    table = pd.DataFrame(results).pivot(index="seed", columns="row")
+    top1, plain, own = table["top1"], "softmax", "mixture of experts"
+    assert f"{top1[own].mean():.2f} % against {top1[plain].mean():.2f} %" in text
+    assert f"part, {paired_difference(top1[own], top1[plain])}" in text
+    times = table["parameters"].mean()
+    assert f"with {times[own] / times[plain]:.1f} times the parameters" in text
+    assert f"and {table['inference'][own].mean():.2f} of its speed" in text

@@ -18,15 +18,17 @@ _COLOURS = {
 def draw_routers(table: pd.DataFrame, directory: Path) -> None:
     """Draw routers.png: agreement, attained objectives and load; a line of panels for each row."""
     rows = list(table.row.unique())
-    figure, axes = panels(3 * len(rows), (4.6, 3.9), columns=3)
+    figure, axes = panels(3 * len(rows), (4.6, 4.7), columns=3)
     for place, row in enumerate(rows):
         own = table[table.row == row]
         alike, gained, load = axes[3 * place : 3 * place + 3]
         for name in ("k-means", "k-subspaces", "SSC", "class", "position"):
-            _draw(alike, agreement(own, "router", name), name, _COLOURS[name])
+            _draw(alike, agreement(own, "router", name), f"router, {name}", _COLOURS[name])
         start = agreement(own, "router at start", "k-means")
         _draw(alike, start, "router at start, k-means", _COLOURS["router at start"], "--")
-        _label(alike, "NMI with the router's choice, %", row)
+        again = agreement(own, "k-means", "k-means again")
+        _draw(alike, again, "k-means, k-means again", _COLOURS["router at start"], ":")
+        _label(alike, "NMI, %", f"{row}: agreement")
         for name in ("router", "router at start", "SSC"):
             for problem, style in (("centre", "-"), ("subspace", "--")):
                 label = f"{name}, {'k-means' if problem == 'centre' else 'k-subspaces'}"
@@ -52,5 +54,6 @@ def _label(axes: Axes, what: str, title: str) -> None:
     axes.set_ylabel(what)
     axes.set_title(title, fontsize=10)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=7, frameon=False)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
+    axes.legend(fontsize=8, frameon=False, handlelength=3.2, **below)
     plain(axes)

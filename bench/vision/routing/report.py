@@ -121,12 +121,17 @@ def router_remarks(table: pd.DataFrame) -> list[str]:
     said = []
     for row, own in table.groupby("row", sort=False):
         means, subspaces, sparse = (agreement(own, "router", x).mean() for x in CLUSTERINGS)
-        gains = [attained(own, "router", problem).mean() for problem in _PROBLEMS]
+        now, before = (
+            {problem: attained(own, name, problem).mean() for problem in _PROBLEMS}
+            for name in ("router", "router at start")
+        )
         said.append(
             f"{row}, in points: NMI of the router with k-means over that with SSC: "
             f"{paired_difference(means, sparse)}; over that with k-subspaces: "
             f"{paired_difference(means, subspaces)}. Share of k-means' gain over that of "
-            f"k-subspaces' gain: {paired_difference(*gains)}."
+            f"k-subspaces' gain: {paired_difference(now['centre'], now['subspace'])}; the former "
+            f"over that at start: {paired_difference(now['centre'], before['centre'])}; the "
+            f"latter: {paired_difference(now['subspace'], before['subspace'])}."
         )
     said.append(
         "Partitions are of tokens of test images as they enter the experts, scaled to unit norm, "
