@@ -1,5 +1,6 @@
 """What docs/findings.md quotes stands in the committed results."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -311,3 +312,28 @@ def test_classification_quoted_on_routers_stands_in_the_committed_results():
     times = table["parameters"].mean()
     assert f"with {times[own] / times[plain]:.1f} times the parameters" in text
     assert f"and {table['inference'][own].mean():.2f} of its speed" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "results", "n_rows"),
+    [("classification", "classify*", 30), ("segmentation", "segment", 5)],
+)
+def test_rows_of_tables_quoted_from_summaries_stand_there(page, results, n_rows):
+    """The cells of each row of a page's tables stand in one row of a summary, in their order."""
+    lines = (ROOT / f"docs/{page}.md").read_text().splitlines()
+    quoted = [
+        cells_of(line)
+        for line, below in itertools.pairwise([*lines, ""])
+        if line.startswith("|") and not line.startswith("|---") and not below.startswith("|---")
+    ]
+    summaries = (ROOT / "docs/results").glob(f"{results}/summary.md")
+    known = [cells_of(line) for path in summaries for line in path.read_text().splitlines()]
+    assert len(quoted) >= n_rows
+    for cells in quoted:
+        assert any(all(cell in rest for cell in cells) for row in known for rest in [iter(row)]), (
+            cells
+        )
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]

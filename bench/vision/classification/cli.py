@@ -1,7 +1,7 @@
 """The command `twinsolve classify`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,7 +12,7 @@ from ...terminal import Load, Output, console, load_modules, progress
 if TYPE_CHECKING:
     import pandas as pd
 
-
+Study = Literal["rows", "path", "routers", "adaptation"]
 _MATCHED = "Difference to softmax on images that both get right as they are, points"
 
 
@@ -37,13 +37,9 @@ def classify(
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
     ] = False,
-    path: Annotated[
-        bool, typer.Option("--path", help="From non-local means to softmax, part by part.")
-    ] = False,
-    routers: Annotated[
-        bool,
-        typer.Option("--routers", help="Mixtures of experts, their routers beside clusterings."),
-    ] = False,
+    study: Annotated[
+        Study, typer.Option(help="Which rows: see above; rows of --row come in their place.")
+    ] = "rows",
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
     data_home: Annotated[
         str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
@@ -54,16 +50,19 @@ def classify(
 ) -> None:
     """Train classifiers that differ in one part, and compare them over paired seeds.
 
-    --path goes from non-local means on pixels to softmax attention, one part a row, and sets layers
-    that are the ISTA steps of one problem beside it.
-
     DATA are the digits of scikit-learn; cifar10, from the data root; or a folder that holds a
     folder of pictures for each class, all of one size.
 
     A row is a name of --list, or an architecture with settings after a colon, such as
     ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,token_graying=dct,
-    attention_skip=False. Architectures are ViT, Swin, CaiT and ConvMixer; an operator is a name,
-    also one that --load registers.
+    attention_skip=False. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression; an
+    operator is a name, also one that --load registers.
+
+    Studies are: rows, all that differ in one part; path, from non-local means on pixels to softmax
+    attention, one part a row, and layers that are the ISTA steps of one problem beside it; routers,
+    mixtures of experts, whose first choices are set beside clusterings of the same tokens by
+    k-means, k-subspaces and SSC; adaptation, where the trained softmax network becomes each row and
+    is trained for a third of its steps more, against softmax trained for as long.
 
     A seed gives all rows the same batches, and the same first weights wherever they have them in
     common. Learning rate, number of steps and scale of positions of each row are chosen on
@@ -71,15 +70,10 @@ def classify(
 
     Prints means over seeds and differences to softmax with 95 % intervals: one that holds zero is
     inconclusive. Writes table.json (a line for each row and seed), means.csv and .tex,
-    settings.json, summary.md and differences.png and .pdf. Finished and interrupted runs are kept
-    in DIR/runs.
-
-    With --routers, the tokens that reach the experts of each layer are clustered by k-means,
-    k-subspaces and SSC, beside the router's first choice: routers.json, routers.png and .pdf.
+    settings.json, summary.md and figures as .png and .pdf; routers.json, of that study. Finished
+    and interrupted runs are kept in DIR/runs.
     """
-    from ..routing.study import compare_routers, rows_with_experts
-    from .study import EXPERTS, KNOWN, PATH_ROWS
-    from .study import classify as run
+    from .study import KNOWN
 
     load_modules(load)
     if list_all:
@@ -87,31 +81,46 @@ def classify(
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             console().print(f"{name:22} {words}", highlight=False)
         return
-    if path:
-        row = [*PATH_ROWS, *(row or ())]
-    if routers and row is None:
-        row = list(EXPERTS)
+    if study == "adaptation" and (attack or corruptions):
+        raise typer.BadParameter("--study adaptation goes without --attack and --corruptions")
+    given: dict[str, Any] = {
+        "seeds": seeds, "steps": steps, "n_jobs": n_jobs, "data_home": data_home,
+        "directory": output / "runs",
+    }  # fmt: skip
+    settings = {
+        "data": data, "study": study, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
+        "corruptions": corruptions,
+    }  # fmt: skip
     try:
-        if routers:
-            rows_with_experts(row or ())
-        table = run(
-            data, rows=row, seeds=seeds, steps=steps, attack=attack, corruptions=corruptions,
-            n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
-            progress=progress("Training"),
-        )  # fmt: skip
-        routed = None
-        if routers:
-            routed = compare_routers(
-                table, n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
-                progress=progress("Routers"),
-            )  # fmt: skip
+        if study == "adaptation":
+            from .adaptation import adapt
+
+            adapted = adapt(data, rows=row, progress=progress("Training"), **given)
+            return report_adapted(adapted, output, settings)
+        table, routed = _trained(
+            data, study, row, given | {"attack": attack, "corruptions": corruptions}
+        )
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
-    settings = {
-        "data": data, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
-        "corruptions": corruptions, "path": path, "routers": routers,
-    }  # fmt: skip
     report(table, output, settings, routed)
+
+
+def _trained(
+    data: str, study: str, row: list[str] | None, given: dict[str, Any]
+) -> tuple["pd.DataFrame", "pd.DataFrame | None"]:
+    """The table of a study, and that of its routers."""
+    from ..routing.study import compare_routers, rows_with_experts
+    from .study import STUDIES
+    from .study import classify as run
+
+    rows = row or list(STUDIES[study])
+    if study == "routers":
+        rows_with_experts(rows)
+    table = run(data, rows=rows, progress=progress("Training"), **given)
+    if study != "routers":
+        return table, None
+    kept = {name: given[name] for name in ("n_jobs", "data_home", "directory")}
+    return table, compare_routers(table, progress=progress("Routers"), **kept)
 
 
 def report(
@@ -165,6 +174,24 @@ def _router_text(routed: "pd.DataFrame", output: Path) -> list[str]:
         text += [sentence, ""]
     draw_routers(routed, output)
     return [*text, "![routers](routers.png)", ""]
+
+
+def report_adapted(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
+    """Print and write what became of the adapted networks."""
+    from .adaptation import adapted_lines, adapted_note
+    from .figures import draw_adaptation
+
+    write_table(table, output)
+    lines = adapted_lines(table)
+    _show(lines, str(settings["data"]))
+    write_lines(lines, output / "means")
+    console().print(adapted_note(table), soft_wrap=True)
+    draw_adaptation(table, output)
+    text = [*markdown(*lines), "", adapted_note(table)]
+    if (output / "adaptation.png").is_file():
+        text += ["", "![adaptation](adaptation.png)"]
+    write_summary("twinsolve classify", text, settings, output)
+    console().print(f"Written to {output}/")
 
 
 def _show(lines: Lines, title: str) -> None:

@@ -106,9 +106,14 @@ def paired_classifier(
     torch.manual_seed(seed)
     model = Classifier(options, **levels)
     torch.manual_seed(seed)
-    first, own = Classifier(plain, **levels).state_dict(), model.state_dict()
+    return with_weights_of(model, Classifier(plain, **levels))
+
+
+def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
+    """The model with another one's weights where it learns them: name and shape are the same."""
+    own, given = model.state_dict(), other.state_dict()
     learned = {n for n, p in model.named_parameters() if p.requires_grad}
-    shared = {n: t for n, t in first.items() if n in learned and own[n].shape == t.shape}
+    shared = {n: t for n, t in given.items() if n in learned and own[n].shape == t.shape}
     model.load_state_dict(own | shared)
     return model
 

@@ -25,9 +25,10 @@ from .training import ClassBatches, cross_entropy
 _SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
 PATH: dict[str, dict[str, Any]] = _SETTINGS["path"]
-PATH_ROWS: dict[str, dict[str, Any]] = PATH | _SETTINGS["ista"]
-EXPERTS: dict[str, dict[str, Any]] = _SETTINGS["experts"]
-KNOWN = ROWS | PATH_ROWS | EXPERTS
+STUDIES: dict[str, dict[str, Any]] = {
+    "rows": ROWS, "path": PATH | _SETTINGS["ista"], "routers": _SETTINGS["experts"],
+}  # fmt: skip
+KNOWN = {name: row for rows in STUDIES.values() for name, row in rows.items()}
 PLAIN = "softmax"
 
 
@@ -181,7 +182,8 @@ def placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str
     return {"position_scale": candidate["position_scale"], **options}
 
 
-def _recipe(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int) -> Recipe:
+def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int) -> Recipe:
+    """How a network of a data set is trained."""
     own = {name: settings[name] for name in ("batch_size", "weight_decay", "warm_up", "ema_decay")}
     own |= {name: candidate[name] for name in ("n_steps", "learning_rate")}
     every = max(100, own["n_steps"] // 10)
@@ -195,19 +197,30 @@ def trained_network(
     """Train one network, or take it from its folder; with the images of its data set."""
     splits, settings = load_splits(data, data_home), settings_of(data)
     model = build(splits, settings, placed(options, candidate), seed)
-    recipe = _recipe(settings, candidate, seed)
-    task = {name: settings[name] for name in ("label_smoothing", "shift", "flip")} | {"data": data}
-    batches = ClassBatches(
-        splits.train, batch_size=recipe.batch_size, shift=settings["shift"], flip=settings["flip"]
-    )
-    key = json.dumps([options, candidate, task, asdict(recipe), settings, code()], sort_keys=True)
+    recipe = recipe_of(settings, candidate, seed)
+    task = {"data": data, "candidate": candidate}
+    return train_kept(model, splits, settings, recipe, task, directory), splits
+
+
+def train_kept(
+    model: Classifier, splits: Splits, settings: Mapping[str, Any], recipe: Recipe,
+    task: Mapping[str, Any], directory: str, first_step: int = 0,
+) -> Classifier:  # fmt: skip
+    """Train a network, or take it from the folder that its options, task and recipe name.
+
+    Its batches are those from `first_step` on.
+    """
+    of_batches = {name: settings[name] for name in ("shift", "flip")}
+    task = {**task, **of_batches, "label_smoothing": settings["label_smoothing"]}
+    made = ClassBatches(splits.train, batch_size=recipe.batch_size, **of_batches)
+    key = json.dumps([model.options, task, asdict(recipe), settings, code()], sort_keys=True)
     folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    trained = train(
-        model, batches, cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
+    trained: Any = train(
+        model, lambda seed, step, samples: made(seed, first_step + step, samples),
+        cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
         validate=lambda network: _validated(network, splits.validation), task=task,
     )  # fmt: skip
-    assert isinstance(trained, Classifier)
-    return trained, splits
+    return trained
 
 
 def _run(

@@ -172,7 +172,8 @@ def test_positions_and_classes_are_those_of_the_tokens(digits, monkeypatch):
 def test_the_command_writes_a_table_of_routers(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "_N_TOKENS", 64)
     row = "ViT:experts=4,depth=2"
-    words = ["classify", "digits", "--row", row, "--routers", "--seeds", "2", "--steps", "1"]
+    words = ["classify", "digits", "--study", "routers", "--row", row]
+    words += ["--seeds", "2", "--steps", "1"]
     done = CliRunner().invoke(app, [*words, "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     table = pd.DataFrame(json.loads((tmp_path / "routers.json").read_text()))
@@ -186,7 +187,7 @@ def test_the_command_writes_a_table_of_routers(tmp_path, monkeypatch):
 
 
 def test_routers_without_experts_are_refused_before_training(tmp_path):
-    words = ["classify", "digits", "--row", "NeuTRENO", "--routers", "--output", str(tmp_path)]
+    words = ["classify", "--study", "routers", "--row", "NeuTRENO", "--output", str(tmp_path)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     assert not (tmp_path / "runs").exists()
