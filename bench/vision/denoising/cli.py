@@ -111,10 +111,11 @@ def _report(
     for sentence in remarks(table):
         console().print(sentence, soft_wrap=True)
         text += [sentence, ""]
-    known = {"seed": seed, "data_home": data_home}
+    checked = checked_lines(verify(table, seed=seed, data_home=data_home))
+    routed = routed_lines(table, seed=seed, data_home=data_home)
     for title, head, rows in (
-        ("Trained networks against their solvers", CHECKED, checked_lines(verify(table, **known))),
-        ("Codes of the router beside those of pursuit", ROUTED, routed_lines(table, **known)),
+        ("Trained networks against their solvers", CHECKED, checked),
+        ("Codes of the router beside those of pursuit", ROUTED, routed),
     ):
         if rows:
             shown = Table(*head, title=title)

@@ -1,6 +1,7 @@
 """Codes that a mixture of experts routes, beside those of orthogonal matching pursuit."""
 
 import copy
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from ....solvers.solution import Array
 from ....solvers.sparse_coding.matching_pursuit import pursue_rows
 from ....unrolled.models.denoisers import MixtureOfExpertsDenoiser
 from ....unrolled.sparse_coding.patch_rows import patch_rows, split_means
+from ....unrolled.sparse_coding.pursuit_step import PursuitStep
 from .images import load_images, middle, noisy_image
 from .networks import network_of, started
 
@@ -61,8 +63,8 @@ def beside_pursuit(
         atoms, codes = (x.numpy() for x in exact.codes(given))
     Y, X = (_signals(image, network.patch_size) for image in (noisy, clean))
     taken = np.zeros_like(Y)
-    for k, layer in enumerate(exact.layers):
-        taken += codes[:, k, None] * layer.synthesis.detach().numpy()[atoms[:, k]]
+    for k, rows in enumerate(_synthesis(exact)):
+        taken += codes[:, k, None] * rows[atoms[:, k]]
     routed = _support(columns[np.arange(codes.shape[1]), atoms], codes != 0, len(D))
     counts = routed.sum(axis=1)
     coded = np.flatnonzero(counts)
@@ -95,10 +97,15 @@ def distinct_atoms(network: MixtureOfExpertsDenoiser) -> tuple[Array, Array]:
     columns : ndarray of shape (n_layers, n_experts)
         The place of each layer's atoms among them.
     """
-    rows = np.stack([layer.synthesis.detach().double().numpy() for layer in network.layers])
+    rows = _synthesis(network)
     units = rows / np.linalg.norm(rows, axis=2, keepdims=True)
     atoms, places = np.unique(units.reshape(-1, rows.shape[2]), axis=0, return_inverse=True)
     return np.ascontiguousarray(atoms), places.reshape(rows.shape[:2])
+
+
+def _synthesis(network: MixtureOfExpertsDenoiser) -> Array:
+    layers = cast(list[PursuitStep], list(network.layers))
+    return np.stack([layer.synthesis.detach().double().numpy() for layer in layers])
 
 
 def _signals(image: Array, side: int) -> Array:
@@ -147,11 +154,11 @@ def routed_lines(table: pd.DataFrame, *, seed: int, data_home: str | None) -> li
             (middle(noisy_image(image, level, seed, place), _SIDE), middle(image, _SIDE))
             for place, image in enumerate(clean)
         ]
-        start = started(network)
+        start = cast(MixtureOfExpertsDenoiser, started(network))
         for router, pursuit, coded, dictionary in (
-            ("start", "its start", start, start),
-            ("trained", "its start", network, start),
-            ("trained", "its own", network, network),
+            ("start", "K-SVD atoms", start, start),
+            ("trained", "K-SVD atoms", network, start),
+            ("trained", "own atoms", network, network),
         ):
             rows = [beside_pursuit(coded, *pair, dictionary=dictionary) for pair in pairs]
             mean = pd.DataFrame(rows).mean()
