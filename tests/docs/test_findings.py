@@ -337,3 +337,28 @@ def test_rows_of_tables_quoted_from_summaries_stand_there(page, results, n_rows)
 
 def cells_of(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_codes_of_the_router_quoted_on_denoising_stand_in_the_committed_results():
+    page = (ROOT / "docs/denoising.md").read_text()
+    summary = (ROOT / "docs/results/denoise-routing/summary.md").read_text()
+    quoted = re.findall(
+        r"^\| (start|trained) \| (K-SVD|own) atoms \|" + r" ([\d.]+) \|" * 9 + "$", page, re.M
+    )
+    assert len(quoted) == 3
+    for router, atoms, *numbers in quoted:
+        assert f"| {router} | {atoms} atoms | {' | '.join(numbers)} |" in summary
+    overlaps = {(router, atoms): numbers[1:3] for router, atoms, *numbers in quoted}
+    text = " ".join(page.split())
+    told = re.findall(r"(\d\.\d+) of their atoms, where chance is (\d\.\d+)", text)
+    assert [list(pair) for pair in told] == [
+        [f"{float(x):.2f}" for x in overlaps[row]]
+        for row in (("start", "K-SVD"), ("trained", "K-SVD"), ("trained", "own"))
+    ]
+    (start, _, own) = (numbers for _, _, *numbers in quoted)
+    assert f"leave {own[5]} of a patch, the router ones that leave {own[4]} after" in text
+    (further,) = re.findall(r"at the start, (\d\.\d+ for \d\.\d+), and", text)
+    assert further == f"{own[6]} for {start[6]}"
+    rows = json.loads((ROOT / "docs/results/denoise-routing/table.json").read_text())
+    psnr = pd.DataFrame(rows).groupby("kind").psnr.mean()
+    assert f"better by {psnr['trained'] - psnr['start']:.2f} dB" in text

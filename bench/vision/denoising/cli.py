@@ -93,6 +93,7 @@ def _report(
 
     from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
     from .report import lines_of, means, remarks
+    from .routing import ROUTED, routed_lines
     from .verified import CHECKED, checked_lines, verify
 
     write_table(table, output)
@@ -110,14 +111,18 @@ def _report(
     for sentence in remarks(table):
         console().print(sentence, soft_wrap=True)
         text += [sentence, ""]
-    checked = verify(table, seed=seed, data_home=data_home)
-    if checked:
-        lines = checked_lines(checked)
-        shown = Table(*CHECKED, title="Trained networks against their solvers")
-        for row in lines:
-            shown.add_row(*row)
-        console().print(shown)
-        text += ["## Trained networks against their solvers", "", *markdown(CHECKED, lines), ""]
+    checked = checked_lines(verify(table, seed=seed, data_home=data_home))
+    routed = routed_lines(table, seed=seed, data_home=data_home)
+    for title, head, rows in (
+        ("Trained networks against their solvers", CHECKED, checked),
+        ("Codes of the router beside those of pursuit", ROUTED, routed),
+    ):
+        if rows:
+            shown = Table(*head, title=title)
+            for row in rows:
+                shown.add_row(*row)
+            console().print(shown)
+            text += [f"## {title}", "", *markdown(head, rows), ""]
     first = sigmas[0]
     draw_crops(table, output, sigma=first, seed=seed, data_home=data_home)
     draw_quality(table, output, sigma=first)

@@ -212,10 +212,10 @@ def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 
 
 def _tiles(network: nn.Module) -> Array | None:
-    """Filters of the first layer, or atoms of the last dictionary, as one picture."""
+    """Filters or atoms of the first layer, or atoms of the last dictionary, as one picture."""
     layers = layers_of(network)
     first: Any = layers[0] if layers is not None else next(network.children())
-    dictionary: Any = getattr(network, "dictionary", None)
+    dictionary: Any = getattr(network, "dictionary", getattr(first, "synthesis", None))
     if hasattr(first, "filters"):
         filters = first.filters().detach().double().numpy()
     elif dictionary is not None:

@@ -31,7 +31,7 @@ def load_images(
     """
     if name == "photographs":
         found = load_photographs()
-        images = [_middle(image) for image in found.images]
+        images = [middle(image, _CROP) for image in found.images]
     elif name == "set12":
         found = fetch_set12(data_home=data_home)
         images = found.images
@@ -45,9 +45,11 @@ def load_images(
     return tuple(found.names), tuple(np.asarray(image, dtype=np.float64) for image in images)
 
 
-def _middle(image: Array) -> Array:
-    top, left = ((side - _CROP) // 2 for side in image.shape)
-    return image[top : top + _CROP, left : left + _CROP]
+def middle(image: Array, side: int) -> Array:
+    """The square of so many pixels, or fewer if an image is smaller, in the middle of an image."""
+    side = min(side, *image.shape)
+    top, left = ((extent - side) // 2 for extent in image.shape)
+    return image[top : top + side, left : left + side]
 
 
 def noisy_image(clean: Array, sigma: float, seed: int, place: int) -> Array:

@@ -7,7 +7,7 @@ import pandas as pd
 from torch import nn
 
 from ...tables import number
-from .images import load_images, noisy_image
+from .images import load_images, middle, noisy_image
 from .networks import deviations, network_of, started
 from .origins import classical_problems, energies
 
@@ -35,7 +35,7 @@ def verify(table: pd.DataFrame, *, seed: int, data_home: str | None) -> list[dic
         network = network_of(str(method).partition(",")[0], "trained", level)
         _, clean = load_images(str(group.images.iloc[0]), data_home)
         noisy = [noisy_image(image, level, seed, i) for i, image in enumerate(clean)]
-        crops = [_middle(image) for image in noisy[:2]]
+        crops = [middle(image, _SIDE) for image in noisy[:2]]
         head = {"network": method, "sigma": sigma, "distance": group.distance.max()}
         origins = _origins(network, crops[0])
         for row in deviations(network, crops):
@@ -72,9 +72,3 @@ def _origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]
         | {"lam_start": first[layer]}
         for layer, row in found.items()
     }
-
-
-def _middle(image: np.ndarray) -> np.ndarray:
-    side = min(_SIDE, *image.shape)
-    top, left = ((extent - side) // 2 for extent in image.shape)
-    return image[top : top + side, left : left + side]
