@@ -18,6 +18,7 @@ from .denoisers import (
     FilterDiffusionDenoiser,
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
+    NonlocalFilterDiffusionDenoiser,
     NonLocalMeansDenoiser,
     PatchCodingDenoiser,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "LanguageModel",
     "MixtureOfExpertsDenoiser",
     "NonLocalMeansDenoiser",
+    "NonlocalFilterDiffusionDenoiser",
     "PatchCodingDenoiser",
     "Segmenter",
     "VisionTransformer",
