@@ -50,6 +50,7 @@ def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str,
     filters = np.tensordot(as_array(layer.coefficients), dct_filters(layer.filter_size), axes=1)
     thresholds = np.exp(as_array(layer.log_threshold))[:, None] * _RATIOS
     if isinstance(layer, NonlocalFilterDiffusion):
+        assert similar is not None
         bank: FilterBank = NonlocalFilterBank(filters, similar, sharing=as_array(layer.sharing))
     else:
         bank = FilterBank(filters)
@@ -166,7 +167,7 @@ def _apply_shared(layer: NonlocalFilterDiffusion, u: Tensor, f: Tensor) -> Tenso
 
 
 def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
-    return step_of(layer, u, f, partial(windows_similar, size=layer.filter_size, **_AROUND))
+    return step_of(layer, u, f, lambda image: windows_similar(image, layer.filter_size, **_AROUND))
 
 
 register(
