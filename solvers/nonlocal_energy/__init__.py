@@ -8,6 +8,7 @@ from .flow import exact_gradient_flow, gradient_flow
 from .functionals import energy_gradient, regularized_energy, smoothness, smoothness_gradient
 from .minimizer import minimize_energy
 from .neutreno import neutreno_fixed_point, neutreno_iteration
+from .nonlocal_filters import NonlocalFilterBank
 from .random_walk import (
     random_walk_limit,
     random_walk_rate,
@@ -18,6 +19,7 @@ from .ridge_regularizer import convex_ridge, minimize_convex_ridge
 
 __all__ = [
     "FilterBank",
+    "NonlocalFilterBank",
     "Potentials",
     "convex_ridge",
     "dct_filters",

@@ -18,6 +18,7 @@ from .denoisers import (
     FilterDiffusionDenoiser,
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
+    NonlocalFilterDiffusionDenoiser,
     NonLocalMeansDenoiser,
     PatchCodingDenoiser,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "LanguageModel",
     "MixtureOfExpertsDenoiser",
     "NonLocalMeansDenoiser",
+    "NonlocalFilterDiffusionDenoiser",
     "PatchCodingDenoiser",
     "Segmenter",
     "SelfExpressionTransformer",

@@ -5,12 +5,14 @@ from .energy_step import NonlocalEnergyStep
 from .filter_banks import filter_gradient
 from .filter_diffusion import FilterDiffusion
 from .neutreno import Neutreno, own_rows
+from .nonlocal_filter_diffusion import NonlocalFilterDiffusion
 
 __all__ = [
     "ConvexRidge",
     "FilterDiffusion",
     "Neutreno",
     "NonlocalEnergyStep",
+    "NonlocalFilterDiffusion",
     "filter_gradient",
     "own_rows",
 ]

@@ -13,7 +13,7 @@ from ..attention import once_in
 _N_WINDOWS = 6000  # at once on a processor, whose cache then holds all responses to them
 _N_WINDOWS_ON_DEVICE = 2**20
 _N_FREQUENCIES = 512
-_REFUSAL = "filter_gradient: has no second derivative, as phi is piecewise linear"
+_REFUSAL = "learned filters: their step has no second derivative, as phi is piecewise linear"
 
 
 def dct_basis(size: int) -> Tensor:
@@ -194,6 +194,51 @@ def _backward(
             to_filters.addmm_(slope, windows.mT).addmm_(phi, above.mT)
         to_u[images, rows] += _overlapped(filters.mT @ slope, u[images, rows].shape, size)
     return to_u, to_filters, to_weights
+
+
+def influence(z: Tensor, weights: Tensor, knots: Sequence[float]) -> Tensor:
+    """The influence functions of `filter_gradient` of responses to each filter.
+
+    Parameters
+    ----------
+    z : Tensor of shape (n_windows, n_filters)
+    weights : Tensor of shape (n_filters, n_knots)
+    knots : sequence of float
+        Positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
+    >>> influence(torch.tensor([[-3.0], [1.5]]), torch.tensor([[1.0, 2.0]]), (1.0, 2.0))
+    tensor([[-5.],
+            [ 4.]])
+    """
+    phi: Tensor = _Influence.apply(z, weights, tuple(knots))
+    return phi
+
+
+class _Influence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weights: Tensor, knots: tuple[float, ...]) -> Tensor:
+        ctx.save_for_backward(z, weights)
+        ctx.knots = knots
+        phi = torch.zeros_like(z)
+        for knot, weight in zip(knots, weights.mT, strict=True):
+            phi.addcmul_(z.clamp(-knot, knot), weight)
+        return phi
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, weights = ctx.saved_tensors
+        with torch.no_grad():
+            to_z, to_weights = torch.zeros_like(z), torch.zeros_like(weights)
+            for k, knot in enumerate(ctx.knots):
+                passed = torch.ops.aten.hardtanh_backward(grad, z, -knot, knot)
+                to_z.addcmul_(passed, weights[:, k])
+                to_weights[:, k] = z.clamp(-knot, knot).mul_(grad).sum(dim=0)
+        refusing = (grad, z, weights)
+        return *(once_in(x, _REFUSAL, *refusing) for x in (to_z, to_weights)), None
 
 
 def _blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:

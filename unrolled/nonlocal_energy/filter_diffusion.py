@@ -1,6 +1,8 @@
 """A step of diffusion by a bank of learned filters and influence functions."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,6 +99,12 @@ class FilterDiffusion(nn.Module):
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
         """Step from u, for noisy images f, both of shape (batch, channels, height, width)."""
+        return self._stepped(u, f, partial(filter_gradient, knots=KNOTS))
+
+    def _stepped(
+        self, u: Tensor, f: Tensor, gradient_of: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """The step by the gradient of the filters' energy, of images, filters and weights."""
         check_images(u, "u", self.filter_size)
         if f.shape != u.shape:
             raise ValueError(f"f: must be of the shape of u, got {(*f.shape,)} and {(*u.shape,)}")
@@ -104,9 +112,7 @@ class FilterDiffusion(nn.Module):
         # clip(z, -r t, r t) = t clip(z / t, -r, r)
         filters = self.filters().flatten(1) / threshold
         weights = self.weights * threshold.square()
-        gradient = filter_gradient(
-            u.flatten(0, 1), filters.to(u.dtype), weights.to(u.dtype), KNOTS
-        ).view_as(u)
+        gradient = gradient_of(u.flatten(0, 1), filters.to(u.dtype), weights.to(u.dtype)).view_as(u)
         counts = window_counts(u, self.filter_size)
         return u - gradient / counts - self.lam.to(u.dtype) * (u - f)
 

@@ -1,5 +1,6 @@
 """Each patch's most similar ones in a window around it, and sums over these."""
 
+import math
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -92,10 +93,26 @@ class Similar(NamedTuple):
         back = Bags(flat.argsort(stable=True) // k, counts.cumsum(0) - counts)
         return cls(Bags(flat, starts), back)
 
+    @classmethod
+    def around(cls, images: Tensor, patch_size: int, window: int, n_similar: int) -> Self:
+        """Those of `similar_patches`, fewer where the window of a corner holds fewer."""
+        fewest = math.prod(min(window, side - patch_size) + 1 for side in images.shape[-2:])
+        return cls.of(similar_patches(images, patch_size, window, min(n_similar, fewest)))
+
     def sums(self, x: Tensor) -> Tensor:
         """The sum over each row's similar ones of the rows of x."""
         total: Tensor = _Sums.apply(x, self.forth, self.back)
         return total
+
+    def transposed_sums(self, x: Tensor) -> Tensor:
+        """The sum over the rows that each row is similar to: the transpose of `sums`."""
+        total: Tensor = _Sums.apply(x, self.back, self.forth)
+        return total
+
+    @property
+    def indices(self) -> Tensor:
+        """The rows similar to each, of shape (n, n_similar)."""
+        return self.forth.members.reshape(-1, self.n_similar)
 
     @property
     def n_similar(self) -> int:

@@ -16,11 +16,12 @@ from ..models.denoisers import (
     FilterDiffusionDenoiser,
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
+    NonlocalFilterDiffusionDenoiser,
     NonLocalMeansDenoiser,
     PatchCodingDenoiser,
 )
 from ..models.denoisers.nonlocal_means import NonLocalMeansStep
-from ..nonlocal_energy import ConvexRidge, FilterDiffusion
+from ..nonlocal_energy import ConvexRidge, FilterDiffusion, NonlocalFilterDiffusion
 from ..sparse_coding import PatchSparseCoding
 from ..sparse_coding.coding_step import CodingStep
 from ..sparse_coding.group_coding_step import GroupCodingStep
@@ -78,6 +79,19 @@ def _filter_diffusion_denoiser(layer: Any, given: dict[str, Any]) -> Iterator[Co
     for k, step in enumerate(layer.steps):
         threshold = given["threshold"] * given["sigma"]
         yield from _within(f"steps.{k}", _filter_diffusion(step, {"threshold": threshold, **start}))
+
+
+def _nonlocal_filter_diffusion(
+    layer: NonlocalFilterDiffusion, given: dict[str, Any]
+) -> Iterator[Comparison]:
+    yield from _filter_diffusion(layer, given)
+    yield "sharing", layer.sharing, 0.0
+
+
+def _nonlocal_filter_diffusion_denoiser(layer: Any, given: dict[str, Any]) -> Iterator[Comparison]:
+    yield from _filter_diffusion_denoiser(layer, given)
+    for k, step in enumerate(layer.steps):
+        yield f"steps.{k}.sharing", step.sharing, 0.0
 
 
 def _convex_ridge(layer: ConvexRidge, given: dict[str, Any]) -> Iterator[Comparison]:
@@ -167,6 +181,8 @@ IMAGE_LAYERS: dict[type[nn.Module], Held] = {
     GroupCodingDenoiser: _group_coding,
     GroupCodingStep: _group_coding_step,
     MixtureOfExpertsDenoiser: _mixture_of_experts,
+    NonlocalFilterDiffusion: _nonlocal_filter_diffusion,
+    NonlocalFilterDiffusionDenoiser: _nonlocal_filter_diffusion_denoiser,
     NonLocalMeansDenoiser: _nonlocal_means_denoiser,
     NonLocalMeansStep: _nonlocal_means_step,
     PatchCodingDenoiser: _patch_coding,

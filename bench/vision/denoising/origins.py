@@ -1,17 +1,18 @@
 """How far a trained network is from the classical method that it started from, layer by layer."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from ....solvers.nonlocal_energy import FilterBank, Potentials, dct_filters, filter_energy
+from ....solvers.nonlocal_energy import filter_energy
 from ....solvers.solution import Array
+from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
-from ....unrolled.nonlocal_energy.filter_diffusion import KNOTS
 from ....unrolled.sparse_coding.coding_step import CodingStep
+from ....unrolled.twins.nonlocal_energy.filter_diffusion import energy_of
 
 
 def departures(network: nn.Module, start: nn.Module) -> list[dict[str, Any]]:
@@ -93,15 +94,15 @@ def energies(network: nn.Module, start: nn.Module, noisy: Array) -> list[dict[st
         ``descends``, whether its own energy falls; ``lam``. Empty if there are no such steps.
     """
     exact = copy.deepcopy(network).double()
-    steps = [step for step in exact.modules() if isinstance(step, FilterDiffusion)]
-    if not steps:
+    if not isinstance(exact, FilterDiffusionDenoiser):
         return []
     classical = next(step for step in start.modules() if isinstance(step, FilterDiffusion))
     f = torch.from_numpy(np.ascontiguousarray(noisy, dtype=np.float64))[None, None]
-    u, rows = f, []
-    for number, step in enumerate(steps, start=1):
-        stepped = step(u, f)
-        before, after = (_energy(step, x, f) for x in (u, stepped))
+    u, rows, others = f, [], exact.others(f)
+    for number, module in enumerate(exact.steps, start=1):
+        step = cast(FilterDiffusion, module)
+        stepped = step(u, f, *others)
+        before, after = (_energy(step, x, f, others) for x in (u, stepped))
         rows.append(
             {
                 "layer": number,
@@ -109,18 +110,14 @@ def energies(network: nn.Module, start: nn.Module, noisy: Array) -> list[dict[st
                 "before": before,
                 "after": after,
                 "descends": after < before,
-                "classical": _energy(classical, stepped, f),
+                "classical": _energy(classical, stepped, f, others),
             }
         )
         u = stepped
     return rows
 
 
-def _energy(step: FilterDiffusion, u: torch.Tensor, f: torch.Tensor) -> float:
-    coefficients, logs, weights = (
-        x.detach().double().numpy() for x in (step.coefficients, step.log_threshold, step.weights)
-    )
-    bank = FilterBank(np.tensordot(coefficients, dct_filters(step.filter_size), axes=1))
-    potentials = Potentials(np.exp(logs)[:, None] * np.array(KNOTS), weights)
+def _energy(step: FilterDiffusion, u: torch.Tensor, f: torch.Tensor, others: Any) -> float:
+    similar = others[0].indices.numpy() if others else None
     image, noisy = (x[0, 0].numpy() for x in (u, f))
-    return filter_energy(image, noisy, bank, potentials, lam=float(step.lam)) / noisy.size
+    return filter_energy(image, noisy, **energy_of(step, similar)) / noisy.size

@@ -11,6 +11,9 @@ from ....solvers.solution import Array
 # How far, in pixels along an axis, a pixel of the answer sees.
 _MARGINS: dict[str, Callable[..., int]] = {
     "FilterDiffusionDenoiser": lambda net: net.n_layers * (net.filter_size - 1),
+    "NonlocalFilterDiffusionDenoiser": lambda net: (
+        net.n_layers * (net.filter_size - 1 + 2 * net.window)
+    ),
     "PatchCodingDenoiser": lambda net: net.patch_size - 1,
     "MixtureOfExpertsDenoiser": lambda net: net.patch_size - 1,
     "GroupCodingDenoiser": lambda net: net.patch_size - 1 + net.n_layers * net.window,

@@ -29,9 +29,9 @@ ALLOWED = {
     "stationary_distribution": {"A": WALK},
 }
 OF_IMAGES = {  # see tests/solvers/test_bad_input.py
-    "FilterBank", "Potentials", "convex_ridge", "dct_filters", "filter_diffusion_step",
-    "filter_energy", "filter_energy_gradient", "l1_analysis", "minimize_convex_ridge",
-    "total_variation",
+    "FilterBank", "NonlocalFilterBank", "Potentials", "convex_ridge", "dct_filters",
+    "filter_diffusion_step", "filter_energy", "filter_energy_gradient", "l1_analysis",
+    "minimize_convex_ridge", "total_variation",
 }  # fmt: skip
 TAKE_FUNCTIONS = {
     "gradient_flow", "minimize_energy", "neutreno_fixed_point", "neutreno_iteration",

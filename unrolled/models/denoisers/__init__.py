@@ -1,7 +1,7 @@
 """Denoisers whose layers are steps of a classical solver, at which they start exactly."""
 
 from .convex_ridge import ConvexRidgeDenoiser
-from .filter_diffusion import FilterDiffusionDenoiser
+from .filter_diffusion import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from .mixture_of_experts import MixtureOfExpertsDenoiser
 from .nonlocal_means import NonLocalMeansDenoiser
 from .patch_coding import GroupCodingDenoiser, PatchCodingDenoiser
@@ -12,5 +12,6 @@ __all__ = [
     "GroupCodingDenoiser",
     "MixtureOfExpertsDenoiser",
     "NonLocalMeansDenoiser",
+    "NonlocalFilterDiffusionDenoiser",
     "PatchCodingDenoiser",
 ]

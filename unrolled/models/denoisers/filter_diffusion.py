@@ -1,12 +1,14 @@
 """Trained nonlinear reaction diffusion, started at gradient steps on a classical energy."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ...attention import check_count, check_positive
-from ...nonlocal_energy import FilterDiffusion
+from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
+from ...nonlocal_energy.filter_banks import check_images
+from ...sparse_coding.similar_patches import Similar
 
 
 class FilterDiffusionDenoiser(nn.Module):
@@ -51,6 +53,8 @@ class FilterDiffusionDenoiser(nn.Module):
     torch.Size([1, 1, 24, 24])
     """
 
+    step_class: type[FilterDiffusion] = FilterDiffusion
+
     def __init__(
         self,
         *,
@@ -69,7 +73,7 @@ class FilterDiffusionDenoiser(nn.Module):
         self.threshold = check_positive(threshold, "threshold")
         self.lam = lam
         self.steps = nn.ModuleList(
-            FilterDiffusion(
+            self.step_class(
                 self.threshold * self.sigma,
                 lam=lam,
                 filter_size=filter_size,
@@ -86,10 +90,14 @@ class FilterDiffusionDenoiser(nn.Module):
 
     def forward(self, noisy: Tensor) -> Tensor:
         """Denoise images of shape (batch, channels, height, width)."""
-        u = noisy
+        u, others = noisy, self.others(noisy)
         for step in self.steps:
-            u = step(u, noisy)
+            u = step(u, noisy, *others)
         return u
+
+    def others(self, noisy: Tensor) -> tuple[Any, ...]:
+        """What the steps take beside the images."""
+        return ()
 
     def _diffusions(self) -> list[FilterDiffusion]:
         return [cast(FilterDiffusion, step) for step in self.steps]
@@ -99,3 +107,78 @@ class FilterDiffusionDenoiser(nn.Module):
             f"sigma={self.sigma:.4g}, n_layers={self.n_layers}, filter_size={self.filter_size}, "
             f"threshold={self.threshold:.4g}, lam={self.lam:.4g}"
         )
+
+
+class NonlocalFilterDiffusionDenoiser(FilterDiffusionDenoiser):
+    """`FilterDiffusionDenoiser` whose filters respond to similar windows as well.
+
+    What each filter responds to is a learned mixture of a window and of the mean of those of the
+    noisy image that are closest to it: see `NonlocalFilterDiffusion`. They are found once. At first
+    the windows are alone, so that these are the steps of `FilterDiffusionDenoiser`.
+
+    Parameters
+    ----------
+    n_similar : int, default=8
+        Windows that are averaged over, the window itself among them, >= 1; fewer where an image has
+        fewer.
+    window : int, default=5
+        Most pixels between them along an axis, >= 0.
+    sigma, n_layers, filter_size, threshold, lam
+        Those of `FilterDiffusionDenoiser`.
+
+    Raises
+    ------
+    ValueError
+        As `FilterDiffusionDenoiser`.
+
+    References
+    ----------
+    Qiao et al., "TNLRD: trainable nonlinear reaction diffusion with nonlocal self-similarity"
+    (2017); EQUATIONS FE-1, FE-2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.models.denoisers import (
+    ...     FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser)
+    >>> local, similar = FilterDiffusionDenoiser(), NonlocalFilterDiffusionDenoiser()
+    >>> noisy = torch.rand(1, 1, 24, 24)
+    >>> torch.allclose(similar(noisy), local(noisy), atol=1e-6)
+    True
+    """
+
+    step_class = NonlocalFilterDiffusion
+
+    def __init__(
+        self,
+        *,
+        n_similar: int = 8,
+        window: int = 5,
+        sigma: float = 25 / 255,
+        n_layers: int = 5,
+        filter_size: int = 7,
+        threshold: float = 0.3,
+        lam: float = 0.1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            sigma=sigma,
+            n_layers=n_layers,
+            filter_size=filter_size,
+            threshold=threshold,
+            lam=lam,
+            device=device,
+            dtype=dtype,
+        )
+        self.n_similar = check_count(n_similar, "n_similar", 1)
+        self.window = check_count(window, "window", 0)
+
+    def others(self, noisy: Tensor) -> tuple[Any, ...]:
+        """The similar windows, of each channel its own."""
+        check_images(noisy, "u", self.filter_size)
+        planes = noisy.flatten(0, 1)[:, None]
+        return (Similar.around(planes, self.filter_size, self.window, self.n_similar),)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, n_similar={self.n_similar}, window={self.window}"

@@ -1,6 +1,5 @@
 """Denoising by sparse codes of overlapping patches: ISTA with parameters for each iteration."""
 
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +10,7 @@ from ...sparse_coding.coding_step import CodingStep
 from ...sparse_coding.group_coding_step import GroupCodingStep
 from ...sparse_coding.patch_dictionaries import cosine_dictionary
 from ...sparse_coding.patch_rows import average_patches, check_patched, patch_rows, split_means
-from ...sparse_coding.similar_patches import Similar, similar_patches
+from ...sparse_coding.similar_patches import Similar
 
 
 class PatchCodingDenoiser(nn.Module):
@@ -191,12 +190,7 @@ class GroupCodingDenoiser(PatchCodingDenoiser):
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
         """The similar patches."""
-        places = (side - self.patch_size + 1 for side in noisy.shape[-2:])
-        # What the window of a corner holds.
-        fewest = math.prod(min(self.window + 1, place) for place in places)
-        n_similar = min(self.n_similar, fewest)
-        indices = similar_patches(noisy, self.patch_size, self.window, n_similar)
-        return (Similar.of(indices),)
+        return (Similar.around(noisy, self.patch_size, self.window, self.n_similar),)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, n_similar={self.n_similar}, window={self.window}"

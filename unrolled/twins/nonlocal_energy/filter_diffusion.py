@@ -1,5 +1,6 @@
 """Twins: steps of diffusion by learned filters, and the network of them."""
 
+import math
 from functools import partial
 from typing import Any, cast
 
@@ -9,12 +10,16 @@ from torch import Tensor
 
 from ....solvers.nonlocal_energy import (
     FilterBank,
+    NonlocalFilterBank,
     Potentials,
     dct_filters,
     filter_diffusion_step,
 )
-from ...models.denoisers import FilterDiffusionDenoiser
-from ...nonlocal_energy import FilterDiffusion
+from ....solvers.sparse_coding.similar_patches import similar_patches
+from ...models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
+from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
+from ...sparse_coding.similar_patches import Similar
+from ..heads import as_array
 from ..registry import Array, Twin, register
 from ..relations import Identity
 
@@ -37,24 +42,51 @@ def _observed(images: Any) -> Any:
     return images.flip(-2) if isinstance(images, Tensor) else images[..., ::-1, :]
 
 
-def step_of(layer: FilterDiffusion, u: Array, f: Array) -> Array:
-    """The solver's step at the layer's parameters, for images of any leading shape."""
-    coefficients, logs, weights, lam = (
-        x.detach().double().cpu().numpy()
-        for x in (layer.coefficients, layer.log_threshold, layer.weights, layer.lam)
-    )
-    bank = FilterBank(np.tensordot(coefficients, dct_filters(layer.filter_size), axes=1))
-    potentials = Potentials(np.exp(logs)[:, None] * _RATIOS, weights)
+def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str, Any]:
+    """The solver's bank, potentials and lam at the layer's parameters.
+
+    A `NonlocalFilterDiffusion` needs indices of the windows `similar` to each.
+    """
+    filters = np.tensordot(as_array(layer.coefficients), dct_filters(layer.filter_size), axes=1)
+    thresholds = np.exp(as_array(layer.log_threshold))[:, None] * _RATIOS
+    if isinstance(layer, NonlocalFilterDiffusion):
+        assert similar is not None
+        bank: FilterBank = NonlocalFilterBank(filters, similar, sharing=as_array(layer.sharing))
+    else:
+        bank = FilterBank(filters)
+    potentials = Potentials(thresholds, as_array(layer.weights))
+    return {"bank": bank, "potentials": potentials, "lam": float(layer.lam.detach())}
+
+
+def step_of(layer: FilterDiffusion, u: Array, f: Array, similar: Any = None) -> Array:
+    """The solver's step at the layer's parameters, for images of any leading shape.
+
+    `similar`, of a `NonlocalFilterDiffusion`, finds the indices of similar windows of an image.
+    """
     stepped = np.empty(u.shape)
     for place in np.ndindex(u.shape[:-2]):
-        stepped[place] = filter_diffusion_step(u[place], f[place], bank, potentials, lam=float(lam))
+        indices = similar(f[place]) if similar is not None else None
+        stepped[place] = filter_diffusion_step(u[place], f[place], **energy_of(layer, indices))
     return stepped
 
 
+def windows_similar(image: Array, size: int, *, window: int, n_similar: int) -> Array:
+    """Indices of the windows closest to each, fewer where that of a corner has fewer around it."""
+    fewest = math.prod(min(window, side - size) + 1 for side in image.shape)
+    return similar_patches(image[None], size, window, min(n_similar, fewest))
+
+
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
-    u = images
+    u, similar = images, None
+    if isinstance(network, NonlocalFilterDiffusionDenoiser):
+        similar = partial(
+            windows_similar,
+            size=network.filter_size,
+            window=network.window,
+            n_similar=network.n_similar,
+        )
     for step in network.steps:
-        u = step_of(cast(FilterDiffusion, step), u, images)
+        u = step_of(cast(FilterDiffusion, step), u, images, similar)
     return u
 
 
@@ -97,6 +129,87 @@ register(
         },
         solve=_solve_network,
         task={"build": partial(_build_network, sigma=_SIGMA)},
+        inputs="image",
+        differentiable_twice=(),
+        passes=lambda network: network.n_layers,
+    )
+)
+
+
+_AROUND = {"window": 2, "n_similar": 4}
+
+
+def _build_shared(image: Array, **settings: Any) -> NonlocalFilterDiffusion:
+    """With weights of the similar windows that are not those at the start."""
+    settings = {"threshold": _SIGMA, "lam": 0.2, "filter_size": 3} | settings
+    return _shared(NonlocalFilterDiffusion(**settings, dtype=torch.float64))
+
+
+def _build_nonlocal(
+    image: Array, shared: bool = True, **settings: Any
+) -> NonlocalFilterDiffusionDenoiser:
+    settings = {"sigma": 5 * _SIGMA, "n_layers": 3, "filter_size": 3} | _AROUND | settings
+    network = NonlocalFilterDiffusionDenoiser(**settings, dtype=torch.float64)
+    for step in network.steps if shared else ():
+        _shared(cast(NonlocalFilterDiffusion, step))
+    return network
+
+
+def _shared(layer: NonlocalFilterDiffusion) -> NonlocalFilterDiffusion:
+    with torch.no_grad():
+        layer.sharing.copy_(torch.linspace(-0.2, 1.2, len(layer.sharing)))
+    return layer
+
+
+def _apply_shared(layer: NonlocalFilterDiffusion, u: Tensor, f: Tensor) -> Tensor:
+    planes = f.flatten(0, 1)[:, None]
+    return layer(u, f, Similar.around(planes, layer.filter_size, **_AROUND))
+
+
+def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
+    return step_of(layer, u, f, lambda image: windows_similar(image, layer.filter_size, **_AROUND))
+
+
+register(
+    Twin(
+        name="nonlocal-filter-diffusion",
+        family="nonlocal_energy",
+        relation=Identity(),
+        equation="FE-1",
+        source="Qiao et al. (2017)",
+        layer=NonlocalFilterDiffusion,
+        build=_build_shared,
+        options={
+            "even-windows": partial(_build_shared, filter_size=4),
+            "no-fidelity": partial(_build_shared, lam=0.0),
+        },
+        apply=lambda layer, image: _apply_shared(layer, image, _observed(image)),
+        solve=lambda layer, images: _solve_shared(layer, images, _observed(images)),
+        task={
+            "apply": lambda layer, image: _apply_shared(layer, image, image),
+            "solve": lambda layer, images: _solve_shared(layer, images, images),
+        },
+        inputs="image",
+        differentiable_twice=(),
+    )
+)
+
+register(
+    Twin(
+        name="nonlocal-filter-diffusion-network",
+        family="nonlocal_energy",
+        relation=Identity(),
+        equation="FE-1, FE-2",
+        source="Qiao et al. (2017)",
+        layer=NonlocalFilterDiffusionDenoiser,
+        build=_build_nonlocal,
+        options={
+            "start": partial(_build_nonlocal, shared=False),
+            "one-layer": partial(_build_nonlocal, n_layers=1, threshold=1.5),
+            "small-window": partial(_build_nonlocal, window=1, n_similar=6),
+        },
+        solve=_solve_network,
+        task={"build": partial(_build_nonlocal, sigma=_SIGMA)},
         inputs="image",
         differentiable_twice=(),
         passes=lambda network: network.n_layers,

@@ -5,7 +5,11 @@ import pytest
 import torch
 
 from twinsolve.bench.vision.denoising.origins import classical_problems, departures, energies
-from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser, PatchCodingDenoiser
+from twinsolve.unrolled.models.denoisers import (
+    FilterDiffusionDenoiser,
+    NonlocalFilterDiffusionDenoiser,
+    PatchCodingDenoiser,
+)
 
 DIFFUSION = {"n_layers": 3, "filter_size": 3}
 CODING = {"n_layers": 2, "patch_size": 4, "n_frequencies": 5}
@@ -44,16 +48,30 @@ def test_coding_problems_at_the_start_and_with_another_penalty():
     assert classical_problems(network)[1]["asymmetry"] > 0.01
 
 
-def test_energies_fall_at_the_start_and_rise_against_it(noisy):
-    start = FilterDiffusionDenoiser(**DIFFUSION)
+@pytest.mark.parametrize("cls", [FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser])
+def test_energies_fall_at_the_start_and_rise_against_it(cls, noisy):
+    start = cls(**DIFFUSION)
     rows = energies(start, start, noisy)
     assert all(row["descends"] for row in rows)
     assert [row["after"] for row in rows] == pytest.approx([row["classical"] for row in rows])
     assert [row["before"] for row in rows[1:]] == [row["after"] for row in rows[:-1]]
-    against = FilterDiffusionDenoiser(**DIFFUSION)
+    against = cls(**DIFFUSION)
     with torch.no_grad():
         against.steps[1].lam.fill_(2.5)  # over 2: a step of that length rises
     found = energies(against, start, noisy)
     assert [row["descends"] for row in found] == [True, False, True]
     assert against.steps[0].lam.dtype == torch.float32
     assert energies(PatchCodingDenoiser(**CODING), start, noisy) == []
+
+
+def test_energy_of_similar_windows_is_that_of_their_responses(noisy):
+    local, shared = (
+        FilterDiffusionDenoiser(**DIFFUSION),
+        NonlocalFilterDiffusionDenoiser(**DIFFUSION, n_similar=3, window=2),
+    )
+    with torch.no_grad():
+        for step in shared.steps:
+            step.sharing.fill_(0.8)
+    alone, together = (energies(network, network, noisy)[0] for network in (local, shared))
+    # responses to noise that are averaged are smaller
+    assert 0 < together["before"] < 0.8 * alone["before"]

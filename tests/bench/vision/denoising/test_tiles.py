@@ -10,11 +10,15 @@ from twinsolve.unrolled.models.denoisers import (
     FilterDiffusionDenoiser,
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
+    NonlocalFilterDiffusionDenoiser,
     PatchCodingDenoiser,
 )
 
 NETWORKS = {
     "diffusion": lambda: FilterDiffusionDenoiser(n_layers=2, filter_size=3),
+    "similar windows": lambda: NonlocalFilterDiffusionDenoiser(
+        n_layers=1, filter_size=3, window=2, n_similar=4
+    ),
     "patches": lambda: PatchCodingDenoiser(2, patch_size=4, n_frequencies=5),
     "groups": lambda: GroupCodingDenoiser(2, patch_size=3, n_frequencies=4, window=2, n_similar=4),
     "experts": lambda: MixtureOfExpertsDenoiser(2),

@@ -1,0 +1,96 @@
+"""Banks of filters that mix their responses to similar windows."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from twinsolve.solvers.nonlocal_energy import (
+    FilterBank,
+    NonlocalFilterBank,
+    Potentials,
+    dct_filters,
+    filter_diffusion_step,
+    filter_energy,
+    filter_energy_gradient,
+)
+
+rng = np.random.default_rng(0)
+SHAPE = (7, 8)
+N_WINDOWS = 5 * 6
+FILTERS = rng.standard_normal((4, 3, 3))
+SIMILAR = rng.integers(0, N_WINDOWS, (N_WINDOWS, 3))
+SHARING = np.array([-0.3, 0.0, 0.6, 1.4])
+BANK = NonlocalFilterBank(FILTERS, SIMILAR, sharing=SHARING)
+IMAGE, OTHER = rng.random(SHAPE), rng.random(SHAPE)
+
+
+def matrix(bank):
+    units = np.eye(np.prod(SHAPE)).reshape(-1, *SHAPE)
+    return np.stack([bank(unit).ravel() for unit in units], axis=1)
+
+
+def test_responses_are_mixed_with_those_to_similar_windows():
+    alone = FilterBank(FILTERS)(IMAGE).reshape(4, -1)
+    expected = [
+        [(1 - b) * z[w] + b * np.mean([z[other] for other in SIMILAR[w]]) for w in range(N_WINDOWS)]
+        for b, z in zip(SHARING, alone, strict=True)
+    ]
+    assert_allclose(BANK(IMAGE).reshape(4, -1), expected, rtol=1e-12)
+
+
+def test_adjoint_is_the_transpose():
+    p = rng.standard_normal((4, 5, 6))
+    assert_allclose(BANK.adjoint(p).ravel(), matrix(BANK).T @ p.ravel(), rtol=1e-12, atol=1e-12)
+
+
+def test_norm_is_bounded_where_the_one_of_the_filters_does_not_hold():
+    weights = np.array([0.5, 1.0, 2.0, 0.1])
+    all_to_one = NonlocalFilterBank(FILTERS, np.full((N_WINDOWS, 1), 7), sharing=1.0)
+    for bank in (BANK, all_to_one):
+        K = matrix(bank).reshape(4, -1, np.prod(SHAPE))
+        exact = np.linalg.norm(np.einsum("i,iwp,iwq->pq", weights, K, K), 2)
+        assert exact <= bank.norm_bound(weights)
+    assert exact > FilterBank(FILTERS).norm_bound(weights)
+
+
+def test_gradient_is_that_of_the_energy_fe_1():
+    potentials = Potentials(rng.random((4, 2)), rng.standard_normal((4, 2)))
+    slope = (filter_energy_gradient(IMAGE, OTHER, BANK, potentials, lam=0.3) * OTHER).sum()
+    ahead, behind = (
+        filter_energy(IMAGE + h * OTHER, OTHER, BANK, potentials, lam=0.3) for h in (1e-6, -1e-6)
+    )
+    assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-6)
+
+
+def test_steps_within_the_bound_lower_the_energy_fe_1():
+    filters = dct_filters(3)
+    for sharing in (0.5, 1.0):
+        bank = NonlocalFilterBank(filters, SIMILAR, sharing=sharing)
+        weights = np.full((8, 1), 2 / bank.norm_bound())  # at most 2 / L, as windows count >= 1
+        huber, u, energies = Potentials(np.full((8, 1), 0.1), weights), IMAGE, []
+        for _ in range(6):
+            energies.append(filter_energy(u, IMAGE, bank, huber, lam=0.0))
+            u = filter_diffusion_step(u, IMAGE, bank, huber, lam=0.0)
+        assert (np.diff(energies) < 0).all()
+
+
+def test_without_sharing_it_is_the_bank():
+    bank = NonlocalFilterBank(FILTERS, SIMILAR, sharing=0.0)
+    assert_allclose(bank(IMAGE), FilterBank(FILTERS)(IMAGE), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("similar", "sharing", "name"),
+    [
+        (np.full((30, 2), 30), 0.5, "similar"),
+        (np.full((30, 2), -1), 0.5, "similar"),
+        (np.zeros((30, 2)), 0.5, "similar"),
+        (np.zeros(30, dtype=int), 0.5, "similar"),
+        (np.zeros((29, 2), dtype=int), 0.5, "similar"),
+        (SIMILAR, np.nan, "sharing"),
+        (SIMILAR, np.ones(3), "sharing"),
+    ],
+)
+def test_bad_arguments_are_named(similar, sharing, name):
+    with pytest.raises(ValueError, match=f"^{name}: must"):
+        NonlocalFilterBank(FILTERS, similar, sharing=sharing)(IMAGE)

@@ -1,0 +1,98 @@
+"""Diffusion by learned filters that respond to similar windows as well."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import FilterDiffusion
+from twinsolve.unrolled.models.denoisers import (
+    FilterDiffusionDenoiser,
+    NonlocalFilterDiffusionDenoiser,
+)
+from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
+from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
+from twinsolve.unrolled.sparse_coding.similar_patches import Similar
+from twinsolve.unrolled.twins.nonlocal_energy.filter_diffusion import _solve_network
+
+DOUBLE = {"dtype": torch.float64}
+AROUND = {"window": 2, "n_similar": 4}
+
+
+def drawn(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), **DOUBLE)
+
+
+def perturbed(layer, size=0.2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += size * noise
+    return layer
+
+
+def test_starts_as_the_local_step_and_returns_to_it():
+    u, f = drawn(2, 1, 9, 11), drawn(2, 1, 9, 11, seed=1)
+    layer = NonlocalFilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE)
+    similar = Similar.around(f, 3, **AROUND)
+    expected = FilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE)(u, f)
+    assert_close(layer(u, f, similar), expected, rtol=0, atol=1e-14)
+    assert abs(perturbed(layer)(u, f, similar) - expected).max() > 1e-3
+    layer.reset_parameters()
+    assert_close(layer(u, f, similar), expected, rtol=0, atol=1e-14)
+
+
+def test_network_starts_as_the_local_one():
+    images = drawn(2, 3, 12, 15)
+    found, expected = (
+        network(**DOUBLE)(images)
+        for network in (NonlocalFilterDiffusionDenoiser, FilterDiffusionDenoiser)
+    )
+    assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+def test_network_is_the_solver_s_steps_at_any_parameters():
+    images = drawn(2, 3, 12, 15)
+    network = perturbed(NonlocalFilterDiffusionDenoiser(n_layers=3, filter_size=5, **DOUBLE))
+    expected = torch.from_numpy(_solve_network(network, images.numpy()))
+    assert_close(network(images), expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
+
+
+def test_gradients_of_a_step():
+    u, f = drawn(1, 1, 6, 7), drawn(1, 1, 6, 7, seed=1)
+    layer = perturbed(NonlocalFilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE))
+    similar = Similar.around(f, 3, **AROUND)
+
+    def run(u, f, *parameters):
+        named = zip(dict(layer.named_parameters()), parameters, strict=True)
+        return torch.func.functional_call(layer, dict(named), (u, f, similar))
+
+    at = [u, f, *(parameter.detach() for parameter in layer.parameters())]
+    assert torch.autograd.gradcheck(run, [x.clone().requires_grad_() for x in at])
+
+
+def test_influence_is_a_sum_of_clippings():
+    z, weights = 3 * drawn(20, 4) - 1.5, drawn(4, 3, seed=1) - 0.5
+    knots = (0.3, 0.5, 1.2)
+    expected = sum(w * z.clamp(-t, t) for t, w in zip(knots, weights.mT, strict=True))
+    assert_close(influence(z, weights, knots), expected)
+    inputs = [x.clone().requires_grad_() for x in (z, weights)]
+    assert torch.autograd.gradcheck(lambda z, w: influence(z, w, knots), inputs)
+    out = influence(*inputs, knots).square().sum()
+    (gradient,) = torch.autograd.grad(out, inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: NonlocalFilterDiffusionDenoiser(n_similar=0), "n_similar"),
+        (lambda: NonlocalFilterDiffusionDenoiser(window=-1), "window"),
+        (lambda: NonlocalFilterDiffusionDenoiser(lam=-1.0), "lam"),
+        (lambda: NonlocalFilterDiffusionDenoiser()(drawn(1, 1, 6, 9)), "u"),
+    ],
+)
+def test_bad_arguments_are_named(make, name):
+    with pytest.raises(ValueError, match=f"^{name}: must"):
+        make()
