@@ -62,15 +62,16 @@ def depth_measures(model: Classifier, images: Images) -> dict[str, float]:
 
 
 def size_measures(model: Classifier, images: Images) -> dict[str, float]:
-    """Parameters, and operations of one image: two for each product of matrix multiplication.
+    """Trained parameters, and operations of one image: two for each product of multiplication.
 
-    Operations are those that torch counts: of matrix products and convolutions.
+    Parameters that a row holds fixed do not count. Operations are those that torch counts: of
+    matrix products and convolutions, fixed ones too.
     """
     counter = FlopCounterMode(display=False)
     frozen = deepcopy(model).requires_grad_(False)  # the counter cannot track expanded parameters
     with sdpa_kernel(SDPBackend.MATH), counter:
         frozen(images.levels[:1])
-    n_parameters = sum(p.numel() for p in model.parameters())
+    n_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return {"parameters": n_parameters, "flops": counter.get_total_flops()}
 
 

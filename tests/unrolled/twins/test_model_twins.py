@@ -12,6 +12,7 @@ UNROLLED = "twinsolve.unrolled"
 SHELL = "attention.shell.Attention"
 SHELLS = ["attention-shell", "attention-shell-no-bias"]
 IMAGES = [name for name in TWINS if name.startswith(("vision", "windowed", "class-attention"))]
+ON_PATCHES = [*IMAGES, "self-expression-transformer"]
 
 
 def measured(name):
@@ -118,7 +119,7 @@ FAULTS = {
     ),
     "positions dropped": (
         "models.tokens.Positions.forward", lambda right: lambda self: 0 * self.weight,
-        [*IMAGES, "language-model"],
+        [*ON_PATCHES, "language-model"],
     ),
     "positions in the tokens": (
         "models.vision_transformer.position_places",
@@ -127,7 +128,7 @@ FAULTS = {
     ),
     "patches by columns": (
         "models.tokens.PatchEmbedding.patches",
-        lambda right: lambda self, images: right(self, images.mT), IMAGES,
+        lambda right: lambda self, images: right(self, images.mT), ON_PATCHES,
     ),
     "shift off by one": ("models.windowed_transformer.Windows", one_less, ["windowed-transformer"]),
     "edges see each other": (
@@ -171,6 +172,25 @@ FAULTS = {
         "self_expression.deep_self_expression.DeepSelfExpression._normalize",
         lambda right: lambda self, z: z / z.norm(dim=-1, keepdim=True),
         ["deep-self-expression"],
+    ),
+    "codes begun anew in each layer": (
+        "self_expression.unrolled_ista.proximal_step",
+        lambda right: lambda codes, *rest: right(0 * codes, *rest),
+        ["self-expression-transformer"],
+    ),
+    "points among their own atoms": (
+        "self_expression.unrolled_ista.own_keys", lambda right: lambda *a: None,
+        ["self-expression-transformer"],
+    ),
+    "heads exchanged": (
+        "models.self_expression_transformer.HeadProjection.forward",
+        lambda right: lambda self, x: right(self, x).roll(1, 1),
+        ["self-expression-transformer"],
+    ),
+    "norm of tokens dropped": (
+        "models.self_expression_transformer.SelfExpressionTransformer.tokens",
+        lambda right: lambda self, images: self.patch_embedding(images) + self.positions(),
+        ["self-expression-transformer"],
     ),
     "skip around both convolutions": (
         "models.conv_mixer.MixerLayer.forward",

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ..heads import as_array
-from ..registry import Array
+from ..heads import HeadCall, as_array, solve_head
+from ..registry import Array, exact_twin
 from .block_pass import Settings, gelu, layer_norm, run_block, run_blocks
-from .shell_pass import Shared, linear
+from .shell_pass import Shared, affine, linear, split_heads
 
 
 def patch_rows(image: Array, size: int) -> tuple[Array, tuple[int, int]]:
@@ -71,6 +71,26 @@ def class_attention_transformer(
     token = as_array(model.class_token)[0]
     token = run_blocks(model.class_blocks, token, settings, memory=x)
     return linear(model.head, layer_norm(model.norm, token, settings.norm_eps)[0])
+
+
+def self_expression_transformer(
+    model: Any, image: Array, *, patch_size: int, num_heads: int, norm_eps: float
+) -> Array:
+    """Class scores; each head has one self-expression problem, its iterates from the solver."""
+    patches, _ = patch_rows(image, patch_size)
+    x = linear(model.patch_embedding.projection, patches) + as_array(model.positions.weight)
+    x = layer_norm(model.token_norm, x, norm_eps)
+    features, values = (
+        split_heads(affine(x, part.projection.weight), num_heads)
+        for part in (model.features, model.values)
+    )
+    twin = exact_twin(model.codes, same_points=True)
+    coded = [
+        solve_head(twin, model.codes, HeadCall(points, points, own))
+        for points, own in zip(features, values, strict=True)
+    ]
+    x = layer_norm(model.norm, x + linear(model.out_proj, np.hstack(coded)), norm_eps)
+    return linear(model.head, x.mean(axis=0))
 
 
 def language_model(

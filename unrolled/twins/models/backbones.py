@@ -10,6 +10,7 @@ from ...models import (
     ClassAttentionTransformer,
     ConvMixer,
     LanguageModel,
+    SelfExpressionTransformer,
     VisionTransformer,
     WindowedTransformer,
 )
@@ -101,6 +102,12 @@ def _run_class_attention(model: Any, image: Array) -> Array:
     return backbone_pass.class_attention_transformer(model, image, settings, patch_size=_PATCH)
 
 
+def _run_self_expression(model: Any, image: Array) -> Array:
+    return backbone_pass.self_expression_transformer(
+        model, image, patch_size=_PATCH, num_heads=HEADS, norm_eps=_SETTINGS.norm_eps
+    )
+
+
 _add_vision_transformer("vision-transformer", "IF-5", "class", operator=["softmax", "neutreno"])
 _add_vision_transformer("vision-transformer-mean", "IF-5", "mean", operator=["twicing", "gaussian"])
 _add_vision_transformer(
@@ -147,6 +154,19 @@ _add(
     task=naming_digits(
         lambda images: drawn(ClassAttentionTransformer(**_sizes(images) | _WIDE, depth=2), _LITTLE),
         _run_class_attention,
+    ),
+)
+_add(
+    "self-expression-transformer",
+    SelfExpressionTransformer,
+    "Attention: Self-Expression Is All You Need, Fig. 4",
+    "SE-15",
+    build=lambda images: drawn(SelfExpressionTransformer(**_sizes(images), depth=4)),
+    apply=lambda model, images: model(images),
+    solve=over_batch(lambda model, image: (_run_self_expression(model, image),), _images),
+    task=naming_digits(
+        lambda images: drawn(SelfExpressionTransformer(**_sizes(images) | _WIDE, depth=4), _LITTLE),
+        _run_self_expression,
     ),
 )
 for skip in (True, False):

@@ -168,6 +168,9 @@ def test_depth_and_size_of_a_network(digits):
     of_block = 2 * tokens * (4 + 4) * dim * dim + 4 * tokens * tokens * dim
     flops = 6 * of_block + 2 * tokens * 4 * dim + 2 * dim * 10
     assert size_measures(model, digits.test)["flops"] == flops
+    bandwidths, head = 6, (dim + 1) * 10
+    fixed = network(digits, "non-local means")
+    assert size_measures(fixed, digits.test)["parameters"] == bandwidths + head
 
 
 def test_drop_path_leaves_out_branches_and_keeps_the_mean():
