@@ -24,7 +24,7 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "4218 of 4218": r"^{figure} rows passed",
+    "4275 of 4275": r"^{figure} rows passed",
     "359 of 361": r"^\| all \| 361 \| 359 \|",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
@@ -32,6 +32,7 @@ ROWS = {
     "1.15": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
     "2.57": r"^\| mnist:subset=all \| .*\| EnSC \| .*\| nearest-rows 3 \| {figure} \|",
     "29.97": r"^\| FilterDiffusionDenoiser, trained \| trained \| {figure} \|",
+    "96.77": r"^\| one ISTA step a layer \| 5 \| {figure} \|",
     "99.87": r"^\| subspaces-50 \| 1,000,000 \| .*\| {figure}% \|",
 }
 
