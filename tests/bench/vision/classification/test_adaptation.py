@@ -97,6 +97,18 @@ def test_rates_are_chosen_on_validation_images_over_all_seeds():
     ]  # fmt: skip
 
 
+def test_rates_tie_that_hit_as_often_over_all_seeds():
+    hits = {0.1: [355, 355, 352, 354, 353], 1.0: [355, 353, 353, 355, 353]}
+    table = pd.DataFrame(
+        [
+            {"row": "softmax", "learning_rate": rate, "seed": seed, "validation": 100 * (n / 359)}
+            for rate, own in hits.items()
+            for seed, n in enumerate(own)
+        ]
+    )
+    assert set(best_rates(table).learning_rate) == {0.1}
+
+
 def test_lines_compare_with_the_plain_row_trained_on():
     table = pd.DataFrame(
         {
