@@ -19,12 +19,13 @@ from ....solvers.sparse_coding.similar_patches import similar_patches
 from ...models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
 from ...sparse_coding.similar_patches import Similar
-from ..heads import as_array
+from ..heads import Tensors, as_array
 from ..registry import Array, Twin, register
-from ..relations import Identity
+from ..relations import Identity, layer_output
 
 _RATIOS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 _SIGMA = 0.1
+_N_DIRECTIONS = 16
 
 
 def _build_step(image: Array, **settings: Any) -> FilterDiffusion:
@@ -76,6 +77,24 @@ def windows_similar(image: Array, size: int, *, window: int, n_similar: int) -> 
     return similar_patches(image[None], size, window, min(n_similar, fewest))
 
 
+def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: Any = None) -> float:
+    """``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>`` for random d.
+
+    The condition that v minimises ``<grad E(u), v - u> + 1/2 |v - u|_n^2``, without adjoints.
+    """
+    (u, *_), (found, *_) = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
+    f = _observed(u)
+    energy = energy_of(layer, similar(layer, f) if similar is not None else None)
+    bank, lam = energy["bank"], energy["lam"]
+    counts, pull = bank.counts(u.shape), energy["potentials"].influence(bank(u))
+    residuals = []
+    for direction in np.random.default_rng(0).standard_normal((_N_DIRECTIONS, *u.shape)):
+        d = direction / counts
+        expected = (pull * bank(d)).sum() + lam * ((u - f) * direction).sum()
+        residuals.append(abs(((u - found) * direction).sum() - expected))
+    return max(residuals) / np.abs(found).max()
+
+
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
     u, similar = images, None
     if isinstance(network, NonlocalFilterDiffusionDenoiser):
@@ -105,7 +124,9 @@ register(
         },
         apply=lambda layer, image: layer(image, _observed(image)),
         solve=lambda layer, images: step_of(layer, images, _observed(images)),
+        certificate=_certify,
         task={
+            "certificate": None,
             "apply": lambda layer, image: layer(image, image),
             "solve": lambda layer, images: step_of(layer, images, images),
         },
@@ -166,8 +187,12 @@ def _apply_shared(layer: NonlocalFilterDiffusion, u: Tensor, f: Tensor) -> Tenso
     return layer(u, f, Similar.around(planes, layer.filter_size, **_AROUND))
 
 
+def _similar(layer: FilterDiffusion, image: Array) -> Array:
+    return windows_similar(image, layer.filter_size, **_AROUND)
+
+
 def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
-    return step_of(layer, u, f, lambda image: windows_similar(image, layer.filter_size, **_AROUND))
+    return step_of(layer, u, f, partial(_similar, layer))
 
 
 register(
@@ -185,7 +210,9 @@ register(
         },
         apply=lambda layer, image: _apply_shared(layer, image, _observed(image)),
         solve=lambda layer, images: _solve_shared(layer, images, _observed(images)),
+        certificate=partial(_certify, similar=_similar),
         task={
+            "certificate": None,
             "apply": lambda layer, image: _apply_shared(layer, image, image),
             "solve": lambda layer, images: _solve_shared(layer, images, images),
         },
@@ -206,7 +233,7 @@ register(
         options={
             "start": partial(_build_nonlocal, shared=False),
             "one-layer": partial(_build_nonlocal, n_layers=1, threshold=1.5),
-            "small-window": partial(_build_nonlocal, window=1, n_similar=6),
+            "small-window": partial(_build_nonlocal, window=1, n_similar=6, lam=0.3),
         },
         solve=_solve_network,
         task={"build": partial(_build_nonlocal, sigma=_SIGMA)},
