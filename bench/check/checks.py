@@ -25,6 +25,8 @@ DRAWN = "drawn"  # the data of the second pass
 _AS_BUILT, _FOR_TASK = "as built", "for its task"
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _TASK_TOLERANCE = 0.01
+_COMPILES_MOST = "self-expression-solved"
+_AHEAD = 3  # twins by which the laws of one come before its data
 _COLUMNS = [
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
     "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
@@ -47,7 +49,9 @@ class _Job:
         return DRAWN if self.sample is None else self.sample.name
 
     def rows(self) -> list[dict[str, Any]]:
-        with _single_thread():
+        """Random numbers that are drawn on the way are those of the job, whatever ran before."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
             found = self._of_laws() if self.sample is None else self._of_sample(self.sample)
             return list(found)
 
@@ -185,17 +189,33 @@ def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> I
                 yield _Job(twin.for_task(), sample, ("float64",), seed, _FOR_TASK)
 
 
+def _order(jobs: list[_Job]) -> list[int]:
+    """Jobs that compile the same kernels apart, so that few are compiled by two processes."""
+    names = list(dict.fromkeys([_COMPILES_MOST, *(job.twin.name for job in jobs)]))
+    place = {name: index for index, name in enumerate(names)}
+
+    def turn(index: int) -> int:
+        job = jobs[index]
+        return place[job.twin.name] - (_AHEAD if job.sample is None else 0)
+
+    return sorted(range(len(jobs)), key=turn)
+
+
 def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Index and rows of every job, as they are done."""
-    if n_jobs == 1 or "fork" not in multiprocessing.get_all_start_methods():
-        for index, job in enumerate(jobs):
-            yield index, job.rows()
-        return
+    with _single_thread():
+        if n_jobs == 1 or "fork" not in multiprocessing.get_all_start_methods():
+            yield from ((index, job.rows()) for index, job in enumerate(jobs))
+        else:
+            yield from _forked(jobs, n_jobs)
+
+
+def _forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     global _shared
     _shared = jobs  # inherited by the forks: twins hold functions that cannot be pickled
     context = multiprocessing.get_context("fork")
-    with _single_thread(), ProcessPoolExecutor(n_jobs, mp_context=context) as pool:
-        futures: dict[Future[Any], int] = {pool.submit(_rows_of, i): i for i in range(len(jobs))}
+    with ProcessPoolExecutor(n_jobs, mp_context=context) as pool:
+        futures: dict[Future[Any], int] = {pool.submit(_rows_of, i): i for i in _order(jobs)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()

@@ -90,11 +90,12 @@ def ista(
     """
     problem = _Problem.checked(Y, dictionary, lam, zero_diagonal, nonnegative)
     n_iter = check_integer(n_iter, "n_iter", minimum=0)
-    adaptive = isinstance(step, str)
-    steps = _check_steps(None if adaptive else step, n_iter, problem.gram)
-    if adaptive and step != "support":
-        raise ValueError(f'step: must be a number, an array or "support", got {step!r}')
-    move = problem.support_step if adaptive else problem.proximal_step
+    move = problem.proximal_step
+    if isinstance(step, str):
+        if step != "support":
+            raise ValueError(f'step: must be a number, an array or "support", got {step!r}')
+        step, move = 1 / (np.linalg.norm(problem.gram, 2) or 1.0), problem.support_step
+    steps = _check_steps(step, n_iter, problem.gram)
     return _run(problem, repeated(move, problem.zero_codes(), steps), n_iter, history, callback)
 
 
@@ -288,14 +289,13 @@ class _Problem(NamedTuple):
         explained = C @ self.D @ self.D.T if narrow else C @ self.gram
         return self.penalty.prox(C + step * (self.correlation - explained), step)
 
-    def support_step(self, C: Array, _: float) -> Array:
-        """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else ``1 / |D|_2^2``."""
-        norm = float(np.linalg.norm(self.gram, 2)) or 1.0
+    def support_step(self, C: Array, step: float) -> Array:
+        """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else the one given."""
         on = C != 0
-        curvature = [self._square_norm(np.flatnonzero(S)) if S.any() else norm for S in on]
-        long = self.proximal_step(C, 1 / np.array(curvature)[:, None])
+        steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in on]
+        long = self.proximal_step(C, np.array(steps)[:, None])
         kept = ~((long != 0) & ~on).any(axis=1)
-        return np.where(kept[:, None], long, self.proximal_step(C, 1 / norm))
+        return np.where(kept[:, None], long, self.proximal_step(C, step))
 
     def _square_norm(self, S: Array) -> float:
         """``|D_S|_2^2``, from the smaller of its two Gram matrices."""

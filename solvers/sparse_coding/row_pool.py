@@ -27,6 +27,7 @@ from .slots import (
     KEPT,
     Problem,
     compact,
+    copy,
     dot,
     fill_slots,
     keep_factor,
@@ -152,9 +153,8 @@ def finish(i, slot, top, pool, out, found, fill):
     out.start[at], out.nnz[at] = fill, k
     out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
     out.correlation[at] = top
-    for a in range(k):
-        found.atom[fill + a] = pool.atom[slot, a]
-        found.value[fill + a] = pool.value[slot, a]
+    copy(pool.atom[slot], found.atom[fill:], k)
+    copy(pool.value[slot], found.value[fill:], k)
     pool.row[slot] = -1
     return fill + k
 
@@ -162,7 +162,7 @@ def finish(i, slot, top, pool, out, found, fill):
 @jit_reordered
 def _minus_rows(b, G, index, value, k, q):
     """q <- b - sum_a value[a] G[index[a]], four rows at a time."""
-    q[:] = b
+    copy(b, q, q.size)
     a = 0
     while a + 4 <= k:
         g0, g1, g2, g3 = G[index[a]], G[index[a + 1]], G[index[a + 2]], G[index[a + 3]]
@@ -370,11 +370,14 @@ def _small_gram(work, problem, kept, w, ridge):
             work.known[a] = True
     else:
         rows = D[work.atoms[:w]]
-        work.gram[kept:w, :w] = np.dot(rows[kept:], rows.T)
+        products = np.dot(rows[kept:], rows.T)
         for a in range(kept, w):
-            work.gram[:kept, a] = work.gram[a, :kept]
+            copy(products[a - kept], work.gram[a], w)
+            for b in range(kept):
+                work.gram[b, a] = work.gram[a, b]
             work.gram[a, a] += ridge
-        work.known[:w] = True
+        for a in range(w):
+            work.known[a] = True
 
 
 class Block:

@@ -66,11 +66,17 @@ def dot(a, b):
 
 
 @jit_reordered
+def copy(source, out, n):
+    """The first n entries; compiles in a fraction of an assignment of slices."""
+    for j in range(n):
+        out[j] = source[j]
+
+
+@jit_reordered
 def residual(y, D, pool, slot):
     """Residual of a slot in float64; returns its norm."""
     r = pool.residual[slot]
-    for j in range(y.size):
-        r[j] = y[j]
+    copy(y, r, y.size)
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
         d = D[pool.atom[slot, a]]
@@ -142,9 +148,8 @@ def admit(pool, slot, i, problem):
     first = problem.start_at[i]
     k = problem.start_at[i + 1] - first
     pool.nnz[slot] = k
-    for a in range(k):
-        pool.atom[slot, a] = problem.start_atom[first + a]
-        pool.value[slot, a] = problem.start_value[first + a]
+    copy(problem.start_atom[first:], pool.atom[slot], k)
+    copy(problem.start_value[first:], pool.value[slot], k)
     pool.rounds[slot] = 0
     pool.pivots[slot] = 0
     pool.passes[slot] = 0
@@ -178,15 +183,15 @@ def _copy_slot(pool, a, b):
     pool.lowest[b] = pool.lowest[a]
     pool.stall[b] = pool.stall[a]
     pool.scale[b] = pool.scale[a]
-    pool.atom[b] = pool.atom[a]
-    pool.value[b] = pool.value[a]
-    pool.residual[b] = pool.residual[a]
-    pool.probe[b] = pool.probe[a]
+    copy(pool.atom[a], pool.atom[b], pool.nnz[a])
+    copy(pool.value[a], pool.value[b], pool.nnz[a])
+    copy(pool.residual[a], pool.residual[b], pool.residual.shape[1])
+    copy(pool.probe[a], pool.probe[b], pool.probe.shape[1])
     pool.factored[b] = pool.factored[a]
     if pool.factored[a]:
         size = triangle(pool.nnz[a])
-        pool.gram[b, :size] = pool.gram[a, :size]
-        pool.factor[b, :size] = pool.factor[a, :size]
+        copy(pool.gram[a], pool.gram[b], size)
+        copy(pool.factor[a], pool.factor[b], size)
     pool.row[a] = -1
 
 

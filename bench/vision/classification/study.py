@@ -120,8 +120,8 @@ def classify(
 
 
 def settings_of(data: str) -> dict[str, Any]:
-    """Sizes and recipe of a data set."""
-    return _SETTINGS["data"].get(data, _SETTINGS["data"]["pictures"])
+    """Sizes and recipe of a data set: those of pictures, and what it has of its own."""
+    return _SETTINGS["data"]["pictures"] | _SETTINGS["data"].get(data, {})
 
 
 def row_options(name: str) -> dict[str, Any]:
