@@ -4,12 +4,14 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import _openml
 from typer.testing import CliRunner
@@ -43,8 +45,6 @@ _SOME = {
     "gaussian-attention", "locally-linear", "sparse-coding-iterates", "self-expression-iterates",
     "nonlocal-means",
 }  # fmt: skip
-
-
 @pytest.fixture
 def small(monkeypatch):
     shrink(monkeypatch)
@@ -229,6 +229,21 @@ def test_seed_changes_the_data_and_repeats(few):
     assert not first.task_number_solver.equals(other.task_number_solver)
     with pytest.raises(ValueError, match="seed: must be >= 0"):
         check_twins(seed=-1)
+
+
+def test_rows_do_not_depend_on_random_numbers_drawn_before_nor_draw_any(
+    small, monkeypatch
+):
+    def draw(*inputs):
+        return Gaussian(1 + float(torch.rand(())))
+
+    drawing = replace(next(t for t in catalogue() if t.name == "gaussian-attention"), build=draw)
+    monkeypatch.setattr("twinsolve.bench.check.checks.catalogue", lambda: [drawing])
+    before = torch.random.get_rng_state()
+    first = check_twins(data=["digits"])
+    assert before.equal(torch.random.get_rng_state())
+    torch.rand(())
+    assert first.equals(check_twins(data=["digits"]))
 
 
 def test_is_held_to_twins_families_and_data_by_name(small):
