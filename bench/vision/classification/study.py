@@ -153,7 +153,9 @@ def build(
         for values in (levels.mean(dim=(0, 2, 3)), levels.std(dim=(0, 2, 3)))
     )
     sizes = _sizes(splits, settings, options.get("architecture", "ViT"))
-    return paired_classifier(sizes | dict(options), sizes, seed, mean=mean, std=std)
+    # The plain network's weights are the row's, so that both start with positions of one scale.
+    plain = sizes | {name: options[name] for name in ("position_scale",) if name in options}
+    return paired_classifier(sizes | dict(options), plain, seed, mean=mean, std=std)
 
 
 def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> dict[str, Any]:
