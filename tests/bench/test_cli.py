@@ -45,6 +45,8 @@ _SOME = {
     "gaussian-attention", "locally-linear", "sparse-coding-iterates", "self-expression-iterates",
     "nonlocal-means",
 }  # fmt: skip
+
+
 @pytest.fixture
 def small(monkeypatch):
     shrink(monkeypatch)
@@ -231,9 +233,7 @@ def test_seed_changes_the_data_and_repeats(few):
         check_twins(seed=-1)
 
 
-def test_rows_do_not_depend_on_random_numbers_drawn_before_nor_draw_any(
-    small, monkeypatch
-):
+def test_rows_do_not_depend_on_random_numbers_drawn_before_nor_draw_any(small, monkeypatch):
     def draw(*inputs):
         return Gaussian(1 + float(torch.rand(())))
 

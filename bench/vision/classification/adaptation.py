@@ -1,6 +1,6 @@
 """A trained plain network that becomes each row and is trained on, against itself trained on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def adapt(
     rows: Iterable[str] | None = None,
     seeds: int = 5,
     steps: int | None = None,
+    recipe: Mapping[str, Any] | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
     directory: Path,
@@ -55,7 +56,7 @@ def adapt(
 
     Parameters
     ----------
-    data, seeds, steps, n_jobs, data_home, directory, progress
+    data, seeds, steps, recipe, n_jobs, data_home, directory, progress
         As `classify` takes them; `steps` are those of the plain network.
     rows : iterable of str, optional
         As in `classify`, vision transformers alone. None is AttnScale, FeatScale, NeuTRENO, twicing
@@ -74,21 +75,21 @@ def adapt(
         If data or a row are unknown, or a row has another architecture.
     """
     given = {name: row_options(name) for name in dict.fromkeys([PLAIN, *(rows or ADAPTED)])}
-    splits, settings = load_splits(data, data_home), settings_of(data)
+    splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     for name, options in given.items():
         if options.get("architecture", "ViT") != "ViT":
             raise ValueError(f"row: {name!r} has no weights in common with the plain one")
         build(splits, settings, options, seed=0)
     plain = classify(
-        data, rows=[PLAIN], seeds=seeds, steps=steps, n_jobs=n_jobs, data_home=data_home,
-        directory=directory, progress=progress,
+        data, rows=[PLAIN], seeds=seeds, steps=steps, recipe=recipe, n_jobs=n_jobs,
+        data_home=data_home, directory=directory, progress=progress,
     )  # fmt: skip
     candidate = plain[list(settings["candidates"][0])].to_dict("records")[0]
     jobs = [
         {
-            "data": data, "data_home": data_home, "directory": str(directory), "row": row,
-            "options": options, "candidate": candidate, "seed": seed,
-            "rate": share * candidate["learning_rate"],
+            "data": data, "data_home": data_home, "directory": str(directory),
+            "settings": settings, "row": row, "options": options, "candidate": candidate,
+            "seed": seed, "rate": share * candidate["learning_rate"],
         }
         for row, options in given.items()
         for share in _RATES
@@ -108,12 +109,12 @@ def best_rates(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _run(
-    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
-    candidate: dict[str, Any], seed: int, rate: float,
+    data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
+    options: dict[str, Any], candidate: dict[str, Any], seed: int, rate: float,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Take the trained plain network from its folder, and train a row on from there."""
-    settings, steps = settings_of(data), candidate["n_steps"]
-    plain, splits = trained_network(data, data_home, directory, {}, candidate, seed)
+    steps = candidate["n_steps"]
+    plain, splits = trained_network(data, data_home, directory, settings, {}, candidate, seed)
     model = with_weights_of(build(splits, settings, placed(options, candidate), seed), plain)
     start = accuracies(model.eval(), splits.test)["top1"]
     extra = {"n_steps": max(1, round(_SHARE * steps)), "learning_rate": rate}

@@ -1,11 +1,12 @@
 """The command `twinsolve classify`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...names import as_options
+from ...names import as_options, split_settings
 from ...tables import Lines, markdown, write_lines, write_summary, write_table
 from ...terminal import Load, Output, console, load_modules, progress
 
@@ -30,6 +31,10 @@ def classify(
     seeds: Annotated[int, typer.Option(min=1, help="Number of paired seeds.")] = 5,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=VALUE,...", help="Settings in place of the data set's own."),
     ] = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Also on images attacked by FGSM and PGD.")
@@ -66,13 +71,18 @@ def classify(
 
     A seed gives all rows the same batches, and the same first weights wherever they have them in
     common. Learning rate, number of steps and scale of positions of each row are chosen on
-    validation images, with the same effort.
+    validation images, with the same effort. Other settings are those of the data set, or of
+    --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
+    ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
+    erasing, mixup, cutmix (shares of the images, and of the batches; they need kornia). torchrun
+    --no-python twinsolve classify shares each batch between processes.
 
     Prints means over seeds and differences to softmax with 95 % intervals: one that holds zero is
     inconclusive. Writes table.json (a line for each row and seed), means.csv and .tex,
     settings.json, summary.md and figures as .png and .pdf; routers.json, of that study. Finished
     and interrupted runs are kept in DIR/runs.
     """
+    from ..training import processes
     from .study import KNOWN
 
     load_modules(load)
@@ -83,26 +93,33 @@ def classify(
         return
     if study == "adaptation" and (attack or corruptions):
         raise typer.BadParameter("--study adaptation goes without --attack and --corruptions")
+    if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
+    first = os.environ.get("RANK", "0") == "0"
     given: dict[str, Any] = {
         "seeds": seeds, "steps": steps, "n_jobs": n_jobs, "data_home": data_home,
-        "directory": output / "runs",
+        "directory": output / "runs", "progress": progress("Training") if first else None,
     }  # fmt: skip
+    measured = {"attack": attack, "corruptions": corruptions}
     settings = {
-        "data": data, "study": study, "row": row, "seeds": seeds, "steps": steps, "attack": attack,
-        "corruptions": corruptions,
+        "data": data, "study": study, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
+        **measured,
     }  # fmt: skip
     try:
-        if study == "adaptation":
-            from .adaptation import adapt
+        given["recipe"] = split_settings(f":{recipe or ''}", "recipe")[1]
+        with processes():
+            if study == "adaptation":
+                from .adaptation import adapt
 
-            adapted = adapt(data, rows=row, progress=progress("Training"), **given)
-            return report_adapted(adapted, output, settings)
-        table, routed = _trained(
-            data, study, row, given | {"attack": attack, "corruptions": corruptions}
-        )
+                table, routed = adapt(data, rows=row, **given), None
+            else:
+                table, routed = _trained(data, study, row, given | measured)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
-    report(table, output, settings, routed)
+    if first and study == "adaptation":
+        report_adapted(table, output, settings)
+    elif first:
+        report(table, output, settings, routed)
 
 
 def _trained(
@@ -116,10 +133,10 @@ def _trained(
     rows = row or list(STUDIES[study])
     if study == "routers":
         rows_with_experts(rows)
-    table = run(data, rows=rows, progress=progress("Training"), **given)
+    table = run(data, rows=rows, **given)
     if study != "routers":
         return table, None
-    kept = {name: given[name] for name in ("n_jobs", "data_home", "directory")}
+    kept = {name: given[name] for name in ("recipe", "n_jobs", "data_home", "directory")}
     return table, compare_routers(table, progress=progress("Routers"), **kept)
 
 

@@ -20,7 +20,7 @@ from .data import Images, Splits, load_splits
 from .measures import accuracies, depth_measures, size_measures, speed_ratios
 from .networks import Classifier, paired_classifier
 from .robustness import CLEAN, wrong, wrong_attacked, wrong_corrupted
-from .training import ClassBatches, cross_entropy
+from .training import ClassBatches, augmented, cross_entropy
 
 _SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
@@ -38,6 +38,7 @@ def classify(
     rows: Iterable[str] | None = None,
     seeds: int = 5,
     steps: int | None = None,
+    recipe: Mapping[str, Any] | None = None,
     attack: bool = False,
     corruptions: bool = False,
     n_jobs: int = 1,
@@ -63,6 +64,8 @@ def classify(
         with the plain one, and the batches.
     steps : int, optional
         In place of the candidates' own.
+    recipe : mapping, optional
+        Settings in place of the data set's own, as in `settings_of`.
     attack, corruptions : bool, default=False
         Also measure accuracy on attacked and corrupted test images.
     n_jobs : int, default=1
@@ -81,14 +84,14 @@ def classify(
     Raises
     ------
     ValueError
-        If data or a row are unknown.
+        If data, a row or a setting are unknown.
     """
     given = {name: row_options(name) for name in dict.fromkeys([PLAIN, *(rows or ROWS)])}
-    splits = load_splits(data, data_home)
-    settings = settings_of(data)
+    splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     for options in given.values():
         build(splits, settings, options, seed=0)
     shared = {"data": data, "data_home": data_home, "directory": str(directory)}
+    shared["settings"] = settings
     candidates = settings["candidates"]
     if steps is not None:
         candidates = [each | {"n_steps": steps} for each in candidates]
@@ -119,9 +122,25 @@ def classify(
     )
 
 
-def settings_of(data: str) -> dict[str, Any]:
-    """Sizes and recipe of a data set: those of pictures, and what it has of its own."""
-    return _SETTINGS["data"]["pictures"] | _SETTINGS["data"].get(data, {})
+def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Sizes and recipe of a data set: those of pictures, what it has of its own, and what is given.
+
+    Raises
+    ------
+    ValueError
+        If a setting is unknown or of another type, or shares are none.
+    """
+    known = _SETTINGS["data"]["pictures"] | _SETTINGS["data"].get(data, {})
+    for name, value in (recipe or {}).items():
+        if name not in known or name == "candidates":
+            raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, known)}")
+        if type(value) is not type(known[name]) and type(value) is not int:
+            raise ValueError(f"recipe: {name} is {known[name]!r} by default, got {value!r}")
+    settings: dict[str, Any] = known | dict(recipe or {})
+    erasing, mixup, cutmix = (settings[name] for name in ("erasing", "mixup", "cutmix"))
+    if min(erasing, mixup, cutmix) < 0 or max(erasing, mixup + cutmix) > 1:
+        raise ValueError("recipe: erasing, and mixup and cutmix together, are shares from 0 to 1")
+    return settings
 
 
 def row_options(name: str) -> dict[str, Any]:
@@ -186,18 +205,19 @@ def placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str
 
 def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int) -> Recipe:
     """How a network of a data set is trained."""
-    own = {name: settings[name] for name in ("batch_size", "weight_decay", "warm_up", "ema_decay")}
+    same = ("batch_size", "weight_decay", "warm_up", "ema_decay", "precision")
+    own = {name: settings[name] for name in same}
     own |= {name: candidate[name] for name in ("n_steps", "learning_rate")}
     every = max(100, own["n_steps"] // 10)
     return Recipe(seed=seed, checkpoint_every=every, validate_every=every, **own)
 
 
 def trained_network(
-    data: str, data_home: str | None, directory: str, options: dict[str, Any],
-    candidate: dict[str, Any], seed: int,
+    data: str, data_home: str | None, directory: str, settings: dict[str, Any],
+    options: dict[str, Any], candidate: dict[str, Any], seed: int,
 ) -> tuple[Classifier, Splits]:  # fmt: skip
     """Train one network, or take it from its folder; with the images of its data set."""
-    splits, settings = load_splits(data, data_home), settings_of(data)
+    splits = load_splits(data, data_home)
     model = build(splits, settings, placed(options, candidate), seed)
     recipe = recipe_of(settings, candidate, seed)
     task = {"data": data, "candidate": candidate}
@@ -213,8 +233,12 @@ def train_kept(
     Its batches are those from `first_step` on.
     """
     of_batches = {name: settings[name] for name in ("shift", "flip")}
-    task = {**task, **of_batches, "label_smoothing": settings["label_smoothing"]}
-    made = ClassBatches(splits.train, batch_size=recipe.batch_size, **of_batches)
+    of_mixing = {name: settings[name] for name in ("erasing", "mixup", "cutmix")}
+    task = {**task, **of_batches, **of_mixing, "label_smoothing": settings["label_smoothing"]}
+    made = augmented(
+        ClassBatches(splits.train, batch_size=recipe.batch_size, **of_batches),
+        n_classes=len(splits.classes), **of_mixing,
+    )  # fmt: skip
     key = json.dumps([model.options, task, asdict(recipe), settings, code()], sort_keys=True)
     folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
     trained: Any = train(
@@ -226,17 +250,19 @@ def train_kept(
 
 
 def _run(
-    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
-    candidate: dict[str, Any], seed: int, measures: Sequence[str],
+    data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
+    options: dict[str, Any], candidate: dict[str, Any], seed: int, measures: Sequence[str],
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train one network and measure it."""
-    trained, splits = trained_network(data, data_home, directory, options, candidate, seed)
+    trained, splits = trained_network(
+        data, data_home, directory, settings, options, candidate, seed
+    )
     found: dict[str, Any] = {
         "row": row, "data": data, "seed": seed, **candidate,
         "validation": accuracies(trained, splits.validation)["top1"],
     }  # fmt: skip
     if measures:
-        found |= _measured(trained, splits, settings_of(data), measures)
+        found |= _measured(trained, splits, settings, measures)
     return [found]
 
 

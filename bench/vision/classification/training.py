@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from .data import Images
 from .experts import BALANCE, tokens_of_experts
 
+Batches = Callable[[int, int, range], tuple[Tensor, Tensor]]
+
 
 class ClassBatches:
     """Batches without replacement within an epoch, shifted and mirrored at random.
@@ -55,6 +57,55 @@ class ClassBatches:
         top, left = (self.shift + int(s) for s in shift)
         moved = padded[:, top : top + height, left : left + width]
         return moved.flip(2) if flip else moved
+
+
+def augmented(
+    batches: Batches, *, n_classes: int, erasing: float, mixup: float, cutmix: float
+) -> Batches:
+    """Batches of which images lose a rectangle, and which are mixed in pairs, with their labels.
+
+    What is drawn is drawn by torch. Mixed labels are shares of classes, (batch, n_classes).
+
+    Parameters
+    ----------
+    batches : callable
+        As `ClassBatches`.
+    n_classes : int
+    erasing : float
+        Share of the images.
+    mixup, cutmix : float
+        Shares of the batches: of an image and another one the weight, or the share of the pixels,
+        is uniform on [0, 1].
+
+    Raises
+    ------
+    ImportError
+        If any is asked for and kornia is not installed.
+    """
+    if not (erasing or mixup or cutmix):
+        return batches
+    try:
+        from kornia.augmentation import RandomCutMixV2, RandomErasing, RandomMixUpV2
+    except ImportError as error:
+        raise ImportError("erasing, mixup and cutmix need kornia: pip install kornia") from error
+    erase = RandomErasing(p=erasing)
+    kinds = {"data_keys": ["input", "class"]}
+    mixers = (RandomMixUpV2(p=1.0, **kinds), RandomCutMixV2(use_correct_lambda=True, **kinds))
+
+    def made(seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
+        levels, target = batches(seed, step, samples)
+        levels, drawn = erase(levels), float(torch.rand(()))
+        if drawn >= mixup + cutmix:
+            return levels, target
+        cut = drawn >= mixup
+        levels, mixed = mixers[cut](levels, target)
+        own, other, share = mixed.reshape(-1, 3).T
+        share = 1 - share if cut else share  # of the other image; kornia says the own one's of cuts
+        one_hot = torch.eye(n_classes)
+        shares = torch.lerp(one_hot[own.long()], one_hot[other.long()], share[:, None])
+        return levels, shares
+
+    return made
 
 
 def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:

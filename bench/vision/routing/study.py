@@ -1,6 +1,6 @@
 """Routers of trained networks beside clusterings of the same tokens: one table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ _N_TOKENS = 1536
 def compare_routers(
     classified: pd.DataFrame,
     *,
+    recipe: Mapping[str, Any] | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
     directory: Path,
@@ -41,7 +42,7 @@ def compare_routers(
     ----------
     classified : DataFrame
         As `classify` returned it.
-    n_jobs, data_home, directory, progress
+    recipe, n_jobs, data_home, directory, progress
         As they were given to it.
 
     Returns
@@ -59,11 +60,12 @@ def compare_routers(
         If no row is a vision transformer with experts.
     """
     rows = rows_with_experts(classified.row.unique())
-    names = list(settings_of(classified.data[0])["candidates"][0])
+    settings = settings_of(classified.data[0], recipe)
+    names = list(settings["candidates"][0])
     jobs = [
         {
             "data": run["data"], "data_home": data_home, "directory": str(directory),
-            "row": run["row"], "options": row_options(run["row"]),
+            "settings": settings, "row": run["row"], "options": row_options(run["row"]),
             "candidate": {name: run[name] for name in names}, "seed": run["seed"],
         }
         for run in classified[classified.row.isin(rows)].to_dict(orient="records")
@@ -84,11 +86,11 @@ def rows_with_experts(rows: Iterable[str]) -> list[str]:
 
 
 def _run(
-    data: str, data_home: str | None, directory: str, row: str, options: dict[str, Any],
-    candidate: dict[str, Any], seed: int,
+    data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
+    options: dict[str, Any], candidate: dict[str, Any], seed: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    model, splits = trained_network(data, data_home, directory, options, candidate, seed)
-    start = build(splits, settings_of(data), placed(options, candidate), seed)
+    model, splits = trained_network(data, data_home, directory, settings, options, candidate, seed)
+    start = build(splits, settings, placed(options, candidate), seed)
     of_network = {"row": row, "data": data, "seed": seed}
     return [
         {**of_network, "layer": number + 1, **numbers}

@@ -25,7 +25,8 @@ study.ClassBatches = Batches
 for module in (study, adaptation):
     module.recipe_of = lambda *given: replace(recipe_of(*given), batch_size=16, checkpoint_every=2)
 adaptation._run(
-    data="digits", data_home=None, directory=folder, row="sparse coding",
+    data="digits", data_home=None, directory=folder, settings=study.settings_of("digits"),
+    row="sparse coding",
     options={"operator": "sparse_coding"}, seed=3, rate=1e-3,
     candidate={"learning_rate": 3e-3, "position_scale": 0.7, "n_steps": 9},
 )  # fmt: skip

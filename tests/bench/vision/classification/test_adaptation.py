@@ -133,7 +133,8 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
     found = []
     for row in ("softmax", "FeatScale"):
         found += adaptation._run(
-            data="digits", data_home=None, directory=str(tmp_path), row=row,
+            data="digits", data_home=None, directory=str(tmp_path),
+                settings=study.settings_of("digits"), row=row,
             options=row_options(row), seed=1, rate=1e-3,
             candidate={"learning_rate": 3e-3, "position_scale": 0.7, "n_steps": 6},
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,10 +32,12 @@ from twinsolve.bench.vision.classification.study import (
     KNOWN,
     PATH,
     build,
+    placed,
+    recipe_of,
     row_options,
     settings_of,
 )
-from twinsolve.bench.vision.classification.training import ClassBatches
+from twinsolve.bench.vision.classification.training import ClassBatches, augmented
 from twinsolve.unrolled.boosting import Residual
 
 HERE = Path(__file__).parent
@@ -83,7 +86,18 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [["--row", "NeuTREN0"], ["--row", "ViT:operator=nothing"], ["cifar10:n=3"], ["nowhere"]],
+    [
+        ["--row", "NeuTREN0"],
+        ["--row", "ViT:operator=nothing"],
+        ["cifar10:n=3"],
+        ["nowhere"],
+        ["--recipe", "mix=0.5"],
+        ["--recipe", "mixup=0.6,cutmix=0.5"],
+        ["--recipe", "erasing=-1"],
+        ["--recipe", "dim=wide"],
+        ["--recipe", "candidates=1"],
+        ["--recipe", "precision=float16"],
+    ],
 )
 def test_what_is_unknown_is_refused(words, tmp_path):
     done = CliRunner().invoke(app, ["classify", *words, "--output", str(tmp_path)])
@@ -104,6 +118,74 @@ def test_paired_seeds_draw_the_same_batches_and_first_weights(digits):
         shared = [n for n in own if n in plain and own[n].shape == plain[n].shape]
         assert len(shared) > 40
         assert all(torch.equal(own[n], plain[n]) for n in shared)
+
+
+@pytest.mark.parametrize("row", ["softmax", "TUPE", "bilateral", "one ISTA step a layer"])
+def test_positions_start_at_the_scale_of_the_candidate(digits, row):
+    for scale in (0.1, 0.5):
+        options = placed(row_options(row), {"position_scale": scale})
+        start = build(digits, settings_of("digits"), options, 0).network
+        assert float(start.positions.weight.detach().std()) == pytest.approx(scale, rel=0.2)
+
+
+def test_a_recipe_takes_the_place_of_settings_by_name():
+    settings = settings_of("digits", {"dim": 16, "precision": "bfloat16", "weight_decay": 0})
+    assert (settings["dim"], settings["depth"]) == (16, 6)
+    assert recipe_of(settings, settings["candidates"][0], 0).precision == "bfloat16"
+
+
+def test_images_are_mixed_as_their_labels_and_drawn_by_torch_alone(digits):
+    plain = ClassBatches(digits.train, batch_size=64, shift=0, flip=False)
+    own, target = plain(0, 0, range(64))
+    for name in ("mixup", "cutmix"):
+        shares = {"erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, name: 1.0}
+        mixed = augmented(plain, n_classes=10, **shares)
+        torch.manual_seed(0)
+        levels, labels = mixed(0, 0, range(64))
+        torch.manual_seed(0)
+        assert all(map(torch.equal, mixed(0, 0, range(64)), (levels, labels)))
+        torch.testing.assert_close(labels.sum(dim=1), torch.ones(64))
+        assert (labels > 0).sum(dim=1).max() == 2
+        assert (labels.gather(1, target[:, None]) < 1).float().mean() > 0.5
+    erased, same = augmented(plain, n_classes=10, erasing=1.0, mixup=0, cutmix=0)(0, 0, range(64))
+    assert torch.equal(same, target)
+    assert float((erased != own).flatten(1).any(dim=1).double().mean()) > 0.5
+    assert augmented(plain, n_classes=10, erasing=0, mixup=0, cutmix=0) is plain
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_mixed_labels_are_the_shares_of_the_images(name):
+    """Images of one level each, equal to their class: the mean level is that of the labels."""
+    levels = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 1, 16, 16)
+    batches = augmented(
+        lambda *_: (levels.clone(), torch.arange(4)), n_classes=4, **{
+            "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, name: 1.0,
+        }
+    )  # fmt: skip
+    for seed in range(5):
+        torch.manual_seed(seed)
+        mixed, shares = batches(0, 0, range(4))
+        torch.testing.assert_close(mixed.mean(dim=(1, 2, 3)), shares @ torch.arange(4.0))
+
+
+def test_two_processes_share_each_batch_and_write_one_table(tmp_path):
+    words = ["classify", "digits", "--seeds", "1", "--steps", "2", "--recipe", "depth=2"]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [sys.executable, "-c", "from twinsolve.bench.cli import main; main()", *words]
+    shared, alone = (
+        subprocess.run(
+            [*start, *command, "--output", folder],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for start, folder in (([sys.executable, *launcher, "--no-python"], "shared"), ([], "alone"))
+    )  # fmt: skip
+    assert shared.returncode == alone.returncode == 0, shared.stderr
+    assert shared.stdout.count("Written to") == 1
+    one, other = (
+        json.loads((tmp_path / folder / "table.json").read_text()) for folder in ("shared", "alone")
+    )
+    assert [x["validation"] for x in one] == pytest.approx([x["validation"] for x in other], abs=1)
 
 
 def test_an_epoch_holds_every_image_once(digits):
