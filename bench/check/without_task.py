@@ -21,7 +21,6 @@ _REASONS = {
         "block-without-skips",
     ),
     "runs a model whose weights are drawn, on a few images": (
-        "vision-transformer-positions-apart", "conv-mixer", "conv-mixer-without-skip",
         "language-model", "deep-self-expression",
     ),
 }  # fmt: skip

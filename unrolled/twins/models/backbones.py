@@ -60,21 +60,26 @@ def _add(name: str, layer: type[nn.Module], source: str, equation: str, **sides:
 
 
 def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any) -> None:
-    operators, apart = options["operator"], options.get("operator") == ["bilateral", "softmax"]
+    operators = options["operator"]
+    apart = "bilateral" in operators
+    # Where tokens have no positions, the scores read places by the last layer's weights.
+    in_wide = operators[::-1] if apart else operators
+    wide = _WIDE | ({"dim": 2 * _WIDE["dim"]} if apart else {})
 
     def build(images: Array) -> nn.Module:
         depth = len(operators)
         return drawn(VisionTransformer(**_sizes(images), depth=depth, pool=pool, **options))
 
     def build_wide(images: Array) -> nn.Module:
-        sizes = _sizes(images) | _WIDE
-        model = VisionTransformer(**sizes, depth=len(operators), pool=pool, **options)
-        return drawn(model, _LITTLE)
+        given = _sizes(images) | wide | options | {"operator": in_wide}
+        return drawn(VisionTransformer(**given, depth=len(in_wide), pool=pool), _LITTLE)
 
-    def run(model: Any, image: Array, padding: Array | None = None) -> Array:
+    def run(
+        model: Any, image: Array, padding: Array | None = None, operators: Any = operators
+    ) -> Array:
         return backbone_pass.vision_transformer(
             model, image, _SETTINGS, patch_size=_PATCH, pool=pool, padding=padding,
-            positions_in=(False, True) if apart else None,
+            positions_in=tuple(x != "bilateral" for x in operators) if apart else None,
         )  # fmt: skip
 
     def apply(model: VisionTransformer, images: Tensor) -> Tensor:
@@ -87,7 +92,7 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
     _add(
         name, VisionTransformer, "Dosovitskiy et al. (2021)", equation,
         build=build, apply=apply, solve=over_batch(solve, _images_and_padding),
-        task={} if apart else naming_digits(build_wide, run),
+        task=naming_digits(build_wide, partial(run, operators=in_wide)),
     )  # fmt: skip
 
 
@@ -171,6 +176,7 @@ _add(
 )
 for skip in (True, False):
     run = partial(backbone_pass.conv_mixer, kernel_size=3, patch_size=_PATCH, skip=skip)
+    run_wide = partial(backbone_pass.conv_mixer, kernel_size=5, patch_size=4, skip=skip)
     _add(
         "conv-mixer" if skip else "conv-mixer-without-skip",
         ConvMixer,
@@ -181,6 +187,12 @@ for skip in (True, False):
         ),
         apply=lambda model, images: model(images),
         solve=over_batch(lambda model, image, run=run: (run(model, image),), _images),
+        task=naming_digits(
+            lambda images, skip=skip: drawn(
+                ConvMixer(384, 1, 5, 4, N_CLASSES, skip, in_channels=images.shape[1]), 2 * _LITTLE
+            ),
+            run_wide,
+        ),
     )
 _add(
     "language-model",
