@@ -1,18 +1,10 @@
 """Twins whose agreement is judged on data, but that serve neither clustering nor denoising."""
 
 _REASONS = {
-    "magnifies every part of the tokens but the largest, and the noise in it": (
-        "token-graying-svd", "token-graying-dct", "token-graying-condition",
-    ),
-    "gives all queries one and the same output": ("logistic-attention", "random-walk-limit"),
-    "ranks the keys alike for every query": ("graph-attention", "graph-attention-gain-bound"),
     "has weights that are drawn, where training would find them": (
         "learned-ista-other-dictionary", "re-attention", "self-expressive-network",
         "self-expressive-network-training", "self-expressive-network-bound",
         "sparse-mixture-of-experts",
-    ),
-    "is about nearly equal weights, where it converges in time": (
-        "sinkhorn-limit", "sinkhorn-rate",
     ),
     "is solved on a dozen points, of which others are no nonnegative mixtures": (
         "nonnegative-coding-limit",

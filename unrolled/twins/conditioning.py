@@ -51,7 +51,8 @@ def _condition_range(layer: TokenGraying, X: Array) -> float:
     return float(condition_number(_of_full_rank(X)))
 
 
-for transform, equation in (("svd", "SK-A1"), ("dct", "SK-A2")):
+# The power of the task makes less of the brightest direction, and not yet as much of noise.
+for transform, equation, eps in (("svd", "SK-A1", 0.5), ("dct", "SK-A2", 0.8)):
     register(
         Twin(
             name=f"token-graying-{transform}",
@@ -61,6 +62,7 @@ for transform, equation in (("svd", "SK-A1"), ("dct", "SK-A2")):
             source=_SOURCE,
             layer=TokenGraying,
             build=partial(_build, transform=transform, eps=0.7),
+            task={"build": partial(_build, transform=transform, eps=eps)},
             options={
                 "little": partial(_build, transform=transform, eps=0.95),
                 "nothing": partial(_build, transform=transform, eps=1.0),

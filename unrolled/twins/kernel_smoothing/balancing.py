@@ -6,6 +6,7 @@ logarithms. The limit alone is a projection.
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,10 @@ _TOL = 1e-12
 _SHIFT = 0.01  # of two keys, by which two tokens are out of balance
 
 
-def _build(q: Array, k: Array, v: Array) -> Sinkhorn:
+def _build(q: Array, k: Array, v: Array, *, share: float = 0.5) -> Sinkhorn:
     """On logits that differ by 2 at most: balancing takes a few iterations, but more than one."""
     spread = max(float(cdist(a, b).max()) for a, b in zip(q, k, strict=True))
-    return Sinkhorn(Gaussian(spread / 2, dtype=torch.float64))
+    return Sinkhorn(Gaussian(share * spread, dtype=torch.float64))
 
 
 def _build_local(q: Array, k: Array, v: Array) -> Sinkhorn:
@@ -127,13 +128,18 @@ _OPTIONS: dict[str, Callable[..., Sinkhorn]] = {
     "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),
     "features": lambda q, k, v: Sinkhorn(FeatureKernel(), n_iter=3),
 }
-relations: tuple[tuple[str, Relation, Any, Any], ...] = (
-    ("sinkhorn-iterates", Iterate(), _build_local, _solve_iterates),
+# As local as still converges in a few hundred iterations.
+_SMOOTHING: dict[str, Any] = {"build": partial(_build, share=0.2)}
+relations: tuple[tuple[str, Relation, Any, Any, dict[str, Any]], ...] = (
+    ("sinkhorn-iterates", Iterate(), _build_local, _solve_iterates, {}),
     # Rows of logarithms differ by 4 at most: tanh(1)^80 < 1e-9.
-    ("sinkhorn-limit", FixedPointLimit(n_iter=40), _build, _solve_limit),
-    ("sinkhorn-rate", Bound(), _build, _solve_iterates),
-)
-for name, relation, build, solve in relations:
+    (
+        "sinkhorn-limit", FixedPointLimit(n_iter=40), _build, _solve_limit,
+        _SMOOTHING | {"relation": FixedPointLimit(n_iter=300)},
+    ),
+    ("sinkhorn-rate", Bound(), _build, _solve_iterates, _SMOOTHING),
+)  # fmt: skip
+for name, relation, build, solve, task in relations:
     register(
         Twin(
             name=name,
@@ -143,6 +149,7 @@ for name, relation, build, solve in relations:
             source="Sinkhorn and Knopp (1967); Franklin and Lorenz (1989)",
             layer=Sinkhorn,
             build=build,
+            task=task,
             options={} if isinstance(relation, Bound) else _OPTIONS,
             solve=solve,
             by_rows=False,

@@ -18,6 +18,9 @@ from ..registry import Array, Twin, register
 from ..relations import Bound, Identity
 from .extremal_values import N_EXTREMAL, attain_gain
 from .lifted_points import lift
+from .windows import distances, filtering
+
+_WIDTH = 1.2  # of a window's Gaussian, in pixels
 
 
 def _build(
@@ -37,6 +40,16 @@ def _build(
             terms = np.abs(points @ drawn).max()
             weight.copy_(torch.from_numpy(2 * drawn / terms))
         layer.bias.fill_(-0.7)
+    return layer
+
+
+def _build_window(q: Array, k: Array, v: Array, *, negative_slope: float | None) -> Logistic:
+    """Weights fall as a Gaussian of the distance to the middle of a window."""
+    layer = Logistic(1, negative_slope=negative_slope, dtype=torch.float64)
+    with torch.no_grad():
+        for weight in (layer.query_weight, layer.key_weight):  # terms are negative
+            weight.fill_(-0.5 / _WIDTH**2 / (negative_slope or 1))
+        layer.bias.zero_()
     return layer
 
 
@@ -145,6 +158,12 @@ for name, equation, negative_slope, relation, solve in (
             layer=Logistic,
             build=partial(_build, negative_slope=negative_slope),
             options=_options(negative_slope) if isinstance(relation, Identity) else {},
+            task=filtering(
+                partial(_build_window, negative_slope=negative_slope),
+                solve,
+                points=distances,
+                bound=_gain if isinstance(relation, Bound) else None,
+            ),
             solve=solve,
             covers=partial(_covers, leaky=negative_slope is not None),
             certificate=None if isinstance(relation, Bound) else weights_certificate(_logits),

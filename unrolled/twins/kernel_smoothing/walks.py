@@ -15,6 +15,7 @@ from ..registry import Array, Twin, register
 from ..relations import FixedPointLimit, Iterate
 from .regression import softmax_logit_range
 from .smoothing_bounds import attention_matrix, build_local, build_mixing
+from .windows import filtering
 
 
 def _n_iter(layer: Any) -> int:
@@ -56,6 +57,7 @@ for name, equation, relation, build, solve, evidence in (
             source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
             layer=Softmax,
             build=build,
+            task=filtering(build, solve, _apply) if name == "random-walk-limit" else {},
             solve=solve,
             evidence=evidence,  # type: ignore[arg-type]
             apply=_apply,
