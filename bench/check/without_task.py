@@ -1,11 +1,6 @@
 """Twins whose agreement is judged on data, but that serve neither clustering nor denoising."""
 
 _REASONS = {
-    "has weights that are drawn, where training would find them": (
-        "learned-ista-other-dictionary", "re-attention", "self-expressive-network",
-        "self-expressive-network-training", "self-expressive-network-bound",
-        "sparse-mixture-of-experts",
-    ),
     "is solved on a dozen points, of which others are no nonnegative mixtures": (
         "nonnegative-coding-limit",
     ),
@@ -13,7 +8,7 @@ _REASONS = {
         "block-without-skips",
     ),
     "runs a model whose weights are drawn, on a few images": (
-        "language-model", "deep-self-expression",
+        "language-model",
     ),
 }  # fmt: skip
 WITHOUT_TASK = {name: reason for reason, names in _REASONS.items() for name in names}

@@ -35,6 +35,7 @@ from .relations import Bound, Identity, Init, Relation, calls_of_heads, layer_ma
 
 _SOURCE = "Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis"
 _NORM_EPS = 1e-5  # of layer normalisation
+_FLAT, _LITTLE = 5.0, 1e-3  # of a bandwidth's logarithm, and of maps
 
 
 def _build(q: Array, k: Array, v: Array) -> AttnScale:
@@ -256,6 +257,22 @@ def _build_reattention(q: Array, k: Array, v: Array) -> ReAttention:
     return layer
 
 
+def _build_narrow(q: Array, k: Array, v: Array) -> ReAttention:
+    """A narrow map less the mean of it and two flat ones, and the weight that this takes from rows.
+
+    So small that standardisation is nearly a division by the square root of its eps.
+    """
+    base = Gaussian(local_bandwidth(q, k), num_heads=3, learnable=True, dtype=torch.float64)
+    layer = ReAttention(base, 3, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter[1:] += _FLAT
+        layer.theta.mul_(_LITTLE)
+        layer.norm.weight.fill_(1.5 * _NORM_EPS**0.5 / _LITTLE)
+        layer.norm.bias.fill_(1 / k.shape[-2])
+    return layer
+
+
 def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Tensor:
     """Tokens of fewer heads serve several of the layer's."""
     n_heads = tokens[0].shape[-3]
@@ -445,6 +462,7 @@ register(
         source="Zhou et al. (2021)",
         layer=ReAttention,
         build=_build_reattention,
+        task={"build": _build_narrow},
         apply=_apply_reattention,
         solve=_solve_reattention,
         differentiable_twice=("torch.func",),  # see `squared_distances`

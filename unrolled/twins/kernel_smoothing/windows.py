@@ -46,7 +46,9 @@ def filtering(
         return tuple(as_array(x) for x in tensors(torch.from_numpy(X)))
 
     def solved(layer: nn.Module, X: Array) -> Array:
-        return np.stack([solve(layer, HeadCall(*one)).ravel() for one in zip(*arrays(X), strict=True)])
+        return np.stack(
+            [solve(layer, HeadCall(*one)).ravel() for one in zip(*arrays(X), strict=True)]
+        )
 
     return {
         "inputs": "patches",

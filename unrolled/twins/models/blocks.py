@@ -67,16 +67,26 @@ def _add(name: str, equation: str, source: str, settings: Settings, **options: A
     add(
         name, Block, source=source, equation=equation,
         build=build, apply=apply, solve=over_batch(solve, _inputs), logit_range=logit_range(apply),
-        task=_cleaning(settings, options) if settings.attention_skip else {},
+        task=_cleaning(settings, options),
     )  # fmt: skip
 
 
 def _cleaning(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
-    """One block, whose skip keeps the brightness of patches, which its norm removes."""
+    """One block, whose skip keeps the brightness of patches, which its norm removes.
+
+    Without a skip it is to clean points that have no brightness to lose.
+    """
+    skip = settings.attention_skip
+    settings = replace(settings, num_heads=PATCH_HEADS if skip else 1)
 
     def build(dim: int) -> nn.ModuleList:
-        blocks: Any = make_blocks(1, dim, PATCH_HEADS, operator="gaussian", **options).double()
-        read_patches(blocks[0].attention)
+        blocks: Any = make_blocks(
+            1, dim, settings.num_heads, operator="gaussian", **options
+        ).double()
+        read_patches(blocks[0].attention, **{} if skip else {"local": 1.0})
+        for part in blocks.modules():
+            if isinstance(part, LayerScale):
+                nn.init.ones_(part.gamma)
         return blocks
 
     def linear_maps(blocks: Any) -> list[nn.Linear]:
@@ -89,9 +99,10 @@ def _cleaning(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         build,
         linear_maps,
         lambda blocks, x: run_layers(blocks, x, Context()),
-        lambda blocks, X: run_blocks(blocks, X, replace(settings, num_heads=PATCH_HEADS)),
+        lambda blocks, X: run_blocks(blocks, X, settings),
     )
-    return task | {"logit_range": logit_range(task["apply"])}
+    inputs = {} if skip else {"inputs": "features"}
+    return task | inputs | {"logit_range": logit_range(task["apply"])}
 
 
 _BOOSTING_PAPER = "Revisiting Transformers with Insights from Image Filtering"

@@ -9,6 +9,7 @@ from scipy.linalg import eigh
 from torch import Tensor, nn
 
 from ...self_expression import DeepSelfExpression
+from ..expressing import expressing
 from ..heads import HeadCall, as_array
 from ..registry import Array
 from ..self_expression.unrolled_admm import iterate
@@ -126,6 +127,16 @@ def _unit(z: Array) -> Array:
     return z / _norms(z)
 
 
+def _build_for_points(X: Array) -> nn.Module:
+    return DeepSelfExpression(
+        X.shape[1], _LAYERS, num_heads=_HEADS, mixing=_MIXING, n_iter=3, lam=0.1
+    ).double()
+
+
+def _solve_coefficients(layer: DeepSelfExpression, X: Array) -> Array:
+    return _pass(layer, _unit(X), [as_array(projection) for projection in layer.projections])[0]
+
+
 add(
     "deep-self-expression",
     DeepSelfExpression,
@@ -134,4 +145,5 @@ add(
     build=_build,
     apply=_apply,
     solve=_solve,
+    task=expressing(_build_for_points, lambda layer, X: layer(X), _solve_coefficients),
 )

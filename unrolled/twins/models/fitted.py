@@ -126,10 +126,10 @@ def cleaning_patches(
     }
 
 
-def read_patches(shell: Attention) -> None:
+def read_patches(shell: Attention, local: float = _LOCAL) -> None:
     """Queries, keys and values are the tokens, the first two so large that weights are local."""
     dim = shell.in_proj_weight.shape[1]
-    sizes = [1.0 if name == "v" else _LOCAL for name in shell.operator.reads]
+    sizes = [1.0 if name == "v" else local for name in shell.operator.reads]
     with torch.no_grad():
         shell.in_proj_weight.copy_(torch.cat([size * torch.eye(dim) for size in sizes]))
         if shell.in_proj_bias is not None:

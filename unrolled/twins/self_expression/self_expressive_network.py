@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....solvers import sparse_self_expression
 from ...self_expression import SelfExpressiveNetwork
+from ..expressing import expressing
 from ..heads import as_array
 from ..inequalities import Inequalities
 from ..registry import Array, Twin, register
@@ -20,6 +21,7 @@ from ..relations import Bound, Identity
 
 _TOL = 1e-12
 _N_PAIRS = 8
+_SMALL, _SHARE = 0.3, 0.3  # of weights where tanh is nearly linear; of products, as threshold
 
 
 def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
@@ -39,9 +41,31 @@ def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
     return network
 
 
-def _solve(network: SelfExpressiveNetwork, X: Array) -> Array:
+def _build_products(X: Array) -> SelfExpressiveNetwork:
+    """Coefficients are nearly inner products, less a share of the largest that there may be."""
+    dim = X.shape[1]
+    network = SelfExpressiveNetwork(
+        dim, hidden_features=(), width=dim, threshold=_SHARE * _SMALL**2 * dim, dtype=torch.float64
+    )
+    with torch.no_grad():
+        for perceptron in (network.query, network.key):
+            weight, bias = perceptron.parameters()
+            weight.copy_(_SMALL * torch.eye(dim))
+            bias.zero_()
+    return network
+
+
+def _coefficients(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
+    return torch.from_numpy(network.coefficients(X).toarray()).to(X.dtype)
+
+
+def _solve_coefficients(network: SelfExpressiveNetwork, X: Array) -> Array:
     products = _products(network, X)
-    C = products - np.diag(products.diagonal())
+    return np.asarray(products - np.diag(products.diagonal()))
+
+
+def _solve(network: SelfExpressiveNetwork, X: Array) -> Array:
+    C = _solve_coefficients(network, X)
     return np.hstack([C @ X, C, (_loss(network, X, C) / network.gamma)[:, None]])
 
 
@@ -72,9 +96,8 @@ def _penalty(network: SelfExpressiveNetwork, C: Array) -> Array:
 
 def _output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
     """Reconstructions, coefficients, and losses in units of gamma."""
-    coefficients = torch.from_numpy(network.coefficients(X).toarray()).to(X.dtype)
     loss = network.objective(X)[:, None] / network.gamma
-    return torch.cat([network(X), coefficients, loss.to(X.dtype)], dim=1)
+    return torch.cat([network(X), _coefficients(network, X), loss.to(X.dtype)], dim=1)
 
 
 def _training_output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
@@ -163,6 +186,8 @@ for name, sides in _OUTPUTS.items():
             build=_build,
             options=_OPTIONS if isinstance(relation, Identity) else {},
             inputs="features",
+            task=expressing(_build_products, _coefficients, _solve_coefficients)
+            | {"bound": lambda network, q, k, v: _bound(network, q[0])},
             bound=_bound,
             passes=lambda network: len(network.query),
             **sides,

@@ -209,6 +209,17 @@ def _other_dictionary(D: Array) -> Array:
     return np.linspace(0.5, 1.5, D.shape[1]) * D[: len(D) - 3, ::-1]
 
 
+def _code_in_fewer_atoms(layer: LISTA, X: Tensor) -> Tensor:
+    """Reconstructions by the atoms but the last three."""
+    D = layer.dictionary.to(X.dtype)[:-3]
+    return layer(X, D) @ D
+
+
+def _solve_fewer_atoms(layer: LISTA, X: Array) -> Array:
+    D = _array(layer.dictionary)[:-3]
+    return _recursion(layer, X, D) @ D
+
+
 def _has_a_limit(layer: LISTA) -> bool:
     steps, lams = (iteration_values(v, len(layer.step)) for v in (layer.step, layer.lam))
     return layer.parametrization == "alista" and steps.min() == steps.max() and np.ptp(lams) == 0
@@ -283,6 +294,11 @@ register(
         layer=LISTA,
         build=partial(_build_recursion, parametrization="adaptive"),
         solve=_solve_other_dictionary,
+        task={
+            "build": partial(_layer, parametrization="adaptive", fraction=0.02),
+            "apply": _code_in_fewer_atoms,
+            "solve": _solve_fewer_atoms,
+        },
         inputs="features",
         covers=lambda layer: layer.parametrization == "adaptive",
         apply=_code_in_other_dictionary,

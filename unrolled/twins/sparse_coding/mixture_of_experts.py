@@ -126,6 +126,7 @@ register(
             "all-experts": partial(_build, top_k=6),
         },
         solve=_solve,
+        task={"build": _build_orthonormal},
         inputs="features",
         apply=_output,
         logit_range=_logit_range,

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ....solvers import ista, sparse_code
+from ....solvers.nonlocal_energy import dct_filters
 from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...sparse_coding import SparseCoding
 from ..certificates import first_and_last, proximal_residual
@@ -18,6 +20,7 @@ from ..heads import HeadCall, Tensors
 from ..parameters import head_value
 from ..registry import Array, Problem, Twin, register
 from ..relations import (
+    FixedPointLimit,
     Identity,
     Iterate,
     Limit,
@@ -29,6 +32,7 @@ from ..relations import (
 )
 
 _TOL = 1e-11
+_LONG, _SHRINKING = 3.0, 0.05  # length of the constant atoms, share of the median largest penalty
 
 
 def build_sparse_coding(
@@ -165,6 +169,26 @@ def lasso_problem(layer: SparseCoding, call: HeadCall) -> Problem:
     return Problem(coef, objective, lower_bound, _rate(layer, k, coef, call.head))
 
 
+def _cosines(X: Tensor) -> Tensor:
+    """Cosines of windows with either sign, the constant ones longer, as its penalty is a bias."""
+    size = round(X.shape[1] ** 0.5)
+    waves = dct_filters(size).reshape(-1, size**2)
+    atoms = np.concatenate([np.full((1, size**2), _LONG / size), waves])
+    return torch.from_numpy(np.concatenate([atoms, -atoms])).to(X.dtype)
+
+
+def _build_cosines(X: Array) -> SparseCoding:
+    atoms = _cosines(torch.from_numpy(X)).numpy()
+    return build_sparse_coding(
+        X[None], atoms[None], atoms[None], share=_SHRINKING, zero_diagonal=False, nonnegative=True
+    )
+
+
+def _solve_cosines(layer: SparseCoding, X: Array) -> Array:
+    atoms = _cosines(torch.from_numpy(X)).numpy()
+    return lasso_problem(layer, HeadCall(X, atoms, atoms)).coef @ atoms
+
+
 def _rate(layer: SparseCoding, k: Array, coef: Array, head: int) -> float:
     """``|C*|_F^2 / step``, proved for steps up to ``1 / |K|_2^2`` (SE-15)."""
     step = step_length(layer, k, head)
@@ -203,6 +227,7 @@ def register_sparse_coding(
     *,
     zero_diagonal: bool,
     share: float = 0.03,
+    task: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> None:
     """Register a twin of `SparseCoding` with these settings."""
@@ -226,6 +251,7 @@ def register_sparse_coding(
         zero_diagonal,
         options,
         certified=isinstance(relation, Iterate) and "step" not in settings,
+        task=task,
     )
 
 
@@ -264,6 +290,7 @@ def _register(
     options: Mapping[str, Callable[..., SparseCoding]],
     *,
     certified: bool,
+    task: Mapping[str, Any] | None = None,
 ) -> None:
     register(
         Twin(
@@ -281,6 +308,7 @@ def _register(
             options={
                 name: partial(build, zero_diagonal=zero_diagonal) for name, build in options.items()
             },
+            task=task or {},
             solve=solve,
             pairing="self" if zero_diagonal else "cross",
             covers=partial(covers, zero_diagonal=zero_diagonal),
@@ -303,7 +331,19 @@ register_sparse_coding(
     "nonnegative-coding-iterates", Iterate(), "SE-15n", zero_diagonal=False, nonnegative=True
 )
 register_sparse_coding(
-    "nonnegative-coding-limit", Limit(), "SE-15n", zero_diagonal=False, nonnegative=True
+    "nonnegative-coding-limit",
+    Limit(),
+    "SE-15n",
+    zero_diagonal=False,
+    nonnegative=True,
+    task={
+        "relation": FixedPointLimit(n_iter=600),
+        "inputs": "patches",
+        "build": _build_cosines,
+        "apply": lambda layer, X: layer(X[None], *(_cosines(X)[None],) * 2)[0],
+        "solve": _solve_cosines,
+        "logit_range": lambda layer, X: 10.0,
+    },
 )
 register_sparse_coding(
     "support-adaptive-coding-iterates",
