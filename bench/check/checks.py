@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from ...unrolled.twins import Case, HeadCall, Measurement, Twin, cases_of, catalogue
 from ..names import close_names
 from .samples import Sample, check_samples
-from .without_task import WITHOUT_TASK
 
 DRAWN = "drawn"  # the data of the second pass
 _AS_BUILT, _FOR_TASK = "as built", "for its task"
@@ -275,7 +274,7 @@ class _Run:
         inputs = tuple(x.to(_DTYPES[dtype]) for x in exact)
         measured = twin.relation.measure(twin, layer, inputs)
         row = _numbers(measured)
-        if dtype != "float64" or twin.task or twin.name in WITHOUT_TASK:
+        if dtype != "float64" or twin.task:
             return row
         outputs = twin.relation.task_outputs(twin, layer, inputs)
         solver, learned = (

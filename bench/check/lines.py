@@ -8,7 +8,6 @@ import pandas as pd
 from ...unrolled.twins.relations import ROUNDING_ADVICE
 from ..tables import markdown, number
 from .checks import DRAWN
-from .without_task import WITHOUT_TASK
 
 _DIGITS = {"clustering": 3, "vision": 2}
 _MARGINS = {"clustering": 0.05, "vision": 0.2}  # of ARI and dB
@@ -109,10 +108,6 @@ def _usefulness(table: pd.DataFrame) -> Iterator[str]:
     if len(judged) > 0:
         better = better_than_nothing(judged).groupby(judged.twin).any()
         yield f"{better.sum()} of {len(better)} twins beat doing nothing on at least one data set."
-    for reason in dict.fromkeys(WITHOUT_TASK.values()):
-        names = [name for name in table.twin.unique() if WITHOUT_TASK.get(name) == reason]
-        if names:
-            yield f"No task number, as it {reason}: {', '.join(names)}."
 
 
 def _counts(counts: pd.Series) -> str:

@@ -18,6 +18,7 @@ from ..registry import Array
 from . import backbone_pass
 from .block_pass import Settings
 from .fitted import N_CLASSES, naming_digits
+from .pixel_language import saying_pixels
 from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch
 
 _CLASSES, _PATCH = 5, 2
@@ -211,4 +212,5 @@ _add(
         ),
         _ids_and_padding,
     ),
+    task=saying_pixels(),
 )

@@ -83,7 +83,7 @@ def _cleaning(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         blocks: Any = make_blocks(
             1, dim, settings.num_heads, operator="gaussian", **options
         ).double()
-        read_patches(blocks[0].attention, **{} if skip else {"local": 1.0})
+        read_patches(blocks[0].attention, **{} if skip else {"local": 1.3})
         for part in blocks.modules():
             if isinstance(part, LayerScale):
                 nn.init.ones_(part.gamma)

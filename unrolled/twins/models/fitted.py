@@ -21,7 +21,7 @@ from .small_models import over_batch
 
 N_CLASSES = 10
 _N_DIGITS, _PIXEL_NOISE = 1000, 0.1
-_NOISE = 0.4  # of patches whose mean square is 1, as much as the check puts on crops
+NOISE = 0.4  # of patches whose mean square is 1, as much as the check puts on crops
 _RIDGE = 1e-3
 _LOCAL = 2.0
 PATCH_HEADS = 5
@@ -53,7 +53,7 @@ def fit_last(module: nn.Module, last: nn.Linear, inputs: Tensor, targets: Array)
     return module
 
 
-def _seeded(build: Callable[..., nn.Module], *given: Any) -> nn.Module:
+def seeded(build: Callable[..., nn.Module], *given: Any) -> nn.Module:
     """The same first weights whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -74,7 +74,7 @@ def naming_digits(
     """
 
     def fitted(images: Array) -> nn.Module:
-        model: Any = _seeded(build, images)
+        model: Any = seeded(build, images)
         digits, targets = other_digits(images)
         return fit_last(model.eval(), model.head, torch.from_numpy(digits), targets)
 
@@ -108,8 +108,8 @@ def cleaning_patches(
     """
 
     def fitted(X: Array) -> nn.Module:
-        model = _seeded(build, X.shape[1]).eval()
-        noise = _NOISE * np.random.default_rng(0).standard_normal(X.shape)
+        model = seeded(build, X.shape[1]).eval()
+        noise = NOISE * np.random.default_rng(0).standard_normal(X.shape)
         found = linear_maps(model)
         with torch.no_grad():
             for linear in found:
