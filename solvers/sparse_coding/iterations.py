@@ -289,7 +289,7 @@ class _Problem(NamedTuple):
         explained = C @ self.D @ self.D.T if narrow else C @ self.gram
         return self.penalty.prox(C + step * (self.correlation - explained), step)
 
-    def support_step(self, C: Array, step: float) -> Array:
+    def support_step(self, C: Array, step: float | Array) -> Array:
         """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else the one given."""
         on = C != 0
         steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in on]

@@ -90,8 +90,9 @@ def classify(
     splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     for options in given.values():
         build(splits, settings, options, seed=0)
-    shared = {"data": data, "data_home": data_home, "directory": str(directory)}
-    shared["settings"] = settings
+    shared: Job = {
+        "data": data, "data_home": data_home, "directory": str(directory), "settings": settings,
+    }  # fmt: skip
     candidates = settings["candidates"]
     if steps is not None:
         candidates = [each | {"n_steps": steps} for each in candidates]

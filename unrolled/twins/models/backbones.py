@@ -114,6 +114,11 @@ def _run_self_expression(model: Any, image: Array) -> Array:
     )
 
 
+def _wide_mixer(images: Array, *, skip: bool) -> nn.Module:
+    mixer = ConvMixer(384, 1, 5, 4, N_CLASSES, skip, in_channels=images.shape[1])
+    return drawn(mixer, 2 * _LITTLE)
+
+
 _add_vision_transformer("vision-transformer", "IF-5", "class", operator=["softmax", "neutreno"])
 _add_vision_transformer("vision-transformer-mean", "IF-5", "mean", operator=["twicing", "gaussian"])
 _add_vision_transformer(
@@ -177,7 +182,6 @@ _add(
 )
 for skip in (True, False):
     run = partial(backbone_pass.conv_mixer, kernel_size=3, patch_size=_PATCH, skip=skip)
-    run_wide = partial(backbone_pass.conv_mixer, kernel_size=5, patch_size=4, skip=skip)
     _add(
         "conv-mixer" if skip else "conv-mixer-without-skip",
         ConvMixer,
@@ -189,10 +193,8 @@ for skip in (True, False):
         apply=lambda model, images: model(images),
         solve=over_batch(lambda model, image, run=run: (run(model, image),), _images),
         task=naming_digits(
-            lambda images, skip=skip: drawn(
-                ConvMixer(384, 1, 5, 4, N_CLASSES, skip, in_channels=images.shape[1]), 2 * _LITTLE
-            ),
-            run_wide,
+            partial(_wide_mixer, skip=skip),
+            partial(backbone_pass.conv_mixer, kernel_size=5, patch_size=4, skip=skip),
         ),
     )
 _add(
