@@ -50,6 +50,9 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
         distance = _box_sums(_box_sums(squares, patch_size, -1), patch_size, -2)
         row = torch.arange(down, device=wide.device)[:, None] + dy
         outside = beside[:, None] | (row < 0) | (row >= down)
+        # Of an image that is not finite no patch is near another one, but all are inside.
+        far = torch.finfo(distance.dtype).max
+        distance = distance.nan_to_num(nan=far, posinf=far)
         distances.append(distance.masked_fill(outside, torch.inf))
     # (batch, down, across, shifts)
     all_distances = torch.cat(distances, dim=1).permute(0, 2, 3, 1)
