@@ -1,6 +1,5 @@
 """Twins: steps of diffusion by learned filters, and the network of them."""
 
-import math
 from functools import partial
 from typing import Any, cast
 
@@ -15,11 +14,11 @@ from ....solvers.nonlocal_energy import (
     dct_filters,
     filter_diffusion_step,
 )
-from ....solvers.sparse_coding.similar_patches import similar_patches
 from ...models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
 from ...sparse_coding.similar_patches import Similar
 from ..heads import Tensors, as_array
+from ..nearest_patches import nearest_patches
 from ..registry import Array, Twin, register
 from ..relations import Identity, layer_output
 
@@ -71,12 +70,6 @@ def step_of(layer: FilterDiffusion, u: Array, f: Array, similar: Any = None) -> 
     return stepped
 
 
-def windows_similar(image: Array, size: int, *, window: int, n_similar: int) -> Array:
-    """Indices of the windows closest to each, fewer where that of a corner has fewer around it."""
-    fewest = math.prod(min(window, side - size) + 1 for side in image.shape)
-    return similar_patches(image[None], size, window, min(n_similar, fewest))
-
-
 def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: Any = None) -> float:
     """``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>`` for random d.
 
@@ -95,15 +88,14 @@ def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: An
     return max(residuals) / np.abs(found).max()
 
 
+def _similar_in(network: Any, image: Array) -> Array:
+    around = {"window": network.window, "n_similar": network.n_similar}
+    return nearest_patches(network, image[None], network.filter_size, **around)
+
+
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
-    u, similar = images, None
-    if isinstance(network, NonlocalFilterDiffusionDenoiser):
-        similar = partial(
-            windows_similar,
-            size=network.filter_size,
-            window=network.window,
-            n_similar=network.n_similar,
-        )
+    nonlocally = isinstance(network, NonlocalFilterDiffusionDenoiser)
+    u, similar = images, partial(_similar_in, network) if nonlocally else None
     for step in network.steps:
         u = step_of(cast(FilterDiffusion, step), u, images, similar)
     return u
@@ -187,12 +179,12 @@ def _apply_shared(layer: NonlocalFilterDiffusion, u: Tensor, f: Tensor) -> Tenso
     return layer(u, f, Similar.around(planes, layer.filter_size, **_AROUND))
 
 
-def _similar(layer: FilterDiffusion, image: Array) -> Array:
-    return windows_similar(image, layer.filter_size, **_AROUND)
+def _similar_to(layer: FilterDiffusion, image: Array) -> Array:
+    return nearest_patches(layer, image[None], layer.filter_size, **_AROUND)
 
 
 def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
-    return step_of(layer, u, f, partial(_similar, layer))
+    return step_of(layer, u, f, partial(_similar_to, layer))
 
 
 register(
@@ -210,7 +202,7 @@ register(
         },
         apply=lambda layer, image: _apply_shared(layer, image, _observed(image)),
         solve=lambda layer, images: _solve_shared(layer, images, _observed(images)),
-        certificate=partial(_certify, similar=_similar),
+        certificate=partial(_certify, similar=_similar_to),
         task={
             "certificate": None,
             "apply": lambda layer, image: _apply_shared(layer, image, image),

@@ -8,11 +8,11 @@ import torch
 
 from ....solvers.sparse_coding import denoise_ista, denoise_patches
 from ....solvers.sparse_coding.patch_codes import CodingParameters, coded_by
-from ....solvers.sparse_coding.similar_patches import similar_patches
 from ...models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
 from ...sparse_coding.coding_step import CodingStep
 from ...sparse_coding.group_coding_step import GroupCodingStep
 from ..heads import as_array
+from ..nearest_patches import nearest_patches
 from ..registry import Array, Twin, Way, register
 from ..relations import Identity
 
@@ -71,9 +71,8 @@ def _denoise(layer: PatchCodingDenoiser, image: Array) -> Array:
 
 
 def _similar(layer: GroupCodingDenoiser, image: Array) -> Array:
-    corner = [min(layer.window, side - layer.patch_size) + 1 for side in image.shape[1:]]
-    n_similar = min(layer.n_similar, corner[0] * corner[1])
-    return similar_patches(image, layer.patch_size, layer.window, n_similar)
+    around = {"window": layer.window, "n_similar": layer.n_similar}
+    return nearest_patches(layer, image, layer.patch_size, **around)
 
 
 def _is_ista(layer: PatchCodingDenoiser) -> bool:
