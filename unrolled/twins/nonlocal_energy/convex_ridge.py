@@ -9,14 +9,16 @@ import torch
 from ....solvers.nonlocal_energy import (
     FilterBank,
     Potentials,
+    convex_ridge,
     dct_filters,
     minimize_convex_ridge,
 )
 from ...models.denoisers import ConvexRidgeDenoiser
 from ...nonlocal_energy import ConvexRidge
+from ..heads import Tensors, as_array
 from ..parameters import moved
 from ..registry import Array, Twin, register
-from ..relations import Identity
+from ..relations import Identity, layer_output
 
 _KNOTS = 2.0 ** np.arange(6)
 _SOLVED = Identity(tolerance=1e-8)
@@ -61,6 +63,26 @@ def _solve(layer: ConvexRidge, images: Array) -> Array:
     return solved
 
 
+def _certify(twin: Twin, layer: ConvexRidge, inputs: Tensors) -> float:
+    """Distances from the minimiser: of the output, and what the layer's proof is off for the input.
+
+    In grey levels the first, which the solver's gradient proves; as a share the second.
+    """
+    bank, potentials = ridge_of(layer)
+    outputs = layer_output(twin, layer, inputs)
+    planes, found = (x.reshape(-1, *x.shape[-2:]) for x in (as_array(inputs[0]), outputs))
+    proved = as_array(layer.certificate(inputs[0], inputs[0])).ravel()
+    residuals = []
+    for plane, output, distance in zip(planes, found, proved, strict=True):
+        problem = convex_ridge(plane, bank, potentials, lam=1.0)
+        of_input, of_output = (
+            np.linalg.norm(problem.gradient(u)) / problem.convexity / plane.size**0.5
+            for u in (plane, output)
+        )
+        residuals += [of_output, abs(distance / of_input - 1)]
+    return float(max(residuals))
+
+
 register(
     Twin(
         name="convex-ridge",
@@ -75,6 +97,7 @@ register(
             "less-concave": _off_ties(_build, rho=0.5),
         },
         solve=_solve,
+        certificate=_certify,
         inputs="image",
         evidence="solver",
         differentiable_twice=(),
