@@ -1,10 +1,12 @@
 """Twins: the minimiser of a convex ridge regulariser's energy, and the network that it is."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ....solvers.nonlocal_energy import (
     FilterBank,
@@ -66,21 +68,28 @@ def _solve(layer: ConvexRidge, images: Array) -> Array:
 def _certify(twin: Twin, layer: ConvexRidge, inputs: Tensors) -> float:
     """Distances from the minimiser: of the output, and what the layer's proof is off for the input.
 
-    In grey levels the first, which the solver's gradient proves; as a share the second.
+    In grey levels the first, which the solver's gradient proves; as a share the second, of the
+    layer and of one whose potentials are concave in parts.
     """
-    bank, potentials = ridge_of(layer)
     outputs = layer_output(twin, layer, inputs)
-    planes, found = (x.reshape(-1, *x.shape[-2:]) for x in (as_array(inputs[0]), outputs))
-    proved = as_array(layer.certificate(inputs[0], inputs[0])).ravel()
-    residuals = []
-    for plane, output, distance in zip(planes, found, proved, strict=True):
-        problem = convex_ridge(plane, bank, potentials, lam=1.0)
-        of_input, of_output = (
-            np.linalg.norm(problem.gradient(u)) / problem.convexity / plane.size**0.5
-            for u in (plane, output)
-        )
-        residuals += [of_output, abs(distance / of_input - 1)]
+    residuals = list(_distances(layer, inputs[0], outputs))
+    for ridge in (layer, moved(copy.deepcopy(layer))):
+        proved = as_array(ridge.certificate(inputs[0], inputs[0])).ravel()
+        expected = _distances(ridge, inputs[0], as_array(inputs[0]))
+        residuals += list(np.abs(proved / expected - 1))
     return float(max(residuals))
+
+
+def _distances(layer: ConvexRidge, images: Tensor, outputs: Array) -> Array:
+    """What the solver's gradients prove of the outputs' distance from the minimisers."""
+    bank, potentials = ridge_of(layer)
+    pairs = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (as_array(images), outputs)), strict=True)
+    distances = []
+    for plane, output in pairs:
+        problem = convex_ridge(plane, bank, potentials, lam=1.0)
+        gradient = problem.gradient(output)
+        distances.append(np.linalg.norm(gradient) / problem.convexity / plane.size**0.5)
+    return np.array(distances)
 
 
 register(
