@@ -128,14 +128,14 @@ _OPTIONS: dict[str, Callable[..., Sinkhorn]] = {
     "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),
     "features": lambda q, k, v: Sinkhorn(FeatureKernel(), n_iter=3),
 }
-# As local as still converges in a few hundred iterations.
-_SMOOTHING: dict[str, Any] = {"build": partial(_build, share=0.2)}
+# As local as still converges in a hundred iterations.
+_SMOOTHING: dict[str, Any] = {"build": partial(_build, share=0.25)}
 relations: tuple[tuple[str, Relation, Any, Any, dict[str, Any]], ...] = (
     ("sinkhorn-iterates", Iterate(), _build_local, _solve_iterates, {}),
     # Rows of logarithms differ by 4 at most: tanh(1)^80 < 1e-9.
     (
         "sinkhorn-limit", FixedPointLimit(n_iter=40), _build, _solve_limit,
-        _SMOOTHING | {"relation": FixedPointLimit(n_iter=300)},
+        _SMOOTHING | {"relation": FixedPointLimit(n_iter=100)},
     ),
     ("sinkhorn-rate", Bound(), _build, _solve_iterates, _SMOOTHING),
 )  # fmt: skip

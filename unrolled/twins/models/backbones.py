@@ -65,7 +65,7 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
     apart = "bilateral" in operators
     # Where tokens have no positions, the scores read places by the last layer's weights.
     in_wide = operators[::-1] if apart else operators
-    wide = _WIDE | ({"dim": 2 * _WIDE["dim"]} if apart else {})
+    wide = _WIDE | ({"dim": 120} if apart else {})
 
     def build(images: Array) -> nn.Module:
         depth = len(operators)

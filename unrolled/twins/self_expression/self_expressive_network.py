@@ -187,7 +187,7 @@ for name, sides in _OUTPUTS.items():
             options=_OPTIONS if isinstance(relation, Identity) else {},
             inputs="features",
             task=expressing(_build_products, _coefficients, _solve_coefficients)
-            | {"bound": lambda network, q, k, v: _bound(network, q[0])},
+            | {"relation": Identity()},
             bound=_bound,
             passes=lambda network: len(network.query),
             **sides,
