@@ -9,7 +9,7 @@ from scipy.ndimage import correlate1d
 from ..solution import Array
 from .images import Planes, as_array, check_image, check_side, check_width
 from .level_average import average_levels
-from .window_average import WindowAverage
+from .window_average import WindowAverage, extend
 
 
 def bilateral_filter(
@@ -155,7 +155,8 @@ def _average(
         _gaussian(below, sigma_spatial, real), _gaussian(beside, sigma_spatial, real)
     )
     return WindowAverage(
-        padded=planes.values,
+        padded=extend(planes.values),
+        width=width,
         taps=np.ones(1, real),
         position=position * window,
         scale=planes.inverse_square(sigma_color) / 2,

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from ..solution import Array, check_integer, check_positive
 from .images import Planes, check_image
-from .window_average import WindowAverage
+from .window_average import WindowAverage, extend
 
 
 def nonlocal_means(
@@ -158,7 +158,8 @@ def _average(
         distance = check_integer(patch_distance, "patch_distance", minimum=0)
     real, noise = planes.values.dtype, sigma / planes.unit
     return WindowAverage(
-        padded=planes.reflect((patch_size - 1) // 2, patch_size // 2),
+        padded=extend(planes.reflect((patch_size - 1) // 2, patch_size // 2)),
+        width=width,
         taps=_taps(patch_size, patch_weights).astype(real),
         position=np.ones((min(distance, height - 1) + 1, 2 * min(distance, width - 1) + 1), real),
         scale=planes.inverse_square(h) / len(planes.values),

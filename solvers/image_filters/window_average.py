@@ -20,6 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
+from ..apart import add, read
 from ..compiled import inlined_fused, jit_fused
 from ..exponential import exp2_terms, exp2_to_zero
 from ..solution import Array
@@ -27,6 +28,7 @@ from ..workers import count_workers, spread
 
 _BLOCK_ROWS = 32
 _LINE_BYTES = 64  # of the cache
+_STEP = 16  # pixels of which loops take whole numbers; none are left over, to be taken singly
 _MOST_AT_ONCE = 7  # LLVM compares at most 8 pairs of arrays for overlap before it vectorises
 
 
@@ -36,8 +38,11 @@ class WindowAverage:
 
     Parameters
     ----------
-    padded : ndarray of shape (channels, height + size - 1, width + size - 1)
-        The image y with ``(size - 1) // 2`` pixels added above and left, ``size // 2`` elsewhere.
+    padded : ndarray of shape (channels, height + size - 1, more than width + size - 1)
+        The image y with ``(size - 1) // 2`` pixels added above and left, ``size // 2`` elsewhere,
+        and the columns of `extend`.
+    width : int
+        That of the image.
     taps : ndarray of shape (size,)
         Weights t of a patch along an axis, symmetric about its middle.
     position : ndarray of shape (n_down + 1, 2 n_right + 1)
@@ -47,6 +52,7 @@ class WindowAverage:
     """
 
     padded: Array
+    width: int
     taps: Array
     position: Array
     scale: float
@@ -55,8 +61,7 @@ class WindowAverage:
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the image."""
-        border = len(self.taps) - 1
-        return self.padded.shape[1] - border, self.padded.shape[2] - border
+        return self.padded.shape[1] - len(self.taps) + 1, self.width
 
     @property
     def reaches_all(self) -> bool:
@@ -86,7 +91,8 @@ class WindowAverage:
         rows, columns = np.indices((height, width)).reshape(2, -1)
         shifts = rows - rows[:, None] + height - 1, columns - columns[:, None] + width - 1
         t = self.taps.astype(np.float64)
-        patches = sliding_window_view(self.padded, (len(t), len(t)), axis=(1, 2))
+        padded = self.padded[..., : width + len(t) - 1]
+        patches = sliding_window_view(padded, (len(t), len(t)), axis=(1, 2))
         weighted = patches * np.sqrt(np.outer(t, t))
         features = np.moveaxis(weighted, 0, 2).reshape(height * width, -1)  # (pixels, d)
         distances = cdist(features, features, "sqeuclidean")
@@ -95,17 +101,30 @@ class WindowAverage:
         return (weights / weights.sum(axis=1, keepdims=True)).astype(self.padded.dtype)
 
 
+def extend(padded: Array) -> Array:
+    """Append columns so far from each other and from the image that no weight reaches them.
+
+    What is left of a row is filled up with them, as loops take whole numbers of pixels.
+    """
+    channels, height, width = padded.shape
+    longer = _aligned((channels, height, width + 2 * _STEP), padded.dtype)
+    longer[..., :width] = padded
+    beyond = longer.shape[2] - width
+    longer[..., width:] = np.finfo(padded.dtype).max / (2 * beyond) * np.arange(1, beyond + 1)
+    return longer
+
+
 def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
-    padded, taps = average.padded, average.taps
-    real, size, border = padded.dtype, len(taps), (len(taps) - 1) // 2
-    channels, (_, width) = len(padded), average.shape
+    padded, taps, width = average.padded, average.taps, average.width
+    real, channels, size, border = padded.dtype, len(padded), len(taps), (len(taps) - 1) // 2
     totals = np.ones((channels + 1, stop - start, width))
     totals[:-1] = padded[:, start + border : stop + border, border : border + width]
-    sums = _aligned((2, channels + 1, _BLOCK_ROWS, width), real)
-    rows = _aligned((size + 4, padded.shape[2]), real)
+    sums = _aligned((2, channels + 1, _BLOCK_ROWS + 1, width + _STEP), real)
+    rows = _aligned((size + 5, padded.shape[2]), real)
     pairs, (slope, rise) = _pairs(taps), _line(average)
     terms = exp2_terms(real)
     slope /= real.type(1 if len(pairs) else size * size)
+    slope = max(slope, np.finfo(real).tiny)  # infinite distances count
     _add_shifts(padded, pairs, average.position, slope, rise, start, totals, sums, rows, terms)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)
@@ -165,15 +184,15 @@ def _add_shifts(
 ) -> None:
     """Add the weighted pixels (and, last, the weights) of the band from row `start` on.
 
-    `sums` are those of the rows of a block, and of the rows that lie a shift below them. `rows` are
-    the squares of a patch (or their pairs), the sums along columns, the weights, the last squares
-    (or the distances), and zeros.
+    `sums` are those of the rows of a block, and of the rows that lie a shift below them; what
+    belongs to other bands goes to the last row. `rows` are the squares of a patch (or their pairs),
+    the sums along columns, the weights, the last squares, zeros, and the distances.
     """
-    size, reach = rows.shape[0] - 4, position.shape[1] // 2
-    border, block = (size - 1) // 2, sums.shape[2]
+    size, reach = rows.shape[0] - 5, position.shape[1] // 2
+    border, block, width = (size - 1) // 2, sums.shape[2] - 1, totals.shape[2]
     height, stop = padded.shape[1] - size + 1, start + totals.shape[1]
-    above = max(0, start - position.shape[0] + 1)
-    for first in range(above - above % block, stop, block):
+    reached = max(0, start - position.shape[0] + 1)
+    for first in range(reached - reached % block, stop, block):
         for down in range(position.shape[0]):
             for right in range(-reach, reach + 1):
                 factor = position[down, right + reach]
@@ -181,25 +200,34 @@ def _add_shifts(
                     continue
                 level = np.log2(factor)
                 here, there = max(0, -right), max(0, right)
+                n = width - abs(right)
+                n += -n % _STEP
+                weights = rows[size + 1, :n]
+                distances = rows[size + 2 if size == 1 and pairs.size == 0 else size + 4, :n]
                 last = -2
                 for i in range(max(first, start - down), min(first + block, stop, height - down)):
                     if stop - down <= i < start:  # both pixels belong to other bands
                         continue
-                    n = padded.shape[2] - abs(right) - size + 1
-                    weights = rows[size + 1, :n]
+                    _square_rows(padded, i, down, right, n, i != last + 1, pairs.size == 0, rows)
                     if pairs.size == 0:
-                        _square_rows(padded, i, down, right, i != last + 1, True, rows)
-                        _weigh_sums(rows, i, level + rise, slope, level, terms, weights)
+                        _sum(rows, i, distances)
                     else:
-                        _square_rows(padded, i, down, right, i != last + 1, False, rows)
-                        # Apart from the weights: in place, they would not be vectorised.
-                        distances = rows[size + 2, :n]
                         _filter(rows, pairs, i, distances)
-                        _decay(distances, level + rise, slope, level, terms, weights)
-                    if i >= start:
-                        _give(weights, padded, border, i + down, there, sums[0], i - first, here)
-                    if i + down < stop:
-                        _give(weights, padded, border, i, here, sums[1], i - first, there)
+                    near, far = sums[0], sums[1]
+                    y = i - first if i >= start else block
+                    z = i - first if i + down < stop else block
+                    below, above = i + down + border, i + border
+                    _weigh(
+                        *(distances, level + rise, slope, level, terms, weights),
+                        *(_cut(padded, 0, below, there + border, n), _cut(near, 0, y, here, n)),
+                        *(_cut(padded, 0, above, here + border, n), _cut(far, 0, z, there, n)),
+                        *(_cut(near, -1, y, here, n), _cut(far, -1, z, there, n)),
+                    )
+                    for c in range(1, padded.shape[0]):
+                        values = _cut(padded, c, below, there + border, n)
+                        _add_product(weights, values, _cut(near, c, y, here, n))
+                        values = _cut(padded, c, above, here + border, n)
+                        _add_product(weights, values, _cut(far, c, z, there, n))
                     last = i
             _flush(sums[0], totals, first - start)
             _flush(sums[1], totals, first + down - start)
@@ -207,15 +235,16 @@ def _add_shifts(
 
 @inlined_fused
 def _square_rows(
-    padded: Any, i: int, down: int, right: int, afresh: bool, paired: bool, rows: Any
+    padded: Any, i: int, down: int, right: int, n: int, afresh: bool, paired: bool, rows: Any
 ) -> None:
     """Squared differences in the rows of the patches of row i, or the sums of two rows of them.
 
     They stay in `rows` for the next i, unless it begins `afresh`.
     """
-    size = rows.shape[0] - 4
+    size = rows.shape[0] - 5
     here, there = max(0, -right), max(0, right)
-    width = padded.shape[2] - abs(right)
+    width = n + size - 1
+    width += -width % _STEP
     for k in range(i if afresh else i + size - 1, i + size):
         out, last = rows[k % size, :width], rows[size + 2, :width]
         for channel in range(padded.shape[0]):
@@ -228,48 +257,49 @@ def _square_rows(
 
 
 @inlined_fused
-def _weigh_sums(rows: Any, i: int, rise: Any, slope: Any, level: Any, terms: Any, out: Any) -> None:
-    """Weights from the pairs of squares summed along columns, then along rows."""
-    size, n = rows.shape[0] - 4, out.size
-    width = n + size - 1
-    sums, last = rows[size, :width], rows[size + 2 if size % 2 else size + 3, :width]
+def _sum(rows: Any, i: int, out: Any) -> None:
+    """The pairs of squares summed along columns, then along rows."""
+    size, n = rows.shape[0] - 5, out.size
     if size == 1:
-        _decay(last, rise, slope, level, terms, out)
-    elif size <= 5:
+        return  # the last squares are the distances
+    width = n + size - 1
+    width += -width % _STEP
+    sums, last = rows[size, :width], rows[size + 2 if size % 2 else size + 3, :width]
+    if size <= 5:
         _add_three(_pair(rows, i, 1)[:width], _pair(rows, i, 3)[:width], last, sums)
-        _decay_five(
+        _add_five(
             *(sums[:n], sums[1 : n + 1], _from(rows, 2, n), _from(rows, 3, n), _from(rows, 4, n)),
-            *(rise, slope, level, terms, out),
+            out,
         )
     else:
         _add_four(
             *(_pair(rows, i, 1)[:width], _pair(rows, i, 3)[:width]),
             *(_pair(rows, i, 5)[:width], last, sums),
         )
-        _decay_seven(
+        _add_seven(
             *(sums[:n], sums[1 : n + 1], sums[2 : n + 2], sums[3 : n + 3], sums[4 : n + 4]),
-            *(sums[5 : n + 5], _from(rows, 6, n), rise, slope, level, terms, out),
+            *(sums[5 : n + 5], _from(rows, 6, n), out),
         )
 
 
 @inlined_fused
 def _pair(rows: Any, i: int, k: int) -> Any:
     """Squares of the k-th row of the patches plus those of the row above; zeros beyond."""
-    size = rows.shape[0] - 4
+    size = rows.shape[0] - 5
     return rows[(i + k) % size if k < size else size + 3]
 
 
 @inlined_fused
 def _from(rows: Any, k: int, n: int) -> Any:
     """The sums along columns from the k-th on; zeros beyond the patch."""
-    size = rows.shape[0] - 4
+    size = rows.shape[0] - 5
     return rows[size, k : k + n] if k < size else rows[size + 3, :n]
 
 
 @inlined_fused
 def _filter(rows: Any, pairs: Any, i: int, out: Any) -> None:
     """Squares filtered along columns, then along rows."""
-    size, n = rows.shape[0] - 4, out.size
+    size, n = rows.shape[0] - 5, out.size
     low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
     along = rows[size, : n + size - 1]
     width = along.size
@@ -341,32 +371,15 @@ def _add_four(a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
 
 
 @inlined_fused
-def _decay_five(
-    a: Any, b: Any, c: Any, d: Any, e: Any, rise: Any, slope: Any, level: Any, terms: Any, out: Any
-) -> None:
+def _add_five(a: Any, b: Any, c: Any, d: Any, e: Any, out: Any) -> None:
     for x in range(out.size):
-        total = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
-        out[x] = exp2_to_zero(min(rise - slope * total, level), terms)
+        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
 
 
 @inlined_fused
-def _decay_seven(
-    a: Any,
-    b: Any,
-    c: Any,
-    d: Any,
-    e: Any,
-    f: Any,
-    g: Any,
-    rise: Any,
-    slope: Any,
-    level: Any,
-    terms: Any,
-    out: Any,
-) -> None:
+def _add_seven(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, out: Any) -> None:
     for x in range(out.size):
-        total = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
-        out[x] = exp2_to_zero(min(rise - slope * total, level), terms)
+        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
 
 
 @inlined_fused
@@ -382,31 +395,34 @@ def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
 
 
 @inlined_fused
-def _decay(distances: Any, rise: Any, slope: Any, level: Any, terms: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = exp2_to_zero(min(rise - slope * distances[x], level), terms)
+def _cut(planes: Any, channel: int, y: int, x: int, n: int) -> Any:
+    return planes[channel, y, x : x + n]
 
 
 @inlined_fused
-def _give(
-    weights: Any, padded: Any, border: int, i: int, x: int, sums: Any, row: int, column: int
+def _weigh(
+    distances: Any,
+    rise: Any,
+    slope: Any,
+    level: Any,
+    terms: Any,
+    weights: Any,
+    below: Any,
+    near: Any,
+    above: Any,
+    far: Any,
+    near_total: Any,
+    far_total: Any,
 ) -> None:
-    """Add the weighted pixels of row i, from x on, to a row of the sums, from a column on."""
-    n = weights.size
-    for channel in range(padded.shape[0]):
-        values = padded[channel, i + border, x + border : x + border + n]
-        total, given = sums[channel, row, column : column + n], sums[-1, row, column : column + n]
-        if channel == 0:
-            _add_both(weights, values, total, given)
-        else:
-            _add_product(weights, values, total)
-
-
-@inlined_fused
-def _add_both(a: Any, b: Any, products: Any, out: Any) -> None:
-    for x in range(a.size):
-        products[x] += a[x] * b[x]
-        out[x] += a[x]
+    """Weights of pairs of pixels; each pixel is added to the sum of the other, and the weight."""
+    for x in range(weights.size):
+        distance: Any = read(distances, x)  # type: ignore[call-arg]
+        weight = exp2_to_zero(min(rise - slope * distance, level), terms)
+        weights[x] = weight
+        add(near, x, weight * read(below, x), 0)
+        add(far, x, weight * read(above, x), 1)
+        add(near_total, x, weight, 2)
+        add(far_total, x, weight, 3)
 
 
 @inlined_fused
@@ -419,7 +435,7 @@ def _add_product(a: Any, b: Any, out: Any) -> None:
 def _flush(sums: Any, totals: Any, first: int) -> None:
     """Add the sums to the rows of the totals from the first on, where there are such."""
     for channel in range(sums.shape[0]):
-        for y in range(max(0, -first), min(sums.shape[1], totals.shape[1] - first)):
+        for y in range(max(0, -first), min(sums.shape[1] - 1, totals.shape[1] - first)):
             for x in range(totals.shape[2]):
                 totals[channel, first + y, x] += sums[channel, y, x]
                 sums[channel, y, x] = 0

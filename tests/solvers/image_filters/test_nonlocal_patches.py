@@ -114,6 +114,21 @@ def test_bands_of_rows_join_and_threads_change_nothing(patch_distance, real):
         assert_array_equal(nonlocal_means(image, n_jobs=n_jobs, **arguments), found)
 
 
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("h", [0.05, 0.3, 1e30])
+@pytest.mark.parametrize("width", [15, 16, 17, 31, 33, 48])
+def test_rows_of_any_width(width, h, real):
+    """Loops take whole numbers of 16 pixels; what they take beyond the image has no weight."""
+    image = np.random.default_rng(0).random((5, width)).astype(real)
+    for patch_size, weights in ((1, "uniform"), (5, "uniform"), (7, "uniform"), (5, "gaussian")):
+        arguments = {"patch_size": patch_size, "h": h, "sigma": 0.05, "patch_weights": weights}
+        found = nonlocal_means(image, patch_distance=width, **arguments)
+        A = nonlocal_means_matrix(image.astype(float), patch_distance=width, **arguments)
+        # Exponents are below 1 / 0.05^2, each right to a few units in the last place.
+        tolerance = 1e-12 if real is np.float64 else 400 * 3 * EPS
+        assert_allclose(found.ravel(), A @ image.ravel(), atol=tolerance)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     shape=st.tuples(st.integers(4, 12), st.integers(4, 12)),
