@@ -2,9 +2,12 @@
 
 LLVM vectorises a loop that writes arrays only if it sees that these overlap with no other array of
 the loop, and gives up beyond eight comparisons. Here the caller promises it: within a kernel, what
-`read` reads is never what `add` adds to, nor are sums of different names the same memory.
+`read` reads is never what `put` or `add` write, nor do writes of different names go to the same
+memory. Elements are named by tuples of indices: a slice would be an object that numba counts
+references to, at about the cost of a short loop.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from numba import types
@@ -12,43 +15,68 @@ from numba.core import cgutils
 from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
-_SUMS = "first", "second", "third", "fourth"
+_WRITES = tuple(f"write {k}" for k in range(5))
+# Kernels call what it returns without the first argument.
+_untyped: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
-@intrinsic
+@_untyped
 def read(typingctx: Any, array: Any, index: Any) -> Any:
     """``array[index]``."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        loaded = builder.load(_pointer(context, builder, array, arguments))
-        loaded.set_metadata("noalias", _scopes(builder.module, *_SUMS))
+        loaded = builder.load(_pointer(context, builder, array, index, arguments))
+        loaded.set_metadata("noalias", _scopes(builder.module, *_WRITES))
         return loaded
 
-    return array.dtype(array, types.intp), codegen
+    return array.dtype(array, index), codegen
 
 
-@intrinsic
-def add(typingctx: Any, array: Any, index: Any, term: Any, name: Any) -> Any:
-    """``array[index] += term``; the name is a literal number, 0 to 3."""
-    if not isinstance(name, types.IntegerLiteral):
-        raise RequireLiteralValue("name")
-    others = [other for k, other in enumerate(_SUMS) if k != name.literal_value]
+@_untyped
+def put(typingctx: Any, array: Any, index: Any, value: Any, name: Any) -> Any:
+    """``array[index] = value``; the name is a literal number, 0 to 4."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, array, arguments)
-        loaded = builder.load(pointer)
-        stored = builder.store(builder.fadd(loaded, arguments[2], flags=["contract"]), pointer)
-        for access in (loaded, stored):
-            access.set_metadata("noalias", _scopes(builder.module, *others))
-            access.set_metadata("alias.scope", _scopes(builder.module, _SUMS[name.literal_value]))
+        pointer = _pointer(context, builder, array, index, arguments)
+        _mark(builder, name, builder.store(arguments[2], pointer))
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, array.dtype, name), codegen
+    return types.void(array, index, array.dtype, _literal(name)), codegen
 
 
-def _pointer(context: Any, builder: Any, array: Any, arguments: Any) -> Any:
+@_untyped
+def add(typingctx: Any, array: Any, index: Any, term: Any, name: Any) -> Any:
+    """``array[index] += term``; the name is a literal number, 0 to 4."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, array, index, arguments)
+        loaded = builder.load(pointer)
+        total = builder.fadd(loaded, arguments[2], flags=["contract"])
+        _mark(builder, name, loaded, builder.store(total, pointer))
+        return context.get_dummy_value()
+
+    return types.void(array, index, array.dtype, _literal(name)), codegen
+
+
+def _literal(name: Any) -> Any:
+    if not isinstance(name, types.IntegerLiteral):
+        raise RequireLiteralValue("name")
+    return name
+
+
+def _pointer(context: Any, builder: Any, array: Any, index: Any, arguments: Any) -> Any:
     view = context.make_array(array)(context, builder, arguments[0])
-    return cgutils.get_item_pointer(context, builder, array, view, [arguments[1]])
+    indices = cgutils.unpack_tuple(builder, arguments[1], len(index))
+    return cgutils.get_item_pointer(context, builder, array, view, indices)
+
+
+def _mark(builder: Any, name: Any, *accesses: Any) -> None:
+    """Say that they share memory with what has the same name alone."""
+    own = _WRITES[name.literal_value]
+    for access in accesses:
+        others = (other for other in _WRITES if other != own)
+        access.set_metadata("noalias", _scopes(builder.module, *others))
+        access.set_metadata("alias.scope", _scopes(builder.module, own))
 
 
 def _scopes(module: Any, *names: str) -> Any:

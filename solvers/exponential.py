@@ -113,7 +113,7 @@ def _exp2_64(x: Any) -> Any:
 @inlined_fused
 def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
     c, magic, vanished = terms
-    clipped = max(x, vanished)
+    clipped = max(vanished, x)
     shifted = clipped + magic
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return _horner_32(c, clipped - (shifted - magic)) * power
@@ -122,7 +122,7 @@ def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
 @inlined_fused
 def _exp2_to_zero_64(x: Any, terms: Any) -> Any:
     c, magic, vanished = terms
-    clipped = max(x, vanished)
+    clipped = max(vanished, x)
     shifted = clipped + magic
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     r = clipped - (shifted - magic)

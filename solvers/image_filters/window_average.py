@@ -6,10 +6,10 @@
     d_ij = sum_kl t_k t_l |y_(i+(k,l)) - y_(j+(k,l))|^2
 
 A shift j - i serves both of its pixels, as ``w_ij = w_ji``. Patches are compared by filtering the
-squared differences along rows and then along columns, with direct sums: their terms are not
-negative, so that no digit is lost, as it would be in running sums and integral images. The sums of
-small uniform patches are plain ones: along columns of pairs of rows, which are kept for the next
-rows, and along rows at once, turned into weights in the same pass.
+squared differences along rows and along columns, with direct sums: their terms are not negative,
+so that no digit is lost, as it would be in running sums and integral images. The sums of small
+uniform patches are plain ones: along each row once, then of pairs of rows, which are kept for the
+next rows.
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
-from ..apart import add, read
+from ..apart import add, put, read
 from ..compiled import inlined_fused, jit_fused
 from ..exponential import exp2_terms, exp2_to_zero
 from ..solution import Array
@@ -29,7 +29,16 @@ from ..workers import count_workers, spread
 _BLOCK_ROWS = 32
 _LINE_BYTES = 64  # of the cache
 _STEP = 16  # pixels of which loops take whole numbers; none are left over, to be taken singly
-_MOST_AT_ONCE = 7  # LLVM compares at most 8 pairs of arrays for overlap before it vectorises
+_MOST_AT_ONCE = 7  # pixels of a side of patches whose sums are written out
+
+# Rows of numbers that the kernel keeps of a shift, after those of a patch: squares of the last rows
+# or, of uniform patches, sums along pairs of them.
+_SQUARES = 0  # of one row, or filtered along columns
+_WEIGHTS = 1
+_DISTANCES = 2
+_ZEROS = 3
+_SUMS = 4  # along the last two rows, of uniform patches
+_MORE_ROWS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +129,7 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     totals = np.ones((channels + 1, stop - start, width))
     totals[:-1] = padded[:, start + border : stop + border, border : border + width]
     sums = _aligned((2, channels + 1, _BLOCK_ROWS + 1, width + _STEP), real)
-    rows = _aligned((size + 5, padded.shape[2]), real)
+    rows = _aligned((size + _MORE_ROWS, padded.shape[2]), real)
     pairs, (slope, rise) = _pairs(taps), _line(average)
     terms = exp2_terms(real)
     slope /= real.type(1 if len(pairs) else size * size)
@@ -185,250 +194,260 @@ def _add_shifts(
     """Add the weighted pixels (and, last, the weights) of the band from row `start` on.
 
     `sums` are those of the rows of a block, and of the rows that lie a shift below them; what
-    belongs to other bands goes to the last row. `rows` are the squares of a patch (or their pairs),
-    the sums along columns, the weights, the last squares, zeros, and the distances.
+    belongs to other bands goes to the last row.
     """
-    size, reach = rows.shape[0] - 5, position.shape[1] // 2
-    border, block, width = (size - 1) // 2, sums.shape[2] - 1, totals.shape[2]
+    size, reach, uniform = rows.shape[0] - _MORE_ROWS, position.shape[1] // 2, pairs.size == 0
+    block, width = sums.shape[2] - 1, totals.shape[2]
     height, stop = padded.shape[1] - size + 1, start + totals.shape[1]
-    reached = max(0, start - position.shape[0] + 1)
-    for first in range(reached - reached % block, stop, block):
+    highest = max(0, start - position.shape[0] + 1)
+    for first in range(highest - highest % block, stop, block):
         for down in range(position.shape[0]):
             for right in range(-reach, reach + 1):
                 factor = position[down, right + reach]
                 if factor == 0 or (down == 0 and right <= 0):
                     continue
                 level = np.log2(factor)
-                here, there = max(0, -right), max(0, right)
                 n = width - abs(right)
                 n += -n % _STEP
-                weights = rows[size + 1, :n]
-                distances = rows[size + 2 if size == 1 and pairs.size == 0 else size + 4, :n]
                 last = -2
                 for i in range(max(first, start - down), min(first + block, stop, height - down)):
                     if stop - down <= i < start:  # both pixels belong to other bands
                         continue
-                    _square_rows(padded, i, down, right, n, i != last + 1, pairs.size == 0, rows)
-                    if pairs.size == 0:
-                        _sum(rows, i, distances)
-                    else:
-                        _filter(rows, pairs, i, distances)
-                    near, far = sums[0], sums[1]
+                    for k in range(i + size - 1 if i == last + 1 else i, i + size):
+                        to = size + _SQUARES if uniform else k % size
+                        _square(padded, k, down, right, n + size - 1, rows, to)
+                        if uniform and k < i + size - 1:
+                            _sum_along(rows, k, n)
+                        elif uniform:
+                            _sum(rows, k, n)
+                    if not uniform:
+                        _filter(rows, pairs, i, n)
                     y = i - first if i >= start else block
                     z = i - first if i + down < stop else block
-                    below, above = i + down + border, i + border
-                    _weigh(
-                        *(distances, level + rise, slope, level, terms, weights),
-                        *(_cut(padded, 0, below, there + border, n), _cut(near, 0, y, here, n)),
-                        *(_cut(padded, 0, above, here + border, n), _cut(far, 0, z, there, n)),
-                        *(_cut(near, -1, y, here, n), _cut(far, -1, z, there, n)),
-                    )
-                    for c in range(1, padded.shape[0]):
-                        values = _cut(padded, c, below, there + border, n)
-                        _add_product(weights, values, _cut(near, c, y, here, n))
-                        values = _cut(padded, c, above, here + border, n)
-                        _add_product(weights, values, _cut(far, c, z, there, n))
+                    line = level + rise, slope, level
+                    _weigh(padded, i, down, right, n, line, terms, rows, sums, y, z)
                     last = i
             _flush(sums[0], totals, first - start)
             _flush(sums[1], totals, first + down - start)
 
 
 @inlined_fused
-def _square_rows(
-    padded: Any, i: int, down: int, right: int, n: int, afresh: bool, paired: bool, rows: Any
-) -> None:
-    """Squared differences in the rows of the patches of row i, or the sums of two rows of them.
+def _square(padded: Any, k: int, down: int, right: int, n: int, rows: Any, to: int) -> None:
+    """Squared differences of row k and the one that lies a shift away."""
+    n += -n % _STEP
+    for x in range(n):
+        put(rows, (to, x), _difference(padded, 0, k, down, right, x) ** 2, 0)
+    for c in range(1, padded.shape[0]):
+        for x in range(n):
+            add(rows, (to, x), _difference(padded, c, k, down, right, x) ** 2, 0)
 
-    They stay in `rows` for the next i, unless it begins `afresh`.
-    """
-    size = rows.shape[0] - 5
+
+@inlined_fused
+def _difference(padded: Any, c: int, k: int, down: int, right: int, x: int) -> Any:
     here, there = max(0, -right), max(0, right)
-    width = n + size - 1
-    width += -width % _STEP
-    for k in range(i if afresh else i + size - 1, i + size):
-        out, last = rows[k % size, :width], rows[size + 2, :width]
-        for channel in range(padded.shape[0]):
-            a = padded[channel, k, here : here + width]
-            b = padded[channel, k + down, there : there + width]
-            if paired and channel == padded.shape[0] - 1:
-                _square_and_pair(a, b, out, channel == 0, last)
-            else:
-                _square(a, b, out, channel == 0)
+    return read(padded, (c, k, here + x)) - read(padded, (c, k + down, there + x))
 
 
 @inlined_fused
-def _sum(rows: Any, i: int, out: Any) -> None:
-    """The pairs of squares summed along columns, then along rows."""
-    size, n = rows.shape[0] - 5, out.size
+def _two(a: Any, row: int, x: int) -> Any:
+    return read(a, (row, x)) + read(a, (row, x + 1))
+
+
+@inlined_fused
+def _three(a: Any, row: int, x: int) -> Any:
+    return _two(a, row, x) + read(a, (row, x + 2))
+
+
+@inlined_fused
+def _four(a: Any, row: int, x: int) -> Any:
+    return _two(a, row, x) + _two(a, row, x + 2)
+
+
+@inlined_fused
+def _five(a: Any, row: int, x: int) -> Any:
+    return _four(a, row, x) + read(a, (row, x + 4))
+
+
+@inlined_fused
+def _six(a: Any, row: int, x: int) -> Any:
+    return _four(a, row, x) + _two(a, row, x + 4)
+
+
+@inlined_fused
+def _seven(a: Any, row: int, x: int) -> Any:
+    return _four(a, row, x) + _three(a, row, x + 4)
+
+
+@inlined_fused
+def _above_three(a: Any, p: int, q: int, r: int, x: int) -> Any:
+    return read(a, (p, x))
+
+
+@inlined_fused
+def _above_five(a: Any, p: int, q: int, r: int, x: int) -> Any:
+    return read(a, (p, x)) + read(a, (q, x))
+
+
+@inlined_fused
+def _above_seven(a: Any, p: int, q: int, r: int, x: int) -> Any:
+    return read(a, (p, x)) + (read(a, (q, x)) + read(a, (r, x)))
+
+
+def _sums(along: Any, above: Any, step: int) -> Any:
+    """Kernel of the sums over a patch, by those along its last row and of the rows above.
+
+    Loops of `step` pixels are unrolled, so that numbers are loaded once for several of them; short
+    sums are unrolled without that, and would not become vector instructions with it.
+    """
+
+    @inlined_fused
+    def add_up(rows: Any, size: int, k: int, n: int) -> None:
+        squares, out, pair = size + _SQUARES, size + _DISTANCES, k % size
+        before, now = size + _SUMS + (k - 1) % 2, size + _SUMS + k % 2
+        p, q, r = _above(size, k, 1), _above(size, k, 3), _above(size, k, 5)
+        for block in range(n // step):
+            for t in range(step):
+                x = step * block + t
+                total = along(rows, squares, x)
+                put(rows, (now, x), total, 0)
+                put(rows, (pair, x), read(rows, (before, x)) + total, 1)
+                put(rows, (out, x), above(rows, p, q, r, x) + total, 2)
+
+    return add_up
+
+
+_sum_two, _sum_three = _sums(_two, _above_three, 1), _sums(_three, _above_three, 1)
+_sum_four, _sum_five = _sums(_four, _above_five, _STEP), _sums(_five, _above_five, _STEP)
+_sum_six, _sum_seven = _sums(_six, _above_seven, _STEP), _sums(_seven, _above_seven, _STEP)
+
+
+@inlined_fused
+def _sum_along(rows: Any, k: int, n: int) -> None:
+    """The squares of row k summed along it, and with the row above; no patch ends with it."""
+    size = rows.shape[0] - _MORE_ROWS
+    before, now, pair = size + _SUMS + (k - 1) % 2, size + _SUMS + k % 2, k % size
+    b, c, d = _squares(size, 1), _squares(size, 2), _squares(size, 3)
+    e, f, g = _squares(size, 4), _squares(size, 5), _squares(size, 6)
+    for x in range(n):
+        total = _both(rows, size + _SQUARES, b, 0, 1, x) + _both(rows, c, d, 2, 3, x)
+        total += _both(rows, e, f, 4, 5, x) + read(rows, (g, x + 6))
+        put(rows, (now, x), total, 0)
+        put(rows, (pair, x), read(rows, (before, x)) + total, 1)
+
+
+@inlined_fused
+def _squares(size: int, t: int) -> int:
+    """Where to find the t-th squares of a row of a patch."""
+    return size + (_SQUARES if t < size else _ZEROS)
+
+
+@inlined_fused
+def _above(size: int, k: int, t: int) -> int:
+    """Where to find the sums of the pair of rows that ends t above row k, or of a single row."""
+    if size % 2 == 0:
+        t -= 1
+    if t == 0:
+        return size + _SUMS + (k - 1) % 2
+    return (k - t) % size if t < size - 1 else size + _ZEROS
+
+
+@inlined_fused
+def _sum(rows: Any, k: int, n: int) -> None:
+    """The squares of row k summed along it, then with those of the rows above it in the patch."""
+    size = rows.shape[0] - _MORE_ROWS
     if size == 1:
-        return  # the last squares are the distances
-    width = n + size - 1
-    width += -width % _STEP
-    sums, last = rows[size, :width], rows[size + 2 if size % 2 else size + 3, :width]
-    if size <= 5:
-        _add_three(_pair(rows, i, 1)[:width], _pair(rows, i, 3)[:width], last, sums)
-        _add_five(
-            *(sums[:n], sums[1 : n + 1], _from(rows, 2, n), _from(rows, 3, n), _from(rows, 4, n)),
-            out,
-        )
-    else:
-        _add_four(
-            *(_pair(rows, i, 1)[:width], _pair(rows, i, 3)[:width]),
-            *(_pair(rows, i, 5)[:width], last, sums),
-        )
-        _add_seven(
-            *(sums[:n], sums[1 : n + 1], sums[2 : n + 2], sums[3 : n + 3], sums[4 : n + 4]),
-            *(sums[5 : n + 5], _from(rows, 6, n), out),
-        )
+        for x in range(n):
+            put(rows, (size + _DISTANCES, x), read(rows, (size + _SQUARES, x)), 0)
+    elif size == 2:
+        _sum_two(rows, size, k, n)
+    elif size == 3:
+        _sum_three(rows, size, k, n)
+    elif size == 4:
+        _sum_four(rows, size, k, n)
+    elif size == 5:
+        _sum_five(rows, size, k, n)
+    elif size == 6:
+        _sum_six(rows, size, k, n)
+    elif size == 7:
+        _sum_seven(rows, size, k, n)
 
 
 @inlined_fused
-def _pair(rows: Any, i: int, k: int) -> Any:
-    """Squares of the k-th row of the patches plus those of the row above; zeros beyond."""
-    size = rows.shape[0] - 5
-    return rows[(i + k) % size if k < size else size + 3]
-
-
-@inlined_fused
-def _from(rows: Any, k: int, n: int) -> Any:
-    """The sums along columns from the k-th on; zeros beyond the patch."""
-    size = rows.shape[0] - 5
-    return rows[size, k : k + n] if k < size else rows[size + 3, :n]
-
-
-@inlined_fused
-def _filter(rows: Any, pairs: Any, i: int, out: Any) -> None:
+def _filter(rows: Any, pairs: Any, i: int, n: int) -> None:
     """Squares filtered along columns, then along rows."""
-    size, n = rows.shape[0] - 5, out.size
+    size = rows.shape[0] - _MORE_ROWS
     low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
-    along = rows[size, : n + size - 1]
-    width = along.size
-    x, y = i + low, i + high
-    _start(
-        rows[x % size, :width],
-        rows[y % size, :width],
-        rows[(x - second) % size, :width],
-        rows[(y + second) % size, :width],
-        pairs[0],
-        pairs[1],
-        along,
-    )
+    along, out, width = size + _SQUARES, size + _DISTANCES, n + size - 1
+    width += -width % _STEP
+    tap, beside = pairs[0], pairs[1]
+    y, z = (i + low) % size, (i + high) % size
+    y_beside, z_beside = (i + low - second) % size, (i + high + second) % size
+    for x in range(width):
+        first, other = _both(rows, y, z, 0, 0, x), _both(rows, y_beside, z_beside, 0, 0, x)
+        put(rows, (along, x), tap * first + beside * other, 0)
     for t in range(2, pairs.size):
-        _add_pair(rows[(x - t) % size, :width], rows[(y + t) % size, :width], pairs[t], along)
-    _start(
-        along[low : low + n],
-        along[high : high + n],
-        along[low - second : low - second + n],
-        along[high + second : high + second + n],
-        pairs[0],
-        pairs[1],
-        out,
-    )
+        tap, y, z = pairs[t], (i + low - t) % size, (i + high + t) % size
+        for x in range(width):
+            add(rows, (along, x), tap * _both(rows, y, z, 0, 0, x), 0)
+    tap, beside = pairs[0], pairs[1]
+    for x in range(n):
+        first = _both(rows, along, along, low, high, x)
+        other = _both(rows, along, along, low - second, high + second, x)
+        put(rows, (out, x), tap * first + beside * other, 0)
     for t in range(2, pairs.size):
-        x, y = low - t, high + t
-        _add_pair(along[x : x + n], along[y : y + n], pairs[t], out)
+        tap = pairs[t]
+        for x in range(n):
+            add(rows, (out, x), tap * _both(rows, along, along, low - t, high + t, x), 0)
 
 
 @inlined_fused
-def _square(a: Any, b: Any, out: Any, first: bool) -> None:
-    if first:
-        for x in range(out.size):
-            difference = a[x] - b[x]
-            out[x] = difference * difference
-    else:
-        for x in range(out.size):
-            difference = a[x] - b[x]
-            out[x] += difference * difference
-
-
-@inlined_fused
-def _square_and_pair(a: Any, b: Any, out: Any, first: bool, last: Any) -> None:
-    """The same, plus the last squares; these become the last."""
-    if first:
-        for x in range(out.size):
-            difference = a[x] - b[x]
-            square = difference * difference
-            out[x] = last[x] + square
-            last[x] = square
-    else:
-        for x in range(out.size):
-            difference = a[x] - b[x]
-            square = out[x] + difference * difference
-            out[x] = last[x] + square
-            last[x] = square
-
-
-@inlined_fused
-def _add_three(a: Any, b: Any, c: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = a[x] + b[x] + c[x]
-
-
-@inlined_fused
-def _add_four(a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = (a[x] + b[x]) + (c[x] + d[x])
-
-
-@inlined_fused
-def _add_five(a: Any, b: Any, c: Any, d: Any, e: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + e[x]
-
-
-@inlined_fused
-def _add_seven(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = (a[x] + b[x]) + (c[x] + d[x]) + ((e[x] + f[x]) + g[x])
-
-
-@inlined_fused
-def _start(a: Any, b: Any, c: Any, d: Any, tap: Any, beside: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] = tap * (a[x] + b[x]) + beside * (c[x] + d[x])
-
-
-@inlined_fused
-def _add_pair(left: Any, right: Any, tap: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] += tap * (left[x] + right[x])
-
-
-@inlined_fused
-def _cut(planes: Any, channel: int, y: int, x: int, n: int) -> Any:
-    return planes[channel, y, x : x + n]
+def _both(rows: Any, a: int, b: int, left: int, right: int, x: int) -> Any:
+    return read(rows, (a, left + x)) + read(rows, (b, right + x))
 
 
 @inlined_fused
 def _weigh(
-    distances: Any,
-    rise: Any,
-    slope: Any,
-    level: Any,
+    padded: Any,
+    i: int,
+    down: int,
+    right: int,
+    n: int,
+    line: tuple[Any, Any, Any],
     terms: Any,
-    weights: Any,
-    below: Any,
-    near: Any,
-    above: Any,
-    far: Any,
-    near_total: Any,
-    far_total: Any,
+    rows: Any,
+    sums: Any,
+    y: int,
+    z: int,
 ) -> None:
     """Weights of pairs of pixels; each pixel is added to the sum of the other, and the weight."""
-    for x in range(weights.size):
-        distance: Any = read(distances, x)  # type: ignore[call-arg]
-        weight = exp2_to_zero(min(rise - slope * distance, level), terms)
-        weights[x] = weight
-        add(near, x, weight * read(below, x), 0)
-        add(far, x, weight * read(above, x), 1)
-        add(near_total, x, weight, 2)
-        add(far_total, x, weight, 3)
+    size, channels = rows.shape[0] - _MORE_ROWS, padded.shape[0]
+    border, here, there, kept = (size - 1) // 2, max(0, -right), max(0, right), size + _WEIGHTS
+    above, below, near, far = i + border, i + down + border, here + border, there + border
+    if channels == 1:
+        for x in range(n):
+            weight = _weight(rows, x, line, terms)
+            add(sums, (0, 0, y, here + x), weight * read(padded, (0, below, far + x)), 0)
+            add(sums, (1, 0, z, there + x), weight * read(padded, (0, above, near + x)), 1)
+            add(sums, (0, 1, y, here + x), weight, 2)
+            add(sums, (1, 1, z, there + x), weight, 3)
+        return
+    for x in range(n):
+        weight = _weight(rows, x, line, terms)
+        put(rows, (kept, x), weight, 0)
+        add(sums, (0, channels, y, here + x), weight, 1)
+        add(sums, (1, channels, z, there + x), weight, 2)
+    for c in range(channels):
+        for x in range(n):
+            weight = read(rows, (kept, x))
+            add(sums, (0, c, y, here + x), weight * read(padded, (c, below, far + x)), 0)
+            add(sums, (1, c, z, there + x), weight * read(padded, (c, above, near + x)), 1)
 
 
 @inlined_fused
-def _add_product(a: Any, b: Any, out: Any) -> None:
-    for x in range(out.size):
-        out[x] += a[x] * b[x]
+def _weight(rows: Any, x: int, line: tuple[Any, Any, Any], terms: Any) -> Any:
+    rise, slope, most = line
+    distance = read(rows, (rows.shape[0] - _MORE_ROWS + _DISTANCES, x))
+    return exp2_to_zero(min(rise - slope * distance, most), terms)
 
 
 @jit_fused
