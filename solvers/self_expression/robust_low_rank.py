@@ -17,6 +17,7 @@ from .low_rank import thin_svd
 
 _CHECK_EVERY = 10
 _RELAXATION = 1.6
+_RARER = 1.1
 
 
 def robust_low_rank_self_expression(
@@ -112,7 +113,7 @@ def _admm(
     B, weight = U * s, lam * top
     C, rho, rho_e = U.copy(), 1.0, 1.0 / (s[-1] * s[len(s) // 2])
     dual, dual_e = np.zeros_like(C), np.zeros_like(C)
-    best, rows = (np.inf, C, X), s[:, None] * top * Rt
+    best, rows, adapt_at = (np.inf, C, X), s[:, None] * top * Rt, float(_CHECK_EVERY)
     for iteration in range(1, max_iter + 1):
         J = shrink_spectrum(C + dual / rho, 1 / rho)
         E = shrink_rows(B - C * s + dual_e / rho_e, weight / rho_e)
@@ -130,8 +131,11 @@ def _admm(
         if gap <= tol:
             break
         change = C - previous
-        rho *= _balance(C - J, C, rho * change, dual)
-        rho_e *= _balance(B - C * s - E, B, rho_e * change * s, dual_e)
+        # Ever rarer, so that penalties settle: else they may change for ever, and nothing converges.
+        if iteration >= adapt_at:
+            rho *= _balance(C - J, C, rho * change, dual)
+            rho_e *= _balance(B - C * s - E, B, rho_e * change * s, dual_e)
+            adapt_at *= _RARER
     return best[1], best[2], iteration
 
 

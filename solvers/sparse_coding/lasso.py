@@ -16,7 +16,7 @@ from ..solution import (
     warn_unless_converged,
 )
 from .penalty import Penalty
-from .problem import TOL, certificate, certify, check_signals, row_blocks
+from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
 
 _NEGLIGIBLE = 0.01  # of the tolerance, by which the rounding of correlations may move a gap
@@ -254,15 +254,17 @@ def _certify_by(
     for rows in row_blocks(len(Y)):
         signals, C, largest, own = Y[rows], codes[rows], correlation[rows], penalty[rows]
         residual = signals - C @ atoms.rows
-        found = certificate(signals, C, residual, largest, own)
+        energies = Energies.of(signals, C, residual, own)
+        found, scale = energies.gap(own.dual_scale(largest))
+        objective[rows], dual[rows] = energies.objective, 2 * scale[:, None] * residual
         n_terms = 2 * np.diff(C.indptr) + Y.shape[1] + 4
-        sizes = np.linalg.norm(signals, axis=1) + abs(C) @ atoms.lengths
+        sizes = np.sqrt(energies.norm) + abs(C) @ atoms.lengths
         rounding = n_terms * 2.0**-53 * atoms.largest * sizes
-        highest = certificate(signals, C, residual, largest + rounding, own)[1]
-        unsure = np.flatnonzero(highest - found[1] > _NEGLIGIBLE * tol)
+        highest, _ = energies.gap(own.dual_scale(largest + rounding))
+        gap[rows] = found
+        unsure = np.flatnonzero(highest - found > _NEGLIGIBLE * tol)
         if unsure.size:
             exact = certify(signals[unsure], atoms.rows, C[unsure], own[unsure])
-            for array, values in zip(found, exact, strict=True):
-                array[unsure] = values
-        objective[rows], gap[rows], dual[rows] = found
+            for array, values in zip((objective, gap, dual), exact, strict=True):
+                array[rows][unsure] = values
     return objective, gap, dual

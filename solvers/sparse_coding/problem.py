@@ -1,6 +1,7 @@
 """The sparse coding problem: its objective, its certificate, its checks."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -228,16 +229,33 @@ def certificate(
     Y: Array, C: Array | csr_array, residual: Array, largest: Array, penalty: Penalty
 ) -> tuple[Array, Array, Array]:
     """`certify`, given the residuals and an upper bound on their correlations."""
-    square, norm, along = _dots(residual, residual), _dots(Y, Y), _dots(Y, residual)
-    objective, energy = square + penalty.value(C), square + penalty.squares(C)
-    scale = np.clip(along / np.where(energy > 0, energy, 1), 0, penalty.dual_scale(largest))
-    dual = 2 * scale[:, None] * residual
-    dual_objective = scale * (2 * along - scale * energy)
-    excess = (objective - dual_objective).clip(min=0)
-    # A zero signal with a code that is not zero is infinitely far off, relative to its norm.
-    unbounded = np.where(excess > 0, np.inf, 0.0)
-    gap = np.divide(excess, norm, out=unbounded, where=norm > 0)
-    return objective, gap, dual
+    energies = Energies.of(Y, C, residual, penalty)
+    gap, scale = energies.gap(penalty.dual_scale(largest))
+    return energies.objective, gap, 2 * scale[:, None] * residual
+
+
+@dataclass(frozen=True, eq=False)
+class Energies:
+    """What the duality gaps of rows are made of, but for the correlations with the atoms."""
+
+    objective: Array
+    energy: Array
+    norm: Array
+    along: Array
+
+    @classmethod
+    def of(cls, Y: Array, C: Array | csr_array, residual: Array, penalty: Penalty) -> "Energies":
+        square, norm, along = _dots(residual, residual), _dots(Y, Y), _dots(Y, residual)
+        return cls(square + penalty.value(C), square + penalty.squares(C), norm, along)
+
+    def gap(self, most: Array) -> tuple[Array, Array]:
+        """Relative gaps, and the feasible multiples of the residuals, at the most `most`."""
+        scale = np.clip(self.along / np.where(self.energy > 0, self.energy, 1), 0, most)
+        dual_objective = scale * (2 * self.along - scale * self.energy)
+        excess = (self.objective - dual_objective).clip(min=0)
+        # A zero signal with a code that is not zero is infinitely far off, relative to its norm.
+        unbounded = np.where(excess > 0, np.inf, 0.0)
+        return np.divide(excess, self.norm, out=unbounded, where=self.norm > 0), scale
 
 
 def row_blocks(n: int) -> Iterator[slice]:

@@ -9,6 +9,8 @@ from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import low_rank_self_expression, robust_low_rank_self_expression
 from twinsolve.solvers.oracles import self_expression as oracle
 
+from ..conftest import make_points
+
 
 def objective(X, C, lam):
     return np.linalg.norm(C, "nuc") + lam * np.linalg.norm(X - C @ X, axis=1).sum()
@@ -47,6 +49,14 @@ def test_gap_is_never_smaller_than_the_suboptimality(points, answer, data, lam, 
     found = robust_low_rank_self_expression(X, lam=lam, tol=1e-8, max_iter=max_iter)
     assert found.gap >= (found.objective - best) / found.objective - 1e-14
     assert found.n_iter <= max_iter
+
+
+@pytest.mark.parametrize(("seed", "lam"), [(965, 4.921875), (218160, 2.8301), (81323, 4.3786)])
+def test_penalties_that_balance_residuals_settle(seed, lam):
+    """With penalties that change for ever the gap stays at up to 0.12 on some of these."""
+    found = robust_low_rank_self_expression(make_points("affine", seed), lam=lam)
+    assert found.converged
+    assert found.n_iter < 2500
 
 
 def test_limits(X):
