@@ -131,7 +131,7 @@ def _admm(
         if gap <= tol:
             break
         change = C - previous
-        # Ever rarer, so that penalties settle: else they may change for ever, and nothing converges.
+        # Ever rarer, so that penalties settle: else they may change for ever.
         if iteration >= adapt_at:
             rho *= _balance(C - J, C, rho * change, dual)
             rho_e *= _balance(B - C * s - E, B, rho_e * change * s, dual_e)
