@@ -164,7 +164,8 @@ def _read_idx_pair(
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    with naming(path, "NumPy archive"), np.load(path, allow_pickle=False) as archive:
+    with naming(path, "NumPy archive"), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
         return {name: archive[name] for name in archive.files}
 
 

@@ -15,7 +15,8 @@ from .root import cache_folder
 def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
     """The arrays kept of an archive, if its size and time of change are as they were then."""
     try:
-        with np.load(_place(archive, name), allow_pickle=False) as kept:
+        with _place(archive, name).open("rb") as file:
+            kept = np.load(file, allow_pickle=False)
             arrays = {key: kept[key] for key in kept.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # none, or a broken one
         return None

@@ -99,7 +99,8 @@ def test_check_passes_and_writes_its_results(whole):
     assert "torch" in settings["versions"]
     summary = (folder / "summary.md").read_text()
     assert all(f"| {twin.name} |" in summary for twin in catalogue())
-    assert Image.open(folder / "deviations.png").size[0] > 800
+    with Image.open(folder / "deviations.png") as figure:
+        assert figure.size[0] > 800
     verdict = f"{len(rows)} of {len(rows)} rows passed"
     assert verdict in result.output
     assert verdict in summary
@@ -185,7 +186,8 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     assert [row["deviation"] for row in rows] == [None, None, 1e-15]
     draw = table.assign(twin="a", family="b", task="vision", dtype="float64", tolerance=1.0)
     draw_deviations(draw, tmp_path / "figure.png")
-    assert Image.open(tmp_path / "figure.png").size[0] > 800
+    with Image.open(tmp_path / "figure.png") as figure:
+        assert figure.size[0] > 800
 
 
 def test_an_incomplete_data_root_is_left_out(tmp_path, monkeypatch):

@@ -220,6 +220,7 @@ CLUSTERERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 @pytest.mark.parametrize("name", CLUSTERERS)
 def test_clusters_depend_on_no_unit_no_rotation_and_the_affine_on_no_origin(name):
     make, affine = CLUSTERERS[name]

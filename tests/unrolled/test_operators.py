@@ -196,6 +196,7 @@ HIDING = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the fixed point was not reached")
 @pytest.mark.parametrize("size", [1e3, 1e5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("hiding", HIDING)
@@ -234,6 +235,7 @@ FAR = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the fixed point was not reached")
 @pytest.mark.parametrize(
     ("hiding", "dtype", "size"),
     [
@@ -315,6 +317,7 @@ def test_keys_that_no_query_sees_may_hold_anything(operator, hiding, value):
         assert_close(x, y, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:the fixed point was not reached")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n", [9, 300])
 def test_padding_of_nan_reaches_no_visible_row(operator, dtype, n):

@@ -71,7 +71,7 @@ def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch):
     warm_up(method)
     keep = Keep(job, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(lasso, "certificate", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(lasso, "_certify_by", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             cluster_job(**job, keep=keep)
     assert list(keep.unfinished.rglob("*.block"))
@@ -123,6 +123,7 @@ def test_held_out_points_have_a_table_of_their_own():
     assert "accuracy_new" not in plain.run(Options(n_seeds=1))
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
     found = []
 

@@ -167,6 +167,7 @@ def test_a_setting_that_failed_on_a_trial_is_not_chosen(table):
     assert set(line[6:]) == {"-"}
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 def test_settings_that_others_chose_with_labels_are_marked():
     name = "synthetic:n_samples=10,n_subspaces=2"
     study = clusters_study(

@@ -187,7 +187,8 @@ def test_figure_of_set12(tmp_path):
     table = pd.DataFrame(rows).assign(case="set12")
     assert table.psnr.tolist() == [29, 31]
     draw_quality(table, tmp_path)
-    assert Image.open(tmp_path / "quality.png").size[0] > 800
+    with Image.open(tmp_path / "quality.png") as figure:
+        assert figure.size[0] > 800
 
 
 def test_every_method_has_its_own_number_of_threads():

@@ -40,7 +40,8 @@ def test_command_writes_its_results_and_resumes_size_by_size(tmp_path, monkeypat
     spent = second["processor_seconds"] / first["processor_seconds"]
     assert_allclose(second["growth"], np.log(spent) / np.log(2))
     assert "| subspaces-50 | 1,000 | 50 | float64 | 1 |" in (tmp_path / "summary.md").read_text()
-    assert Image.open(tmp_path / "scale.png").size[0] > 800
+    with Image.open(tmp_path / "scale.png") as figure:
+        assert figure.size[0] > 800
 
     class Again(Exception):
         pass

@@ -232,7 +232,8 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
         "cases": None, "peers": ["scikit-learn"], "rounds": 2, "n_jobs": 1, "seed": 0,
     }  # fmt: skip
     assert "| synthetic-100 | twinsolve | float64 | 1 | 100 |" in (out / "summary.md").read_text()
-    assert Image.open(out / "scaling.png").size[0] > 800
+    with Image.open(out / "scaling.png") as figure:
+        assert figure.size[0] > 800
 
     monkeypatch.setattr(sparse, "race", lambda: None)  # nothing is left to compute
     assert run(*arguments).exit_code == 0
@@ -320,7 +321,8 @@ def test_figure_without_peers_and_without_memory(tmp_path):
     )
     (tmp_path / "none").mkdir()
     draw_scaling(rows, tmp_path)
-    assert Image.open(tmp_path / "scaling.png").size[0] > 800
+    with Image.open(tmp_path / "scaling.png") as figure:
+        assert figure.size[0] > 800
     assert (tmp_path / "scaling.pdf").exists()
     draw_scaling(rows[1:], tmp_path / "none")
     assert not list((tmp_path / "none").iterdir())

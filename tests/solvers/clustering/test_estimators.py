@@ -76,7 +76,7 @@ def expected_failures(estimator):
     ],
     expected_failed_checks=expected_failures,
 )
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -174,6 +174,7 @@ def test_zero_rows_and_duplicates(kind):
         assert np.abs(coef).max() < 1e-12
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 @pytest.mark.parametrize("kind", ALL)
 def test_data_of_zeros(kind):
     model = make(kind).fit(np.zeros((6, 4)))
@@ -370,6 +371,7 @@ def test_thresholding_as_a_loop(monkeypatch):
     assert_allclose(model.coef_.toarray(), expected, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 def test_affinity_steps_compose():
     def circulated(C):
         return symmetric_affinity(scale_by_row_maximum(keep_l1_mass(C, 0.7)))

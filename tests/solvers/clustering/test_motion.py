@@ -20,7 +20,7 @@ from twinsolve.solvers.sparse_coding import lam_max
 
 
 @parametrize_with_checks([MotionSegmentation()])
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 

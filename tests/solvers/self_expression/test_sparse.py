@@ -84,6 +84,7 @@ def test_diagonal_is_exactly_zero_and_output_sparse():
     assert_allclose(solution.gap, independent, rtol=1e-7, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:Graph is not fully connected")
 def test_independent_noiseless_subspaces_are_separated():
     X, y = make_union_of_subspaces(12, n_subspaces=4, dimension=3, random_state=0)
     coef = sparse_self_expression(X, lam=1e-3).coef.toarray()

@@ -56,6 +56,7 @@ def test_regressions_are_the_solvers_at_the_penalty_that_its_docstring_says():
         assert_allclose(found, expected, atol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in NEED_CONTEXT])
 def test_every_operator_by_name(name):
     X, _ = data()
@@ -94,6 +95,7 @@ def test_relative_penalties_know_no_temperature(name):
     assert_allclose(cold, warm, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 def test_sparse_coding_tells_the_number_of_clusters_only_once_it_has_converged():
     """Five iterations from zero are dense: a quarter of their mass joins different subspaces."""
     X, y = data(noise=0.0)

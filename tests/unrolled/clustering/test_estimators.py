@@ -17,7 +17,7 @@ ALL = list(SMALL)
 
 
 @parametrize_with_checks([kind(**settings) for kind, settings in SMALLEST.items()])
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -84,6 +84,7 @@ def test_zero_rows_have_no_coefficients_and_get_none(kind):
     assert (dense(model.coefficients(np.zeros((1, 20)))) == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 @pytest.mark.parametrize("kind", ALL)
 def test_data_of_zeros(kind):
     model = make(kind, 2, **SMALLEST[kind]).fit(np.zeros((6, 4)))

@@ -442,6 +442,7 @@ def test_state_between_layers_needs_attaching_and_the_attached_model(monkeypatch
         model.model(IDS)
 
 
+@pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
 def test_positions_go_through_the_layers_projections():
     model = build("vit")
     layer = model.get_submodule(next(n for n, m in model.named_modules() if hasattr(m, "q_proj")))

@@ -509,6 +509,7 @@ def test_stages_of_different_size_are_refused_by_name():
 # Positions
 
 
+@pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
 @pytest.mark.parametrize("given", ["name", "parameter", "tensor"])
 def test_positions_go_through_each_layers_projections(given):
     model = vision_model()
@@ -684,6 +685,7 @@ def test_compiles(operator):
     assert_close(torch.compile(model)(X), expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
 @pytest.mark.parametrize("name", operator_names())
 def test_every_operator_goes_in_by_name(name):
     model = replace_attention(vision_model(n_tokens=24), name, positions="pos_embed")

@@ -21,6 +21,7 @@ def normalised(norm, x):
     return (x - mean) / (x.var(dim=(0, 2, 3), correction=0, keepdim=True) + norm.eps).sqrt()
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kernel_size", [3, 4])
 def test_equals_the_formula(skip, kernel_size):

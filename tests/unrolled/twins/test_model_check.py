@@ -232,6 +232,8 @@ def test_a_finite_bias_is_judged_where_its_solver_takes_one():
     assert "finite bias" in rows["operator"]["why"]
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.filterwarnings("ignore:replace_attention. dropout of attention weights")
 def test_replaced_attention_is_judged_with_its_masks():
     layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
     model = replace_attention(nn.TransformerEncoder(layer, 2), "twicing")

@@ -168,7 +168,8 @@ def test_the_command_takes_a_folder_and_resumes(folder, tmp_path):
 def test_changed_pictures_are_run_again(folder, tmp_path):
     kept = {"methods": ["noisy"], "directory": tmp_path / "runs"}
     before = denoise(folder, **kept)
-    image = np.asarray(Image.open(f"{folder}/a.png"))
+    with Image.open(f"{folder}/a.png") as picture:
+        image = np.asarray(picture)
     Image.fromarray(255 - image[::-1] // 2).save(f"{folder}/a.png")
     load_images.cache_clear()
     after = denoise(folder, **kept)

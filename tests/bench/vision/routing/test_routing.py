@@ -157,6 +157,7 @@ def test_routers_of_a_network_beside_its_start(digits, monkeypatch):
     assert [layer for layer, _ in seen] == [b.feed_forward for b in model.network.blocks]
 
 
+@pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 def test_positions_and_classes_are_those_of_the_tokens(digits, monkeypatch):
     """Positions that outweigh the patches: tokens of a place are alike, and k-means finds it."""
     model = network(digits, depth=1)
