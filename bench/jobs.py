@@ -2,14 +2,17 @@
 
 import ast
 import hashlib
+import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import BytesIO
 from numbers import Integral
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from uuid import uuid4
 from zipfile import BadZipFile
@@ -61,6 +64,50 @@ def file_hash(path: str | Path | None) -> str | None:
     if path is None or not Path(path).is_file():
         return None
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def source_of(thing: Any) -> str | None:
+    """What tells a function or class of the user's from another of that name; None if it is no own.
+
+    That is the file where it stands, and the code that was loaded of it, which may be older.
+    """
+    given: list[str] = []
+    if isinstance(thing, partial):
+        given = _said([*thing.args, *thing.keywords.items()])
+        thing = thing.func
+    if not (isinstance(thing, type) or inspect.isfunction(thing)):
+        thing = type(thing)
+    functions = vars(thing).values() if isinstance(thing, type) else (thing,)
+    codes = [f.__code__ for f in functions if inspect.isfunction(f)]
+    # Of functions first, as a file that was run with --load is no module.
+    with suppress(TypeError):  # what is built in
+        file = codes[0].co_filename if codes else inspect.getfile(thing)
+        known = [file_hash(file), *given, *map(_loaded, codes), *map(_bound, functions)]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+    return None
+
+
+def _bound(function: Any) -> list[str]:
+    """What a function holds of where it was defined: defaults, and variables around it."""
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    defaults = getattr(function, "__defaults__", None) or ()
+    return _said([*cells, *defaults, *(getattr(function, "__kwdefaults__", None) or {}).items()])
+
+
+def _said(values: Iterable[Any]) -> list[str]:
+    """Numbers and words as they are; of other things, whose names may hold addresses, the type."""
+    plain = (bool, bytes, float, int, str, tuple, type(None))
+    return [repr(x) if isinstance(x, plain) else _of_array(x) for x in values]
+
+
+def _of_array(thing: Any) -> str:
+    content = thing.tobytes() if isinstance(thing, np.ndarray) else b""
+    return f"{type(thing).__name__} {hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _loaded(code: CodeType) -> list[Any]:
+    constants = (_loaded(x) if isinstance(x, CodeType) else repr(x) for x in code.co_consts)
+    return [code.co_code.hex(), *code.co_names, *constants]
 
 
 def _code_of(source: str) -> str:

@@ -13,6 +13,7 @@ from .files import naming
 from .root import cache_folder
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+_FORM = "2"  # of packed files
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
 
@@ -73,7 +74,7 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     Bunch
         ``images``: list of read-only uint8 ndarrays, 0 to 255, of shape (height, width) or
         (height, width, 3), which are read from the disk where they are looked at; ``names``;
-        ``key``: tells this content of the folder from another; ``DESCR``.
+        ``key``: tells these pictures and names from others, wherever they lie; ``DESCR``.
 
     Examples
     --------
@@ -83,13 +84,12 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     """
     folder = Path(path)
     files = _pictures_in(folder)
-    stamps = [(file.as_posix(), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    place = cache_folder() / "packed" / _hash([str(folder.resolve()), colour])
-    packed = place / f"{_hash(stamps)}.u8"
+    packed = cache_folder() / "packed" / _hash([str(folder.resolve()), colour])
+    packed /= f"{_hash(_stamps(folder, files))}.u8"
     if not packed.with_suffix(".json").exists():
-        place.mkdir(parents=True, exist_ok=True)
+        packed.parent.mkdir(parents=True, exist_ok=True)
         _pack(files, _names(folder, files), packed, colour)
-        for old in place.iterdir():  # of the folder as it was
+        for old in packed.parent.iterdir():  # of the folder as it was
             if old.stem != packed.stem and old.suffix in (".u8", ".json"):
                 old.unlink(missing_ok=True)
     index = json.loads(packed.with_suffix(".json").read_text())
@@ -97,21 +97,29 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     parts = np.split(pixels, np.cumsum([np.prod(shape) for shape in index["shapes"]])[:-1])
     images = [part.reshape(shape) for part, shape in zip(parts, index["shapes"], strict=True)]
     return Bunch(
-        images=images, names=index["names"], key=packed.stem, DESCR=f"Packed pictures of {path}."
+        images=images, names=index["names"], key=index["key"], DESCR=f"Packed pictures of {path}."
     )
+
+
+def _stamps(folder: Path, files: list[Path]) -> list[tuple[str, int, int]]:
+    """By what it is known that pictures are as they were when they were packed, in this form."""
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
+    return [(_FORM, 0, 0), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)]
 
 
 def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> None:
     """Write pixels, then the index, which says that they are there; both whole or not at all."""
     with tempfile.TemporaryDirectory(dir=packed.parent) as temporary:
-        shapes = []
+        shapes, digest = [], hashlib.sha256()
         pixels, index = Path(temporary) / "pixels", Path(temporary) / "index"
         with open(pixels, "wb") as stream:
             for file in files:
                 image = np.rint(255 * _levels(file, colour)).astype(np.uint8)
                 shapes.append(image.shape)
                 stream.write(image.tobytes())
-        index.write_text(json.dumps({"names": names, "shapes": shapes}))
+                digest.update(image.tobytes())
+        key = _hash([names, shapes, digest.hexdigest()])
+        index.write_text(json.dumps({"names": names, "shapes": shapes, "key": key}))
         os.replace(pixels, packed)
         os.replace(index, packed.with_suffix(".json"))
 
@@ -144,8 +152,8 @@ def _levels(file: Path, colour: bool) -> np.ndarray:
             raise ValueError("levels are floating-point numbers; must be of 8 or 16 bits")
         if picture.mode in _SIXTEEN_BITS:
             levels = np.asarray(picture, dtype=np.float64) / 65535
-            if levels.max() > 1:
-                raise ValueError("levels are above those of 16 bits")
+            if not 0 <= levels.min() <= levels.max() <= 1:
+                raise ValueError("levels are not within those of 16 bits")
             return np.repeat(levels[:, :, None], 3, axis=2) if colour else levels
         return np.asarray(picture.convert("RGB" if colour else "L")) / 255
 

@@ -22,14 +22,19 @@ _TRAIN400_SOURCE = (
 )
 
 
-def load_photographs() -> Bunch:
-    """Load the two photographs packaged with scikit-learn, in grey.
+def load_photographs(*, colour: bool = False) -> Bunch:
+    """Load the two photographs packaged with scikit-learn.
+
+    Parameters
+    ----------
+    colour : bool, default=False
+        Red, green and blue; else grey (luma of Rec. 709).
 
     Returns
     -------
     Bunch
-        ``images``: list of two ndarrays of shape (427, 640) with grey levels in [0, 1] (luma of
-        Rec. 709); ``names``: ["china", "flower"]; ``DESCR``.
+        ``images``: list of two ndarrays of shape (427, 640) or, in colour, (427, 640, 3), levels
+        in [0, 1]; ``names``: ["china", "flower"]; ``DESCR``.
 
     Examples
     --------
@@ -39,7 +44,9 @@ def load_photographs() -> Bunch:
     (['china', 'flower'], (427, 640))
     """
     sample = load_sample_images()
-    images = [np.minimum(image @ _LUMA / 255, 1.0) for image in sample.images]
+    images = [
+        image / 255 if colour else np.minimum(image @ _LUMA / 255, 1.0) for image in sample.images
+    ]
     names = [str(name).removesuffix(".jpg") for name in sample.filenames]
     return Bunch(images=images, names=[name.split("/")[-1] for name in names], DESCR=sample.DESCR)
 
@@ -170,7 +177,8 @@ def make_noisy_crop(
     Raises
     ------
     ValueError
-        If the image is not two-dimensional or smaller than the square, or ``sigma < 0``.
+        If the image is not two-dimensional or smaller than the square, or sigma is negative or
+        not finite.
 
     Examples
     --------
@@ -210,7 +218,7 @@ def add_noise(
     Raises
     ------
     ValueError
-        If ``sigma < 0``.
+        If sigma is negative or not finite.
 
     Examples
     --------
@@ -219,7 +227,7 @@ def add_noise(
     >>> add_noise(np.zeros((5, 4, 3)), sigma=0.1, random_state=0).shape
     (5, 4, 3)
     """
-    if sigma < 0:
-        raise ValueError(f"sigma: must be >= 0, got {sigma}")
+    if not 0 <= sigma < np.inf:
+        raise ValueError(f"sigma: must be >= 0 and finite, got {sigma}")
     pixels = np.asarray(image, dtype=np.float64)
     return pixels + sigma * check_random_state(random_state).standard_normal(pixels.shape)

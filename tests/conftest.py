@@ -4,9 +4,13 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 from hypothesis import settings
 
 from twinsolve.datasets import data_root
+
+# A warning that torch gives once a process would fail whichever test comes first.
+torch.set_warn_always(True)
 
 # The same examples in every run; --hypothesis-profile=default draws others.
 settings.register_profile("fixed", derandomize=True)

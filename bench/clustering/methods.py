@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from ..jobs import file_hash
+from ..jobs import source_of
 from ..names import close_names, split_settings
 
 STEPS = (
@@ -158,13 +158,7 @@ def code_of(method: Method) -> str | None:
     if method.name.partition(":")[0] in BUILT_IN:
         return None
     source = method.code or method.make
-    if isinstance(source, _Imported):
-        return file_hash(import_module(source.path.partition(":")[0]).__file__)
-    # Of a function, as a file that was run with --load is no module.
-    source = getattr(source, "func", source)  # of a partial
-    functions = vars(source).values() if isinstance(source, type) else (source,)
-    code = next((f.__code__ for f in functions if inspect.isfunction(f)), None)
-    return file_hash(code.co_filename if code else None)
+    return source_of(source.find() if isinstance(source, _Imported) else source)
 
 
 def know(methods: Sequence[Method]) -> None:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...solvers.solution import check_integer, check_positive
+
 _PRECISIONS = ("float32", "bfloat16")
 
 
@@ -70,8 +72,18 @@ class Recipe:
         if self.precision not in _PRECISIONS:
             raise ValueError(f"precision: must be one of {_PRECISIONS}, got {self.precision!r}")
         for name in ("n_steps", "batch_size", "checkpoint_every", "validate_every"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name}: must be >= 1, got {value}")
+            if getattr(self, name) is not None:
+                check_integer(getattr(self, name), name, minimum=1)
+        for name in ("minutes", "learning_rate", "clip_norm"):
+            if getattr(self, name) is not None:
+                check_positive(getattr(self, name), name)
+        check_positive(self.weight_decay, "weight_decay", allow_zero=True)
+        for name in ("warm_up", "final_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: must be in [0, 1], got {getattr(self, name)}")
+        for name, decay in (("ema_decay", self.ema_decay), *(("betas", b) for b in self.betas)):
+            if not 0 <= decay < 1:
+                raise ValueError(f"{name}: must be in [0, 1), got {decay}")
 
     def rate(self, step: int, n_steps: int) -> float:
         """Learning rate of a step, counted from 0."""

@@ -6,14 +6,16 @@ Each file is written whole or not at all, so that a run may be killed at any mom
 import inspect
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -43,14 +45,38 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], **notes: str) -> Non
     write_whole(path, save(own, metadata=notes))
 
 
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is damaged: names it.
+    """
+    with _naming(path):
+        return load_file(path)
+
+
 def read_notes(path: Path) -> dict[str, str]:
-    """The notes in the header of a file of tensors."""
-    with safe_open(path, framework="pt") as file:
+    """The notes in the header of a file of tensors; errors as those of `load_tensors`."""
+    with _naming(path), safe_open(path, framework="pt") as file:
         return file.metadata() or {}
 
 
-def run_settings(model: nn.Module, recipe: "Recipe", task: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is made of: its recipe, its model and what the caller says of the data.
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise ValueError(f"{path}: is damaged, it holds no tensors ({error})") from error
+
+
+def run_settings(
+    model: nn.Module, recipe: "Recipe", task: Mapping[str, Any], n_processes: int = 1
+) -> dict[str, Any]:
+    """What a run is made of: recipe, model, what the caller says of the data, processes.
 
     Device and precision are not the constructor's to say again: the weights are moved and cast.
 
@@ -58,9 +84,15 @@ def run_settings(model: nn.Module, recipe: "Recipe", task: Mapping[str, Any]) ->
     ------
     ValueError
         If the model does not keep an argument of its constructor as an attribute, or if one of
-        them cannot be written as JSON: the model could not be built again.
+        them cannot be written as JSON, or the class is of a script or a function: the model could
+        not be built again.
     """
     kind = type(model)
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise ValueError(
+            f"{kind.__name__}: must be a class of a module, to be found again by its name; got one "
+            f"of {'a script' if kind.__module__ == '__main__' else 'a function'}"
+        )
     kept = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if name in ("device", "dtype"):
@@ -77,16 +109,17 @@ def run_settings(model: nn.Module, recipe: "Recipe", task: Mapping[str, Any]) ->
         "recipe": asdict(recipe),
         "model": {"class": f"{kind.__module__}:{kind.__qualname__}", "arguments": kept},
         "task": dict(task),
+        "processes": n_processes,
     }
     return json.loads(json.dumps(said))
 
 
 def _is_plain(value: Any) -> bool:
+    """Whether JSON gives it back, but for tuples, which come back as lists."""
     try:
-        json.dumps(value)
-    except TypeError:
+        return json.loads(json.dumps(value)) == (list(value) if type(value) is tuple else value)
+    except (TypeError, ValueError):
         return False
-    return True
 
 
 def begin(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
@@ -105,11 +138,19 @@ def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
     ------
     FileNotFoundError
         If the folder holds no run.
+    ValueError
+        If its settings are damaged, or those of another command.
     """
     path = Path(folder) / SETTINGS
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: is no folder of a training run, has no {SETTINGS}")
-    return json.loads(path.read_text())
+    try:
+        known = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: is damaged ({error})") from error
+    if not ("n_steps" in known and {"recipe", "model", "task"} <= known["settings"].keys()):
+        raise ValueError(f"{folder}: is no folder of a training run, but of another command")
+    return known
 
 
 def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
@@ -123,12 +164,19 @@ def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
     if not (folder / SETTINGS).is_file():
         return None
     known = read_settings(folder)
+    held = {"processes": 1} | known["settings"]
     for part, asked in settings.items():
-        if known["settings"][part] != asked:
+        if held[part] != asked:
             raise ValueError(
-                f"{folder}: holds a run of another {part}, {known['settings'][part]}, "
-                f"than {asked}; name another folder, or remove this one"
+                f"{folder}: the {part} of its run is {held[part]}, not {asked}; "
+                "name another folder, or remove this one"
             )
+    if (threads := known["torch_threads"]) != torch.get_num_threads():
+        warnings.warn(
+            f"{folder}: was begun with {threads} threads and goes on with "
+            f"{torch.get_num_threads()}, so that rounding may differ",
+            stacklevel=3,
+        )
     return known["n_steps"]
 
 
@@ -196,7 +244,7 @@ def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Mod
     """
     said = read_settings(folder)["settings"]["model"]
     model = find_class(said["class"])(**said["arguments"])
-    tensors = load_file(Path(folder) / weights)
+    tensors = load_tensors(Path(folder) / weights)
     floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     try:
         model.to(floating[0]).load_state_dict(tensors)

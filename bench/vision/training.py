@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..timing import Progress
@@ -26,6 +25,7 @@ from .run_folder import (
     add_metrics,
     begin,
     keep_metrics,
+    load_tensors,
     read_notes,
     run_settings,
     save_tensors,
@@ -88,7 +88,13 @@ def train(
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     ValueError
-        If the folder holds another run, or the model cannot be built again from settings.
+        If the folder holds another run or a damaged one, or the model has nothing to train or
+        cannot be built again from settings.
+
+    Warns
+    -----
+    UserWarning
+        If a run goes on with another number of threads.
 
     Examples
     --------
@@ -107,7 +113,7 @@ def train(
     """
     folder = Path(directory)
     run = _Run(model, batches, loss, recipe)
-    settings = run_settings(model, recipe, task or {})
+    settings = run_settings(model, recipe, task or {}, run.n_processes)
     with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
         n_steps = steps_begun(folder, settings)
         run.share_start()
@@ -129,18 +135,32 @@ def train(
                 run.note(folder, n_steps, validate, report)
             if last or run.n_done % recipe.checkpoint_every == 0:
                 run.keep(folder)
+        if not len(todo):  # of a run that was killed when all but this was written
+            run.keep_weights(folder)
     return run.average.eval()
 
 
 @contextmanager
-def processes() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started; alone without it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield
-        return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+def processes(device: str = "cpu") -> Iterator[torch.device]:
+    """Join the processes that ``torchrun`` started, alone without it; the device of this one.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device.
+    """
+    joined = "TORCHELASTIC_RUN_ID" in os.environ
+    place = f"cuda:{os.environ['LOCAL_RANK']}" if joined and device == "cuda" else device
     try:
-        yield
+        own = torch.empty(0, device=place).device
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"device: {place!r} is not there ({error})") from error
+    if not joined:
+        yield own
+        return
+    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    try:
+        yield own
     finally:
         dist.destroy_process_group()
 
@@ -157,6 +177,8 @@ class _Run:
         self.samples = range(self.rank * share, (self.rank + 1) * share)
         self.model, self.batches, self.loss, self.recipe = model, batches, loss, recipe
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ValueError(f"model: {type(model).__name__} has no parameter to train")
         self.device = self.parameters[0].device
         self.average = deepcopy(model).eval()
         self.optimizer = torch.optim.AdamW(_groups(model, recipe), betas=recipe.betas)
@@ -250,19 +272,24 @@ class _Run:
             tensors |= {f"optimizer/{place}/{name}": t for name, t in state.items()}
         done = {"step": self.n_done, "seconds": self.seconds, "losses": self.losses}
         save_tensors(folder / CHECKPOINT, tensors, done=json.dumps(done))
-        save_tensors(folder / WEIGHTS, self.average.state_dict())
+        self.keep_weights(folder)
+
+    def keep_weights(self, folder: Path) -> None:
+        """Write the averaged weights."""
+        if self.rank == 0:
+            save_tensors(folder / WEIGHTS, self.average.state_dict())
 
     def restore(self, folder: Path) -> None:
         """Go back to the checkpoint, or to the start where there is none yet."""
         path = folder / CHECKPOINT
         if not path.is_file():
-            self.model.load_state_dict(load_file(folder / START))
+            self.model.load_state_dict(load_tensors(folder / START))
             self.average.load_state_dict(self.model.state_dict())
             return
         done = json.loads(read_notes(path)["done"])
         self.n_done, self.seconds, self.losses = done["step"], done["seconds"], done["losses"]
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
-        for name, tensor in load_file(path).items():
+        for name, tensor in load_tensors(path).items():
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor.clone()
         self.model.load_state_dict(parts["model"])

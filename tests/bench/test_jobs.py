@@ -1,6 +1,7 @@
 import ast
 import inspect
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_hash
+from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_hash, source_of
 
 SHOWN = (
     "draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress",
@@ -108,3 +109,30 @@ def test_no_file_that_computes_takes_a_number_from_one_that_shows():
             if isinstance(node, ast.ImportFrom) and f"{node.module}.py".endswith(SHOWING):
                 for alias in node.names:
                     assert alias.name.startswith(SHOWN) or alias.name.endswith("_lines"), path
+
+
+def _scaled(image, sigma=1.0, *, factor=2.0):
+    return factor * image
+
+
+def test_what_a_function_of_the_users_holds_is_part_of_what_tells_it():
+    def around(value):
+        return lambda image: image * value
+
+    array = np.arange(3.0)
+    ways = [
+        _scaled, partial(_scaled, factor=3.0), partial(_scaled, factor=4.0), around(1.0), around(2.0),
+        around(array), around(array + 1),
+    ]  # fmt: skip
+    assert len({source_of(way) for way in ways}) == len(ways)
+    assert source_of(around(array)) == source_of(around(array.copy()))
+    assert source_of(around(object())) == source_of(around(object()))
+
+
+def test_a_default_that_changed_tells_a_function_from_what_it_was():
+    first = source_of(_scaled)
+    try:
+        _scaled.__kwdefaults__["factor"] = 5.0
+        assert source_of(_scaled) != first
+    finally:
+        _scaled.__kwdefaults__["factor"] = 2.0

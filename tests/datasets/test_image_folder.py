@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -76,6 +77,11 @@ def test_what_cannot_be_read_is_named(load, folder, cache):
     (folder / "b.png").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"b\.png: truncated"):
         load(folder)
+    Image.fromarray(GREY.astype(np.int32) - 10).save(folder / "b1.tif")
+    (folder / "b.png").write_bytes(whole)
+    with pytest.raises(ValueError, match=r"b1\.tif.*within those of 16 bits"):
+        load(folder)
+    (folder / "b1.tif").unlink()
     Image.fromarray(GREY.astype(np.float32)).save(folder / "b2.tif")
     (folder / "b.png").write_bytes(whole)
     with pytest.raises(ValueError, match=r"b2\.tif.*must be of 8 or 16 bits"):
@@ -107,8 +113,19 @@ def test_pictures_are_packed_once_until_one_changes(folder, monkeypatch, cache):
     assert second.key != first.key
     assert (second.images[0] == 255 - GREY).all()
     assert (first.images[0] == GREY).all()  # who reads the old file keeps it
-    kept = [path.name for path in (cache.parent / "packed").rglob("*") if path.is_file()]
-    assert sorted(kept) == [f"{second.key}.json", f"{second.key}.u8"]
+    kept = [path for path in (cache.parent / "packed").rglob("*") if path.is_file()]
+    assert sorted(path.suffix for path in kept) == [".json", ".u8"]
+
+
+def test_the_key_is_that_of_the_pictures_wherever_they_lie(folder, tmp_path, monkeypatch):
+    key = pack_image_folder(folder).key
+    os.utime(folder / "b.png", (1, 1))
+    assert pack_image_folder(folder).key == key
+    shutil.copytree(folder, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path)
+    assert pack_image_folder("copy").key == key
+    (tmp_path / "copy" / "b.png").rename(tmp_path / "copy" / "d.png")
+    assert pack_image_folder("copy").key != key
 
 
 def test_packed_pictures_lie_on_the_disk_and_cannot_be_changed(folder):

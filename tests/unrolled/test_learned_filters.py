@@ -210,6 +210,18 @@ def test_implicit_gradient_is_right():
     assert torch.autograd.gradcheck(run, (noisy, *layer.parameters()), atol=1e-6, rtol=1e-4)
 
 
+def test_an_image_that_is_not_finite_is_not_returned_as_it_came():
+    noisy = torch.rand(2, 1, 16, 16)
+    noisy[0, 0, 3, 3] = torch.nan
+    layer = ConvexRidge(0.02, 0.02)
+    found = layer(noisy.requires_grad_())
+    assert found[0].isnan().all()
+    assert layer.certificate(noisy, found)[0].isnan()
+    assert layer.certificate(noisy, found)[1] <= layer.tol
+    found[1].sum().backward()
+    assert noisy.grad[1].isfinite().all()
+
+
 def test_too_few_iterations_warn():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         ConvexRidgeDenoiser(max_iter=2)(drawn(1, 1, 12, 12))

@@ -143,12 +143,12 @@ class EmbeddedMeans(nn.Module):
             )
         border = ((self.patch_size - 1) // 2, self.patch_size // 2)
         padded = F.pad(guide, 2 * border, mode="reflect") if self.patch_size > 1 else guide
-        h = self.h().to(guide.dtype)
+        h = self.h()
         return tiled_average(
-            F.conv2d(padded, self.embedding / h),
+            F.conv2d(padded, (self.embedding / h).to(guide.dtype)),
             guide if values is None else values,
             patch_distance=self.patch_distance,
-            offset=2 * (self.noise / h).square(),
+            offset=2 * (self.noise / h).square().to(guide.dtype),
         )
 
     def extra_repr(self) -> str:

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count, check_positive, is_transformed, once_in
+from ..attention import (
+    check_count,
+    check_positive,
+    is_transformed,
+    once_in,
+    without_autocast,
+)
 from ..fixed_point import ConvergenceWarning
 from .filter_banks import check_images, dct_basis, filter_gradient, norm_bound
 
@@ -134,14 +140,19 @@ class ConvexRidge(nn.Module):
         return self.rho * self.log_curvature.double().expm1()
 
     def forward(self, noisy: Tensor) -> Tensor:
-        """Denoise images of shape (batch, channels, height, width), each channel by itself."""
+        """Denoise images of shape (batch, channels, height, width), each channel by itself.
+
+        Computed in float32 at least, also under autocast. An image that is not finite is NaN, as
+        are all where a parameter is.
+        """
         check_images(noisy, "noisy", self.filter_size)
         if torch.compiler.is_exporting() or is_transformed():
             raise RuntimeError(
                 "ConvexRidge: cannot be exported, nor transformed by torch.func, as the number of "
                 "its iterations depends on the data"
             )
-        return self._eager(noisy)
+        with without_autocast(noisy):
+            return self._eager(noisy)
 
     @torch.compiler.disable(  # type: ignore[untyped-decorator]
         reason="the number of iterations depends on the data"
@@ -217,11 +228,11 @@ class ConvexRidge(nn.Module):
         for _ in range(self.max_iter):
             gradient = energy.gradient(u, f)
             distance = energy.distance(gradient)
-            result[places] = u
-            going = distance > tol
+            result[places] = torch.where(distance.isfinite()[:, None, None], u, torch.nan)
+            going = (distance > tol) & distance.isfinite()
             if not bool(going.any()):
                 return result
-            worst = float(distance.max())
+            worst = float(distance[going].max())
             if not bool(going.all()):
                 places, f, u, last, t, gradient, tol = (
                     x[going] for x in (places, f, u, last, t, gradient, tol)
@@ -290,7 +301,7 @@ def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, tol: fl
     direction, square = b, b.square().sum(dim=(1, 2), keepdim=True)
     least = square * max(tol, 32 * torch.finfo(b.dtype).eps) ** 2
     for _ in range(b[0].numel()):
-        if bool((square <= least).all()):
+        if not bool((square > least).any()):  # nor where it is NaN
             break
         curved = product(direction)
         length = square / (direction * curved).sum(dim=(1, 2), keepdim=True)

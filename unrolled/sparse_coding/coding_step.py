@@ -93,8 +93,8 @@ class CodingStep(nn.Module):
     ) -> Tensor:
         """``(C + s (Y - C D) A^T) / t``: what `forward` shrinks."""
         pull = self.step() * self.analysis / self.threshold()[:, None]
-        moved = signals @ pull.mT
+        moved = signals @ pull.mT.to(signals.dtype)
         if codes is None or unit is None or self.synthesis is None:
             return moved
         kept = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
-        return torch.addmm(moved, codes, kept)
+        return torch.addmm(moved, codes, kept.to(codes.dtype))

@@ -12,6 +12,8 @@ from ...terminal import Load, Output, console, load_modules, progress
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .images import NoisyImages
+
 
 def denoise(
     images: Annotated[
@@ -26,6 +28,7 @@ def denoise(
         typer.Option(min=0.1, help="Noise, in grey levels of 255 [25]; may be given again."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    colour: Annotated[bool, typer.Option("--colour", help="Images in colour.")] = False,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
     data_home: Annotated[
         str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
@@ -37,8 +40,8 @@ def denoise(
     """Denoise images by solved methods and by networks that unroll them, and compare.
 
     IMAGES are photographs (the middles of two that come with scikit-learn), set12 (with its files
-    in the data root), or a folder of pictures of your own; colours become grey. White Gaussian
-    noise is added, the same for every method.
+    in the data root), or a folder of pictures of your own; colours become grey without
+    --colour. White Gaussian noise is added, the same for every method.
 
     --method takes a name of --list; package.module:function, a function of your own of the noisy
     image and its noise level, both in grey levels of [0, 1]; or the folder of a run of
@@ -56,10 +59,12 @@ def denoise(
     distance to the minimiser. Writes table.json (a row for each method, image and noise), means.csv
     and .tex, settings.json, summary.md and figures as .png and .pdf: crops with the method noise,
     quality against time and parameters, dB after K layers, learned parameters, and filters.
-    Finished methods are kept in DIR/runs.
+    Finished images are kept in DIR/runs. Ends with code 1 if a method failed on an image, a network
+    at the start is not its solver's answer, or a trained one is not its solver's.
     """
+    from .entries import method_names
+    from .images import NoisyImages
     from .study import denoise as run
-    from .study import method_names
 
     load_modules(load)
     if list_all:
@@ -67,32 +72,34 @@ def denoise(
             for name in names:
                 console().print(f"{kind:8} {name}", highlight=False)
         return
-    sigmas = sigma or [25.0]
+    if Path(images).is_dir() and output.resolve().is_relative_to(Path(images).resolve()):
+        reason = f"{output} is inside the folder of pictures, and holds pictures"
+        raise typer.BadParameter(reason, param_hint="--output")
+    sigmas = list(dict.fromkeys(sigma or [25.0]))
     try:
         table = run(
-            images, methods=method, sigmas=sigmas, seed=seed, n_jobs=n_jobs, data_home=data_home,
-            directory=output / "runs", progress=progress("Denoising"),
+            images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
+            data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
         )  # fmt: skip
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
-    _report(table, output, images, sigmas, seed, data_home, method)
-    if table.psnr.isna().any():
+    given = NoisyImages(images, seed, data_home, colour)
+    if not _report(table, given, output, sigmas, method):
         raise typer.Exit(code=1)
 
 
 def _report(
     table: "pd.DataFrame",
+    given: "NoisyImages",
     output: Path,
-    images: str,
     sigmas: list[float],
-    seed: int,
-    data_home: str | None,
     methods: list[str] | None,
-) -> None:
+) -> bool:
+    """Write and print all; False if a method failed or is not what it should be equal to."""
     from rich.table import Table
 
     from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
-    from .report import lines_of, means, remarks
+    from .report import lines_of, means, remarks, starts
     from .routing import ROUTED, routed_lines
     from .verified import CHECKED, checked_lines, verify
 
@@ -100,7 +107,7 @@ def _report(
     found, text = means(table), []
     for sigma in sigmas:
         head, rows = lines_of(found[found.sigma == sigma])
-        title = f"{images}, noise {sigma:g}, means over {int(found.n_images.max())} images"
+        title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
         shown = Table(*head, title=title)
         for row in rows:
             shown.add_row(*row)
@@ -111,8 +118,8 @@ def _report(
     for sentence in remarks(table):
         console().print(sentence, soft_wrap=True)
         text += [sentence, ""]
-    checked = checked_lines(verify(table, seed=seed, data_home=data_home))
-    routed = routed_lines(table, seed=seed, data_home=data_home)
+    checks = verify(table, given)
+    checked, routed = checked_lines(checks), routed_lines(table, given)
     for title, head, rows in (
         ("Trained networks against their solvers", CHECKED, checked),
         ("Codes of the router beside those of pursuit", ROUTED, routed),
@@ -124,13 +131,18 @@ def _report(
             console().print(shown)
             text += [f"## {title}", "", *markdown(head, rows), ""]
     first = sigmas[0]
-    draw_crops(table, output, sigma=first, seed=seed, data_home=data_home)
+    draw_crops(table, given, output, sigma=first)
     draw_quality(table, output, sigma=first)
-    draw_layers(table, output, sigma=first, seed=seed, data_home=data_home)
+    draw_layers(table, given, output, sigma=first)
     draw_learned(table, output, sigma=first)
     draw_filters(table, output, sigma=first)
     drawn = ("crops", "quality", "layers", "learned", "filters")
     text += [f"![{name}]({name}.png)" for name in drawn if (output / f"{name}.png").is_file()]
-    settings = {"images": images, "methods": methods, "sigmas": sigmas, "seed": seed}
+    settings = {
+        "images": given.images, "methods": methods, "sigmas": sigmas, "seed": given.seed,
+        "colour": given.colour,
+    }  # fmt: skip
     write_summary("twinsolve denoise", text, settings, output)
     console().print(f"Written to {output}/")
+    equal = starts(table).within.all() and all(row["passed"] for row in checks)
+    return bool(equal and table.psnr.notna().all())

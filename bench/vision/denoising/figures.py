@@ -10,10 +10,11 @@ from torch import nn
 
 from ....solvers.solution import Array
 from ...figures import legend, log_ticks, panels, plain, save
-from .images import load_images, noisy_image
-from .networks import apply, first_layers, layers_of, network_of, readable, started
+from .entries import SOLVER, find_entry
+from .images import NoisyImages
+from .networks import apply, first_layers, has_twin, layers_of, readable, started
 from .report import means
-from .study import denoiser, quality
+from .study import quality
 
 _SHOWN = 128  # side of the crops
 _APART = 0.5, 0.12  # decades and dB between points with names
@@ -25,50 +26,53 @@ _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
 }  # fmt: skip
 
 
-def draw_crops(
-    table: pd.DataFrame, directory: Path, *, sigma: float, seed: int, data_home: str | None
-) -> None:
+def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
     """Draw crops.png: the first image by the best method of each family, with its method noise."""
-    images = str(table.images.iloc[0])
-    names, clean = load_images(images, data_home)
-    level = sigma / 255
-    noisy = noisy_image(clean[0], level, seed, 0)
-    square = _busiest(clean[0])
-    chosen = _best_of_families(table[table.sigma == sigma])
+    level, clean = sigma / 255, given.clean[0]
+    noisy, square = given.noisy(0, level), _busiest(clean)
     pictures: list[tuple[str, Array, float | None]] = [
-        ("clean", clean[0], None),
+        ("clean", clean, None),
         ("noisy", noisy, None),
     ]
-    for method, kind in chosen:
-        function, _ = denoiser(method, kind, level)
-        denoised = np.asarray(function(noisy, level), dtype=np.float64)
-        label = method if kind == "solved" else method.replace("Denoiser", "")
-        pictures.append((label, denoised, quality(clean[0], denoised)["psnr"]))
+    for method, kind in _best_of_families(table[table.sigma == sigma]):
+        denoised = np.asarray(find_entry(method).denoiser(level)[0](noisy, level), dtype=np.float64)
+        label = method if kind == "solved" else _short(method)
+        pictures.append((label, denoised, quality(clean, denoised)["psnr"]))
     figure, axes = panels(2 * len(pictures), (2.1, 2.35), columns=len(pictures))
     for column, (label, image, psnr) in enumerate(pictures):
         top, below = axes[column], axes[len(pictures) + column]
-        top.imshow(image[square], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        top.imshow(image[square].clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         top.set_title(label if psnr is None else f"{label}\n{psnr:.2f} dB", fontsize=9)
-        shown = (noisy - (clean[0] if psnr is None else image))[square]
+        shown = _grey(noisy - (clean if psnr is None else image))[square]
         below.imshow(shown, cmap="gray", vmin=-3 * level, vmax=3 * level, interpolation="nearest")
         for each in (top, below):
             each.set_axis_off()
         below.set_visible(label != "clean")
         below.set_title("noise" if psnr is None else "noisy - denoised", fontsize=8)
     figure.suptitle(
-        f"{names[0]}, noise {sigma:g} of 255; below, at +- 3 times the noise", fontsize=10
+        f"{given.names[0]}, noise {sigma:g} of 255; below, at +- 3 times the noise", fontsize=10
     )
     save(figure, directory / "crops.png")
 
 
+def _short(method: str) -> str:
+    """The name of a network, or of the folder of its run, without what all have."""
+    return Path(method).name.replace("Denoiser", "")
+
+
+def _grey(image: Array) -> Array:
+    return image if image.ndim == 2 else image.mean(axis=-1)
+
+
 def _busiest(image: Array) -> tuple[slice, slice]:
     """The square, of those on a grid, in which neighbours differ most."""
+    image = _grey(image)
     side = min(_SHOWN, *image.shape)
     steps = np.abs(np.diff(image, axis=0))[:, :-1] + np.abs(np.diff(image, axis=1))[:-1]
     corners = [
         (top, left)
-        for top in range(0, image.shape[0] - side + 1, side // 2)
-        for left in range(0, image.shape[1] - side + 1, side // 2)
+        for top in range(0, image.shape[0] - side + 1, max(side // 2, 1))
+        for left in range(0, image.shape[1] - side + 1, max(side // 2, 1))
     ]
     top, left = max(corners, key=lambda at: steps[at[0] : at[0] + side, at[1] : at[1] + side].sum())
     return slice(top, top + side), slice(left, left + side)
@@ -76,9 +80,9 @@ def _busiest(image: Array) -> tuple[slice, slice]:
 
 def _best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
     """Best trained networks first, then the best solved method of each family."""
-    found = means(table[~table.method.isin(["noisy"])]).iloc[::-1]
+    found = means(table[table.method != "noisy"]).dropna(subset="psnr").iloc[::-1]
     trained = found[found.kind.isin(["trained", "own"])].head(_CROPS // 2)
-    solved = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.contains(", solver")]
+    solved = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.endswith(SOLVER)]
     best = solved.drop_duplicates("family").head(_CROPS - len(trained))
     rows = pd.concat([best.iloc[::-1], trained.iloc[::-1]])
     return list(zip(rows.method, rows.kind, strict=True))
@@ -86,8 +90,10 @@ def _best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw quality.png: mean dB against time, and of networks against parameters."""
-    found = means(table[table.sigma == sigma])
-    found = found[(found.method != "noisy") & ~found.method.str.contains(", solver")]
+    found = means(table[table.sigma == sigma]).dropna(subset="psnr")
+    found = found[(found.method != "noisy") & ~found.method.str.endswith(SOLVER)]
+    if found.empty:
+        return
     networks = found[found.parameters.notna()]
     figure, axes = panels(2 if len(networks) else 1, (5.6, 4.4), sharey=True)
     for own, rows, column in zip(
@@ -127,21 +133,26 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     save(figure, directory / "quality.png")
 
 
-def draw_layers(
-    table: pd.DataFrame, directory: Path, *, sigma: float, seed: int, data_home: str | None
-) -> None:
+def _trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Module]]:
+    """Names and networks of a noise level that have a twin, and so a known start."""
+    rows = table[(table.kind == "trained") & (table.sigma == sigma)].dropna(subset="psnr")
+    found = [(str(name), find_entry(name).network_at(sigma / 255)) for name in rows.method.unique()]
+    return [
+        (_short(name.removesuffix(", trained")), network)
+        for name, network in found
+        if has_twin(network)
+    ]
+
+
+def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
     """Draw layers.png: dB after the first layers, at the start and trained, on the crop."""
-    trained = table[(table.kind == "trained") & (table.sigma == sigma)].method.unique()
-    images = str(table.images.iloc[0])
-    _, clean = load_images(images, data_home)
-    level = sigma / 255
-    square = _busiest(clean[0])
-    crop, noisy = clean[0][square], noisy_image(clean[0], level, seed, 0)[square]
-    series = []
-    for method in trained:
-        network = network_of(method.partition(",")[0], "trained", level)
-        if (layers := layers_of(network)) is not None:
-            series.append((type(network).__name__.replace("Denoiser", ""), network, len(layers)))
+    square = _busiest(given.clean[0])
+    crop, noisy = given.clean[0][square], given.noisy(0, sigma / 255)[square]
+    series = [
+        (name, network, len(layers))
+        for name, network in _trained(table, sigma)
+        if (layers := layers_of(network)) is not None
+    ]
     if not series:
         return
     figure, axes = panels(len(series), (3.4, 3.2), sharey=True)
@@ -162,11 +173,11 @@ def draw_layers(
 
 def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw learned.png: medians of parameters of each layer, trained and at the start."""
-    level, series = sigma / 255, []
-    for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
-        network = network_of(method.partition(",")[0], "trained", level)
-        if layers_of(network) is not None:
-            series.append((type(network).__name__, readable(network), readable(started(network))))
+    series = [
+        (name, readable(network), readable(started(network)))
+        for name, network in _trained(table, sigma)
+        if layers_of(network) is not None
+    ]
     if not series:
         return
     figure, axes = panels(len(series), (3.6, 3.2), columns=3)
@@ -181,7 +192,7 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
             own.plot(
                 [k for k, *_ in pairs], [then for *_, then in pairs], ":", color=line[0].get_color()
             )
-        own.set_title(name.replace("Denoiser", ""), fontsize=10, loc="left")
+        own.set_title(name, fontsize=10, loc="left")
         own.set_xlabel("layer")
         own.xaxis.set_major_locator(MaxNLocator(integer=True))
         own.set_yscale("symlog", linthresh=1e-3)
@@ -196,11 +207,10 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw filters.png: the filters or atoms of largest norm, at the start and trained."""
     series = []
-    for method in table[(table.kind == "trained") & (table.sigma == sigma)].method.unique():
-        network = network_of(method.partition(",")[0], "trained", sigma / 255)
+    for name, network in _trained(table, sigma):
         for kind, shown in (("start", started(network)), ("trained", network)):
             if (tiles := _tiles(shown)) is not None:
-                series.append((f"{type(network).__name__.replace('Denoiser', '')}, {kind}", tiles))
+                series.append((f"{name}, {kind}", tiles))
     if not series:
         return
     figure, axes = panels(len(series), (2.8, 3.0), columns=4)

@@ -1,7 +1,7 @@
 """Methods that denoise: solved ones and peers, each with settings in units of the noise."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
@@ -43,6 +43,13 @@ class DenoisingMethod:
         Values of each setting that `choose_settings` tries.
     module : str, default=""
         What a peer imports.
+    colour : bool, default=False
+        Whether it takes images of shape (height, width, 3) too; else it gets their channels.
+
+    Raises
+    ------
+    ValueError
+        If the kind is another one.
     """
 
     name: str
@@ -51,6 +58,11 @@ class DenoisingMethod:
     denoise: Denoise
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     module: str = ""
+    colour: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in (kinds := ("solved", "peer", "own")):
+            raise ValueError(f"kind: must be among {', '.join(kinds)}, got {self.kind!r}")
 
     @property
     def installed(self) -> bool:
@@ -77,6 +89,11 @@ def register_denoiser(method: DenoisingMethod) -> DenoisingMethod:
     return method
 
 
+def know(methods: Iterable[DenoisingMethod]) -> None:
+    """Tell a worker process the methods that its parent knows."""
+    METHODS.update({method.name: method for method in methods})
+
+
 @cache
 def _chosen() -> dict[str, Any]:
     return tomllib.loads(SETTINGS.read_text()) if SETTINGS.is_file() else {}
@@ -99,6 +116,10 @@ def _bilateral(noisy: Array, sigma: float, colour: float = 2.5, width: float = 1
     return bilateral_filter(noisy, sigma_color=colour * sigma, sigma_spatial=width, win_size=11)
 
 
+def _axis(noisy: Array) -> int | None:
+    return -1 if noisy.ndim == 3 else None
+
+
 def _nonlocal_means(
     noisy: Array,
     sigma: float,
@@ -107,14 +128,20 @@ def _nonlocal_means(
     patch_weights: str = "uniform",
 ) -> Array:
     return nonlocal_means(
-        noisy, h=h * sigma, sigma=sigma, patch_size=patch_size, patch_weights=patch_weights
+        noisy,
+        h=h * sigma,
+        sigma=sigma,
+        patch_size=patch_size,
+        patch_weights=patch_weights,
+        channel_axis=_axis(noisy),
     )
 
 
 def _boosted(
     boosting: Callable[..., Array], noisy: Array, sigma: float, h: float = 0.8, **settings: Any
 ) -> Array:
-    return boosting(partial(nonlocal_means, h=h * sigma, sigma=sigma), noisy, **settings)
+    means = partial(nonlocal_means, h=h * sigma, sigma=sigma, channel_axis=_axis(noisy))
+    return boosting(means, noisy, **settings)
 
 
 def _total_variation(noisy: Array, sigma: float, lam: float = 0.6) -> Array:
@@ -191,6 +218,7 @@ for _method in (
         "image_filters",
         _nonlocal_means,
         {"h": _DECAYS, "patch_size": (3, 5, 7)},
+        colour=True,
     ),
     DenoisingMethod(
         "non-local means, Gaussian",
@@ -198,9 +226,15 @@ for _method in (
         "image_filters",
         partial(_nonlocal_means, patch_weights="gaussian"),
         {"h": _DECAYS, "patch_size": (5, 7, 9)},
+        colour=True,
     ),
     DenoisingMethod(
-        "twicing", "solved", "boosting", partial(_boosted, twicing), {"h": (*_DECAYS, 1.5, 2.0)}
+        "twicing",
+        "solved",
+        "boosting",
+        partial(_boosted, twicing),
+        {"h": (*_DECAYS, 1.5, 2.0)},
+        colour=True,
     ),
     DenoisingMethod(
         "L2 boosting",
@@ -208,6 +242,7 @@ for _method in (
         "boosting",
         partial(_boosted, l2_boosting),
         {"h": (0.8, 1.0, 1.2, 1.5, 2.0), "n_iter": (2, 3)},
+        colour=True,
     ),
     DenoisingMethod(
         "SOS boosting",
@@ -215,6 +250,7 @@ for _method in (
         "boosting",
         partial(_boosted, sos_boosting),
         {"h": (0.7, 0.8, 1.0), "rho": (0.3, 0.5, 1.0), "n_iter": (2,)},
+        colour=True,
     ),
     DenoisingMethod(
         "total variation",
@@ -271,3 +307,4 @@ for _method in (
     DenoisingMethod("BM3D", "peer", "bm3d", _bm3d, module="bm3d"),
 ):
     register_denoiser(_method)
+BUILT_IN = frozenset(METHODS)

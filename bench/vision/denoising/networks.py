@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,8 +18,15 @@ from ....solvers.solution import Array
 from ....unrolled.models import denoisers
 from ....unrolled.nonlocal_energy import ConvexRidge
 from ....unrolled.twins import twins_of
-from ..run_folder import WEIGHTS, find_class, load_model, read_notes, read_settings, save_tensors
-from .tiles import has_margin, in_tiles, margin_of
+from ..run_folder import (
+    find_class,
+    load_model,
+    load_tensors,
+    read_notes,
+    read_settings,
+    save_tensors,
+)
+from .tiles import in_tiles
 
 _SHIPPED = Path(__file__).with_name("weights")
 _LARGE = 512  # side of tiles
@@ -37,9 +43,28 @@ def at_start(name: str, sigma: float) -> nn.Module:
     return getattr(denoisers, name)(sigma=sigma).eval()
 
 
+@lru_cache(maxsize=8)
+def exact_start(name: str, sigma: float) -> nn.Module:
+    """`at_start` in float64; what is minimised is minimised until no dB of five digits moves."""
+    network = at_start(name, sigma).double()
+    for solved in _solved(network):
+        solved.tol, solved.max_iter = 1e-8, 5000
+    return network
+
+
+def _solved(network: nn.Module) -> list[ConvexRidge]:
+    return [part for part in network.modules() if isinstance(part, ConvexRidge)]
+
+
 def shipped_path(name: str, sigma: float) -> Path:
     """The file of weights that come with the package for a noise level, there or not."""
-    return _SHIPPED / f"{name}-{255 * sigma:.0f}.safetensors"
+    return _SHIPPED / f"{name}-{round(255 * sigma, 6):g}.safetensors"
+
+
+def shipped_levels(name: str) -> list[float]:
+    """Noise levels in grey levels of 255 that weights come with the package for."""
+    paths = _SHIPPED.glob(f"{name}-*.safetensors")
+    return sorted(float(path.stem.rpartition("-")[2]) for path in paths)
 
 
 def ship(folder: str | Path, path: Path | None = None) -> Path:
@@ -65,47 +90,50 @@ def load_shipped(path: Path) -> nn.Module:
     """A network of a file that `ship` wrote, in float32."""
     notes = read_notes(path)
     model = find_class(notes["class"])(**json.loads(notes["arguments"]))
-    model.load_state_dict({key: tensor.float() for key, tensor in load_file(path).items()})
+    model.load_state_dict({key: tensor.float() for key, tensor in load_tensors(path).items()})
     return model.eval()
 
 
-@lru_cache(maxsize=8)
-def network_of(name: str, kind: str, sigma: float) -> nn.Module:
-    """A network by its class and "start" or "trained", or by the folder of a training run.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there are no weights for this noise level.
-    """
-    if Path(name).is_dir():
-        return load_model(name, WEIGHTS)
-    if kind == "start":
-        return at_start(name, sigma)
-    path = shipped_path(name, sigma)
-    if not path.is_file():
-        raise FileNotFoundError(f"{name}: no weights for a noise of {255 * sigma:g} are shipped")
-    return load_shipped(path)
-
-
 def apply(network: nn.Module, noisy: Array) -> Array:
-    """A network on an image, in the precision of its weights; large images tile by tile."""
-    if max(noisy.shape) > _LARGE and has_margin(network):
-        return in_tiles(partial(_apply, network), noisy, margin=margin_of(network), side=_LARGE)
+    """A network on an image, in the precision of its weights; large images tile by tile.
+
+    Images in colour, (height, width, 3), go to networks of one channel in three parts.
+    """
+    margin = getattr(network, "margin", None)
+    if max(noisy.shape) > _LARGE and margin is not None:
+        return in_tiles(partial(_apply, network), noisy, margin=margin, side=_LARGE)
     return _apply(network, noisy)
 
 
 @torch.no_grad()
 def _apply(network: nn.Module, noisy: Array) -> Array:
     weight = next(network.parameters())
-    image = torch.from_numpy(np.ascontiguousarray(noisy))[None, None].to(weight)
-    return network(image)[0, 0].double().numpy()
+    found = network(torch.from_numpy(_planes(network, noisy)).to(weight))
+    return _image(found.double().cpu().numpy(), noisy)
+
+
+def _planes(network: nn.Module, image: Array) -> Array:
+    """(batch, channels, height, width), with as many channels as the network takes."""
+    planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
+    whole = n_channels(network) == len(planes)
+    return np.ascontiguousarray(planes[None] if whole else planes[:, None])
+
+
+def _image(planes: Array, like: Array) -> Array:
+    """What `_planes` took apart."""
+    planes = planes.reshape(-1, *planes.shape[-2:])
+    return planes[0] if like.ndim == 2 else np.moveaxis(planes, 0, -1)
+
+
+def n_channels(network: nn.Module) -> int:
+    """Channels of the images that a network takes: its attribute `channels`, else one."""
+    return int(getattr(network, "channels", 1))
 
 
 def solve(network: nn.Module, noisy: Array) -> Array:
     """What the network's solver makes of an image at the network's parameters, in float64."""
-    twin = twins_of(network)[0]
-    return np.asarray(twin.solve(copy.deepcopy(network).double(), noisy[None, None]))[0, 0]
+    exact = copy.deepcopy(network).double()
+    return _image(np.asarray(twins_of(network)[0].solve(exact, _planes(network, noisy))), noisy)
 
 
 def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
@@ -113,10 +141,16 @@ def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
     certificate: Any = getattr(network, "certificate", None)
     if certificate is None:
         return None
-    given, found = (
-        torch.from_numpy(np.ascontiguousarray(x))[None, None] for x in (noisy, denoised)
-    )
-    return float(certificate(given, found))
+    given, found = (torch.from_numpy(_planes(network, x)) for x in (noisy, denoised))
+    return float(certificate(given, found).square().mean().sqrt())
+
+
+def has_twin(network: nn.Module) -> bool:
+    """Whether there is a solver that the network unrolls."""
+    try:
+        return bool(twins_of(network))
+    except LookupError:
+        return False
 
 
 def n_parameters(network: nn.Module) -> int:
@@ -128,7 +162,7 @@ def flops_per_pixel(network: nn.Module) -> float | None:
     weight = next(network.parameters())
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        network(torch.zeros(1, 1, _COUNTED, _COUNTED, dtype=weight.dtype))
+        network(weight.new_zeros(1, n_channels(network), _COUNTED, _COUNTED))
     return counter.get_total_flops() / _COUNTED**2 or None
 
 
@@ -161,9 +195,8 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
     tolerance of the network's twin. Energies are minimised as exactly as by the solver.
     """
     exact, layers = copy.deepcopy(network).double(), layers_of(network)
-    for solved in exact.modules():
-        if isinstance(solved, ConvexRidge):
-            solved.tol, solved.max_iter = 1e-13, 20_000
+    for solved in _solved(exact):
+        solved.tol, solved.max_iter = 1e-13, 20_000
     tolerance = twins_of(exact)[0].relation.tolerance
     rows = []
     for k in range(1, len(layers) + 1) if layers is not None else [0]:

@@ -12,8 +12,10 @@ from ....solvers.sparse_coding.matching_pursuit import pursue_rows
 from ....unrolled.models.denoisers import MixtureOfExpertsDenoiser
 from ....unrolled.sparse_coding.patch_rows import patch_rows, split_means
 from ....unrolled.sparse_coding.pursuit_step import PursuitStep
-from .images import load_images, middle, noisy_image
-from .networks import network_of, started
+from ...tables import number
+from .entries import find_entry
+from .images import NoisyImages, middle
+from .networks import started
 
 ROUTED = (
     "router", "pursuit in", "atoms", "overlap", "by chance", "left: routed", "left: refitted",
@@ -50,7 +52,7 @@ def beside_pursuit(
         patch of the same s. For codes that are ``routed``, ``refitted`` by least squares on the
         router's support, and ``pursued``: ``left_...`` is the share of the squares of the noisy
         patches without means that is not coded, and ``off_...`` the squared distance from the clean
-        patches without means, over their squares.
+        patches without means, over their squares. NaN where no patch has a code, or all are flat.
 
     References
     ----------
@@ -80,7 +82,7 @@ def beside_pursuit(
         other[rows] = np.roll(shuffled := rng.permutation(rows), 1)[np.argsort(shuffled)]
     fits = {"routed": taken, "refitted": refitted, "pursued": pursued}
     return {
-        "atoms": float(counts.mean()),
+        "atoms": _mean(counts),
         "jaccard": _overlap(routed, chosen),
         "chance": _overlap(routed, chosen[other]),
         **{f"left_{name}": _share(fit - Y, Y) for name, fit in fits.items()},
@@ -129,14 +131,19 @@ def _projected(Y: Array, atoms: Array) -> Array:
 
 def _overlap(one: Array, other: Array) -> float:
     """Mean share of the atoms that either has which both have."""
-    return float(((one & other).sum(axis=1) / (one | other).sum(axis=1)).mean())
+    return _mean((one & other).sum(axis=1) / (one | other).sum(axis=1))
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if values.size else np.nan
 
 
 def _share(difference: Array, whole: Array) -> float:
-    return float(np.square(difference).sum() / np.square(whole).sum())
+    size = np.square(whole).sum()
+    return float(np.square(difference).sum() / size) if size else np.nan
 
 
-def routed_lines(table: pd.DataFrame, *, seed: int, data_home: str | None) -> list[tuple[str, ...]]:
+def routed_lines(table: pd.DataFrame, given: NoisyImages) -> list[tuple[str, ...]]:
     """Cells of the table `ROUTED`: means over the middles of the images, trained and at the start.
 
     At the start and trained in the dictionary at which it started, and trained in its own atoms.
@@ -146,13 +153,13 @@ def routed_lines(table: pd.DataFrame, *, seed: int, data_home: str | None) -> li
         ["method", "sigma"], sort=False
     ):
         level = float(sigma) / 255
-        network = network_of(str(method).partition(",")[0], "trained", level)
-        if not isinstance(network, MixtureOfExpertsDenoiser):
+        network = find_entry(str(method)).network_at(level)
+        done = [given.names.index(name) for name in group.dropna(subset="psnr").image]
+        if not isinstance(network, MixtureOfExpertsDenoiser) or given.colour or not done:
             continue
-        _, clean = load_images(str(group.images.iloc[0]), data_home)
         pairs = [
-            (middle(noisy_image(image, level, seed, place), _SIDE), middle(image, _SIDE))
-            for place, image in enumerate(clean)
+            (middle(given.noisy(place, level), _SIDE), middle(given.clean[place], _SIDE))
+            for place in done
         ]
         start = cast(MixtureOfExpertsDenoiser, started(network))
         for router, pursuit, coded, dictionary in (
@@ -162,6 +169,6 @@ def routed_lines(table: pd.DataFrame, *, seed: int, data_home: str | None) -> li
         ):
             rows = [beside_pursuit(coded, *pair, dictionary=dictionary) for pair in pairs]
             mean = pd.DataFrame(rows).mean()
-            cells = (f"{mean.pop('atoms'):.2f}", *(f"{value:.3f}" for value in mean))
+            cells = (number(mean.pop("atoms"), ".2f"), *(number(value, ".3f") for value in mean))
             lines.append((router, pursuit, *cells))
     return lines

@@ -1,8 +1,11 @@
 """Methods x images x noise: one table."""
 
-import importlib
+import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
+from math import isfinite
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -12,29 +15,18 @@ import pandas as pd
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from ....solvers.solution import Array
-from ...jobs import Job, Options, file_hash, run_jobs
-from ...names import close_names
-from ...terminal import present_folder
+from ...jobs import Job, JobFailed, Options, run_jobs
 from ...timing import Progress
-from .images import BUILT_IN, load_images, noisy_image
-from .methods import METHODS, SETTINGS, Denoise
-from .networks import (
-    apply,
-    distance,
-    flops_per_pixel,
-    n_parameters,
-    network_names,
-    network_of,
-    shipped_path,
-    solve,
-)
+from .entries import Entry, find_entry, list_entries
+from .images import NoisyImages
+from .methods import BUILT_IN, METHODS, know
+from .networks import distance
 
-KINDS = ("solved", "peer", "start", "trained", "own")
-SOLVER = ", solver"  # of a network at the start
 _WARM = 32  # side of the image on which kernels are compiled
+_SSIM = 7  # side of its window
 COLUMNS = [
     "method", "kind", "family", "images", "image", "sigma", "psnr", "ssim", "seconds",
-    "megapixels", "parameters", "flops_per_pixel", "distance", "note",
+    "megapixels", "parameters", "flops_per_pixel", "distance", "warning", "note",
 ]  # fmt: skip
 
 
@@ -44,6 +36,7 @@ def denoise(
     methods: Iterable[str] | None = None,
     sigmas: Sequence[float] = (25.0,),
     seed: int = 0,
+    colour: bool = False,
     n_jobs: int = 1,
     data_home: str | None = None,
     directory: Path | None = None,
@@ -63,6 +56,9 @@ def denoise(
         Standard deviations of the noise, in grey levels of 255.
     seed : int, default=0
         Of the noise.
+    colour : bool, default=False
+        Denoise images of shape (height, width, 3), not grey ones. Methods for grey images get
+        their channels one at a time, networks of one channel as a batch.
     n_jobs : int, default=1
         Processes.
     data_home : str, optional
@@ -77,14 +73,17 @@ def denoise(
     DataFrame
         A row for each method, image and noise level. ``kind`` is solved, peer, start, trained or
         own; ``psnr`` in dB and ``ssim`` are those of scikit-image for a range of 1, of the image as
-        it is returned; ``seconds`` is processor time, without compiling; ``distance``, of networks
-        that minimise an energy, is the certified root mean square distance of the image from the
-        minimiser, in grey levels of [0, 1]; ``note`` says why there are no numbers.
+        it is returned, and ssim is missing if a side is under 7 pixels; ``seconds`` is processor
+        time, without compiling; ``distance``, of networks that minimise an energy, is the
+        certified root mean square distance of the image from the minimiser, in grey levels of
+        [0, 1]; ``warning`` is the first that the method gave; ``note`` says why there are no
+        numbers.
 
     Raises
     ------
     ValueError
-        If images or a method are unknown, or a noise level is not positive.
+        If images or a method are unknown, a noise level is not positive and finite, or weights
+        are for another one.
 
     Examples
     --------
@@ -93,151 +92,82 @@ def denoise(
     >>> table.groupby("method").psnr.mean().round(1).to_dict()
     {'Gaussian': 23.8, 'noisy': 20.2}
     """
-    for sigma in sigmas:
-        if not sigma > 0:
-            raise ValueError(f"sigmas: must be > 0, got {sigma}")
-    listed = check_methods(methods, sigmas)
-    load_images(images, data_home)
+    levels = list(dict.fromkeys(map(float, sigmas)))
+    if not levels or not all(isfinite(sigma) and sigma > 0 for sigma in levels):
+        raise ValueError(f"sigmas: must be one or more, > 0 and finite; got {list(sigmas)}")
+    entries = list_entries(methods, levels)
+    given = NoisyImages(images, seed, data_home, colour)
+    about = {"images": images, "seed": seed, "data_home": data_home, "colour": colour}
     jobs: list[Job] = [
-        {"images": images, "sigma": float(sigma), "seed": seed, "data_home": data_home} | method
-        for sigma in sigmas
-        for method in listed
-        if method["kind"] != "trained" or _has_weights(method["method"], sigma)
+        about
+        | {"image": name, "place": place, "sigma": sigma, "method": entry.method}
+        | {
+            "content": [
+                hashlib.sha256(image.tobytes()).hexdigest()[:16],
+                entry.content(sigma / 255),
+            ]
+        }
+        for sigma in levels
+        for entry in entries
+        if entry.serves(sigma)
+        for place, (name, image) in enumerate(zip(given.names, given.clean, strict=True))
     ]
     options = Options(seed, 1, n_jobs, data_home, directory, progress)
-    files = [SETTINGS, *shipped_path("", 1.0).parent.glob("*.safetensors")]
-    for folder in (images, *(job["method"] for job in jobs)):
-        if folder not in BUILT_IN and Path(folder).is_dir():
-            files += filter(Path.is_file, Path(folder).rglob("*"))
-    content = {str(path): file_hash(path) for path in files}
-    table = run_jobs(_run, jobs, options, content=content)
-    return table.reindex(columns=COLUMNS)
-
-
-def method_names() -> dict[str, list[str]]:
-    """Names of methods by kind; those of networks say what is shipped with them."""
-    names: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for name, method in METHODS.items():
-        names[method.kind].append(name)
-    names["solved"] += [name + SOLVER for name in network_names()]
-    names["start"] = [f"{name}, start" for name in network_names()]
-    names["trained"] = [f"{name}, trained" for name in network_names()]
-    return names
-
-
-def check_methods(methods: Iterable[str] | None, sigmas: Sequence[float]) -> list[dict[str, str]]:
-    """Method and kind of each name.
-
-    Raises
-    ------
-    ValueError
-        If one is unknown, or what it needs is not there.
-    """
-    known = {name: kind for kind, names in method_names().items() for name in names}
-    if methods is None:
-        return [
-            {"method": name, "kind": kind}
-            for name, kind in known.items()
-            if not name.endswith(SOLVER) and (name not in METHODS or METHODS[name].installed)
-        ]
-    listed = list(dict.fromkeys(methods))
-    if not listed:
-        raise ValueError("methods: must be one or more")
-    found = []
-    for name in listed:
-        if name in known:
-            if name in METHODS and not METHODS[name].installed:
-                raise ValueError(f"methods: {name} needs {METHODS[name].module}, not installed")
-            if known[name] == "trained" and not all(_has_weights(name, s) for s in sigmas):
-                raise ValueError(f"methods: no weights of {name} for all of {list(sigmas)}")
-            found.append({"method": name, "kind": known[name]})
-        elif Path(name).is_dir():
-            network_of(name, "trained", 0.0)
-            found.append({"method": name, "kind": "trained"})
-        elif ":" in name:
-            find_function(name)
-            found.append({"method": name, "kind": "own"})
-        else:
-            raise ValueError(f"methods: none is named {name!r}{close_names(name, known)}")
-    return found
-
-
-def find_function(name: str) -> Denoise:
-    """A user's function by ``package.module:function``.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name.
-    """
-    module, _, word = name.partition(":")
-    with present_folder():
-        try:
-            found = getattr(importlib.import_module(module), word)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"methods: no function {name!r} ({error})") from error
-    if not callable(found):
-        raise ValueError(f"methods: {name!r} is no function")
-    return found
-
-
-def _name(method: str) -> str:
-    """The class of a network, or the folder of its run."""
-    return method if Path(method).is_dir() else method.partition(",")[0]
-
-
-def _has_weights(name: str, sigma: float) -> bool:
-    return Path(name).is_dir() or shipped_path(name.partition(",")[0], sigma / 255).is_file()
-
-
-def denoiser(method: str, kind: str, sigma: float) -> tuple[Denoise, dict[str, Any]]:
-    """The function of a method's name, and what is known of it: family, parameters, operations."""
-    if method in METHODS:
-        return METHODS[method], {"family": METHODS[method].family}
-    if kind == "own":
-        return find_function(method), {"family": "own"}
-    name = _name(method)
-    if kind == "solved":
-        start = network_of(name, "start", sigma)
-        return lambda noisy, sigma: solve(start, noisy), {"family": name}
-    network = network_of(name, kind, sigma)
-    about = {"family": type(network).__name__, "parameters": n_parameters(network)}
-    return partial(_applied, network), about | {"flops_per_pixel": flops_per_pixel(network)}
-
-
-def _applied(network: Any, noisy: Array, sigma: float) -> Array:
-    return apply(network, noisy)
+    own = [method for name, method in METHODS.items() if name not in BUILT_IN]
+    return run_jobs(_run, jobs, options, setup=partial(know, own)).reindex(columns=COLUMNS)
 
 
 def _run(
-    images: str, sigma: float, seed: int, data_home: str | None, method: str, kind: str
+    images: str,
+    seed: int,
+    data_home: str | None,
+    colour: bool,
+    image: str,
+    place: int,
+    sigma: float,
+    method: str,
+    content: list[str],
 ) -> list[dict[str, Any]]:
-    """A row for each image; a method that fails on one leaves a note in place of numbers."""
+    """One row; a method that fails leaves a note in place of numbers, and is tried again."""
     level = sigma / 255
-    names, clean = load_images(images, data_home)
-    function, about = denoiser(method, kind, level)
-    head = {"method": method, "kind": kind, "images": images, "sigma": sigma} | about
-    rows = []
-    for place, (name, image) in enumerate(zip(names, clean, strict=True)):
-        noisy = noisy_image(image, level, seed, place)
-        row = head | {"image": name, "megapixels": image.size / 1e6}
-        try:
-            if place == 0:
-                function(np.ascontiguousarray(noisy[:_WARM, :_WARM]), level)
-            start = process_time()
-            denoised = np.asarray(function(noisy, level), dtype=np.float64)
-            row["seconds"] = process_time() - start
-            row |= quality(image, denoised)
-            if kind in ("start", "trained"):
-                row["distance"] = distance(network_of(_name(method), kind, level), noisy, denoised)
-        except Exception as error:  # of anyone's method
-            row["note"] = f"{type(error).__name__}: {error}"
-        rows.append(row)
-    return rows
+    given = NoisyImages(images, seed, data_home, colour)
+    clean, entry = given.clean[place], find_entry(method)
+    row = {"method": method, "kind": entry.kind, "images": images, "image": image, "sigma": sigma}
+    row["megapixels"] = clean.shape[0] * clean.shape[1] / 1e6
+    try:
+        row |= entry.denoiser(level)[1]
+        return [row | _measured(entry, clean, given.noisy(place, level), level)]
+    except Exception as error:  # of anyone's method
+        raise JobFailed([row | {"note": f"{type(error).__name__}: {error}"}]) from error
+
+
+def _measured(entry: Entry, clean: Array, noisy: Array, level: float) -> dict[str, Any]:
+    function, _ = entry.denoiser(level)
+    _warm(entry, level, noisy.ndim)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start = process_time()
+        denoised = np.asarray(function(noisy, level), dtype=np.float64)
+        seconds = process_time() - start
+    row: dict[str, Any] = {"seconds": seconds} | quality(clean, denoised)
+    if caught:
+        row["warning"] = f"{caught[0].category.__name__}: {caught[0].message}"
+    if entry.network and not entry.is_solver:
+        row["distance"] = distance(entry.network_at(level), noisy, denoised)
+    return row
+
+
+@cache
+def _warm(entry: Entry, level: float, n_axes: int) -> None:
+    """Compile what a method compiles, once a process; what fails here may not on larger images."""
+    crop = np.random.default_rng(0).random((_WARM, _WARM, 3)[:n_axes])
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        entry.denoiser(level)[0](crop, level)
 
 
 def quality(clean: Array, denoised: Array) -> dict[str, float]:
-    """PSNR in dB and SSIM, for a range of 1.
+    """PSNR in dB and SSIM, for a range of 1; SSIM is missing where its window does not fit.
 
     Raises
     ------
@@ -246,7 +176,9 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
     """
     if denoised.shape != clean.shape or not np.isfinite(denoised).all():
         raise ValueError(f"returned no finite image of shape {clean.shape}, but {denoised.shape}")
-    return {
-        "psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0)),
-        "ssim": float(structural_similarity(clean, denoised, data_range=1.0)),
-    }
+    found = {"psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0))}
+    if min(clean.shape[:2]) >= _SSIM:
+        axis = -1 if clean.ndim == 3 else None
+        similarity = structural_similarity(clean, denoised, data_range=1.0, channel_axis=axis)
+        found["ssim"] = float(similarity)
+    return found

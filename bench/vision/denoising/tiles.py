@@ -4,40 +4,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 import numpy as np
-from torch import nn
 
 from ....solvers.solution import Array
-
-# How far, in pixels along an axis, a pixel of the answer sees.
-_MARGINS: dict[str, Callable[..., int]] = {
-    "FilterDiffusionDenoiser": lambda net: net.n_layers * (net.filter_size - 1),
-    "NonlocalFilterDiffusionDenoiser": lambda net: (
-        net.n_layers * (net.filter_size - 1 + 2 * net.window)
-    ),
-    "PatchCodingDenoiser": lambda net: net.patch_size - 1,
-    "MixtureOfExpertsDenoiser": lambda net: net.patch_size - 1,
-    "GroupCodingDenoiser": lambda net: net.patch_size - 1 + net.n_layers * net.window,
-    "NonLocalMeansDenoiser": lambda net: net.n_layers * (net.patch_distance + net.patch_size // 2),
-}
-
-
-def margin_of(network: nn.Module) -> int:
-    """How far a pixel of a network's answer sees, in pixels along an axis.
-
-    Raises
-    ------
-    LookupError
-        If it is not known, or all pixels are seen, as where an energy is minimised.
-    """
-    name = type(network).__name__
-    if not has_margin(network):
-        raise LookupError(f"network: {name} has no known margin; tiles would not be exact")
-    return _MARGINS[name](network)
-
-
-def has_margin(network: nn.Module) -> bool:
-    """Whether tiles of the network are exact."""
-    return type(network).__name__ in _MARGINS
 
 
 def in_tiles(
@@ -53,9 +21,9 @@ def in_tiles(
     ----------
     denoise : callable
         Takes and returns an image.
-    noisy : ndarray of shape (height, width)
+    noisy : ndarray of shape (height, width) or (height, width, channels)
     margin : int
-        >= 0; of a network that of `margin_of`.
+        >= 0; of a network its attribute `margin`.
     side : int, default=512
         >= 1.
 
@@ -77,7 +45,7 @@ def in_tiles(
     if margin < 0 or side < 1:
         raise ValueError(f"margin, side: must be >= 0 and >= 1, got {margin} and {side}")
     denoised = np.empty(noisy.shape)
-    for place in product(*(list(_cuts(extent, side, margin)) for extent in noisy.shape)):
+    for place in product(*(list(_cuts(extent, side, margin)) for extent in noisy.shape[:2])):
         outer, inner, own = (tuple(cut[i] for cut in place) for i in range(3))
         denoised[own] = denoise(noisy[outer])[inner]
     return denoised

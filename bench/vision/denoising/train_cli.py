@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 _BUILT_IN = "twinsolve.unrolled.models.denoisers"
+_BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
 
 
 def train_denoiser(
+    context: typer.Context,
     network: Annotated[
         str | None, typer.Argument(metavar="NETWORK", help="Class, with settings after a colon.")
     ] = None,
@@ -58,8 +60,8 @@ def train_denoiser(
     processes; torch's number of threads is that of OMP_NUM_THREADS.
 
     Writes to DIR settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged)
-    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, and takes nothing
-    else but --output.
+    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes,
+    and takes nothing else but --output, --data-home, --device, and --data if pictures were moved.
     """
     from ..recipe import Recipe
     from ..training import processes
@@ -68,14 +70,22 @@ def train_denoiser(
     load_modules(load)
     if (network is None) == (like is None):
         raise typer.BadParameter("name one: NETWORK or --like FOLDER", param_hint="NETWORK")
+    given = [
+        name for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]  # fmt: skip
+    if like is not None and (more := [name for name in given if name not in _BESIDE_LIKE]):
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in more)
+        raise typer.BadParameter(f"leaves no choice of {words}", param_hint="--like")
     options: dict[str, Any] = {
         "directory": output, "data_home": data_home,
         "progress": progress("Steps"), "report": _tell,
     }  # fmt: skip
     try:
-        with processes():
+        with processes(device) as place:
             if like is not None:
-                training.repeat_training(like, **options)
+                moved = data if "data" in given else None
+                training.repeat_training(like, data=moved, device=place, **options)
             else:
                 recipe = Recipe(
                     n_steps=steps,
@@ -84,7 +94,7 @@ def train_denoiser(
                     seed=seed,
                 )  # fmt: skip
                 training.train_denoiser(
-                    build_network(str(network), sigma=sigma / 255, seed=seed).to(device),
+                    build_network(str(network), sigma=sigma / 255, seed=seed).to(place),
                     sigma=sigma / 255, recipe=recipe, patch_size=patch_size, data=data,
                     colour=colour, **options,
                 )  # fmt: skip

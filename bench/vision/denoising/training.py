@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from sklearn.utils import Bunch
 from torch import Tensor, nn
 
 from ....datasets import add_noise, fetch_train400, pack_image_folder
@@ -15,6 +18,7 @@ from ..recipe import Recipe
 from ..run_folder import START, load_model, read_settings
 from ..training import train
 
+_PACKAGED = "train400"
 _N_VALIDATION = 20
 _CROP = 128
 
@@ -132,9 +136,18 @@ def train_denoiser(
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     """
-    images, key = _images(data, colour, data_home)
+    known = _pictures(data, colour, data_home)
+    images = known.images
     if len(images) <= _N_VALIDATION:
         raise ValueError(f"data: needs more than {_N_VALIDATION} images, got {len(images)}")
+    for name, image in zip(known.names, images, strict=True):
+        if min(image.shape[:2]) < patch_size:
+            raise ValueError(
+                f"patch_size: {name} in {data} has {image.shape[0]} x {image.shape[1]} pixels, and "
+                f"a patch {patch_size} x {patch_size}"
+            )
+    if data != _PACKAGED:
+        data = str(Path(data).resolve())
     return train(
         network,
         NoisyPatches(images[:-_N_VALIDATION], size=patch_size, sigma=sigma),
@@ -143,43 +156,57 @@ def train_denoiser(
         directory=directory,
         validate=validation_db(images[-_N_VALIDATION:], sigma),
         task={
-            "sigma": sigma, "patch_size": patch_size, "data": data, "colour": colour, "key": key
+            "sigma": sigma, "patch_size": patch_size, "data": data, "colour": colour,
+            "key": known.get("key"),
         },
         progress=progress,
         report=report,
     )  # fmt: skip
 
 
-def _images(
-    data: str, colour: bool, data_home: str | None
-) -> tuple[Sequence[np.ndarray], str | None]:
-    """Images, and by what their content is known."""
-    if data == "train400":
+def _pictures(data: str, colour: bool, data_home: str | None) -> Bunch:
+    """Images and names; of a folder also `key`, by which its content is known."""
+    if data == _PACKAGED:
         if colour:
-            raise ValueError("colour: train400 is grey")
-        return fetch_train400(data_home=data_home).images, None
-    packed = pack_image_folder(data, colour=colour)
-    return packed.images, packed.key
+            raise ValueError(f"colour: {data} is grey")
+        return fetch_train400(data_home=data_home)
+    return pack_image_folder(data, colour=colour)
 
 
 def repeat_training(
-    folder: str | os.PathLike[str], *, directory: str | os.PathLike[str], **options: Any
+    folder: str | os.PathLike[str],
+    *,
+    directory: str | os.PathLike[str],
+    data: str | None = None,
+    device: torch.device | str = "cpu",
+    **options: Any,
 ) -> nn.Module:
     """Run a training of a denoising network again, as its folder says.
 
-    It takes as many steps as that run did, from the same weights; `options` are `data_home`,
-    `progress` and `report` of `train_denoiser`.
+    It takes as many steps as that run did, from the same weights, in as many processes; `options`
+    are `data_home`, `progress` and `report` of `train_denoiser`.
+
+    Parameters
+    ----------
+    folder, directory : path
+        Of the run, and of its repetition.
+    data : str, optional
+        Where the pictures lie that it was trained on; None is where they lay.
+    device : torch.device or str, default="cpu"
 
     Raises
     ------
     ValueError
-        If the pictures of a folder that it was trained on are others now.
+        If the pictures are others, or there are other processes.
     """
     known = read_settings(folder)
     recipe, task = known["settings"]["recipe"], dict(known["settings"]["task"])
     recipe |= {"betas": tuple(recipe["betas"]), "n_steps": known["n_steps"], "minutes": None}
-    key = task.pop("key")
-    if _images(task["data"], task["colour"], options.get("data_home"))[1] != key:
+    key, task["data"] = task.pop("key"), data or task["data"]
+    if _pictures(task["data"], task["colour"], options.get("data_home")).get("key") != key:
         raise ValueError(f"{task['data']}: holds other pictures than {folder} was trained on")
-    network = load_model(folder, START)
+    n_processes = known["settings"].get("processes", 1)
+    if n_processes != (dist.get_world_size() if dist.is_initialized() else 1):
+        raise ValueError(f"{folder}: was trained in {n_processes} processes; start as many")
+    network = load_model(folder, START).to(device)
     return train_denoiser(network, recipe=Recipe(**recipe), directory=directory, **task, **options)

@@ -7,8 +7,9 @@ import pandas as pd
 from torch import nn
 
 from ...tables import number
-from .images import load_images, middle, noisy_image
-from .networks import deviations, network_of, started
+from .entries import find_entry
+from .images import NoisyImages, middle
+from .networks import deviations, has_twin, started
 from .origins import classical_problems, energies
 
 CHECKED = (
@@ -18,28 +19,31 @@ CHECKED = (
 _SIDE = 48  # of the crops that solvers are run on
 
 
-def verify(table: pd.DataFrame, *, seed: int, data_home: str | None) -> list[dict[str, Any]]:
-    """A row for each trained network and number of its first layers.
+def verify(table: pd.DataFrame, given: NoisyImages) -> list[dict[str, Any]]:
+    """A row for each trained network that has a twin, and number of its first layers.
 
     ``deviation`` is the largest relative deviation, in float64, from the solver at the trained
-    parameters, on the middles of the noisy images; ``distance`` the largest certified distance in
-    the table. Of steps of sparse coding, ``lam`` is the penalty that they stand for,
-    and ``asymmetry`` the share of their pull that is no gradient of a Lasso; of steps of diffusion,
-    ``lam`` is the fidelity, and ``descends`` says whether their own energy falls.
+    parameters, on the middles of the noisy images, and ``passed`` whether it is within the twin's
+    tolerance; ``distance`` the largest certified distance in the table. Of steps of sparse coding,
+    ``lam`` is the penalty that they stand for, and ``asymmetry`` the share of their pull that is no
+    gradient of a Lasso; of steps of diffusion, ``lam`` is the fidelity, and ``descends`` says
+    whether their own energy falls.
     """
     rows = []
     for (method, sigma), group in table[table.kind == "trained"].groupby(
         ["method", "sigma"], sort=False
     ):
         level = float(sigma) / 255
-        network = network_of(str(method).partition(",")[0], "trained", level)
-        _, clean = load_images(str(group.images.iloc[0]), data_home)
-        noisy = [noisy_image(image, level, seed, i) for i, image in enumerate(clean)]
-        crops = [middle(image, _SIDE) for image in noisy[:2]]
+        network = find_entry(str(method)).network_at(level)
+        done = [given.names.index(name) for name in group.dropna(subset="psnr").image]
+        if not has_twin(network) or not done:
+            continue
+        crops = [middle(given.noisy(place, level), _SIDE) for place in done[:2]]
         head = {"network": method, "sigma": sigma, "distance": group.distance.max()}
-        origins = _origins(network, crops[0])
+        origins = _origins(network, crops[0] if crops[0].ndim == 2 else crops[0][..., 0])
         for row in deviations(network, crops):
-            rows.append(head | row | origins.get(row["layers"], {}))
+            passed = row["deviation"] <= row["tolerance"]
+            rows.append(head | row | {"passed": passed} | origins.get(row["layers"], {}))
     return rows
 
 
@@ -49,7 +53,7 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         (
             str(row["network"]), str(row["layers"]), f"{row['deviation']:.1e}",
             f"{row['tolerance']:.0e}",
-            "yes" if row["deviation"] <= row["tolerance"] else "NO",
+            "yes" if row["passed"] else "NO",
             number(row["distance"], ".1e"),
             number(row.get("lam"), ".3f"), number(row.get("lam_start"), ".3f"),
             number(row.get("asymmetry"), ".0%"),

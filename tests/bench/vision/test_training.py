@@ -172,9 +172,9 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_move(small, tmp_
 
 def test_another_recipe_or_model_is_refused_in_the_same_folder(small, tmp_path):
     run(small, tmp_path)
-    with pytest.raises(ValueError, match="another recipe"):
+    with pytest.raises(ValueError, match="the recipe of its run is"):
         run(small, tmp_path, seed=1)
-    with pytest.raises(ValueError, match="another model"):
+    with pytest.raises(ValueError, match="the model of its run is"):
         run(small, tmp_path, model=small.Small(width=9))
 
 
@@ -286,9 +286,19 @@ def test_the_callers_random_numbers_are_left_alone(small, tmp_path):
     ("options", "match"),
     [
         ({}, "needs n_steps or minutes"),
-        ({"n_steps": 0}, "n_steps: must be >= 1"),
+        ({"n_steps": 0}, "n_steps: must be a whole number >= 1"),
+        ({"n_steps": 2.5}, "n_steps: must be a whole number"),
+        ({"minutes": float("nan")}, "minutes: must be"),
+        ({"minutes": -1.0}, "minutes: must be"),
+        ({"n_steps": 5, "learning_rate": float("inf")}, "learning_rate: must be"),
+        ({"n_steps": 5, "clip_norm": 0.0}, "clip_norm: must be"),
+        ({"n_steps": 5, "weight_decay": -1.0}, "weight_decay: must be"),
+        ({"n_steps": 5, "warm_up": 1.5}, "warm_up: must be in"),
+        ({"n_steps": 5, "final_rate": float("nan")}, "final_rate: must be in"),
+        ({"n_steps": 5, "ema_decay": 1.0}, "ema_decay: must be in"),
+        ({"n_steps": 5, "betas": (0.9, 1.0)}, "betas: must be in"),
         ({"n_steps": 5, "precision": "float16"}, "precision: must be one of"),
-        ({"n_steps": 5, "batch_size": 0}, "batch_size: must be >= 1"),
+        ({"n_steps": 5, "batch_size": 0}, "batch_size: must be a whole number >= 1"),
     ],
 )
 def test_bad_recipes_are_named(options, match):
@@ -307,3 +317,56 @@ def test_a_folder_without_a_run_and_a_foreign_class_are_named(small, tmp_path):
         with pytest.raises(ValueError, match="model: "):
             load_model(tmp_path)
     assert os.listdir(tmp_path)
+
+
+def test_a_run_killed_before_its_last_file_ends_with_the_same_weights(small, tmp_path):
+    run(small, tmp_path)
+    whole = (tmp_path / "weights.safetensors").read_bytes()
+    (tmp_path / "weights.safetensors").write_bytes((tmp_path / "start.safetensors").read_bytes())
+    run(small, tmp_path)
+    assert (tmp_path / "weights.safetensors").read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["settings.json", "checkpoint.safetensors", "weights.safetensors"])
+def test_damaged_files_are_named(small, tmp_path, name):
+    run(small, tmp_path, 5)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(ValueError, match=f"{name}: is damaged"):
+        load_model(tmp_path) if name.startswith("w") else run(small, tmp_path, 5)
+
+
+def test_a_folder_of_another_command_is_named(small, tmp_path):
+    (tmp_path / "settings.json").write_text('{"settings": {"images": "set12"}, "versions": {}}')
+    with pytest.raises(ValueError, match="is no folder of a training run, but of another command"):
+        run(small, tmp_path)
+
+
+def test_runs_that_could_not_be_loaded_again_are_refused(small, tmp_path):
+    class Local(nn.Linear):
+        pass
+
+    with pytest.raises(ValueError, match="must be a class of a module"):
+        run(small, tmp_path, model=Local(4, 4))
+    model = small.network()
+    model.width = {1: 2}  # JSON makes words of these keys
+    with pytest.raises(ValueError, match="width"):
+        run(small, tmp_path, model=model)
+    frozen = small.network().requires_grad_(False)
+    with pytest.raises(ValueError, match="has no parameter to train"):
+        run(small, tmp_path, model=frozen)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_number_of_threads_is_said(small, tmp_path):
+    run(small, tmp_path)
+    known = json.loads((tmp_path / "settings.json").read_text())
+    known["torch_threads"] += 1
+    (tmp_path / "settings.json").write_text(json.dumps(known))
+    with pytest.warns(UserWarning, match="rounding may differ"):
+        run(small, tmp_path)
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="device: 'nowhere'"), training.processes("nowhere"):
+        pass

@@ -18,3 +18,43 @@ def test_an_image_that_is_not_finite_leaves_the_others_of_its_batch_alone(name, 
         expected, found = network(images), network(broken)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-12, atol=1e-12)
     assert not torch.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize("name", denoisers.__all__)
+def test_a_parameter_that_is_not_finite_is_seen_in_the_answer(name):
+    for place, _ in enumerate(getattr(denoisers, name)().parameters()):
+        network = getattr(denoisers, name)().eval()
+        parameter = list(network.parameters())[place]
+        with torch.no_grad():
+            parameter.fill_(torch.nan)
+            found = network(torch.rand(1, 1, 20, 20))
+        assert not torch.isfinite(found).all(), place
+
+
+# Of pixels in [0, 1]: the spacing of the dtype at 1 times a few hundred roundings of either sign.
+ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("name", denoisers.__all__)
+def test_the_answer_has_the_type_of_the_images(name, dtype):
+    torch.manual_seed(0)
+    network, images = getattr(denoisers, name)().eval(), torch.rand(2, 1, 24, 20)
+    with torch.no_grad():
+        expected, found = network(images), network(images.to(dtype))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("name", denoisers.__all__)
+def test_autocast_computes_what_it_promises(name):
+    torch.manual_seed(0)
+    network, images = getattr(denoisers, name)().eval(), torch.rand(1, 1, 24, 20)
+    with torch.no_grad():
+        expected = network(images)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = network(images)
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=ROUNDING[torch.bfloat16])
+    if hasattr(network, "certificate"):
+        assert found.dtype == torch.float32
+        assert (network.certificate(images, found) <= network.tol).all()

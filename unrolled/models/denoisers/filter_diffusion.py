@@ -95,6 +95,11 @@ class FilterDiffusionDenoiser(nn.Module):
             u = step(u, noisy, *others)
         return u
 
+    @property
+    def margin(self) -> int:
+        """How far along an axis, in pixels, a pixel of the answer sees."""
+        return self.n_layers * (self.filter_size - 1)
+
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
         """What the steps take beside the images."""
         return ()
@@ -173,6 +178,11 @@ class NonlocalFilterDiffusionDenoiser(FilterDiffusionDenoiser):
         )
         self.n_similar = check_count(n_similar, "n_similar", 1)
         self.window = check_count(window, "window", 0)
+
+    @property
+    def margin(self) -> int:
+        """How far along an axis, in pixels, a pixel of the answer sees."""
+        return super().margin + 2 * self.n_layers * self.window
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
         """The similar windows, of each channel its own."""

@@ -87,6 +87,11 @@ class MixtureOfExpertsDenoiser(nn.Module):
             left, _, _ = layer(left)
         return average_patches(means + signals - left, noisy.shape).to(noisy.dtype)
 
+    @property
+    def margin(self) -> int:
+        """How far along an axis, in pixels, a pixel of the answer sees."""
+        return self.patch_size - 1
+
     def codes(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
         """Atoms that the routers choose and their codes, each of shape (n_patches, n_layers)."""
         left, _ = self._patches(noisy)

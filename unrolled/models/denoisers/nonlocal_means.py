@@ -186,6 +186,11 @@ class NonLocalMeansDenoiser(nn.Module):
             u = layer(u, noisy)
         return u
 
+    @property
+    def margin(self) -> int:
+        """How far along an axis, in pixels, a pixel of the answer sees."""
+        return self.n_layers * (self.patch_distance + self.patch_size // 2)
+
     def extra_repr(self) -> str:
         return (
             f"n_layers={self.n_layers}, sigma={self.sigma:.4g}, h={self.h:.4g}, "

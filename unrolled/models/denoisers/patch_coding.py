@@ -105,8 +105,13 @@ class PatchCodingDenoiser(nn.Module):
             assert isinstance(layer, CodingStep)
             codes, unit = layer(signals, *others, codes, unit), layer.threshold()
         assert codes is not None
-        rows = codes @ (unit[:, None] * self.dictionary)
+        rows = codes @ (unit[:, None] * self.dictionary).to(codes.dtype)
         return average_patches(means + rows, noisy.shape)
+
+    @property
+    def margin(self) -> int:
+        """How far along an axis, in pixels, a pixel of the answer sees."""
+        return self.patch_size - 1
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
         """What the layers take beside signals and codes."""
@@ -187,6 +192,11 @@ class GroupCodingDenoiser(PatchCodingDenoiser):
         )
         self.n_similar = check_count(n_similar, "n_similar", 1)
         self.window = check_count(window, "window", 0)
+
+    @property
+    def margin(self) -> int:
+        """How far along an axis, in pixels, a pixel of the answer sees."""
+        return super().margin + self.n_layers * self.window
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
         """The similar patches."""

@@ -1,5 +1,6 @@
 """A denoising network of one convolution, from data to its folder and back."""
 
+import json
 import sys
 
 import numpy as np
@@ -94,6 +95,33 @@ def test_a_run_is_repeated_from_its_folder(place):
         repeat_training("run", directory="third")
 
 
+def test_a_run_is_repeated_where_its_pictures_were_moved(place, monkeypatch):
+    train_denoiser(
+        own(), sigma=SIGMA, recipe=recipe(4), directory="run", data="pictures", patch_size=16
+    )
+    monkeypatch.chdir(tmp := (place / "pictures"))
+    assert torch.equal(
+        repeat_training("../run", directory="../again").filters, load_model("../run").filters
+    )
+    monkeypatch.chdir(place)
+    tmp.rename("elsewhere")
+    arguments = ["--like", "run", "--data", "elsewhere", "--output", "third"]
+    done = CliRunner().invoke(app, ["train-denoiser", *arguments])
+    assert done.exit_code == 0, done.output
+    assert torch.equal(load_model("third").filters, load_model("run").filters)
+
+
+def test_a_run_of_two_processes_is_not_repeated_by_one(place):
+    options = {"data": "pictures", "patch_size": 16}
+    train_denoiser(own(), sigma=SIGMA, recipe=recipe(2), directory="run", **options)
+    path = place / "run" / "settings.json"
+    known = json.loads(path.read_text())
+    known["settings"]["processes"] = 2
+    path.write_text(json.dumps(known))
+    with pytest.raises(ValueError, match="was trained in 2 processes"):
+        repeat_training("run", directory="again")
+
+
 def test_noise_is_seeded_white_and_not_clipped():
     draw = NoisyPatches([np.zeros((64, 64)), np.ones((64, 64))], size=48, sigma=0.1)
     noisy, clean = draw(3, 7, range(40))
@@ -162,8 +190,10 @@ def test_the_command_trains_and_repeats(place):
         (["own_network:Absent", "--steps", "1"], "no class"),
         (["own_network:Smoothing:width=5", "--steps", "1"], "cannot make"),
         (["own_network:Smoothing", "--data", "absent", "--steps", "1"], "is no folder of"),
-        (["own_network:Smoothing", "--data", "pictures", "--steps", "1"], "no 48 x 48 patch"),
+        (["own_network:Smoothing", "--data", "pictures", "--steps", "1"], "and a patch 48 x 48"),
+        (["own_network:Smoothing", "--device", "nowhere", "--steps", "1"], "device: 'nowhere'"),
         (["--like", "absent"], "has no settings.json"),
+        (["--like", "absent", "--steps", "3"], "leaves no choice of --steps"),
     ],
 )
 def test_what_the_command_refuses_is_named(place, arguments, match):
