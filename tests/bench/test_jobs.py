@@ -121,7 +121,8 @@ def test_what_a_function_of_the_users_holds_is_part_of_what_tells_it():
 
     array = np.arange(3.0)
     ways = [
-        _scaled, partial(_scaled, factor=3.0), partial(_scaled, factor=4.0), around(1.0), around(2.0),
+        _scaled, partial(_scaled, factor=3.0), partial(_scaled, factor=4.0), around(1.0),
+        around(2.0),
         around(array), around(array + 1),
     ]  # fmt: skip
     assert len({source_of(way) for way in ways}) == len(ways)
