@@ -1,7 +1,10 @@
 """The command line `twinsolve`."""
 
+from typing import Annotated
+
 import typer
 
+from .. import __version__
 from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
@@ -26,6 +29,25 @@ app.command()(denoise)
 app.command()(train_denoiser)
 app.command()(inspect)
 app.command()(segment)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"twinsolve {__version__}")
+        raise typer.Exit
+
+
+_Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Print the version and end.", is_eager=True, callback=_print_version
+    ),
+]
+
+
+@app.callback()
+def _twinsolve(version: _Version = False) -> None:
+    """Options of the command itself."""
 
 
 def main() -> None:

@@ -55,6 +55,12 @@ def legend(figure: Figure, place: str, **options: Any) -> None:
     figure.legend(list(handles.values()), list(handles), loc=f"outside {place}", **options)  # type: ignore[call-overload]
 
 
+def forget(path: Path) -> None:
+    """Remove what `save` wrote in an earlier run."""
+    for end in (".png", ".pdf"):
+        path.with_suffix(end).unlink(missing_ok=True)
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path`, a ``.png``, and beside it as ``.pdf``."""
     figure.savefig(path, dpi=150)

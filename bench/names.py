@@ -58,7 +58,8 @@ def close_names(given: str, known: Iterable[str]) -> str:
     longer = [name for name in by_lower if given and name.startswith(given.lower())]
     like = get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
     close = [by_lower[name] for name in dict.fromkeys(longer + like)][:3]
-    return f"; close ones are {', '.join(close)}" if close else ""
+    quoted = [repr(name) if "," in name else name for name in close]
+    return f"; close ones are {', '.join(quoted)}" if close else ""
 
 
 def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:

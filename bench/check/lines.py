@@ -11,6 +11,7 @@ from .checks import DRAWN
 
 _DIGITS = {"clustering": 3, "vision": 2}
 _MARGINS = {"clustering": 0.05, "vision": 0.2}  # of ARI and dB
+_INFINITE = 1e100  # relative to a solver's answer of zeros
 _COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8} {:<18} {:>9}"
 
 
@@ -37,9 +38,13 @@ def lines_of(rows: pd.DataFrame) -> Iterator[str]:
         "yes" if passed else f"{(~rows.passed.astype(bool)).sum()} FAIL",
     ).rstrip()
     exact = rows[rows["dtype"] == "float64"].groupby("data").passed.all()
+    failed: dict[str, list[str]] = {}
     for _, row in rows[~rows.passed.astype(bool)].iterrows():
         reason = _reason(row, rounding=bool(exact.get(row.data, False)))
-        yield f"    {row.case} on {row.data} ({row['dtype']}): {reason}"
+        failed.setdefault(reason, []).append(f"{row.case} on {row.data} ({row['dtype']})")
+    for reason, places in failed.items():
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        yield f"    {places[0]}{more}: {reason}"
 
 
 def _case(row: pd.Series) -> str:
@@ -53,7 +58,9 @@ def share(rows: pd.DataFrame) -> pd.Series:
 
 
 def _number(x: float | None) -> str:
-    return "-" if x is None or not np.isfinite(x) else f"{x:.1e}"
+    if x is None or not np.isfinite(x):
+        return "-"
+    return f"{x:.1e}" if x < _INFINITE else "infinite"
 
 
 def _reason(row: pd.Series, *, rounding: bool) -> str:

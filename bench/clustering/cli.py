@@ -73,7 +73,7 @@ def cluster(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Results [results/cluster or cluster-PRESET]."),
+        typer.Option(metavar="DIR", help="Results [results/cluster, -PRESET or -auto]."),
     ] = None,
     load: Load = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all names and end.")] = False,
@@ -139,7 +139,8 @@ def cluster(
         _print_names()
         return
     name = preset or ("quick" if not data and not method else None)
-    folder = output or Path("results") / (f"cluster-{name}" if preset else "cluster")
+    kind = "auto" if auto else preset
+    folder = output or Path("results") / (f"cluster-{kind}" if kind else "cluster")
     results_folder(folder)
     load_modules(load)
     of_files = {
@@ -254,14 +255,14 @@ def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
 
 
 def _pretty(title: str, lines: "Lines") -> Table:
-    """A table without the columns that are the same in all rows: the title says these."""
+    """A table without empty columns; features that are the same are in the title."""
     headings, rows = lines
     shown = []
     for number, heading in enumerate(headings):
         cells = {row[number] for row in rows}
         if cells == {"-"}:
             continue
-        if len(cells) > 1 or len(rows) == 1:
+        if len(cells) > 1 or heading != "features":
             shown.append(number)
         else:
             title += f", {heading} {cells.pop()}"

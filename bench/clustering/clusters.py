@@ -20,7 +20,14 @@ from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
 from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_jobs
 from ..names import split_settings
-from .choice import TITLE, of_the_pool, rank_candidates, whole_choice_lines, without_labels_of_known
+from .choice import (
+    POOL,
+    TITLE,
+    of_the_pool,
+    rank_candidates,
+    whole_choice_lines,
+    without_labels_of_known,
+)
 from .features import check_features, keep_features_in, prepare, prepared
 from .figures import draw_errors
 from .fitting import (
@@ -142,7 +149,7 @@ def clusters_study(
 
     more = {
         CHOICE: choice_lines,
-        TITLE: whole_choice_lines,
+        **({TITLE: whole_choice_lines} if set(POOL) <= set(methods) else {}),
         "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
         "Distance to the certified solution": distance_lines,

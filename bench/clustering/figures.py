@@ -90,7 +90,8 @@ def shown_features(name: str) -> str:
 def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> None:
     """Draw the sizes of coefficients or of an affinity, points sorted by their labels.
 
-    Lines stand between the labels; the colours end at the 99 % quantile of what is not zero.
+    Lines stand between the labels. White is the smallest size, and the colours end at the 99 %
+    quantile of what is larger.
 
     Parameters
     ----------
@@ -116,9 +117,10 @@ def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> Non
         for edge in np.flatnonzero(np.diff(np.asarray(labels)[order])) + 0.5:
             axes.axhline(edge, color="tab:blue", linewidth=0.5, alpha=0.6)
             axes.axvline(edge, color="tab:blue", linewidth=0.5, alpha=0.6)
+    size = size - size.min()
     on = size[size > 0]
     scale = np.quantile(on, _QUANTILE) if len(on) else 1.0
-    axes.imshow(size / scale, vmin=0, vmax=1, cmap="magma_r", interpolation="nearest")
+    axes.imshow(size / scale, vmin=0, vmax=1, cmap="bone_r", interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks([])
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...solvers.solution import Array
+from ..figures import forget
 from ..jobs import Options
 from .clusters import NO_STEPS, OWN, matrices_of
 from .figures import draw_matrices, shown
@@ -96,12 +97,19 @@ def images_in_columns(X: Array) -> tuple[float, int, int] | None:
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
     """Write labels where there were none, and pictures of matrices, of the largest scores."""
+    for path in directory.glob("labels*.csv"):
+        path.unlink()
+    for path in directory.glob("matrices*.png"):
+        forget(path)
     chosen = table[table.selection == "label-free"]
     for number, (data, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
         end = f"-{number}" if chosen.data.nunique() > 1 else ""
         if "labels" in rows and rows.labels.notna().any():
             first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
             first = first.sort_values("selection_score", ascending=False, kind="stable")
+            # The clusters to report of each method stand before those by its other chains.
+            other = first.duplicated(["trial", "method"])
+            first = pd.concat([first[~other], first[other]])
             by_trial = [
                 _labels_of(str(data), str(trial), own, options)
                 for trial, own in first.groupby("trial", sort=False)
@@ -115,7 +123,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
         fits = fits.sort_values("selection_score", ascending=False, kind="stable")
         best = fits.drop_duplicates("method")
         found = {
-            f"{_in_words(row)}\n{row.steps}": matrices_of(row, options)
+            f"{_in_words(row)}\n{row.steps}{_error_of(row, rows)}": matrices_of(row, options)
             for _, row in best.head(_MOST_METHODS).iterrows()
         }
         if found:
@@ -126,6 +134,15 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
             order = "class" if problem.labelled else "the first method's clusters"
             title = f"{shown(str(data))}: coefficients and affinities, points sorted by {order}"
             draw_matrices(found, labels, directory / f"matrices{end}.png", title)
+
+
+def _error_of(row: pd.Series, rows: pd.DataFrame) -> str:
+    """Where labels are known, the mean error of the trial over the seeds."""
+    same = rows[
+        (rows[["trial", "method", "steps"]] == row[["trial", "method", "steps"]]).all(axis=1)
+    ]
+    mean = same.accuracy.mean()
+    return "" if np.isnan(mean) else f"\nerror {100 * (1 - mean):.2f} %"
 
 
 def _labels_of(data: str, trial: str, rows: pd.DataFrame, options: Options) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..figures import forget
 from ..jobs import Job, Options, run_jobs
 from ..tables import Lines, markdown, write_lines, write_summary
 from ..terminal import progress
@@ -91,6 +92,7 @@ def write_studies(
         table.to_parquet(directory / f"{study.name}.parquet", index=False)
         write_lines(study.lines(table), directory / study.name)
         for name, draw in study.figures.items():
+            forget(directory / name)
             draw(table, directory / name)
         lines += [f"## {study.name}", "", study.about, ""]
         lines += [*_readable(study.name, study.lines(table)), ""]

@@ -16,6 +16,7 @@ from PIL import Image
 from sklearn.datasets import _openml
 from typer.testing import CliRunner
 
+import twinsolve
 from twinsolve.bench import check_twins
 from twinsolve.bench.check import samples
 from twinsolve.bench.check.figure import draw_deviations
@@ -200,11 +201,12 @@ def test_load_registers_twins_of_the_users_own(few, tmp_path, monkeypatch):
     (tmp_path / "my_twins.py").write_text(
         "from twinsolve.solvers import smoother_matrix\n"
         "from twinsolve.unrolled import Gaussian\n"
-        "from twinsolve.unrolled.twins import Identity, Twin, register\n"
+        "from twinsolve.unrolled.twins import Identity, Twin, head_value, register\n"
         "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
         "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
         "    solve=lambda layer, call:\n"
-        "        smoother_matrix(call.q, call.k, bandwidth=1.0) @ call.v))\n"
+        "        smoother_matrix(call.q, call.k, bandwidth=head_value(layer.bandwidth, call.head))\n"
+        "        @ call.v))\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
@@ -429,3 +431,9 @@ def test_wrong_arguments_end_in_one_clear_message_and_leave_nothing(
 def _access_to_all_but_locked(path, mode, access=os.access):
     """What others than root are told, whom nothing stops."""
     return access(path, mode) and not (Path(path).name == "locked" and mode & os.W_OK)
+
+
+def test_the_version_is_said():
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0
+    assert done.output == f"twinsolve {twinsolve.__version__}\n"

@@ -218,7 +218,8 @@ class Operator(nn.Module):
 class SoftmaxSmoother(Operator):
     """Base of the operators whose matrix is a softmax of logits.
 
-    A subclass implements `logits`, and `attend` in a form that does not build them.
+    A subclass implements `logits`, and for speed `attend` in a form that does not build them: the
+    output is that of `attend`, by default the matrix times the values.
     """
 
     row_stochastic = True
@@ -228,6 +229,9 @@ class SoftmaxSmoother(Operator):
     def logits(self, call: Call) -> Tensor:
         """Logits of shape (..., n_queries, n_keys), before any mask."""
         raise NotImplementedError
+
+    def attend(self, call: Call) -> Tensor:
+        return self.coefficients(call) @ call.v
 
     def coefficients(self, call: Call) -> Tensor:
         return masked_softmax(self.logits(call), call.pairs())

@@ -124,9 +124,11 @@ def attach_huggingface(
     for positional, implementation in _ATTACHED.items():
         _register(implementation, _attached_operator, positional)
     chosen: list[tuple[Any, Operator]] = []
+    offered: list[str] = []
     for name, module in model.named_modules():
         if not calls_interface(module):
             continue
+        offered.append(name)
         _check_library(module.config)
         if _is_cross(module) and not takes_name(operator):
             continue
@@ -141,7 +143,10 @@ def attach_huggingface(
         chosen.append((module, made))
     if not chosen:
         raise ValueError(
-            f"model: {type(model).__name__} has no attention that calls transformers' "
+            f"operator: chose nothing in {type(model).__name__}, which offers "
+            f"{', '.join(map(repr, offered))}"
+            if offered
+            else f"model: {type(model).__name__} has no attention that calls transformers' "
             "AttentionInterface"
         )
     implementation = _ATTACHED[any(made.positional for _, made in chosen)]

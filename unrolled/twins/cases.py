@@ -88,8 +88,9 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     keys, `matrix`, a batch, fewer tokens than features and many, gradients, dtypes, and what must
     be refused; layers of another kind have those of these that they can be given. Where several
     twins are about a layer at the same settings, the most general of those whose solver gives its
-    output exactly has the cases. The others have those of constructors and of options alone, and
-    whole models, which the first pass runs with their masks, have none.
+    output exactly has the cases, and each of the user's own that is so too. The others have those
+    of constructors and of options alone, and whole models, which the first pass runs with their
+    masks, have none.
 
     Parameters
     ----------

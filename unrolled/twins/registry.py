@@ -239,7 +239,10 @@ def register(twin: Twin) -> Twin:
     >>> unregister("narrow-attention")
     """
     if twin.name in _registered:
-        raise ValueError(f"name: a twin {twin.name!r} is registered already")
+        raise ValueError(
+            f"name: a twin {twin.name!r} is registered already; unregister({twin.name!r}) takes it "
+            "out"
+        )
     _registered[twin.name] = twin
     return twin
 

@@ -114,13 +114,16 @@ def is_foremost(twin: Twin) -> bool:
     """Whether no other twin speaks for layers with the settings of this twin's.
 
     The one does whose solver gives the layer's output exactly, on the most general points
-    and parameters; one whose outputs have gradients and one whose outputs have none both do.
+    and parameters; one whose outputs have gradients and one whose outputs have none both do, and
+    each of the user's own that is as exact and as general.
     """
     settings = _settings_of(twin)
     kind = twin.layer, twin.inputs, twin.differentiable
     others = [t for t in catalogue() if (t.layer, t.inputs, t.differentiable) == kind]
     same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
-    return min(same, key=_rank, default=twin).name == twin.name
+    best = min(same, key=_rank, default=twin)
+    own = not twin.solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
+    return best.name == twin.name or (own and _rank(best) == _rank(twin))
 
 
 def _rank(twin: Twin) -> tuple[int, bool, int]:

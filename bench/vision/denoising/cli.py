@@ -98,6 +98,7 @@ def _report(
     """Write and print all; False if a method failed or is not what it should be equal to."""
     from rich.table import Table
 
+    from ...figures import forget
     from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
     from .report import lines_of, means, remarks, starts
     from .routing import ROUTED, routed_lines
@@ -130,13 +131,14 @@ def _report(
                 shown.add_row(*row)
             console().print(shown)
             text += [f"## {title}", "", *markdown(head, rows), ""]
-    first = sigmas[0]
+    first, drawn = sigmas[0], ("crops", "quality", "layers", "learned", "filters")
+    for name in drawn:
+        forget(output / f"{name}.png")
     draw_crops(table, given, output, sigma=first)
     draw_quality(table, output, sigma=first)
     draw_layers(table, given, output, sigma=first)
     draw_learned(table, output, sigma=first)
     draw_filters(table, output, sigma=first)
-    drawn = ("crops", "quality", "layers", "learned", "filters")
     text += [f"![{name}]({name}.png)" for name in drawn if (output / f"{name}.png").is_file()]
     settings = {
         "images": given.images, "methods": methods, "sigmas": sigmas, "seed": given.seed,

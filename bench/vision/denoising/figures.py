@@ -50,7 +50,9 @@ def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigm
         below.set_visible(label != "clean")
         below.set_title("noise" if psnr is None else "noisy - denoised", fontsize=8)
     figure.suptitle(
-        f"{given.names[0]}, noise {sigma:g} of 255; below, at +- 3 times the noise", fontsize=10
+        f"{given.names[0]}, noise {sigma:g} of 255; below, what was removed: grey is nothing, "
+        "black and white are 3 deviations of the noise",
+        fontsize=10,
     )
     save(figure, directory / "crops.png")
 
@@ -95,7 +97,8 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     if found.empty:
         return
     networks = found[found.parameters.notna()]
-    figure, axes = panels(2 if len(networks) else 1, (5.6, 4.4), sharey=True)
+    beside = networks.method.nunique() > 1
+    figure, axes = panels(1 + beside, (5.6, 4.4), sharey=True)
     for own, rows, column in zip(
         axes, (found, networks), ("s_per_megapixel", "parameters"), strict=False
     ):
@@ -111,7 +114,7 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
         named: list[tuple[float, float]] = []
         for row in rows.iloc[::-1].itertuples():
             name = row.method.partition(",")[0] if own is not axes[0] else row.method
-            if own is axes[0] and row.parameters == row.parameters:
+            if beside and own is axes[0] and row.parameters == row.parameters:
                 continue  # named beside
             place = np.log10(getattr(row, column)), row.psnr
             if any(
@@ -127,7 +130,7 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
         plain(own)
     axes[0].set_xlabel("processor seconds a megapixel")
     axes[0].set_ylabel(f"mean PSNR in dB, noise {sigma:g} of 255")
-    if len(networks):
+    if beside:
         axes[1].set_xlabel("parameters")
     legend(figure, "lower center", ncols=len(_MARKS))
     save(figure, directory / "quality.png")
@@ -155,7 +158,7 @@ def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sig
     ]
     if not series:
         return
-    figure, axes = panels(len(series), (3.4, 3.2), sharey=True)
+    figure, axes = panels(len(series), (3.4, 3.2), columns=3, sharey=True)
     for own, (name, network, n_layers) in zip(axes, series, strict=True):
         for kind in ("start", "trained"):
             shown = network if kind == "trained" else started(network)
@@ -199,7 +202,8 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
         own.legend(fontsize=6.5, frameon=False)
         plain(own)
     figure.suptitle(
-        "Medians of learned parameters, in grey levels of [0, 1]; dotted, at the start", fontsize=10
+        "Medians of learned parameters,\nin grey levels of [0, 1]; dotted, at the start",
+        fontsize=10,
     )
     save(figure, directory / "learned.png")
 

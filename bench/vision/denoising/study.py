@@ -174,8 +174,10 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
     ValueError
         If the shapes differ, or the image is not finite.
     """
-    if denoised.shape != clean.shape or not np.isfinite(denoised).all():
-        raise ValueError(f"returned no finite image of shape {clean.shape}, but {denoised.shape}")
+    if denoised.shape != clean.shape:
+        raise ValueError(f"returned an image of shape {denoised.shape}, not {clean.shape}")
+    if not np.isfinite(denoised).all():
+        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} pixels of no number")
     found = {"psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0))}
     if min(clean.shape[:2]) >= _SSIM:
         axis = -1 if clean.ndim == 3 else None

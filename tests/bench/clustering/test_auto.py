@@ -233,7 +233,7 @@ def test_a_choice_that_says_nothing_warns(folder, n_clusters, reason):
     result = run("bare.npz", "--auto", "--n-clusters", str(n_clusters), "--method", "OMP")
     assert result.exit_code == 0, result.output
     assert f"Warning: {reason}" in " ".join(result.output.split())
-    choice = json.loads((folder / "results" / "cluster" / "choice.json").read_text())
+    choice = json.loads((folder / "results" / "cluster-auto" / "choice.json").read_text())
     assert reason in choice["warning"]
 
 

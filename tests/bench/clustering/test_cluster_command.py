@@ -430,6 +430,31 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     assert "errors.png" not in (folder / "out" / "summary.md").read_text()
 
 
+def test_what_an_earlier_run_drew_and_wrote_is_gone(folder):
+    with np.load("own.npz") as own:
+        np.savez("bare.npz", X=own["X"])
+    methods = ("--method", "TSC", "--n-seeds", "1", "--steps", "symmetrize", "--output", "out")
+    known = ("own.npz", *methods)
+    bare = ("bare.npz", *methods, "--n-clusters", "2")
+    written = [{"errors.png", "matrices.png"}, {"labels.csv", "matrices.png"}]
+    for arguments, expected in ((known, written[0]), (bare, written[1]), (known, written[0])):
+        result = run(*arguments)
+        assert result.exit_code == 0, result.output
+        there = {path.name for path in (folder / "out").iterdir()}
+        assert there & (written[0] | written[1]) == expected
+        summary = (folder / "out" / "summary.md").read_text()
+        assert ("errors.png" in summary) == ("errors.png" in expected)
+
+
+def test_errors_that_are_alike_keep_their_column(folder):
+    methods = ("--method", "TSC", "--method", "kNN graph", "--n-seeds", "1")
+    result = run("own.npz", *methods, "--steps", "symmetrize", "--output", "out")
+    heading = next(line for line in result.output.splitlines() if "method " in line)
+    for column in ("error %", "std", "NMI", "ARI", "score"):
+        assert column in heading
+    assert "One choice of all" not in result.output  # of methods that did not run
+
+
 def test_a_loaded_file_registers_methods(folder):
     (folder / "mine.py").write_text(
         "from twinsolve.bench import Method, register_method\n"

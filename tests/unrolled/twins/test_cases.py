@@ -62,6 +62,34 @@ def test_parameters_differ_from_head_to_head(name):
         assert len(parameter.unique()) == parameter.numel()
 
 
+def test_each_twin_of_a_users_layer_has_all_cases():
+    class Own(Gaussian):
+        pass
+
+    def solved(layer, call):
+        return smoother_matrix(call.q, call.k, bandwidth=float(layer.bandwidth())) @ call.v
+
+    twins = [
+        Twin(
+            name=name, family="mine", relation=Identity(), source="my notes", layer=Own,
+            build=lambda q, k, v: Own(1.0), solve=solve,
+        )
+        for name, solve in (
+            ("first of mine", solved),
+            ("second of mine", lambda layer, call: solved(layer, call) * (len(call.q) > 1)),
+        )
+    ]  # fmt: skip
+    try:
+        for twin in twins:
+            register(twin)
+        cases = [{case.name for case in cases_of(twin)} for twin in twins]
+    finally:
+        for twin in twins:
+            unregister(twin.name)
+    assert cases[0] == cases[1]
+    assert {"heads", "padding", "causal"} <= cases[1]
+
+
 def test_a_users_layer_of_any_kind_has_the_cases_that_it_can_be_given():
     class Mine(nn.Module):
         def __init__(self):

@@ -136,7 +136,7 @@ def test_a_method_that_fails_leaves_a_note_and_the_others_their_numbers(folder):
         del METHODS[method.name]
     failed = table[table.method == method.name]
     assert failed.psnr.isna().all()
-    assert failed.note.str.contains("ValueError: returned no finite image").all()
+    assert failed.note.str.contains("ValueError: returned an image of shape").all()
     assert table[table.method == "noisy"].psnr.notna().all()
 
 
@@ -456,3 +456,13 @@ def test_results_are_not_written_among_the_pictures(folder):
     run = CliRunner().invoke(app, command)
     assert run.exit_code == 2
     assert "inside the folder of pictures" in " ".join(run.output.replace("│", " ").split())
+
+
+def test_figures_of_an_earlier_run_are_gone(folder, tmp_path):
+    output = tmp_path / "out"
+    for methods, drawn in ((["FilterDiffusionDenoiser, trained"], True), (["noisy"], False)):
+        options = [word for name in [*methods, "Gaussian"] for word in ("--method", name)]
+        run = CliRunner().invoke(app, ["denoise", folder, *options, "--output", str(output)])
+        assert run.exit_code == 0, run.output
+        assert (output / "learned.png").is_file() == drawn
+        assert ("learned.png" in (output / "summary.md").read_text()) == drawn
