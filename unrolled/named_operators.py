@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from .attention import Operator
@@ -123,7 +124,11 @@ def operator_factory(name: str) -> Factory:
         If there is no operator of that name; the message lists those that there are.
     """
     if name not in _FACTORIES:
-        raise ValueError(f"operator: must be one of {', '.join(operator_names())}, got {name!r}")
+        close = get_close_matches(str(name), operator_names(), n=1)
+        hint = f"; close is {close[0]}" if close else ""
+        raise ValueError(
+            f"operator: must be one of {', '.join(operator_names())}, got {name!r}{hint}"
+        )
     return _FACTORIES[name]
 
 

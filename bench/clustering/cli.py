@@ -120,7 +120,7 @@ def cluster(
     same run, memory, certified gap and, of methods that approximate a solved problem, the distance
     to its solution.
 
-    Writes to DIR the table of each study, such as clusters.parquet, what is printed of it as .csv
+    Writes to DIR the table of each study, such as clusters.parquet, its lines by all steps as .csv
     and .tex, settings.json, summary.md and figures as .png and .pdf: errors and, of the methods
     that do best, the coefficients and affinities of the points, sorted by class. Finished
     jobs are kept in DIR/runs, so an interrupted run goes on where it stopped, and fits in

@@ -205,8 +205,8 @@ def test_load_registers_twins_of_the_users_own(few, tmp_path, monkeypatch):
         "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
         "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
         "    solve=lambda layer, call:\n"
-        "        smoother_matrix(call.q, call.k, bandwidth=head_value(layer.bandwidth, call.head))\n"
-        "        @ call.v))\n"
+        "        smoother_matrix(\n"
+        "            call.q, call.k, bandwidth=head_value(layer.bandwidth, call.head)) @ call.v))\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(

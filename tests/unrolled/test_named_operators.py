@@ -29,7 +29,9 @@ def test_every_name_makes_an_operator_that_runs_in_a_shell(name):
 
 
 def test_unknown_and_taken_names_are_refused():
-    with pytest.raises(ValueError, match=r"operator: must be one of .*softmax.*, got 'soft'"):
+    with pytest.raises(
+        ValueError, match=r"operator: must be one of .*softmax.*, got 'soft'; close is softmax"
+    ):
         make_operator("soft", num_heads=1, head_dim=4)
     with pytest.raises(ValueError, match="name: an operator 'softmax' is registered already"):
         register_operator("softmax", lambda num_heads, head_dim: Softmax())

@@ -162,7 +162,7 @@ def solve_head(twin: Twin, layer: nn.Module, call: HeadCall, *, rows: Array | No
     """
     masked = not (call.visible is None and call.bias is None)
     if not twin.by_rows or not (masked or rows is not None):
-        return twin.solve(layer, call)
+        return _solved(twin, layer, call)
     n, visible, (query_places, key_places) = len(call.q), call.visible, call.places
     if visible is None:
         visible = np.ones((n, len(call.k)), dtype=bool)
@@ -175,15 +175,25 @@ def solve_head(twin: Twin, layer: nn.Module, call: HeadCall, *, rows: Array | No
             out[queries] = _solve_seen(twin, layer, call.take(queries, keys))
             continue
         places = np.searchsorted(key_places[keys], query_places[queries])
-        out[queries] = twin.solve(layer, replace(call, q=call.k).take(keys, keys))[places]
+        out[queries] = _solved(twin, layer, replace(call, q=call.k).take(keys, keys))[places]
     return out
+
+
+def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
+    """What the solver returns, which must be a row for each query."""
+    found = np.asarray(twin.solve(layer, call))
+    if found.shape != (expected := (len(call.q), call.v.shape[1])):
+        raise ValueError(
+            f"twin {twin.name}: solve returned an array of shape {found.shape}, not {expected}"
+        )
+    return found
 
 
 def _solve_seen(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
     """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
     if call.bias is None or twin.reads_bias:
-        return twin.solve(layer, call)
-    weights = twin.solve(layer, replace(call.of_identity(), bias=None))
+        return _solved(twin, layer, call)
+    weights = _solved(twin, layer, replace(call.of_identity(), bias=None))
     weights = weights * np.exp(call.bias)
     return weights @ call.v / weights.sum(axis=1, keepdims=True)
 

@@ -133,6 +133,23 @@ def test_names_are_unique(users_twin):
         register(users_twin)
 
 
+@pytest.mark.parametrize("shape", [(9, 4), (8, 3), (8,)])
+def test_a_solver_whose_answer_has_another_shape_is_named(shape):
+    class Wide(Gaussian):
+        pass
+
+    twin = Twin(
+        name="of-another-shape", family="mine", relation=Identity(), source="my notes",
+        layer=Wide, build=lambda q, k, v: Wide(1.0), solve=lambda layer, call: np.zeros(shape),
+    )  # fmt: skip
+    register(twin)
+    try:
+        with pytest.raises(ValueError, match=r"twin of-another-shape: solve .* not \(8, 4\)"):
+            twinsolve.check(Wide(1.0), np.random.default_rng(0).standard_normal((8, 4)))
+    finally:
+        unregister(twin.name)
+
+
 def test_twins_are_chosen_by_what_they_cover():
     families = {twin.family for twin in twins_of(SparseCoding(1.0))}
     assert families == {"sparse_coding"}
