@@ -52,7 +52,7 @@ def solve_cross(layer: Ridge, call: HeadCall) -> Array:
     q, k, v = call.tokens
     regression = RidgeRegression(alpha=penalty(layer, k, call.head), fit_intercept=False)
     if not layer.zero_diagonal:
-        return regression.fit(k.T, q.T).coef_ @ v
+        return np.atleast_2d(regression.fit(k.T, q.T).coef_) @ v
     query_places, key_places = call.places
     others = [np.flatnonzero(key_places != place) for place in query_places]
     rows = [regression.fit(k[keep].T, x).coef_ @ v[keep] for x, keep in zip(q, others, strict=True)]
