@@ -157,6 +157,7 @@ def n_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+@lru_cache(maxsize=8)
 def flops_per_pixel(network: nn.Module) -> float | None:
     """Operations of products and convolutions a pixel; None where none are counted."""
     weight = next(network.parameters())

@@ -19,7 +19,7 @@ from ...jobs import Job, JobFailed, Options, run_jobs
 from ...timing import Progress
 from .entries import Entry, find_entry, list_entries
 from .images import NoisyImages
-from .methods import BUILT_IN, METHODS, know
+from .methods import BUILT_IN, METHODS, Denoise, know
 from .networks import distance
 
 _WARM = 32  # side of the image on which kernels are compiled
@@ -98,20 +98,17 @@ def denoise(
     entries = list_entries(methods, levels)
     given = NoisyImages(images, seed, data_home, colour)
     about = {"images": images, "seed": seed, "data_home": data_home, "colour": colour}
-    jobs: list[Job] = [
-        about
-        | {"image": name, "place": place, "sigma": sigma, "method": entry.method}
-        | {
-            "content": [
-                hashlib.sha256(image.tobytes()).hexdigest()[:16],
-                entry.content(sigma / 255),
-            ]
-        }
+    places = [
+        {"image": name, "place": place, "pixels": hashlib.sha256(image.tobytes()).hexdigest()[:16]}
+        for place, (name, image) in enumerate(zip(given.names, given.clean, strict=True))
+    ]
+    ways = [
+        {"sigma": sigma, "method": entry.method, "content": entry.content(sigma / 255)}
         for sigma in levels
         for entry in entries
         if entry.serves(sigma)
-        for place, (name, image) in enumerate(zip(given.names, given.clean, strict=True))
     ]
+    jobs: list[Job] = [about | way | place for way in ways for place in places]
     options = Options(seed, 1, n_jobs, data_home, directory, progress)
     own = [method for name, method in METHODS.items() if name not in BUILT_IN]
     return run_jobs(_run, jobs, options, setup=partial(know, own)).reindex(columns=COLUMNS)
@@ -124,9 +121,10 @@ def _run(
     colour: bool,
     image: str,
     place: int,
+    pixels: str,
     sigma: float,
     method: str,
-    content: list[str],
+    content: str,
 ) -> list[dict[str, Any]]:
     """One row; a method that fails leaves a note in place of numbers, and is tried again."""
     level = sigma / 255
@@ -135,14 +133,16 @@ def _run(
     row = {"method": method, "kind": entry.kind, "images": images, "image": image, "sigma": sigma}
     row["megapixels"] = clean.shape[0] * clean.shape[1] / 1e6
     try:
-        row |= entry.denoiser(level)[1]
-        return [row | _measured(entry, clean, given.noisy(place, level), level)]
+        function, known = entry.denoiser(level)
+        row |= known
+        return [row | _measured(entry, function, clean, given.noisy(place, level), level)]
     except Exception as error:  # of anyone's method
         raise JobFailed([row | {"note": f"{type(error).__name__}: {error}"}]) from error
 
 
-def _measured(entry: Entry, clean: Array, noisy: Array, level: float) -> dict[str, Any]:
-    function, _ = entry.denoiser(level)
+def _measured(
+    entry: Entry, function: Denoise, clean: Array, noisy: Array, level: float
+) -> dict[str, Any]:
     _warm(entry, level, noisy.ndim)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
