@@ -14,7 +14,7 @@ from twinsolve.bench.jobs import SHOWING, resume_parts, resume_table, source_has
 SHOWN = (
     "draw_", "write_", "Lines", "number", "markdown", "console", "results_folder", "progress",
     "Cell", "lines_of", "folded", "over_seeds", "with_deviation", "shown", "Output",
-    "present_folder",
+    "present_folder", "forget",
 )  # fmt: skip
 
 
