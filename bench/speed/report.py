@@ -1,7 +1,7 @@
 """How the tables of `twinsolve speed` are read, on the screen and in Markdown."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -202,7 +202,8 @@ def pretty(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
     cells = table.drop(columns=["case", *shared])
     for heading in cells:
         name = heading in _NAMES  # wraps where the screen is narrow
-        shown.add_column(heading, justify="left" if name else "right", no_wrap=not name)
+        justify: Literal["left", "right"] = "left" if name else "right"
+        shown.add_column(heading, justify=justify, no_wrap=not name, overflow="fold")
     for case, rows in cells.groupby(table.case, sort=False):
         shown.add_section()
         shown.add_row(case, style="italic")

@@ -1,9 +1,11 @@
 """The command `twinsolve denoise`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column, Table
 
 from ...names import as_options
 from ...tables import markdown, number, write_lines, write_summary, write_table
@@ -96,8 +98,6 @@ def _report(
     methods: list[str] | None,
 ) -> bool:
     """Write and print all; False if a method failed or is not what it should be equal to."""
-    from rich.table import Table
-
     from ...figures import forget
     from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
     from .report import lines_of, means, remarks, starts
@@ -109,10 +109,7 @@ def _report(
     for sigma in sigmas:
         head, rows = lines_of(found[found.sigma == sigma])
         title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
-        shown = Table(*head, title=title)
-        for row in rows:
-            shown.add_row(*row)
-        console().print(shown)
+        _print(title, head, rows)
         name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
         write_lines((head, rows), output / name)
         text += [f"## Noise {sigma:g}", "", *markdown(head, rows), ""]
@@ -126,10 +123,7 @@ def _report(
         ("Codes of the router beside those of pursuit", ROUTED, routed),
     ):
         if rows:
-            shown = Table(*head, title=title)
-            for row in rows:
-                shown.add_row(*row)
-            console().print(shown)
+            _print(title, head, rows)
             text += [f"## {title}", "", *markdown(head, rows), ""]
     first, drawn = sigmas[0], ("crops", "quality", "layers", "learned", "filters")
     for name in drawn:
@@ -148,3 +142,12 @@ def _report(
     console().print(f"Written to {output}/")
     equal = starts(table).within.all() and all(row["passed"] for row in checks)
     return bool(equal and table.psnr.notna().all())
+
+
+def _print(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose names, in the first column, are not cut, without columns that say nothing."""
+    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
+    shown = Table(*(Column(head[i], no_wrap=i == 0) for i in kept), title=title)
+    for row in rows:
+        shown.add_row(*(row[i] for i in kept))
+    console().print(shown)

@@ -51,7 +51,7 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Cells of the table that is printed."""
     return [
         (
-            str(row["network"]), str(row["layers"]), f"{row['deviation']:.1e}",
+            row["network"].removesuffix(", trained"), str(row["layers"]), f"{row['deviation']:.1e}",
             f"{row['tolerance']:.0e}",
             "yes" if row["passed"] else "NO",
             number(row["distance"], ".1e"),
