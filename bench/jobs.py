@@ -73,9 +73,10 @@ def source_of(thing: Any) -> str | None:
     """
     given: list[str] = []
     if isinstance(thing, partial):
-        given = _said([*thing.args, *thing.keywords.items()])
+        given = _said([*thing.args, *thing.keywords, *thing.keywords.values()])
         thing = thing.func
     if not (isinstance(thing, type) or inspect.isfunction(thing)):
+        given += _said([x for pair in getattr(thing, "__dict__", {}).items() for x in pair])
         thing = type(thing)
     functions = vars(thing).values() if isinstance(thing, type) else (thing,)
     codes = [f.__code__ for f in functions if inspect.isfunction(f)]
@@ -89,25 +90,38 @@ def source_of(thing: Any) -> str | None:
 
 def _bound(function: Any) -> list[str]:
     """What a function holds of where it was defined: defaults, and variables around it."""
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    cells = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # of one that is still empty
+            cells.append(cell.cell_contents)
     defaults = getattr(function, "__defaults__", None) or ()
-    return _said([*cells, *defaults, *(getattr(function, "__kwdefaults__", None) or {}).items()])
+    words = getattr(function, "__kwdefaults__", None) or {}
+    return _said([*cells, *defaults, *words, *words.values()])
 
 
 def _said(values: Iterable[Any]) -> list[str]:
-    """Numbers and words as they are; of other things, whose names may hold addresses, the type."""
-    plain = (bool, bytes, float, int, str, tuple, type(None))
-    return [repr(x) if isinstance(x, plain) else _of_array(x) for x in values]
+    """Numbers, words and arrays as they are; of other things, whose names may hold addresses, the
+    type."""
+    return [_in_words(value) for value in values]
 
 
-def _of_array(thing: Any) -> str:
-    content = thing.tobytes() if isinstance(thing, np.ndarray) else b""
-    return f"{type(thing).__name__} {hashlib.sha256(content).hexdigest()[:16]}"
+def _in_words(value: Any) -> str:
+    match value:
+        case bool() | bytes() | complex() | float() | int() | str() | None:
+            return repr(value)
+        case tuple() | list():
+            return f"{type(value).__name__} {_said(value)}"
+        case frozenset() | set():  # in another order in each process
+            return f"{type(value).__name__} {sorted(_said(value))}"
+        case np.ndarray():
+            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+        case CodeType():
+            return json.dumps(_loaded(value))
+    return type(value).__name__
 
 
-def _loaded(code: CodeType) -> list[Any]:
-    constants = (_loaded(x) if isinstance(x, CodeType) else repr(x) for x in code.co_consts)
-    return [code.co_code.hex(), *code.co_names, *constants]
+def _loaded(code: CodeType) -> list[str]:
+    return [code.co_code.hex(), *code.co_names, *_said(code.co_consts)]
 
 
 def _code_of(source: str) -> str:

@@ -1,5 +1,6 @@
 """A user's own points: what is said of them, and what a run on them leaves beside the tables."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,11 @@ def images_in_columns(X: Array) -> tuple[float, int, int] | None:
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
     """Write labels where there were none, and pictures of matrices, of the largest scores."""
-    for path in directory.glob("labels*.csv"):
-        path.unlink()
-    for path in directory.glob("matrices*.png"):
-        forget(path)
+    for path in list(directory.iterdir()):
+        if re.fullmatch(r"labels(-\d+)?\.csv", path.name):
+            path.unlink()
+        elif re.fullmatch(r"matrices(-\d+)?\.png", path.name):
+            forget(path)
     chosen = table[table.selection == "label-free"]
     for number, (data, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
         end = f"-{number}" if chosen.data.nunique() > 1 else ""
@@ -138,10 +140,8 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
 
 def _error_of(row: pd.Series, rows: pd.DataFrame) -> str:
     """Where labels are known, the mean error of the trial over the seeds."""
-    same = rows[
-        (rows[["trial", "method", "steps"]] == row[["trial", "method", "steps"]]).all(axis=1)
-    ]
-    mean = same.accuracy.mean()
+    keys = ["trial", "method", "steps"]
+    mean = rows[(rows[keys] == row[keys]).all(axis=1)].accuracy.mean()
     return "" if np.isnan(mean) else f"\nerror {100 * (1 - mean):.2f} %"
 
 

@@ -199,13 +199,13 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else []
 
 
-def find_class(name: str) -> type[nn.Module]:
-    """A network's class by ``package.module:Class``, also of the present folder.
+def find_object(name: str, lacking: str) -> Any:
+    """What a user's module holds by ``package.module:name``, also of the present folder.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is none of that name: `lacking`, the name, and why.
     """
     module, _, words = name.partition(":")
     with present_folder():
@@ -214,7 +214,19 @@ def find_class(name: str) -> type[nn.Module]:
             for word in words.split("."):
                 found = getattr(found, word)
         except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"model: no class {name!r} ({error})") from error
+            raise ValueError(f"{lacking} {name!r} ({error})") from error
+    return found
+
+
+def find_class(name: str) -> type[nn.Module]:
+    """A network's class by ``package.module:Class``, also of the present folder.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    found = find_object(name, "model: no class")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ValueError(f"model: {name!r} is no torch.nn.Module")
     return found

@@ -1,5 +1,8 @@
 import ast
 import inspect
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -115,15 +118,44 @@ def _scaled(image, sigma=1.0, *, factor=2.0):
     return factor * image
 
 
+class Scaled:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, image):
+        return self.factor * image
+
+
+def test_what_tells_a_function_is_the_same_in_each_process(tmp_path):
+    (tmp_path / "named.py").write_text(
+        "def known(image, name='a'):\n    return image if name in {'a', 'b', 'c', 'd'} else None\n"
+    )
+    program = (
+        "from twinsolve.bench.jobs import source_of; import named; print(source_of(named.known))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            env=os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(tmp_path)},
+        ).stdout
+        for seed in (1, 2, 3)
+    }  # fmt: skip
+    assert len(found) == 1
+
+
 def test_what_a_function_of_the_users_holds_is_part_of_what_tells_it():
     def around(value):
         return lambda image: image * value
 
-    array = np.arange(3.0)
+    array, big = np.arange(3.0), np.zeros(2000)
+    other = big.copy()
+    other[1000] = 1  # which its words leave out
     ways = [
         _scaled, partial(_scaled, factor=3.0), partial(_scaled, factor=4.0), around(1.0),
         around(2.0),
         around(array), around(array + 1),
+        partial(_scaled, factor=big), partial(_scaled, factor=other),
+        Scaled(2.0), Scaled(3.0),
     ]  # fmt: skip
     assert len({source_of(way) for way in ways}) == len(ways)
     assert source_of(around(array)) == source_of(around(array.copy()))

@@ -1,7 +1,6 @@
 """The methods of a table by name: registered ones, networks, and what is the user's own."""
 
 import hashlib
-import importlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,14 @@ from torch import nn
 from ....solvers.solution import Array
 from ...jobs import file_hash, source_of
 from ...names import check_names, close_names
-from ...terminal import present_folder
-from ..run_folder import SETTINGS, WEIGHTS, find_class, load_model, read_settings
+from ..run_folder import (
+    SETTINGS,
+    WEIGHTS,
+    find_class,
+    find_object,
+    load_model,
+    read_settings,
+)
 from .methods import BUILT_IN, METHODS, Denoise, settings_of
 from .networks import (
     apply,
@@ -196,12 +201,7 @@ def find_function(name: str) -> Denoise:
     ValueError
         If there is none of that name.
     """
-    module, _, word = name.partition(":")
-    with present_folder():
-        try:
-            found = getattr(importlib.import_module(module), word)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"methods: no function {name!r} ({error})") from error
+    found: Denoise = find_object(name, "methods: no function")
     if not callable(found):
         raise ValueError(f"methods: {name!r} is no function")
     return found
