@@ -42,6 +42,9 @@ def test_noise_is_seeded_of_the_images_shape_and_not_clipped():
     assert (add_noise(np.ones((40, 50, 3)), sigma=0.2, random_state=1) == noisy).all()
     with pytest.raises(ValueError, match="sigma: must be >= 0"):
         add_noise(np.ones((4, 5)), sigma=-0.1)
+    for sigma in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="sigma: must be >= 0 and finite"):
+            add_noise(np.ones((4, 5)), sigma=sigma)
 
 
 @pytest.mark.parametrize("settings", [{"size": 9}, {"size": 0}, {"sigma": -1.0}])

@@ -21,7 +21,7 @@ from twinsolve.unrolled import (
     SparseCoding,
     Twicing,
 )
-from twinsolve.unrolled.attention import Positive
+from twinsolve.unrolled.attention import Positive, SoftmaxSmoother
 
 from .operator_cases import OPERATORS, off_zero
 
@@ -692,3 +692,17 @@ def test_additive_biases_are_refused_where_they_mean_nothing(name):
     found = OPERATORS[name]().double()(q, k, v, mask=lowest)
     expected = OPERATORS[name]().double()(q, k, v, mask=~torch.eye(9, dtype=torch.bool))
     assert_close(found, expected)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_smoother_that_says_its_logits_alone_attends_by_their_softmax(is_causal):
+    class Scaled(SoftmaxSmoother):
+        def logits(self, call):
+            return call.q.shape[-1] ** -0.5 * call.q @ call.k.mT
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 9, 5, dtype=torch.float64).unbind()
+    found, expected = (
+        layer(q, k, v, is_causal=is_causal) for layer in (Scaled(), layers.Softmax())
+    )
+    assert_close(found, expected, rtol=0, atol=1e-14)  # sums of 9 weights of a softmax

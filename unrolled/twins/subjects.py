@@ -122,7 +122,8 @@ def is_foremost(twin: Twin) -> bool:
     others = [t for t in catalogue() if (t.layer, t.inputs, t.differentiable) == kind]
     same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
     best = min(same, key=_rank, default=twin)
-    own = not twin.solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
+    solve = getattr(twin.solve, "func", twin.solve)  # of a partial
+    own = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
     return best.name == twin.name or (own and _rank(best) == _rank(twin))
 
 
