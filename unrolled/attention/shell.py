@@ -101,13 +101,16 @@ class Attention(nn.Module):
         self.operator.reset_parameters()
 
     def _reset_projections(self) -> None:
-        # The bound of all three projections, however many there are.
-        bound = (6 / (4 * self.embed_dim)) ** 0.5
-        nn.init.uniform_(self.in_proj_weight, -bound, bound)
+        self._draw_inputs()
         self.out_proj.reset_parameters()
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
+
+    def _draw_inputs(self) -> None:
+        # The bound of all three projections, however many there are.
+        bound = (6 / (4 * self.embed_dim)) ** 0.5
+        nn.init.uniform_(self.in_proj_weight, -bound, bound)
 
     def forward(
         self,

@@ -111,6 +111,12 @@ class MultiheadReplacement(Attention):
         self.passes = passes
         self.register_load_state_dict_pre_hook(keep_operator)
 
+    def _draw_inputs(self) -> None:
+        if self.in_proj_weight is not None:
+            return super()._draw_inputs()
+        for name in _SEPARATE:
+            nn.init.xavier_uniform_(getattr(self, name))
+
     def forward(
         self,
         query: Tensor,

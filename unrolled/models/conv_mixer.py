@@ -34,6 +34,9 @@ class MixerLayer(nn.Module):
         x = x + y if self.skip else y
         return self.pointwise_norm(nn.functional.gelu(self.pointwise(x)))
 
+    def extra_repr(self) -> str:
+        return f"skip={self.skip}"
+
 
 class ConvMixer(nn.Module):
     """ConvMixer: patches, then depthwise and pointwise convolutions, each with GELU and batch norm.

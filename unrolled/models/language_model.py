@@ -178,3 +178,6 @@ class LanguageModel(nn.Module):
             return losses.sum() / max(1, losses.numel())
         shown = ~hidden_by_layer(key_padding_mask)[:, 1:].flatten()
         return losses.where(shown, 0).sum() / shown.sum().clamp(min=1)
+
+    def extra_repr(self) -> str:
+        return f"add_positions={self.add_positions}"

@@ -109,4 +109,7 @@ class Segmenter(nn.Module):
         return F.interpolate(squares, self.image_size, mode="bilinear", align_corners=False)
 
     def extra_repr(self) -> str:
-        return f"n_classes={self.n_classes}, upscale={self.upscale}"
+        return (
+            f"n_classes={self.n_classes}, patch_size={self.patch_size}, upscale={self.upscale}, "
+            f"residual={self.residual!r}"
+        )

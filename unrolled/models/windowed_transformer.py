@@ -256,3 +256,6 @@ class WindowedTransformer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
         return self.head(self.forward_features(images).mean(dim=1))
+
+    def extra_repr(self) -> str:
+        return f"add_positions={self.add_positions}"

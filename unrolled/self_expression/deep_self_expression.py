@@ -257,5 +257,6 @@ class DeepSelfExpression(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"num_heads={self.num_heads}, mixing={self.mixing:.4g}, shrinkage={self.shrinkage:.4g}"
+            f"in_features={self.in_features}, num_heads={self.num_heads}, "
+            f"mixing={self.mixing:.4g}, shrinkage={self.shrinkage:.4g}"
         )

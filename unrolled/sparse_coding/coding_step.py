@@ -60,7 +60,9 @@ class CodingStep(nn.Module):
         self.analysis = nn.Parameter(dictionary.clone())
         synthesis = None if from_zero else nn.Parameter(dictionary.clone())
         self.register_parameter("synthesis", synthesis)
-        self.step = Positive(step, name="step", learnable=True, dtype=dictionary.dtype)
+        self.step = Positive(
+            step, name="step", learnable=True, device=dictionary.device, dtype=dictionary.dtype
+        )
         threshold = dictionary.new_full((len(dictionary),), step * lam / 2)
         self.log_threshold = nn.Parameter(threshold.log())
 

@@ -68,7 +68,7 @@ class PatchSparseCoding(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        D = torch.as_tensor(dictionary).detach().to(device, dtype)
+        D = torch.as_tensor(dictionary).detach().to(dtype=dtype)
         self.lam = check_positive(lam, "lam")
         self.n_iter = check_count(n_iter, "n_iter", 1)
         self.channels = check_count(channels, "channels", 1)
@@ -79,8 +79,9 @@ class PatchSparseCoding(nn.Module):
                 f"{D.dtype} {tuple(D.shape)}"
             )
         step = float(torch.linalg.matrix_norm(D.double(), 2)) ** -2
+        D = D.to(device)
         self.dictionary = nn.Parameter(D.clone())
-        self.step = Positive(step, name="step", learnable=True, device=device, dtype=D.dtype)
+        self.step = Positive(step, name="step", learnable=True, device=D.device, dtype=D.dtype)
         self.log_lam = nn.Parameter(D.new_full((len(D),), self.lam).log())
 
     def forward(self, images: Tensor) -> Tensor:

@@ -50,7 +50,11 @@ class PursuitStep(nn.Module):
         self.analysis = nn.Parameter(dictionary.clone())
         self.synthesis = nn.Parameter(dictionary.clone())
         self.threshold = Positive(
-            threshold, name="threshold", learnable=True, dtype=dictionary.dtype
+            threshold,
+            name="threshold",
+            learnable=True,
+            device=dictionary.device,
+            dtype=dictionary.dtype,
         )
 
     def forward(self, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
