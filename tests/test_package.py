@@ -15,6 +15,9 @@ import pytest
 from pytest_doctestplus.output_checker import FLOAT_CMP, OutputChecker
 
 import twinsolve
+from twinsolve.bench.speed import filters
+from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
+from twinsolve.bench.vision.denoising.methods import METHODS
 from twinsolve.unrolled import named_operators
 
 from .public import public
@@ -139,6 +142,24 @@ def test_lower_bounds_are_the_oldest_versions_that_were_tried():
     tried = (ROOT / "constraints-oldest.txt").read_text().splitlines()
     pins = {line for line in tried if not line.startswith("#")}
     assert {line.replace(">=", "==") for line in needed.split()} == pins
+
+
+_NAMES = {"cv2": "opencv-python-headless", "pywt": "PyWavelets", "skimage": "scikit-image",
+          "sklearn": "scikit-learn", "spams": "spams-bin"}  # fmt: skip
+
+
+def test_every_peer_is_named_in_an_extra_and_its_version_in_the_constraints():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = config["options.extras_require"]
+    lines = [*config["options"]["install_requires"].split("\n"), *extras["bench"].split("\n")]
+    named = {line.partition(">")[0] for line in lines + extras["peers"].split("\n")}
+    compared = {method.module for method in METHODS.values()} | set(filters.MODULES.values())
+    compared |= {p.module for p in (SELF_EXPRESSION_PEERS | SPARSE_CODING_PEERS).values()}
+    packages = {_NAMES.get(module, module) for module in compared - {""}}
+    pinned = {x.partition("=")[0] for x in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert packages - named == set()
+    assert packages - pinned == set()
 
 
 def test_a_wheel_holds_nothing_but_the_package(tmp_path):

@@ -156,7 +156,10 @@ def find_entry(name: str) -> Entry:
     kinds = {known: kind for kind, names in method_names().items() for known in names}
     if name in METHODS:
         if not METHODS[name].installed:
-            raise ValueError(f"methods: {name} needs {METHODS[name].module}, not installed")
+            raise ValueError(
+                f"methods: {name} needs {METHODS[name].module}, which is not installed; peers come "
+                "with pip install 'twinsolve[peers]'"
+            )
         return Entry(name, kinds[name])
     if name in kinds:
         return Entry(name, kinds[name], network=name.partition(",")[0])

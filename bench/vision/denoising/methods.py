@@ -179,21 +179,30 @@ def _chambolle(noisy: Array, sigma: float, weight: float = 1.2) -> Array:
 def _wavelets(noisy: Array, sigma: float) -> Array:
     from skimage.restoration import denoise_wavelet
 
-    return denoise_wavelet(noisy, sigma=sigma, mode="soft", rescale_sigma=False)
+    colour = noisy.ndim == 3
+    # Without rescale_sigma, the level would not follow the image to YCbCr.
+    return denoise_wavelet(
+        noisy,
+        sigma=sigma,
+        convert2ycbcr=colour,
+        rescale_sigma=colour,
+        channel_axis=_axis(noisy),
+    )
 
 
 def _opencv(noisy: Array, sigma: float, h: float = 0.9) -> Array:
     import cv2
 
-    grey = np.rint(255 * noisy).clip(0, 255).astype(np.uint8)
-    denoised: Any = cv2.fastNlMeansDenoising(grey, None, 255 * h * sigma, 5, 13)
+    # The form of OpenCV that goes by Lab is behind this one, on joint distances, at every h.
+    levels = np.rint(255 * noisy).clip(0, 255).astype(np.uint8)
+    denoised: Any = cv2.fastNlMeansDenoising(levels, None, 255 * h * sigma, 5, 13)
     return denoised / 255.0
 
 
 def _bm3d(noisy: Array, sigma: float) -> Array:
     import bm3d
 
-    return bm3d.bm3d(noisy, sigma)
+    return (bm3d.bm3d_rgb if noisy.ndim == 3 else bm3d.bm3d)(noisy, sigma)
 
 
 _DECAYS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
@@ -295,7 +304,9 @@ for _method in (
         {"weight": (0.8, 1.0, 1.2, 1.5)},
         "skimage",
     ),
-    DenoisingMethod("scikit-image wavelets", "peer", "scikit-image", _wavelets, module="pywt"),
+    DenoisingMethod(
+        "scikit-image wavelets", "peer", "scikit-image", _wavelets, module="pywt", colour=True
+    ),
     DenoisingMethod(
         "OpenCV non-local means",
         "peer",
@@ -303,8 +314,9 @@ for _method in (
         _opencv,
         {"h": (0.7, 0.8, 0.9, 1.0)},
         "cv2",
+        colour=True,
     ),
-    DenoisingMethod("BM3D", "peer", "bm3d", _bm3d, module="bm3d"),
+    DenoisingMethod("BM3D", "peer", "bm3d", _bm3d, module="bm3d", colour=True),
 ):
     register_denoiser(_method)
 BUILT_IN = frozenset(METHODS)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
 from twinsolve.bench.terminal import present_folder
-from twinsolve.bench.vision.denoising.entries import SOLVER
+from twinsolve.bench.vision.denoising.entries import SOLVER, by_channel, find_entry
 from twinsolve.bench.vision.denoising.images import NoisyImages, load_images, noisy_image
 from twinsolve.bench.vision.denoising.methods import (
     METHODS,
@@ -34,7 +34,7 @@ from twinsolve.bench.vision.denoising.networks import (
     started,
 )
 from twinsolve.bench.vision.denoising.report import means, remarks, starts
-from twinsolve.bench.vision.denoising.study import denoise
+from twinsolve.bench.vision.denoising.study import denoise, quality
 from twinsolve.bench.vision.denoising.training import train_denoiser
 from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import load_model
@@ -366,6 +366,20 @@ def test_colour_reaches_every_kind_of_method(coloured, tmp_path):
     run = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "out")])
     assert run.exit_code == 0, run.output
     assert (tmp_path / "out" / "crops.png").is_file()
+
+
+@pytest.mark.parametrize("name", [m.name for m in METHODS.values() if m.kind == "peer"])
+def test_peers_get_colours_in_the_form_that_serves_them_best(name):
+    """Scikit-image's total variation has no such form: it takes channels apart by itself."""
+    if not METHODS[name].installed:
+        pytest.skip(f"{METHODS[name].module} is not installed")
+    given = NoisyImages("photographs", colour=True)
+    level, square = _SIGMA / 255, np.s_[:96, :96]
+    clean, noisy = given.clean[0][square], given.noisy(0, level)[square]
+    denoiser = find_entry(name).denoiser(level)[0]
+    joint, apart = denoiser(noisy, level), by_channel(METHODS[name])(noisy, level)
+    gain = quality(clean, joint)["psnr"] - quality(clean, apart)["psnr"]
+    assert gain == 0 if name == "scikit-image total variation" else gain > 0.1
 
 
 def trained(place, network=None, sigma=_SIGMA / 255, **options):
