@@ -8,6 +8,7 @@ from .. import __version__
 from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
+from .terminal import Commands
 from .vision.classification.cli import classify
 from .vision.denoising.cli import denoise
 from .vision.denoising.train_cli import train_denoiser
@@ -15,6 +16,7 @@ from .vision.inspection.cli import inspect
 from .vision.segmentation.cli import segment
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
+from ..datasets.files import whole_file
+
 
 def panels(
     n_panels: int, size: tuple[float, float], *, columns: int = 0, margin: float = 0, **options: Any
@@ -63,5 +65,6 @@ def forget(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path`, a ``.png``, and beside it as ``.pdf``."""
-    figure.savefig(path, dpi=150)
-    figure.savefig(path.with_suffix(".pdf"))
+    for end in (".png", ".pdf"):
+        with whole_file(path.with_suffix(end)) as file:
+            figure.savefig(file, dpi=150, format=end[1:])

@@ -14,14 +14,13 @@ from numbers import Integral
 from pathlib import Path
 from types import CodeType
 from typing import Any
-from uuid import uuid4
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
+from ..datasets.files import write_whole
 from ..solvers.solution import check_integer
 from .provenance import versions
 from .timing import Progress, threads
@@ -37,7 +36,6 @@ SHOWING = (
     "report.py", "summary.py", "tables.py", "terminal.py", "train_cli.py",
 )  # fmt: skip
 _OF_HINTS = ("collections.abc", "numpy.typing", "typing")
-_NOT_KEPT = (FileNotFoundError, ValueError, LookupError, EOFError, BadZipFile)  # or is damaged
 
 
 def code() -> dict[str, Any]:
@@ -183,43 +181,35 @@ def resume_parts(
     if directory is None:
         return make()
     path = directory / f"{_digest(key)}.npz"
-    try:
-        return _unpacked(path.read_bytes())
-    except _NOT_KEPT:
-        content = _packed(make())
-    _write_whole(path, content)
-    return _unpacked(content)
+    if path.is_file():
+        content = path.read_bytes()
+        with suppress(Exception):  # which anything may be that damaged or foreign bytes raise
+            return _unpacked(content, path.stem)
+    content = _packed(make(), path.stem)
+    write_whole(path, content)
+    return _unpacked(content, path.stem)
 
 
 def _digest(key: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _packed(parts: list[Part]) -> bytes:
+def _packed(parts: list[Part], name: str) -> bytes:
     content = BytesIO()
     arrays = {f"{i}/{name}": x for i, (_, own) in enumerate(parts) for name, x in own.items()}
-    np.savez(content, rows=json.dumps([row for row, _ in parts]), **arrays)  # type: ignore[arg-type]
+    np.savez(content, rows=json.dumps([row for row, _ in parts]), name=name, **arrays)  # type: ignore[arg-type]
     return content.getvalue()
 
 
-def _unpacked(content: bytes) -> list[Part]:
+def _unpacked(content: bytes, name: str) -> list[Part]:
     with np.load(BytesIO(content), allow_pickle=False) as kept:
+        if kept["name"] != name:
+            raise ValueError("of another job")
         parts: list[Part] = [(row, {}) for row in json.loads(str(kept["rows"]))]
-        for place in set(kept.files) - {"rows"}:
-            i, _, name = place.partition("/")
-            parts[int(i)][1][name] = kept[place]
+        for place in set(kept.files) - {"rows", "name"}:
+            i, _, of_row = place.partition("/")
+            parts[int(i)][1][of_row] = kept[place]
     return parts
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Whole or not at all: under a name first that no other process or thread writes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{uuid4().hex}.part")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

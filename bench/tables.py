@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..datasets.files import write_whole
 from .provenance import provenance
 
 Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]  # headings, and the cells of each line
@@ -28,21 +29,20 @@ def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[st
 
 def write_table(table: pd.DataFrame, directory: Path, name: str = "table.json") -> None:
     """Write the rows as a list of objects; numbers that are not finite are null."""
-    directory.mkdir(parents=True, exist_ok=True)
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
-    (directory / name).write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_whole(directory / name, json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
 def write_lines(lines: Lines, path: Path) -> None:
     """Write headings and cells as they are read, to `path` as ``.csv`` and as LaTeX ``.tex``."""
     headings, rows = lines
     table = pd.DataFrame(rows, columns=list(headings))
-    table.to_csv(path.with_suffix(".csv"), index=False)
+    write_whole(path.with_suffix(".csv"), table.to_csv(index=False))
     columns = "l" * len(headings)
     body = [" & ".join(map(_in_latex, row)) + r" \\" for row in (headings, *rows)]
     text = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", body[0], r"\hline", *body[1:], r"\hline"]
-    path.with_suffix(".tex").write_text("\n".join([*text, r"\end{tabular}"]) + "\n")
+    write_whole(path.with_suffix(".tex"), "\n".join([*text, r"\end{tabular}"]) + "\n")
 
 
 def _in_latex(cell: str) -> str:
@@ -60,11 +60,11 @@ _LATEX = {
 def write_summary(title: str, lines: list[str], settings: dict[str, Any], directory: Path) -> None:
     """Write ``settings.json``, with what the run was computed on, and a Markdown summary."""
     run = provenance(settings)
-    (directory / "settings.json").write_text(json.dumps(run, indent=1) + "\n")
+    write_whole(directory / "settings.json", json.dumps(run, indent=1) + "\n")
     numbers = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     given = {k: v for k, v in settings.items() if v is not None and v is not False}
     words = ", ".join(f"{name}={value}" for name, value in given.items())
     machine = f"Run with {numbers}, on {run['machine']}."
     vectors = f"Instruction sets: {run['instructions']}."
     text = [f"# {title}", "", *lines, "", f"Settings: {words}.", "", machine, "", vectors]
-    (directory / "summary.md").write_text("\n".join(text) + "\n")
+    write_whole(directory / "summary.md", "\n".join(text) + "\n")

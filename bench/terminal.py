@@ -1,5 +1,6 @@
 """What every command shares: stdout and progress, a folder for the results, modules to load."""
 
+import errno
 import importlib
 import os
 import runpy
@@ -16,10 +17,40 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import track
+from typer.core import TyperGroup
 
 _WIDTH = 120
 _PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
 _COMPILING = "Nothing is done yet: solvers are compiled when first used, for about a minute."
+
+
+class Commands(TyperGroup):
+    """Commands that end in a sentence, with code 1, where a file cannot be read or written."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # nobody reads on, as behind `| head`
+                raise
+            Console(stderr=True).print(explain(error), soft_wrap=True, style="red", markup=False)
+            raise typer.Exit(code=1) from error
+
+
+def explain(error: OSError) -> str:
+    """Where a file could not be read or written, why, and what to do."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}. {_CURES.get(error.errno or 0, '')}".rstrip()
+
+
+_ELSEWHERE = "name another folder: --output is that of results, XDG_CACHE_HOME that of caches."
+_CURES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"Free space there, or {_ELSEWHERE}"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"Allow it, or {_ELSEWHERE}"),
+    **dict.fromkeys(
+        (errno.EEXIST, errno.EISDIR, errno.ENOTDIR), f"Remove what stands there, or {_ELSEWHERE}"
+    ),
+}
 
 Load = Annotated[
     list[str] | None,

@@ -1,15 +1,21 @@
-"""Reading data files: what is damaged or foreign is named, and nothing in a file is executed."""
+"""Data files: what is damaged or foreign is named, nothing is executed; all are written whole."""
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from shutil import rmtree
+from time import time
+from typing import Any, BinaryIO
+from uuid import uuid4
 
 import numpy as np
 from scipy.io import loadmat
 from scipy.sparse import issparse
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_STARTED = time()
 
 
 @contextmanager
@@ -21,6 +27,56 @@ def naming(place: Path | str, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # parsers raise nearly anything on damaged bytes
         raise ValueError(f"{place}: truncated, corrupted or no {kind} file ({error})") from error
+
+
+class NotWritten(OSError):
+    """A file of ours that cannot be written."""
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write; it gets its name, and its folder is made, when all is on disk.
+
+    No two writers meet, and one that fails leaves nothing.
+
+    Raises
+    ------
+    NotWritten
+        If that fails: names the file, or what stands in its way.
+    """
+    unfinished = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)
+        try:
+            with open(unfinished, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        place = Path(error.filename or unfinished)
+        if place not in (unfinished, *unfinished.parents):
+            raise
+        named = next(filter(Path.is_file, path.parents), path)
+        raise NotWritten(error.errno, error.strerror, str(named)) from error
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file as `whole_file` does."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@cache
+def remove_leftovers(folder: Path) -> None:
+    """Remove, once, what is called ``.part`` and was there before this process: of a killed one."""
+    for part in folder.glob("*.part"):
+        with suppress(OSError):
+            if part.stat().st_mtime < _STARTED:
+                rmtree(part) if part.is_dir() else part.unlink()
 
 
 def read_mat(path: Path) -> dict[str, np.ndarray]:

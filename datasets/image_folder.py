@@ -3,13 +3,12 @@
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from sklearn.utils import Bunch
 
-from .files import naming
+from .files import naming, whole_file, write_whole
 from .root import cache_folder
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
@@ -87,7 +86,6 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     packed = cache_folder() / "packed" / _hash([str(folder.resolve()), colour])
     packed /= f"{_hash(_stamps(folder, files))}.u8"
     if not packed.with_suffix(".json").exists():
-        packed.parent.mkdir(parents=True, exist_ok=True)
         _pack(files, _names(folder, files), packed, colour)
         for old in packed.parent.iterdir():  # of the folder as it was
             if old.stem != packed.stem and old.suffix in (".u8", ".json"):
@@ -109,19 +107,16 @@ def _stamps(folder: Path, files: list[Path]) -> list[tuple[str, int, int]]:
 
 def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> None:
     """Write pixels, then the index, which says that they are there; both whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=packed.parent) as temporary:
-        shapes, digest = [], hashlib.sha256()
-        pixels, index = Path(temporary) / "pixels", Path(temporary) / "index"
-        with open(pixels, "wb") as stream:
-            for file in files:
-                image = np.rint(255 * _levels(file, colour)).astype(np.uint8)
-                shapes.append(image.shape)
-                stream.write(image.tobytes())
-                digest.update(image.tobytes())
-        key = _hash([names, shapes, digest.hexdigest()])
-        index.write_text(json.dumps({"names": names, "shapes": shapes, "key": key}))
-        os.replace(pixels, packed)
-        os.replace(index, packed.with_suffix(".json"))
+    shapes, digest = [], hashlib.sha256()
+    with whole_file(packed) as stream:
+        for file in files:
+            image = np.rint(255 * _levels(file, colour)).astype(np.uint8)
+            shapes.append(image.shape)
+            stream.write(image.tobytes())
+            digest.update(image.tobytes())
+    key = _hash([names, shapes, digest.hexdigest()])
+    index = json.dumps({"names": names, "shapes": shapes, "key": key})
+    write_whole(packed.with_suffix(".json"), index)
 
 
 def _pictures_in(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from sklearn.datasets import fetch_openml
 from sklearn.utils import Bunch
 
 from .cifar import subset_parts
-from .files import image_rows
+from .files import image_rows, remove_leftovers
 from .idx import read_idx
 from .root import data_root, first_data_file
 
@@ -237,6 +237,7 @@ def _from_openml(name: str, cache: Path) -> Bunch:
 
 def _keep(whole: str, cache: Path) -> None:
     cache.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(cache.parent)
     part = cache.with_name(f"{cache.name}.{os.getpid()}.part")
     try:
         copytree(whole, part)

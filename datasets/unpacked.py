@@ -1,14 +1,13 @@
 """Arrays that were decoded from an archive, kept in the user's cache folder."""
 
 import hashlib
-import os
-import tempfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from .files import whole_file
 from .root import cache_folder
 
 
@@ -27,21 +26,9 @@ def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
 def keep_unpacked(
     archive: Path, name: str, arrays: dict[str, np.ndarray], stamp: np.ndarray
 ) -> None:
-    """Keep arrays for `load_unpacked`; where nothing can be written, do nothing.
-
-    Readers never see half a file: it gets its name when it is whole.
-    """
-    place = _place(archive, name)
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=place.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, stamp=stamp, **arrays)
-            os.replace(temporary, place)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    """Keep arrays for `load_unpacked`; where nothing can be written, do nothing."""
+    with suppress(OSError), whole_file(_place(archive, name)) as file:
+        np.savez(file, allow_pickle=False, stamp=stamp, **arrays)
 
 
 def stamp_of(archive: Path) -> np.ndarray:

@@ -72,10 +72,11 @@ def check(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     covered = coverage(table)
-    screen.print("", *covered, f"Written to {output}/", sep="\n")
+    screen.print("", *covered, sep="\n")
     write_table(table, output)
     settings = {"seed": seed, "twin": twin, "family": family, "data": data, "quick": quick}
     summary = [*covered, "", *summary_lines(table)]
     write_summary("twinsolve check", summary, settings | {"load": load}, output)
     draw_deviations(table, output / "deviations.png")
+    screen.print(f"Written to {output}/")
     raise typer.Exit(code=int(not table.passed.all()))

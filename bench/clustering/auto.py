@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...datasets.files import write_whole
 from ...solvers.clustering.selection import arbitrary_choice, check_distinct, equal_estimators
 from ...solvers.solution import Array, check_folder
 from ..jobs import Options
@@ -243,10 +244,9 @@ def by_labels(chosen: ChosenClusters) -> dict[str, float]:
 
 def write_choice(chosen: ChosenClusters, data: str, features: str, seed: int, folder: Path) -> None:
     """Write ``labels.csv``, ``choice.json`` and all candidates as ``candidates.csv``."""
-    folder.mkdir(parents=True, exist_ok=True)
     labels = pd.DataFrame({"point": chosen.points, "cluster": chosen.labels})
-    labels.to_csv(folder / "labels.csv", index=False)
-    chosen.candidates.to_csv(folder / "candidates.csv", index=False)
+    write_whole(folder / "labels.csv", labels.to_csv(index=False))
+    write_whole(folder / "candidates.csv", chosen.candidates.to_csv(index=False))
     ranked = chosen.candidates["rank"].notna()
     choice = {
         "data": data,
@@ -266,4 +266,4 @@ def write_choice(chosen: ChosenClusters, data: str, features: str, seed: int, fo
     if known := by_labels(chosen):
         choice["for_information_only_by_labels_in_percent"] = known
     run = provenance({"seed": seed})
-    (folder / "choice.json").write_text(json.dumps(choice | {"run": run}, indent=1) + "\n")
+    write_whole(folder / "choice.json", json.dumps(choice | {"run": run}, indent=1) + "\n")

@@ -181,7 +181,7 @@ def cluster(
                 asked = {"features": features, "steps": steps, "n_trials": n_trials}
                 studies = (custom_study(data, method, **asked, label_tuned=label_tuned),)
             tables = run_studies(studies, options)
-    except (ImportError, OSError, ValueError) as error:
+    except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     for study in studies:
         _print_study(study, tables[study.name], short=not (preset or steps))
@@ -227,7 +227,7 @@ def _cluster_unseen(
                 directory=options.directory,
                 progress=progress("candidates"),
             )
-    except (ImportError, OSError, ValueError) as error:
+    except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
     console().print(_pretty("The choice, and the next best", auto.choice_lines(chosen)))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
 
+from ...datasets.files import NotWritten
 from ...datasets.root import data_root
 from ...solvers.clustering.selection import score_of
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
@@ -267,6 +268,8 @@ def cluster_job(
             if not problem.labelled or (with_labels and row.get("seed") == seeds[0]):
                 rows[-1]["labels"] = None if labels is None else labels.tolist()
         return rows
+    except NotWritten:
+        raise
     except Exception as error:
         raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...datasets.files import write_whole
 from ...solvers.solution import Array
 from ..figures import forget
 from ..jobs import Options
@@ -117,7 +118,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
                 for trial, own in first.groupby("trial", sort=False)
             ]
             written = pd.concat(by_trial).drop(columns="trial" if len(by_trial) == 1 else [])
-            written.to_csv(directory / f"labels{end}.csv", index=False)
+            write_whole(directory / f"labels{end}.csv", written.to_csv(index=False))
         fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
         fits = fits[fits.selection_score.notna()]
         small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)

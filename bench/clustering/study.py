@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...datasets.files import whole_file
 from ..figures import forget
 from ..jobs import Job, Options, run_jobs
 from ..tables import Lines, markdown, write_lines, write_summary
@@ -85,11 +86,11 @@ def write_studies(
     about: str = "",
 ) -> None:
     """Write for each study STUDY.parquet, .csv and .tex, and figures; settings.json, summary.md."""
-    directory.mkdir(parents=True, exist_ok=True)
     lines = [line for text in (about, *rules(studies)) if text for line in (text, "")]
     for study in studies:
         table = tables[study.name]
-        table.to_parquet(directory / f"{study.name}.parquet", index=False)
+        with whole_file(directory / f"{study.name}.parquet") as file:
+            table.to_parquet(file, index=False)
         write_lines(study.lines(table), directory / study.name)
         for name, draw in study.figures.items():
             forget(directory / name)

@@ -218,9 +218,10 @@ def _report(
     lines, noted = report.lines(table), remarks(table)
     screen = console()
     screen.print(pretty(*lines))
-    screen.print(*noted, f"Written to {output}/", sep="\n")
+    screen.print(*noted, sep="\n")
     write_table(table, output)
     text = [*report.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
     write_summary(f"twinsolve speed {name}", text, settings, output)
     if draw:
         getattr(import_module(".figures", __package__), draw)(table, output)
+    screen.print(f"Written to {output}/")

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from ...datasets.files import write_whole
 from ..provenance import provenance
 from ..terminal import present_folder
 
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
 
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.safetensors"
 START, WEIGHTS = "start.safetensors", "weights.safetensors"
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that readers see whole: it gets its name when it is on disk."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], **notes: str) -> None:
@@ -124,11 +115,10 @@ def _is_plain(value: Any) -> bool:
 
 def begin(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
     """Start a folder: the weights at the start first, so that settings say that all is there."""
-    folder.mkdir(parents=True, exist_ok=True)
     save_tensors(folder / START, model.state_dict())
     threads = {"torch_threads": torch.get_num_threads()}
     content = {**provenance(dict(settings)), **threads, "n_steps": n_steps}
-    write_whole(folder / SETTINGS, json.dumps(content, indent=2).encode())
+    write_whole(folder / SETTINGS, json.dumps(content, indent=2))
 
 
 def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -185,12 +175,12 @@ def keep_metrics(folder: Path, n_done: int) -> None:
     path = folder / METRICS
     lines = path.read_text().splitlines() if path.is_file() and n_done else []
     kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= n_done]
-    write_whole(path, "".join(f"{line}\n" for line in kept).encode())
+    write_whole(path, "".join(f"{line}\n" for line in kept))
 
 
 def add_metrics(folder: Path, row: Mapping[str, Any]) -> None:
-    with open(folder / METRICS, "a") as file:
-        file.write(json.dumps(row) + "\n")
+    path = folder / METRICS
+    write_whole(path, path.read_text() + json.dumps(row) + "\n")
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, cached_property
 from hashlib import sha256
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from time import time
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import joblib
 import numpy as np
@@ -38,6 +40,7 @@ _LEFT_BY_CELLS = 1 / 16
 _PROBED = (4, 64)
 _CELLS = "cells "
 _SEAL = sha256().digest_size  # bytes in front of a block that is kept
+_STARTED = time()
 
 
 class Atoms:
@@ -132,6 +135,7 @@ def solve_rows(
     if folder is not None:
         folder /= _key(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
     found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
     tasks = [
         (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
@@ -240,16 +244,27 @@ def _read(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
         return Codes(**arrays)
 
 
+def _remove_leftovers(folder: Path) -> None:
+    """Files of before this process began: others that run may be writing theirs."""
+    for part in folder.glob("*.part"):
+        with suppress(FileNotFoundError):
+            if part.stat().st_mtime < _STARTED:
+                part.unlink()
+
+
 def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
-    """Whole or not at all: under another name first."""
+    """Whole or not at all: under another name first, which a process that is killed leaves."""
     if folder is None:
         return
     buffer = BytesIO()
     np.savez(buffer, **codes._asdict())
     block = buffer.getvalue()
-    with NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as unfinished:
-        unfinished.write(_seal(folder, rows, block) + block)
-    Path(unfinished.name).replace(folder / f"{rows[0]}.block")
+    unfinished = folder / f"{rows[0]}.{uuid4().hex}.part"
+    try:
+        unfinished.write_bytes(_seal(folder, rows, block) + block)
+        unfinished.replace(folder / f"{rows[0]}.block")
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _join(blocks: list[Codes], m: int) -> Rows:

@@ -56,6 +56,31 @@ def test_what_is_kept_damaged_is_made_anew(kept, share, tmp_path):
     assert path.stat().st_size == size
 
 
+def _as_array(path):
+    with path.open("wb") as file:
+        np.save(file, np.arange(3))
+
+
+def _as_scalar(path):
+    with path.open("wb") as file:
+        np.savez(file, rows="5")
+
+
+def _as_another_job(path):
+    resume_table(lambda: pd.DataFrame({"n": [9]}), {"seed": 1}, path.parent)
+    (other,) = {*path.parent.iterdir()} - {path}
+    other.replace(path)
+
+
+@pytest.mark.parametrize("foreign", [_as_array, _as_scalar, _as_another_job])
+@pytest.mark.parametrize("kept", [table, parts])
+def test_what_is_foreign_is_not_taken_for_what_was_kept(kept, foreign, tmp_path):
+    whole = kept(tmp_path)
+    (path,) = tmp_path.iterdir()
+    foreign(path)
+    assert kept(tmp_path) == whole
+
+
 def hash_of(package, source, file="bench/clustering/clusters.py"):
     path = package / file
     path.parent.mkdir(parents=True, exist_ok=True)

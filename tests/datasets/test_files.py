@@ -1,7 +1,10 @@
 """Every format, damaged: the error is a ValueError and names the file."""
 
+import errno
 import gzip
 import io
+import os
+import re
 import tarfile
 
 import h5py
@@ -21,6 +24,7 @@ from twinsolve.datasets import (
     fetch_usps,
     load_points,
 )
+from twinsolve.datasets.files import NotWritten, whole_file, write_whole
 
 RNG = np.random.default_rng(0)
 
@@ -190,3 +194,47 @@ def test_objects_are_never_unpickled(tmp_path):
     np.savez(tmp_path / "mine.npz", X=np.array([{"a": 1}], dtype=object))
     with pytest.raises(ValueError, match=r"mine\.npz: .*allow_pickle=False"):
         load_points(tmp_path / "mine.npz")
+
+
+def full(handle):
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_a_file_that_cannot_be_written_whole_stays_what_it_was(tmp_path, monkeypatch):
+    write_whole(tmp_path / "file", "before")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(NotWritten, match=re.escape(str(tmp_path / "file"))) as raised:
+        write_whole(tmp_path / "file", "after")
+    assert raised.value.errno == errno.ENOSPC
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_an_error_of_another_file_keeps_its_name_and_leaves_nothing(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match="nowhere"),
+        whole_file(tmp_path / "new" / "file"),
+    ):
+        (tmp_path / "nowhere").read_bytes()
+    assert not list((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("place", ["file/one", "file/below/one", "folder"])
+def test_what_stands_in_the_way_of_a_file_is_named(place, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NotWritten) as raised:
+        write_whole(tmp_path / place, "content")
+    assert raised.value.filename == str(tmp_path / place.partition("/")[0])
+    assert raised.value.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_what_a_killed_process_left_goes_and_what_another_writes_stays(tmp_path):
+    left, live, folder = (tmp_path / f"{name}.part" for name in ("left", "live", "folder"))
+    left.touch()
+    live.touch()
+    folder.mkdir()
+    for path in (left, folder):
+        os.utime(path, (1, 1))
+    write_whole(tmp_path / "file", "content")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "live.part"]

@@ -114,7 +114,7 @@ def classify(
                 table, routed = adapt(data, rows=row, **given), None
             else:
                 table, routed = _trained(data, study, row, given | measured)
-    except (ImportError, OSError, ValueError) as error:
+    except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     if first and study == "adaptation":
         report_adapted(table, output, settings)

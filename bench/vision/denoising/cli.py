@@ -83,7 +83,7 @@ def denoise(
             images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
             data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
         )  # fmt: skip
-    except (ImportError, OSError, ValueError) as error:
+    except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     given = NoisyImages(images, seed, data_home, colour)
     if not _report(table, given, output, sigmas, method):

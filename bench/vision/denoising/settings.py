@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....datasets import add_noise, fetch_train400
+from ....datasets.files import write_whole
 from ....solvers.solution import Array
 from .methods import METHODS, SETTINGS, DenoisingMethod
 
@@ -70,7 +71,7 @@ def main() -> None:
             chosen = choose_settings(method, pairs)
             print(name, chosen, flush=True)
             lines += _lines(name, chosen)
-    SETTINGS.write_text("\n".join(lines).rstrip() + "\n")
+    write_whole(SETTINGS, "\n".join(lines).rstrip() + "\n")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def train_denoiser(
                     sigma=sigma / 255, recipe=recipe, patch_size=patch_size, data=data,
                     colour=colour, **options,
                 )  # fmt: skip
-    except (ImportError, OSError, ValueError) as error:
+    except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     except FloatingPointError as error:
         console().print(f"Stopped: {error}", soft_wrap=True)

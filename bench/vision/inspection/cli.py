@@ -53,7 +53,7 @@ def inspect(
         source = find_source(model, images=images, untrained=untrained)
         layers = observe(source.model, source.images)
         table = measure(source, layers, progress=progress("Layers"))
-    except (LookupError, OSError, ValueError) as error:
+    except (FileNotFoundError, LookupError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     from .figures import draw_page, draw_training
 

@@ -37,7 +37,6 @@ def draw_page(
     curves.suptitle(f"{Path(name).name}, {source.weights}; {source.shown}", fontsize=12)
     _draw_maps(maps, layers, source.images)
     _draw_matrices(matrices, table, layers)
-    directory.mkdir(parents=True, exist_ok=True)
     save(figure, directory / "inspect.png")
 
 

@@ -49,7 +49,7 @@ def segment(
             model, n_seeds=n_seeds, seed=seed, n_steps=steps, n_jobs=n_jobs, data_home=data_home,
             directory=output, progress=progress("Training"),
         )  # fmt: skip
-    except (ImportError, OSError, ValueError) as error:
+    except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     write_table(table, output)
     text = []

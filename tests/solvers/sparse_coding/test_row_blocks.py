@@ -1,4 +1,7 @@
+import errno
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -184,6 +187,28 @@ def test_a_truncated_block_is_solved_anew(X, serial, tmp_path, solved, keep):
     sparse_self_expression(X, lam=0.05, directory=tmp_path)
     assert len(solved) == 1, "and is then whole"
     assert not list(tmp_path.glob("*/*.part"))
+
+
+def test_what_a_killed_process_left_goes_and_a_full_disk_leaves_nothing(
+    X, serial, tmp_path, monkeypatch
+):
+    sparse_self_expression(X, lam=0.05, directory=tmp_path)
+    block = _blocks(tmp_path)[0]
+    block.unlink()
+    left, live = block.with_suffix(".part"), block.with_name("live.part")
+    left.touch()
+    live.touch()
+    os.utime(left, (1, 1))
+
+    def full(path, target):
+        raise OSError(errno.ENOSPC, "no space left", str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="block"):
+            sparse_self_expression(X, lam=0.05, directory=tmp_path)
+    assert list(tmp_path.glob("*/*.part")) == [live]
+    _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path), serial)
 
 
 def test_a_block_with_any_bit_flipped_is_solved_anew(X, serial, tmp_path, solved):
