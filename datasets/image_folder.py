@@ -54,9 +54,30 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     >>> load_image_folder("BSDS500/data/images/test").names[0]  # doctest: +SKIP
     '100007'
     """
+    images, left_out = read_pictures(path, colour=colour)
+    for reason in left_out.values():
+        raise ValueError(reason)
+    return Bunch(images=[*images.values()], names=[*images], DESCR=f"Pictures of {path}.")
+
+
+def read_pictures(
+    path: str | os.PathLike[str], *, colour: bool = False
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Images of a folder by their names, as `load_image_folder` has them, and why others are none.
+
+    Raises
+    ------
+    FileNotFoundError, ImportError, ValueError
+        If there is no folder, or it holds no picture, or pillow is not installed.
+    """
     files = _pictures_in(Path(path))
-    images = [_levels(file, colour) for file in files]
-    return Bunch(images=images, names=_names(Path(path), files), DESCR=f"Pictures of {path}.")
+    images, left_out = {}, {}
+    for name, file in zip(_names(Path(path), files), files, strict=True):
+        try:
+            images[name] = _levels(file, colour)
+        except ValueError as error:
+            left_out[name] = str(error)
+    return images, left_out
 
 
 def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> Bunch:

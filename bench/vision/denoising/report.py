@@ -5,6 +5,7 @@ from functools import partial
 import pandas as pd
 
 from ...tables import Lines, number
+from ..paired import paired_difference
 from .entries import SOLVER
 
 _EXACT = 1e-5  # dB
@@ -50,6 +51,30 @@ def lines_of(found: pd.DataFrame) -> Lines:
         )  # fmt: skip
         rows.append(tuple(map(str, cells)))
     return head, rows
+
+
+def paired_lines(table: pd.DataFrame) -> Lines:
+    """Headings and cells: trained networks beside the best solved method or peer, image by image.
+
+    Of one noise level. Where names of images have a folder in front, each folder has rows too.
+    """
+    found = means(table).dropna(subset="psnr")
+    classical = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.endswith(SOLVER)]
+    networks = found[found.kind.isin(["trained", "own"])].method
+    if classical.empty or networks.empty:
+        return ("method", "images"), []
+    best = classical.method.iloc[-1]
+    psnr = table.pivot(index="image", columns="method", values="psnr")
+    folder = psnr.index.str.rpartition("/").get_level_values(0)
+    parts = {name: psnr[folder == name] for name in folder.unique()} if len(set(folder)) > 1 else {}
+    rows = []
+    for method in networks:
+        for name, own in {**parts, "all": psnr}.items():
+            apart = paired_difference(own[method], own[best])
+            rows.append(
+                (method, name, str(apart.n), f"{apart.mean:+.2f}", number(apart.half_width, ".2f"))
+            )
+    return ("method", "images", "number", f"dB beyond {best}", "± (95 %)"), rows
 
 
 def starts(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,16 +14,17 @@ import numpy as np
 from ....datasets import add_noise, fetch_train400
 from ....datasets.files import write_whole
 from ....solvers.solution import Array
+from .images import N_VALIDATION
 from .methods import METHODS, SETTINGS, DenoisingMethod
 
 SIGMA = 25 / 255
-_N_VALIDATION, _CROP = 20, 128
+_CROP = 128
 
 
 def validation_pairs() -> list[tuple[Array, Array]]:
     """Noisy and clean crops, the same noise each time; as in training."""
     pairs = []
-    for seed, image in enumerate(fetch_train400().images[-_N_VALIDATION:]):
+    for seed, image in enumerate(fetch_train400().images[-N_VALIDATION:]):
         top, left = ((side - _CROP) // 2 for side in image.shape)
         clean = np.asarray(image[top : top + _CROP, left : left + _CROP], dtype=np.float64)
         pairs.append((add_noise(clean, sigma=SIGMA, random_state=seed), clean))

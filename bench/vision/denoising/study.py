@@ -85,6 +85,11 @@ def denoise(
         If images or a method are unknown, a noise level is not positive and finite, or weights
         are for another one.
 
+    Warns
+    -----
+    UserWarning
+        If a picture of a folder is left out: it cannot be read, or a side is under 16 pixels.
+
     Examples
     --------
     >>> from twinsolve.bench import denoise
@@ -97,6 +102,8 @@ def denoise(
         raise ValueError(f"sigmas: must be one or more, > 0 and finite; got {list(sigmas)}")
     entries = list_entries(methods, levels)
     given = NoisyImages(images, seed, data_home, colour)
+    for reason in given.left_out:
+        warnings.warn(f"left out: {reason}", stacklevel=2)
     about = {"images": images, "seed": seed, "data_home": data_home, "colour": colour}
     places = [
         {"image": name, "place": place, "pixels": hashlib.sha256(image.tobytes()).hexdigest()[:16]}

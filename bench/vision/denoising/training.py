@@ -17,9 +17,9 @@ from ..patches import Patches, generator_of, levels_of
 from ..recipe import Recipe
 from ..run_folder import START, load_model, read_settings
 from ..training import train
+from .images import N_VALIDATION
 
 _PACKAGED = "train400"
-_N_VALIDATION = 20
 _CROP = 128
 
 
@@ -138,8 +138,8 @@ def train_denoiser(
     """
     known = _pictures(data, colour, data_home)
     images = known.images
-    if len(images) <= _N_VALIDATION:
-        raise ValueError(f"data: needs more than {_N_VALIDATION} images, got {len(images)}")
+    if len(images) <= N_VALIDATION:
+        raise ValueError(f"data: needs more than {N_VALIDATION} images, got {len(images)}")
     for name, image in zip(known.names, images, strict=True):
         if min(image.shape[:2]) < patch_size:
             raise ValueError(
@@ -150,11 +150,11 @@ def train_denoiser(
         data = str(Path(data).resolve())
     return train(
         network,
-        NoisyPatches(images[:-_N_VALIDATION], size=patch_size, sigma=sigma),
+        NoisyPatches(images[:-N_VALIDATION], size=patch_size, sigma=sigma),
         mean_squared_error(sigma),
         recipe,
         directory=directory,
-        validate=validation_db(images[-_N_VALIDATION:], sigma),
+        validate=validation_db(images[-N_VALIDATION:], sigma),
         task={
             "sigma": sigma, "patch_size": patch_size, "data": data, "colour": colour,
             "key": known.get("key"),

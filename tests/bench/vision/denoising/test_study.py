@@ -1,11 +1,13 @@
 """The table of `twinsolve denoise`: every number against its definition, on small pictures."""
 
 import json
+import re
 import shutil
 import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from scipy.ndimage import gaussian_filter
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 from twinsolve.bench.cli import app
 from twinsolve.bench.terminal import present_folder
 from twinsolve.bench.vision.denoising.entries import SOLVER, by_channel, find_entry
-from twinsolve.bench.vision.denoising.images import NoisyImages, load_images, noisy_image
+from twinsolve.bench.vision.denoising.images import SMALLEST, NoisyImages, load_images, noisy_image
 from twinsolve.bench.vision.denoising.methods import (
     METHODS,
     DenoisingMethod,
@@ -33,15 +35,17 @@ from twinsolve.bench.vision.denoising.networks import (
     solve,
     started,
 )
-from twinsolve.bench.vision.denoising.report import means, remarks, starts
+from twinsolve.bench.vision.denoising.report import means, paired_lines, remarks, starts
 from twinsolve.bench.vision.denoising.study import denoise, quality
 from twinsolve.bench.vision.denoising.training import train_denoiser
 from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import load_model
+from twinsolve.datasets import fetch_train400
 from twinsolve.solvers import nonlocal_means
 from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
 
 _SIGMA = 25.0
+HELD_OUT = {"train400": 20, "packaged": 12, "camvid": 24}
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def folder(tmp_path):
 def test_rows_are_what_a_method_makes_of_the_same_noisy_images(folder):
     table = denoise(folder, methods=["noisy", "non-local means"], sigmas=[15.0, _SIGMA], seed=3)
     assert len(table) == 2 * 2 * 2
-    names, clean = load_images(folder)
+    names, clean, _ = load_images(folder)
     for row in table.itertuples():
         place = names.index(row.image)
         noisy = noisy_image(clean[place], row.sigma / 255, 3, place)
@@ -100,7 +104,7 @@ def test_networks_start_at_their_solvers_answer(name, folder):
 
 def test_start_and_solver_differ_where_a_parameter_does(folder):
     network = at_start("FilterDiffusionDenoiser", 25 / 255)
-    image = load_images(folder)[1][0]
+    image = load_images(folder).clean[0]
     before = np.abs(apply(network, image) - solve(network, image)).max()
     network.steps[1].lam.data += 0.5
     other = started(network)
@@ -113,7 +117,7 @@ def test_shipped_networks_agree_with_their_solver_at_what_they_learned(name, fol
     path = shipped_path(name, 25 / 255)
     if not path.is_file():
         pytest.skip("no weights are shipped")
-    image = load_images(folder)[1][0][:24, :24]
+    image = load_images(folder).clean[0][:24, :24]
     for row in deviations(load_shipped(path), [image]):
         assert row["deviation"] <= row["tolerance"], row
     fresh = started(load_shipped(path))
@@ -151,7 +155,7 @@ def test_a_method_that_fails_leaves_a_note_and_the_others_their_numbers(folder):
         ({"sigmas": [float("inf")]}, "must be one or more, > 0"),
         ({"sigmas": []}, "must be one or more"),
         ({"images": "set12", "colour": True}, "set12 is grey"),
-        ({"images": "nowhere"}, "images: must be photographs or set12"),
+        ({"images": "nowhere"}, "images: must be photographs, set12, held-out or a"),
         ({"methods": ["FilterDiffusionDenoiser, trained"], "sigmas": [13.0]}, "no weights .* 25"),
     ],
 )
@@ -197,7 +201,7 @@ def test_distances_are_certified_for_every_image(folder):
     assert table[table.method == "noisy"].distance.isna().all()
     network = at_start("ConvexRidgeDenoiser", _SIGMA / 255).double()
     network.ridge.tol = 1e-6
-    _, clean = load_images(folder)
+    clean = load_images(folder).clean
     for place, image in enumerate(clean):
         noisy = noisy_image(image, _SIGMA / 255, 0, place)
         rough = apply(start := at_start("ConvexRidgeDenoiser", _SIGMA / 255), noisy)
@@ -315,20 +319,43 @@ def test_a_minimum_that_is_not_reached_is_said(folder):
     assert (table.warning == "ConvergenceWarning: gap 1").all()
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 50), (9, 9)])
-def test_small_pictures_cost_a_note_at_most(shape, tmp_path):
+def test_pictures_that_are_unreadable_or_too_small_are_left_out_and_told(folder, tmp_path):
+    """The others keep their numbers, whatever the method, and the exit code says so."""
+    clean = denoise(folder, methods=["Gaussian"])
+    Image.fromarray(np.full((5, 5), 99, np.uint8)).save(f"{folder}/tiny.png")
+    Image.fromarray(np.zeros((40, 40), np.float32)).save(f"{folder}/float.tif")
+    with pytest.warns(UserWarning, match="left out") as told:
+        table = denoise(folder, methods=["Gaussian"])
+    assert len(told) == 2
+    assert table.image.tolist() == ["a", "b"]
+    output = str(tmp_path / "out")
+    run = CliRunner().invoke(app, ["denoise", folder, "--method", "Gaussian", "--output", output])
+    assert run.exit_code == 1, run.output
+    for words in (
+        "tiny: has 5 x 5 pixels; must have 16 x 16 or more",
+        "float.tif: .*floating-point",
+    ):
+        for text in (run.output, (tmp_path / "out" / "summary.md").read_text()):
+            assert re.search(f"Left out: .*{words}", text)
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    for row, noisy_apart in zip(rows, clean.psnr, strict=True):
+        assert row["psnr"] == pytest.approx(noisy_apart, abs=0.5)
+    (tmp_path / "small").mkdir()
+    shutil.copy(f"{folder}/tiny.png", tmp_path / "small")
+    with pytest.raises(ValueError, match="tiny: has 5 x 5 pixels"):
+        denoise(str(tmp_path / "small"), methods=["Gaussian"])
+
+
+def test_the_smallest_pictures_are_denoised_by_every_method(tmp_path):
     pictures = tmp_path / "small"
     pictures.mkdir()
-    Image.fromarray(np.full(shape, 99, np.uint8)).save(pictures / "one.png")
-    output = str(tmp_path / "out")
-    run = CliRunner().invoke(app, ["denoise", str(pictures), "--output", output])
-    assert run.exception is None or isinstance(run.exception, SystemExit), run.output
-    rows = json.loads((tmp_path / "out" / "table.json").read_text())
-    noisy = next(row for row in rows if row["method"] == "noisy")
-    assert noisy["psnr"] > 0
-    assert (noisy["ssim"] is None) == (min(shape) < 7)
-    for row in rows:
-        assert (row["psnr"] is None) == (row["note"] is not None), row
+    rng = np.random.default_rng(0)
+    for side in (SMALLEST, 3 * SMALLEST):
+        levels = rng.integers(0, 256, (SMALLEST, side), dtype=np.uint8)
+        Image.fromarray(levels).save(pictures / f"{side}.png")
+    table = denoise(str(pictures))
+    assert table.note.isna().all(), table.note.dropna().tolist()
+    assert table.psnr.notna().all()
 
 
 @pytest.fixture
@@ -366,6 +393,27 @@ def test_colour_reaches_every_kind_of_method(coloured, tmp_path):
     run = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "out")])
     assert run.exit_code == 0, run.output
     assert (tmp_path / "out" / "crops.png").is_file()
+
+
+def test_differences_are_paired_by_images_and_told_for_each_folder():
+    """By hand: beside b, the best that is no network, x is ahead by 1 and 3, and by 2 and 2."""
+    psnr = {"a": [1, 1, 1, 1], "b": [5, 6, 7, 8], "x": [6, 9, 9, 10], "y": [9, 9, 9, None]}
+    images = ["one/p", "one/q", "two/p", "two/q"]
+    kinds = {"a": "peer", "b": "solved", "x": "trained", "y": "trained"}
+    table = pd.DataFrame(
+        {"method": method, "kind": kinds[method], "image": image, "sigma": 25.0, "psnr": value}
+        for method, values in psnr.items()
+        for image, value in zip(images, values, strict=True)
+    ).assign(family="", ssim=1.0, seconds=1.0, megapixels=1.0, parameters=1, flops_per_pixel=1.0)
+    head, rows = paired_lines(table)
+    assert head[3] == "dB beyond b"
+    assert rows == [
+        ("x", "one", "2", "+2.00", "12.71"),  # t of one degree of freedom, times 1
+        ("x", "two", "2", "+2.00", "0.00"),
+        ("x", "all", "4", "+2.00", "1.30"),  # t of three, 3.182, times the root of 2/3 over 2
+    ]
+    alone = paired_lines(table[table.method != "x"])
+    assert alone[1] == []  # y has no number for one of the images
 
 
 @pytest.mark.parametrize("name", [m.name for m in METHODS.values() if m.kind == "peer"])
@@ -407,7 +455,7 @@ def test_a_run_is_shown_whatever_its_folder_is_called(name, folder, tmp_path, mo
     assert {row["kind"] for row in rows if row["method"] == name} == {"trained"}
     network = load_model(tmp_path / name)
     noisy = NoisyImages(folder).noisy(0, _SIGMA / 255)
-    error = np.square(apply(network, noisy) - load_images(folder)[1][0]).mean()
+    error = np.square(apply(network, noisy) - load_images(folder).clean[0]).mean()
     found = next(row["psnr"] for row in rows if row["method"] == name and row["image"] == "a")
     assert found == pytest.approx(-10 * np.log10(error), rel=1e-9)
 
@@ -480,3 +528,15 @@ def test_figures_of_an_earlier_run_are_gone(folder, tmp_path):
         assert run.exit_code == 0, run.output
         assert (output / "learned.png").is_file() == drawn
         assert ("learned.png" in (output / "summary.md").read_text()) == drawn
+
+
+def test_held_out_photographs_are_not_among_those_of_training(real_data):
+    names, clean, _ = load_images("held-out")
+    counts = {part: sum(name.startswith(f"{part}/") for name in names) for part in HELD_OUT}
+    assert counts == HELD_OUT
+    trained_on = fetch_train400().images[:-20].reshape(380, -1)
+    for name, image in zip(names, clean, strict=True):
+        assert image.ndim == 2
+        assert 0 <= image.min() < image.max() <= 1
+        assert image.shape != (180, 180) or not (trained_on == image.ravel()).all(1).any(), name
+    assert len({image.tobytes() for image in clean}) == len(clean)
