@@ -17,7 +17,6 @@ from .report import means
 from .study import quality
 
 _SHOWN = 128  # side of the crops
-_APART = 0.5, 0.12  # decades and dB between points with names
 _CROPS = 6  # methods, the best of each family
 _MARKS = {"solved": "s", "peer": "^", "start": "o", "trained": "D", "own": "P"}
 _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
@@ -27,33 +26,30 @@ _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
 
 
 def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
-    """Draw crops.png: the first image by the best method of each family, with its method noise."""
+    """Draw crops.png: the first image by the best method of each family, above its errors."""
     level, clean = sigma / 255, given.clean[0]
     noisy, square = given.noisy(0, level), _busiest(clean)
-    pictures: list[tuple[str, Array, float | None]] = [
-        ("clean", clean, None),
-        ("noisy", noisy, None),
-    ]
+    pictures = {"clean": clean, "noisy": noisy}
     for method, kind in _best_of_families(table[table.sigma == sigma]):
-        denoised = np.asarray(find_entry(method).denoiser(level)[0](noisy, level), dtype=np.float64)
         label = method if kind == "solved" else _short(method)
-        pictures.append((label, denoised, quality(clean, denoised)["psnr"]))
+        pictures[label] = np.asarray(find_entry(method).denoiser(level)[0](noisy, level))
     figure, axes = panels(2 * len(pictures), (2.1, 2.35), columns=len(pictures))
-    for column, (label, image, psnr) in enumerate(pictures):
+    for column, (label, image) in enumerate(pictures.items()):
         top, below = axes[column], axes[len(pictures) + column]
         top.imshow(image[square].clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        top.set_title(label if psnr is None else f"{label}\n{psnr:.2f} dB", fontsize=9)
-        shown = _grey(noisy - (clean if psnr is None else image))[square]
-        below.imshow(shown, cmap="gray", vmin=-3 * level, vmax=3 * level, interpolation="nearest")
+        psnr = "" if column == 0 else f"\n{quality(clean, image)['psnr']:.2f} dB"
+        top.set_title(f"{label}{psnr}", fontsize=9)
+        error = below.imshow(
+            255 * _grey(image - clean)[square], cmap="RdBu_r", vmin=-sigma, vmax=sigma,
+            interpolation="nearest",
+        )  # fmt: skip
         for each in (top, below):
             each.set_axis_off()
-        below.set_visible(label != "clean")
-        below.set_title("noise" if psnr is None else "noisy - denoised", fontsize=8)
-    figure.suptitle(
-        f"{given.names[0]}, noise {sigma:g} of 255; below, what was removed: grey is nothing, "
-        "black and white are 3 deviations of the noise",
-        fontsize=10,
-    )
+    below = axes[len(pictures) :]
+    below[0].set_visible(False)
+    bar = figure.colorbar(error, ax=below, location="right", pad=0.005, aspect=15)
+    bar.set_label("error in\ngrey levels of 255", fontsize=8)
+    figure.suptitle(f"{given.names[0]}, noise {sigma:g} of 255; below, the errors", fontsize=10)
     save(figure, directory / "crops.png")
 
 
@@ -91,48 +87,37 @@ def _best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw quality.png: mean dB against time, and of networks against parameters."""
+    """Draw quality.png: a row for each method, with its mean dB, time and parameters."""
     found = means(table[table.sigma == sigma]).dropna(subset="psnr")
     found = found[(found.method != "noisy") & ~found.method.str.endswith(SOLVER)]
+    found = found.reset_index(drop=True)
     if found.empty:
         return
-    networks = found[found.parameters.notna()]
-    beside = networks.method.nunique() > 1
-    figure, axes = panels(1 + beside, (5.6, 4.4), sharey=True)
-    for own, rows, column in zip(
-        axes, (found, networks), ("s_per_megapixel", "parameters"), strict=False
-    ):
-        for kind, group in rows.groupby("kind", sort=False):
+    best = found.s_per_megapixel[::-1].cummin()[::-1] == found.s_per_megapixel
+    columns = {"psnr": "mean PSNR in dB", "s_per_megapixel": "processor seconds\na megapixel"}
+    if found.parameters.notna().any():
+        columns["parameters"] = "parameters"
+    size = 2.4, 2.0 + 0.17 * len(found)
+    figure, axes = panels(len(columns), size, margin=2.2, sharey=True)
+    for own, (column, label) in zip(axes, columns.items(), strict=True):
+        for kind, rows in found.groupby("kind", sort=False):
+            faces = np.where(best[rows.index], _COLOURS[kind], "white")
             own.scatter(
-                group[column],
-                group.psnr,
-                marker=_MARKS[kind],
-                color=_COLOURS[kind],
-                label=kind,
-                s=32,
-            )
-        named: list[tuple[float, float]] = []
-        for row in rows.iloc[::-1].itertuples():
-            name = row.method.partition(",")[0] if own is not axes[0] else row.method
-            if beside and own is axes[0] and row.parameters == row.parameters:
-                continue  # named beside
-            place = np.log10(getattr(row, column)), row.psnr
-            if any(
-                abs(place[0] - x) < _APART[0] and abs(place[1] - y) < _APART[1] for x, y in named
-            ):
-                continue  # would cover another name
-            named.append(place)
-            own.annotate(
-                name.replace("Denoiser", ""), (getattr(row, column), row.psnr), fontsize=6.5,
-                xytext=(4, 3), textcoords="offset points",
+                rows[column], rows.index, marker=_MARKS[kind], c=faces, edgecolors=_COLOURS[kind],
+                s=32, zorder=3,
             )  # fmt: skip
-        log_ticks(own, "x")
+            own.scatter([], [], marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
+        if column != "psnr":
+            log_ticks(own, "x")
+        own.set_xlabel(label)
         plain(own)
-    axes[0].set_xlabel("processor seconds a megapixel")
-    axes[0].set_ylabel(f"mean PSNR in dB, noise {sigma:g} of 255")
-    if beside:
-        axes[1].set_xlabel("parameters")
+    names = [name.replace("Denoiser", "") for name in found.method]
+    axes[0].set_yticks(found.index, names, fontsize=7.5)
+    axes[0].margins(y=0.02)
     legend(figure, "lower center", ncols=len(_MARKS))
+    figure.suptitle(
+        f"Noise {sigma:g} of 255; filled: no method here is better and faster", fontsize=10
+    )
     save(figure, directory / "quality.png")
 
 
@@ -176,40 +161,42 @@ def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sig
 
 def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw learned.png: medians of parameters of each layer, trained and at the start."""
-    series = [
-        (name, readable(network), readable(started(network)))
-        for name, network in _trained(table, sigma)
-        if layers_of(network) is not None
-    ]
+    series: list[tuple[str, list[tuple[int, float, float]]]] = []
+    for name, network in _trained(table, sigma):
+        if layers_of(network) is not None:
+            layers = list(zip(readable(network), readable(started(network)), strict=True))
+            for key in layers[0][0]:
+                rows = [
+                    (number, learned[key], start[key])
+                    for number, (learned, start) in enumerate(layers, start=1)
+                    if key in learned and key in start
+                ]
+                series.append((f"{name}\n{key}", rows))
     if not series:
         return
-    figure, axes = panels(len(series), (3.6, 3.2), columns=3)
-    for own, (name, learned, start) in zip(axes, series, strict=True):
-        for key in learned[0]:
-            pairs: list[Any] = [
-                (k, row[key], first[key])
-                for k, (row, first) in enumerate(zip(learned, start, strict=True), start=1)
-                if key in row and key in first
-            ]
-            line = own.plot([k for k, *_ in pairs], [now for _, now, _ in pairs], "o-", label=key)
+    figure, axes = panels(len(series), (2.4, 2.1), columns=4)
+    for own, (title, rows) in zip(axes, series, strict=True):
+        for kind, column in (("start", 2), ("trained", 1)):
             own.plot(
-                [k for k, *_ in pairs], [then for *_, then in pairs], ":", color=line[0].get_color()
-            )
-        own.set_title(name, fontsize=10, loc="left")
-        own.set_xlabel("layer")
+                [row[0] for row in rows], [row[column] for row in rows], marker=_MARKS[kind],
+                color=_COLOURS[kind], label=kind, markersize=4,
+            )  # fmt: skip
+        own.set_title(title, fontsize=9, loc="left")
         own.xaxis.set_major_locator(MaxNLocator(integer=True))
-        own.set_yscale("symlog", linthresh=1e-3)
-        own.legend(fontsize=6.5, frameon=False)
+        own.yaxis.set_major_locator(MaxNLocator(4))
+        own.tick_params(labelsize=8)
         plain(own)
+        own.set_xlabel("layer", fontsize=8)
     figure.suptitle(
-        "Medians of learned parameters,\nin grey levels of [0, 1]; dotted, at the start",
+        "Medians of learned parameters; noise, h and thresholds in grey levels of [0, 1]",
         fontsize=10,
     )
+    legend(figure, "lower center", ncols=2)
     save(figure, directory / "learned.png")
 
 
 def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw filters.png: the filters or atoms of largest norm, at the start and trained."""
+    """Draw filters.png: the first 64 filters or atoms, at the start and trained."""
     series = []
     for name, network in _trained(table, sigma):
         for kind, shown in (("start", started(network)), ("trained", network)):

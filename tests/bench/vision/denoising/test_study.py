@@ -1,10 +1,12 @@
 """The table of `twinsolve denoise`: every number against its definition, on small pictures."""
 
+import itertools
 import json
 import re
 import shutil
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
 from twinsolve.bench.terminal import present_folder
+from twinsolve.bench.vision.denoising import figures
 from twinsolve.bench.vision.denoising.entries import SOLVER, by_channel, find_entry
 from twinsolve.bench.vision.denoising.images import SMALLEST, NoisyImages, load_images, noisy_image
 from twinsolve.bench.vision.denoising.methods import (
@@ -45,6 +48,7 @@ from twinsolve.solvers import nonlocal_means
 from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
 
 _SIGMA = 25.0
+ROOT = Path(__file__).parents[4]
 HELD_OUT = {"train400": 20, "packaged": 12, "camvid": 24}
 
 
@@ -518,6 +522,58 @@ def test_results_are_not_written_among_the_pictures(folder):
     run = CliRunner().invoke(app, command)
     assert run.exit_code == 2
     assert "inside the folder of pictures" in " ".join(run.output.replace("│", " ").split())
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """The committed table with the figures that are drawn of it, by name."""
+    rows = json.loads((ROOT / "docs/results/denoise/table.json").read_text())
+    table, found = pd.DataFrame(rows), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "save", lambda figure, path: found.update({path.stem: figure}))
+        figures.draw_quality(table, Path(), sigma=_SIGMA)
+        figures.draw_learned(table, Path(), sigma=_SIGMA)
+        some = table[table.method.isin(["total variation", "FilterDiffusionDenoiser, trained"])]
+        figures.draw_crops(some, NoisyImages("photographs"), Path(), sigma=_SIGMA)
+    for figure in found.values():
+        figure.draw_without_rendering()
+    return table, found
+
+
+def _boxes(texts):
+    shown = [text for text in texts if text.get_text() and text.get_visible()]
+    return [text.get_window_extent() for text in shown]
+
+
+def test_every_point_of_quality_has_a_name_and_no_two_names_meet(drawn):
+    table, found = drawn
+    axes = found["quality"].axes
+    labels = axes[0].get_yticklabels()
+    methods = table[(table.method != "noisy") & ~table.method.str.endswith(SOLVER)].method.unique()
+    assert {text.get_text() for text in labels} == {m.replace("Denoiser", "") for m in methods}
+    for own in axes[:2]:
+        points = np.concatenate([x.get_offsets() for x in own.collections if len(x.get_offsets())])
+        assert sorted(points[:, 1]) == sorted(axes[0].get_yticks())
+    boxes = _boxes(labels)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+def test_axes_of_what_was_learned_have_ticks_to_read_it_by(drawn):
+    for own in drawn[1]["learned"].axes:
+        low, high = own.get_ylim()
+        assert sum(low <= tick <= high for tick in own.get_yticks()) >= 2, own.get_title(loc="left")
+
+
+def test_crops_show_the_error_at_a_scale_of_the_noise(drawn):
+    given = NoisyImages("photographs")
+    clean, noisy = given.clean[0], given.noisy(0, _SIGMA / 255)
+    shown = drawn[1]["crops"].axes
+    (label,) = [own for own in shown if own.get_title().startswith("total variation")]
+    (image,) = shown[shown.index(label) + 4].get_images()  # clean, noisy and two methods a row
+    expected = find_entry("total variation").denoiser(_SIGMA / 255)[0](noisy, _SIGMA / 255) - clean
+    square = figures._busiest(clean)
+    np.testing.assert_allclose(image.get_array(), 255 * expected[square], atol=1e-9)
+    assert image.get_clim() == (-_SIGMA, _SIGMA)
 
 
 def test_figures_of_an_earlier_run_are_gone(folder, tmp_path):
