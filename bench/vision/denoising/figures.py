@@ -108,12 +108,16 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
             )  # fmt: skip
             own.scatter([], [], marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
         if column != "psnr":
-            log_ticks(own, "x")
+            low, high = np.log10(found[column].agg(["min", "max"]).to_numpy())
+            decades = 10.0 ** np.arange(np.floor(low), np.ceil(high) + 1)
+            log_ticks(own, "x", decades)
+            own.set_xlim(0.8 * decades[0], decades[-1] / 0.8)
+            own.tick_params(axis="x", labelsize=8)
         own.set_xlabel(label)
         plain(own)
     names = [name.replace("Denoiser", "") for name in found.method]
     axes[0].set_yticks(found.index, names, fontsize=7.5)
-    axes[0].margins(y=0.02)
+    axes[0].set_ylim(-0.6, len(found) - 0.4)
     legend(figure, "lower center", ncols=len(_MARKS))
     figure.suptitle(
         f"Noise {sigma:g} of 255; filled: no method here is better and faster", fontsize=10
@@ -190,6 +194,7 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     figure.suptitle(
         "Medians of learned parameters; noise, h and thresholds in grey levels of [0, 1]",
         fontsize=10,
+        wrap=True,
     )
     legend(figure, "lower center", ncols=2)
     save(figure, directory / "learned.png")

@@ -558,10 +558,13 @@ def test_every_point_of_quality_has_a_name_and_no_two_names_meet(drawn):
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
-def test_axes_of_what_was_learned_have_ticks_to_read_it_by(drawn):
-    for own in drawn[1]["learned"].axes:
-        low, high = own.get_ylim()
-        assert sum(low <= tick <= high for tick in own.get_yticks()) >= 2, own.get_title(loc="left")
+def test_axes_have_two_ticks_or_more_to_read_them_by(drawn):
+    figures = drawn[1]
+    axes = [own.yaxis for own in figures["learned"].axes]
+    for axis in [*axes, *(own.xaxis for own in figures["quality"].axes)]:
+        low, high = axis.get_view_interval()
+        named = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+        assert sum(low <= tick <= high and bool(t.get_text()) for tick, t in named) >= 2
 
 
 def test_crops_show_the_error_at_a_scale_of_the_noise(drawn):
