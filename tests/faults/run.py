@@ -1,0 +1,119 @@
+"""Plant faults one at a time in a copy of the package, and see whether tests or the check fail.
+
+`python tests/faults/run.py solvers unrolled/boosting` writes `tests/faults/table.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mutations import Mutation, sample_mutations
+
+ROOT = Path(__file__).parents[2]
+TABLE = Path(__file__).with_name("table.csv")
+_PARTS = ("__init__.py", "bench", "datasets", "solvers", "unrolled", "tests", "setup.cfg")
+_LONGEST = 900  # seconds that tests or the check may take for a fault: no end is a failure too
+_COLUMNS = ("file", "function", "kind", "before", "after", "caught_by")
+
+
+def find_tests(file: str) -> list[str]:
+    """Test files of a source file: of its family, and all of its wing that name what it defines."""
+    wing, family, *_ = Path(file).with_suffix("").parts
+    tree = ast.parse((ROOT / file).read_text())
+    defined = [x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
+    names = [Path(file).stem, *(name for name in defined if not name.startswith("_"))]
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+    tests = sorted((ROOT / "tests" / wing).rglob("test_*.py"))
+    own = [x for x in tests if family in x.parts or x.stem.startswith(f"test_{family}")]
+    others = [x for x in tests if x not in own and pattern.search(x.read_text())]
+    return [str(x.relative_to(ROOT)) for x in own + others]
+
+
+def commands_for(file: str) -> Iterator[tuple[str, list[str]]]:
+    """What may catch a fault of a file: its tests, then the check of the twins of its family."""
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not equations"]
+    yield "tests", [sys.executable, "-P", "-m", "pytest", *options, *find_tests(file)]
+    if file.startswith("unrolled"):
+        families = [x.stem for x in (ROOT / "solvers").iterdir()]
+        family = Path(file).with_suffix("").parts[1]
+        held = ["--family", family, "--quick"] if family in families else ["--data", "drawn"]
+        check = "from twinsolve.bench.cli import main; main()"
+        yield "check", [sys.executable, "-P", "-c", check, "check", *held]
+
+
+def catch(mutation: Mutation) -> str:
+    """What fails with the fault: "tests", "check" or nothing."""
+    with TemporaryDirectory() as folder:
+        package = _copy_package(Path(folder) / "twinsolve", mutation.file)
+        path = package / mutation.file
+        path.write_text(mutation.apply(path.read_text()))
+        settings = {"PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
+        for name, command in commands_for(mutation.file):
+            if _fails(command, package, settings):
+                return name
+    return ""
+
+
+def _fails(command: list[str], package: Path, settings: dict[str, str]) -> bool:
+    try:
+        run = subprocess.run(
+            command, cwd=package, env=os.environ | settings, timeout=_LONGEST,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return True
+    return run.returncode != 0
+
+
+def _copy_package(package: Path, file: str) -> Path:
+    """The package with what numba has compiled, unless the fault is in what it compiles.
+
+    A compiled function holds those of other files that it calls, and its cache does not know.
+    """
+    stale = ("*.nbi", "*.nbc") if "njit" in (ROOT / file).read_text() else ()
+    package.mkdir()
+    for part in _PARTS:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, package / part, ignore=shutil.ignore_patterns(*stale))
+        else:
+            shutil.copy2(ROOT / part, package / part)
+    return package
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="+", help="files or folders of the package")
+    parser.add_argument("--per-file", type=int, default=3, help="faults a file (default: 3)")
+    parser.add_argument("--n-jobs", type=int, default=2, help="faults at a time (default: 2)")
+    parser.add_argument("--table", type=Path, default=TABLE, help="written as results come")
+    given = parser.parse_args()
+    files = [f for path in given.paths for f in _files_below(ROOT / path)]
+    planted = [m for f in files for m in sample_mutations(f, (ROOT / f).read_text(), given.per_file)]
+    with given.table.open("w", newline="") as out, ThreadPoolExecutor(given.n_jobs) as pool:
+        table = csv.DictWriter(out, _COLUMNS, extrasaction="ignore")
+        table.writeheader()
+        for mutation, caught_by in zip(planted, pool.map(catch, planted), strict=True):
+            table.writerow(asdict(mutation) | {"caught_by": caught_by})
+            out.flush()
+            print(caught_by or "NOT CAUGHT", mutation.file, mutation.function, mutation.kind)
+
+
+def _files_below(path: Path) -> list[str]:
+    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return [str(f.relative_to(ROOT)) for f in files if f.name != "__init__.py"]
+
+
+if __name__ == "__main__":
+    main()
