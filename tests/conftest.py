@@ -12,8 +12,8 @@ from twinsolve.datasets import data_root
 # A warning that torch gives once a process would fail whichever test comes first.
 torch.set_warn_always(True)
 
-# The same examples in every run; --hypothesis-profile=default draws others.
-settings.register_profile("fixed", derandomize=True)
+# The same examples in every run, however long they take; --hypothesis-profile=default draws others.
+settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
 
