@@ -100,7 +100,9 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=TABLE, help="written as results come")
     given = parser.parse_args()
     files = [f for path in given.paths for f in _files_below(ROOT / path)]
-    planted = [m for f in files for m in sample_mutations(f, (ROOT / f).read_text(), given.per_file)]
+    planted = [
+        m for f in files for m in sample_mutations(f, (ROOT / f).read_text(), given.per_file)
+    ]
     with given.table.open("w", newline="") as out, ThreadPoolExecutor(given.n_jobs) as pool:
         table = csv.DictWriter(out, _COLUMNS, extrasaction="ignore")
         table.writeheader()
