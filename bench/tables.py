@@ -28,10 +28,11 @@ def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[st
 
 
 def write_table(table: pd.DataFrame, directory: Path, name: str = "table.json") -> None:
-    """Write the rows as a list of objects; numbers that are not finite are null."""
+    """Write the rows as a list of objects, a line each; numbers that are not finite are null."""
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
-    write_whole(directory / name, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
+    write_whole(directory / name, f"[\n{lines}\n]\n")
 
 
 def write_lines(lines: Lines, path: Path) -> None:

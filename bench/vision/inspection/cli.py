@@ -39,7 +39,8 @@ def inspect(
     queries, keys and values that reach it. Measured over depth are how alike tokens become, their
     high frequencies beside the theorem's bound, energies, condition numbers with and without skip
     connection, spectra of the attention matrices, Jacobians, and learned parameters. Each head is
-    held beside solutions C* of classical problems on the same tokens, and the nearest is named.
+    held beside solutions C* of classical problems on the same tokens, and the nearest is named; so
+    is each on permuted tokens, and of the network with random weights, as what chance explains.
 
     Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
     page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
@@ -47,12 +48,13 @@ def inspect(
     """
     from .observed import observe
     from .sources import find_source
-    from .study import measure
+    from .study import measure, random_layers
 
     try:
         source = find_source(model, images=images, untrained=untrained)
         layers = observe(source.model, source.images)
-        table = measure(source, layers, progress=progress("Layers"))
+        null = None if untrained else random_layers(model, images)
+        table = measure(source, layers, null, progress=progress("Layers"))
     except (FileNotFoundError, LookupError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     from .figures import draw_page, draw_training

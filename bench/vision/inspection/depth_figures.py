@@ -178,8 +178,15 @@ def _draw_nearest(own: Axes, table: pd.DataFrame) -> None:
                     markerfacecolor=face, **style,
                 )  # fmt: skip
             own.plot([], [], linestyle="", label=words.replace("-", " "), **style)
-        means = heads.groupby("layer").nearest_baseline.mean()
-        own.plot(means.index, means, "k:", label="a I + b 11', mean of heads")
+        means = heads.groupby("layer").mean(numeric_only=True)
+        lines = {
+            "nearest_baseline": ("k:", "a I + b 11', mean of heads"),
+            "permuted_nearest_distance": ("k-", "permuted tokens, mean"),
+            "random_nearest_distance": ("k--", "random weights, mean"),
+        }
+        for column, (line, label) in lines.items():
+            if column in means:
+                own.plot(means.index, means[column], line, linewidth=0.9, label=label)
         own.plot([], [], "ko", markerfacecolor="none", label="hollow: parameter undetermined")
     own.set_ylim(0, 1.05)
     _finish(own, "Nearest classical problem on the tokens", "|A - C*| / |A|, each head")

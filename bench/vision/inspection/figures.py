@@ -16,7 +16,7 @@ from ....solvers.solution import Array
 from ...figures import panels, plain, save
 from .depth_figures import PROBLEMS, draw_curves
 from .observed import Layer
-from .origins import matrices_of, solutions, tokens_of
+from .origins import matrices_of, problems_of
 from .sources import Source
 
 _SIZE = 12.4, 16.2  # inches
@@ -120,11 +120,11 @@ def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> Non
         return
     best = heads.loc[heads[columns].max(axis=1).idxmax()]
     layer = layers[int(best.layer) - 1]
-    X = tokens_of(layer)
-    assert X is not None
+    problems = problems_of(layer)
+    assert problems is not None
     A = matrices_of(layer)[int(best["head"])]
     pictures = {f"layer {int(best.layer)}, head {int(best['head']) + 1}": A}
-    for key, C in solutions(X).items():
+    for key, C in problems.solved.items():
         pictures[f"{PROBLEMS[key]}, cosine {best[f'{key}_cosine']:.2f}"] = C
     axes = figure.subplots(1, len(pictures))
     for own, (title, matrix) in zip(axes, pictures.items(), strict=True):
@@ -134,9 +134,16 @@ def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> Non
         for axis in (own.xaxis, own.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("token", fontsize=8.5)
+    chance = [
+        f"{words} {heads[[f'{null}_{column}' for column in columns]].max(axis=None):.2f}"
+        for null, words in (("permuted", "permuted tokens"), ("random", "random weights"))
+        if f"{null}_{columns[0]}" in heads
+    ]
     figure.suptitle(
-        "The head most like a classical problem's C* on the same tokens, first image", fontsize=10
-    )
+        "The head most like a classical problem's C* on the same tokens, first image\n"
+        f"(highest cosine by chance: {', '.join(chance)})",
+        fontsize=10,
+    )  # fmt: skip
 
 
 def _draw(figure: Any, own: Axes, matrix: Array, *, signed: bool, cut: float = 1.0) -> None:

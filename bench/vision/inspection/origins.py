@@ -1,6 +1,6 @@
 """A layer beside the classical problems of the tokens that reach it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from .observed import Layer
 _GAMMA = 10.0  # penalties are a tenth of the smallest at which a row is zero
 _SHARE = 0.1  # of the largest eigenvalue of the Gram matrix
 _COMPARED = ("distance", "cosine", "support_f1")
+UNDETERMINED = "not determined"
 
 
 def tokens_of(layer: Layer) -> Array | None:
@@ -65,23 +66,56 @@ def own_columns(origin: Origin | None, head: int | None = None) -> dict[str, Any
     return {**said, **fitted}
 
 
-def nearest_columns(A: Array, X: Array) -> dict[str, Any]:
-    """The classical problem on the tokens themselves that is nearest to a head's matrix.
+class Problems(NamedTuple):
+    """Tokens X of a layer, and C* of classical problems on them, by name."""
 
-    With it the distance that is left, and that of the nearest matrix that knows nothing of the
-    tokens.
+    X: Array
+    solved: dict[str, Array]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a matrix that can be compared."""
+        return len(self.X), len(self.X)
+
+    def permuted(self) -> "Problems":
+        """Of the same tokens in another order, whose C* are the same in that order."""
+        order = np.random.default_rng(0).permutation(len(self.X))
+        again = {name: C[np.ix_(order, order)] for name, C in self.solved.items()}
+        return Problems(self.X[order], again)
+
+
+def problems_of(layer: Layer) -> Problems | None:
+    """The problems on the tokens of the first image; None where queries are made of others."""
+    X = tokens_of(layer)
+    return None if X is None else Problems(X, solutions(X))
+
+
+def compared_columns(A: Array, problems: Problems) -> dict[str, Any]:
+    """A head's matrix beside classical problems on the tokens themselves.
+
+    The nearest, with the distance that is left, and that of the nearest matrix that knows nothing
+    of the tokens; and each C*, as `compare` says. Residuals are ``|X - C X| / |X|``.
     """
+    X = problems.X
     scale = float(np.square(X).sum(axis=1).mean()) or 1.0
-    problems = [Gaussian(scale**0.5), Kernel("laplace", scale**0.5), Ridge(scale), LowRank(scale)]
-    origin = fit_origin(A, X, problem=problems)
+    tried = [Gaussian(scale**0.5), Kernel("laplace", scale**0.5), Ridge(scale), LowRank(scale)]
+    origin = fit_origin(A, X, problem=tried)
     ((name, values),) = origin.parameters.items()
-    return {
+    found: dict[str, Any] = {
         "nearest": origin.twin,
-        "nearest_parameter": "not determined" if origin.at_edge else f"{name} = {values[0]:.4g}",
+        "nearest_parameter": UNDETERMINED if origin.at_edge else f"{name} = {values[0]:.4g}",
         "nearest_distance": origin.distance,
         "nearest_baseline": origin.baseline,
         "nearest_fits": origin.fits,
     }
+    for problem, C in problems.solved.items():
+        numbers = compare(A, C, X)
+        found |= {f"{problem}_{key}": numbers[key] for key in _COMPARED}
+        found |= {
+            "residual": numbers["residual"],
+            f"{problem}_residual": numbers["residual_reference"],
+        }
+    return found
 
 
 def solutions(X: Array) -> dict[str, Array]:
@@ -101,19 +135,6 @@ def solutions(X: Array) -> dict[str, Array]:
         "sparse": sparse_self_expression(X, lam=lam_from_gamma(X, _GAMMA)).coef.toarray(),
     }
     return {name: np.asarray(C) for name, C in solved.items()}
-
-
-def solved_columns(A: Array, solved: dict[str, Array], X: Array) -> dict[str, float]:
-    """A head's matrix against each C*, as `compare` says; residuals are ``|X - C X| / |X|``."""
-    found: dict[str, float] = {}
-    for name, C in solved.items():
-        numbers = compare(A, C, X)
-        found |= {f"{name}_{key}": numbers[key] for key in _COMPARED}
-        found |= {
-            "residual": numbers["residual"],
-            f"{name}_residual": numbers["residual_reference"],
-        }
-    return found
 
 
 def matrices_of(layer: Layer) -> Array:

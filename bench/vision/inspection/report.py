@@ -3,6 +3,7 @@
 import pandas as pd
 
 from ...tables import Lines, number
+from .origins import UNDETERMINED
 
 _Columns = dict[str, tuple[str, str]]  # heading and format
 _LAYER: _Columns = {"layer": ("layer", ".0f"), "class": ("operator", "s")}
@@ -40,11 +41,14 @@ _ORIGINS: _Columns = _LAYER | {
     "nearest": ("nearest on the tokens", "s"),
     "nearest_distance": ("distance left", ".3f"),
     "nearest_baseline": ("without problem", ".3f"),
-    "gaussian_cosine": ("cosine with C*: Gaussian", ".2f"),
-    "least_squares_cosine": ("least squares", ".2f"),
-    "low_rank_cosine": ("low rank", ".2f"),
-    "sparse_cosine": ("sparse", ".2f"),
 }
+_NULLS = {
+    "": "as it is", "permuted_": "on permuted tokens", "random_": "with random weights",
+}  # fmt: skip
+_COSINES = {
+    "gaussian": "cosine with C*: Gaussian", "least_squares": "least squares",
+    "low_rank": "low rank", "sparse": "sparse",
+}  # fmt: skip
 
 
 def parts(table: pd.DataFrame) -> dict[str, Lines]:
@@ -55,6 +59,7 @@ def parts(table: pd.DataFrame) -> dict[str, Lines]:
         "Tokens over depth": _lines(layers, _DEPTH),
         "Conditioning and spectra": _lines(layers, _SPECTRA),
         "Classical problems": _lines(_with_heads(layers, table), _ORIGINS),
+        "Heads beside classical problems, and by chance": _null_lines(table),
         "Parameters, learned and fitted": _parameter_lines(table),
         "Other parts against their solvers": _module_lines(table),
     }
@@ -71,13 +76,44 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     unknown = table[(table["kind"] == "layer") & table.passed.isna()]
     if len(unknown):
         said.append(f"No solver judges {', '.join(unknown.name)} on these tokens.")
-    if "nearest_fits" in table:
-        fits = table.nearest_fits.dropna().astype(bool)
+    if explained := _explained(table):
+        first, *others = explained.items()
+        by_chance = "; ".join(f"{words}, {count}" for words, count in others)
         said.append(
-            f"A classical problem on the tokens that enter the layer explains {fits.sum()} of "
-            f"{len(fits)} heads."
+            "A classical problem on the tokens that enter the layer explains "
+            f"{first[1]} heads. By chance: {by_chance}."
         )
     return said
+
+
+def _explained(table: pd.DataFrame) -> dict[str, str]:
+    """How many heads of how many a problem explains: the network's, and by chance."""
+    found = {}
+    for null, words in _NULLS.items():
+        if f"{null}nearest_fits" in table:
+            fits = table[f"{null}nearest_fits"].dropna().astype(bool)
+            found[words] = f"{fits.sum()} of {len(fits)}"
+    return found
+
+
+def _null_lines(table: pd.DataFrame) -> Lines:
+    """Counts and means over all heads, of the network and under each null."""
+    head = (
+        "heads", "explained", "parameter determined", "distance left", "without problem",
+        *_COSINES.values(),
+    )  # fmt: skip
+    lines: list[tuple[str, ...]] = []
+    explained = _explained(table)
+    for null, words in _NULLS.items():
+        if words in explained:
+            own = table[table[f"{null}nearest_fits"].notna()]
+            n_known = (own[f"{null}nearest_parameter"] != UNDETERMINED).sum()
+            means = [
+                number(own[f"{null}nearest_{x}"].mean(), ".3f") for x in ("distance", "baseline")
+            ]
+            cosines = [number(own[f"{null}{name}_cosine"].mean(), ".2f") for name in _COSINES]
+            lines.append((words, explained[words], f"{n_known} of {len(own)}", *means, *cosines))
+    return head, lines
 
 
 def _agreement(table: pd.DataFrame) -> str:

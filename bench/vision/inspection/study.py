@@ -16,13 +16,12 @@ from .measures import (
 )
 from .observed import Layer, observe
 from .origins import (
+    Problems,
+    compared_columns,
     matrices_of,
-    nearest_columns,
     own_columns,
     own_origin,
-    solutions,
-    solved_columns,
-    tokens_of,
+    problems_of,
 )
 from .sources import Source, find_source
 
@@ -60,7 +59,9 @@ def inspect_model(
         gives; ``hc_attention`` behind attention, with the theorem's bound; ``J`` and ``E``;
         condition numbers; Jacobians; learned parameters; and the problem on its own queries and
         keys that it solves. Of heads singular values and eigenvalues of the matrix, the nearest
-        classical problem on the tokens that enter the layer, and C* of four.
+        classical problem on the tokens that enter the layer, and C* of four; the same once more
+        under two nulls, with the tokens permuted (``permuted_*``) and of the network with random
+        weights (``random_*``).
 
     Raises
     ------
@@ -75,13 +76,25 @@ def inspect_model(
     True
     """
     source = find_source(model, images=images, untrained=untrained)
-    return measure(source, observe(source.model, source.images), progress=progress)
+    layers = observe(source.model, source.images)
+    null = None if untrained else random_layers(model, images)
+    return measure(source, layers, null, progress=progress)
+
+
+def random_layers(model: str, images: str | None) -> list[Layer]:
+    """The layers of the same network with random weights, on the same images."""
+    source = find_source(model, images=images, untrained=True)
+    return observe(source.model, source.images)
 
 
 def measure(
-    source: Source, layers: list[Layer], *, progress: Progress | None = None
+    source: Source,
+    layers: list[Layer],
+    null: list[Layer] | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """The table of a model and of its layers as they were observed."""
+    """The table of a model and of its layers as they were observed; `null` has random weights."""
     report = check(source.model, source.images)
     assert isinstance(report, ModelReport)
     checked = {row["name"]: row for row in report.judged}
@@ -91,7 +104,8 @@ def measure(
     for number, layer in progress(numbered, len(numbered)) if progress else numbered:
         verdict = checked.pop(f"{layer.name}.operator".lstrip("."), None)
         head = {"layer": number + 1, "name": layer.name}
-        rows += [head | row for row in _rows(layer, verdict, bounds[number])]
+        random = null[number] if null else None
+        rows += [head | row for row in _rows(layer, verdict, bounds[number], random)]
     rows += [
         {"kind": "module", "name": name, "class": row["class"], **_verdict(row)}
         for name, row in checked.items()
@@ -100,12 +114,12 @@ def measure(
 
 
 def _rows(
-    layer: Layer, verdict: dict[str, Any] | None, bounds: dict[str, float]
+    layer: Layer, verdict: dict[str, Any] | None, bounds: dict[str, float], random: Layer | None
 ) -> list[dict[str, Any]]:
     """Of a layer and of its heads."""
     heads = list(head_columns(layer))
-    X = tokens_of(layer)
-    origin = None if X is None else own_origin(layer, X)
+    problems = problems_of(layer)
+    origin = None if problems is None else own_origin(layer, problems.X)
     first: dict[str, Any] = {
         "kind": "layer",
         "class": type(layer.seen.operator).__name__,
@@ -118,15 +132,32 @@ def _rows(
         **learned_columns(layer),
         **own_columns(origin),
     }
-    rows, solved = [first], {} if X is None else solutions(X)
-    for row, A in zip(heads, matrices_of(layer), strict=True):
+    rows = [first]
+    for row, columns in zip(heads, _compare_heads(layer, problems, random), strict=True):
         head = {"kind": "head", **row, **learned_columns(layer, row["head"])}
-        head |= own_columns(origin, row["head"])
-        if X is not None and A.shape == (len(X), len(X)):
-            head |= nearest_columns(A, X)
-            head |= solved_columns(A, solved, X)
-        rows.append(head)
+        rows.append(head | own_columns(origin, row["head"]) | columns)
     return rows
+
+
+def _compare_heads(
+    layer: Layer, problems: Problems | None, random: Layer | None
+) -> list[dict[str, Any]]:
+    """Each head beside classical problems, and what chance gives: two nulls."""
+    A = matrices_of(layer)
+    if problems is None or A.shape[1:] != problems.shape:
+        return [{} for _ in A]
+    nulls = {"permuted": (A, problems.permuted())}
+    if random is not None and (own := problems_of(random)) is not None:
+        nulls["random"] = matrices_of(random), own
+    compared = []
+    for head in range(len(A)):
+        found = compared_columns(A[head], problems)
+        for null, (matrices, others) in nulls.items():
+            by_chance = compared_columns(matrices[head], others)
+            kept = (key for key in by_chance if key.startswith("nearest") or "cosine" in key)
+            found |= {f"{null}_{key}": by_chance[key] for key in kept}
+        compared.append(found)
+    return compared
 
 
 def _verdict(row: dict[str, Any] | None) -> dict[str, Any]:

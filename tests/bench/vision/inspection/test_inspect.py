@@ -1,6 +1,7 @@
 """`twinsolve inspect`: the table against definitions, the command, and what it refuses."""
 
 import json
+import re
 import sys
 import time
 from itertools import pairwise
@@ -28,7 +29,8 @@ from twinsolve.bench.vision.inspection.measures import (
     jacobian_columns,
 )
 from twinsolve.bench.vision.inspection.observed import observe
-from twinsolve.bench.vision.inspection.origins import nearest_columns, solutions
+from twinsolve.bench.vision.inspection.origins import Problems, compared_columns, solutions
+from twinsolve.bench.vision.inspection.report import verdicts
 from twinsolve.bench.vision.inspection.sources import Source, find_source
 from twinsolve.bench.vision.inspection.study import measure
 from twinsolve.bench.vision.recipe import Recipe
@@ -47,7 +49,8 @@ LAYER_COLUMNS = {
 HEAD_COLUMNS = {
     "singular_value_2", "eigenvalue_2", "nonzero_share", "nearest", "nearest_distance",
     "nearest_baseline", "gaussian_cosine", "least_squares_distance", "low_rank_residual",
-    "sparse_support_f1", "fitted_scale",
+    "sparse_support_f1", "fitted_scale", "permuted_nearest_fits", "permuted_sparse_cosine",
+    "random_nearest_fits", "random_nearest_parameter", "random_gaussian_cosine",
 }  # fmt: skip
 
 
@@ -121,6 +124,7 @@ def test_the_command_leaves_figures_and_a_summary(command):
     assert (output / "inspect.pdf").is_file()
     summary = (output / "summary.md").read_text()
     assert "All 24 parts that have a solver agree with it" in summary
+    assert re.search(r"explains \d+ of 24 heads. By chance: .* of 24; .* of 24\.", summary)
     assert "| 6 | Softmax | softmax-attention | SE-7 |" in summary
     settings = json.loads((output / "settings.json").read_text())["settings"]
     assert settings == {"model": "digits", "weights": "trained", "images": None}
@@ -223,19 +227,45 @@ def test_jacobians_are_singular_values(softmax, monkeypatch):
     assert 0.9 * exact[0] < large["jacobian_block"] <= exact[0] * (1 + 1e-9)
 
 
-def test_a_head_that_solves_a_classical_problem_is_recognised():
+def test_a_head_that_solves_a_classical_problem_is_recognised_and_by_chance_it_is_not():
     X = np.random.default_rng(0).standard_normal((20, 5))
     solved = {
         "gaussian-attention": (smoother_matrix(X, X, bandwidth=0.8), "bandwidth = 0.8"),
         "ridge-self-expression": (least_squares_self_expression(X, lam=3.0), "lam = 3"),
     }
+    problems = Problems(X, solutions(X))
     for name, (A, parameter) in solved.items():
-        found = nearest_columns(A, X)
+        found = compared_columns(A, problems)
         assert (found["nearest"], found["nearest_parameter"]) == (name, parameter)
         assert found["nearest_distance"] < 1e-6
         assert found["nearest_fits"]
-    noise = nearest_columns(np.random.default_rng(1).standard_normal((20, 20)), X)
+        assert not compared_columns(A, problems.permuted())["nearest_fits"]
+    noise = compared_columns(np.random.default_rng(1).standard_normal((20, 20)), problems)
     assert not noise["nearest_fits"]
+
+
+def test_problems_on_permuted_tokens_are_solved_by_what_is_permuted():
+    problems = Problems(X := np.random.default_rng(0).standard_normal((12, 5)), solutions(X))
+    moved = problems.permuted()
+    assert sorted(map(tuple, moved.X)) == sorted(map(tuple, X))
+    for name, C in solutions(moved.X).items():
+        np.testing.assert_allclose(moved.solved[name], C, atol=1e-7)
+
+
+def test_every_count_of_explained_heads_stands_beside_what_chance_explains(softmax):
+    """Random weights: the same columns as of that network itself."""
+    model, _, images = softmax
+    torch.manual_seed(5)
+    start = DigitsTransformer(dim=16, depth=2, num_heads=2).double().eval()
+    source = Source(model, images, "trained", "digits")
+    table = measure(source, observe(model, images), observe(start, images))
+    heads, own = (t[t["kind"] == "head"] for t in (table, table_of(start)[0]))
+    for key in ("nearest_distance", "nearest_fits", "nearest_parameter", "sparse_cosine"):
+        assert list(heads[f"random_{key}"]) == list(own[key])
+    table.loc[heads[heads.layer == 2].index, "random_nearest_fits"] = True
+    said = " ".join(verdicts(table))
+    assert "explains 0 of 4 heads. By chance: on permuted tokens, 0 of 4; " in said
+    assert "with random weights, 2 of 4." in said
 
 
 def test_solutions_stand_beside_the_matrix_of_each_head(softmax):
