@@ -12,10 +12,11 @@ import pytest
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.tables import markdown
+from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import paired_lines
+from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.digits import shipped_folder
-from twinsolve.bench.vision.paired import paired_difference
-from twinsolve.bench.vision.routing.report import agreement, router_parts, router_remarks
+from twinsolve.bench.vision.routing import report as routing
 from twinsolve.bench.vision.run_folder import read_metrics
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
@@ -318,9 +319,21 @@ def test_layers_quoted_on_inspection_stand_in_the_committed_results():
         assert [layer, *cells] == [
             f"{row.layer:.0f}", *(format(row[key], form) for key, form in formats.items())
         ]  # fmt: skip
-    heads = table[table["kind"] == "head"]
-    (told,) = re.findall(r"explains (\d+ of \d+) heads", " ".join(page.split()))
-    assert told == f"{int(heads.nearest_fits.sum())} of {len(heads)}"
+    lines = {line[0]: line for line in inspection.parts(table)[BY_CHANCE][1]}
+    own, permuted, random = (lines[f"{words}"] for words in NULLS)
+    text = " ".join(page.split())
+    for said in (
+        f"explains {own[1]} heads, and by chance as many: {permuted[1]} on permuted tokens, and "
+        f"{random[1]} with random weights",
+        f"is determined for {own[2]} heads, on permuted tokens for {permuted[2]}",
+        f"Gaussian smoothing is {own[5]}, and {permuted[5]} on permuted tokens",
+        f"With random weights it is {random[5]}",
+    ):
+        assert said in text, said
+
+
+BY_CHANCE = "Heads beside classical problems, and by chance"
+NULLS = ("as it is", "on permuted tokens", "with random weights")
 
 
 def test_conditions_quoted_over_training_are_those_of_the_shipped_run():
@@ -342,34 +355,97 @@ def test_conditions_quoted_over_training_are_those_of_the_shipped_run():
     )
 
 
+def table_of(name, file="table.json"):
+    return pd.DataFrame(json.loads((ROOT / "docs/results" / name / file).read_text()))
+
+
+def router_lines():
+    return routing.router_parts(table_of("classify-routers", "routers.json"))
+
+
+SUMMARIES = {
+    "classify-digits": (classification.lines_of, classification.matched_lines),
+    "classify-cifar10": (classification.lines_of, classification.matched_lines),
+    "classify-path": (classification.lines_of, classification.path_lines),
+    "classify-routers": (classification.lines_of,),
+    "classify-adaptation": (classification.adapted_lines,),
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_summaries_of_verdicts_are_what_their_tables_say(name):
+    summary, table = (ROOT / f"docs/results/{name}/summary.md").read_text(), table_of(name)
+    tables = [lines(table) for lines in SUMMARIES[name]]
+    if name == "classify-routers":
+        tables += router_lines().values()
+    for lines in tables:
+        assert "\n".join(markdown(*lines)) in summary
+    for sentence in NOTES[name](table):
+        assert sentence in summary
+
+
+def classification_notes(table):
+    return classification.remarks(table) + classification.notes(table)
+
+
+NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
+    "classify-adaptation": classification.adapted_notes,
+}  # fmt: skip
+
+
 def test_numbers_quoted_on_routers_stand_in_the_committed_results():
     page = (ROOT / "docs/routers.md").read_text()
-    folder = ROOT / "docs/results/classify-routers"
-    table = pd.DataFrame(json.loads((folder / "routers.json").read_text()))
-    shown = page.split("## What it shows")[1]
-    lines = [markdown(*part) for part in router_parts(table).values()]
-    quoted = re.findall(r"^\| .*", shown, re.M)
-    assert [sum(x in part for x in quoted) for part in lines] == [12, 7, 7]
-    assert len(quoted) == 26
-    text = " ".join(shown.split("\n- **", 1)[1].split())
-    start, own = (agreement(table, x, "k-means").T for x in ("router at start", "router"))
-    gained = [paired_difference(own[layer], start[layer]) for layer in own]
-    assert all(str(x).startswith("inconclusive") for x in gained[:3])
-    interval = r"\d+\.\d+ ± \d+\.\d+"
-    known = re.findall(interval, " ".join([*map(str, gained[4:]), router_remarks(table)[0]]))
-    assert sorted(re.findall(interval, text)) == sorted(known)
+    lines = [markdown(*part) for part in router_lines().values()]
+    quoted = re.findall(r"^\| .*", page.split("## What it shows")[1], re.M)
+    assert [sum(x in part for x in quoted) for part in lines] == [12, 7, 7, 20]
+    assert len(quoted) == 46
+    interval = r"[-+]\d+\.\d+ ± \d+\.\d+"
+    prose = re.findall(interval, re.sub(r"^\|.*", "", page, flags=re.M))
+    assert len(prose) >= 4
+    assert set(prose) <= set(re.findall(interval, "\n".join(lines[3] + top1_of_routers())))
+
+
+def top1_of_routers():
+    return markdown(*classification.lines_of(table_of("classify-routers")))
 
 
 def test_classification_quoted_on_routers_stands_in_the_committed_results():
     text = " ".join((ROOT / "docs/routers.md").read_text().split())
-    results = json.loads((ROOT / "docs/results/classify-routers/table.json").read_text())
-    table = pd.DataFrame(results).pivot(index="seed", columns="row")
-    top1, plain, own = table["top1"], "softmax", "mixture of experts"
+    means = table_of("classify-routers").pivot(index="seed", columns="row")
+    top1, plain, own = means["top1"], "softmax", "mixture of experts"
     assert f"{top1[own].mean():.2f} % against {top1[plain].mean():.2f} %" in text
-    assert f"part, {paired_difference(top1[own], top1[plain])}" in text
-    times = table["parameters"].mean()
+    (line,) = (line for line in top1_of_routers() if line.startswith(f"| {own} |"))
+    assert all(f" {cell} " in line for cell in re.findall(r"inconclusive at ± [\d.]+", text)[-1:])
+    times = means["parameters"].mean()
     assert f"with {times[own] / times[plain]:.1f} times the parameters" in text
-    assert f"and {table['inference'][own].mean():.2f} of its speed" in text
+    assert f"and {means['inference'][own].mean():.2f} of its speed" in text
+
+
+def test_verdicts_quoted_on_classification_stand_in_the_committed_results():
+    text = " ".join((ROOT / "docs/classification.md").read_text().split())
+    for name, least in (("digits", "ALiBi"), ("cifar10", "sparse coding")):
+        head, lines = classification.lines_of(table_of(f"classify-{name}"))
+        rows = [dict(zip(head, line, strict=True)) for line in lines[1:]]
+        words = {row["row"]: row["verdict"].split()[0] for row in rows}
+        assert [row for row, word in words.items() if word in ("ahead", "behind")] == [least]
+        seen = [
+            float(row["seen with 80 % power"])
+            for row in rows if words[row["row"]] == "inconclusive"
+        ]  # fmt: skip
+        assert f"differences of {min(seen)} to {max(seen)} points" in text
+        if name == "digits":
+            assert f"The other {len(seen)} rows are inconclusive" in text
+            assert [row for row, word in words.items() if word == "equal"] == ["GRC"]
+    matched = classification.matched_lines(table_of("classify-digits"))[1]
+    told = {row: sum("(" not in cell for cell in cells) for row, *cells in matched}
+    assert {row: n for row, n in told.items() if n} == {"ALiBi": 9}
+    summary = (ROOT / "docs/results/classify-digits/summary.md").read_text()
+    (apart, seen) = re.search(
+        r"comparison: (\S+ ± \S+) points, .* power at (\S+)\.\n", summary
+    ).groups()
+    assert f"{apart} points, a comparison on its own, which sees {seen} points" in text
+    (number,) = re.findall(r"corrected for the (\d+) comparisons of that table", summary)
+    assert f"corrected for the {number} comparisons of the whole table" in text
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from typing import Any
 import pandas as pd
 
 from ...jobs import Options, run_jobs
-from ...tables import Lines, number
 from ...timing import Progress
-from ..paired import paired_difference
 from .data import load_splits
 from .measures import accuracies
 from .networks import with_weights_of
+from .robustness import CLEAN, wrong
 from .study import (
     PLAIN,
     build,
@@ -27,11 +26,7 @@ from .study import (
 
 ADAPTED = ("AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding")
 _SHARE = 1 / 3  # extra steps, of those of the plain network
-_RATES = (0.1, 0.3, 1.0)  # of the plain network's learning rate
-_HEAD = (
-    "row", "seeds", "trained plain", "replaced, 0 steps", "trained on", "difference, points",
-    "rate",
-)  # fmt: skip
+RATES = (0.1, 0.3, 1.0)  # of the plain network's learning rate
 
 
 def adapt(
@@ -67,7 +62,7 @@ def adapt(
     DataFrame
         A row for each network and seed. Of test images, in percent: ``plain`` is the accuracy of
         the trained plain network, ``start`` that of the row with its weights, ``top1`` that after
-        the extra steps.
+        the extra steps; ``wrong`` has the places of the images that are wrong then.
 
     Raises
     ------
@@ -92,7 +87,7 @@ def adapt(
             "seed": seed, "rate": share * candidate["learning_rate"],
         }
         for row, options in given.items()
-        for share in _RATES
+        for share in RATES
         for seed in range(seeds)
     ]  # fmt: skip
     found = run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
@@ -129,32 +124,6 @@ def _run(
             "plain": accuracies(plain, splits.test)["top1"],
             "start": start,
             "top1": accuracies(trained, splits.test)["top1"],
+            "n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)},
         }
     ]  # fmt: skip
-
-
-def adapted_lines(table: pd.DataFrame) -> Lines:
-    """A line for each row: means over seeds, and differences to the plain row trained on."""
-    values = table.pivot(index="seed", columns="row", values="top1")
-    lines: list[tuple[str, ...]] = []
-    for row, own in table.groupby("row", sort=False):
-        mean = own.mean(numeric_only=True)
-        apart = "-" if row == PLAIN else str(paired_difference(values[row], values[PLAIN]))
-        accuracy = (number(mean[name], ".2f") for name in ("plain", "start", "top1"))
-        rate = number(mean.learning_rate, ".2g")
-        lines.append((str(row), str(len(own)), *accuracy, apart, rate))
-    return _HEAD, lines
-
-
-def adapted_note(table: pd.DataFrame) -> str:
-    """How to read the table."""
-    steps, extra = table.steps.iloc[0], table.extra_steps.iloc[0]
-    shares = ", ".join(f"{share:g}" for share in _RATES)
-    return (
-        f"Top-1 in percent on test images, means over seeds: of the plain network after {steps} "
-        "steps, of the row with its weights before any step of its own, and after "
-        f"{extra} steps more. Differences are to {PLAIN} trained on as long on the same batches, "
-        "over paired seeds, with 95 % t intervals, none of them corrected for their number. The "
-        f"learning rate of the extra steps is the best on validation images, over all seeds, of "
-        f"{shares} times that of the plain network."
-    )

@@ -77,10 +77,11 @@ def classify(
     erasing, mixup, cutmix (shares of the images, and of the batches; they need kornia). torchrun
     --no-python twinsolve classify shares each batch between processes.
 
-    Prints means over seeds and differences to softmax with 95 % intervals: one that holds zero is
-    inconclusive. Writes table.json (a line for each row and seed), means.csv and .tex,
-    settings.json, summary.md and figures as .png and .pdf; routers.json, of that study. Finished
-    and interrupted runs are kept in DIR/runs.
+    Prints means over seeds and differences to softmax: 95 % intervals over seeds and test images,
+    verdicts that are corrected for the number of rows, and the difference that such a run would
+    find with 80 % power, beside what papers claim. Writes table.json (a line for each row and
+    seed), means.csv and .tex, settings.json, summary.md and figures as .png and .pdf; routers.json,
+    of that study. Finished and interrupted runs are kept in DIR/runs.
     """
     from ..training import processes
     from .study import KNOWN
@@ -195,18 +196,20 @@ def _router_text(routed: "pd.DataFrame", output: Path) -> list[str]:
 
 def report_adapted(table: "pd.DataFrame", output: Path, settings: dict[str, Any]) -> None:
     """Print and write what became of the adapted networks."""
-    from .adaptation import adapted_lines, adapted_note
     from .figures import draw_adaptation
+    from .report import adapted_lines, adapted_notes
 
     write_table(table, output)
     lines = adapted_lines(table)
     _show(lines, str(settings["data"]))
     write_lines(lines, output / "means")
-    console().print(adapted_note(table), soft_wrap=True)
+    text = [*markdown(*lines), ""]
+    for sentence in adapted_notes(table):
+        console().print(sentence, soft_wrap=True)
+        text += [sentence, ""]
     draw_adaptation(table, output)
-    text = [*markdown(*lines), "", adapted_note(table)]
     if (output / "adaptation.png").is_file():
-        text += ["", "![adaptation](adaptation.png)"]
+        text.append("![adaptation](adaptation.png)")
     write_summary("twinsolve classify", text, settings, output)
     console().print(f"Written to {output}/")
 

@@ -55,22 +55,28 @@ def accuracy(run: Mapping[str, Any], condition: str) -> float:
     return 100 * (1 - len(run["wrong"][condition]) / _n_images(run, condition))
 
 
+def hits(table: pd.DataFrame, row: str, condition: str = CLEAN) -> pd.DataFrame:
+    """100 where a row finds an image's class and 0 where not, by seed and image."""
+    found = {}
+    for run in table[table.row == row].to_dict("records"):
+        found[run["seed"]] = np.full(_n_images(run, condition), 100.0)
+        found[run["seed"]][run["wrong"][condition]] = 0.0
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
 def matched_difference(table: pd.DataFrame, row: str, to: str, condition: str) -> Paired:
     """Difference in accuracy on images that both rows get right as they are, over paired seeds.
 
     So that neither is ahead for its accuracy on clean images. Seeds without such images are left
-    out.
+    out. As the images differ from seed to seed, the mean over them is a ratio, and its images come
+    as linear pseudo-values.
     """
-    found: dict[str, dict[int, float]] = {row: {}, to: {}}
-    runs = table[table.row.isin(found)].to_dict("records")
-    for seed in {run["seed"] for run in runs}:
-        own = {run["row"]: run for run in runs if run["seed"] == seed}
-        kept = np.arange(min(_n_images(run, condition) for run in own.values()))
-        for run in own.values():
-            kept = np.setdiff1d(kept, run["wrong"][CLEAN])
-        for name, run in own.items() if len(kept) else ():
-            found[name][seed] = 100 * (1 - np.isin(kept, run["wrong"][condition]).mean())
-    return paired_difference(*(pd.Series(found[name], dtype=float) for name in (row, to)))
+    apart = hits(table, row, condition) - hits(table, to, condition)
+    clean = [hits(table, name)[apart.columns] > 0 for name in (row, to)]
+    kept = clean[0] & clean[1]
+    mean = apart.where(kept).mean(axis=1)
+    own = apart.sub(mean, axis=0).where(kept, 0.0)
+    return paired_difference(own.div(kept.mean(axis=1), axis=0).add(mean, axis=0))
 
 
 def _n_images(run: Mapping[str, Any], condition: str) -> int:

@@ -30,6 +30,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 KNOWN = {name: row for rows in STUDIES.values() for name, row in rows.items()}
 PLAIN = "softmax"
+CLAIMS: dict[str, dict[str, Any]] = _SETTINGS["claims"]
 
 
 def classify(

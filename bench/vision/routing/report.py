@@ -5,7 +5,7 @@ from itertools import product
 import pandas as pd
 
 from ...tables import Lines, number
-from ..paired import paired_difference
+from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 
 CLUSTERINGS = ("k-means", "k-subspaces", "SSC")
 CONTROLS = ("class", "position")
@@ -51,26 +51,54 @@ def router_parts(table: pd.DataFrame) -> dict[str, Lines]:
         found[f"{row}: agreement of partitions, %"] = _agreement_lines(own)
         found[f"{row}: by layer, NMI in %"] = _layer_lines(own)
         found[f"{row}: what partitions leave"] = _residual_lines(own)
+        found[f"{row}: differences"] = _difference_lines(own)
     return found
 
 
 def _agreement_lines(table: pd.DataFrame) -> Lines:
-    head = ("partition", "with", "NMI", "ARI", "accuracy", "NMI, points to router at start")
     lines = []
     for first, second in _PAIRS:
         cells = [
             number(agreement(table, first, second, column).to_numpy().mean(), ".1f")
             for column in ("nmi", "ari", "accuracy")
         ]
-        apart = _apart(table, second) if first == "router" else "-"
-        lines.append((first, second, *cells, apart))
-    return head, lines
+        lines.append((first, second, *cells))
+    return ("partition", "with", "NMI", "ARI", "accuracy"), lines
 
 
-def _apart(table: pd.DataFrame, second: str) -> str:
-    """The router's agreement over that of its start, over paired seeds."""
-    found = (agreement(table, name, second).mean() for name in ("router", "router at start"))
-    return str(paired_difference(*found))
+def router_differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:
+    """What is compared of one row, over paired seeds: the mean over layers, or a layer.
+
+    The router at start is the null: what random linear scores agree with, and attain.
+    """
+    now, start = "router", "router at start"
+    found = {
+        (f"NMI with {name}", f"{now} over {start}"): [
+            agreement(table, x, name) for x in (now, start)
+        ]
+        for name in CLUSTERINGS + CONTROLS
+    }
+    for who in (now, start):
+        one, *others = (agreement(table, who, name) for name in CLUSTERINGS)
+        for name, other in zip(CLUSTERINGS[1:], others, strict=True):
+            found[f"NMI of {who}", f"with {CLUSTERINGS[0]} over {name}"] = [one, other]
+        gains = [attained(table, who, problem) for problem in _PROBLEMS]
+        found[f"gain of {who}", " over ".join(_PROBLEMS.values())] = gains
+    for problem, name in _PROBLEMS.items():
+        gains = [attained(table, who, problem) for who in (now, start)]
+        found[f"gain of {name}", f"{now} over {start}"] = gains
+    layers = [agreement(table, who, CLUSTERINGS[0]) for who in (now, start)]
+    apart = {name: paired_difference(*(x.mean() for x in both)) for name, both in found.items()}
+    for layer in layers[0].index:
+        what = f"NMI with {CLUSTERINGS[0]}, layer {layer}"
+        apart[what, f"{now} over {start}"] = paired_difference(*(x.loc[layer] for x in layers))
+    return apart
+
+
+def _difference_lines(table: pd.DataFrame) -> Lines:
+    verdicts = judge(router_differences(table))
+    lines = [(*names, *verdict.cells) for names, verdict in verdicts.items()]
+    return ("what, %", "of what", *COMPARED), lines
 
 
 def _layer_lines(table: pd.DataFrame) -> Lines:
@@ -117,31 +145,16 @@ def _residual_lines(table: pd.DataFrame) -> Lines:
 
 
 def router_remarks(table: pd.DataFrame) -> list[str]:
-    """Differences over paired seeds, and how to read the tables."""
-    said = []
-    for row, own in table.groupby("row", sort=False):
-        means, subspaces, sparse = (agreement(own, "router", x).mean() for x in CLUSTERINGS)
-        now, before = (
-            {problem: attained(own, name, problem).mean() for problem in _PROBLEMS}
-            for name in ("router", "router at start")
-        )
-        said.append(
-            f"{row}, in points: NMI of the router with k-means over that with SSC: "
-            f"{paired_difference(means, sparse)}; over that with k-subspaces: "
-            f"{paired_difference(means, subspaces)}. Share of k-means' gain over that of "
-            f"k-subspaces' gain: {paired_difference(now['centre'], now['subspace'])}; the former "
-            f"over that at start: {paired_difference(now['centre'], before['centre'])}; the "
-            f"latter: {paired_difference(now['subspace'], before['subspace'])}."
-        )
-    said.append(
+    """How to read the tables."""
+    of_rows = [router_differences(own) for _, own in table.groupby("row", sort=False)]
+    return [
         "Partitions are of tokens of test images as they enter the experts, scaled to unit norm, "
-        "into as many clusters as there are experts; numbers are means over layers and seeds, "
-        "intervals are of 95 %, by t over paired seeds, not corrected for their number. A router's "
-        "is its first choice. At start means the router's weights before training, on the trained "
-        "network's tokens. Residuals are shares of the tokens' scatter about the mean, and of "
-        "their squares for subspaces of dimension 4; a gain is counted from shuffled labels to "
+        "into as many clusters as there are experts; numbers are means over layers and seeds. A "
+        "router's is its first choice. At start means the router's weights before training, on the "
+        "trained network's tokens. Residuals are shares of the tokens' scatter about the mean, and "
+        "of their squares for subspaces of dimension 4; a gain is counted from shuffled labels to "
         "the problem's own solver. Clusters used are the exponential of the entropy of shares. "
         "Linear NMI is that with what a linear classifier without intercept says of tokens of "
-        "images that it was not fitted to."
-    )
-    return said
+        "images that it was not fitted to.",
+        note_on_verdicts(of_rows[0], of="seeds alone, on these images,"),
+    ]

@@ -29,8 +29,8 @@ def segment(
 
     Models are plain, NeuTRENO, bilateral, GRC, twicing, or the name of an operator of
     twinsolve.unrolled. With a seed all see the same pictures in the same order, and differences to
-    plain are those of pairs, with an interval of 95 % confidence; one that holds zero reads
-    inconclusive. Pixels without a label count nowhere.
+    plain are those of pairs, with 95 % intervals over seeds and test pictures, and a verdict that
+    is corrected for their number. Pixels without a label count nowhere.
 
     Prints the mean intersection over union (IoU) of the test pictures, at one scale and over three,
     pixels that are right, parameters and processor time. Writes to DIR table.json, models.csv and
@@ -40,7 +40,7 @@ def segment(
     from rich.table import Table
 
     from .figures import draw_quality, draw_scenes
-    from .report import class_lines, lines_of
+    from .report import class_lines, lines_of, notes
     from .study import segment as run
 
     load_modules(load)
@@ -61,6 +61,9 @@ def segment(
             shown.add_row(*row)
         console().print(shown)
         text += [f"## {title}", "", *markdown(*lines), ""]
+    for sentence in notes(table):
+        console().print(sentence, soft_wrap=True)
+        text += [sentence, ""]
     write_lines(lines_of(table), output / "models")
     draw_quality(table, output)
     draw_scenes(table, output, data_home=data_home)

@@ -70,8 +70,8 @@ def segment(
     DataFrame
         A row for each model and seed: ``miou`` and ``miou_multi_scale`` (see
         `segmentation_quality`, the latter over copies of `SCALES`), ``accuracy``, ``iou CLASS``,
-        all in percent; ``parameters``; ``seconds`` of the processor for a picture, and
-        ``training_seconds`` of wall time.
+        all in percent; ``pictures`` and ``pictures_multi_scale``, a pseudo-value of the mean IoU
+        for each test picture; ``parameters``; ``seconds`` of the processor for a picture.
 
     Raises
     ------
@@ -159,6 +159,8 @@ def _run(
         "model": model, "seed": seed, "miou": 100 * once["miou"],
         "miou_multi_scale": 100 * often["miou"], "accuracy": 100 * once["accuracy"],
         "parameters": sum(p.numel() for p in trained.parameters()), "seconds": seconds,
+        "pictures": [round(100 * x, 3) for x in once["pictures"]],
+        "pictures_multi_scale": [round(100 * x, 3) for x in often["pictures"]],
     }  # fmt: skip
     each = zip(test.target_names, once["iou"], strict=True)
     return [row | {f"iou {name}": 100 * iou for name, iou in each}]

@@ -1,25 +1,104 @@
-"""Differences over shared seeds."""
+"""Differences over shared seeds and images, and the verdicts on them."""
 
 import numpy as np
 import pandas as pd
+import pytest
 from scipy.stats import ttest_rel
 
-from twinsolve.bench.vision.paired import paired_difference
+from twinsolve.bench.vision.paired import Paired, judge, n_determined, paired_difference
 
 
-def test_interval_is_that_of_the_paired_t_test():
+def test_interval_over_seeds_alone_is_that_of_the_paired_t_test():
     rng = np.random.default_rng(0)
     a, b = (pd.Series(rng.standard_normal(6)) for _ in range(2))
-    found = paired_difference(a, b, confidence=0.9)
-    expected = ttest_rel(a, b).confidence_interval(0.9)
-    np.testing.assert_allclose(
-        [found.mean - found.half_width, found.mean + found.half_width], expected
-    )
+    found, expected = paired_difference(a, b), ttest_rel(a, b)
+    interval = [found.mean - found.half_width, found.mean + found.half_width]
+    np.testing.assert_allclose(interval, expected.confidence_interval(0.95))
+    assert found.p == pytest.approx(expected.pvalue)
 
 
-def test_only_common_seeds_count_and_intervals_that_hold_zero_say_so():
+def test_intervals_cover_other_images_where_those_over_seeds_alone_do_not():
+    """The true difference is zero; images differ far more than seeds."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(400):
+        seeds, images = 0.3 * rng.standard_normal((5, 1)), 15 * rng.standard_normal((1, 60))
+        apart = pd.DataFrame(seeds + images + 15 * rng.standard_normal((5, 60)))
+        whole, alone = paired_difference(apart), paired_difference(apart.mean(axis=1))
+        assert whole.half_width >= alone.half_width
+        covered.append([abs(x.mean) <= x.half_width for x in (whole, alone)])
+    shares = np.mean(covered, axis=0)
+    assert shares[0] > 0.95
+    assert shares[1] < 0.8
+
+
+def test_the_error_is_that_of_a_sum_of_seeds_and_images():
+    """Of numbers a_i + b_j the error is that of both means together, at any scale of either."""
+    rng = np.random.default_rng(1)
+    a, b = 3 * rng.standard_normal(4), rng.standard_normal(50)
+    found = paired_difference(pd.DataFrame(a[:, None] + b))
+    expected = a.var(ddof=1) / 4 + b.var(ddof=1) / 50
+    assert found.error**2 == pytest.approx(expected)
+
+
+def test_only_common_seeds_count_and_what_has_no_spread_is_not_determined():
     a, b = pd.Series({0: 1.0, 1: 2.0, 2: 9.0}), pd.Series({1: 1.0, 0: 2.0, 5: 3.0})
-    assert paired_difference(a, b).n == 2
-    assert str(paired_difference(a, b)) == "inconclusive at ± 12.71 points with 2 seeds"
+    assert str(paired_difference(a, b)) == "+0.00 ± 12.71"
     assert str(paired_difference(a[:1], b)) == "-1.00, one seed"
     assert str(paired_difference(a[:0], b)) == "-"
+    same = paired_difference(a[:2] * 0 + 100 / 359)
+    assert str(same) == "+0.28 ± not determined"
+    one_image = pd.DataFrame([[100.0] + [0.0] * 358] * 2)  # the same in both seeds
+    found = paired_difference(one_image)
+    assert found.mean == pytest.approx(100 / 359)
+    assert found.error == pytest.approx(100 / 359)
+    verdicts = judge({"same": same, "image": found, "seed": paired_difference(a[:1], b)})
+    words = [verdict.words for verdict in verdicts.values()]
+    assert words == ["not determined", "inconclusive at ± 3.54", "-"]
+    assert verdicts["same"].cells == ("+0.28 ± not determined", "-", "not determined", "-")
+
+
+def with_p(mean, p, n=5):
+    """A difference of a mean and a p of no difference."""
+    from scipy.stats import t
+
+    return Paired(mean, abs(mean) / t.isf(p / 2, n - 1), n)
+
+
+def test_verdicts_are_corrected_by_holm_for_those_that_have_an_interval():
+    apart = {
+        "b": with_p(2.0, 0.03), "a": with_p(-2.0, 0.01), "none": Paired(1.0, np.nan, 5),
+        "c": with_p(5.0, 0.2), "d": with_p(2.0, 0.011),
+    }  # fmt: skip
+    assert n_determined(apart) == 4
+    verdicts = judge(apart)
+    assert list(verdicts) == list(apart)
+    found = [verdicts[name].p for name in "abcd"]
+    np.testing.assert_allclose(found, [0.04, 0.06, 0.2, 0.04])
+    assert [verdicts[name].words.split()[0] for name in "adbc"] == [
+        "behind", "ahead", "inconclusive", "inconclusive",
+    ]  # fmt: skip
+    assert judge({"b": apart["b"]})["b"].words == "ahead"
+
+
+def test_equal_is_said_where_both_one_sided_tests_reject_and_not_for_want_of_seeds():
+    rng = np.random.default_rng(2)
+    d = pd.Series(0.1 * rng.standard_normal(6) + 0.2)
+    one_sided = [
+        ttest_rel(d, d * 0 + side, alternative=way).pvalue
+        for side, way in ((-1, "greater"), (1, "less"))
+    ]
+    assert paired_difference(d).p_of_margin == pytest.approx(max(one_sided))
+    tight, loose = Paired(0.1, 0.2, 5), Paired(0.0, 0.6, 5)
+    assert judge({0: tight})[0].words == "equal within 1"
+    assert judge({0: loose})[0].words.startswith("inconclusive")
+    assert judge(dict.fromkeys(range(22), tight))[0].words.startswith("inconclusive")
+
+
+@pytest.mark.parametrize("n_compared", [1, 5])
+def test_four_in_five_differences_as_large_as_said_are_found(n_compared):
+    rng = np.random.default_rng(3)
+    effect = Paired(0.0, 1 / np.sqrt(5), 5).detectable(n_compared)  # of seeds that deviate by 1
+    draws = [paired_difference(pd.Series(effect + rng.standard_normal(5))) for _ in range(2000)]
+    found = np.mean([draw.p * n_compared <= 0.05 for draw in draws])
+    assert found == pytest.approx(0.8, abs=0.03)

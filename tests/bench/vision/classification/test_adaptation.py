@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
 from twinsolve.bench.vision.classification import adaptation, study
-from twinsolve.bench.vision.classification.adaptation import adapted_lines, best_rates
+from twinsolve.bench.vision.classification.adaptation import best_rates
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.networks import with_weights_of
+from twinsolve.bench.vision.classification.report import adapted_lines
+from twinsolve.bench.vision.classification.robustness import CLEAN
 from twinsolve.bench.vision.classification.study import build, row_options, settings_of
 from twinsolve.unrolled import Neutreno
 from twinsolve.unrolled.attention import Positive
@@ -110,15 +112,23 @@ def test_rates_tie_that_hit_as_often_over_all_seeds():
 
 
 def test_lines_compare_with_the_plain_row_trained_on():
+    """Of 100 images each row finds the first."""
+    top1 = [91, 93, 91, 94, 98, 95]
     table = pd.DataFrame(
         {
             "row": ["softmax"] * 3 + ["twicing"] * 3, "seed": [0, 1, 2] * 2, "plain": [90.0] * 6,
-            "start": [90.0] * 3 + [50.0] * 3, "top1": [91.0, 93, 91, 94, 98, 95],
-            "learning_rate": [0.1] * 6,
+            "start": [90.0] * 3 + [50.0] * 3, "top1": [float(x) for x in top1],
+            "learning_rate": [0.1] * 6, "n_test": [100] * 6,
+            "wrong": [{CLEAN: list(range(x, 100))} for x in top1],
         }
     )  # fmt: skip
-    (_, line) = adapted_lines(table)[1]
-    assert line == ("twicing", "3", "90.00", "50.00", "95.67", "+4.00 ± 2.48", "0.1")
+    plain, line = adapted_lines(table)[1]
+    assert plain[5:] == ("-", "-", "-", "-", "0.1")
+    assert line[:5] == ("twicing", "3", "90.00", "50.00", "95.67")
+    difference, *_, verdict, _, rate = line[5:]
+    assert difference.startswith("+4.00 ± ")
+    assert float(difference.split()[-1]) > 2.48  # over seeds alone
+    assert (verdict.split()[0], rate) == ("inconclusive", "0.1")
 
 
 def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_path, monkeypatch):
@@ -173,6 +183,8 @@ def test_the_command_adapts_and_says_what_it_compares(tmp_path):
     ]
     assert all(x["extra_steps"] == 1 and x["start"] == x["plain"] for x in rows[:2])
     assert np.allclose([x["plain"] for x in rows[:2]], [x["plain"] for x in rows[2:]], atol=0)
+    for x in rows:
+        assert x["top1"] == pytest.approx(100 * (1 - len(x["wrong"][CLEAN]) / x["n_test"]))
     assert "after 3 steps" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "adaptation.png").is_file()
 

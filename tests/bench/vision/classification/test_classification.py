@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.vision.classification import figures
 from twinsolve.bench.vision.classification.attacks import CORRUPTIONS, corrupted, fgsm, pgd
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import depth_measures, size_measures
 from twinsolve.bench.vision.classification.networks import DropPath
+from twinsolve.bench.vision.classification.report import lines_of
 from twinsolve.bench.vision.classification.robustness import (
     ATTACKS,
     CLEAN,
@@ -80,7 +83,9 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
         assert x["wrong"].keys() == {CLEAN, *ATTACKS, *CORRUPTIONS}
         assert accuracy(x, CLEAN) == pytest.approx(x["top1"])
     assert len(list((tmp_path / "runs/networks").iterdir())) == 3 * (3 + 1)  # candidates, seeds
-    assert "with 2 seeds" in (tmp_path / "summary.md").read_text() or "±" in done.output
+    summary = (tmp_path / "summary.md").read_text()
+    assert "by Holm for all comparisons of the table, here 2:" in summary
+    assert re.search(r"for the \d+ comparisons of that table", summary)
     assert (tmp_path / "differences.png").is_file()
 
 
@@ -292,6 +297,54 @@ def test_matched_differences_are_of_images_that_both_get_right():
     assert found.n == 2
     table.at[0, "wrong"] = {CLEAN: list(range(10)), "blur": []}
     assert matched_difference(table, "a", "b", "blur").n == 1
+
+
+def test_matched_differences_err_as_a_ratio_does():
+    """Over 2 seeds that are alike the error is that of the mean over the images that are kept."""
+    rng = np.random.default_rng(0)
+    missed, worse = (np.flatnonzero(rng.random(500) < share) for share in (0.3, 0.2))
+    wrong = {"a": {CLEAN: missed.tolist(), "blur": worse.tolist()}, "b": {CLEAN: [], "blur": []}}
+    rows = [{"row": r, "seed": s, "n_test": 500, "wrong": wrong[r]} for r in "ab" for s in (0, 1)]
+    found = matched_difference(pd.DataFrame(rows), "a", "b", "blur")
+    kept = np.setdiff1d(np.arange(500), missed)
+    lost = -100.0 * np.isin(kept, worse)
+    assert found.mean == pytest.approx(lost.mean())
+    assert found.error == pytest.approx(lost.std() / np.sqrt(len(kept)), rel=2e-3)
+
+
+def test_lines_say_what_is_raw_what_is_corrected_and_what_papers_claim():
+    """A row that loses 30 of 200 images, one that loses its own single one in every seed."""
+    wrong = {"softmax": [], "ALiBi": list(range(30)), "AttnScale": [7]}
+    measures = dict.fromkeys(
+        ("top5", "learning_rate", "n_steps", "position_scale", "parameters", "flops", "inference",
+         "training"), 1.0,
+    )  # fmt: skip
+    rows = [
+        measures
+        | {"row": row, "seed": seed, "n_test": 200, "top1": 100 - len(places) / 2}
+        | {"wrong": {CLEAN: sorted({*places, *([100 + seed] if places else [])})}}
+        for row, places in wrong.items()
+        for seed in range(5)
+    ]
+    head, lines = lines_of(pd.DataFrame(rows))
+    cells = {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+    assert cells["softmax"]["verdict"] == "-"
+    assert cells["ALiBi"]["verdict"] == "behind"
+    assert cells["ALiBi"]["difference, points"].startswith("-15.50 ± ")
+    assert cells["AttnScale"]["claimed"] == "+1.1"
+    assert cells["AttnScale"]["verdict"].startswith("inconclusive at ± ")
+    assert float(cells["AttnScale"]["seen with 80 % power"]) > 1.1
+
+
+def test_the_figure_of_the_path_keeps_its_order(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: kept.append(figure))
+    file = Path(__file__).parents[4] / "docs/results/classify-path/table.json"
+    figures.draw_differences(pd.DataFrame(json.loads(file.read_text())), tmp_path)
+    (left, steps, _) = kept[0].axes
+    shown = [label.get_text() for label in left.get_yticklabels()]
+    assert shown[::-1][: len(PATH)] == list(PATH)
+    assert len(steps.containers) == len(shown) - 1  # an interval each, but for the first
 
 
 def test_the_path_begins_at_non_local_means_of_pixels_and_ends_at_softmax(digits):

@@ -73,6 +73,12 @@ def test_quality_is_that_of_scikit_learn(model):
     assert found["iou"] == pytest.approx(list(jaccard_score(*pairs, average=None)))
     assert found["miou"] == pytest.approx(jaccard_score(*pairs, average="macro"))
     assert found["accuracy"] == pytest.approx(accuracy_score(*pairs))
+    assert np.mean(found["pictures"]) == pytest.approx(found["miou"])
+    weights = np.arange(len(IMAGES)) == 1  # the second picture counts a little more
+    more = np.repeat(np.arange(len(IMAGES)), 1000 + weights)
+    again = segmentation_quality(model, IMAGES[more], target[more], n_classes=4)
+    slope = (again["miou"] - found["miou"]) * 1000 * len(IMAGES)
+    assert slope == pytest.approx(found["pictures"][1] - found["miou"], abs=0.01)
 
 
 def test_a_class_that_is_not_there_is_left_out():
@@ -139,7 +145,8 @@ def test_the_command_trains_compares_and_goes_on(small_camvid, tmp_path):
     assert list(table.seed) == [0, 0, 1, 1]
     assert table.miou.between(0, 100).all()
     summary = (out / "summary.md").read_text()
-    assert "with 2 seeds" in summary or " ± " in summary
+    assert "by Holm for all comparisons of the table, here 2:" in summary
+    assert table.pictures.map(len).eq(5).all()
     for name in ("scenes.png", "quality.png", "plain-0/weights.safetensors", "models.csv"):
         assert (out / name).is_file()
     changed = (out / "plain-0/weights.safetensors").stat().st_mtime_ns
