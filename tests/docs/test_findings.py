@@ -17,7 +17,9 @@ from twinsolve.bench.vision.denoising.report import paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.digits import shipped_folder
 from twinsolve.bench.vision.routing import report as routing
+from twinsolve.bench.vision.paired import judge
 from twinsolve.bench.vision.run_folder import read_metrics
+from twinsolve.bench.vision.segmentation import report as segmentation
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 
@@ -369,6 +371,7 @@ SUMMARIES = {
     "classify-path": (classification.lines_of, classification.path_lines),
     "classify-routers": (classification.lines_of,),
     "classify-adaptation": (classification.adapted_lines,),
+    "segment": (segmentation.lines_of, segmentation.class_lines),
 }
 
 
@@ -389,7 +392,7 @@ def classification_notes(table):
 
 
 NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
-    "classify-adaptation": classification.adapted_notes,
+    "classify-adaptation": classification.adapted_notes, "segment": segmentation.notes,
 }  # fmt: skip
 
 
@@ -448,9 +451,19 @@ def test_verdicts_quoted_on_classification_stand_in_the_committed_results():
     assert f"corrected for the {number} comparisons of the whole table" in text
 
 
+def test_verdicts_quoted_on_segmentation_stand_in_the_committed_results():
+    text = " ".join((ROOT / "docs/segmentation.md").read_text().split())
+    verdicts = judge(segmentation.differences(table_of("segment"))).values()
+    assert {each.words.split()[0] for each in verdicts} == {"inconclusive"}
+    assert all(abs(each.apart.mean) < each.apart.half_width for each in verdicts)
+    seen = [each.detectable for each in verdicts]
+    assert len(seen) == 8
+    assert f"Three seeds see {min(seen):.2f} to {max(seen):.2f} points" in text
+
+
 @pytest.mark.parametrize(
     ("page", "results", "n_rows"),
-    [("classification", "classify*", 30), ("segmentation", "segment", 5)],
+    [("classification", "classify*", 30), ("segmentation", "segment", 10)],
 )
 def test_rows_of_tables_quoted_from_summaries_stand_there(page, results, n_rows):
     """The cells of each row of a page's tables stand in one row of a summary, in their order."""
