@@ -16,8 +16,8 @@ from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.digits import shipped_folder
+from twinsolve.bench.vision.paired import judge, paired_difference
 from twinsolve.bench.vision.routing import report as routing
-from twinsolve.bench.vision.paired import judge
 from twinsolve.bench.vision.run_folder import read_metrics
 from twinsolve.bench.vision.segmentation import report as segmentation
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
