@@ -11,9 +11,11 @@ import typer
 from twinsolve.bench.cli import app
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+WRITTEN_BY_CODE = {"results", "api", "benchmarks", "examples", "_build"}
 PAGES = [
     ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "examples").glob("*.py"),
-    *(path for path in (ROOT / "docs").rglob("*.md") if "results" not in path.parts),
+    *(x for x in DOCS.rglob("*.md") if WRITTEN_BY_CODE.isdisjoint(x.relative_to(DOCS).parts)),
     *(ROOT / "bench").rglob("*.py"),
 ]  # fmt: skip
 BLOCK = r"```(?:sh|console|bash)\n(.*?)```|code-block:: sh\n(.*?)(?:\n#? *\n(?!#? )|$)"
