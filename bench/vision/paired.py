@@ -20,15 +20,15 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Paired:
-    """A mean difference over seeds, with its standard error.
+    """A mean difference over pairs, with its standard error.
 
     Attributes
     ----------
     mean, error : float
-        NaN where they are not determined: the error with fewer than two seeds, or where all pairs
+        NaN where they are not determined: the error with fewer than two pairs, or where all of them
         differ by the same.
     n : int
-        Seeds.
+        Pairs: seeds, or the images of a network that was trained once.
     """
 
     mean: float

@@ -413,7 +413,7 @@ def test_differences_are_paired_by_images_and_told_for_each_folder():
     assert head[3] == "dB beyond b"
     assert rows == [
         ("x", "one", "2", "+2.00", "12.71"),  # t of one degree of freedom, times 1
-        ("x", "two", "2", "+2.00", "0.00"),
+        ("x", "two", "2", "+2.00", "-"),  # without spread there is no interval
         ("x", "all", "4", "+2.00", "1.30"),  # t of three, 3.182, times the root of 2/3 over 2
     ]
     alone = paired_lines(table[table.method != "x"])
