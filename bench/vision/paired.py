@@ -50,10 +50,9 @@ class Paired:
         """Of no difference, two-sided."""
         return float(2 * t.sf(abs(self.mean) / self.error, self.n - 1))
 
-    @property
-    def p_of_margin(self) -> float:
-        """Of a difference of `MARGIN` or more: the larger p of two one-sided tests."""
-        return float(t.sf((MARGIN - abs(self.mean)) / self.error, self.n - 1))
+    def p_of_margin(self, margin: float) -> float:
+        """Of a difference of `margin` or more: the larger p of two one-sided tests."""
+        return float(t.sf((margin - abs(self.mean)) / self.error, self.n - 1))
 
     def detectable(self, n_compared: int) -> float:
         """The difference that is found in four of five runs, among so many comparisons."""
@@ -65,7 +64,7 @@ class Paired:
 
     def __str__(self) -> str:
         if self.n < 2:
-            return f"{self.mean:+.2f}, one seed" if self.n else "-"
+            return f"{self.mean:+.2f}, one pair" if self.n else "-"
         width = f"± {self.half_width:.2f}" if self.determined else "± not determined"
         return f"{self.mean:+.2f} {width}"
 
@@ -130,18 +129,22 @@ class Verdict:
         return str(self.apart), p, self.words, number(self.detectable, ".2f")
 
 
-def judge(differences: Mapping[Name, Paired]) -> dict[Name, Verdict]:
+def judge(differences: Mapping[Name, Paired], margin: float = MARGIN) -> dict[Name, Verdict]:
     """Say of each difference whether it is one, corrected for their number by Holm (1979).
 
     Ahead and behind are said where the corrected p of no difference is at most 0.05; equal where
-    two one-sided tests (TOST), corrected as well, reject that it is `MARGIN` or more.
+    two one-sided tests (TOST), corrected as well, reject that it is `margin` or more: with 0, of
+    none.
     """
     p = _correct({name: each.p for name, each in differences.items()})
-    p_of_margin = _correct({name: each.p_of_margin for name, each in differences.items()})
+    p_of_margin = _correct({name: each.p_of_margin(margin) for name, each in differences.items()})
     n_compared = n_determined(differences)
     return {
         name: Verdict(
-            each, p[name], _word(each, p[name], p_of_margin[name]), each.detectable(n_compared)
+            each,
+            p[name],
+            _word(each, p[name], p_of_margin[name], margin),
+            each.detectable(n_compared),
         )
         for name, each in differences.items()
     }
@@ -158,7 +161,7 @@ def _correct(p: Mapping[Name, float]) -> "pd.Series[float]":
     return (known * steps).cummax().clip(upper=1)
 
 
-def _word(apart: Paired, p: float, p_of_margin: float) -> str:
+def _word(apart: Paired, p: float, p_of_margin: float, margin: float) -> str:
     if apart.n < 2:
         return "-"
     if not apart.determined:
@@ -166,17 +169,24 @@ def _word(apart: Paired, p: float, p_of_margin: float) -> str:
     if p <= _LEVEL:
         return "ahead" if apart.mean > 0 else "behind"
     if p_of_margin <= _LEVEL:
-        return f"equal within {MARGIN:g}"
+        return f"equal within {margin:g}"
     return f"inconclusive at ± {apart.half_width:.2f}"
 
 
-def note_on_verdicts(differences: Mapping[Name, Paired], of: str = "seeds and test images") -> str:
+def note_on_verdicts(
+    differences: Mapping[Name, Paired],
+    of: str = "seeds and test images",
+    margin: float = MARGIN,
+) -> str:
     """How to read the cells of `COMPARED`; `of` says what the intervals cover."""
+    equal = (
+        "equal where two one-sided tests, corrected as well, reject a difference of "
+        f"{margin:g} point; "
+    )
     return (
         f"Differences are means over pairs; their 95 % intervals cover {of} and are not corrected. "
         "Verdicts are, by Holm for all comparisons of the table, here "
         f"{n_determined(differences)}: ahead or behind where the corrected p is at most 0.05; "
-        "equal where two one-sided tests, corrected as well, reject a difference of "
-        f"{MARGIN:g} point; else inconclusive. Of differences as large as those seen with 80 % "
-        "power, four in five would be found."
+        f"{equal if margin else ''}else inconclusive. Of differences as large as those seen with "
+        "80 % power, four in five would be found."
     )

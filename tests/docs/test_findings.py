@@ -13,7 +13,7 @@ from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.tables import markdown
 from twinsolve.bench.vision.classification import report as classification
-from twinsolve.bench.vision.denoising.report import paired_lines
+from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.digits import shipped_folder
 from twinsolve.bench.vision.paired import judge, paired_difference
@@ -238,15 +238,20 @@ def test_quality_quoted_on_denoising_stands_in_the_committed_results():
         rf"{number} dB\. "
     )
     (claims,) = re.findall(claim, " ".join(page.split()))
-    ahead = [
-        db["FilterDiffusionDenoiser, trained"] - db["total variation"],
-        db["ConvexRidgeDenoiser, trained"] - db["total variation"],
-        db["NonLocalMeansDenoiser, trained"] - db["non-local means, Gaussian"],
-        db["PatchCodingDenoiser, trained"] - db["OMP, K-SVD"],
-        db["MixtureOfExpertsDenoiser, trained"] - db["OMP, K-SVD"],
-        db["GroupCodingDenoiser, trained"] - db["low-rank groups"],
-    ]  # fmt: skip
-    assert [f"{value:.2f}" for value in ahead] == list(claims)
+    pairs = {
+        "FilterDiffusionDenoiser, trained": "total variation",
+        "ConvexRidgeDenoiser, trained": "total variation",
+        "NonLocalMeansDenoiser, trained": "non-local means, Gaussian",
+        "PatchCodingDenoiser, trained": "OMP, K-SVD",
+        "MixtureOfExpertsDenoiser, trained": "OMP, K-SVD",
+        "GroupCodingDenoiser, trained": "low-rank groups",
+    }
+    assert [f"{db[own] - db[solved]:.2f}" for own, solved in pairs.items()] == list(claims)
+    psnr = table.pivot(index="image", columns="method", values="psnr")
+    verdicts = judge({a: paired_difference(psnr[a], psnr[b]) for a, b in pairs.items()}).values()
+    assert {verdict.words for verdict in verdicts} == {"ahead"}
+    assert max(verdict.p for verdict in verdicts) < 0.01
+    assert "for these six, each p over images is under 0.01." in " ".join(page.split())
     readme = (ROOT / "README.md").read_text()
     (told,) = re.findall(r"learned steps of diffusion.* \| ([\d.]+) \|", readme)
     assert float(told) == db["FilterDiffusionDenoiser, trained"]
@@ -254,43 +259,77 @@ def test_quality_quoted_on_denoising_stands_in_the_committed_results():
 
 
 def _paired(folder):
-    """Cells of the paired differences of a run: dB and half width, by method and images."""
+    """Cells of a run's pairs, by network and images: dB, corrected p, verdict."""
     table = pd.DataFrame(json.loads((ROOT / "docs/results" / folder / "table.json").read_text()))
     lines = paired_lines(table)
-    assert (
-        "\n".join(markdown(*lines)) in (ROOT / "docs/results" / folder / "summary.md").read_text()
-    )
-    assert lines[0][3] == "dB beyond BM3D"
-    return table, {row[:2]: f"{row[3]} ± {row[4]}" for row in lines[1]}
+    told = "\n".join([*markdown(*lines), "", note_on_pairs(table)])
+    assert told in (ROOT / "docs/results" / folder / "summary.md").read_text()
+    return table, {(row[0].removesuffix("Denoiser, trained"), row[1]): row[3:6] for row in lines[1]}
+
+
+def _told_apart(pairs, images, word):
+    return {
+        name for (name, of), (_, _, verdict) in pairs.items() if (of, verdict) == (images, word)
+    }
 
 
 def test_pairs_quoted_on_denoising_stand_in_the_committed_results():
     page = " ".join((ROOT / "docs/denoising.md").read_text().split())
-    _, pairs = _paired("denoise")
+    _paired("denoise-routing")
+    table, pairs = _paired("denoise")
+    assert differences(table)[0] == "BM3D"
     codes, windows, diffusion = (
-        pairs[f"{name}Denoiser, trained", "all"]
+        pairs[name, "all"][0]
         for name in ("GroupCoding", "NonlocalFilterDiffusion", "FilterDiffusion")
     )
     assert f"windows have {codes} and {windows} dB beyond BM3D" in page
-    assert f"without such windows {diffusion}, with" in page
+    assert f"without such windows {diffusion} (95 % intervals, not corrected), with" in page
+    assert "Non-local means, experts and the convex ridge are behind BM3D, corrected" in page
+    last = {"NonLocalMeans", "MixtureOfExperts", "ConvexRidge"}
+    assert _told_apart(pairs, "all", "behind") == last
+    assert not _told_apart(pairs, "all", "ahead")
     table, pairs = _paired("denoise-held-out")
-    quoted = re.findall(r"\| (\w+Denoiser)" + r" \| ([+-][\d.]+ ± [\d.]+)" * 4 + r" \|", page)
+    assert differences(table)[0] == "BM3D"
+    cell = r" \| ((?:\*\*)?[+-][\d.]+ ± [\d.]+(?:\*\*)?)"
+    quoted = re.findall(r"\| (\w+)Denoiser" + cell * 4 + r" \|", page)
     assert len(quoted) == len(pairs) / 4 == 7
     for name, *cells in quoted:
-        parts = ("train400", "packaged", "camvid", "all")
-        assert cells == [pairs[f"{name}, trained", part] for part in parts], name
-    ahead, width = pairs["FilterDiffusionDenoiser, trained", "all"].split(" ± ")
-    assert f"is {float(ahead)} ± {width} behind)" in (ROOT / "README.md").read_text()
+        own = [pairs[name, part] for part in ("train400", "packaged", "camvid", "all")]
+        bold = [f"**{apart}**" if word in ("ahead", "behind") else apart for apart, _, word in own]
+        assert cells == bold, name
+    assert f"after Holm's correction for all {len(pairs)}:" in page
+    similar, plain = {"NonlocalFilterDiffusion", "GroupCoding"}, {"FilterDiffusion"}
+    codes = {"PatchCoding"}
+    assert "diffusion, with similar windows or without, and both kinds of codes are ahead" in page
+    assert _told_apart(pairs, "camvid", "ahead") == similar | plain | codes
+    assert "codes of groups and diffusion with similar windows are; plain diffusion is not" in page
+    assert _told_apart(pairs, "train400", "ahead") == similar
+    assert "the convex ridge is behind, and nothing else is told apart" in page
+    assert _told_apart(pairs, "packaged", "behind") == {"ConvexRidge"}
+    assert not _told_apart(pairs, "packaged", "ahead")
+    assert "both diffusions and codes of groups are ahead, and the three networks at the" in page
+    assert _told_apart(pairs, "all", "ahead") == similar | plain
+    assert _told_apart(pairs, "all", "behind") == last == {name for name, *_ in quoted[-3:]}
+    assert f"(corrected p {pairs['FilterDiffusion', 'train400'][1]})" in page
+    experts, means = (pairs[x, "packaged"][1] for x in ("MixtureOfExperts", "NonLocalMeans"))
+    assert f"neither experts ({experts}) nor non-local means ({means})" in page
+    apart, p, word = pairs["FilterDiffusion", "all"]
+    readme = (ROOT / "README.md").read_text()
+    told = f"it is {apart.removeprefix('+')} behind, an interval that is not corrected; corrected p"
+    assert (word, f"{told} {p})" in readme) == ("ahead", True)
     psnr = table.pivot(index="image", columns="method", values="psnr")
     plain = "FilterDiffusionDenoiser, trained"
     seconds = table.groupby("method").seconds.sum()
     numbers = table.groupby("method").parameters.first()
-    gains, times = [], []
+    gains, times, beyond = [], [], {}
     for name in ("GroupCodingDenoiser, trained", "NonlocalFilterDiffusionDenoiser, trained"):
-        apart = paired_difference(psnr[name], psnr[plain])
-        gains.append(f"{apart.mean:.2f} ± {apart.half_width:.2f}")
+        beyond[name] = paired_difference(psnr[name], psnr[plain])
+        gains.append(str(beyond[name]).removeprefix("+"))
         times.append(seconds[name] / seconds[plain])
-    assert f"{gains[0]} and {gains[1]} dB. The codes pay {times[0]:.1f} times" in page
+    assert f"{gains[0]} and {gains[1]} dB. The intervals are not corrected; corrected" in page
+    assert "corrected for these two, each p is under 0.001." in page
+    assert max(verdict.p for verdict in judge(beyond).values()) < 0.001
+    assert f"The codes pay {times[0]:.1f} times" in page
     larger = numbers["GroupCodingDenoiser, trained"] / numbers[plain]
     assert f"{larger:.1f} times its parameters; the windows pay {times[1]:.1f} times" in page
 

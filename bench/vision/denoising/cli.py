@@ -64,14 +64,14 @@ def denoise(
 
     Prints of each method the mean PSNR and its range over the images, SSIM, processor seconds a
     megapixel, parameters, and operations a pixel; of each trained network how far it is from the
-    best solved method or peer, paired by images, with a 95 % interval; the deviation of its
-    first layers from its solver at the trained parameters; and of convex ones the certified
-    distance to the minimiser. Writes table.json (a row for each method, image and noise), means.csv
-    and .tex, settings.json, summary.md and figures as .png and .pdf: crops with the method noise,
-    quality against time and parameters, dB after K layers, learned parameters, and filters.
-    Finished images are kept in DIR/runs. Ends with code 1 if a picture was left out, a method
-    failed on an image, a network at the start is not its solver's answer, or a trained one is not
-    its solver's.
+    best solved method or peer, paired by images, with a 95 % interval and a verdict that is
+    corrected for the number of comparisons; the deviation of its first layers from its solver at
+    the trained parameters; and of convex ones the certified distance to the minimiser. Writes
+    table.json (a row for each method, image and noise), means.csv and .tex, settings.json,
+    summary.md and figures as .png and .pdf: crops with the method noise, quality against time and
+    parameters, dB after K layers, learned parameters, and filters. Finished images are kept in
+    DIR/runs. Ends with code 1 if a picture was left out, a method failed on an image, a network at
+    the start is not its solver's answer, or a trained one is not its solver's.
     """
     from .entries import method_names
     from .images import NoisyImages
@@ -110,7 +110,7 @@ def _report(
     """Write and print all; False if a picture or a number is missing, or two are not equal."""
     from ...figures import forget
     from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
-    from .report import lines_of, means, paired_lines, remarks, starts
+    from .report import lines_of, means, note_on_pairs, paired_lines, remarks, starts
     from .routing import ROUTED, routed_lines
     from .verified import CHECKED, checked_lines, verify
 
@@ -123,11 +123,13 @@ def _report(
         name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
         write_lines((head, rows), output / name)
         text += [f"## Noise {sigma:g}", "", *markdown(head, rows), ""]
-        head, rows = paired_lines(table[table.sigma == sigma])
+        own = table[table.sigma == sigma]
+        head, rows = paired_lines(own)
         if rows:
-            title = f"Paired differences, noise {sigma:g}"
+            title, note = f"Paired differences, noise {sigma:g}", note_on_pairs(own)
             _print(title, head, rows)
-            text += [f"### {title}", "", *markdown(head, rows), ""]
+            console().print(note, soft_wrap=True)
+            text += [f"### {title}", "", *markdown(head, rows), "", note, ""]
     for sentence in [*remarks(table), *(f"Left out: {reason}." for reason in given.left_out)]:
         console().print(sentence, soft_wrap=True)
         text += [sentence, ""]

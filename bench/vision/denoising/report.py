@@ -5,7 +5,7 @@ from functools import partial
 import pandas as pd
 
 from ...tables import Lines, number
-from ..paired import paired_difference
+from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from .entries import SOLVER
 
 _EXACT = 1e-5  # dB
@@ -54,26 +54,41 @@ def lines_of(found: pd.DataFrame) -> Lines:
 
 
 def paired_lines(table: pd.DataFrame) -> Lines:
-    """Headings and cells: trained networks beside the best solved method or peer, image by image.
+    """Headings and cells: `differences`, with verdicts. None is equal: there is no margin in dB."""
+    best, apart = differences(table)
+    rows = [
+        (method, images, str(verdict.apart.n), *verdict.cells)
+        for (method, images), verdict in judge(apart, margin=0).items()
+    ]
+    return ("method", "images", "number", f"dB beyond {best}", *COMPARED[1:]), rows
 
-    Of one noise level. Where names of images have a folder in front, each folder has rows too.
+
+def note_on_pairs(table: pd.DataFrame) -> str:
+    """How to read `paired_lines`."""
+    _, apart = differences(table)
+    return note_on_verdicts(apart, of="images, not other seeds of training,", margin=0)
+
+
+def differences(table: pd.DataFrame) -> tuple[str, dict[tuple[str, str], Paired]]:
+    """The best solved method or peer, and what each trained network has beyond it, in dB.
+
+    Of one noise level, by method and images. Where names of images have a folder in front, each
+    folder is compared too.
     """
     found = means(table).dropna(subset="psnr")
     classical = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.endswith(SOLVER)]
     networks = found[found.kind.isin(["trained", "own"])].method
     if classical.empty or networks.empty:
-        return ("method", "images"), []
+        return "-", {}
     best = classical.method.iloc[-1]
     psnr = table.pivot(index="image", columns="method", values="psnr")
     folder = psnr.index.str.rpartition("/").get_level_values(0)
     parts = {name: psnr[folder == name] for name in folder.unique()} if len(set(folder)) > 1 else {}
-    rows: list[tuple[str, ...]] = []
-    for method in networks:
-        for name, own in {**parts, "all": psnr}.items():
-            apart = paired_difference(own[method], own[best])
-            width = number(apart.half_width, ".2f")
-            rows.append((method, name or ".", str(apart.n), f"{apart.mean:+.2f}", width))
-    return ("method", "images", "number", f"dB beyond {best}", "± (95 %)"), rows
+    return best, {
+        (method, name or "."): paired_difference(own[method], own[best])
+        for method in networks
+        for name, own in {**parts, "all": psnr}.items()
+    }
 
 
 def starts(table: pd.DataFrame) -> pd.DataFrame:

@@ -44,7 +44,7 @@ def test_the_error_is_that_of_a_sum_of_seeds_and_images():
 def test_only_common_seeds_count_and_what_has_no_spread_is_not_determined():
     a, b = pd.Series({0: 1.0, 1: 2.0, 2: 9.0}), pd.Series({1: 1.0, 0: 2.0, 5: 3.0})
     assert str(paired_difference(a, b)) == "+0.00 ± 12.71"
-    assert str(paired_difference(a[:1], b)) == "-1.00, one seed"
+    assert str(paired_difference(a[:1], b)) == "-1.00, one pair"
     assert str(paired_difference(a[:0], b)) == "-"
     same = paired_difference(a[:2] * 0 + 100 / 359)
     assert str(same) == "+0.28 ± not determined"
@@ -88,9 +88,10 @@ def test_equal_is_said_where_both_one_sided_tests_reject_and_not_for_want_of_see
         ttest_rel(d, d * 0 + side, alternative=way).pvalue
         for side, way in ((-1, "greater"), (1, "less"))
     ]
-    assert paired_difference(d).p_of_margin == pytest.approx(max(one_sided))
+    assert paired_difference(d).p_of_margin(1) == pytest.approx(max(one_sided))
     tight, loose = Paired(0.1, 0.2, 5), Paired(0.0, 0.6, 5)
     assert judge({0: tight})[0].words == "equal within 1"
+    assert judge({0: tight}, margin=0)[0].words.startswith("inconclusive")
     assert judge({0: loose})[0].words.startswith("inconclusive")
     assert judge(dict.fromkeys(range(22), tight))[0].words.startswith("inconclusive")
 

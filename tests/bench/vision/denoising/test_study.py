@@ -38,7 +38,13 @@ from twinsolve.bench.vision.denoising.networks import (
     solve,
     started,
 )
-from twinsolve.bench.vision.denoising.report import means, paired_lines, remarks, starts
+from twinsolve.bench.vision.denoising.report import (
+    means,
+    note_on_pairs,
+    paired_lines,
+    remarks,
+    starts,
+)
 from twinsolve.bench.vision.denoising.study import denoise, quality
 from twinsolve.bench.vision.denoising.training import train_denoiser
 from twinsolve.bench.vision.recipe import Recipe
@@ -402,22 +408,39 @@ def test_colour_reaches_every_kind_of_method(coloured, tmp_path):
 def test_differences_are_paired_by_images_and_told_for_each_folder():
     """By hand: beside b, the best that is no network, x is ahead by 1 and 3, and by 2 and 2."""
     psnr = {"a": [1, 1, 1, 1], "b": [5, 6, 7, 8], "x": [6, 9, 9, 10], "y": [9, 9, 9, None]}
-    images = ["one/p", "one/q", "two/p", "two/q"]
-    kinds = {"a": "peer", "b": "solved", "x": "trained", "y": "trained"}
-    table = pd.DataFrame(
-        {"method": method, "kind": kinds[method], "image": image, "sigma": 25.0, "psnr": value}
-        for method, values in psnr.items()
-        for image, value in zip(images, values, strict=True)
-    ).assign(family="", ssim=1.0, seconds=1.0, megapixels=1.0, parameters=1, flops_per_pixel=1.0)
+    table = _table_of(psnr, ["one/p", "one/q", "two/p", "two/q"], solved="ab")
     head, rows = paired_lines(table)
     assert head[3] == "dB beyond b"
-    assert rows == [
-        ("x", "one", "2", "+2.00", "12.71"),  # t of one degree of freedom, times 1
-        ("x", "two", "2", "+2.00", "-"),  # without spread there is no interval
-        ("x", "all", "4", "+2.00", "1.30"),  # t of three, 3.182, times the root of 2/3 over 2
+    t_of_one, t_of_three = "+2.00 ± 12.71", "+2.00 ± 1.30"  # times 1 and the root of 2/3 over 2
+    assert [row[:-1] for row in rows] == [
+        ("x", "one", "2", t_of_one, "0.295", "inconclusive at ± 12.71"),
+        ("x", "two", "2", "+2.00 ± not determined", "-", "not determined"),  # without spread
+        ("x", "all", "4", t_of_three, "0.033", "ahead"),  # twice 0.016
     ]
     alone = paired_lines(table[table.method != "x"])
     assert alone[1] == []  # y has no number for one of the images
+
+
+def _table_of(psnr, images, solved):
+    rows = pd.DataFrame(psnr, index=pd.Index(images, name="image")).melt(
+        var_name="method", value_name="psnr", ignore_index=False
+    )
+    return rows.reset_index().assign(
+        kind=["solved" if name in solved else "trained" for name in rows.method], sigma=25.0,
+        family="", ssim=1.0, seconds=1.0, megapixels=1.0, parameters=1, flops_per_pixel=1.0,
+    )  # fmt: skip
+
+
+def test_a_network_is_ahead_only_if_its_p_survives_the_number_of_comparisons():
+    """Of differences 1, 3, 2, 2 the p is 0.016, whose interval leaves zero out, and 7 x 0.016."""
+    psnr = {"b": [5, 6, 7, 8]} | {f"x{i}": [6, 9, 9, 10] for i in range(7)}
+    table = _table_of(psnr, list("pqrs"), solved="b")
+    _, many = paired_lines(table)
+    _, one = paired_lines(table[table.method.isin(["b", "x0"])])
+    assert {row[3:6] for row in many} == {("+2.00 ± 1.30", "0.114", "inconclusive at ± 1.30")}
+    assert [row[3:6] for row in one] == [("+2.00 ± 1.30", "0.016", "ahead")]
+    assert "all comparisons of the table, here 7:" in note_on_pairs(table)
+    assert "equal" not in note_on_pairs(table)
 
 
 @pytest.mark.parametrize("name", [m.name for m in METHODS.values() if m.kind == "peer"])
