@@ -15,26 +15,19 @@ _REFUSAL = "FixedPoint: has no second derivative"
 _WHY_EAGER = "the number of iterations of a fixed point depends on the data"
 
 
-class ConvergenceWarning(UserWarning):
-    """A fixed point, or its gradient, was not reached to the tolerance asked for."""
-
-
 class FixedPoint(nn.Module):
-    """The fixed point ``z = T(z)`` of a map, with the implicit gradient.
+    """The fixed point ``z = T(z)`` of a contraction, with the implicit gradient.
 
-    Forward, z is iterated without a graph until ::
+    Forward, z is iterated without a graph until in each problem, the last two axes, ::
 
-        max |T(z) - z| <= tol max |z|
+        r / (1 - r) max |T(z) - z| <= tol max |T(z)|
 
-    in each problem: the last two axes, or with `momentum` the last. Backward, with J the Jacobian
-    of T at z, the gradient g becomes ``(I - J^T)^-1 g``, found as the fixed point of
+    with r the larger of the last two ratios of successive changes: an estimate of the distance from
+    the fixed point, which is that far where changes shrink by r from then on. Backward, with J the
+    Jacobian of T at z, the gradient g becomes ``(I - J^T)^-1 g``, found as the fixed point of
     ``y = g + J^T y`` to the same tolerance, and passes through one application of T to whatever T
     depends on. So the memory is that of one application and a few iterates, and the gradient that
     of infinitely many unrolled steps.
-
-    With `momentum`, both iterations are accelerated as FISTA is. That is for maps whose rows are
-    proximal gradient steps, such as those of ISTA; other contractions, such as averages by an
-    attention matrix with q != k, it may make diverge.
 
     The start gets no gradient, and there is no second derivative. As the work depends on the data,
     ``torch.export``, the transforms of ``torch.func`` and compilation to a full graph are refused.
@@ -43,13 +36,12 @@ class FixedPoint(nn.Module):
     ----------
     step : callable
         ``step(z, *inputs)`` is T. It may be a module, and may close over tensors.
-    tol : float, default=1e-6
-        Tolerance > 0; never less than 16 eps of the dtype of z is asked for.
+    tol : float, default=1e-10
+        Largest estimated relative error > 0 of the fixed point, and of y. Where changes are below
+        16 eps of the dtype of z the iteration ends too: errors are then those changes over
+        ``1 - r``, and no iteration undoes them.
     max_iter : int, default=1000
         Largest number of applications of T, or of J^T.
-    momentum : bool, default=False
-        Nesterov's extrapolation between steps, restarted in each row (last axis) where it leads
-        uphill.
 
     Raises
     ------
@@ -60,14 +52,13 @@ class FixedPoint(nn.Module):
 
     Warns
     -----
-    ConvergenceWarning
-        If `tol` is not reached within `max_iter`. Where ``I - J`` is singular there is no gradient;
-        the backward iteration then stops at `max_iter` and says so.
+    sklearn.exceptions.ConvergenceWarning
+        If `tol` is not reached within `max_iter`, forward or backward. Where ``I - J`` is singular
+        there is no gradient; the backward iteration then stops at `max_iter` and says so.
 
     References
     ----------
-    EQUATIONS LS-4; Bai, Kolter and Koltun, "Deep equilibrium models" (2019); O'Donoghue and
-    Candes, "Adaptive restart for accelerated gradient schemes" (2015).
+    EQUATIONS LS-4; Bai, Kolter and Koltun, "Deep equilibrium models" (2019).
 
     Examples
     --------
@@ -80,19 +71,11 @@ class FixedPoint(nn.Module):
     (2.0, 0.5)
     """
 
-    def __init__(
-        self,
-        step: Step,
-        *,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        momentum: bool = False,
-    ) -> None:
+    def __init__(self, step: Step, *, tol: float = 1e-10, max_iter: int = 1000) -> None:
         super().__init__()
         self.step = step
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_count(max_iter, "max_iter", 1)
-        self.momentum = momentum
 
     def forward(self, start: Tensor, *inputs: Any) -> Tensor:
         """Iterate from `start`.
@@ -116,82 +99,117 @@ class FixedPoint(nn.Module):
     @torch.compiler.disable(reason=_WHY_EAGER)  # type: ignore[untyped-decorator]
     def _eager(self, start: Tensor, *inputs: Any) -> Tensor:
         with torch.no_grad():
-            z = self._iterate(lambda z: self.step(z, *inputs), start.detach(), "the fixed point")
+            z = self._reach(lambda z: self.step(z, *inputs), start.detach())
         if not (torch.is_grad_enabled() and self.step(z, *inputs).requires_grad):
             return z
-        leaf = z.detach().requires_grad_()
+        leaf = z.clone().requires_grad_()
         applied = self.step(leaf, *inputs)
+        return with_gradient(z, applied, lambda grad: self._solve(applied, leaf, grad), _REFUSAL)
 
-        def solve(grad: Tensor) -> Tensor:
-            def transposed(y: Tensor) -> Tensor:
-                (product,) = torch.autograd.grad(
-                    applied, leaf, y, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
-                return grad + product
+    def _reach(self, step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+        """The fixed point."""
+        return self._iterate(step, start, "the fixed point")
 
-            return self._iterate(transposed, grad, "the gradient of the fixed point")
+    def _solve(self, applied: Tensor, leaf: Tensor, grad: Tensor) -> Tensor:
+        """``(I - J^T)^-1 g``, with J the Jacobian of `applied` in `leaf`."""
 
-        return _Implicit.apply(applied, solve)
+        def step(y: Tensor) -> Tensor:
+            return grad + transposed_product(applied, leaf, y)
 
-    def _iterate(self, function: Callable[[Tensor], Tensor], start: Tensor, what: str) -> Tensor:
-        """Iterate a function to the tolerance; warn if it is not reached.
+        return self._iterate(step, grad, "the gradient of the fixed point")
+
+    def _iterate(self, step: Callable[[Tensor], Tensor], start: Tensor, what: str) -> Tensor:
+        """Iterate a map to the tolerance; warn if it is not reached.
 
         A problem that has converged stays as it is, whatever the others still need.
         """
         if start.numel() == 0:
             return start
-        tol = max(self.tol, 16 * torch.finfo(start.dtype).eps)
-        problem = tuple(range(-min(1 if self.momentum else 2, start.ndim), 0))
-        z = result = last = start
+        rounding = 16 * torch.finfo(start.dtype).eps
+        problem = tuple(range(-min(2, start.ndim), 0))
+        z = start
         converged = torch.zeros((), dtype=torch.bool, device=start.device)
-        t = torch.ones_like(start[..., :1]) if self.momentum else None
+        last_change = last_ratio = start.new_full((), torch.inf)
         for _ in range(self.max_iter):
-            image = function(z)
+            image = step(z)
             change = (image - z).abs().amax(dim=problem, keepdim=True)
             size = image.abs().amax(dim=problem, keepdim=True)
-            result = torch.where(converged, result, image)
-            converged = converged | ((change <= tol * size) & change.isfinite())
+            ratio = change / last_change
+            slowest = torch.maximum(ratio, last_ratio)
+            error = torch.where(slowest < 1, change * slowest / (1 - slowest), torch.inf)
+            z = torch.where(converged, z, image)
+            near = (error <= self.tol * size) | (change <= rounding * size)
+            converged = converged | (near & change.isfinite())
             if bool((converged | ~change.isfinite()).all()):
                 break
-            z, t = (image, None) if t is None else _momentum(z, image, last, t)
-            z, last = torch.where(converged, result, z), image
+            last_change, last_ratio = change, ratio
         if not bool(converged.all()):
-            worst = float((change / size)[~converged].max())
-            warnings.warn(
+            residual, worst = (float((x / size)[~converged].max()) for x in (change, error))
+            warn_of_convergence(
                 f"{what} was not reached in {self.max_iter} iterations: the relative residual is "
-                f"{worst:.3g}, against tol={tol:.3g}; increase max_iter or tol",
-                ConvergenceWarning,
-                stacklevel=3,
+                f"{residual:.3g} and the relative error about {worst:.3g}, against "
+                f"tol={self.tol:.3g}; increase max_iter or tol"
             )
-        return result
+        return z
 
     def extra_repr(self) -> str:
-        return f"tol={self.tol:.3g}, max_iter={self.max_iter}, momentum={self.momentum}"
+        return f"tol={self.tol:.3g}, max_iter={self.max_iter}"
+
+
+def with_gradient(
+    value: Tensor, applied: Tensor, solve: Callable[[Tensor], Tensor], refusal: str
+) -> Tensor:
+    """A fixed point of T, whose gradient is solved for and passes through T.
+
+    Parameters
+    ----------
+    value : Tensor
+        The fixed point z.
+    applied : Tensor
+        ``T(z)`` with a graph of all that T depends on but z.
+    solve : callable
+        A gradient g to ``(I - J^T)^-1 g``, with J the Jacobian of T at z.
+    refusal : str
+        What the error says where a second derivative is asked for.
+
+    Returns
+    -------
+    Tensor
+        Equal to `value`.
+    """
+    return _Implicit.apply(applied, value, solve, refusal)
+
+
+def transposed_product(applied: Tensor, leaf: Tensor, y: Tensor) -> Tensor:
+    """``J^T y``, with J the Jacobian of `applied` in `leaf`."""
+    (product,) = torch.autograd.grad(
+        applied, leaf, y, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return product
+
+
+def warn_of_convergence(message: str) -> None:
+    """Warn with scikit-learn's class, which takes a second to import."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
 class _Implicit(torch.autograd.Function):
-    """Identity on ``T(z)``, whose gradient goes through ``(I - J^T)^-1`` first."""
-
     @staticmethod
-    def forward(ctx: Any, applied: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.solve = solve
+    def forward(
+        ctx: Any,
+        applied: Tensor,
+        value: Tensor,
+        solve: Callable[[Tensor], Tensor],
+        refusal: str,
+    ) -> Tensor:
+        ctx.solve, ctx.refusal = solve, refusal
         ctx.save_for_backward(applied)
-        return applied.detach().clone()
+        return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         with torch.no_grad():
             solved = ctx.solve(grad)
-        return once_in(solved, _REFUSAL, grad, *ctx.saved_tensors), None
-
-
-def _momentum(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """The next point to apply the map to, and its Nesterov sequence t, restarted row by row.
-
-    `image` is the map of z, and `last` the image before.
-    """
-    move = image - last
-    uphill = ((z - image) * move).sum(dim=-1, keepdim=True) > 0
-    grown = (1 + (1 + 4 * t * t).sqrt()) / 2
-    weight = torch.where(uphill, 0, (t - 1) / grown)
-    return image + weight * move, torch.where(uphill, 1, grown)
+        return once_in(solved, ctx.refusal, grad, *ctx.saved_tensors), None, None, None

@@ -14,8 +14,9 @@ from .attention import (
     drop_hidden,
     hidden_by,
 )
-from .fixed_point import FixedPoint, Step
+from .fixed_point import FixedPoint
 from .nonlocal_energy import Neutreno, own_rows
+from .sparse_coding.fixed_codes import FixedCodes
 
 
 class Solved(Correction):
@@ -27,19 +28,22 @@ class Solved(Correction):
         Solved(Neutreno(base, lam)):    u* = lam ((1 + lam) I - A)^-1 v0,   v0 the first values
 
     It has the parameters of `base` and no others, so that a network with the solver inside can be
-    compared with the unrolled one. `SparseCoding` is iterated by ISTA with momentum from zero, on
-    n_queries x n_keys numbers in float64, and `Neutreno` by its safe form, whichever is set.
+    compared with the unrolled one; the gradient of a step length, which does not move the solution,
+    is zero. Codes take n_queries x n_keys numbers in float64: ISTA with momentum runs from zero
+    until their supports stand, on which they and their gradients are solved for (`FixedCodes`).
+    `Neutreno` is iterated by its safe form, whichever is set (`FixedPoint`).
 
     Parameters
     ----------
     base : SparseCoding, Neutreno or another Operator
         Others need a method ``iteration(call)`` that returns a map on codes of
-        shape (..., n_queries, n_keys), whose rows are proximal gradient steps.
-    tol : float, default=1e-6
-        Relative change of the last iteration, of each code or head; see `FixedPoint`. The error may
-        be larger: up to 1 / lam times for Neutreno, and for codes by the condition of the keys.
+        shape (..., n_queries, n_keys), whose rows are proximal gradient steps of ``|q - C k|_F^2``
+        and a penalty like l1.
+    tol : float, default=1e-10
+        Largest relative error, forward and of the implicit system: bounded for codes, where it is
+        1.5e-8 at least, and estimated for Neutreno.
     max_iter : int, default=10000
-        Largest number of iterations, forward and backward.
+        Largest number of iterations, forward and for Neutreno backward.
 
     Raises
     ------
@@ -51,15 +55,14 @@ class Solved(Correction):
 
     Warns
     -----
-    ConvergenceWarning
+    sklearn.exceptions.ConvergenceWarning
         If `tol` is not reached, forward or backward.
 
     Notes
     -----
     The gradient through a code flows over its support, on which it is affine in the query; outside
     it is zero. It exists where the support's keys are independent and no other key is at the
-    threshold. If they are dependent, a code is not unique; if nearly so, the backward iteration is
-    slow, and one that stops at `max_iter` is a damped gradient.
+    threshold. If they are dependent, a code is not unique, and the gradient is that of least norm.
 
     Neutreno's form converges for any base with nonnegative rows of sum one. Its output is linear in
     v0 and does not depend on v (in the first layer they are the same); `matrix` is ``lam ((1 + lam)
@@ -78,7 +81,7 @@ class Solved(Correction):
     tensor([[2., 0.]])
     """
 
-    def __init__(self, base: Operator, *, tol: float = 1e-6, max_iter: int = 10_000) -> None:
+    def __init__(self, base: Operator, *, tol: float = 1e-10, max_iter: int = 10_000) -> None:
         super().__init__(base)
         if not hasattr(base, "iteration"):
             raise ValueError(
@@ -120,7 +123,8 @@ class Solved(Correction):
         # In float64, as codes may be far smaller than the threshold that rounds them.
         q, k = call.q.double(), drop_hidden(call.k, call.mask).double()
         step = base.iteration(call._replace(q=q, k=k))
-        return self._fixed_point(step, momentum=True)(torch.zeros_like(q @ k.mT))
+        fixed = FixedCodes(step, q.detach(), k.detach(), tol=self.tol, max_iter=self.max_iter)
+        return fixed(torch.zeros_like(q @ k.mT))
 
     def _values(self, base: Neutreno, call: Call) -> Tensor:
         q, k, v, mask, is_causal, context = call
@@ -131,10 +135,8 @@ class Solved(Correction):
             mask = mask.to(wide).masked_fill(hidden_by(mask), -torch.inf)
         q, k, u = q.to(wide), k.to(wide), v.to(wide)
         step = base.iteration(Call(q, k, u, mask, is_causal, context), relaxed=True)
-        return self._fixed_point(step)(torch.zeros_like(u)).to(v.dtype)
-
-    def _fixed_point(self, step: Step, *, momentum: bool = False) -> FixedPoint:
-        return FixedPoint(step, tol=self.tol, max_iter=self.max_iter, momentum=momentum)
+        fixed = FixedPoint(step, tol=self.tol, max_iter=self.max_iter)
+        return fixed(torch.zeros_like(u)).to(v.dtype)
 
     def extra_repr(self) -> str:
         return f"tol={self.tol:.3g}, max_iter={self.max_iter}"

@@ -2,6 +2,7 @@ import warnings
 
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
@@ -14,7 +15,6 @@ from twinsolve.unrolled import (
     Solved,
     SparseCoding,
 )
-from twinsolve.unrolled.fixed_point import ConvergenceWarning
 
 GENERATOR = torch.Generator().manual_seed(0)
 Q, K, V, F = torch.randn(4, 2, 6, 3, generator=GENERATOR, dtype=torch.float64)
@@ -115,8 +115,10 @@ def test_fixed_points_are_constant_only_where_the_first_values_are():
 
 
 def test_missing_the_tolerance_warns_forward_and_backward():
-    with pytest.warns(ConvergenceWarning, match="the fixed point was not reached in 3 iterations"):
+    with pytest.warns(ConvergenceWarning, match="of 12 codes are not proved .* 3 iterations"):
         Solved(SparseCoding(0.1), max_iter=3)(Q, K, V)
+    with pytest.warns(ConvergenceWarning, match="the fixed point was not reached in 3 iterations"):
+        Solved(Neutreno(Softmax(), 0.1), max_iter=3)(Q, K, V, context=Context(first_values=F))
     a = torch.ones(2, dtype=torch.float64, requires_grad=True)
     # z = z + a - a: every point is fixed, and I - J is singular.
     z = FixedPoint(lambda z: z + a - a.detach(), max_iter=20)(torch.ones_like(a))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from twinsolve.unrolled import Neutreno, Solved, SparseCoding, Twicing
+from twinsolve.unrolled import FixedPoint, Neutreno, SparseCoding, Twicing, solved_operator
 
 from .conftest import TWINS, built, small_inputs
 
@@ -44,13 +44,10 @@ def test_bounds_find_a_step_in_the_wrong_direction(monkeypatch, name):
 
 @pytest.mark.parametrize("name", SOLVED)
 def test_finds_a_solver_that_stops_early(monkeypatch, name):
-    right = Solved._fixed_point
+    def early(step, **arguments):
+        return FixedPoint(step, **arguments | {"tol": 1e-4})
 
-    def early(self, step, **arguments):
-        self.tol = 1e-4
-        return right(self, step, **arguments)
-
-    monkeypatch.setattr(Solved, "_fixed_point", early)
+    monkeypatch.setattr(solved_operator, "FixedPoint", early)
     assert not measured(name).passed
 
 

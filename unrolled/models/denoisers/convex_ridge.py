@@ -30,7 +30,7 @@ class ConvexRidgeDenoiser(nn.Module):
         Where the Huber functions become linear, in noise levels, > 0.
     rho : float, default=0.9
         Bound in (0, 1) of the concavity that may be learned.
-    tol : float, default=1e-4
+    tol : float, default=1e-8
         Largest certified root mean square distance from the minimiser, in grey levels. A plain
         attribute of `ridge`, which may be changed later.
     max_iter : int, default=1000
@@ -44,8 +44,8 @@ class ConvexRidgeDenoiser(nn.Module):
 
     Warns
     -----
-    ConvergenceWarning
-        If an image is not proved to be within `tol` after `max_iter` gradients.
+    sklearn.exceptions.ConvergenceWarning
+        As `ConvexRidge`.
 
     References
     ----------
@@ -57,7 +57,7 @@ class ConvexRidgeDenoiser(nn.Module):
     >>> import torch
     >>> from twinsolve.unrolled.models.denoisers import ConvexRidgeDenoiser
     >>> network, noisy = ConvexRidgeDenoiser(), torch.rand(1, 1, 24, 24)
-    >>> bool(network.certificate(noisy, network(noisy)) <= 1e-4)
+    >>> bool(network.certificate(noisy, network(noisy)) <= 1e-6)
     True
     """
 
@@ -69,7 +69,7 @@ class ConvexRidgeDenoiser(nn.Module):
         lam: float = 1.25,
         threshold: float = 0.1,
         rho: float = 0.9,
-        tol: float = 1e-4,
+        tol: float = 1e-8,
         max_iter: int = 1000,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,

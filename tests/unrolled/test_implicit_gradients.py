@@ -1,0 +1,251 @@
+"""Every gradient that is solved for, at default settings, against the exact one."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from twinsolve.solvers import sparse_code
+from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
+from twinsolve.unrolled import (
+    Context,
+    ConvexRidge,
+    FixedPoint,
+    Gaussian,
+    Neutreno,
+    Solved,
+    SparseCoding,
+)
+from twinsolve.unrolled.nonlocal_energy import convex_ridge
+from twinsolve.unrolled.sparse_coding import fixed_codes
+from twinsolve.unrolled.twins.nonlocal_energy.convex_ridge import ridge_of
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def drawn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def coherent(n_keys, dim, seed=1):
+    """Unit vectors within 30 degrees or so of a common direction."""
+    common = torch.nn.functional.normalize(drawn(dim, seed=seed), dim=0)
+    noise = drawn(n_keys, dim, seed=seed + 1) / dim**0.5
+    return torch.nn.functional.normalize(common + noise / 2, dim=1)
+
+
+def solved_codes(layer, q, k):
+    """Codes as a function of q, k and lam, by supports and signs of certified solutions."""
+    base = layer.base
+    lam = base.lam().expand(len(q), 1, 1)
+    if base.relative:
+        products = (q @ k.mT).abs()
+        if base.zero_diagonal:
+            products = products * (1 - torch.eye(q.shape[-2], **DOUBLE))
+        lam = 2 * lam * products.amax(dim=-1, keepdim=True)
+    lam = lam.expand(len(q), q.shape[1], 1)
+    return torch.stack([codes_of_head(base, *of_head) for of_head in zip(q, k, lam, strict=True)])
+
+
+def codes_of_head(base, q, k, lam):
+    solution = sparse_code(
+        q.detach().numpy(),
+        k.detach().numpy(),
+        lam=lam[:, 0].detach().numpy(),
+        tol=1e-13,
+        zero_diagonal=base.zero_diagonal,
+        nonnegative=base.nonnegative,
+    )
+    rows = []
+    for signal, penalty, coef in zip(q, lam, dense(solution.coef), strict=True):
+        signs = torch.from_numpy(np.sign(coef))
+        on = signs.nonzero()[:, 0]
+        K = k[on]
+        code = torch.linalg.solve(K @ K.mT, K @ signal - penalty / 2 * signs[on])
+        rows.append(torch.zeros_like(signs).scatter(0, on, code))
+    return torch.stack(rows)
+
+
+def dense(coef):
+    return coef.toarray() if hasattr(coef, "toarray") else coef
+
+
+def case_of_codes(lam=0.3, *, n=30, k=None, **settings):
+    """Of two heads that share their keys, or of self-expression."""
+    layer = Solved(SparseCoding(lam, **{"relative": True} | settings, learnable=True, **DOUBLE))
+    k = coherent(256, 64) if k is None else k
+    if layer.base.zero_diagonal:
+        leaves = (torch.stack([coherent(n, 20, seed=seed) for seed in (1, 7)]),)
+    else:
+        leaves = (drawn(2, n, 64, seed=5), k.expand(2, -1, -1))
+
+    def run(q, k=None):
+        k = q if k is None else k
+        return layer(q, k, torch.eye(k.shape[-2], **DOUBLE).expand(2, -1, -1))
+
+    def exact(q, k=None):
+        return solved_codes(layer, q, q if k is None else k)
+
+    return run, exact, leaves, layer
+
+
+def case_of_heads():
+    run, exact, leaves, layer = case_of_codes(1.1, relative=False, num_heads=2)
+    layer.base.lam.log.data[1] -= 0.3
+    return run, exact, leaves, layer
+
+
+def case_of_values(lam):
+    base = Neutreno(Gaussian(1.3, learnable=True, **DOUBLE), lam, learnable=True, **DOUBLE)
+    layer = Solved(base)
+    leaves = tuple(drawn(2, 12, 3, seed=seed) for seed in range(3))
+
+    def run(q, k, f):
+        return layer(q, k, f, context=Context(first_values=f))
+
+    def exact(q, k, f):
+        A, lam = base.base.matrix(q, k), base.lam()
+        return torch.linalg.solve((1 + lam) * torch.eye(12, **DOUBLE) - A, lam * f)
+
+    return run, exact, leaves, layer
+
+
+def case_of_map(eigenvalues):
+    """``z M + tanh(b)``, with a normal M of these eigenvalues, complex ones in pairs."""
+    blocks = [
+        torch.tensor([[x.real, x.imag], [-x.imag, x.real]]) if x.imag else torch.tensor([[x.real]])
+        for x in map(complex, eigenvalues)
+    ]
+    D = torch.block_diag(*blocks).double()
+    R = torch.linalg.qr(drawn(len(D), len(D)))[0]
+    layer = FixedPoint(lambda z, M, b: z @ M + b.tanh(), max_iter=100_000)
+
+    def run(M, b):
+        return layer(0 * b, M, b)
+
+    def exact(M, b):
+        return torch.linalg.solve(torch.eye(len(M), **DOUBLE) - M, b.tanh(), left=False)
+
+    return run, exact, (R @ D @ R.mT, drawn(4, len(D), seed=3)), layer
+
+
+def case_of_images(**settings):
+    layer = ConvexRidge(0.05, 0.1, filter_size=3, **settings, **DOUBLE)
+    for seed, parameter in enumerate(layer.parameters()):
+        parameter.data += 0.2 * drawn(*parameter.shape, seed=seed)
+
+    def exact(noisy):
+        """A Newton step from the certified minimiser, which does not move it."""
+        bank, potentials = ridge_of(layer)
+        solution = minimize_convex_ridge(
+            noisy.detach()[0, 0].numpy(), bank, potentials, lam=1.0, tol=1e-13, max_iter=20_000
+        )
+        u, energy = torch.from_numpy(solution.coef)[None], layer._energy(torch.float64)
+        hessian = torch.autograd.functional.jacobian(
+            lambda u: energy.detached().gradient(u, noisy[0].detach()), u
+        ).reshape(u.numel(), u.numel())
+        step = torch.linalg.solve(hessian, energy.gradient(u, noisy[0]).flatten())
+        return (u.flatten() - step).view_as(noisy)
+
+    return lambda noisy: layer(noisy), exact, (drawn(1, 1, 9, 8) / 4 + 0.5,), layer
+
+
+CASES = {
+    "coherent codes": case_of_codes,
+    "coherent codes of small penalties": lambda: case_of_codes(0.07, n=5),
+    "random codes": lambda: case_of_codes(0.1, k=drawn(256, 64)),
+    "nonnegative codes": lambda: case_of_codes(nonnegative=True),
+    "codes of support-adaptive steps": lambda: case_of_codes(n=2, step="support"),
+    "codes of penalties of heads": case_of_heads,
+    "self-expression": lambda: case_of_codes(0.2, zero_diagonal=True),
+    "values": lambda: case_of_values(0.6),
+    "values of a small pull": lambda: case_of_values(0.03),
+    "map of slow contraction": lambda: case_of_map([0.99, -0.5, 0.3]),
+    "map that turns": lambda: case_of_map([0.99j, 0.7 + 0.7j, 0.2]),
+    "map of many rates": lambda: case_of_map(np.linspace(-0.98, 0.98, 30)),
+    "images": case_of_images,
+    "images of little convexity": lambda: case_of_images(rho=0.99),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_at_default_settings_is_exact_to_a_millionth(name):
+    """In float64, of inputs and of every parameter that moves what is solved for."""
+    run, exact, leaves, layer = CASES[name]()
+    leaves = [x.clone().requires_grad_() for x in leaves]
+    parameters = [p for key, p in layer.named_parameters() if "step" not in key]
+    outputs = [f(*leaves) for f in (run, exact)]
+    cotangent = drawn(*outputs[0].shape, seed=9)
+    found, expected = (
+        torch.autograd.grad(out, [*leaves, *parameters], cotangent) for out in outputs
+    )
+    assert (outputs[0] - outputs[1]).norm() <= 1e-6 * outputs[1].norm()
+    for a, b in zip(found, expected, strict=True):
+        assert b.norm() > 0
+        assert (a - b).norm() <= 1e-6 * b.norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "solver"),
+    [
+        ("coherent codes", fixed_codes, "_solve_least_norm"),
+        ("images", convex_ridge, "_conjugate_gradients"),
+    ],
+)
+def test_a_linear_system_that_is_solved_to_a_millionth_is_told(monkeypatch, name, module, solver):
+    run, _, leaves, _ = CASES[name]()
+    out = run(*(x.clone().requires_grad_() for x in leaves))
+    right = getattr(module, solver)
+
+    def wrong(*arguments):
+        found = right(*arguments)
+        x, *rest = found if isinstance(found, tuple) else (found,)
+        x = x + 1e-6 * x.norm() / x.numel() ** 0.5 * drawn(*x.shape)
+        return (x, *rest) if rest else x
+
+    monkeypatch.setattr(module, solver, wrong)
+    with pytest.warns(ConvergenceWarning, match="not proved to be within"):
+        out.sum().backward()
+
+
+def test_gradients_of_a_step_length_are_zero():
+    """It moves the path to the codes and not the codes."""
+    run, _, leaves, layer = case_of_codes()
+    by_step, by_lam = torch.autograd.grad(
+        run(*leaves).sum(), [layer.base.relative_step.log, layer.base.lam.log]
+    )
+    assert by_step.abs() <= 1e-10 * by_lam.abs()
+
+
+def test_keys_that_are_equal_share_a_gradient_where_their_values_are_and_warn_where_not():
+    layer = Solved(SparseCoding(1.0))
+    q, k, v = drawn(5, 4), drawn(8, 4, seed=1), drawn(8, 3, seed=2)
+    single = q.clone().requires_grad_(), k.clone().requires_grad_()
+    double = q.clone().requires_grad_(), torch.cat([k, k]).requires_grad_()
+    outputs = layer(*single, v), layer(*double, torch.cat([v, v]))
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-12
+    by_q, by_k = torch.autograd.grad(outputs[0].sin().sum(), single)
+    by_same_q, by_halves = torch.autograd.grad(outputs[1].sin().sum(), double)
+    assert (by_q - by_same_q).abs().max() < 1e-10
+    assert (by_k - by_halves.view(2, 8, 4).sum(0)).abs().max() < 1e-10
+    with pytest.warns(ConvergenceWarning, match="the keys that a code uses are dependent"):
+        layer(*double, torch.cat([v, -v])).sum().backward()
+    assert double[0].grad.abs().max() < 1e3
+
+
+@pytest.mark.parametrize("kind", ["small penalty", "nearly equal keys", "opposite keys"])
+def test_codes_of_dependent_keys_are_those_of_the_solver(kind):
+    """More keys than features, nearly all of which the first iterations use."""
+    q, k, lam = drawn(5, 4), drawn(8, 4, seed=1), 1.0
+    if kind == "small penalty":
+        lam = 1e-6
+    else:
+        k = torch.cat([k, k + 1e-6 * drawn(8, 4, seed=2) if kind.startswith("n") else -k])
+    found = Solved(SparseCoding(lam)).matrix(q, k)
+    expected = sparse_code(q.numpy(), k.numpy(), lam=lam, tol=1e-13)
+    if kind == "opposite keys":  # of which either may be used
+        found, expected = found @ k, torch.from_numpy(dense(expected.coef)) @ k
+    else:
+        expected = torch.from_numpy(dense(expected.coef))
+    assert (found - expected).abs().max() < 1e-8
