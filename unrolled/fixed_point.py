@@ -22,8 +22,9 @@ class FixedPoint(nn.Module):
 
         r / (1 - r) max |T(z) - z| <= tol max |T(z)|
 
-    with r the larger of the last two ratios of successive changes: an estimate of the distance from
-    the fixed point, which is that far where changes shrink by r from then on. Backward, with J the
+    with r the largest of `contraction` and the last two ratios of successive changes. That bounds
+    the distance from the fixed point if changes shrink by r from then on, as they do where T is
+    proved to contract by `contraction` in this norm; else it is an estimate. Backward, with J the
     Jacobian of T at z, the gradient g becomes ``(I - J^T)^-1 g``, found as the fixed point of
     ``y = g + J^T y`` to the same tolerance, and passes through one application of T to whatever T
     depends on. So the memory is that of one application and a few iterates, and the gradient that
@@ -42,6 +43,8 @@ class FixedPoint(nn.Module):
         ``1 - r``, and no iteration undoes them.
     max_iter : int, default=1000
         Largest number of applications of T, or of J^T.
+    contraction : float or Tensor broadcastable to (..., 1, 1), default=0.0
+        What T is proved to contract by, such as ``1 / (1 + lam)`` for NeuTRENO; 0 is unknown.
 
     Raises
     ------
@@ -71,11 +74,19 @@ class FixedPoint(nn.Module):
     (2.0, 0.5)
     """
 
-    def __init__(self, step: Step, *, tol: float = 1e-10, max_iter: int = 1000) -> None:
+    def __init__(
+        self,
+        step: Step,
+        *,
+        tol: float = 1e-10,
+        max_iter: int = 1000,
+        contraction: Tensor | float = 0.0,
+    ) -> None:
         super().__init__()
         self.step = step
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_count(max_iter, "max_iter", 1)
+        self.contraction = contraction
 
     def forward(self, start: Tensor, *inputs: Any) -> Tensor:
         """Iterate from `start`.
@@ -135,7 +146,7 @@ class FixedPoint(nn.Module):
             change = (image - z).abs().amax(dim=problem, keepdim=True)
             size = image.abs().amax(dim=problem, keepdim=True)
             ratio = change / last_change
-            slowest = torch.maximum(ratio, last_ratio)
+            slowest = torch.maximum(ratio, last_ratio).clamp(min=self.contraction)
             error = torch.where(slowest < 1, change * slowest / (1 - slowest), torch.inf)
             z = torch.where(converged, z, image)
             near = (error <= self.tol * size) | (change <= rounding * size)

@@ -40,8 +40,8 @@ class Solved(Correction):
         shape (..., n_queries, n_keys), whose rows are proximal gradient steps of ``|q - C k|_F^2``
         and a penalty like l1.
     tol : float, default=1e-10
-        Largest relative error, forward and of the implicit system: bounded for codes, where it is
-        1.5e-8 at least, and estimated for Neutreno.
+        Largest relative error > 0, forward and of the implicit system: proved for codes, where it
+        is 1.5e-8 at least, and forward for Neutreno of weights of sum one; else estimated.
     max_iter : int, default=10000
         Largest number of iterations, forward and for Neutreno backward.
 
@@ -135,7 +135,8 @@ class Solved(Correction):
             mask = mask.to(wide).masked_fill(hidden_by(mask), -torch.inf)
         q, k, u = q.to(wide), k.to(wide), v.to(wide)
         step = base.iteration(Call(q, k, u, mask, is_causal, context), relaxed=True)
-        fixed = FixedPoint(step, tol=self.tol, max_iter=self.max_iter)
+        contraction = 1 / (1 + base.lam().detach().to(wide)) if self.nonnegative else 0.0
+        fixed = FixedPoint(step, tol=self.tol, max_iter=self.max_iter, contraction=contraction)
         return fixed(torch.zeros_like(u)).to(v.dtype)
 
     def extra_repr(self) -> str:

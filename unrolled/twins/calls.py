@@ -22,7 +22,14 @@ from .heads import (
     solve_head,
 )
 from .registry import Twin
-from .relations import Measurement, measure_difference, rounding_of, term_sizes, with_choice
+from .relations import (
+    Measurement,
+    measure_difference,
+    or_promised,
+    rounding_of,
+    term_sizes,
+    with_choice,
+)
 
 _KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
 _TOKENS = 64
@@ -219,11 +226,12 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
         "rounding": rounding,
         "summed": lambda: term_sizes(twin, layer, calls, rows=some_rows),
     }
-    measured = measure_difference(found, solved(), **limits)
+    expected = solved()
+    measured = measure_difference(found, expected, **limits)
     if twin.chooses and not measured.passed:
         chosen = call.matrix(layer) != 0
         measured = measure_difference(found, solved(chosen), **limits)
-    return measured, len(rows)
+    return or_promised(measured, twin, layer, tensors, found, expected), len(rows)
 
 
 def _with_own_positions(call: HeadCall) -> HeadCall:

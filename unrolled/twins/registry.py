@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..attention import Context
 from .inequalities import Inequalities
-from .relations import Bound, Limit, Rate, Relation
+from .relations import Bound, Limit, Measurement, Rate, Relation
 
 Array = np.ndarray
 Inputs = Literal["tokens", "features", "image", "model", "images", "patches"]
@@ -137,6 +137,11 @@ class Twin:
         the problem that the layer's output solves, in units of the output and without a formula of
         the solution; see `twinsolve.unrolled.twins.certificates`. In float64 it is held to the
         relation's tolerance.
+    promised : callable, optional
+        ``promised(layer, tensors, found, expected)``, of a layer that iterates to a tolerance of
+        its own: how far its outputs `found` are from the solver's, and how far that tolerance and
+        rounding let them be, as a `Measurement`. Outputs that miss the relation's tolerance are
+        held to it.
     bound : callable, optional
         ``bound(layer, *tensors)`` measures both sides of the proved inequalities of a `Bound`, and
         gives them as `Inequalities`.
@@ -190,6 +195,7 @@ class Twin:
     fitted: tuple[str, ...] = ()
     fitted_default: Callable[[int], float] | None = None
     certificate: Callable[..., float] | None = None
+    promised: Callable[[Any, tuple[Tensor, ...], Array, Array], Measurement] | None = None
     bound: Callable[..., Inequalities] | None = None
     summed: Callable[..., Array] | None = None
     chooses: bool = False

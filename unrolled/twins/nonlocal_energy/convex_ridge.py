@@ -20,7 +20,7 @@ from ...nonlocal_energy import ConvexRidge
 from ..heads import Tensors, as_array
 from ..parameters import moved
 from ..registry import Array, Twin, register
-from ..relations import Identity, layer_output
+from ..relations import Identity, Measurement, layer_output
 
 _KNOTS = 2.0 ** np.arange(6)
 _SOLVED = Identity(tolerance=1e-8)
@@ -65,6 +65,15 @@ def _solve(layer: ConvexRidge, images: Array) -> Array:
     return solved
 
 
+def _promised(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
+    """Root mean square distances of planes, in grey levels, as the layer's `tol` and rounding."""
+    images = inputs[0]
+    eps = torch.finfo(torch.promote_types(images.dtype, torch.float32)).eps
+    rounding = 4 * eps * float(images.abs().max()) / (1 - layer.rho)
+    distances = np.sqrt(((found - expected) ** 2).mean(axis=(-2, -1)))
+    return Measurement(float(distances.max()), layer.tol + rounding)
+
+
 def _certify(twin: Twin, layer: ConvexRidge, inputs: Tensors) -> float:
     """Distances from the minimiser: of the output, and what the layer's proof is off for the input.
 
@@ -107,6 +116,7 @@ register(
         },
         solve=_solve,
         certificate=_certify,
+        promised=_promised,
         inputs="image",
         evidence="solver",
         differentiable_twice=(),
@@ -128,6 +138,7 @@ register(
             "less-concave": _off_ties(_build_network, lam=2.0, rho=0.5),
         },
         solve=lambda network, images: _solve(network.ridge, images),
+        promised=_promised,
         inputs="image",
         evidence="solver",
         differentiable_twice=(),

@@ -33,7 +33,9 @@ from ..relations import (
     FixedPointLimit,
     Identity,
     Iterate,
+    Measurement,
     calls_of_heads,
+    largest_difference,
     layer_output,
     with_n_iter,
 )
@@ -137,6 +139,13 @@ def _solve_fixed_point(layer: Neutreno, call: HeadCall) -> Array:
         A = np.block([[A, lost[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
         f = np.pad(f, ((0, 1), (0, 0)))
     return neutreno_fixed_point(f, A, lam=head_value(layer.lam, call.head), tol=1e-11).coef[:n]
+
+
+def _promised(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
+    """Relative errors, as the layer's `tol` and rounding let them be."""
+    eps = torch.finfo(torch.promote_types(inputs[0].dtype, torch.float32)).eps
+    rounding = 16 * eps * (1 + 1 / float(layer.base.lam().detach().min()))
+    return Measurement(largest_difference(found, expected), layer.tol + rounding)
 
 
 def _solve_minimum(layer: Any, call: HeadCall) -> Array:
@@ -375,7 +384,7 @@ _add(
         layer.base, *a, **k
     ),
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="cross",
-    covers=_of_neutreno, evidence="solver", differentiable_twice=(),
+    covers=_of_neutreno, evidence="solver", differentiable_twice=(), promised=_promised,
     options={
         "relaxed": lambda q, k, v: Solved(_build(relaxed=True)(q, k, v), tol=1e-12),
         "penalties-of-heads": lambda q, k, v: Solved(
@@ -386,5 +395,5 @@ _add(
 _add(
     "neutreno-energy-minimum", "NT-FP", Identity(1e-8), solve=_solve_minimum,
     context=_other_first_values, layer=Solved, build=_build_solved, pairing="self",
-    covers=_of_neutreno, evidence="solver", differentiable_twice=(),
+    covers=_of_neutreno, evidence="solver", differentiable_twice=(), promised=_promised,
 )  # fmt: skip
