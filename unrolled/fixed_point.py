@@ -164,7 +164,10 @@ class FixedPoint(nn.Module):
         return z
 
     def extra_repr(self) -> str:
-        return f"tol={self.tol:.3g}, max_iter={self.max_iter}"
+        shown = f"tol={self.tol:.3g}, max_iter={self.max_iter}"
+        if isinstance(self.contraction, float) and self.contraction:
+            shown += f", contraction={self.contraction:.3g}"
+        return shown
 
 
 def with_gradient(
