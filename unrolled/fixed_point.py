@@ -18,11 +18,12 @@ _WHY_EAGER = "the number of iterations of a fixed point depends on the data"
 class FixedPoint(nn.Module):
     """The fixed point ``z = T(z)`` of a contraction, with the implicit gradient.
 
-    Forward, z is iterated without a graph until in each problem, the last two axes, ::
+    Forward, z is iterated without a graph until for each row, along the last axis, ::
 
         r / (1 - r) max |T(z) - z| <= tol max |T(z)|
 
-    with r the largest of `contraction` and the last two ratios of successive changes. That bounds
+    with r the largest of `contraction` and the last two ratios of successive changes of the row's
+    problem, which is the last two axes. So rows of small numbers are as exact as others. It bounds
     the distance from the fixed point if changes shrink by r from then on, as they do where T is
     proved to contract by `contraction` in this norm; else it is an estimate. Backward, with J the
     Jacobian of T at z, the gradient g becomes ``(I - J^T)^-1 g``, found as the fixed point of
@@ -38,9 +39,9 @@ class FixedPoint(nn.Module):
     step : callable
         ``step(z, *inputs)`` is T. It may be a module, and may close over tensors.
     tol : float, default=1e-10
-        Largest estimated relative error > 0 of the fixed point, and of y. Where changes are below
-        16 eps of the dtype of z the iteration ends too: errors are then those changes over
-        ``1 - r``, and no iteration undoes them.
+        Largest estimated relative error > 0 of each row of the fixed point, and of y. Where changes
+        are below 16 eps of the problem's largest number, in the dtype of z, the iteration ends too:
+        errors are then those changes over ``1 - r``, and no iteration undoes them.
     max_iter : int, default=1000
         Largest number of applications of T, or of J^T.
     contraction : float or Tensor broadcastable to (..., 1, 1), default=0.0
@@ -138,24 +139,28 @@ class FixedPoint(nn.Module):
             return start
         rounding = 16 * torch.finfo(start.dtype).eps
         problem = tuple(range(-min(2, start.ndim), 0))
+        others = problem[:-1]
         z = start
         converged = torch.zeros((), dtype=torch.bool, device=start.device)
         last_change = last_ratio = start.new_full((), torch.inf)
         for _ in range(self.max_iter):
             image = step(z)
-            change = (image - z).abs().amax(dim=problem, keepdim=True)
-            size = image.abs().amax(dim=problem, keepdim=True)
+            changes = (image - z).abs().amax(dim=problem[-1:], keepdim=True)
+            sizes = image.abs().amax(dim=problem[-1:], keepdim=True)
+            change, size = (_largest(x, others) for x in (changes, sizes))
             ratio = change / last_change
             slowest = torch.maximum(ratio, last_ratio).clamp(min=self.contraction)
-            error = torch.where(slowest < 1, change * slowest / (1 - slowest), torch.inf)
+            errors = torch.where(slowest < 1, changes * slowest / (1 - slowest), torch.inf)
             z = torch.where(converged, z, image)
-            near = (error <= self.tol * size) | (change <= rounding * size)
-            converged = converged | (near & change.isfinite())
+            near = (errors <= self.tol * sizes) | (changes <= rounding * size)
+            near = near & changes.isfinite()
+            converged = converged | ~_largest(~near, others)
             if bool((converged | ~change.isfinite()).all()):
                 break
             last_change, last_ratio = change, ratio
         if not bool(converged.all()):
-            residual, worst = (float((x / size)[~converged].max()) for x in (change, error))
+            wrong = ~near & ~converged
+            residual, worst = (float((x / sizes)[wrong].max()) for x in (changes, errors))
             warn_of_convergence(
                 f"{what} was not reached in {self.max_iter} iterations: the relative residual is "
                 f"{residual:.3g} and the relative error about {worst:.3g}, against "
@@ -168,6 +173,10 @@ class FixedPoint(nn.Module):
         if isinstance(self.contraction, float) and self.contraction:
             shown += f", contraction={self.contraction:.3g}"
         return shown
+
+
+def _largest(x: Tensor, dim: tuple[int, ...]) -> Tensor:
+    return x.amax(dim=dim, keepdim=True) if dim else x
 
 
 def with_gradient(

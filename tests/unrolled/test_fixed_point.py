@@ -114,6 +114,27 @@ def test_fixed_points_are_constant_only_where_the_first_values_are():
     assert_close(out, constant, atol=1e-12, rtol=0)
 
 
+def test_rows_of_small_numbers_are_as_exact_as_others():
+    """Padding of 1e3, which only its own row sees."""
+    mask = torch.arange(6) < 5
+    far = torch.where(mask[:, None], F, 1e3 * F)
+    layer = Solved(Neutreno(Softmax(), 0.4))
+    found, near = (
+        layer(Q, K, V, mask=mask[None], context=Context(first_values=f)) for f in (far, F)
+    )
+    assert_close(found[:, :5], near[:, :5], atol=4e-10, rtol=0)
+
+
+def test_what_is_nan_is_no_failure_to_converge():
+    q = Q.clone().requires_grad_()
+    with torch.no_grad():
+        q[:, 2] = torch.nan
+    codes = Solved(SparseCoding(2.0)).matrix(q, K)
+    codes.sum().backward()
+    assert codes[:, 2].isnan().all()
+    assert codes[:, :2].isfinite().all()
+
+
 def test_missing_the_tolerance_warns_forward_and_backward():
     with pytest.warns(ConvergenceWarning, match="of 12 codes are not proved .* 3 iterations"):
         Solved(SparseCoding(0.1), max_iter=3)(Q, K, V)

@@ -196,6 +196,7 @@ HIDING = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* codes are not proved")
 @pytest.mark.filterwarnings("ignore:the fixed point was not reached")
 @pytest.mark.parametrize("size", [1e3, 1e5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -236,6 +237,7 @@ FAR = {
 
 
 @pytest.mark.filterwarnings("ignore:the fixed point was not reached")
+@pytest.mark.filterwarnings("ignore:.* codes are not proved")
 @pytest.mark.parametrize(
     ("hiding", "dtype", "size"),
     [

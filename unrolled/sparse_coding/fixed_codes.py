@@ -98,6 +98,7 @@ class FixedCodes(FixedPoint):
             near = error <= (rounding / least).clamp(min=self.tol)
             found = torch.where(near, solved, torch.where(done, found, image))
             bound, done = torch.where(near, error, bound), done | near
+        bound = torch.where(found.isfinite().all(-1, True), bound, 0)  # what is NaN is seen
         self._warn(bound, "codes", f"after {n_iter} iterations; increase max_iter, or the penalty")
         return found
 
@@ -143,6 +144,7 @@ class FixedCodes(FixedPoint):
         on = (applied != 0) & applied.isfinite()
         solved, residual, _, least = self._invert(applied, leaf, on, grad, _solve_least_norm)
         error = _ratio(_norm(residual), _norm(solved) * least)
+        error = torch.where(solved.isfinite().all(-1, True), error, 0)
         self._warn(error, "gradients of codes", "as the keys that a code uses are dependent")
         return solved
 

@@ -57,4 +57,5 @@ def test_autocast_computes_what_it_promises(name):
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=ROUNDING[torch.bfloat16])
     if hasattr(network, "certificate"):
         assert found.dtype == torch.float32
-        assert (network.certificate(images, found) <= network.tol).all()
+        rounding = 4 * torch.finfo(torch.float32).eps / (1 - network.ridge.rho)
+        assert (network.certificate(images, found) <= network.tol + rounding).all()
