@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..block_size import block_size
 from .derivatives import has_no_values, is_one_of_many, is_transformed, vjp
 from .masks import combine_masks, hidden_by, query_offset
 
@@ -153,4 +154,5 @@ def _heads(x: Tensor) -> Iterator[tuple[int, ...]]:
 
 
 def _blocks(n: int, size: int) -> list[slice]:
+    size = block_size(size)
     return [slice(at, min(at + size, n)) for at in range(0, n, size)]

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
+from ..block_size import block_size
 from .blocked import blocked_attention, blocks_serve
 from .derivatives import recomputed
 from .masks import causal_mask, combine_masks
@@ -54,7 +55,7 @@ def fused_attention(
         is_causal = False
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if mask is None and not is_causal and _padding_is_slower(q, k, v):
-        if q.shape[-2] * k.shape[-2] <= _SMALL_MATRIX:
+        if q.shape[-2] * k.shape[-2] <= block_size(_SMALL_MATRIX):
             return torch.softmax((scale * q) @ k.mT, dim=-1) @ v
         if q.shape[-1] > v.shape[-1]:
             return blocked_attention(scale * q, k, v)
@@ -88,9 +89,8 @@ def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Te
     pass, so that memory stays O(block * n_keys). A program compiled or exported for any number of
     queries takes them as one block, as the number of blocks would be a part of it.
     """
-    n = q.shape[-2]
-    if not has_static_value(n) or n <= _QUERY_BLOCK:
+    n, size = q.shape[-2], block_size(_QUERY_BLOCK)
+    if not has_static_value(n) or n <= size:
         return function(q, 0)
-    starts = range(0, n, _QUERY_BLOCK)
-    blocks = [recomputed(function, q[..., i : i + _QUERY_BLOCK, :], i) for i in starts]
+    blocks = [recomputed(function, q[..., i : i + size, :], i) for i in range(0, n, size)]
     return torch.cat(blocks, dim=-2)

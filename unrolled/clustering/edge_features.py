@@ -11,6 +11,7 @@ from ...solvers.clustering.spectral import leading_eigenvectors
 from ...solvers.self_expression import sparse_self_expression
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max
+from ..block_size import block_size
 
 PENALTIES = ((5.0, 1.0), (20.0, 0.5), (50.0, 0.5), (200.0, 0.9))  # gamma, l1_ratio
 ENERGIES = (0.8, 0.9, 0.95, 0.98, 0.995)
@@ -183,4 +184,5 @@ def _products(left: Array, right: Array, i: Array, j: Array) -> Array:
 
 
 def _blocks(n: int) -> list[slice]:
-    return [slice(start, start + _BLOCK) for start in range(0, max(n, 1), _BLOCK)]
+    size = block_size(_BLOCK)
+    return [slice(start, start + size) for start in range(0, max(n, 1), size)]

@@ -13,6 +13,7 @@ from ...solvers.clustering import symmetric_affinity
 from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array, check_positive
 from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
+from ..block_size import block_size
 from ..self_expression import UnrolledSelfExpression
 from .base import LearnedSubspaceClustering, warn_if_worse_than_none
 from .training import draw_seed, train
@@ -196,9 +197,9 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
 
     @torch.no_grad()
     def _codes(self, queries: Tensor, keys: Tensor, own: Tensor | None) -> csr_array:
-        blocks = []
-        for start in range(0, len(queries), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
+        blocks, size = [], block_size(_BLOCK_ROWS)
+        for start in range(0, len(queries), size):
+            rows = slice(start, start + size)
             codes = self.layers_(queries[rows], keys, own=None if own is None else own[rows])
             blocks.append(csr_array(codes.cpu().numpy()))
         return vstack(blocks, format="csr")

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention import recomputed
+from ..block_size import block_size
 
 _TILE = 8
 _ENTRIES_AT_ONCE = 2**22  # of the weights, so that they stay near the processor
@@ -61,15 +62,15 @@ def tiled_average(
     True
     """
     batch, _, height, width = values.shape
-    down, right = -height % _TILE, -width % _TILE
-    n = patch_distance
+    side, n = block_size(_TILE), patch_distance
+    down, right = -height % side, -width % side
     frame = (n, n + right, n, n + down)
     inside = F.pad(torch.ones_like(values[:1, :1]), frame)
     e, v = F.pad(features, frame), F.pad(values, frame)
-    shifts = _shifts(n, values.device)
+    shifts = _shifts(side, n, values.device)
     seen, squares = (shifts.abs() <= n).all(dim=0), shifts.square().sum(dim=0)
-    columns = (width + right) // _TILE
-    rows = max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel()))
+    columns = (width + right) // side
+    rows = block_size(max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel())))
 
     def band(
         e: Tensor,
@@ -79,11 +80,11 @@ def tiled_average(
         spatial_scale: Tensor | float,
     ) -> Tensor:
         # (batch, tiles, keys, numbers)
-        keys, key_values = _tiles(e, n), _tiles(v, n)
-        visible = seen & (_tiles(inside, n)[..., 0] > 0)[..., None, :]
+        keys, key_values = _tiles(e, side, n), _tiles(v, side, n)
+        visible = seen & (_tiles(inside, side, n)[..., 0] > 0)[..., None, :]
         # Queries beyond the border, which are cut off, may see nothing: any finite number will do.
         barrier = torch.where(visible | ~visible.any(dim=-1, keepdim=True), 0.0, -torch.inf)
-        queries = _inner(keys, n)
+        queries = _inner(keys, side, n)
         middle = queries.detach().mean(dim=-2, keepdim=True)
         queries, keys = queries - middle, keys - middle
         own = offset - queries.square().sum(dim=-1)[..., :, None]
@@ -92,37 +93,37 @@ def tiled_average(
         return torch.softmax(logits.clamp(max=0) + fixed, dim=-1) @ key_values
 
     parts = []
-    for top in range(0, height + down, rows * _TILE):
-        bottom = min(top + rows * _TILE, height + down) + 2 * n
+    for top in range(0, height + down, rows * side):
+        bottom = min(top + rows * side, height + down) + 2 * n
         part = (x[..., top:bottom, :] for x in (e, v, inside))
-        parts.append(_untiled(recomputed(band, *part, offset, spatial_scale), columns))
+        parts.append(_untiled(recomputed(band, *part, offset, spatial_scale), side, columns))
     return torch.cat(parts, dim=-2)[..., :height, :width]
 
 
-def _shifts(patch_distance: int, device: torch.device) -> Tensor:
+def _shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
     """From the queries of a tile to its keys, down and right: (2, queries, keys)."""
-    i = torch.arange(_TILE, device=device)
-    j = torch.arange(_TILE + 2 * patch_distance, device=device) - patch_distance
+    i = torch.arange(side, device=device)
+    j = torch.arange(side + 2 * patch_distance, device=device) - patch_distance
     shift = j - i[:, None]
     down, right = torch.broadcast_tensors(shift[:, None, :, None], shift[None, :, None, :])
     return torch.stack([down, right]).flatten(3).flatten(1, 2)
 
 
-def _tiles(wide: Tensor, patch_distance: int) -> Tensor:
+def _tiles(wide: Tensor, side: int, patch_distance: int) -> Tensor:
     """(batch, tiles, pixels of a tile and around it, channels)."""
-    side = _TILE + 2 * patch_distance
-    tiles = wide.unfold(-2, side, _TILE).unfold(-2, side, _TILE)
+    size = side + 2 * patch_distance
+    tiles = wide.unfold(-2, size, side).unfold(-2, size, side)
     return tiles.permute(0, 2, 3, 4, 5, 1).flatten(3, 4).flatten(1, 2)
 
 
-def _inner(keys: Tensor, patch_distance: int) -> Tensor:
-    """Those of the keys that are the tile's own pixels."""
-    side, n = _TILE + 2 * patch_distance, patch_distance
-    inner = keys.unflatten(-2, (side, side))[..., n : n + _TILE, n : n + _TILE, :]
+def _inner(keys: Tensor, side: int, n: int) -> Tensor:
+    """Those of the keys that are the tile's own pixels, n away from its border."""
+    size = side + 2 * n
+    inner = keys.unflatten(-2, (size, size))[..., n : n + side, n : n + side, :]
     return inner.flatten(-3, -2)
 
 
-def _untiled(tiles: Tensor, columns: int) -> Tensor:
-    """(batch, tiles, 64, channels) to (batch, channels, height, width)."""
-    grid = tiles.unflatten(1, (-1, columns)).unflatten(3, (_TILE, _TILE))
+def _untiled(tiles: Tensor, side: int, columns: int) -> Tensor:
+    """(batch, tiles, side^2, channels) to (batch, channels, height, width)."""
+    grid = tiles.unflatten(1, (-1, columns)).unflatten(3, (side, side))
     return grid.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)

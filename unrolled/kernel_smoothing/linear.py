@@ -12,6 +12,7 @@ from ..attention import (
     map_query_blocks,
     query_offset,
 )
+from ..block_size import block_size
 from .query_blocks import visible_products
 
 _CHUNK = 128
@@ -57,7 +58,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
     if offset > 0:
         past = q @ (k[..., :offset, :].mT @ v[..., :offset, :])
         return past + linear_attention(q, k[..., offset:, :], v[..., offset:, :], is_causal=True)
-    chunk = min(_CHUNK, n_queries)
+    chunk = min(block_size(_CHUNK), n_queries)
     padding = (0, 0, 0, -n_queries % chunk)
     # (..., n_chunks, chunk, d)
     q, k, v = (F.pad(x, padding).unflatten(-2, (-1, chunk)) for x in (q, k, v))

@@ -13,6 +13,7 @@ from ..attention import (
     is_transformed,
     map_query_blocks,
 )
+from ..block_size import block_size
 from .query_blocks import masked_logits
 
 _TILE = 2**18  # entries of the logits that stay in the cache while a threshold is sought
@@ -63,7 +64,7 @@ class _Projection(torch.autograd.Function):
             return (logits - sorted_threshold(logits)).relu()
         out = torch.empty_like(logits, memory_format=torch.contiguous_format)
         n_keys = logits.shape[-1]
-        n_rows = max(1, _TILE // n_keys)
+        n_rows = block_size(max(1, _TILE // n_keys))
         tiles = zip(
             logits.reshape(-1, n_keys).split(n_rows),
             out.view(-1, n_keys).split(n_rows),

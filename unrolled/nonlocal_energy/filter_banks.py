@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention import once_in
+from ..block_size import block_size
 
 _N_WINDOWS = 6000  # at once on a processor, whose cache then holds all responses to them
 _N_WINDOWS_ON_DEVICE = 2**20
@@ -246,8 +247,8 @@ def _blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
     n_images, height, width = u.shape
     rows, columns = height - size + 1, width - size + 1
     most = _N_WINDOWS if u.device.type == "cpu" else _N_WINDOWS_ON_DEVICE
-    together = max(1, most // (rows * columns))
-    strip = max(1, min(rows, most // columns))
+    together = block_size(max(1, most // (rows * columns)))
+    strip = block_size(max(1, min(rows, most // columns)))
     for first in range(0, n_images, together):
         for top in range(0, rows, strip):
             bottom = min(top + strip, rows) + size - 1

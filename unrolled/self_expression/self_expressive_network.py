@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..attention import Positive, check_count, check_positive, recomputed, without_autocast
+from ..block_size import block_size
 from ..sparse_coding import soft_threshold
 
 _BLOCK = 1024
@@ -237,7 +238,8 @@ def _perceptron(sizes: list[int], factory: dict[str, Any]) -> nn.Sequential:
 
 def _blocks(x: Tensor) -> list[tuple[int, Tensor]]:
     """Blocks of rows with the index of their first."""
-    return [(i * _BLOCK, rows) for i, rows in enumerate(x.split(_BLOCK))]
+    size = block_size(_BLOCK)
+    return [(i * size, rows) for i, rows in enumerate(x.split(size))]
 
 
 def _recomputed(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:

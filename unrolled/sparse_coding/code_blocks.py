@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..attention import is_one_of_many, query_offset, vjp
+from ..block_size import block_size
 from .iterations import proximal_map, repeated
 from .penalties import SparsePenalty
 
@@ -114,8 +115,8 @@ def _blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
     """Blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
     (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
     entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
-    rows = max(1, min(n_rows, entries // max(1, n_keys)))
-    heads = max(1, entries // max(1, n_rows * n_keys))
+    rows = block_size(max(1, min(n_rows, entries // max(1, n_keys))))
+    heads = block_size(max(1, entries // max(1, n_rows * n_keys)))
     for head in range(0, n_heads, heads):
         for start in range(0, n_rows, rows):
             stop = min(start + rows, n_rows)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, Operator, Positive
+from ..block_size import small_blocks
 from ..solved_operator import Solved
 from ..sparse_coding import SparseCoding
 from .given import build_as_given
@@ -27,6 +29,7 @@ from .relations import (
     solver_output,
     tolerance_of,
     twin_context,
+    worst,
 )
 from .subjects import N_HEADS, Subject, as_built, draw_inputs, is_foremost, make_subject
 
@@ -41,6 +44,8 @@ _LARGE: dict[str, dict[str, Any]] = {
 _IN_EVERY_DTYPE = ("causal", "mask per head")
 _LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
 _N_WIDE = 40  # values
+_BLOCK, _N_BLOCKED = 2, 13  # seven blocks of tokens, of which the last is not full
+_HALVINGS = 36  # to 1e-11: where scores meet, more than rounding in float64, less than in float32
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -118,6 +123,10 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
         if twin.differentiable:
             yield from _gradients(subject, rng)
     yield from _dtypes(subject, rng)
+    if not subject.runs_to_limit:
+        rng = np.random.default_rng([seed, 2, *twin.name.encode()])
+        yield from _in_blocks(make_subject(twin, rng, n=_N_BLOCKED), rng)
+        yield Case("at a jump", "float64", partial(_at_jump, subject, subject.drawn(rng)))
 
 
 def _of_settings(twin: Twin, seed: int, *, laws: bool) -> Iterator[Case]:
@@ -148,6 +157,7 @@ def _of_option(subject: Subject, rng: np.random.Generator, *, laws: bool) -> Ite
     yield _compared(subject, _NO_MASKS)
     if not laws:
         return
+    yield _taking_blocks(_compared(subject, _NO_MASKS))
     masks, rows = _NO_MASKS, None
     if subject.operator is not None:
         *_, masks = _masks(subject, subject.operator, rng)
@@ -475,6 +485,47 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         wide = Gradients(subject.drawn(rng, n_values=_N_WIDE), rng)
         for name in wide.names[:2]:
             yield Case(f"gradient {name}, wide values", "float64", partial(wide.measure, name))
+
+
+def _taking_blocks(case: Case) -> Case:
+    """The case, with few rows, keys, tiles or images at a time."""
+
+    def measure() -> Measurement:
+        with small_blocks(_BLOCK):
+            return case.measure()
+
+    return replace(case, name=f"{case.name}, in blocks", measure=measure)
+
+
+def _in_blocks(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
+    """Outputs and gradients that many blocks add up to, also under the hardest masks."""
+    sets = [(_NO_MASKS, None)]
+    if subject.operator is not None:
+        *_, hardest = _masks(subject, subject.operator, rng)
+        sets.append((hardest, _some_rows(subject, hardest, rng, with_last=True)))
+    for masks, rows in sets:
+        yield _taking_blocks(_compared(subject, masks, rows))
+        if subject.twin.differentiable:
+            gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
+            for name in gradients.names:
+                measure = partial(gradients.measure, name)
+                yield _taking_blocks(Case(f"gradient {name}, {masks.name}", "float64", measure))
+
+
+def _at_jump(subject: Subject, other: Subject) -> Measurement:
+    """Both sides of the largest jump of the layer between two inputs, where its choice changes."""
+    twin, layer = subject.twin, subject.layer
+    ends = [(x.inputs, layer_output(twin, layer, x.inputs)) for x in (subject, other)]
+    for _ in range(_HALVINGS):
+        inputs = tuple((a + b) / 2 for a, b in zip(ends[0][0], ends[1][0], strict=True))
+        middle = inputs, layer_output(twin, layer, inputs)
+        ends = list(max(pairwise([ends[0], middle, ends[1]]), key=_jump))
+    return worst([_compare(subject.on(inputs), _NO_MASKS) for inputs, _ in ends])
+
+
+def _jump(ends: tuple[tuple[Tensors, Array], ...]) -> float:
+    (_, before), (_, after) = ends
+    return float(np.abs(after - before).max())
 
 
 def _second_derivative(gradients: Gradients, way: Way, suffix: str = "") -> Case:

@@ -4,9 +4,11 @@ Weights come from the model, settings from the arguments.
 """
 
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
+from scipy.special import logsumexp
 from torch import nn
 
 from ..heads import HeadCall, as_array, solve_head
@@ -26,6 +28,13 @@ def patch_rows(image: Array, size: int) -> tuple[Array, tuple[int, int]]:
     return np.stack(rows), (height // size, width // size)
 
 
+def sinusoids(n_tokens: int, dim: int) -> Array:
+    """Sines at even places, cosines at odd ones, two of each rate."""
+    i, t = np.indices((n_tokens, dim))
+    angles = i / 10000 ** (2 * (t // 2) / dim)
+    return np.where(t % 2 == 0, np.sin(angles), np.cos(angles))
+
+
 def vision_transformer(
     model: Any,
     image: Array,
@@ -33,6 +42,7 @@ def vision_transformer(
     *,
     patch_size: int,
     pool: str = "class",
+    positions: str = "learned",
     positions_in: tuple[bool, ...] | None = None,
     padding: Array | None = None,
 ) -> Array:
@@ -48,10 +58,10 @@ def vision_transformer(
     if n_class_tokens:
         x = np.vstack([as_array(model.class_token)[0], x])
     hidden = None if padding is None else np.r_[np.zeros(n_class_tokens, dtype=bool), padding]
-    positions = as_array(model.positions.weight)
+    p = sinusoids(*x.shape) if positions == "sinusoidal" else as_array(model.positions.weight)
     x = run_blocks(
-        model.blocks, x if positions_in else x + positions,
-        settings, Shared(positions, grid, n_class_tokens),
+        model.blocks, x if positions_in else x + p,
+        settings, Shared(p, grid, n_class_tokens),
         add_positions=positions_in or (), padding=hidden,
     )  # fmt: skip
     x = layer_norm(model.norm, x, settings.norm_eps)
@@ -61,15 +71,31 @@ def vision_transformer(
 
 
 def class_attention_transformer(
-    model: Any, image: Array, settings: Settings, *, patch_size: int
+    model: Any,
+    image: Array,
+    settings: Settings,
+    *,
+    patch_size: int,
+    positions_in: tuple[bool, ...] | None = None,
 ) -> Array:
-    """Class scores: the class token asks the patches, which the last blocks leave as they are."""
+    """Class scores: the class token asks the patches, which the last blocks leave as they are.
+
+    Blocks of `positions_in` add positions themselves, and class blocks then do; the class token,
+    which comes last, has none.
+    """
     patches, grid = patch_rows(image, patch_size)
     positions = as_array(model.positions.weight)
-    x = linear(model.patch_embedding.projection, patches) + positions
-    x = run_blocks(model.blocks, x, settings, Shared(positions, grid))
+    x = linear(model.patch_embedding.projection, patches)
+    x = run_blocks(
+        model.blocks, x if positions_in else x + positions, settings, Shared(positions, grid),
+        add_positions=positions_in or (),
+    )  # fmt: skip
     token = as_array(model.class_token)[0]
-    token = run_blocks(model.class_blocks, token, settings, memory=x)
+    of_all = np.vstack([positions, np.zeros_like(token)])
+    token = run_blocks(
+        model.class_blocks, token, settings, Shared(of_all),
+        add_positions=(positions_in is not None,) * len(model.class_blocks), memory=x,
+    )  # fmt: skip
     return linear(model.head, layer_norm(model.norm, token, settings.norm_eps)[0])
 
 
@@ -93,6 +119,16 @@ def self_expression_transformer(
     return linear(model.head, x.mean(axis=0))
 
 
+def language_loss(scores: Array, ids: Array, padding: Array) -> Array:
+    """Mean over the tokens that are shown, but for the first, of what each costs after the last."""
+    costs = [
+        logsumexp(scores[t - 1]) - scores[t - 1, ids[t]]
+        for t in range(1, len(ids))
+        if not padding[t]
+    ]
+    return np.mean(costs, keepdims=True)
+
+
 def language_model(
     model: Any, ids: Array, settings: Settings, *, padding: Array | None = None
 ) -> Array:
@@ -112,15 +148,23 @@ def windowed_transformer(
     patch_size: int,
     window_size: int,
     num_heads: tuple[int, ...],
+    positions_in: tuple[bool, ...] | None = None,
 ) -> Array:
-    """Class scores; every other block has windows that are shifted by half of one."""
+    """Class scores; every other block has windows that are shifted by half of one.
+
+    Blocks of `positions_in` add positions themselves, None adds them to the tokens of each stage.
+    """
     patches, grid = patch_rows(image, patch_size)
     x = linear(model.patch_embedding.projection, patches).reshape(*grid, -1)
+    adds = iter(positions_in or repeat(False))
     for index, stage in enumerate(model.stages):
         if index:
             x = _merge(model.merges[index - 1], x, settings.norm_eps)
-        x = x + as_array(stage.positions.weight).reshape(x.shape)
-        x = _run_stage(stage.blocks, x, replace(settings, num_heads=num_heads[index]), window_size)
+        positions = as_array(stage.positions.weight).reshape(x.shape)
+        x = _run_stage(
+            zip(stage.blocks, adds, strict=False), x if positions_in else x + positions, positions,
+            replace(settings, num_heads=num_heads[index]), window_size,
+        )  # fmt: skip
     x = layer_norm(model.norm, x, settings.norm_eps)
     return linear(model.head, x.reshape(-1, x.shape[-1]).mean(axis=0))
 
@@ -131,22 +175,38 @@ def _merge(merge: Any, x: Array, eps: float) -> Array:
     return linear(merge.reduction, layer_norm(merge.norm, np.concatenate(four, axis=-1), eps))
 
 
-def _run_stage(blocks: Any, x: Array, settings: Settings, window_size: int) -> Array:
-    """Blocks in windows of a grid (height, width, dim); `first` holds the first block's values."""
-    first, first_tokens = None, x
-    for index, block in enumerate(blocks):
+def _run_stage(
+    blocks: Any,
+    x: Array,
+    positions: Array,
+    settings: Settings,
+    window_size: int,
+) -> Array:
+    """Blocks, with whether they add positions, in windows of a grid (height, width, dim).
+
+    The values that layers share follow their tokens.
+    """
+    first, previous, first_tokens = None, None, x
+    for index, (block, adds) in enumerate(blocks):
         out, values = np.empty_like(x), np.empty_like(x)
         for places, pairs in _windows(x.shape[:2], window_size, shifted=index % 2 == 1):
             rows, columns = places
             shared = Shared(
+                positions=positions[rows, columns],
                 grid=(window_size, window_size),
                 first_values=None if first is None else _heads(first[rows, columns], settings),
+                previous_values=(
+                    None if previous is None else _heads(previous[rows, columns], settings)
+                ),
                 first_tokens=first_tokens[rows, columns],
             )
-            y, shared = run_block(block, x[rows, columns], shared, settings, pairs=pairs)
-            assert shared.first_values is not None
-            out[rows, columns], values[rows, columns] = y, np.hstack(list(shared.first_values))
-        first, x = values, out
+            y, shared = run_block(
+                block, x[rows, columns], shared, settings, pairs=pairs, add_positions=adds
+            )
+            assert shared.previous_values is not None
+            out[rows, columns] = y
+            values[rows, columns] = np.hstack(list(shared.previous_values))
+        first, previous, x = values if first is None else first, values, out
     return x
 
 

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...kernel_smoothing import Local
@@ -23,12 +24,22 @@ from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_ba
 
 _CLASSES, _PATCH = 5, 2
 _WIDE = {"num_classes": N_CLASSES, "dim": 96}  # where scores are to name digits
+_NARROW = 4
 _LITTLE = 0.05  # of weights that are moved, in sums of so many
 _SETTINGS = Settings(HEADS)
 
 
+def _part(images: Any, columns: int = 6) -> Any:
+    """Images that are higher than wide."""
+    return images[..., :columns]
+
+
 def _images(images: Tensor) -> tuple[Tensor]:
-    return (images,)
+    return (_part(images),)
+
+
+def _narrow_images(images: Tensor) -> tuple[Tensor]:
+    return (_part(images, _NARROW),)
 
 
 def _ids(images: Tensor) -> Tensor:
@@ -42,6 +53,7 @@ def _ids_and_padding(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _images_and_padding(images: Tensor) -> tuple[Tensor, Tensor]:
+    images = _part(images)
     return images, hidden_tokens(images, images[0, 0].numel() // _PATCH**2)
 
 
@@ -60,16 +72,18 @@ def _add(name: str, layer: type[nn.Module], source: str, equation: str, **sides:
     add(name, layer, source=source, equation=equation, **sides)
 
 
-def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any) -> None:
+def _add_vision_transformer(
+    name: str, equation: str, pool: str, in_wide: list[Any], **options: Any
+) -> None:
+    """`in_wide` are the operators of the model that names digits."""
     operators = options["operator"]
     apart = "bilateral" in operators
-    # Where tokens have no positions, the scores read places by the last layer's weights.
-    in_wide = operators[::-1] if apart else operators
     wide = _WIDE | ({"dim": 120} if apart else {})
 
     def build(images: Array) -> nn.Module:
         depth = len(operators)
-        return drawn(VisionTransformer(**_sizes(images), depth=depth, pool=pool, **options))
+        sizes = _sizes(_part(images))
+        return drawn(VisionTransformer(**sizes, depth=depth, pool=pool, **options))
 
     def build_wide(images: Array) -> nn.Module:
         given = _sizes(images) | wide | options | {"operator": in_wide}
@@ -80,11 +94,12 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
     ) -> Array:
         return backbone_pass.vision_transformer(
             model, image, _SETTINGS, patch_size=_PATCH, pool=pool, padding=padding,
+            positions=options.get("positions", "learned"),
             positions_in=tuple(x != "bilateral" for x in operators) if apart else None,
         )  # fmt: skip
 
     def apply(model: VisionTransformer, images: Tensor) -> Tensor:
-        _, hidden = _images_and_padding(images)
+        images, hidden = _images_and_padding(images)
         return joined(model(images), model(images, patch_padding_mask=hidden))
 
     def solve(model: Any, image: Array, hidden: Array) -> tuple[Array, ...]:
@@ -97,15 +112,16 @@ def _add_vision_transformer(name: str, equation: str, pool: str, **options: Any)
     )  # fmt: skip
 
 
-def _run_windowed(model: Any, image: Array, *, patch_size: int = 1, window_size: int = 4) -> Array:
+def _run_windowed(model: Any, image: Array, **settings: Any) -> Array:
     return backbone_pass.windowed_transformer(
-        model, image, _SETTINGS, patch_size=patch_size, window_size=window_size, num_heads=(2, 3)
+        model, image, _SETTINGS, window_size=2, num_heads=(2, 3), **settings
     )
 
 
-def _run_class_attention(model: Any, image: Array) -> Array:
-    settings = Settings(HEADS, scale="layer")
-    return backbone_pass.class_attention_transformer(model, image, settings, patch_size=_PATCH)
+def _run_class_attention(model: Any, image: Array, **settings: Any) -> Array:
+    return backbone_pass.class_attention_transformer(
+        model, image, Settings(HEADS, scale="layer"), patch_size=_PATCH, **settings
+    )
 
 
 def _run_self_expression(model: Any, image: Array) -> Array:
@@ -114,21 +130,39 @@ def _run_self_expression(model: Any, image: Array) -> Array:
     )
 
 
+def _apply_language_model(model: LanguageModel, images: Tensor) -> Tensor:
+    """Scores, and the loss of each sequence."""
+    ids, hidden = _ids_and_padding(images)
+    each = zip(ids[:, None], hidden[:, None], strict=True)
+    return joined(model(ids, hidden), torch.stack([model.loss(*one) for one in each])[:, None])
+
+
+def _solve_language_model(model: Any, ids: Array, hidden: Array) -> tuple[Array, ...]:
+    ids, padding = ids.astype(int), hidden.astype(bool)
+    scores = backbone_pass.language_model(model, ids, _SETTINGS, padding=padding)
+    return scores, backbone_pass.language_loss(scores, ids, padding)
+
+
 def _wide_mixer(images: Array, *, skip: bool) -> nn.Module:
     mixer = ConvMixer(384, 1, 5, 4, N_CLASSES, skip, in_channels=images.shape[1])
     return drawn(mixer, 2 * _LITTLE)
 
 
-_add_vision_transformer("vision-transformer", "IF-5", "class", operator=["softmax", "neutreno"])
-_add_vision_transformer("vision-transformer-mean", "IF-5", "mean", operator=["twicing", "gaussian"])
+_ON_GRID = ["spatial_gaussian", lambda heads, head_dim: Local(1), "criss_cross"]
 _add_vision_transformer(
-    "vision-transformer-positions-apart", "IF-21", "class", operator=["bilateral", "softmax"]
-)
+    "vision-transformer", "IF-5", "class", ["softmax", "neutreno"],
+    operator=["softmax", "elliptical", "neutreno"],
+)  # fmt: skip
 _add_vision_transformer(
-    "vision-transformer-on-grid",
-    "QK-local",
-    "class",
-    operator=["spatial_gaussian", lambda heads, head_dim: Local(1), "criss_cross"],
+    "vision-transformer-mean", "IF-5", "mean", ["twicing", "gaussian"],
+    operator=["twicing", "gaussian"], positions="sinusoidal", dtype=torch.float64,
+)  # fmt: skip
+_add_vision_transformer(  # without positions in its tokens, scores read places by the last layer
+    "vision-transformer-positions-apart", "IF-21", "class", ["softmax", "bilateral"],
+    operator=["bilateral", "softmax"],
+)  # fmt: skip
+_add_vision_transformer(
+    "vision-transformer-on-grid", "QK-local", "class", _ON_GRID, operator=_ON_GRID
 )
 _add(
     "windowed-transformer",
@@ -137,12 +171,18 @@ _add(
     "IF-5",
     build=lambda images: drawn(
         WindowedTransformer(
-            images.shape[2:], 1, images.shape[1], _CLASSES, 6, (2, 1), (2, 3), window_size=4,
-            operator=["softmax", "neutreno", "gaussian"], mlp_ratio=2.0,
+            (images.shape[2], _NARROW), 1, images.shape[1], _CLASSES, 6, (3, 1), (2, 3),
+            window_size=2, operator=["bilateral", "elliptical", "neutreno", "gaussian"],
+            mlp_ratio=2.0,
         )
     ),
-    apply=lambda model, images: model(images),
-    solve=over_batch(lambda model, image: (_run_windowed(model, image),), _images),
+    apply=lambda model, images: model(*_narrow_images(images)),
+    solve=over_batch(
+        lambda model, image: (
+            _run_windowed(model, image, patch_size=1, positions_in=(False, True, True, True)),
+        ),
+        _narrow_images,
+    ),
     task=naming_digits(
         lambda images: drawn(
             WindowedTransformer(
@@ -151,7 +191,7 @@ _add(
             ),
             _LITTLE,
         ),
-        partial(_run_windowed, patch_size=2, window_size=2),
+        partial(_run_windowed, patch_size=2),
     ),
 )  # fmt: skip
 _add(
@@ -159,9 +199,16 @@ _add(
     ClassAttentionTransformer,
     "Touvron et al. (2021)",
     "IF-5",
-    build=lambda images: drawn(ClassAttentionTransformer(**_sizes(images), depth=2)),
-    apply=lambda model, images: model(images),
-    solve=over_batch(lambda model, image: (_run_class_attention(model, image),), _images),
+    build=lambda images: drawn(
+        ClassAttentionTransformer(
+            **_sizes(_part(images)), depth=2, operator=["bilateral", "softmax"]
+        )
+    ),
+    apply=lambda model, images: model(*_images(images)),
+    solve=over_batch(
+        lambda model, image: (_run_class_attention(model, image, positions_in=(False, True)),),
+        _images,
+    ),
     task=naming_digits(
         lambda images: drawn(ClassAttentionTransformer(**_sizes(images) | _WIDE, depth=2), _LITTLE),
         _run_class_attention,
@@ -172,8 +219,8 @@ _add(
     SelfExpressionTransformer,
     "Attention: Self-Expression Is All You Need, Fig. 4",
     "SE-15",
-    build=lambda images: drawn(SelfExpressionTransformer(**_sizes(images), depth=4)),
-    apply=lambda model, images: model(images),
+    build=lambda images: drawn(SelfExpressionTransformer(**_sizes(_part(images)), depth=4)),
+    apply=lambda model, images: model(*_images(images)),
     solve=over_batch(lambda model, image: (_run_self_expression(model, image),), _images),
     task=naming_digits(
         lambda images: drawn(SelfExpressionTransformer(**_sizes(images) | _WIDE, depth=4), _LITTLE),
@@ -190,7 +237,7 @@ for skip in (True, False):
         build=lambda images, skip=skip: drawn(
             ConvMixer(DIM, 2, 3, _PATCH, _CLASSES, skip, in_channels=images.shape[1])
         ),
-        apply=lambda model, images: model(images),
+        apply=lambda model, images: model(*_images(images)),
         solve=over_batch(lambda model, image, run=run: (run(model, image),), _images),
         task=naming_digits(
             partial(_wide_mixer, skip=skip),
@@ -205,14 +252,7 @@ _add(
     build=lambda images: drawn(
         LanguageModel(10, DIM, 2, HEADS, 16, operator=["softmax", "twicing"])
     ),
-    apply=lambda model, images: model(*_ids_and_padding(images)).flatten(1),
-    solve=over_batch(
-        lambda model, ids, hidden: (
-            backbone_pass.language_model(
-                model, ids.astype(int), _SETTINGS, padding=hidden.astype(bool)
-            ),
-        ),
-        _ids_and_padding,
-    ),
+    apply=_apply_language_model,
+    solve=over_batch(_solve_language_model, _ids_and_padding),
     task=saying_pixels(),
 )

@@ -28,7 +28,7 @@ from .small_models import (
     sequences,
 )
 
-_OPERATORS = ["softmax", "neutreno", "gaussian", "twicing"]
+_OPERATORS = ["softmax", "elliptical", "neutreno", "twicing"]
 
 
 def _inputs(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ class Shared:
     grid: tuple[int, int] | None = None
     n_class_tokens: int = 0
     first_values: Array | None = None
+    previous_values: Array | None = None
     first_tokens: Array | None = None
     history: tuple[Array, ...] = ()
 
@@ -108,6 +109,7 @@ def attend(
         out.append(found[:, : v.shape[2]])
         matrices.append(found[:, v.shape[2] :])
     joined = linear(shell.out_proj, np.hstack(out))
+    shared = replace(shared, previous_values=v)
     return joined, np.stack(matrices) if weights else None, shared
 
 
@@ -115,7 +117,7 @@ def _given_to_head(
     shell: Attention, shared: Shared, rows: dict[str, slice], head: int, n_queries: int, v: Array
 ) -> dict[str, Any]:
     """What one head knows beside its tokens."""
-    first, projected = shared.first_values, None
+    projected = None
     if shared.positions is not None and {"q", "k"} <= rows.keys():
         q, k = (
             split_heads(affine(shared.positions, shell.in_proj_weight[own]), len(v))[head]
@@ -128,6 +130,12 @@ def _given_to_head(
         "n_class_tokens": shared.n_class_tokens,
         "projected_positions": projected,
         "values": v[head],
-        "first_values": None if first is None or first.shape != v.shape else first[head],
+        "first_values": _of_shape(shared.first_values, v, head),
+        "previous_values": _of_shape(shared.previous_values, v, head),
         "first_tokens": shared.first_tokens,
     }
+
+
+def _of_shape(values: Array | None, v: Array, head: int) -> Array | None:
+    """The values of another layer in one head; None where they have not the shape of this one's."""
+    return None if values is None or values.shape != v.shape else values[head]
