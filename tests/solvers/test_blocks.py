@@ -1,0 +1,160 @@
+"""Blocks change nothing: with few rows, keys, patches or pixels at a time, solvers say the same.
+
+A case makes its module's blocks so small, or is itself so large, that there are three at least, of
+which the last is not full.
+"""
+
+import ast
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.spatial.distance import cdist
+
+from twinsolve import solvers
+from twinsolve.solvers import (
+    ThresholdingSubspaceClustering,
+    bilateral_filter,
+    locally_linear_weights,
+    nadaraya_watson,
+    nonlocal_means,
+    omp_self_expression,
+    outlier_self_expression,
+    smoothness,
+    sparse_code,
+    sparse_self_expression,
+)
+from twinsolve.solvers.clustering import nearest_rows_affinity
+from twinsolve.solvers.nonlocal_energy import stationary_distribution
+from twinsolve.solvers.sparse_coding import denoise_ista, denoise_low_rank, lam_max
+from twinsolve.solvers.spectral_filtering import ergodicity_coefficient
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((2, 26, 5))
+UNIT = X / np.linalg.norm(X, axis=1, keepdims=True)
+IMAGE = RNG.random((17, 13))
+WALK = RNG.random((26, 26)) / 13
+WALK /= WALK.sum(axis=1, keepdims=True)
+WEIGHTS = np.exp(-cdist(X, X))
+
+
+def coded(found):
+    return np.column_stack([found.coef.toarray(), found.objective, found.gap])
+
+
+CASES = {
+    "kernel_smoothing.weights": (
+        {"_ROWS": 4, "_ROW_BYTES": 32, "_WHOLE_ENTRIES": 100},
+        lambda: nadaraya_watson(X, Y, X, bandwidth=1.5),
+    ),
+    "image_filters.window_average": (
+        {"_BLOCK_ROWS": 3},
+        lambda: nonlocal_means(IMAGE, patch_size=3, patch_distance=4, h=0.2, n_jobs=2),
+    ),
+    "image_filters.level_average": (
+        {"_QUERIES": 50, "_KEYS": 40},
+        lambda: bilateral_filter(IMAGE, sigma_color=0.2, sigma_spatial=np.inf),
+    ),
+    "clustering.thresholding": (
+        {"_BLOCK_ENTRIES": 4 * len(X)},
+        lambda: ThresholdingSubspaceClustering(2, n_neighbors=3).fit(X).coef_.toarray(),
+    ),
+    "clustering.affinity": (
+        {"_BATCH": 4},
+        lambda: nearest_rows_affinity(UNIT @ UNIT.T, n_neighbors=3).toarray(),
+    ),
+    "nonlocal_energy.functionals": (
+        {"_BLOCK_ENTRIES": 4 * len(X)},
+        lambda: smoothness(X, WEIGHTS),
+    ),
+    "nonlocal_energy.state_reduction": ({"_BLOCK": 4}, lambda: stationary_distribution(WALK)),
+    "locally_linear.neighbors": (
+        {"_ROWS": 4},
+        lambda: locally_linear_weights(X, n_neighbors=4).toarray(),
+    ),
+    "locally_linear.weights": (
+        {"_ROWS": 4},
+        lambda: locally_linear_weights(X, n_neighbors=4).toarray(),
+    ),
+    "self_expression.constrained": (
+        {"_BLOCK_ROWS": 4},
+        lambda: coded(sparse_self_expression(X, lam=0.3, affine=True)),
+    ),
+    "self_expression.huber": (
+        {"_BLOCK_ROWS": 4},
+        lambda: coded(outlier_self_expression(X, lam=0.3, lam_outlier=0.5)),
+    ),
+    "sparse_coding.matching_pursuit": (
+        {"_BLOCK_ROWS": 4},
+        lambda: omp_self_expression(X, n_nonzero=3).toarray(),
+    ),
+    "sparse_coding.problem": (
+        {"_BLOCK_ROWS": 4},
+        lambda: np.column_stack(
+            [lam_max(X, X, zero_diagonal=True), coded(sparse_self_expression(X, lam=0.3))]
+        ),
+    ),
+    "sparse_coding.row_blocks": (
+        {"_MOST_ROWS": 4},
+        lambda: coded(sparse_code(X, Y, lam=0.3)),
+    ),
+    "sparse_coding.row_pool": ({"_SLOTS": 4}, lambda: coded(sparse_code(X, Y, lam=0.3))),
+    "sparse_coding.patch_groups": (
+        {"_BLOCK_GROUPS": 5},
+        lambda: denoise_low_rank(IMAGE, sigma=0.1, patch_size=4, n_similar=6, window=3),
+    ),
+    "sparse_coding.image_patches": (
+        {"_BAND_PATCHES": 40},
+        lambda: denoise_ista(IMAGE, np.eye(9), lam=0.2, n_iter=3),
+    ),
+}
+BY_SIZE = {"spectral_filtering.smoothing", "sparse_coding.selection"}
+
+
+@pytest.mark.parametrize("module", CASES)
+def test_small_blocks_change_nothing(module, monkeypatch):
+    small, call = CASES[module]
+    expected = call()
+    for name, size in small.items():
+        monkeypatch.setattr(importlib.import_module(f"{solvers.__name__}.{module}"), name, size)
+    # Sums of up to 221 terms in another order, and where blocks are certified anew gaps of 1e-6.
+    assert_allclose(call(), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_distances_of_rows_in_all_blocks():
+    """Blocks of 16 are a constant of the kernel."""
+    for n in (2, 16, 17, 55):
+        A = np.random.default_rng(n).dirichlet(np.ones(7), size=n)
+        assert_allclose(ergodicity_coefficient(A), cdist(A, A, "cityblock").max() / 2, rtol=1e-14)
+
+
+def test_the_largest_products_are_in_all_blocks():
+    """Blocks of 64 atoms are a constant of the kernel: each atom in turn is the one that serves."""
+    D = np.random.default_rng(0).standard_normal((205, 6))
+    D /= np.linalg.norm(D, axis=1, keepdims=True)
+    found = sparse_code(D, D, lam=1.9)
+    assert_allclose(found.coef.toarray(), 0.05 * np.eye(205), atol=1e-12)
+
+
+def steps(path):
+    """Calls that go through something by blocks of a size that is not a literal."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = getattr(getattr(node, "func", None), "id", "")
+        if name == "range" and len(node.args) == 3 or name == "gen_batches":
+            try:
+                ast.literal_eval(node.args[-1])
+            except ValueError:
+                yield node
+
+
+def test_every_module_with_blocks_is_a_case():
+    folder = Path(solvers.__file__).parent
+    found = {
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in folder.rglob("*.py")
+        if any(True for _ in steps(path))
+    }
+    assert found <= CASES.keys() | BY_SIZE
+    assert len(found) >= 14
