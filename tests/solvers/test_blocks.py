@@ -142,7 +142,7 @@ def steps(path):
     """Calls that go through something by blocks of a size that is not a literal."""
     for node in ast.walk(ast.parse(path.read_text())):
         name = getattr(getattr(node, "func", None), "id", "")
-        if name == "range" and len(node.args) == 3 or name == "gen_batches":
+        if (name == "range" and len(node.args) == 3) or name == "gen_batches":
             try:
                 ast.literal_eval(node.args[-1])
             except ValueError:

@@ -41,7 +41,7 @@ _LARGE: dict[str, dict[str, Any]] = {
     "features": {"n": 1100},
     "image": {"images": (1, 1, 21, 33)},
 }
-_IN_EVERY_DTYPE = ("causal", "mask per head")
+_SOME_MASKS = ("causal", "mask per head")
 _LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
 _N_WIDE = 40  # values
 _BLOCK, _N_BLOCKED = 2, 13  # seven blocks of tokens, of which the last is not full
@@ -494,15 +494,16 @@ def _taking_blocks(case: Case) -> Case:
         with small_blocks(_BLOCK):
             return case.measure()
 
-    return replace(case, name=f"{case.name}, in blocks", measure=measure)
+    return replace(case, name=f"in blocks, {case.name}", measure=measure)
 
 
 def _in_blocks(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
-    """Outputs and gradients that many blocks add up to, also under the hardest masks."""
+    """Outputs and gradients that many blocks add up to, plain, causal and under pairs of masks."""
     sets = [(_NO_MASKS, None)]
     if subject.operator is not None:
-        *_, hardest = _masks(subject, subject.operator, rng)
-        sets.append((hardest, _some_rows(subject, hardest, rng, with_last=True)))
+        for masks in _masks(subject, subject.operator, rng):
+            if masks.name in _SOME_MASKS:
+                sets.append((masks, _some_rows(subject, masks, rng, with_last=True)))
     for masks, rows in sets:
         yield _taking_blocks(_compared(subject, masks, rows))
         if subject.twin.differentiable:
@@ -551,7 +552,7 @@ def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         subject = subject.on((q, k, values))
     sets = [_NO_MASKS]
     if operator is not None:
-        sets.append(next(m for m in _masks(subject, operator, rng) if m.name in _IN_EVERY_DTYPE))
+        sets.append(next(m for m in _masks(subject, operator, rng) if m.name in _SOME_MASKS))
     for name, dtype in _DTYPES.items():
         layer = copy.deepcopy(subject.layer).to(dtype)
         inputs = tuple(x.to(dtype) for x in subject.inputs)
