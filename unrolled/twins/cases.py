@@ -45,6 +45,7 @@ _SOME_MASKS = ("causal", "mask per head")
 _LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
 _N_WIDE = 40  # values
 _BLOCK, _N_BLOCKED = 2, 13  # seven blocks of tokens, of which the last is not full
+_WIDE_KEYS = 33  # from which on values that are narrower take a way of their own
 _HALVINGS = 36  # to 1e-11: where scores meet, more than rounding in float64, less than in float32
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -125,7 +126,7 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     yield from _dtypes(subject, rng)
     if not subject.runs_to_limit:
         rng = np.random.default_rng([seed, 2, *twin.name.encode()])
-        yield from _in_blocks(make_subject(twin, rng, n=_N_BLOCKED), rng)
+        yield from _in_blocks(twin, rng)
         yield Case("at a jump", "float64", partial(_at_jump, subject, subject.drawn(rng)))
 
 
@@ -497,20 +498,23 @@ def _taking_blocks(case: Case) -> Case:
     return replace(case, name=f"in blocks, {case.name}", measure=measure)
 
 
-def _in_blocks(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
-    """Outputs and gradients that many blocks add up to, plain, causal and under pairs of masks."""
-    sets = [(_NO_MASKS, None)]
+def _in_blocks(twin: Twin, rng: np.random.Generator) -> Iterator[Case]:
+    """Outputs and gradients that many blocks add up to: plain, masked, and of wide keys."""
+    subject = make_subject(twin, rng, n=_N_BLOCKED)
+    sets = [(subject, _NO_MASKS, "heads")]
     if subject.operator is not None:
-        for masks in _masks(subject, subject.operator, rng):
-            if masks.name in _SOME_MASKS:
-                sets.append((masks, _some_rows(subject, masks, rng, with_last=True)))
-    for masks, rows in sets:
-        yield _taking_blocks(_compared(subject, masks, rows))
-        if subject.twin.differentiable:
+        every = list(_masks(subject, subject.operator, rng))
+        sets += [(subject, masks, masks.name) for masks in every if masks.name in _SOME_MASKS]
+        wide = make_subject(twin, rng, n=_N_BLOCKED, width=_WIDE_KEYS)
+        sets.append((wide, _NO_MASKS, "wide keys"))
+    for subject, masks, name in sets:
+        rows = _some_rows(subject, masks, rng, with_last=True) if masks is not _NO_MASKS else None
+        yield _taking_blocks(_compared(subject, masks, rows, name))
+        if twin.differentiable:
             gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
-            for name in gradients.names:
-                measure = partial(gradients.measure, name)
-                yield _taking_blocks(Case(f"gradient {name}, {masks.name}", "float64", measure))
+            for by in gradients.names:
+                measure = partial(gradients.measure, by)
+                yield _taking_blocks(Case(f"gradient {by}, {name}", "float64", measure))
 
 
 def _at_jump(subject: Subject, other: Subject) -> Measurement:

@@ -186,8 +186,9 @@ def _run_stage(
 
     The values that layers share follow their tokens.
     """
-    first, previous, first_tokens = None, None, x
+    first, previous, history = None, None, []
     for index, (block, adds) in enumerate(blocks):
+        history.append(x)
         out, values = np.empty_like(x), np.empty_like(x)
         for places, pairs in _windows(x.shape[:2], window_size, shifted=index % 2 == 1):
             rows, columns = places
@@ -198,7 +199,8 @@ def _run_stage(
                 previous_values=(
                     None if previous is None else _heads(previous[rows, columns], settings)
                 ),
-                first_tokens=first_tokens[rows, columns],
+                first_tokens=history[0][rows, columns],
+                history=tuple(tokens[rows, columns] for tokens in history),
             )
             y, shared = run_block(
                 block, x[rows, columns], shared, settings, pairs=pairs, add_positions=adds

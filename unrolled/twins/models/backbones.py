@@ -1,11 +1,14 @@
 """Twins: backbones from images, or ids, to scores."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...boosting import GeneralizedResidual
 from ...kernel_smoothing import Local
 from ...models import (
     ClassAttentionTransformer,
@@ -112,9 +115,9 @@ def _add_vision_transformer(
     )  # fmt: skip
 
 
-def _run_windowed(model: Any, image: Array, **settings: Any) -> Array:
+def _run_windowed(model: Any, image: Array, settings: Settings = _SETTINGS, **sizes: Any) -> Array:
     return backbone_pass.windowed_transformer(
-        model, image, _SETTINGS, window_size=2, num_heads=(2, 3), **settings
+        model, image, settings, window_size=2, num_heads=(2, 3), **sizes
     )
 
 
@@ -131,16 +134,20 @@ def _run_self_expression(model: Any, image: Array) -> Array:
 
 
 def _apply_language_model(model: LanguageModel, images: Tensor) -> Tensor:
-    """Scores, and the loss of each sequence."""
+    """Scores, and the loss of each sequence with its padding and without."""
     ids, hidden = _ids_and_padding(images)
     each = zip(ids[:, None], hidden[:, None], strict=True)
-    return joined(model(ids, hidden), torch.stack([model.loss(*one) for one in each])[:, None])
+    losses = [torch.stack([model.loss(*one), model.loss(one[0])]) for one in each]
+    return joined(model(ids, hidden), torch.stack(losses))
 
 
 def _solve_language_model(model: Any, ids: Array, hidden: Array) -> tuple[Array, ...]:
     ids, padding = ids.astype(int), hidden.astype(bool)
-    scores = backbone_pass.language_model(model, ids, _SETTINGS, padding=padding)
-    return scores, backbone_pass.language_loss(scores, ids, padding)
+    scores, losses = [], []
+    for hides in (padding, np.zeros_like(padding)):
+        scores.append(backbone_pass.language_model(model, ids, _SETTINGS, padding=hides))
+        losses.append(backbone_pass.language_loss(scores[-1], ids, hides))
+    return scores[0], *losses
 
 
 def _wide_mixer(images: Array, *, skip: bool) -> nn.Module:
@@ -171,15 +178,18 @@ _add(
     "IF-5",
     build=lambda images: drawn(
         WindowedTransformer(
-            (images.shape[2], _NARROW), 1, images.shape[1], _CLASSES, 6, (3, 1), (2, 3),
-            window_size=2, operator=["bilateral", "elliptical", "neutreno", "gaussian"],
-            mlp_ratio=2.0,
+            (images.shape[2], _NARROW), 1, images.shape[1], _CLASSES, 6, (4, 1), (2, 3),
+            window_size=2, operator=["bilateral", "softmax", "elliptical", "neutreno", "gaussian"],
+            mlp_ratio=2.0, residual=lambda: GeneralizedResidual(0),
         )
     ),
     apply=lambda model, images: model(*_narrow_images(images)),
     solve=over_batch(
         lambda model, image: (
-            _run_windowed(model, image, patch_size=1, positions_in=(False, True, True, True)),
+            _run_windowed(
+                model, image, replace(_SETTINGS, residual=0), patch_size=1,
+                positions_in=(False, True, True, True, True),
+            ),
         ),
         _narrow_images,
     ),
