@@ -97,16 +97,19 @@ class FilterBank:
         """``K^T p``: the image of the windows that the filters, so weighted, add up to."""
         rows, columns = responses.shape[1:]
         total = np.zeros((rows + self.size - 1, columns + self.size - 1))
-        for y in range(self.size):
-            for x in range(self.size):
-                part = np.tensordot(self.filters[:, y, x], responses, axes=1)
-                total[y : y + rows, x : x + columns] += part
+        parts = np.tensordot(self.filters, responses, axes=(0, 0))
+        for y, x in np.ndindex(self.size, self.size):
+            total[y : y + rows, x : x + columns] += parts[y, x]
         return self._folded(total)
 
     def counts(self, shape: tuple[int, int]) -> Array:
         """How many windows cover each pixel of an image of this shape."""
-        one = FilterBank(np.ones((1, self.size, self.size)), borders=self.borders)
-        return one.adjoint(np.ones_like(one(np.zeros(shape)))).round()
+        if self.borders != "inside":
+            return np.full(shape, float(self.size**2))
+        rows, columns = (
+            np.convolve(np.ones(side - self.size + 1), np.ones(self.size)) for side in shape
+        )
+        return np.outer(rows, columns)
 
     def norm_bound(self, weights: ArrayLike = 1.0) -> float:
         """A proved upper bound of ``|sum_i weights_i K_i^T K_i|_2``, for images of every size.

@@ -55,7 +55,7 @@ def test_the_check_reaches_all_of_them(monkeypatch):
             return block_size(usual)
 
         monkeypatch.setattr(f"{unrolled.__name__}.{name}.block_size", recorded)
-    names = [f"in blocks, {name}" for name in ("heads", "causal", "gradient q, heads")]
+    names = [f"in blocks, {name}" for name in ("heads", "causal", "gradient, heads")]
     for twin in catalogue():
         for case in cases_of(twin):
             if case.name in names:

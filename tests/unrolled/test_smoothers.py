@@ -278,16 +278,17 @@ def test_symmetric_attention_never_roughens_but_separate_queries_may():
 
 
 def hard_rows():
-    """Ties, one entry, rows of many groups with a rest, large and far apart logits."""
+    """Ties, one entry, rows of many groups with a rest, large, far apart and flat logits."""
     generator = np.random.default_rng(0)
     rows = [generator.standard_normal(n) for n in (1, 2, 7, 128, 129, 1000, 1030)]
     rows += [np.zeros(300), 1e6 * generator.standard_normal(500), 1e-9 * rows[5]]
     rows += [generator.integers(0, 3, 400).astype(float), np.r_[np.full(400, -np.inf), -5.0, -5.2]]
     rows += [np.r_[-5.0, np.full(400, -np.inf)], np.full(200, -np.inf)]
+    rows += [0.03 * generator.standard_normal(n) for n in (100, 300)]  # with supports of dozens
     return rows
 
 
-@pytest.mark.parametrize("row", range(14))
+@pytest.mark.parametrize("row", range(16))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_projection_on_the_simplex(row, dtype):
     z = torch.from_numpy(hard_rows()[row]).to(dtype)

@@ -18,6 +18,7 @@ from .subjects import Subject, free_parameters
 
 _STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
 _TOLERANCE = 1e-5
+_LONGEST = 10.0  # by which a move is longer, so that differences stay accurate
 _SECOND_STEPS = (2e-4, 2e-5)  # second differences are then accurate to 1e-8 f'''' + 1e-8 f
 _SECOND_TOLERANCE = 1e-4
 _LEAST_CURVATURE = 1e-3  # of the slope: less is that of a straight line, to the same accuracy
@@ -62,22 +63,33 @@ class Gradients:
         """What there is to differentiate by."""
         return list(self._at)
 
-    def measure(self, name: str) -> Measurement:
-        """Deviation of the derivatives along a direction, over the larger one.
+    def measure(self, *names: str) -> Measurement:
+        """Deviation of the derivatives along a direction of all these, over the larger one.
 
         A layer that chooses (keys, a support) may choose anew within a step; a shorter one then
         decides.
         """
-        gradient = self._gradient[name]
-        rng = np.random.default_rng([self.seed, *name.encode()])
-        direction = {name: tuple(_direction(g, rng) for g in gradient)}
-        found = float(_along({name: gradient}, direction))
+        rng = np.random.default_rng([self.seed, *"".join(names).encode()])
+        direction = self._balanced(
+            {name: tuple(_direction(g, rng) for g in self._gradient[name]) for name in names}
+        )
+        found = float(_along(self._gradient, direction))
         deviation = float("inf")
         for step in _STEPS:
             if not deviation <= _TOLERANCE:
                 ahead, behind = (self._solved(direction, h) for h in (step, -step))
                 deviation = _relative(found, (ahead - behind) / (2 * step))
         return Measurement(deviation, _TOLERANCE)
+
+    def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
+        """The direction with longer moves by those that the slope would else say little of."""
+        slopes = {
+            name: abs(float(_along(self._gradient, {name: moves})))
+            for name, moves in direction.items()
+        }
+        largest = max(slopes.values())
+        factors = {name: min(largest / (slope or 1), _LONGEST) for name, slope in slopes.items()}
+        return {name: tuple(factors[name] * d for d in moves) for name, moves in direction.items()}
 
     def measure_second(self, *, transformed: bool = False) -> Measurement:
         """Deviation of the second derivatives along one direction of all that there is.

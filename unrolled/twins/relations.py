@@ -477,8 +477,8 @@ def _ratio(excess: float, bound: float) -> float:
 
 
 def with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
-    """A copy of the layer that runs so many iterations."""
-    changed: Any = copy.deepcopy(layer)
+    """The layer, with the same parameters, but so many iterations."""
+    changed: Any = copy.copy(layer)
     changed.n_iter = n_iter
     if isinstance(changed, Solved):  # which iterates until its own tolerance is met
         changed.tol = min(changed.tol, _SOLVED)

@@ -32,6 +32,17 @@ def without(name):
     return dropped
 
 
+def of_zeros(name):
+    """A method whose keyword argument, where it is given, is nothing but zeros."""
+
+    def zeroed(right):
+        return lambda *args, **options: right(
+            *args, **options | ({name: 0 * options[name]} if name in options else {})
+        )
+
+    return zeroed
+
+
 def unbiased(right):
     def project(self, *tokens):
         bias, self.in_proj_bias = self.in_proj_bias, None
@@ -95,7 +106,8 @@ FAULTS = {
     ),
     "branch rolled": (
         "boosting.residuals.Residual.forward",
-        lambda right: lambda self, x, y, context=None: x + y.roll(1, -2), ["block", *IMAGES],
+        lambda right: lambda self, x, y, context=None: x + y.roll(1, -2),
+        ["block", "vision-transformer", "class-attention-transformer"],
     ),
     "residual kept": (
         "models.blocks.NoSkip.forward", lambda right: lambda self, x, y, context=None: x + y,
@@ -128,7 +140,8 @@ FAULTS = {
     ),
     "patches by columns": (
         "models.tokens.PatchEmbedding.patches",
-        lambda right: lambda self, images: right(self, images.mT), ON_PATCHES,
+        lambda right: lambda self, images: right(self, images).unflatten(
+            1, self.grid).transpose(1, 2).flatten(1, 2), ON_PATCHES,
     ),
     "shift off by one": ("models.windowed_transformer.Windows", one_less, ["windowed-transformer"]),
     "edges see each other": (
@@ -143,7 +156,7 @@ FAULTS = {
             self, context._replace(first_values=None), *a), ["windowed-transformer"],
     ),
     "patches not asked": (
-        "models.class_attention.run_blocks", without("memory"), ["class-attention-transformer"]
+        "models.class_attention.run_blocks", of_zeros("memory"), ["class-attention-transformer"]
     ),
     "padding dropped": (
         "models.vision_transformer.run_blocks", without("key_padding_mask"),

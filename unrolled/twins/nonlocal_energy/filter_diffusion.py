@@ -1,5 +1,6 @@
 """Twins: steps of diffusion by learned filters, and the network of them."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -58,15 +59,22 @@ def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str,
     return {"bank": bank, "potentials": potentials, "lam": float(layer.lam.detach())}
 
 
-def step_of(layer: FilterDiffusion, u: Array, f: Array, similar: Any = None) -> Array:
+def step_of(
+    layer: FilterDiffusion,
+    u: Array,
+    f: Array,
+    similar: dict[tuple[int, ...], Array] | None = None,
+) -> Array:
     """The solver's step at the layer's parameters, for images of any leading shape.
 
-    `similar`, of a `NonlocalFilterDiffusion`, finds the indices of similar windows of an image.
+    `similar`, of a `NonlocalFilterDiffusion`, holds the indices of similar windows of each image.
     """
     stepped = np.empty(u.shape)
+    energy = energy_of(layer) if similar is None else {}
     for place in np.ndindex(u.shape[:-2]):
-        indices = similar(f[place]) if similar is not None else None
-        stepped[place] = filter_diffusion_step(u[place], f[place], **energy_of(layer, indices))
+        if similar is not None:
+            energy = energy_of(layer, similar[place])
+        stepped[place] = filter_diffusion_step(u[place], f[place], **energy)
     return stepped
 
 
@@ -88,6 +96,11 @@ def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: An
     return max(residuals) / np.abs(found).max()
 
 
+def _of_each(function: Callable[[Array], Array], images: Array) -> dict[tuple[int, ...], Array]:
+    """Values of a function of an image, by the places of the images."""
+    return {place: function(images[place]) for place in np.ndindex(images.shape[:-2])}
+
+
 def _similar_in(network: Any, image: Array) -> Array:
     around = {"window": network.window, "n_similar": network.n_similar}
     return nearest_patches(network, image[None], network.filter_size, **around)
@@ -95,7 +108,7 @@ def _similar_in(network: Any, image: Array) -> Array:
 
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
     nonlocally = isinstance(network, NonlocalFilterDiffusionDenoiser)
-    u, similar = images, partial(_similar_in, network) if nonlocally else None
+    u, similar = images, _of_each(partial(_similar_in, network), images) if nonlocally else None
     for step in network.steps:
         u = step_of(cast(FilterDiffusion, step), u, images, similar)
     return u
@@ -184,7 +197,7 @@ def _similar_to(layer: FilterDiffusion, image: Array) -> Array:
 
 
 def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
-    return step_of(layer, u, f, partial(_similar_to, layer))
+    return step_of(layer, u, f, _of_each(partial(_similar_to, layer), f))
 
 
 register(
