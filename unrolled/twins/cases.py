@@ -512,8 +512,9 @@ def _in_blocks(twin: Twin, rng: np.random.Generator) -> Iterator[Case]:
         yield _taking_blocks(_compared(subject, masks, rows, name))
         if twin.differentiable:
             gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
-            measure = partial(gradients.measure, *gradients.names)
-            yield _taking_blocks(Case(f"gradient, {name}", "float64", measure))
+            if gradients.names:
+                measure = partial(gradients.measure, *gradients.names)
+                yield _taking_blocks(Case(f"gradient, {name}", "float64", measure))
 
 
 def _at_jump(subject: Subject, other: Subject) -> Measurement:
