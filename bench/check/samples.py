@@ -29,9 +29,9 @@ from ...unrolled.twins import Twin
 
 Array = np.ndarray
 
-_N_TOKENS, _N_IMAGES = 192, 64
+_N_TOKENS, _N_IMAGES = 256, 64
 _OTHER_KEYS = 0.5  # size of the noise in keys that are other points
-_CROP, _PATCH, _SIGMA = 16, 5, 0.1
+_CROP, _PATCH, _SIGMA = 20, 5, 0.1
 _N_SMALL, _N_NAMED = 3, 60  # images for whole models
 
 

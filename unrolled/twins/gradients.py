@@ -87,8 +87,11 @@ class Gradients:
             name: abs(float(_along(self._gradient, {name: moves})))
             for name, moves in direction.items()
         }
-        largest = max(slopes.values())
-        factors = {name: min(largest / (slope or 1), _LONGEST) for name, slope in slopes.items()}
+        most = max(slopes.values())
+        factors = {
+            name: min(most / slope, _LONGEST) if slope else _LONGEST
+            for name, slope in slopes.items()
+        }
         return {name: tuple(factors[name] * d for d in moves) for name, moves in direction.items()}
 
     def measure_second(self, *, transformed: bool = False) -> Measurement:
