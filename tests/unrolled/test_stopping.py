@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch.nn import functional
 
 from twinsolve.unrolled import (
@@ -15,7 +16,6 @@ from twinsolve.unrolled import (
     Solved,
     SparseCoding,
 )
-from twinsolve.unrolled.fixed_point import ConvergenceWarning
 
 GENERATOR = torch.Generator().manual_seed(0)
 Q, K, V, F = torch.randn(4, 2, 9, 6, generator=GENERATOR, dtype=torch.float64)
