@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -528,7 +528,7 @@ def _at_jump(subject: Subject, other: Subject) -> Measurement:
     return worst([_compare(subject.on(inputs), _NO_MASKS) for inputs, _ in ends])
 
 
-def _jump(ends: tuple[tuple[Tensors, Array], ...]) -> float:
+def _jump(ends: Iterable[tuple[Tensors, Array]]) -> float:
     (_, before), (_, after) = ends
     return float(np.abs(after - before).max())
 
