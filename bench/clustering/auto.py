@@ -26,7 +26,7 @@ from .problems import make_problem, trials_of
 from .steps import chain_key, is_dense
 
 _MOST_DENSE = 5000  # points with which matrices of all pairs are made and decomposed
-_DENSE = ("LRSC",)
+_DENSE = ("LSR", "LRSC")
 _NEXT = 5
 
 
@@ -45,7 +45,7 @@ class ChosenClusters:
     settings : dict
         The setting of the method.
     score, agreement : float
-        The `selection_score`, and the mean adjusted Rand index with the other best candidates.
+        The `selection_score`, and the agreement with all candidates by `rank_clusterings`.
     candidates : DataFrame
         All that were tried, best first, then those left out, with a ``note`` that says why.
     rule : str
@@ -83,12 +83,12 @@ def choose_clusters(
 ) -> ChosenClusters:
     """Cluster points by the method, affinity steps and setting that are chosen without labels.
 
-    The candidates are one method of each kind of solved problem, with all settings of its grid and
-    all its chains of steps, cut by k-means: elastic net, orthogonal matching pursuit, low rank and
-    locally linear weights. They are judged as `twinsolve.solvers.choose_clusterer` does, which
-    takes points themselves. Above 5,000 points what needs dense matrices is left out: the low-rank
-    method, and the steps ``low-rank``, ``svd-power`` and ``softmax-rows``; nothing is where methods
-    or steps are named. Candidates that are named twice count once.
+    The candidates are SSC, its elastic net, least squares and low rank, with all settings of their
+    grids and all their chains of steps, cut by k-means. They are judged as
+    `twinsolve.solvers.choose_clusterer` does, which takes points themselves. Above 5,000 points
+    what needs dense matrices is left out: least squares and low rank, and the steps ``low-rank``,
+    ``svd-power`` and ``softmax-rows``; nothing is where methods or steps are named. Candidates that
+    are named twice count once.
 
     Parameters
     ----------

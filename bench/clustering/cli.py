@@ -103,13 +103,13 @@ def cluster(
     for each point with its number in the file, from 0.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
-    labels or --n-clusters. Candidates are EnSC, OMP, LRSC and LLE weights by all their settings
-    and all their steps, cut by k-means but not by cluster-qr; above 5,000 points without LRSC and
+    labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC by all their settings and all
+    their steps, cut by k-means but not by cluster-qr; above 5,000 points without LSR and LRSC and
     without low-rank, svd-power and softmax-rows. --method and --steps name others, and are taken
-    whole. Of the candidates the tenth with the largest score is kept, and of these the one is
-    chosen whose clusters agree best with those of the others, by the mean adjusted Rand index; of
-    up to 20 the score decides. Prints the choice and the next best, and writes labels.csv, the
-    number of each point in the whole data set and its cluster; choice.json; and candidates.csv.
+    whole. The one is chosen whose clusters agree best with those of all, by the mean adjusted Rand
+    index, in which each counts by the 24th power of its score. Prints the choice and the next best,
+    and writes labels.csv, the number of each point in the whole data set and its cluster;
+    choice.json; and candidates.csv.
     Labels serve to print its error, no more.
 
     Else prints of each method the row of the affinity steps with the largest score, or of all

@@ -3,16 +3,14 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 from scipy.stats import entropy
 from sklearn.base import clone
-from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.metrics import silhouette_score
 from sklearn.model_selection import ParameterGrid
 from sklearn.preprocessing import normalize
 
@@ -20,7 +18,7 @@ from ..solution import Array, check_dense_or_sparse
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000
-_SHARE = 10  # one in so many candidates has its clusters compared
+_POWER = 24  # of a score: what its clusters count
 _SAME = 1e-12  # distance along a line at which points count as one, relative to the largest
 
 
@@ -119,7 +117,7 @@ class ChosenClusterer:
     scores : ndarray of shape (n_estimators,)
         Those of all, in their order; NaN for one that was given before.
     agreement : ndarray of shape (n_estimators,)
-        What decided among the best tenth, as `rank_clusterings` says; NaN for the others.
+        What decided, as `rank_clusterings` says; NaN for one that was given before.
     ranking : ndarray of int
         Numbers of the estimators, best first, each of several equal ones once.
     """
@@ -134,12 +132,11 @@ class ChosenClusterer:
 def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer:
     """Fit clusterers of any kind, and take the one whose clusters the other good ones confirm.
 
-    Of all candidates the tenth with the largest `selection_score` is kept; of these, the one is
-    chosen whose clusters agree best with those of the others, by the mean adjusted Rand index. A
-    single method can score well for a reason of its own, of its affinity steps say; that several
-    come to the same clusters so, is less likely. Of up to 20 candidates the score decides alone, as
-    one has no others to agree with, and two agree equally well. No labels are used. It is the rule
-    of ``twinsolve cluster --auto``.
+    That is the one whose clusters agree best with those of all, by the mean adjusted Rand index;
+    each counts by the 24th power of its `selection_score`, so that those far below the largest
+    hardly do. A single method can score well for a reason of its own, of its affinity steps say;
+    that several come to the same clusters so, is less likely. No labels are used. It is the rule of
+    ``twinsolve cluster --auto``.
 
     Parameters
     ----------
@@ -180,7 +177,7 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     >>> candidates = [OMPSubspaceClustering(3, n_nonzero=n, random_state=0) for n in (2, 20)]
     >>> candidates.append(LocallyLinearSubspaceClustering(3, random_state=0))
     >>> choose_clusterer(candidates, X).ranking
-    array([2, 0, 1])
+    array([2, 1, 0])
     """
     candidates = _check_candidates(estimators)
     n_clusters = getattr(candidates[0], "n_clusters", None)
@@ -264,27 +261,22 @@ def arbitrary_choice(score: float, n_clusters: int | None, n_points: int) -> str
     )
 
 
-def n_compared(n_candidates: int) -> int:
-    """How many candidates, those of largest score, have their clusters compared."""
-    return ceil(n_candidates / _SHARE)
-
-
 def rank_clusterings(
     scores: ArrayLike, labellings: Sequence[ArrayLike | None]
 ) -> tuple[Array, Array]:
-    """Rank clusterings by their agreement, if they are among the tenth of best score.
+    """Rank clusterings by their agreement with all, of which those of large scores count most.
 
     ::
 
-        agreement_i = mean over j != i of ARI(labels_i, labels_j)
+        agreement_i = sum_j w_j ARI(labels_i, labels_j) / sum_j w_j,   w_j = score_j^24
 
-    over the ``ceil(n / 10)`` clusterings of largest score, which are ranked by it; then come the
-    others by their score. Of equal agreement the larger score counts, then the order given.
+    Those without a score above zero come last: they are of graphs in too many parts. Of equal
+    agreement the larger score counts, then the order given.
 
     Parameters
     ----------
     scores : array-like of shape (n_clusterings,)
-        Such as `selection_score`; those without one, NaN, are not ranked.
+        Such as `selection_score`, in [0, 1]; those without one, NaN, are not ranked.
     labellings : sequence of array-like of int of shape (n_samples,)
         Clusters of the samples; None where there is no score.
 
@@ -293,7 +285,7 @@ def rank_clusterings(
     ranking : ndarray of int
         Numbers of the clusterings, best first.
     agreement : ndarray of shape (n_clusterings,)
-        NaN beyond the tenth, and of a tenth of one.
+        NaN where there is no score, and if none is above zero.
 
     Raises
     ------
@@ -304,14 +296,15 @@ def rank_clusterings(
     References
     ----------
     Hubert and Arabie, "Comparing partitions" (1985). The clustering that agrees best with others
-    is their consensus among themselves: Strehl and Ghosh, "Cluster ensembles" (2002).
+    is their consensus among themselves: Strehl and Ghosh, "Cluster ensembles" (2002). The power is
+    of the design set.
 
     Examples
     --------
     >>> from twinsolve.solvers.clustering import rank_clusterings
-    >>> ranking, _ = rank_clusterings([0.2, 0.9, 0.4], [[0, 0, 1], [0, 1, 1], [0, 1, 0]])
+    >>> ranking, _ = rank_clusterings([0.89, 0.9, 0.88], [[0, 0, 1], [0, 1, 1], [1, 1, 0]])
     >>> ranking
-    array([1, 2, 0])
+    array([0, 2, 1])
     """
     values = np.asarray(scores, dtype=np.float64)
     if values.shape != (len(labellings),):
@@ -321,15 +314,45 @@ def rank_clusterings(
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         words = ", ".join(map(str, sorted(shapes)))
         raise ValueError(f"labellings: must be of the same samples, one label each, got {words}")
-    best = order[: n_compared(len(order))]
     agreement = np.full(len(values), np.nan)
-    if len(best) > 1:
-        agreement[best] = 0
-        for i, j in combinations(best, 2):
-            agreement[[i, j]] += adjusted_rand_score(labellings[i], labellings[j])
-        agreement[best] /= len(best) - 1
-        best = best[np.argsort(-agreement[best].round(12), kind="stable")]
-    return np.concatenate([best, order[len(best) :]]), agreement
+    n_whole = int((values[order] > 0).sum())
+    if n_whole:
+        weights = np.maximum(values[order] / values[order[0]], 0) ** _POWER
+        indices = rand_indices([labellings[i] for i in order])
+        agreement[order] = indices @ weights / weights.sum()
+        best = np.argsort(-agreement[order[:n_whole]].round(12), kind="stable")
+        order[:n_whole] = order[best]
+    return order, agreement
+
+
+def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
+    """Adjusted Rand index of each labelling of the same samples with each."""
+    members = [_members(np.asarray(labels)) for labels in labellings]
+    n_samples = members[0].shape[0]
+    everyone = hstack(members, format="csr")
+    first = np.cumsum([0, *(member.shape[1] for member in members)])[:-1]
+
+    def pairs(counts: Any) -> Any:
+        return counts * (counts - 1) / 2
+
+    together = np.array(
+        [
+            np.add.reduceat(pairs((member.T @ everyone).toarray()).sum(axis=0), first)
+            for member in members
+        ]
+    )
+    own = np.diag(together)
+    expected = np.outer(own, own) / pairs(np.float64(n_samples))
+    largest = (own[:, None] + own) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(largest > expected, (together - expected) / (largest - expected), 1.0)
+
+
+def _members(labels: Array) -> csr_array:
+    """Which sample is in which cluster, a column each."""
+    clusters = np.unique(labels, return_inverse=True)[1]
+    n_samples = len(labels)
+    return csr_array((np.ones(n_samples), clusters, np.arange(n_samples + 1)))
 
 
 def _score_of_fitted(estimator: Any) -> float:

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.metrics import adjusted_rand_score
 
-from ....solvers.clustering.selection import rank_clusterings, score_of
+from ....solvers.clustering.selection import rand_indices, rank_clusterings, score_of
 from ....solvers.clustering.spectral import check_affinity, embed_graph, leading_eigenvectors
 from ....solvers.metrics import connectivity
 from ....solvers.solution import Array
@@ -32,7 +32,9 @@ from ..problems import make_problem, trials_of
 from ..steps import affinity_of
 from ..study import Study, of_jobs, prose
 
-METHODS = (*POOL, "SSC", "SSC nonnegative", "LSR zero diagonal", "kNN graph", "TSC")
+METHODS = (
+    *POOL, "OMP", "LLE weights", "SSC nonnegative", "LSR zero diagonal", "kNN graph", "TSC",
+)  # fmt: skip
 _MEASURED = (
     "score", "eigengap", "connectivity", "association", "reconstruction", "stability", "agreement",
 )  # fmt: skip
@@ -136,24 +138,6 @@ def residual_by_own_cluster(X: Array, labels: Array) -> float:
     return float(squares.mean())
 
 
-def rand_indices(labellings: Sequence[Array]) -> Array:
-    """Adjusted Rand index of each labelling with each."""
-    members = [(np.asarray(x)[:, None] == np.unique(x)).astype(float) for x in labellings]
-    first = np.cumsum([0, *(member.shape[1] for member in members)])[:-1]
-    everyone = np.hstack(members)
-
-    def pairs(count: Any) -> Any:
-        return count * (count - 1) / 2
-
-    together = pairs(everyone.T @ everyone)
-    together = np.add.reduceat(np.add.reduceat(together, first), first, axis=1)
-    own = np.diag(together)
-    expected = np.outer(own, own) / pairs(np.float64(len(everyone)))
-    largest = (own[:, None] + own) / 2
-    with np.errstate(invalid="ignore"):
-        return np.where(largest > expected, (together - expected) / (largest - expected), 1.0)
-
-
 Rule = Callable[[pd.DataFrame], Array]  # values of the candidates of a problem; the largest counts
 
 
@@ -172,7 +156,7 @@ def _by_rank(candidates: pd.DataFrame) -> Array:
     return values
 
 
-THE_RULE = "agreement within the best tenth by score"
+THE_RULE = "agreement, weighed by the score"
 RULES: dict[str, Rule] = {
     THE_RULE: _by_rank,
     **{name: _by(name) for name in _MEASURED},

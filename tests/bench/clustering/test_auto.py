@@ -24,8 +24,9 @@ from twinsolve.bench.clustering.cli import cluster as cluster_command
 from twinsolve.bench.clustering.methods import METHODS, find_method
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import cut_of, is_dense
+from twinsolve.bench.clustering.unions import make_union
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import clustering_accuracy
+from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
 
 OWN = """
 import time
@@ -241,17 +242,13 @@ def test_a_choice_that_says_nothing_warns(folder, n_clusters, reason):
     ("steps", "rule"),
     [
         (["symmetrize"], "There was one candidate"),
-        (["symmetrize", "unit-rows"], "of 2 candidates, the one with the largest score."),
-        ([f"keep-largest {n}" for n in range(1, 21)], "of 20 candidates, the one"),
-        ([f"keep-largest {n}" for n in range(1, 22)], "tenth with the largest score, which are 3,"),
+        (["symmetrize", "unit-rows"], "of 2 candidates, the one whose clusters agree best"),
     ],
 )
 def test_the_rule_that_is_said_is_the_one_that_chose(folder, steps, rule):
     chosen = choose_clusters("own.npz", methods=["TSC:n_neighbors=6"], steps=steps)
     assert rule in chosen.rule
-    assert ("agree best" in chosen.rule) == (len(steps) > 20)
-    if len(steps) <= 20:
-        assert chosen.score == chosen.candidates.selection_score.max()
+    assert chosen.agreement == chosen.candidates.agreement.max()
     write_choice(chosen, "own.npz", "unit", 0, folder / "said")
     assert json.loads((folder / "said" / "choice.json").read_text())["rule"] == chosen.rule
 
@@ -273,9 +270,9 @@ def test_the_help_says_what_is_a_candidate(folder):
     help_text = " ".join(cluster_command.__doc__.split())
     chains = dict.fromkeys(chain for name in POOL for chain in find_method(name).steps)
     dense = [chain for chain in chains if is_dense(chain)]
-    said = re.search(r"above ([\d,]+) points without (\w+) and without (.*?)\. --method", help_text)
+    said = re.search(r"above ([\d,]+) points without (.*?) and without (.*?)\. --method", help_text)
     assert said[1] == f"{auto._MOST_DENSE:,}"
-    assert (said[2],) == auto._DENSE
+    assert said[2] == " and ".join(auto._DENSE)
     assert set(re.split(", | and ", said[3])) == set(dense)
     assert ", ".join(POOL[:-1]) + f" and {POOL[-1]}" in help_text
     assert "not by cluster-qr" in help_text
@@ -332,13 +329,24 @@ def test_a_setting_that_is_given_twice_is_refused(folder, name):
 def test_many_points_leave_out_what_needs_dense_matrices(folder, monkeypatch):
     monkeypatch.setattr(auto, "_MOST_DENSE", 20)
     chosen = choose_clusters("own.npz")
-    assert set(chosen.candidates.method) == set(POOL) - {"LRSC"}
+    assert set(chosen.candidates.method) == set(POOL) - {"LSR", "LRSC"}
     dense = {"low-rank", "svd-power", "softmax-rows"}
     assert not dense & set(chosen.candidates.steps)
-    assert chosen.notes[0].startswith("Above 20 points without what needs dense matrices: LRSC, ")
+    assert chosen.notes[0].startswith(
+        "Above 20 points without what needs dense matrices: LSR, LRSC, "
+    )
     assert all(name in chosen.notes[0] for name in dense)
     asked = choose_clusters("own.npz", methods=["LRSC"])
     assert set(asked.candidates.steps) >= dense
+
+
+@pytest.mark.parametrize(("kind", "trial"), [("lit surfaces", 0), ("lit surfaces", 3)])
+def test_the_choice_is_right_where_the_default_is_lost(folder, kind, trial):
+    X, y = make_union(kind, 1, trial)
+    np.savez("union.npz", X=X)
+    chosen = choose_clusters(f"union.npz:n_clusters={len(set(y))}")
+    plain = SparseSubspaceClustering(len(set(y)), random_state=0).fit_predict(X)
+    assert clustering_accuracy(y, chosen.labels) > 0.97 > 0.5 > clustering_accuracy(y, plain)
 
 
 def test_a_killed_run_goes_on_where_it_stopped(folder):

@@ -22,9 +22,9 @@ SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,nois
 
 @pytest.fixture
 def table():
-    """Two subsets: `EnSC` has the larger score on the first, `OMP` on the second."""
-    scores = {("0", "EnSC"): 0.9, ("0", "OMP"): 0.8, ("1", "EnSC"): 0.5, ("1", "OMP"): 0.6}
-    accuracies = {("0", "EnSC"): 0.6, ("0", "OMP"): 0.7, ("1", "EnSC"): 0.9, ("1", "OMP"): 0.5}
+    """Two subsets: `EnSC` has the larger score on the first, `LSR` on the second."""
+    scores = {("0", "EnSC"): 0.9, ("0", "LSR"): 0.8, ("1", "EnSC"): 0.5, ("1", "LSR"): 0.6}
+    accuracies = {("0", "EnSC"): 0.6, ("0", "LSR"): 0.7, ("1", "EnSC"): 0.9, ("1", "LSR"): 0.5}
     accuracies |= {("0", "TSC"): 0.65, ("1", "TSC"): 0.8}
     rows = [
         {
@@ -42,7 +42,7 @@ def table():
 def test_each_subset_has_its_own_choice_within_the_pool(table):
     ranked = rank_candidates(table, of_the_pool(table))
     first = ranked[ranked["rank"] == 1]
-    assert dict(zip(first.trial, first.method, strict=True)) == {"0": "EnSC", "1": "OMP"}
+    assert dict(zip(first.trial, first.method, strict=True)) == {"0": "EnSC", "1": "LSR"}
     assert len(first) == 4  # with both seeds
     assert ranked[ranked.method == "TSC"]["rank"].isna().all()
     cut = table.assign(steps="symmetrize, cluster-qr")
@@ -56,7 +56,7 @@ def test_the_choice_is_held_against_those_by_labels(table):
     headings, rows = whole_choice_lines(pd.concat([ranked, ranked.assign(selection="labels")]))
     by = {row[2]: dict(zip(headings[3:], row[3:], strict=True)) for row in rows}
     free = by["without labels"]
-    assert free["candidate"] == "EnSC (1 of 2), OMP (1 of 2)"
+    assert free["candidate"] == "EnSC (1 of 2), LSR (1 of 2)"
     # Errors of the subsets 39 and 49 %, where the best have 29 and 9 %.
     assert [free[name] for name in headings[4:]] == ["44.00", "5.00", "1.00", "25.00", "40.00"]
     each = by["by labels, on each subset"]

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.cluster import SpectralClustering
 from sklearn.metrics import adjusted_rand_score
@@ -26,7 +26,7 @@ from twinsolve.solvers import (
     clustering_accuracy,
 )
 from twinsolve.solvers.clustering import rank_clusterings, selection_score
-from twinsolve.solvers.clustering.selection import equal_estimators, n_compared
+from twinsolve.solvers.clustering.selection import equal_estimators, rand_indices
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
     DeepSubspaceClustering,
@@ -126,36 +126,54 @@ def test_bad_grids_are_named(points):
         choose_settings(OMPSubspaceClustering(3), X, {"n_nonzero": []})
 
 
-def test_of_the_best_tenth_the_clusters_count_that_the_others_confirm():
+def test_the_clusters_count_that_those_of_large_scores_confirm():
     rng = np.random.default_rng(0)
-    labellings = [rng.integers(3, size=30) for _ in range(25)]
-    scores = rng.permutation(25) / 100
-    alone, *agreeing = best = np.argsort(-scores)[:3]  # a tenth of 25, of which the best is alone
-    labellings[agreeing[1]] = 2 - labellings[agreeing[0]]
+    labellings = [rng.integers(3, size=30) for _ in range(5)]
+    labellings[3] = 2 - labellings[1]  # the same clusters
+    scores = np.array([0.9, 0.88, 0.3, 0.87, 0.2])
     ranking, agreement = rank_clusterings(scores, labellings)
-    assert_array_equal(ranking[:3], [*agreeing, alone])
-    assert_array_equal(ranking[3:], np.argsort(-scores)[3:])
-    assert np.flatnonzero(np.isfinite(agreement)).tolist() == sorted(best)
-    index = adjusted_rand_score(labellings[alone], labellings[agreeing[0]])
-    assert agreement[alone] == pytest.approx(index)
-    assert agreement[agreeing] == pytest.approx((1 + index) / 2)
+    assert ranking[:2].tolist() == [1, 3]  # not the one of largest score, which is alone
+    indices = [[adjusted_rand_score(a, b) for a in labellings] for b in labellings]
+    assert_allclose(agreement, np.average(indices, axis=1, weights=scores**24), atol=1e-12)
+    labellings[4] = labellings[2]  # those of small scores confirm nothing
+    assert rank_clusterings(scores, labellings)[0][0] == 1
 
 
-def test_few_are_ranked_by_their_scores_and_those_without_one_are_not():
-    ranking, agreement = rank_clusterings([0.1, np.nan, 0.3, 0.3], [[0, 1], None, [0, 0], [1, 0]])
-    assert ranking.tolist() == [2, 3, 0]
+def test_a_graph_in_too_many_parts_is_not_chosen_whoever_agrees_with_it():
+    same, other = [0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 2, 0]
+    ranking, _ = rank_clusterings([0, 0.8, 0.8, 0.81], [same, same, same, other])
+    assert ranking.tolist() == [1, 2, 3, 0]
+    ranking, agreement = rank_clusterings([0, 0, 0], [same, same, other])
+    assert ranking.tolist() == [0, 1, 2]
     assert np.isnan(agreement).all()
+
+
+def test_the_order_of_the_candidates_does_not_choose():
+    rng = np.random.default_rng(1)
+    labellings = [rng.integers(3, size=40) for _ in range(12)]
+    scores = rng.uniform(0.5, 1, size=12)
+    ranking, agreement = rank_clusterings(scores, labellings)
+    order = rng.permutation(12)
+    again, moved = rank_clusterings(scores[order], [labellings[i] for i in order])
+    assert_array_equal(order[again], ranking)
+    assert_allclose(moved, agreement[order], atol=1e-12)
+
+
+def test_of_two_the_score_decides_and_those_without_one_are_not_ranked():
+    ranking, agreement = rank_clusterings([0.1, np.nan, 0.3, 0.3], [[0, 1], None, [0, 0], [1, 1]])
+    assert ranking.tolist() == [2, 3, 0]
+    assert np.flatnonzero(np.isnan(agreement)).tolist() == [1]
+    assert rank_clusterings([0.7, 0.8], [[0, 1, 1], [0, 0, 1]])[0].tolist() == [1, 0]
     assert rank_clusterings([np.nan], [None])[0].size == 0
     with pytest.raises(ValueError, match="scores: must be one for each of 2 labellings"):
         rank_clusterings([0.1], [[0, 1], [1, 0]])
 
 
-def test_two_of_the_best_tenth_agree_equally_and_the_score_decides():
+def test_rand_indices_are_those_of_each_pair():
     rng = np.random.default_rng(0)
-    labellings = [rng.integers(3, size=30) for _ in range(20)]
-    scores = rng.permutation(20) / 100
-    assert_array_equal(rank_clusterings(scores, labellings)[0], np.argsort(-scores))
-    assert [n_compared(n) for n in (1, 10, 11, 20, 21)] == [1, 1, 2, 2, 3]
+    labellings = [rng.integers(k, size=20) for k in (1, 2, 3, 5)] + [np.arange(20)]
+    expected = [[adjusted_rand_score(a, b) for a in labellings] for b in labellings]
+    assert_allclose(rand_indices(labellings), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("labellings", [[[0, 1, 1], [0, 1]], [None, [0, 1]], [[[0, 1]], [[0, 1]]]])
@@ -171,7 +189,7 @@ def test_an_estimator_that_is_given_again_does_not_confirm_itself(points):
         LocallyLinearSubspaceClustering(3, n_neighbors=n, random_state=0) for n in range(2, 18)
     ]
     alone = choose_clusterer(models, X)
-    worst = clone(models[alone.ranking[2]])  # of the best tenth, if it had friends
+    worst = clone(models[alone.ranking[2]])  # the best, if it had friends
     crowd = choose_clusterer([*models, *(clone(worst) for _ in range(20))], X)
     assert_array_equal(crowd.ranking, alone.ranking)
     assert_array_equal(crowd.scores[:22], alone.scores)
