@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.clustering.choice import POOL
 from twinsolve.bench.clustering.presets import PRESETS
+from twinsolve.bench.clustering.studies.criteria import THE_RULE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
@@ -215,6 +217,14 @@ def test_findings_of_the_judging_set_stand_in_its_results():
         lost["older"].mean(), lost["older"].std(ddof=0),
     ]  # fmt: skip
     assert said == [f"{value:.2f}" for value in expected]
+
+    summary = (ROOT / "docs/results/cluster-selection/summary.md").read_text()
+    pool = re.findall(rf"^\| {', '.join(POOL)} \| (.*?) \|.*\| (\S+) \| \S+ \|$", summary, re.M)
+    losses = {rule: float(mean) for rule, mean in pool}
+    words = r"the rules tried there, (\S+) points where the score alone loses (\S+)\."
+    said = [float(value) for value in re.search(words, findings).groups()]
+    assert said == [losses[THE_RULE], losses["score"]]
+    assert losses[THE_RULE] == min(losses.values())
 
     overview = cells(TABLES["tables_of"]([folder]).partition("###")[0])
     means = {name: float(row[-1]) for name, row in overview.items() if row[-1][0].isdigit()}
