@@ -40,7 +40,7 @@ def check(
     causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients, other
     options, other sizes and dtypes; and what a layer refuses must be refused.
 
-    Takes about a minute on two processors and packaged data; where the environment variable
+    Takes 75 seconds on two idle processors and packaged data; where the environment variable
     TWINSOLVE_DATA names a folder with Extended Yale B or Set12, on those too. Prints a line for
     each twin as soon as it is done, with the row that comes closest to its tolerance, and at the
     end what was covered. Writes every row to table.json and summary.md, and settings.json and
