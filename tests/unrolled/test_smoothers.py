@@ -277,6 +277,12 @@ def test_symmetric_attention_never_roughens_but_separate_queries_may():
     assert max(ratios[False]) > 2
 
 
+def test_the_largest_key_is_chosen_in_the_precision_of_the_scores():
+    q = torch.ones(1, 1, dtype=torch.float64)
+    k = torch.tensor([[1.0], [1 + 1e-12], [0.5]], dtype=torch.float64)
+    assert TopK(1).matrix(q, k).tolist() == [[0.0, 1.0, 0.0]]
+
+
 def hard_rows():
     """Ties, one entry, rows of many groups with a rest, large, far apart and flat logits."""
     generator = np.random.default_rng(0)
