@@ -342,9 +342,9 @@ def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
         ]
     )
     own = np.diag(together)
-    expected = np.outer(own, own) / pairs(np.float64(n_samples))
     largest = (own[:, None] + own) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
+        expected = np.outer(own, own) / pairs(np.float64(n_samples))
         return np.where(largest > expected, (together - expected) / (largest - expected), 1.0)
 
 

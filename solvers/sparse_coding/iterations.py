@@ -94,7 +94,8 @@ def ista(
     if isinstance(step, str):
         if step != "support":
             raise ValueError(f'step: must be a number, an array or "support", got {step!r}')
-        step, move = 1 / (np.linalg.norm(problem.D, 2) ** 2 or 1.0), problem.support_step
+        norm = np.linalg.norm(problem.D.astype(np.float64), 2)
+        step, move = 1 / (norm**2 or 1.0), problem.support_step
     steps = _check_steps(step, n_iter, problem.gram)
     return _run(problem, repeated(move, problem.zero_codes(), steps), n_iter, history, callback)
 
