@@ -441,6 +441,8 @@ def test_a_network_is_ahead_only_if_its_p_survives_the_number_of_comparisons():
     assert [row[3:6] for row in one] == [("+2.00 ± 1.30", "0.016", "ahead")]
     assert "all comparisons of the table, here 7:" in note_on_pairs(table)
     assert "equal" not in note_on_pairs(table)
+    close = _table_of({"b": [5, 6, 7, 8], "x": [5.001, 6, 7, 8]}, list("pqrs"), solved="b")
+    assert paired_lines(close)[1][0][5].startswith("inconclusive")
 
 
 @pytest.mark.parametrize("name", [m.name for m in METHODS.values() if m.kind == "peer"])
