@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
-from .check_listed import ROOT, Fault, check_faults, copy_package, read_faults
 
 from twinsolve.unrolled.twins import catalogue
+
+from .check_listed import ROOT, Fault, check_faults, copy_package, read_faults
 
 _FAULTS = read_faults()
 
