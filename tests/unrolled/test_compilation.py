@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import VisionTransformer, make_operator, operator_names
 
-from .test_operators import Called, tokens
+from .operator_cases import Called, tokens
 
 BATCH, HEADS, DIM = 2, 3, 2
 # More than one block of queries in the last: those compiled before serve it.

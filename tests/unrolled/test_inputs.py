@@ -23,8 +23,7 @@ from twinsolve.unrolled import (
 from twinsolve.unrolled.models import Block
 
 from .integrations.examples import VisionAttention
-from .operator_cases import OPERATORS
-from .test_operators import context_of, qkv, tokens
+from .operator_cases import OPERATORS, context_of, qkv, tokens
 
 Q, K, V = qkv()
 MASK = torch.ones(9, 9, dtype=torch.bool)

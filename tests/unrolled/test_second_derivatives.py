@@ -15,8 +15,7 @@ from twinsolve.unrolled import make_operator, operator_names
 from twinsolve.unrolled.kernel_smoothing import project_on_simplex
 from twinsolve.unrolled.sparse_coding import ista_attention
 
-from .operator_cases import OPERATORS, off_zero
-from .test_operators import Called, tokens
+from .operator_cases import OPERATORS, Called, off_zero, tokens
 
 
 def repeated(X):

@@ -23,10 +23,8 @@ Evidence = Literal["solver", "certificate", "formula", "bound"]
 
 _MACHINERY = (
     "calls",
-    "cases",
     "certificates",
     "given",
-    "gradients",
     "heads",
     "inequalities",
     "model_check",
