@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax, SparseCoding
-from twinsolve.unrolled.attention import Positive, boolean_mask, fused_attention
+from twinsolve.unrolled import Attention, Call, Context, Softmax, SparseCoding
+from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
 from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
@@ -72,18 +72,6 @@ def test_cross_attention_and_unbatched_input(pair):
     assert_close(weights, expected_weights, atol=1e-12, rtol=0)
 
 
-def test_mixed_boolean_and_additive_masks_combine(pair):
-    _, ours = pair
-    found = ours(X, X, X, key_padding_mask=PADDING, attn_mask=additive(CAUSAL))[0]
-    expected = ours(X, X, X, key_padding_mask=PADDING, attn_mask=CAUSAL)[0]
-    assert_close(found, expected, atol=1e-12, rtol=0)
-
-
-def test_is_causal_alone_needs_no_mask(pair):
-    _, ours = pair
-    assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
-
-
 def test_initial_values_are_those_of_multihead_attention():
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(12, 3, batch_first=True)
@@ -93,25 +81,6 @@ def test_initial_values_are_those_of_multihead_attention():
     assert 0.8 * bound < ours.in_proj_weight.abs().max() < 1.25 * bound
     assert (ours.in_proj_bias == 0).all()
     assert (ours.out_proj.bias == 0).all()
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_encoder_layer_uses_it_in_evaluation_mode(norm_first):
-    """A subclass of nn.MultiheadAttention would be bypassed here."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True, norm_first=norm_first).eval()
-    plain = Attention(12, 2, operator=Softmax())
-    plain.load_state_dict(layer.self_attn.state_dict())
-    x = X.float()
-    with torch.no_grad():
-        expected = layer(x, src_key_padding_mask=PADDING)
-        layer.self_attn = plain
-        same = layer(x, src_key_padding_mask=PADDING)
-        plain.operator = Gaussian(0.3)
-        other = layer(x, src_key_padding_mask=PADDING)
-    visible = ~PADDING
-    assert_close(same[visible], expected[visible], atol=1e-5, rtol=1e-5)
-    assert (other[visible] - expected[visible]).abs().max() > 1e-3
 
 
 def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
@@ -179,59 +148,11 @@ def test_missing_context_is_named():
         layer(X, X, X)
 
 
-def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="dim: must be a multiple of num_heads=5, got 12"):
-        Attention(12, 5, operator=Softmax())
-    layer, x = Attention(12, 3, operator=Softmax()), X.float()
-    for name, inputs in (("query", (x[..., :4], x, x)), ("key", (x, x[..., :4], x))):
-        with pytest.raises(ValueError, match=rf"{name}: must be \(batch, tokens, 12\)"):
-            layer(*inputs)
-    with pytest.raises(ValueError, match=r"key_padding_mask: must have shape \(2, 7\)"):
-        layer(x, x, x, key_padding_mask=PADDING[:, :5])
-    with pytest.raises(ValueError, match="operator: must be an Operator"):
-        Attention(12, 3, operator=Softmax)
-    with pytest.raises(ValueError, match="num_heads: must be a whole number"):
-        Attention(12, 0, operator=Softmax())
-
-
-def test_reset_parameters_draws_projections_and_restores_the_operator():
-    layer = Attention(12, 3, operator=Gaussian(0.5, learnable=True))
-    weight = layer.in_proj_weight.clone()
-    with torch.no_grad():
-        layer.operator.bandwidth.log.add_(1)
-    layer.reset_parameters()
-    assert (layer.in_proj_weight != weight).any()
-    assert_close(layer.operator.bandwidth(), torch.tensor(0.5))
-
-
-def test_positive_is_positive_and_learnable_on_request():
-    scale = Positive(2.0, num_heads=3, learnable=True)
-    assert scale().shape == (3, 1, 1)
-    with torch.no_grad():
-        scale.log.sub_(50)
-    assert (scale() > 0).all()
-    assert "learnable" in repr(scale)
-    for bad in (0.0, -1.0, float("nan"), float("inf"), "1", None):
-        with pytest.raises(ValueError, match="lam: must be finite and > 0"):
-            Positive(bad, name="lam")
-    with pytest.raises(ValueError, match="num_heads: must be a whole number >= 1"):
-        Positive(1.0, num_heads=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_a_constant_is_exact_in_every_dtype(dtype):
     constant = Positive(0.7).to(dtype)
     assert float(constant()) == 0.7
     assert not constant.state_dict()
-
-
-def test_meta_device_construction():
-    operator = SparseCoding(0.3, learnable=True, device="meta")
-    layer = Attention(12, 3, operator=operator, device="meta")
-    layer.to_empty(device="cpu").reset_parameters()
-    assert_close(layer.operator.lam(), torch.tensor(0.3))
-    x = torch.randn(1, 4, 12)
-    assert torch.isfinite(layer(x, x, x)[0]).all()
 
 
 @pytest.mark.parametrize("width", [3, 5, 9])
@@ -369,12 +290,6 @@ def test_a_call_whose_masks_may_only_hide():
     assert (call._replace(mask=additive(hidden)).hiding("X").mask == ~hidden).all()
     with pytest.raises(ValueError, match="X: masks may only hide keys"):
         call._replace(mask=torch.ones(4, 4)).hiding("X")
-
-
-def test_boolean_mask_reads_both_kinds():
-    hidden = torch.tensor([[True, False]])
-    assert (boolean_mask(~hidden, 2, "X") == ~hidden).all()
-    assert (boolean_mask(additive(hidden), 2, "X") == ~hidden).all()
 
 
 LEAVING = {

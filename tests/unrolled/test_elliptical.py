@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.solvers import anisotropic_nonlocal_means
-from twinsolve.unrolled import Attention, Context, Elliptical, Softmax, Twicing
+from twinsolve.unrolled import Attention, Context, Elliptical, Softmax
 from twinsolve.unrolled.kernel_smoothing import elliptical_weights
 
 from .fused_kernel import EXPLICIT, FUSED, dispatched_attention
@@ -84,13 +84,6 @@ def test_a_mean_over_all_tokens_would_leak_the_future():
     assert (theirs[0] - theirs[1])[..., :-1, :].abs().max() > 1e-2
 
 
-def test_twicing_keeps_the_metric_of_the_values_not_of_their_residual():
-    q, k, v = qkv()
-    A = Elliptical().matrix(q, k, context=values())
-    found = Twicing(Elliptical())(q, k, v, context=values())
-    assert_close(found, (2 * A - A @ A) @ v, atol=1e-12, rtol=0)
-
-
 def test_shells_hand_values_from_layer_to_layer():
     torch.manual_seed(0)
     first, second = (Attention(18, 3, operator=Elliptical()).double() for _ in range(2))
@@ -129,12 +122,6 @@ def test_on_keys_of_equal_norm_in_the_metric_it_is_anisotropic_nonlocal_means_if
     h = (2 * 6**0.5) ** 0.5
     expected = anisotropic_nonlocal_means(x.numpy(), v.numpy(), metric=m.numpy(), h=h)
     assert_close(Elliptical(m)(x, x, v).numpy(), expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("metric", [[-1.0, 1.0], [float("nan")], 1.0, [[[1.0]]]])
-def test_bad_metrics_are_named(metric):
-    with pytest.raises(ValueError, match="metric: must be finite and >= 0"):
-        Elliptical(metric)
 
 
 def test_metrics_and_values_that_do_not_fit_are_named():

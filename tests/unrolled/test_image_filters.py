@@ -68,29 +68,3 @@ def test_compiles(patch_distance):
     image = images(1, 1, 8, 8).float()
     with torch.no_grad():
         assert_close(torch.compile(layer)(image), layer(image), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"h": 0.0}, "h: must be finite and > 0"),
-        ({"patch_size": 3.0}, "patch_size: must be a whole number"),
-        ({"patch_size": 0}, "patch_size: must be a whole number >= 1"),
-        ({"patch_distance": -1}, "patch_distance: must be"),
-        ({"sigma": -0.1}, "sigma: must be"),
-    ],
-)
-def test_bad_settings_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        NonLocalMeansAttention(**arguments)
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (1, 1, 3, 8)])
-def test_bad_images_are_named(shape):
-    with pytest.raises(ValueError, match="image: must be"):
-        NonLocalMeansAttention(patch_size=7)(torch.zeros(shape))
-
-
-def test_integer_images_are_named():
-    with pytest.raises(ValueError, match=r"image: must be floating point .* got torch.uint8"):
-        NonLocalMeansAttention(patch_size=3)(torch.zeros((1, 1, 8, 8), dtype=torch.uint8))

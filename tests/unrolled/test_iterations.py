@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import fista, ista, sparse_code
-from twinsolve.solvers.sparse_coding import iterations as solved
+from twinsolve.solvers import fista, ista
 from twinsolve.solvers.sparse_coding.penalty import Penalty
 from twinsolve.unrolled import SparseCoding
 from twinsolve.unrolled.sparse_coding import (
@@ -58,27 +57,6 @@ def test_iterates_are_those_of_the_solvers(nonnegative, zero_diagonal):
     assert_close(repeated(move, zero, STEPS).numpy(), expected, atol=1e-14, rtol=0)
     expected = fista(q, k, n_iter=4, step=0.02, **flags).coef
     assert_close(accelerated(move, zero, [0.02] * 4).numpy(), expected, atol=1e-14, rtol=0)
-
-
-def heavy_ball(move, codes, steps, momentum=0.3):
-    """What a new iteration takes: one function of the same map."""
-    before = codes
-    for step in steps:
-        codes, before = move(codes, step) + momentum * (codes - before), codes
-    return codes
-
-
-def test_a_new_iteration_is_one_function_of_the_map_in_either_backend():
-    q, k = tokens(9, 5), tokens(12, 5, seed=1)
-    step = float(1 / torch.linalg.matrix_norm(k, 2) ** 2)
-    problem = solved._Problem.checked(q.numpy(), k.numpy(), 0.4, False, False)
-    C = heavy_ball(problem.proximal_step, problem.zero_codes(), [step] * 3000)
-    best = sparse_code(q, k, lam=0.4, tol=1e-14).coef.toarray()
-    np.testing.assert_allclose(C, best, atol=1e-6)
-    move, zero = proximal_map(q, k, SparsePenalty(0.4)), torch.zeros(9, 12, dtype=torch.float64)
-    codes = heavy_ball(move, zero, [step] * 20)
-    expected = heavy_ball(problem.proximal_step, problem.zero_codes(), [step] * 20)
-    assert_close(codes.numpy(), expected, atol=1e-13, rtol=0)
 
 
 CASES = {

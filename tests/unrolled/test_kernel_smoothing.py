@@ -5,7 +5,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 from twinsolve.solvers import nadaraya_watson
-from twinsolve.unrolled import Gaussian, NonLocalMeansAttention, Softmax, Twicing
+from twinsolve.unrolled import Gaussian, Softmax, Twicing
 
 from .fused_kernel import BLOCKED, FUSED, dispatched_attention
 
@@ -43,13 +43,6 @@ def test_reaches_kernels_without_the_matrix_with_masks(shape, additive):
     mask = torch.zeros(shape) if additive else mask
     found = dispatched_attention(lambda: Gaussian(1.0)(q, q, q, mask=mask))
     assert found == {FUSED if shape[-2] == 1 else BLOCKED}
-
-
-def test_whole_image_layer_reaches_the_fused_kernel():
-    image = torch.rand(1, 1, 12, 12)
-    layer = NonLocalMeansAttention(0.2, patch_size=3, patch_distance=None)
-    found = operations(lambda: layer(image))
-    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found
 
 
 def test_default_bandwidth_is_scaled_dot_product_attention_on_equal_key_norms():
@@ -100,21 +93,6 @@ def test_bfloat16_keeps_the_key_norms():
     A = Gaussian(2.0).matrix(rounded.double(), rounded.double())
     found = Gaussian(2.0)(rounded, rounded, v.bfloat16())
     assert (found.double() - A @ v.bfloat16().double()).abs().max() < 0.05
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"learnable": True}, "bandwidth: must be given"),
-        ({"num_heads": 2}, "bandwidth: must be given"),
-        ({"bandwidth": -1.0}, "bandwidth: must be finite and > 0"),
-    ],
-)
-def test_bad_bandwidths_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        Gaussian(**arguments)
-    with pytest.raises(ValueError, match="scale: must be finite"):
-        Softmax(scale=0.0)
 
 
 @pytest.mark.parametrize("side", [4, 5, 14, 15, 16, 24, 32])

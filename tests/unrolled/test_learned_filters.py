@@ -59,13 +59,6 @@ def test_gradient_is_that_of_convolutions_however_it_is_cut(n_windows, monkeypat
         assert_close(g, e)
 
 
-def test_gradient_alone_is_asked_for_in_images():
-    inputs = gradient_inputs()
-    (found,) = torch.autograd.grad(filter_gradient(*inputs, KNOTS).sum(), inputs[0])
-    (expected,) = torch.autograd.grad(explicit_gradient(*inputs, KNOTS).sum(), inputs[0])
-    assert_close(found, expected)
-
-
 def test_second_derivative_is_refused():
     inputs = gradient_inputs()
     out = filter_gradient(*inputs, KNOTS).square().sum()
@@ -111,14 +104,6 @@ def test_network_is_the_solver_s_steps(size):
     for step in network.steps:
         u = step_of(step, u, images.numpy())
     assert_allclose(network(images).detach(), u, rtol=0, atol=1e-10 * abs(u).max())
-
-
-@pytest.mark.parametrize("make", [FilterDiffusionDenoiser, ConvexRidgeDenoiser])
-def test_reset_returns_to_the_start(make):
-    images, network = drawn(1, 1, 12, 15), make(**DOUBLE)
-    start = network(images)
-    perturbed(network).reset_parameters()
-    assert_close(network(images), start)
 
 
 @pytest.mark.parametrize("make", [FilterDiffusionDenoiser, ConvexRidgeDenoiser])
@@ -225,28 +210,3 @@ def test_an_image_that_is_not_finite_is_not_returned_as_it_came():
 def test_too_few_iterations_warn():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         ConvexRidgeDenoiser(max_iter=2)(drawn(1, 1, 12, 12))
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: FilterDiffusion(0.0), "threshold"),
-        (lambda: FilterDiffusion(1.0, lam=-1.0), "lam"),
-        (lambda: FilterDiffusion(1.0, filter_size=1), "filter_size"),
-        (lambda: FilterDiffusion(1.0)(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)), "f"),
-        (lambda: FilterDiffusionDenoiser()(drawn(1, 1, 6, 9)), "u"),
-        (lambda: FilterDiffusionDenoiser(n_layers=0), "n_layers"),
-        (lambda: FilterDiffusionDenoiser(sigma=0.0), "sigma"),
-        (lambda: ConvexRidge(1.0, 1.0, rho=1.0), "rho"),
-        (lambda: ConvexRidge(1.0, 1.0, tol=0.0), "tol"),
-        (lambda: ConvexRidge(0.0, 1.0), "lam"),
-        (lambda: ConvexRidgeDenoiser()(drawn(1, 9, 9)), "noisy"),
-        (
-            lambda: ConvexRidgeDenoiser().certificate(drawn(1, 1, 9, 9), drawn(1, 1, 9, 8)),
-            "denoised",
-        ),
-    ],
-)
-def test_bad_arguments_are_named(make, name):
-    with pytest.raises(ValueError, match=f"^{name}: must"):
-        make()

@@ -59,27 +59,6 @@ def test_far_from_the_origin_the_weights_stay():
     assert_close(moved, C, atol=1e-4, rtol=0)
 
 
-def test_keys_broadcast_over_batch_and_heads():
-    q, k, v = tokens(2, 3, 6, 4), tokens(1, 1, 7, 4, seed=1), tokens(1, 1, 7, 2, seed=2)
-    layer = LocallyLinear(3)
-    expected = layer(q, k.expand(2, 3, 7, 4), v.expand(2, 3, 7, 2))
-    assert_close(layer(q, k, v), expected, atol=0, rtol=0)
-
-
-def test_coinciding_neighbours_get_equal_weights():
-    C = LocallyLinear(3, zero_diagonal=True).matrix(torch.ones(4, 2), torch.ones(4, 2))
-    assert_close(C, (1 - torch.eye(4)) / 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((0,), "n_neighbors: must be a whole number >= 1"), ((3, 0.0), "reg: must be finite")],
-)
-def test_bad_settings_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        LocallyLinear(arguments[0], **({"reg": arguments[1]} if len(arguments) > 1 else {}))
-
-
 @pytest.mark.parametrize("zero_diagonal", [False, True])
 def test_short_sequences_use_the_keys_that_there_are(zero_diagonal):
     """As many as there are, as `TopK` does, and the regularisation is that of these."""

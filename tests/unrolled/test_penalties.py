@@ -158,12 +158,6 @@ def test_every_iteration_has_a_gradient_of_its_own():
     assert all((g != 0).all() for g in gradients)
 
 
-@pytest.mark.parametrize("settings", [{"learnable": False}, {"learnable": True, "step": "support"}])
-def test_parameters_of_each_iteration_that_nothing_trains_are_refused(settings):
-    with pytest.raises(ValueError, match=r"per_iteration: needs learnable=True and step=\"safe\""):
-        SparseCoding(0.2, per_iteration=True, **settings)
-
-
 def test_no_single_problem_stands_behind_parameters_of_each_iteration():
     with pytest.raises(ValueError, match="base: must have one set of parameters"):
         Solved(per_iteration())
@@ -201,47 +195,3 @@ def test_penalties_of_closed_forms_are_relative_to_the_largest_singular_value(na
     for size in (1e-6, 1e6):
         assert_close(layer(size * q, size * k, v, mask=mask), expected, atol=1e-11, rtol=0)
     assert (layer(0 * q, 0 * k, v) == 0).all()
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_gradients_flow_through_the_largest_singular_value(name):
-    make, _, settings = CLOSED[name]
-    layer = make(0.1, relative=True, learnable=True, **settings).double()
-    for width in (3, 8):
-        q, k, v = (tokens(6, width, seed=seed).requires_grad_() for seed in range(3))
-        assert torch.autograd.gradcheck(
-            lambda q, k, v, *_: layer(q, k, v), (q, k, v, *layer.parameters())
-        )
-
-
-def test_one_is_the_penalty_that_leaves_no_direction():
-    q, k, v = tokens(9, 4), tokens(9, 4, seed=1), tokens(9, 3, seed=2)
-    assert (LowRank(1.01, relative=True)(q, k, v) == 0).all()
-    assert torch.linalg.matrix_rank(LowRank(0.99, relative=True).matrix(q, k)) == 1
-
-
-@pytest.mark.parametrize("make", [Ridge, LowRank])
-def test_relative_penalties_of_closed_forms_are_checked_and_fitted(make):
-    layer, x = make(0.05, relative=True, learnable=True).double(), 30 * tokens(14, 5).numpy()
-    with torch.no_grad():
-        layer.lam.log.add_(1.0)
-    assert twinsolve.check(layer, x).correct
-    origin = twinsolve.fit_origin(layer, x)
-    assert origin.parameters["lam"] == pytest.approx([0.05 * np.e], rel=1e-4)
-    assert origin.distance < 1e-4
-
-
-@pytest.mark.parametrize("name", ["ridge", "low_rank"])
-def test_named_closed_forms_shrink_in_a_network(name):
-    """An absolute penalty of 1 kept 80 to 90 % of the trace here, and more on images of 224."""
-    torch.manual_seed(0)
-    model = VisionTransformer(8, 2, 1, 10, 32, 3, 4, operator=name)
-    images = torch.rand(4, 1, 8, 8)
-
-    def kept(seen):
-        codes = seen.operator.matrix(seen.k, seen.k)
-        return codes.diagonal(dim1=-2, dim2=-1).sum(-1) / seen.k.shape[-1]
-
-    with record(model, {"kept": kept}) as rows, torch.no_grad():
-        model(images)
-    assert all(0.1 < row["value"] < 0.7 for row in rows)

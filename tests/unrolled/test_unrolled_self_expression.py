@@ -87,14 +87,6 @@ def test_converges_to_the_solved_coefficients():
     assert_close(found, solved, atol=1e-6, rtol=0)
 
 
-def test_without_the_zeroed_diagonal_the_solution_collapses_e3g():
-    """Given as other points, tokens code themselves: the diagonal carries most of the mass."""
-    X, layer = tokens(12, 20), unrolled(200, 0.1)
-    C = layer(X, X).detach().abs()
-    assert (C.diagonal() / C.sum(1)).min() > 0.9
-    assert (layer(X).diagonal() == 0).all()
-
-
 def test_acts_on_features():
     torch.manual_seed(0)
     features = nn.Sequential(nn.Linear(5, 8), nn.Tanh()).double()
@@ -104,11 +96,6 @@ def test_acts_on_features():
     assert_close(layer(Y, X), unrolled(5)(features(Y), features(X)), atol=0, rtol=0)
     layer.objective(X, layer(X)).sum().backward()
     assert (features[0].weight.grad != 0).any()
-
-
-def test_new_points_do_not_depend_on_each_other():
-    layer, X, Y = moved(unrolled(5)), tokens(12, 5), tokens(7, 5, seed=1)
-    assert_close(layer(Y[2:3], X), layer(Y, X)[2:3], atol=1e-15, rtol=0)
 
 
 def test_objective_is_that_of_the_solver():
@@ -134,20 +121,6 @@ def test_gradcheck(new_points, relative):
 
     leaves = [x.detach().clone().requires_grad_() for x in (*points, *parameters)]
     assert torch.autograd.gradcheck(run, leaves)
-
-
-def test_blocks_of_queries_change_nothing(monkeypatch):
-    X, layer = tokens(23, 5), moved(unrolled(4))
-
-    def run():
-        x = X.clone().requires_grad_()
-        C = layer(x)
-        return C.detach(), torch.autograd.grad(C.square().sum(), x)[0]
-
-    expected = run()
-    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 7)
-    for found, reference in zip(run(), expected, strict=True):
-        assert_close(found, reference, atol=1e-14, rtol=0)
 
 
 def test_memory_of_the_backward_pass_is_the_coefficients_not_the_iterates(monkeypatch):
@@ -214,38 +187,6 @@ def test_degenerate_points():
     same = layer(torch.ones(4, 3, dtype=torch.float64)).detach()
     expected = ista(np.ones((4, 3)), np.ones((4, 3)), lam=LAM, n_iter=5, zero_diagonal=True).coef
     assert_close(same.numpy(), expected, atol=1e-14, rtol=0)
-
-
-def test_exports():
-    layer, X = unrolled(2), tokens(5, 4)
-    program = torch.export.export(layer, (X,))
-    assert_close(program.module()(X), layer(X))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((0, 1.0), "n_iter: must be a whole number >= 1"), ((2, -1.0), "lam: must be finite and > 0")],
-)
-def test_bad_settings_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        UnrolledSelfExpression(*arguments)
-
-
-@pytest.mark.parametrize("shapes", [[(4,)], [(5, 3), (5, 4)], [(5, 3), (3,)]])
-def test_bad_points_are_named(shapes):
-    with pytest.raises(ValueError, match=r"queries: must be \(\.\.\., n_queries, d\)"):
-        unrolled(2)(*(tokens(*shape) for shape in shapes))
-
-
-@pytest.mark.parametrize(("keys", "count"), [(None, 4), (tokens(6, 3), 3)])
-def test_bad_own_keys_are_named(keys, count):
-    with pytest.raises(ValueError, match=r"own: must be of shape \(4,\), with keys, got"):
-        unrolled(2)(tokens(4, 3), keys, own=torch.arange(count))
-
-
-def test_whole_numbers_are_refused():
-    with pytest.raises(ValueError, match="queries: must have features of a floating dtype"):
-        unrolled(2)(torch.ones(5, 3, dtype=torch.int64))
 
 
 @pytest.mark.slow
