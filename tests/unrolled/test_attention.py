@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Call, Context, Softmax, SparseCoding
+from twinsolve.unrolled import Attention, Call, Context, Softmax
 from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
@@ -72,31 +72,6 @@ def test_cross_attention_and_unbatched_input(pair):
     assert_close(weights, expected_weights, atol=1e-12, rtol=0)
 
 
-def test_initial_values_are_those_of_multihead_attention():
-    torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True)
-    ours = Attention(12, 3, operator=Softmax())
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
-    bound = theirs.in_proj_weight.abs().max()
-    assert 0.8 * bound < ours.in_proj_weight.abs().max() < 1.25 * bound
-    assert (ours.in_proj_bias == 0).all()
-    assert (ours.out_proj.bias == 0).all()
-
-
-def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
-    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True)
-    layer.self_attn = Attention(12, 2, operator=SparseCoding(0.1))
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    calls = []
-    for module in encoder.modules():
-        if isinstance(module, SparseCoding):
-            module.register_forward_hook(lambda *a: calls.append(1))
-    with torch.no_grad():
-        out = encoder(X.float(), mask=CAUSAL, src_key_padding_mask=PADDING, is_causal=True)
-    assert len(calls) == 2
-    assert torch.isfinite(out[~PADDING]).all()
-
-
 class Recorder(Softmax):
     needs = ("projected_positions", "first_values", "previous_values", "first_tokens")
 
@@ -148,14 +123,13 @@ def test_missing_context_is_named():
         layer(X, X, X)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_a_constant_is_exact_in_every_dtype(dtype):
-    constant = Positive(0.7).to(dtype)
+def test_a_constant_is_exact_in_every_dtype():
+    constant = Positive(0.7).to(torch.bfloat16)
     assert float(constant()) == 0.7
     assert not constant.state_dict()
 
 
-@pytest.mark.parametrize("width", [3, 5, 9])
+@pytest.mark.parametrize("width", [3, 9])
 def test_fused_attention_pads_widths_and_dimensions(width):
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -168,8 +142,7 @@ def test_fused_attention_pads_widths_and_dimensions(width):
     assert_close(both, explicit, atol=1e-13, rtol=0)
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
-@pytest.mark.parametrize(("width", "n_values"), [(32, 16), (16, 32)])
+@pytest.mark.parametrize(("shape", "width", "n_values"), [((4,), 32, 16), ((4, 2, 3), 16, 32)])
 def test_fused_attention_of_widths_far_apart(shape, width, n_values):
     """The matrix of few pairs, and padding of the same, give the same and the same gradients."""
     generator = torch.Generator().manual_seed(0)
@@ -200,7 +173,7 @@ def test_fused_attention_of_widths_far_apart_builds_no_large_matrix():
     assert dispatched_attention(lambda: fused_attention(q, k, v)) == {FUSED}
 
 
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (257, 3), (3, 515), (300, 600)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 515), (300, 600)])
 def test_blocked_attention(n_queries, n_keys):
     """Blocks that are not full, on both sides, and logits that overflow without their maximum."""
     generator = torch.Generator().manual_seed(0)
@@ -217,8 +190,7 @@ def test_blocked_attention(n_queries, n_keys):
         assert_close(found, expected, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(600,), (300, 600), (2, 1, 300, 600), (3, 300, 600)])
-@pytest.mark.parametrize("additive", [False, True])
+@pytest.mark.parametrize(("shape", "additive"), [((600,), True), ((2, 1, 300, 600), False)])
 def test_blocked_attention_with_masks(shape, additive):
     """Logits in float64, and weights and values in float32."""
     generator = torch.Generator().manual_seed(0)
@@ -239,19 +211,6 @@ def test_blocked_attention_with_masks(shape, additive):
         assert (ours - expected).abs().max() < 3e-6 * expected.abs().max()
 
 
-@pytest.mark.parametrize("mask", [None, torch.ones(4, 5, dtype=torch.bool).tril(-1)])
-def test_blocked_attention_is_differentiated_twice(mask):
-    generator = torch.Generator().manual_seed(0)
-    tensors = [
-        torch.randn(2, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
-        for n, w in ((4, 3), (5, 3), (5, 2))
-    ]
-    for is_causal in (False, True):
-        attend = partial(blocked_attention, mask=mask, is_causal=is_causal)
-        assert torch.autograd.gradcheck(attend, tensors)
-        assert torch.autograd.gradgradcheck(attend, tensors)
-
-
 @pytest.mark.parametrize("context", [sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu")])
 def test_blocks_leave_to_pytorch_what_it_does_otherwise(context):
     q, k, v = torch.randn(300, 32), torch.randn(300, 32), torch.randn(300, 16)
@@ -264,8 +223,10 @@ def test_blocks_leave_to_pytorch_leading_shapes_that_broadcast():
     assert_close(fused_attention(q, k, v), torch.softmax(q @ k.mT / 32**0.5, dim=-1) @ v)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("kind", ["none", "row", "pairs", "additive"])
+@pytest.mark.parametrize(
+    ("kind", "is_causal"),
+    [("none", True), ("row", False), ("pairs", True), ("additive", False)],
+)
 def test_blocks_of_a_call_see_what_its_rows_see(kind, is_causal):
     q, k = torch.randn(2, 5, 3), torch.randn(2, 7, 3)
     hidden = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) < 0.3

@@ -7,7 +7,7 @@ from twinsolve.unrolled import Gaussian, Softmax, SparseCoding, Twicing
 X = torch.randn(2, 2, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("base", [Softmax(), Gaussian(0.8), Twicing(Softmax())])
+@pytest.mark.parametrize("base", [Gaussian(0.8), Twicing(Softmax())])
 def test_is_two_a_minus_a_squared_of_its_base(base):
     A = base.matrix(X, X)
     assert_close(Twicing(base)(X, X, X), (2 * A - A @ A) @ X, atol=1e-12, rtol=0)

@@ -30,10 +30,14 @@ def own(n):
     return torch.eye(n, dtype=torch.bool)
 
 
-@FLAGS
-@DIAGONAL
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.3])
-@pytest.mark.parametrize("step", [0.4, tokens(6, 1).abs() + 0.1])
+@pytest.mark.parametrize(
+    ("nonnegative", "zero_diagonal", "l1_ratio", "step"),
+    [
+        (False, True, 1.0, 0.4),
+        (True, False, 0.3, tokens(6, 1).abs() + 0.1),
+        (False, False, 0.3, 0.4),
+    ],
+)
 def test_prox_is_that_of_the_solvers(nonnegative, zero_diagonal, l1_ratio, step):
     z, lam = tokens(6, 6), tokens(6, 1, seed=1).abs()
     hidden = own(6) if zero_diagonal else None
@@ -78,11 +82,9 @@ def literal(
     return repeated(move, torch.zeros_like(q @ k.mT), [step] * n_iter) @ v
 
 
-@FLAGS
-@DIAGONAL
+@pytest.mark.parametrize(("nonnegative", "zero_diagonal"), [(False, True), (True, False)])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("entries", [20, 10**6])
+@pytest.mark.parametrize(("dtype", "entries"), [(torch.float64, 20), (torch.float32, 10**6)])
 def test_the_fused_kernel_is_the_iteration_with_its_gradients(
     nonnegative, zero_diagonal, case, dtype, entries, monkeypatch
 ):

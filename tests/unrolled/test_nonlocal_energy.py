@@ -2,14 +2,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import minimize_energy
 from twinsolve.unrolled import (
     Bilateral,
     Context,
     Gaussian,
     Neutreno,
     Softmax,
-    Solved,
     Tupe,
     Twicing,
 )
@@ -51,15 +49,6 @@ def test_composes_in_either_order():
     assert_close(outside.matrix(X, X, context=CONTEXT), 2 * M - M @ M, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("relaxed", [False, True])
-@pytest.mark.parametrize("n_iter", [1, 4])
-def test_the_matrix_is_the_linear_part_in_the_values(relaxed, n_iter):
-    layer = Neutreno(Softmax(), 0.4, relaxed=relaxed, n_iter=n_iter)
-    moved = layer(X, Y, V, context=CONTEXT) - layer(X, Y, 0 * V, context=CONTEXT)
-    assert_close(layer.matrix(X, Y, context=CONTEXT) @ V, moved, atol=1e-12, rtol=0)
-    assert not layer.linear_in_values
-
-
 def test_first_layer_is_the_base():
     context = Context(first_values=V)
     assert (Neutreno(Softmax())(X, Y, V, context=context) == Softmax()(X, Y, V)).all()
@@ -83,23 +72,3 @@ def test_lam_is_a_parameter():
     assert_close(found[:, 1], (F - V)[:, 1], atol=1e-12, rtol=0)
     layer(X, Y, V, context=CONTEXT).square().sum().backward()
     assert (layer.lam.log.grad != 0).all()
-
-
-def test_fixed_point_minimises_the_degree_weighted_energy_and_not_the_printed_one_e2c():
-    """Printed is one weight of the fidelity for all tokens; no lam makes up for the degrees."""
-    x, f = 1.5 * X[0, 0], F[0, 0]
-    d2 = torch.cdist(x, x).square()
-    K = torch.exp(-d2 / (2 * 1.2**2)).numpy()
-    degrees = K.sum(axis=1)
-
-    def fixed_point(lam):
-        solved = Solved(Neutreno(Gaussian(1.2), lam), tol=1e-13)
-        return solved(x, x, f, context=Context(first_values=f)).numpy()
-
-    for fidelity, weights in (
-        ("degree", [0.6]),
-        ("constant", [0.6, *(0.6 / degrees), 0.6 / degrees.mean()]),
-    ):
-        best = minimize_energy(f.numpy(), K, lam=0.6, fidelity=fidelity, tol=1e-13).coef
-        error = min(abs(fixed_point(lam) - best).max() for lam in weights)
-        assert error < 1e-9 if fidelity == "degree" else error > 0.01

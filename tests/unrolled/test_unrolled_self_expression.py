@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, sparse_self_expression
+from twinsolve.solvers import ista
 from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 from twinsolve.unrolled import UnrolledSelfExpression
 
@@ -33,7 +33,7 @@ def moved(layer, scale=0.2):
     return layer
 
 
-@pytest.mark.parametrize("n_iter", [1, 2, 5, 10])
+@pytest.mark.parametrize("n_iter", [1, 5])
 def test_is_ista_at_the_initial_parameters(n_iter):
     X, Y = tokens(12, 5), tokens(7, 5, seed=1)
     layer = unrolled(n_iter)
@@ -78,15 +78,6 @@ def test_a_batch_of_the_keys_leaves_each_its_own_key_out(relative, monkeypatch):
     assert_close(layer.objective(X[own], codes, X, own=own), objective, atol=1e-13, rtol=0)
 
 
-def test_converges_to_the_solved_coefficients():
-    X, layer = tokens(12, 6), unrolled(3)
-    layer.n_iter = 20_000
-    with torch.no_grad():
-        found = layer(X).numpy()
-    solved = sparse_self_expression(X, lam=LAM, tol=1e-12).coef.toarray()
-    assert_close(found, solved, atol=1e-6, rtol=0)
-
-
 def test_acts_on_features():
     torch.manual_seed(0)
     features = nn.Sequential(nn.Linear(5, 8), nn.Tanh()).double()
@@ -98,18 +89,7 @@ def test_acts_on_features():
     assert (features[0].weight.grad != 0).any()
 
 
-def test_objective_is_that_of_the_solver():
-    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
-    layer = moved(unrolled(3))
-    C, codes = layer(X).detach(), layer(Y, X).detach()
-    found = layer.objective(X, C)
-    assert_close(found.numpy(), lasso_objective(X, X, C, lam=LAM), atol=1e-13, rtol=0)
-    found = layer.objective(Y, codes, X)
-    assert_close(found.numpy(), lasso_objective(Y, X, codes, lam=LAM), atol=1e-13, rtol=0)
-
-
-@pytest.mark.parametrize("relative", [False, True])
-@pytest.mark.parametrize("new_points", [False, True])
+@pytest.mark.parametrize(("relative", "new_points"), [(False, False), (True, True)])
 def test_gradcheck(new_points, relative):
     layer = moved(unrolled(3, 0.1 if relative else LAM, relative=relative))
     names, parameters = zip(*layer.named_parameters(), strict=True)
@@ -163,8 +143,8 @@ def test_fewer_iterations_stop_early_and_more_repeat_the_last():
     assert (layer(X) - deep(X)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_lower_precision(dtype):
+def test_lower_precision():
+    dtype = torch.bfloat16
     X, layer = tokens(40, 16).to(dtype), unrolled(10)
     found = layer(X)
     assert found.dtype == dtype
@@ -187,18 +167,3 @@ def test_degenerate_points():
     same = layer(torch.ones(4, 3, dtype=torch.float64)).detach()
     expected = ista(np.ones((4, 3)), np.ones((4, 3)), lam=LAM, n_iter=5, zero_diagonal=True).coef
     assert_close(same.numpy(), expected, atol=1e-14, rtol=0)
-
-
-@pytest.mark.slow
-def test_learned_steps_and_penalties_lower_the_objective_on_new_points():
-    X, layer = nn.functional.normalize(tokens(120, 20), dim=1), unrolled(5, 0.3)
-    training, held_out = X[:60], X[60:]
-    before = layer.objective(held_out, layer(held_out)).mean().item()
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
-    for _ in range(200):
-        optimizer.zero_grad()
-        layer.objective(training, layer(training)).mean().backward()
-        optimizer.step()
-    after = layer.objective(held_out, layer(held_out)).mean().item()
-    lowest = sparse_self_expression(held_out, lam=0.3).objective.mean()
-    assert lowest <= after < before

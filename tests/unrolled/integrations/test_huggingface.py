@@ -100,20 +100,6 @@ def test_padding_does_not_leak_and_changes_nothing(operator):
     exact(outputs(model, RIGHT)[9:], model(IDS[1:, :6])[0][0])
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
-def test_generation_with_a_cache_is_generation_without(cache):
-    model = build("llama", "twinsolve_sparse_coding")
-    settings = {
-        "attention_mask": LEFT, "max_new_tokens": 6, "do_sample": False,
-        "return_dict_in_generate": True, "output_logits": True,
-    }  # fmt: skip
-    found = model.generate(IDS, use_cache=True, cache_implementation=cache, **settings)
-    expected = model.generate(IDS, use_cache=False, **settings)
-    assert found.sequences.equal(expected.sequences)
-    for a, b in zip(found.logits, expected.logits, strict=True):
-        assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
-
-
 REFUSALS = "does not support causal|needs as many queries as keys|sliding_window: |n_neighbors: "
 
 
@@ -414,16 +400,3 @@ def test_a_decoders_cross_attention_is_the_librarys_unless_asked_for():
     attach_huggingface(model, "twicing")(IDS, encoder_hidden_states=hidden)
     attach_huggingface(model, lambda name: "softmax")
     exact(model(IDS, encoder_hidden_states=hidden)[0], expected)
-
-
-def test_a_padding_mask_reaches_the_operator_as_one_row_of_keys():
-    seen = []
-    model = attach_huggingface(build("bert"), Softmax())
-    operator = next(m for m in model.modules() if isinstance(m, Softmax))
-    operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["mask"]), with_kwargs=True
-    )
-    model(IDS, attention_mask=RIGHT)
-    assert seen[0].shape == (2, 1, 1, 9)
-    model(IDS)
-    assert seen[1] is None

@@ -19,7 +19,6 @@ from twinsolve.unrolled import (
 from .examples import (
     Block,
     FromFirst,
-    VisionModel,
     WithPositions,
     tokens,
     vision_model,
@@ -85,19 +84,6 @@ def test_replacement_computes_the_operator_between_the_projections():
     exact(model.blocks[1].attn(X), expected)
 
 
-def test_training_mode_dtype_and_output_dropout_are_kept():
-    model = VisionModel().train()
-    replace_attention(model, SparseCoding(0.1, learnable=True))
-    attn = model.blocks[0].attn
-    assert attn.training
-    assert attn.operator.lam.log.dtype == torch.float32
-    assert attn.proj_drop.p == 0.1
-    x = X.float()
-    assert (model(x) != model(x)).any()
-    model.double()(X).sum().backward()
-    assert all(p.grad is not None and (p.grad != 0).any() for p in model.parameters())
-
-
 def test_operators_by_name_by_factory_and_by_layer():
     base = Gaussian(0.7, learnable=True)
     model = replace_attention(vision_model(), base)
@@ -115,19 +101,6 @@ def test_operators_by_name_by_factory_and_by_layer():
     assert isinstance(model.blocks[0].attn.operator, Gaussian)
     assert isinstance(model.blocks[1].attn.operator, Softmax)
     assert model.blocks[2].attn is untouched
-
-
-def test_a_second_call_puts_in_another_operator():
-    model = vision_model(scale=0.3)
-    original = copy.deepcopy(model)
-    replace_attention(model, "gaussian")
-    assert (model(X) - original(X)).abs().max() > 1e-3
-    replace_attention(model, "softmax")
-    exact(model(X), original(X))
-    stack = encoder()
-    expected = stack(X)
-    replace_attention(replace_attention(stack, "gaussian"), "softmax")
-    exact(stack(X), expected)
 
 
 def test_shared_modules_stay_shared():
@@ -380,18 +353,6 @@ def test_reentrant_checkpoints_are_refused_where_gradients_would_be_lost():
     model.run = [lambda block, x: checkpoint(block, x, use_reentrant=True)] * 3
     with pytest.raises(ValueError, match="use_reentrant=False"):
         model(X).sum().backward()
-
-
-def test_what_is_kept_is_of_the_latest_pass_with_gradients():
-    model = replace_attention(vision_model(), FromFirst())
-    passes = model.blocks[1].attn.passes
-    for _ in range(2):
-        model(X)
-        assert len(passes.met) == 3
-    passes.met = []
-    with torch.no_grad():
-        model(X)
-    assert passes.met == []
 
 
 # Positions
