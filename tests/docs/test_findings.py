@@ -197,7 +197,9 @@ def test_operators_quoted_stand_in_the_committed_results():
 def test_faults_quoted_stand_in_the_committed_table():
     table = pd.read_csv(ROOT / "tests/faults/listed.csv", keep_default_na=False)
     by_check = int((table.caught_by == "check").sum())
-    (planted, caught) = re.findall(r"Of (\d+) faults .* caught (\d+) \(`tests/faults/listed.csv", FINDINGS)[0]
+    (planted, caught) = re.findall(
+        r"Of (\d+) faults .* caught (\d+) \(`tests/faults/listed.csv", FINDINGS
+    )[0]
     assert (int(planted), int(caught)) == (len(table), by_check)
     (caught, planted) = re.findall(r"(\d+) of (\d+) that lower a precision", FINDINGS)[0]
     precision = table[table.kind == "precision"]

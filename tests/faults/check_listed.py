@@ -121,6 +121,8 @@ def _find_failures(job: tuple[Fault | None, tuple[str, ...]]) -> list[tuple[str,
         for settings in _PASSES:
             table = check_twins(twins=twins, n_jobs=1, **settings)
             failed = table[~table.passed.astype(bool)]
+            if failed.empty:
+                continue
             excess = (failed.deviation / failed.tolerance.where(failed.tolerance > 0)).fillna(0.0)
             places = failed[_PLACE].astype(str).agg(", ".join, axis=1)
             found += zip(places, excess, strict=True)
