@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 import twinsolve.unrolled as layers
-from twinsolve.unrolled import Context
 from twinsolve.unrolled.laws import Numerics, Subject, draw_inputs
+
+from .operator_calls import context_of
 
 
 def off_zero(operator):
@@ -108,44 +109,8 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     ),
 }
 
-SHAPE = (2, 3, 9, 5)
 
-
-def tokens(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape or SHAPE, generator=generator, dtype=dtype)
-
-
-def qkv(seed=0):
-    return tokens(seed=seed), tokens(seed=seed + 1), tokens(*SHAPE[:-1], 4, seed=seed + 2)
-
-
-def context_of(q, k, v):
-    """Everything that an operator may need, token by token from its own inputs."""
-    index = torch.arange(k.shape[-2], dtype=k.dtype)[:, None]
-    return Context(
-        positions=torch.cos(index * torch.arange(1, 7, dtype=k.dtype) / 3),
-        projected_positions=(torch.cos(2 * q), torch.sin(k)),
-        first_values=None if v is None else torch.sin(v),
-        # As wide as the keys, as they are in a shell; known to `matrix`, which is given no v.
-        values=torch.sin(2 * k),
-        previous_values=torch.cos(k),
-    )
-
-
-class Called(torch.nn.Module):
-    """An operator with the context of its inputs, as a shell would call it."""
-
-    def __init__(self, operator):
-        super().__init__()
-        self.operator = operator
-
-    def forward(self, q, k, v, mask=None, is_causal=False):
-        context = context_of(q, k, v)
-        return self.operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
-
-
-def make(name, width=SHAPE[-1]):
+def make(name, width=5):
     """The operator for queries of this width; weights that are drawn are the same each time."""
     torch.manual_seed(0)
     operator = OF_WIDTH[name](width) if name in OF_WIDTH else OPERATORS[name]()

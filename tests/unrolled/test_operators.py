@@ -23,7 +23,8 @@ from twinsolve.unrolled import (
 from twinsolve.unrolled.attention import SoftmaxSmoother
 from twinsolve.unrolled.laws import findings
 
-from .operator_cases import OPERATORS, Called, context_of, make, off_zero, qkv, subject_of, tokens
+from .operator_calls import Called, context_of, qkv, tokens
+from .operator_cases import OPERATORS, make, off_zero, subject_of
 
 NAMES = pytest.mark.parametrize("name", OPERATORS, ids=lambda name: name.replace(" ", "-"))
 

@@ -24,7 +24,6 @@ Evidence = Literal["solver", "certificate", "formula", "bound"]
 _MACHINERY = (
     "calls",
     "certificates",
-    "given",
     "heads",
     "inequalities",
     "model_check",
