@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 
 from .measurement import Measurement
-from .subject import Subject
+from .subject import Declared, Subject
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Finding:
 
 
 Law = Callable[[Subject], Iterator[Finding]]
+OperatorLaw = Callable[[Subject, Declared], Iterator[Finding]]
 
 LAWS: list[Law] = []
 
@@ -53,6 +54,17 @@ def law(function: Law) -> Law:
 
     LAWS.append(of_law)
     return of_law
+
+
+def operator_law(function: OperatorLaw) -> Law:
+    """Add a law of operators, which is given what they declare; brief subjects have none."""
+
+    @wraps(function)
+    def of_operator(subject: Subject) -> Iterator[Finding]:
+        if subject.declared is not None and not subject.brief:
+            yield from function(subject, subject.declared)
+
+    return law(of_operator)
 
 
 def findings(subject: Subject) -> Iterator[Finding]:

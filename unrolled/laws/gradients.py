@@ -14,11 +14,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention import Context
 from ..block_size import small_blocks
-from .finding import Finding, law
+from .finding import Finding, law, operator_law
 from .masks import NO_MASKS, Masks, masks_of, some_rows
 from .measurement import Array, Measurement
 from .outputs import BLOCK, blocked_subjects
-from .subject import Subject, Tensors, Way, map_tensors
+from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors
 
 _STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
 _TOLERANCE = 1e-5
@@ -87,29 +87,40 @@ def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
     return Measurement(float("inf"), 0.0) if expected == "refused" else found
 
 
-@law
-def reads(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """The output depends on those of queries, keys and values that are declared, and no others.
 
-    Applies to operators; values that stand for the first ones of a model are read by the context.
-    A gradient of what is not declared is zero, to the tolerance of the output.
+    Values that stand for the first ones of a model are read by the context. A gradient of what is
+    not declared is zero, to the tolerance of the output.
     """
-    declared = subject.declared
-    if declared is None or subject.brief:
-        return
 
     def measure() -> Measurement:
-        leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
-        out = subject.on(leaves, subject.context).run()
-        gradients = torch.autograd.grad(
-            out.square().sum(), leaves, allow_unused=True, materialize_grads=True
-        )
+        _, *gradients = output_and_gradients(subject)
         pairs = zip("qkv", gradients, strict=True)
-        read = {name for name, g in pairs if g.abs().max() > subject.numerics.tolerance}
+        read = {name for name, g in pairs if np.abs(g).max() > subject.numerics.tolerance}
         told = set(declared.reads) - ({"v"} if declared.of_first_values else set())
         return Measurement(0.0 if read == told else float("inf"), 0.0)
 
     yield Finding("", measure)
+
+
+def output_and_gradients(
+    subject: Subject,
+    masks: Masks = NO_MASKS,
+    rows: Array | slice = slice(None),
+    *,
+    autocast: bool = False,
+) -> list[Array]:
+    """Outputs of some rows, and gradients of their squares by the tokens of these rows."""
+    leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = subject.on(leaves, subject.context).run(masks)
+    out = out[..., rows, :]
+    gradients = torch.autograd.grad(
+        out.square().sum(), leaves, allow_unused=True, materialize_grads=True
+    )
+    return [as_array(out), *(as_array(x)[..., rows, :] for x in gradients)]
 
 
 def _plain_and_masked(subject: Subject) -> Iterator[Gradients]:

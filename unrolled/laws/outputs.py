@@ -14,7 +14,7 @@ import torch
 from ..block_size import small_blocks
 from .finding import Finding, law
 from .masks import NO_MASKS, Masks, causal, hiding, masks_of, some_rows
-from .measurement import Array, Measurement, largest_difference, worst
+from .measurement import Array, Measurement, worst
 from .subject import Subject, Tensors, identity_values
 
 _N_QUERIES, _N_NARROW = 5, 4
@@ -106,9 +106,7 @@ def _compare_matrix(subject: Subject, masks: Masks, rows: Array | None = None) -
         expected = on_identity.expected(masks, rows)
         if not subject.declared.linear_in_values:
             expected = expected - subject.on(on_zeros, context).expected(masks, rows)
-    found = on_identity.matrix(masks)[:, judged]
-    deviation = largest_difference(found, expected[:, judged])
-    return Measurement(deviation, subject.numerics.tolerance)
+    return subject.judge(on_identity.matrix(masks)[:, judged], expected[:, judged])
 
 
 @law
@@ -153,9 +151,7 @@ def _compare_size(
         return subject.compare(masks, rows)
     judged = slice(None) if rows is None else rows
     expected = subject.matrix(masks) @ subject.inputs[2].numpy()
-    found = subject.output(masks)
-    deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
-    return Measurement(deviation, subject.numerics.tolerance)
+    return subject.judge(subject.output(masks)[..., judged, :], expected[..., judged, :])
 
 
 def _names_of_large(subject: Subject) -> Iterator[str]:

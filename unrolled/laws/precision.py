@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 
-from .finding import Finding, law
+from .finding import Finding, operator_law
+from .gradients import output_and_gradients
 from .masks import NO_MASKS, Masks, causal
-from .measurement import Measurement, largest_difference, worst
-from .subject import ROUNDED_ANEW, Subject
+from .measurement import Measurement, largest_difference
+from .subject import ROUNDED_ANEW, Declared, Subject
 
 _LOW = {
     "float32": torch.float32,
@@ -22,14 +22,12 @@ _LOW = {
 _N_MANY = 260  # more tokens than bfloat16 has integers
 
 
-@law
-def keeps_dtype(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Output and matrix have the dtype of the inputs, whatever that of the parameters.
 
-    Applies to operators; the deviation is 0 or infinite.
+    The deviation is 0 or infinite.
     """
-    if subject.declared is None or subject.brief:
-        return
 
     def measure(dtype: torch.dtype) -> Measurement:
         given = subject.to(dtype)
@@ -41,16 +39,15 @@ def keeps_dtype(subject: Subject) -> Iterator[Finding]:
         yield Finding("", partial(measure, dtype), name)
 
 
-@law
-def many_tokens(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """In low precision, many tokens are as right as few: positions and counts are not rounded.
 
     The layer's own output in float64 on the rounded inputs is expected, to the tolerance of
     `dtypes`, or four times that of rounding in each pass, as sums of many tokens are small.
-    Applies to operators that do not iterate to a tolerance.
+    Applies to layers that do not iterate to a tolerance.
     """
-    declared = subject.declared
-    if declared is None or subject.brief or subject.numerics.iterates:
+    if subject.numerics.iterates:
         return
     many = subject.resized(subject.rng("many tokens"), n=_N_MANY)
     masks = causal(_N_MANY, _N_MANY) if declared.causal else NO_MASKS
@@ -66,32 +63,20 @@ def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
     return found._replace(tolerance=max(found.tolerance, coarse))
 
 
-@law
-def autocast(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Autocast changes neither output nor gradients: nothing is lowered.
 
-    Applies to operators, on inputs of the dtype that it lowers to and of float32; exact up to
-    eps of float32, as another kernel may add in another order.
+    On inputs of the dtype that it lowers to and of float32; exact up to eps of float32, as another
+    kernel may add in another order.
     """
-    if subject.declared is None or subject.brief:
-        return
     for name in ("float32", "bfloat16"):
         yield Finding("", partial(_compare_autocast, subject.to(_LOW[name])), name)
 
 
 def _compare_autocast(subject: Subject) -> Measurement:
-    found = []
-    for enabled in (False, True):
-        leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            out = subject.on(leaves, subject.context).run()
-        gradients = torch.autograd.grad(
-            out.square().sum(), leaves, allow_unused=True, materialize_grads=True
-        )
-        found.append([x.detach().double().numpy() for x in (out, *gradients)])
-        if out.dtype != subject.inputs[0].dtype:
-            return Measurement(float("inf"), 0.0)
-    tolerance = float(np.finfo(np.float32).eps)
-    return worst(
-        [Measurement(largest_difference(b, a), tolerance) for a, b in zip(*found, strict=True)]
-    )
+    found, expected = (output_and_gradients(subject, autocast=given) for given in (True, False))
+    deviations = [largest_difference(a, b) for a, b in zip(found, expected, strict=True)]
+    with torch.autocast("cpu", torch.bfloat16):
+        kept = subject.run().dtype == subject.inputs[0].dtype
+    return Measurement(max(deviations) if kept else float("inf"), torch.finfo(torch.float32).eps)

@@ -9,29 +9,27 @@ from typing import Any
 import torch
 
 from ..attention import Positive
-from .finding import Finding, law
+from .finding import Finding, operator_law
 from .measurement import Measurement
-from .subject import Subject, Tensors
+from .subject import Declared, Subject, Tensors
 
 _FEWER = 5
 
 
-@law
-def refused(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def refused(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """What the declared laws exclude is refused by a ValueError, in `forward` and in `matrix`.
 
-    Another error, or an output, is none. Applies to operators; the deviation is 0 or infinite.
+    Another error, or an output, is none. The deviation is 0 or infinite.
     """
-    if subject.declared is None or subject.brief:
-        return
-    for name, inputs, given in _excluded(subject):
+    for name, inputs, given in _list_excluded(subject, declared):
         yield Finding(name, partial(_measure_refusal, subject, inputs, given))
 
 
-def _excluded(subject: Subject) -> Iterator[tuple[str, Tensors, dict[str, Any]]]:
+def _list_excluded(
+    subject: Subject, declared: Declared
+) -> Iterator[tuple[str, Tensors, dict[str, Any]]]:
     """What is to be refused: inputs, and what is given beside them."""
-    declared = subject.declared
-    assert declared is not None
     q, k, v = inputs = subject.inputs
     n, context = k.shape[-2], {"context": subject.context}
     fewer = tuple(x[..., -_FEWER:, :] for x in inputs)

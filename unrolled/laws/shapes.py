@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..attention import Context
-from .finding import Finding, law
+from .finding import Finding, law, operator_law
 from .masks import NO_MASKS, hiding
-from .measurement import Measurement, largest_difference
-from .subject import Subject, call_layer, map_tensors
+from .measurement import Measurement, worst
+from .subject import Declared, Subject, call_layer, map_tensors
 from .visibility import first_tokens
 
 _HIDDEN = ((0, 3), (5,))
@@ -68,18 +68,15 @@ def _compare_batch(first: Subject, second: Subject) -> Measurement:
         masks, of_each = hiding(seen), [hiding(keys[0]) for keys in seen]
     found = both.output(masks)
     parts = zip((first, second), found, of_each, strict=True)
-    deviation = max(largest_difference(out, each.output(own)) for each, out, own in parts)
-    return Measurement(deviation, first.numerics.tolerance)
+    return worst([first.judge(out, each.output(own)) for each, out, own in parts])
 
 
-@law
-def leading_axes(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def leading_axes(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Leading axes broadcast, in `forward` and in `matrix`, and there may be more of them.
 
-    Applies to operators. The tolerance is that of the output.
+    The tolerance is that of the output.
     """
-    if subject.declared is None or subject.brief:
-        return
     # As a twin runs its layer, the shape of the output may be that of the queries.
     subject = replace(subject, apply=call_layer)
     both = stack(subject, subject.drawn(subject.rng("leading axes")))
@@ -106,38 +103,30 @@ def _worst_of_forms(found: Subject, expected: Subject) -> Measurement:
     n = expected.inputs[1].shape[-2]
     masks = hiding(np.arange(n)[None] > 0)
     forms = [(x.output(masks), x.matrix(masks)) for x in (found, expected)]
-    tolerance = expected.numerics.tolerance
-    deviations = [largest_difference(a.reshape(b.shape), b) for a, b in zip(*forms, strict=True)]
-    return Measurement(max(deviations), tolerance)
+    return worst([expected.judge(a.reshape(b.shape), b) for a, b in zip(*forms, strict=True)])
 
 
-@law
-def single_token(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """A single token is all that it sees: its weight is one, or zero where it does not see itself.
 
-    Applies to operators whose rows sum to one. The tolerance is that of the output.
+    Applies where rows sum to one. The tolerance is that of the output.
     """
-    declared = subject.declared
-    if declared is None or not declared.row_stochastic or subject.brief:
-        return
 
     def measure() -> Measurement:
         A = first_tokens(subject, 1).matrix()
-        deviation = float(np.minimum(np.abs(A - 1), np.abs(A)).max())
-        return Measurement(deviation, subject.numerics.tolerance)
+        return Measurement(np.minimum(np.abs(A - 1), np.abs(A)).max(), subject.numerics.tolerance)
 
-    yield Finding("", measure)
+    if declared.row_stochastic:
+        yield Finding("", measure)
 
 
-@law
-def nothing(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Without tokens, or without a batch, there is an output without rows; without keys, of zeros.
 
-    Applies to operators; zeros are due where the output is linear in the values, and exact.
+    Zeros are due where the output is linear in the values, and exact.
     """
-    declared = subject.declared
-    if declared is None or subject.brief:
-        return
     both = stack(subject, subject)
     no_batch = both.on(tuple(x[:0] for x in both.inputs), _cut(both.context, slice(0)))
     cases = {"no tokens": first_tokens(both, 0), "no batch": no_batch}

@@ -214,6 +214,10 @@ class Subject:
             return exact.on(exact.inputs, self.context).output(masks)
         return self.reference(self.layer, self.inputs, self.context, masks, rows)
 
+    def judge(self, found: Array, expected: Array) -> Measurement:
+        """Outputs in float64, or what is as large, against others."""
+        return Measurement(largest_difference(found, expected), self.numerics.tolerance)
+
     def compare(self, masks: Masks = NO_MASKS, rows: Array | None = None) -> Measurement:
         """The layer's output against what is expected, to the tolerance of its dtype."""
         judged = slice(None) if rows is None else rows
@@ -221,7 +225,7 @@ class Subject:
         expected = self.expected(masks, rows)[..., judged, :]
         dtype, numerics = self.inputs[0].dtype, self.numerics
         if dtype == torch.float64:
-            return Measurement(largest_difference(found, expected), numerics.tolerance)
+            return self.judge(found, expected)
         if dtype.itemsize == 2 and numerics.rounded != "anything":
             # Each number is right to eps / 2 of its size, and beyond that to float32.
             excess = np.abs(found - expected) - torch.finfo(dtype).eps / 2 * np.abs(expected)

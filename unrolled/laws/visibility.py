@@ -1,4 +1,4 @@
-"""Laws of who sees whom, which need no reference: an operator is held against itself."""
+"""Laws of who sees whom: an operator is held against itself, and needs no reference."""
 
 from __future__ import annotations
 
@@ -9,31 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .finding import Finding, law
+from .finding import Finding, operator_law
+from .gradients import output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding, masks_of
 from .measurement import Array, Measurement, largest_difference, worst
-from .subject import Subject, as_array, map_tensors
+from .subject import Declared, Subject, as_array, map_tensors
 
 _LAST = (1, 4)
 _N_PADDED, _N_MANY = 4, 300
 _FAR, _MODERATE = (1e3, 1e5), (10.0,)
 _ROUNDING = 100  # eps: centres and sums in blocks may move the rounding, nothing more
+_SCALES = ((1e3, 1e3, 1e3), (1.0, 1e8, 1e8))
 _N_FAR, _N_NEAR = 40, 18
 _PREFIXES = (5, 8)
-_SHARED = ("positions", "first_tokens")
-
-
-def _differences(
-    subject: Subject, found: tuple[Array, ...], expected: tuple[Array, ...]
-) -> Measurement:
-    pairs = zip(found, expected, strict=True)
-    deviation = max(_difference(*pair) for pair in pairs)
-    return Measurement(deviation, subject.numerics.tolerance)
-
-
-def _difference(found: Array, expected: Array) -> float:
-    deviation = largest_difference(found, expected)
-    return deviation if deviation == deviation else float("inf")
 
 
 def first_tokens(subject: Subject, n: int) -> Subject:
@@ -44,17 +32,14 @@ def first_tokens(subject: Subject, n: int) -> Subject:
     return subject.on(tuple(x[..., :n, :] for x in subject.inputs), context)
 
 
-@law
-def forward(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def forward(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """The output is the matrix times the values, under every mask.
 
-    Applies to operators that are linear in their values, or in the first values of the context.
-    The tolerance is that of the output.
+    Applies where the output is linear in the values, or in the first values of the context. The
+    tolerance is that of the output.
     """
-    declared = subject.declared
-    if declared is None or not (declared.linear_in_values or declared.of_first_values):
-        return
-    if subject.brief:
+    if not (declared.linear_in_values or declared.of_first_values):
         return
 
     def measure(masks: Masks) -> Measurement:
@@ -63,24 +48,20 @@ def forward(subject: Subject) -> Iterator[Finding]:
             assert context is not None
             assert context.first_values is not None
             v = context.first_values
-        expected = subject.matrix(masks) @ as_array(v)
-        return _differences(subject, (subject.output(masks),), (expected,))
+        return subject.judge(subject.output(masks), subject.matrix(masks) @ as_array(v))
 
     for masks in (NO_MASKS, *masks_of(subject)):
         yield Finding(masks.name, partial(measure, masks))
 
 
-@law
-def weights(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Rows of the matrix sum to one, and its entries are nonnegative, as declared.
 
     Under masks a row may be zero, where nothing that it sees is near enough; without masks none
     is. Of a query that sees no key nothing is said. The tolerance is that of the output; entries
     are at least 0 exactly.
     """
-    declared = subject.declared
-    if declared is None or subject.brief:
-        return
     if not (declared.row_stochastic or declared.nonnegative):
         return
 
@@ -98,42 +79,39 @@ def weights(subject: Subject) -> Iterator[Finding]:
         yield Finding(masks.name, partial(measure, masks))
 
 
-@law
-def causality(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """`is_causal` is the lower triangular mask, and the first tokens know nothing of the others.
 
-    Applies to operators that are causal. The tolerance is that of the output, as the order of
-    sums may differ.
+    The tolerance is that of the output, as the order of sums may differ.
     """
-    if subject.declared is None or not subject.declared.causal or subject.brief:
+    if not declared.causal:
         return
     n = subject.inputs[1].shape[-2]
     masks = causal(n, n)
 
     def as_mask() -> Measurement:
         assert masks.visible is not None
-        explicit = subject.output(hiding(masks.visible))
-        return _differences(subject, (subject.output(masks),), (explicit,))
+        return subject.judge(subject.output(masks), subject.output(hiding(masks.visible)))
 
     def as_prefix(length: int) -> Measurement:
         alone = first_tokens(subject, length).output(causal(length, length))
-        return _differences(subject, (subject.output(masks)[..., :length, :],), (alone,))
+        return subject.judge(subject.output(masks)[..., :length, :], alone)
 
-    if subject.declared.pair_masks:
+    if declared.pair_masks:
         yield Finding("as a mask", as_mask)
     for length in _PREFIXES:
         yield Finding(f"first {length} tokens", partial(as_prefix, length))
 
 
-@law
-def last_tokens(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Fewer queries than keys are the last tokens: decoding with a cache gives the full pass.
 
     Output and matrix, with a causal mask and others; a single query needs no causal mask. Applies
-    to causal operators that take fewer queries. The tolerance is that of the output.
+    where fewer queries are taken. The tolerance is that of the output.
     """
-    declared = subject.declared
-    if declared is None or not declared.causal or declared.square_only or subject.brief:
+    if declared.square_only:
         return
 
     def measure(n_queries: int, masks: Masks) -> Measurement:
@@ -142,13 +120,15 @@ def last_tokens(subject: Subject) -> Iterator[Finding]:
         given, mask = dict(masks.given), masks.given.get("mask")
         if mask is not None and mask.shape[-2] > 1:
             given["mask"] = mask[..., -n_queries:, :]
-        whole = subject.output(masks), subject.matrix(masks)
-        last = tuple(x[..., -n_queries:, :] for x in whole)
         forms = [Masks("", given)]
         if n_queries == 1:
             forms.append(Masks("", {name: x for name, x in given.items() if name == "mask"}))
+        output, matrix = (
+            x[..., -n_queries:, :] for x in (subject.output(masks), subject.matrix(masks))
+        )
         return worst(
-            [_differences(subject, (fewer.output(x), fewer.matrix(x)), last) for x in forms]
+            [subject.judge(fewer.output(each), output) for each in forms]
+            + [subject.judge(fewer.matrix(each), matrix) for each in forms]
         )
 
     for masks in masks_of(subject):
@@ -157,21 +137,19 @@ def last_tokens(subject: Subject) -> Iterator[Finding]:
                 yield Finding(f"{n_queries}, {masks.name}", partial(measure, n_queries, masks))
 
 
-@law
-def absent(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Hidden keys are as if absent: visible rows are what they are without the padding.
 
-    Applies to operators. The tolerance is that of the output.
+    The tolerance is that of the output.
     """
-    if subject.declared is None or subject.brief:
-        return
     n = subject.inputs[1].shape[-2]
     seen = np.arange(n)[None] < n - _N_PADDED
 
     def measure() -> Measurement:
         found = subject.output(hiding(seen))[..., : n - _N_PADDED, :]
         alone = first_tokens(subject, n - _N_PADDED).output()
-        return _differences(subject, (found,), (alone,))
+        return subject.judge(found, alone)
 
     yield Finding("", measure)
 
@@ -212,16 +190,14 @@ def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True
     return subject.on((q if queries else subject.inputs[0], *others), context)
 
 
-@law
-def leaks(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """However large a hidden token is, the rows that do not see it stay as they are.
 
-    Applies to operators. The tolerance is 100 eps of float32: a large token may move how sums are
-    rounded, such as through a centre that is taken off before a product, nothing more. A layer that
-    iterates to a tolerance, in float64, is given tokens for which it still reaches it.
+    The tolerance is 100 eps of float32: a large token may move how sums are rounded, such as by a
+    centre that is taken off before a product, nothing more. A layer that iterates to a tolerance,
+    in float64, is given tokens for which it still reaches it.
     """
-    if subject.declared is None or subject.brief:
-        return
     iterates = subject.numerics.iterates
     dtype, sizes = (torch.float64, _MODERATE) if iterates else (torch.float32, _FAR)
     single = subject.to(dtype)
@@ -230,68 +206,55 @@ def leaks(subject: Subject) -> Iterator[Finding]:
     def measure(masks: Masks, rows: Array) -> Measurement:
         expected = single.output(masks)[..., rows, :]
         found = [_hold(single, ~rows, size).output(masks)[..., rows, :] for size in sizes]
-        deviation = max(_difference(x, expected) for x in found)
-        return Measurement(deviation, _ROUNDING * torch.finfo(dtype).eps)
+        return _judge_rounding(dtype, [(x, expected) for x in found])
 
     for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
         yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
 
 
-@law
-def far_tokens(subject: Subject) -> Iterator[Finding]:
+def _judge_rounding(dtype: torch.dtype, pairs: list[tuple[Array, Array]]) -> Measurement:
+    tolerance = _ROUNDING * torch.finfo(dtype).eps
+    return worst([Measurement(largest_difference(*pair), tolerance) for pair in pairs])
+
+
+@operator_law
+def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Where most tokens are far away, rows that do not see them keep outputs and gradients.
 
     22 of 40 tokens move by a factor of 1e3, and keys and values by 1e8, where logits would
-    overflow if queries did. Applies to operators whose output is continuous, and that compute in
-    the dtype of their input. The tolerance is 100 eps of float32, as of `leaks`.
+    overflow if queries did. Applies to layers whose output is continuous, and that compute in the
+    dtype of their input. The tolerance is 100 eps of float32, as of `leaks`.
     """
-    numerics = subject.numerics
-    if subject.declared is None or subject.brief or numerics.iterates or not numerics.continuous:
+    if subject.numerics.iterates or not subject.numerics.continuous:
         return
     drawn = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(torch.float32)
     drawn = drawn.on(drawn.inputs, drawn.context)
 
     def measure(masks: Masks, rows: Array) -> Measurement:
-        expected = _output_and_gradients(drawn, masks, rows)
-        moved = [
-            _output_and_gradients(_scaled(drawn, rows, scales), masks, rows)
-            for scales in ((1e3, 1e3, 1e3), (1.0, 1e8, 1e8))
-        ]
-        deviation = max(
-            _difference(x, y) for found in moved for x, y in zip(found, expected, strict=True)
-        )
-        return Measurement(deviation, _ROUNDING * torch.finfo(torch.float32).eps)
+        expected = output_and_gradients(drawn, masks, rows)
+        pairs: list[tuple[Array, Array]] = []
+        for scales in _SCALES:
+            moved = output_and_gradients(_scale(drawn, rows, scales), masks, rows)
+            pairs += zip(moved, expected, strict=True)
+        return _judge_rounding(torch.float32, pairs)
 
     for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
         yield Finding(masks.name, partial(measure, masks, rows), "float32")
 
 
-def _scaled(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
+def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
     near = torch.from_numpy(rows)[:, None]
     pairs = zip(scales, subject.inputs, strict=True)
     return subject.on(tuple(torch.where(near, x, scale * x) for scale, x in pairs))
 
 
-def _output_and_gradients(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ...]:
-    """Outputs of some rows, and gradients of their squares by the tokens of these rows."""
-    leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
-    out = subject.on(leaves, subject.context).run(masks)[..., torch.from_numpy(rows), :]
-    gradients = torch.autograd.grad(
-        out.square().sum(), leaves, allow_unused=True, materialize_grads=True
-    )
-    return as_array(out), *(as_array(g)[..., rows, :] for g in gradients)
-
-
-@law
-def padding_of_nan(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Padding may hold NaN or infinity: no visible row, matrix or gradient is changed by that.
 
     Keys and values that no query sees hold it, and the queries of padded tokens too, of few tokens
-    and of many. Applies to operators. The tolerance is that of the output, relative to what it is
-    with other tokens in the padding.
+    and of many. The tolerance is that of the output, against what it is with zeros there.
     """
-    if subject.declared is None or subject.brief:
-        return
     hidings = ("padding", "lowest number", "causal, padding")
     cases = [(subject, name, name) for name in hidings]
     if not subject.numerics.iterates:
@@ -312,7 +275,8 @@ def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
     with_queries = _hold(subject, ~rows, torch.nan)
     outputs = with_queries.output(masks), with_queries.matrix(masks)
     found.append(tuple(x[..., rows, :] for x in outputs))
-    return worst([_differences(subject, x, expected[: len(x)]) for x in found])
+    pairs = [pair for each in found for pair in zip(each, expected, strict=False)]
+    return worst([subject.judge(*pair) for pair in pairs])
 
 
 def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ...]:
@@ -332,17 +296,13 @@ def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ..
     return *map(as_array, found), *of_tokens, *of_parameters
 
 
-@law
-def empty_rows(subject: Subject) -> Iterator[Finding]:
+@operator_law
+def empty_rows(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """A query that sees no key gives zeros, and gradients stay finite.
 
     A mask of the lowest number is one of -inf; otherwise such a row would be the mean of what is
-    hidden from it. Applies to operators; zeros are due where the output is linear in the values,
-    and exact.
+    hidden from it. Zeros are due where the output is linear in the values, and exact.
     """
-    declared = subject.declared
-    if declared is None or subject.brief:
-        return
     n = subject.inputs[1].shape[-2]
     rows = np.arange(n) == 2 if declared.pair_masks else np.ones(n, dtype=bool)
     hidden = torch.from_numpy(rows)[:, None].expand(n, n)
@@ -356,7 +316,7 @@ def empty_rows(subject: Subject) -> Iterator[Finding]:
     def measure() -> Measurement:
         outputs = [subject.output(masks) for masks in (boolean, exact, lowest)]
         off = [np.abs(x - outputs[0]).max() for x in outputs[1:]]
-        gradients = _output_and_gradients(subject, boolean, rows)
+        gradients = output_and_gradients(subject, boolean, rows)
         if declared.linear_in_values:
             off += [np.abs(x[..., rows, :]).max() for x in (*outputs, subject.matrix(lowest))]
         finite = all(np.isfinite(g).all() for g in gradients)

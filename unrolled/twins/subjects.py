@@ -54,14 +54,14 @@ def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
     foremost = is_foremost(twin)
     for option, build in twin.options.items():
         rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
-        subject = replace(as_built(replace(twin, build=build), rng), brief=True)
-        for finding in _of_option(subject, replace(twin, build=build), laws=foremost):
+        for finding in _of_option(replace(twin, build=build), rng, laws=foremost):
             yield replace(finding, law=f"{option}: {finding.law}")
     if foremost:
         yield from findings(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
 
 
-def _of_option(subject: Subject, twin: Twin, *, laws: bool) -> Iterator[Finding]:
+def _of_option(twin: Twin, rng: np.random.Generator, *, laws: bool) -> Iterator[Finding]:
+    subject = replace(as_built(twin, rng), brief=True)
     if runs_to_limit(twin):
         measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
         yield Finding("", measure, law=twin.relation.name)
