@@ -1,7 +1,4 @@
-"""Settings of layers beside the default, of which each changes the mathematics of its twin.
-
-Twins of whole models are of one setting each, see `test_model_twins`.
-"""
+"""Settings of layers beside the default, of which each changes the mathematics of its twin."""
 
 import functools
 import inspect
