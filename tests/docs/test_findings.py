@@ -200,6 +200,7 @@ def test_faults_quoted_stand_in_the_committed_table():
     quoted = r"Of (\d+) faults .* caught (\d+) \(`tests/faults/listed.csv"
     (planted, caught) = re.findall(quoted, FINDINGS)[0]
     assert (int(planted), int(caught)) == (len(table), by_check)
+    assert f"| {by_check} of {len(table)} |" in (ROOT / "README.md").read_text()
     (caught, planted) = re.findall(r"(\d+) of (\d+) that lower a precision", FINDINGS)[0]
     precision = table[table.kind == "precision"]
     assert (int(caught), int(planted)) == ((precision.caught_by == "check").sum(), len(precision))

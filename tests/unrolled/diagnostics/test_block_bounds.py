@@ -34,9 +34,15 @@ def vision_transformer(operator, *, trained, **options):
     return model.eval(), images
 
 
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("operator", ["softmax", "gaussian", "twicing", "symmetric"])
-@pytest.mark.parametrize("options", [{}, {"scale": LayerScale}, {"feed_forward_skip": False}])
+@pytest.mark.parametrize(
+    ("operator", "trained", "options"),
+    [
+        ("softmax", True, {}),
+        ("gaussian", True, {"scale": LayerScale}),
+        ("twicing", False, {"feed_forward_skip": False}),
+        ("symmetric", True, {}),
+    ],
+)
 def test_no_block_breaks_the_bounds(operator, trained, options):
     model, images = vision_transformer(operator, trained=trained, **options)
     skipped = [part for part in PARTS if options.get(part, True)]

@@ -190,7 +190,7 @@ def test_a_sequence_alone_is_a_batch_of_one(scale, residual):
 
 def test_residual_objects_are_given_the_tokens_and_the_context():
     torch.manual_seed(0)
-    blocks = make_blocks(3, 12, 3, residual=FromFirst, dtype=torch.float64)
+    blocks = make_blocks(4, 12, 3, residual=FromFirst, dtype=torch.float64)
     states = [X]
     run_blocks(blocks, X, Context(), states=states)
     for index, layer in enumerate(blocks):
