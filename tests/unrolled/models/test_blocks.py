@@ -19,8 +19,6 @@ from twinsolve.unrolled.models.stacks import make_blocks, run_blocks
 from twinsolve.unrolled.spectral_filtering import LayerScale
 
 X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-HIDDEN = torch.zeros(2, 7, dtype=torch.bool)
-HIDDEN[1, 4:] = True
 
 
 def block(**options):
@@ -35,27 +33,6 @@ def attention(layer, x):
 
 def feed_forward(layer, x):
     return layer.feed_forward(layer.feed_forward_norm(x))
-
-
-class Times(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.factor = nn.Parameter(torch.full((dim,), 0.25))
-
-    def forward(self, y):
-        return self.factor * y
-
-
-class MeanOfShown(nn.Module):
-    """Like FeatScale: reads all tokens, so that it must know which are padding."""
-
-    def __init__(self, dim=None):
-        super().__init__()
-
-    def forward(self, y, key_padding_mask=None):
-        shown = torch.ones_like(y[..., :1]) if key_padding_mask is None else ~key_padding_mask
-        shown = shown.reshape(*y.shape[:2], 1).to(y.dtype)
-        return y + (shown * y).sum(1, keepdim=True) / shown.sum(1, keepdim=True)
 
 
 class FromFirst(nn.Module):
@@ -87,35 +64,19 @@ def test_a_feed_forward_module_of_ones_own():
     assert_close(layer(X), x + feed_forward(layer, x))
 
 
-@pytest.mark.parametrize("scale_feed_forward", [True, False])
-def test_scales_act_on_the_branch_outputs(scale_feed_forward):
-    layer = block(scale=Times, scale_feed_forward=scale_feed_forward)
-    x = X + 0.25 * attention(layer, X)
-    expected = x + (0.25 if scale_feed_forward else 1) * feed_forward(layer, x)
-    assert_close(layer(X), expected, atol=1e-13, rtol=0)
-    assert layer.attention_scale is not layer.feed_forward_scale
-
-
-def test_scales_that_read_all_tokens_are_told_of_padding():
-    layer = block(scale=lambda dim: MeanOfShown())
-    changed = X.clone()
-    changed[HIDDEN] = 100.0
-    found, expected = (layer(x, key_padding_mask=HIDDEN)[~HIDDEN] for x in (changed, X))
-    assert_close(found, expected, atol=1e-12, rtol=0)
-    memory = layer(X[:, :3], memory=X[:, 3:], key_padding_mask=HIDDEN)
-    assert memory.shape == (2, 3, 12)
-
-
 def test_scales_that_mix_tokens_follow_attention_alone_unless_asked_to():
     """FeatScale is defined on the output of attention (AO-10 to AO-12); LayerScale is on both."""
     assert isinstance(block(scale=FeatScale).attention_scale, FeatScale)
     assert isinstance(block(scale=FeatScale).feed_forward_scale, nn.Identity)
-    assert isinstance(block(scale=MeanOfShown).feed_forward_scale, nn.Identity)
     assert isinstance(block(scale=LayerScale).feed_forward_scale, LayerScale)
     assert isinstance(block(scale=FeatScale, scale_feed_forward=True).feed_forward_scale, FeatScale)
+    without = block(scale=LayerScale, scale_feed_forward=False).feed_forward_scale
+    assert isinstance(without, nn.Identity)
 
 
-@pytest.mark.parametrize("masked", ["is_causal", "attn_mask", "attn_mask per head", "float"])
+@pytest.mark.parametrize(
+    "masked", ["padding", "is_causal", "attn_mask", "attn_mask per head", "float"]
+)
 def test_scales_that_mix_tokens_read_no_hidden_ones(masked):
     layer = block(scale=FeatScale, scale_feed_forward=True)
     with torch.no_grad():
@@ -124,9 +85,10 @@ def test_scales_that_mix_tokens_read_no_hidden_ones(masked):
                 parameter.copy_(torch.randn(12))
     mask = torch.ones(7, 7).triu(1).bool()
     arguments = {
+        "padding": {"key_padding_mask": (torch.arange(7) >= 4).expand(2, 7)},
         "is_causal": {"is_causal": True},
-        "attn_mask": {"attn_mask": mask, "is_causal": True},
-        "attn_mask per head": {"attn_mask": mask.expand(6, 7, 7)},
+        "hint": {"attn_mask": mask, "is_causal": True},
+        "heads": {"attn_mask": mask.expand(6, 7, 7)},
         "float": {"attn_mask": torch.zeros(7, 7).double().masked_fill(mask, -torch.inf)},
     }[masked]
     changed = X.clone()
@@ -210,12 +172,6 @@ def test_no_history_is_kept_unless_a_residual_reads_it():
     run_blocks(blocks, X, Context())
     assert [context.history for context in seen] == [(), ()]
     assert seen[1].first_tokens is X
-
-
-def test_memory_is_attended_to_and_stays():
-    layer = block()
-    found = layer(X[:, 3:], memory=X[:, :3], key_padding_mask=HIDDEN)
-    assert_close(found, layer(X, key_padding_mask=HIDDEN)[:, 3:], atol=1e-13, rtol=0)
 
 
 def test_queries_stand_behind_their_memory():

@@ -12,6 +12,7 @@ from twinsolve.unrolled import (
     FeatScale,
     GeneralizedResidual,
     LanguageModel,
+    SparseCoding,
     SparseMixtureOfExperts,
     TokenGraying,
     VisionTransformer,
@@ -163,6 +164,22 @@ def test_parts_made_from_the_width_alone_follow_device_and_dtype(backbone, part)
         assert_close(value, other.state_dict()[name], atol=0, rtol=0)
     x = inputs(backbone)
     assert empty(x.bfloat16() if x.is_floating_point() else x).isfinite().all()
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_backbones_construct_on_the_meta_device_and_export(backbone):
+    operator = SparseCoding(0.2, num_heads=2, learnable=True)
+    empty, model = (build(backbone, operator=operator, device=d) for d in ("meta", "cpu"))
+    assert all(t.is_meta for t in (*empty.parameters(), *empty.buffers()))
+    empty = empty.to_empty(device="cpu")
+    for m in (empty, model):
+        torch.manual_seed(1)
+        m.reset_parameters()
+    x = inputs(backbone)
+    x = x.float() if x.is_floating_point() else x
+    assert_close(empty(x), model(x), atol=0, rtol=0)
+    exported = torch.export.export(model.eval(), (x,)).module()
+    assert_close(exported(x), model(x), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("part", ["from_first_block", "experts"])

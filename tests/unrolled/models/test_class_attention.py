@@ -78,18 +78,6 @@ def test_operators_that_read_positions_need_some():
     assert model(positions="sinusoidal")(IMAGES).isfinite().all()
 
 
-def test_constructs_on_the_meta_device_and_exports():
-    empty = model(device="meta")
-    assert all(p.is_meta for p in empty.parameters())
-    empty, vit = empty.to_empty(device="cpu"), model()
-    for m in (empty, vit):
-        torch.manual_seed(1)
-        m.reset_parameters()
-    assert_close(empty(IMAGES), vit(IMAGES), atol=0, rtol=0)
-    exported = torch.export.export(vit, (IMAGES,)).module()
-    assert_close(exported(IMAGES), vit(IMAGES), atol=1e-6, rtol=0)
-
-
 def test_branches_are_scaled_by_default_as_in_cait():
     vit = model(dtype=torch.float64)
     for block in (*vit.blocks, *vit.class_blocks):

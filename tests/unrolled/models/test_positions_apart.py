@@ -195,17 +195,6 @@ def test_class_attention_adds_them_to_the_keys_of_patches():
     assert_close(seen[0], expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("operator", ["nlsa", "neutreno of nlsa"])
-def test_without_a_position_term_the_order_of_patches_is_of_no_effect(operator):
-    model = build("mean", operator=APART[operator]())
-    order = torch.randperm(16, generator=GENERATOR)
-    patches = model.patch_embedding.patches(IMAGES)
-    shuffled = patches[:, order].unflatten(2, (2, 2)).unflatten(1, (4, 4)).transpose(2, 3)
-    shuffled = shuffled.reshape(2, 1, 8, 8)
-    assert_close(model.patch_embedding.patches(shuffled), patches[:, order])
-    assert_close(model(shuffled), model(IMAGES), atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize("name", ["vision", "windowed"])
 def test_replaced_operators_keep_them_apart_too(name):
     replaced = replace_attention(build(name), "alibi")

@@ -146,24 +146,6 @@ def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
     assert model(operator=mixed)(IMAGES).isfinite().all()
 
 
-def test_constructs_on_the_meta_device():
-    empty = model(device="meta", depths=(2, 2), num_heads=(2, 4), window_size=2)
-    assert all(p.is_meta for p in empty.parameters())
-    empty, other = empty.to_empty(device="cpu"), model(
-        depths=(2, 2), num_heads=(2, 4), window_size=2
-    )  # fmt: skip
-    for m in (empty, other):
-        torch.manual_seed(1)
-        m.reset_parameters()
-    assert_close(empty(IMAGES), other(IMAGES), atol=0, rtol=0)
-
-
-def test_exports():
-    vit = model(depths=(2,))
-    exported = torch.export.export(vit, (IMAGES,)).module()
-    assert_close(exported(IMAGES), vit(IMAGES), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
