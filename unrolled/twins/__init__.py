@@ -1,16 +1,14 @@
 """The bridge between layers and solvers: which twin each layer has, and checks against it.
 
-A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
+A family adds a file to `families` whose twins `register` themselves; `catalogue` finds all of them.
 """
 
 from .cases import Case, cases_of
-from .heads import HeadCall
-from .inequalities import Inequalities
+from .heads import HeadCall, head_value
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
-from .parameters import head_value
+from .pairs import Derivatives, Inputs, Numerics
 from .registry import (
-    Problem,
     Twin,
     catalogue,
     exact_twin,
@@ -23,10 +21,12 @@ from .relations import (
     Bound,
     FixedPointLimit,
     Identity,
+    Inequalities,
     Init,
     Iterate,
     Limit,
     Measurement,
+    Problem,
     Rate,
     Relation,
 )
@@ -35,15 +35,18 @@ from .report import Report, check, compare
 __all__ = [
     "Bound",
     "Case",
+    "Derivatives",
     "FixedPointLimit",
     "HeadCall",
     "Identity",
     "Inequalities",
     "Init",
+    "Inputs",
     "Iterate",
     "Limit",
     "Measurement",
     "ModelReport",
+    "Numerics",
     "Origin",
     "Problem",
     "Rate",

@@ -19,17 +19,9 @@ from ..solved_operator import Solved
 from ..sparse_coding import SparseCoding
 from .gradients import Gradients
 from .heads import Array, Tensors, as_array, map_fields
-from .registry import Twin, Way
-from .relations import (
-    Measurement,
-    identity_values,
-    largest_difference,
-    layer_output,
-    solver_output,
-    tolerance_of,
-    twin_context,
-    worst,
-)
+from .pairs import Way, identity_values, layer_output, solver_output, twin_context
+from .registry import Twin
+from .relations import Measurement, largest_difference, tolerance_of, worst
 from .subjects import N_HEADS, Subject, as_built, is_foremost, make_subject
 
 _N_QUERIES, _N_FEW, _N_NARROW, _N_ROWS = 5, 8, 4, 4
@@ -107,7 +99,7 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     ------
     Case
     """
-    if twin.inputs == "model":
+    if twin.inputs.kind == "model":
         return
     foremost = is_foremost(twin)
     yield from _of_settings(twin, seed, laws=foremost)
@@ -120,7 +112,7 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
         yield from _of_operator(subject, subject.operator, rng)
     if subject.operator is not None or not subject.runs_to_limit:
         yield from _sizes(subject, rng)
-        if twin.differentiable:
+        if twin.derivatives.of:
             yield from _gradients(subject, rng)
     yield from _dtypes(subject, rng)
     if not subject.runs_to_limit:
@@ -155,7 +147,7 @@ def _of_option(subject: Subject, rng: np.random.Generator, *, laws: bool) -> Ite
         yield _compared(subject, masks, rows)
         matrix = partial(_matrix, subject, masks, rows)
         yield Case(f"matrix, {masks.name}", "float64", matrix)
-    if twin.differentiable:
+    if twin.derivatives.of:
         gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
         names = gradients.names
         for name in dict.fromkeys([*names[:1], *(name for name in names if name == "parameters")]):
@@ -174,8 +166,8 @@ def _compare(subject: Subject, masks: _Masks, rows: Array | None = None) -> Meas
     found = layer_output(twin, layer, inputs, **masks.given)
     expected = solver_output(twin, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
     deviation = largest_difference(found[..., judged, :], expected[..., judged, :])
-    passes = twin.passes(layer)
-    if inputs[0].dtype == torch.bfloat16 and twin.rounded != "anything":
+    passes = twin.numerics.passes(layer)
+    if inputs[0].dtype == torch.bfloat16 and twin.numerics.rounded != "anything":
         return _but_rounded(found[..., judged, :], expected[..., judged, :], subject)
     if inputs[0].dtype == torch.bfloat16:
         # Layers compute in float32, but each pass may round weights and values, by eps / 2 each;
@@ -193,7 +185,7 @@ def _but_rounded(found: Array, expected: Array, subject: Subject) -> Measurement
     rounding = torch.finfo(torch.bfloat16).eps / 2 * np.abs(expected)
     excess = np.maximum(np.abs(found - expected) - rounding, 0)
     wide = tuple(x.float() for x in subject.inputs)
-    tolerance = tolerance_of(twin, layer, wide, subject.tolerance, twin.passes(layer))
+    tolerance = tolerance_of(twin, layer, wide, subject.tolerance, twin.numerics.passes(layer))
     return Measurement(largest_difference(excess + expected, expected), tolerance)
 
 
@@ -205,7 +197,7 @@ def _spoiled(subject: Subject, masks: _Masks) -> Measurement:
     rows, unseen = np.flatnonzero(seen)[::3], torch.from_numpy(~seen)[..., None]
     spoiled = (q, *(x.masked_fill(unseen, torch.nan) for x in (k, v)))
     context = twin_context(twin, subject.inputs)
-    of_seen = replace(twin, context=None if context is None else lambda *tokens: context)
+    of_seen = twin.with_context(None if context is None else lambda *tokens: context)
     found = layer_output(of_seen, subject.layer, spoiled, **masks.given)[:, rows]
     expected = solver_output(twin, subject.layer, subject.inputs, visible=masks.visible, rows=rows)
     return Measurement(largest_difference(found, expected[:, rows]), subject.tolerance)
@@ -213,13 +205,13 @@ def _spoiled(subject: Subject, masks: _Masks) -> Measurement:
 
 def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
     twin = subject.twin
-    if twin.inputs != "image":
+    if twin.inputs.kind != "image":
         narrow = subject.drawn(rng, n=_N_NARROW)
         yield _compared(narrow, _NO_MASKS, name="narrow")
         if subject.operator is not None:
             first_hidden = _hiding(np.arange(_N_NARROW)[None] > 0)
             yield _compared(narrow, first_hidden, np.array([_N_NARROW - 1]), "narrow, padding")
-    if twin.inputs == "tokens":
+    if twin.inputs.kind == "tokens":
         yield Case("batch", "float64", partial(_batch, subject, subject.drawn(rng)))
         yield _compared(subject.drawn(rng, n_values=_N_WIDE), _NO_MASKS, name="wide values")
     if subject.runs_to_limit:
@@ -237,7 +229,7 @@ def _sizes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
 def _large(twin: Twin, seed: int, name: str) -> Measurement:
     """Few of many rows, and masks under which few problems are to be solved."""
     rng = np.random.default_rng(seed)
-    size = _LARGE_CODES if twin.layer is SparseCoding else _LARGE[twin.inputs]
+    size = _LARGE_CODES if twin.layer is SparseCoding else _LARGE[twin.inputs.kind]
     subject = make_subject(twin, rng, **size)
     operator = subject.operator
     if operator is None:
@@ -246,7 +238,7 @@ def _large(twin: Twin, seed: int, name: str) -> Measurement:
     n, masks = k.shape[-2], _NO_MASKS
     if name == "large, fewer queries":
         subject, masks = subject.on((q[:, -n // 2 :], k, v)), _causal(n // 2, n)
-    elif name == "large, masked" and operator.causal and twin.by_rows:
+    elif name == "large, masked" and operator.causal and twin.inputs.by_rows:
         masks = _causal(n, n)
     elif name == "large, masked":
         patterns = rng.random((3 if operator.pair_masks else 1, n)) < 0.6
@@ -366,7 +358,7 @@ def _some_rows(
     """Queries to judge: where queries are keys, some that see themselves in every head."""
     n_queries, n_keys = (x.shape[-2] for x in subject.inputs[:2])
     rows = np.arange(n_queries)
-    if subject.twin.pairing == "self" and masks.visible is not None:
+    if subject.twin.inputs.pairing == "self" and masks.visible is not None:
         visible = np.broadcast_to(masks.visible, (N_HEADS, n_queries, n_keys))
         rows = np.flatnonzero(np.diagonal(visible, axis1=1, axis2=2).all(axis=0))
     drawn = rng.choice(rows, min(n_rows, len(rows)), replace=False)
@@ -465,7 +457,7 @@ def _gradients(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
         for name in gradients.names:
             suffix = "" if masks is _NO_MASKS else f", {masks.name}"
             yield Case(f"gradient {name}{suffix}", "float64", partial(gradients.measure, name))
-        if subject.twin.differentiable is not True:
+        if subject.twin.derivatives.of is not True:
             continue
         if masks is _NO_MASKS:
             yield _second_derivative(gradients, "torch.func")
@@ -499,7 +491,7 @@ def _in_blocks(twin: Twin, rng: np.random.Generator) -> Iterator[Case]:
     for subject, masks, name in sets:
         rows = _some_rows(subject, masks, rng, with_last=True) if masks is not _NO_MASKS else None
         yield _taking_blocks(_compared(subject, masks, rows, name))
-        if twin.differentiable:
+        if twin.derivatives.of:
             gradients = Gradients(subject, rng, rows=rows, visible=masks.visible, **masks.given)
             if gradients.names:
                 measure = partial(gradients.measure, *gradients.names)
@@ -525,7 +517,7 @@ def _jump(ends: Iterable[tuple[Tensors, Array]]) -> float:
 def _second_derivative(gradients: Gradients, way: Way, suffix: str = "") -> Case:
     measure = partial(gradients.measure_second, transformed=way == "torch.func")
     name = f"second derivative by {way}{suffix}"
-    if way in gradients.subject.twin.differentiable_twice:
+    if way in gradients.subject.twin.derivatives.twice:
         return Case(name, "float64", measure)
     return Case(f"refused: {name}", "float64", partial(_refusal_of, measure, RuntimeError))
 
@@ -537,10 +529,10 @@ def _dtypes(subject: Subject, rng: np.random.Generator) -> Iterator[Case]:
     Where no weights are rounded there are drawn ones too, as products with 0 and 1 are exact.
     """
     operator = subject.operator
-    if subject.twin.inputs == "tokens":
+    if subject.twin.inputs.kind == "tokens":
         q, k, v = subject.inputs
         values = identity_values(k)
-        if subject.twin.rounded == "output":
+        if subject.twin.numerics.rounded == "output":
             values = torch.cat([values, v], dim=-1)
         subject = subject.on((q, k, values))
     sets = [_NO_MASKS]

@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention import Context
 from .heads import Array, Tensors, map_fields
-from .relations import Measurement, solver_output
+from .pairs import solver_output
+from .relations import Measurement
 from .subjects import Subject, free_parameters
 
 _STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
@@ -144,7 +145,7 @@ class Gradients:
             at["parameters"] = tuple(x.detach() for x in self._named_parameters().values())
         if tensors := _tensors_of(self.context):
             at["context"] = tensors
-        named: Any = subject.twin.differentiable
+        named: Any = subject.twin.derivatives.of
         return {name: x for name, x in at.items() if named is True or name in named}
 
     @property
@@ -153,7 +154,7 @@ class Gradients:
         if len(inputs) == 1:
             return {"inputs": inputs[0]}
         q, k, v = inputs
-        if self.subject.twin.pairing == "self":
+        if self.subject.twin.inputs.pairing == "self":
             return {"tokens": k, "v": v}
         return {"q": q, "k": k, "v": v}
 
@@ -178,7 +179,9 @@ class Gradients:
         subject = self.subject
         given = {} if self.context is None else {"context": self.context}
         with torch.no_grad():
-            shape = subject.twin.apply(subject.layer, *subject.inputs, **given, **self.masks).shape
+            shape = subject.twin.inputs.apply(
+                subject.layer, *subject.inputs, **given, **self.masks
+            ).shape
         drawn = torch.from_numpy(np.random.default_rng(self.seed).standard_normal(shape))
         if self.rows is not None:
             judged = torch.zeros(shape[-2], 1, dtype=drawn.dtype)
@@ -224,7 +227,7 @@ class _Applied(nn.Module):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__()
-        self.layer, self.apply_twin = subject.layer, subject.twin.apply
+        self.layer, self.apply_twin = subject.layer, subject.twin.inputs.apply
 
     def forward(self, *inputs: Tensor, **given: Any) -> Tensor:
         return self.apply_twin(self.layer, *inputs, **given)

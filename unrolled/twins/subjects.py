@@ -13,8 +13,9 @@ from torch import nn
 
 from ..attention import Context, Operator, Positive
 from .heads import Tensors
+from .pairs import twin_context
 from .registry import Twin, catalogue
-from .relations import FixedPointLimit, Limit, Rate, twin_context
+from .relations import FixedPointLimit, Limit, Rate
 
 N_HEADS = 3
 _N_TOKENS, _WIDTH, _N_VALUES = 14, 6, 4
@@ -62,11 +63,11 @@ class Subject:
 
     @property
     def context(self) -> Context | None:
-        return twin_context(self.twin, self.inputs) if self.twin.inputs == "tokens" else None
+        return twin_context(self.twin, self.inputs) if self.twin.inputs.kind == "tokens" else None
 
     def on(self, inputs: Tensors, context: Context | None = None) -> Subject:
         """The layer on other inputs; a context given is that of all inputs to come."""
-        twin = self.twin if context is None else replace(self.twin, context=lambda *_: context)
+        twin = self.twin if context is None else self.twin.with_context(lambda *_: context)
         return Subject(twin, self.layer, inputs)
 
     def drawn(self, rng: np.random.Generator, **sizes: Any) -> Subject:
@@ -75,7 +76,7 @@ class Subject:
 
 
 def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
-    return layer if twin.inputs == "tokens" and isinstance(layer, Operator) else None
+    return layer if twin.inputs.kind == "tokens" and isinstance(layer, Operator) else None
 
 
 def make_subject(twin: Twin, rng: np.random.Generator, **sizes: Any) -> Subject:
@@ -101,13 +102,13 @@ def draw_inputs(
     images: tuple[int, ...] = _IMAGES,
 ) -> Tensors:
     """Random float64 inputs: three heads that differ, tokens, or images in colour."""
-    if twin.inputs == "image":
+    if twin.inputs.kind == "image":
         return (torch.from_numpy(rng.random(images)),)
-    if twin.inputs == "features":
+    if twin.inputs.kind == "features":
         return (torch.from_numpy(rng.standard_normal((n, width))),)
     q, k = (torch.from_numpy(rng.standard_normal((N_HEADS, n, width))) for _ in range(2))
     v = torch.from_numpy(rng.standard_normal((N_HEADS, n, n_values)))
-    return (k if twin.pairing == "self" else q), k, v
+    return (k if twin.inputs.pairing == "self" else q), k, v
 
 
 def is_foremost(twin: Twin) -> bool:
@@ -118,8 +119,8 @@ def is_foremost(twin: Twin) -> bool:
     each of the user's own that is as exact and as general.
     """
     settings = _settings_of(twin)
-    kind = twin.layer, twin.inputs, twin.differentiable
-    others = [t for t in catalogue() if (t.layer, t.inputs, t.differentiable) == kind]
+    kind = twin.layer, twin.inputs.kind, twin.derivatives.of
+    others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
     same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
     best = min(same, key=_rank, default=twin)
     solve = getattr(twin.solve, "func", twin.solve)  # of a partial
@@ -130,7 +131,7 @@ def is_foremost(twin: Twin) -> bool:
 def _rank(twin: Twin) -> tuple[int, bool, int]:
     layer = _built(twin)
     bound = any(True for _ in layer.parameters()) and not free_parameters(twin, layer)
-    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.pairing)
+    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
 
 
 def _settings_of(twin: Twin) -> tuple[Any, ...]:

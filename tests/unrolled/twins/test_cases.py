@@ -31,15 +31,15 @@ def test_every_layer_agrees_with_its_solver_in_every_case(twin):
 
 def test_every_setting_of_every_layer_has_its_cases_once():
     """Whole models have no cases; twins of settings that another speaks for have their options'."""
-    whole = {name for name, twin in TWINS.items() if twin.inputs == "model"}
+    whole = {name for name, twin in TWINS.items() if twin.inputs.kind == "model"}
     cases = {name: {case.name for case in cases_of(twin)} for name, twin in TWINS.items()}
     assert not any(cases[name] for name in whole)
     assert all(cases[name] for name in TWINS.keys() - whole if TWINS[name].options)
     names = {name for name in cases if "heads" in cases[name]}
     layers = {twin.layer for name, twin in TWINS.items() if name not in whole}
     assert {TWINS[name].layer for name in names} == layers
-    assert {"sparse-coding-iterates", "neutreno-safe-attention", "low-rank-attention"} <= names
-    assert not {"sparse-coding-limit", "neutreno-safe-iterates", "low-rank-optimality"} & names
+    assert {"sparse-coding-iterates", "neutreno-safe-iterates", "low-rank-attention"} <= names
+    assert not {"sparse-coding-limit", "neutreno-iterates", "low-rank-optimality"} & names
 
 
 def test_a_case_is_the_same_whatever_was_measured_before():

@@ -11,8 +11,9 @@ import numpy as np
 from scipy.special import logsumexp
 from torch import nn
 
-from ..heads import HeadCall, as_array, solve_head
-from ..registry import Array, exact_twin
+from ..heads import Array, HeadCall, as_array
+from ..pairs import solve_head
+from ..registry import exact_twin
 from .block_pass import Settings, gelu, layer_norm, run_block, run_blocks
 from .shell_pass import Shared, affine, linear, split_heads
 

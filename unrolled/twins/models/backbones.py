@@ -18,7 +18,7 @@ from ...models import (
     VisionTransformer,
     WindowedTransformer,
 )
-from ..registry import Array
+from ..heads import Array
 from . import backbone_pass
 from .block_pass import Settings
 from .fitted import N_CLASSES, naming_digits

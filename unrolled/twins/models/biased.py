@@ -11,10 +11,8 @@ from torch import Tensor
 
 from ...attention import Context
 from ...kernel_smoothing import Biased, Bilateral, Softmax
-from ..heads import as_array
-from ..kernel_smoothing.regression import local_bandwidth
-from ..parameters import head_value
-from ..registry import Array
+from ..families.kernel_smoothing.regression import local_bandwidth
+from ..heads import Array, as_array, head_value
 from .shell_pass import split_heads, visible_keys
 from .small_models import DIM, HEADS, add, drawn, hidden_tokens, joined, over_batch, sequences
 

@@ -7,8 +7,7 @@ import numpy as np
 from scipy.special import erf
 
 from ....solvers.spectral_filtering import scale_frequencies
-from ..heads import as_array
-from ..registry import Array
+from ..heads import Array, as_array
 from .shell_pass import Shared, attend, linear, visible_keys
 
 

@@ -12,7 +12,7 @@ from ...models import Block
 from ...models.stacks import make_blocks
 from ...models.stacks import run_blocks as run_layers
 from ...spectral_filtering import FeatScale, LayerScale
-from ..registry import Array
+from ..heads import Array
 from .block_pass import Settings, run_blocks
 from .fitted import PATCH_HEADS, cleaning_patches, read_patches
 from .small_models import (

@@ -9,10 +9,9 @@ from scipy.linalg import eigh
 from torch import Tensor, nn
 
 from ...self_expression import DeepSelfExpression
-from ..expressing import expressing
-from ..heads import HeadCall, as_array
-from ..registry import Array
-from ..self_expression.unrolled_admm import iterate
+from ..families.self_expression.unrolled import iterate_admm
+from ..families.tasks import expressing
+from ..heads import Array, HeadCall, as_array
 from .small_models import add, drawn
 
 _HEADS, _MIXING, _LAYERS, _SHRINKAGE = 2, 0.4, 2, 0.1
@@ -105,7 +104,7 @@ def _block(express: Any, z: Array, k: Array, W: Array, *, zero_diagonal: bool) -
 
 def _codes(express: Any, z: Array, k: Array, *, zero_diagonal: bool) -> list[Array]:
     return [
-        iterate(
+        iterate_admm(
             express,
             HeadCall(z[:, head::_HEADS], k[:, head::_HEADS], np.eye(len(k))),
             zero_diagonal=zero_diagonal,

@@ -15,8 +15,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ...attention import Attention
-from ..heads import as_array
-from ..registry import Array
+from ..heads import Array, as_array
 from .small_models import over_batch
 
 N_CLASSES = 10

@@ -11,14 +11,14 @@ from ...diagnostics import high_frequency_bounds
 from ...diagnostics.block_bounds import GELU_SLOPE
 from ...kernel_smoothing import Gaussian
 from ...models import Block
-from ..heads import as_array
-from ..inequalities import Inequalities
-from ..registry import Array, Twin, register
-from ..relations import Bound, Identity
+from ..heads import Array, as_array
+from ..pairs import Inputs
+from ..registry import Twin, register
+from ..relations import Bound, Identity, Inequalities
 from .block_pass import Settings, run_block
 from .fitted import cleaning_patches, read_patches
 from .shell_pass import Shared
-from .small_models import over_batch
+from .small_models import grouped, over_batch
 
 _DIM = 4
 
@@ -74,26 +74,25 @@ register(
     Twin(
         name="block-high-frequencies",
         family="models",
-        relation=Bound(),
+        relation=Bound(sides=_bound),
         equation="AO-P6",
         source="Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis",
         layer=Block,
         build=_build,
-        apply=lambda block, images: block(_tokens(images)).flatten(1),
         solve=over_batch(
             lambda block, x: (run_block(block, x, Shared(), Settings(num_heads=1))[0],),
             lambda images: (_tokens(images),),
         ),
-        inputs="model",
-        evidence="bound",
+        inputs=Inputs("model", apply=lambda block, images: block(_tokens(images)).flatten(1)),
         covers=lambda layer: False,  # `high_frequency_bounds` is for a user's own blocks
-        bound=_bound,
-        task=cleaning_patches(
-            _build_wide,
-            lambda block: [block.attention.out_proj, block.feed_forward.fc2],
-            lambda block, x: block(x),
-            lambda block, X: run_block(block, X, Shared(), Settings(num_heads=1))[0],
+        task=grouped(
+            cleaning_patches(
+                _build_wide,
+                lambda block: [block.attention.out_proj, block.feed_forward.fc2],
+                lambda block, x: block(x),
+                lambda block, X: run_block(block, X, Shared(), Settings(num_heads=1))[0],
+            )
         )
-        | {"relation": Identity(), "evidence": "formula"},
+        | {"relation": Identity()},
     )
 )

@@ -8,8 +8,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 from ...models import LanguageModel
-from ..heads import as_array
-from ..registry import Array
+from ..heads import Array, as_array
 from .backbone_pass import language_model
 from .block_pass import Settings
 from .fitted import NOISE, fit_last, seeded

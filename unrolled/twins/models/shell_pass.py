@@ -7,8 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from ...attention import Attention
-from ..heads import AllHeads, HeadCall, as_array, solve_head
-from ..registry import Array, exact_twin
+from ..heads import AllHeads, Array, HeadCall, as_array
+from ..pairs import solve_head
+from ..registry import exact_twin
 
 
 @dataclass(frozen=True)

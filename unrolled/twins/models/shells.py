@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...attention import Attention, Operator
 from ...kernel_smoothing import Gaussian, Softmax, Symmetric
-from ..registry import Array
+from ..heads import Array
 from .fitted import PATCH_HEADS, cleaning_patches, read_patches
 from .shell_pass import attend, visible_keys
 from .small_models import (

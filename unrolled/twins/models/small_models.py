@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ...attention import Operator
-from ..heads import as_array
-from ..registry import Array, Twin, register
+from ..heads import Array, as_array
+from ..pairs import Inputs, Numerics
+from ..registry import Twin, register
 from ..relations import Identity
 
 DIM, HEADS = 12, 3
@@ -93,6 +94,8 @@ def over_batch(
 
 def add(name: str, layer: type[nn.Module], *, source: str, equation: str, **sides: Any) -> None:
     """Register a twin of the family "models"; `sides` are `build`, `apply` and `solve`."""
+    fields = grouped({"inputs": "model", "logit_range": lambda layer, *arrays: 1.0} | sides)
+    fields["task"] = grouped(fields.get("task", {}))
     register(
         Twin(
             name=name,
@@ -101,9 +104,17 @@ def add(name: str, layer: type[nn.Module], *, source: str, equation: str, **side
             equation=equation,
             source=source,
             layer=layer,
-            inputs="model",
             covers=lambda layer: False,  # a user's model is judged layer by layer
-            passes=lambda layer: 4,
-            **sides,
+            **fields,
         )
     )
+
+
+def grouped(sides: Any) -> dict[str, Any]:
+    """Fields of a twin of what a model takes and gives."""
+    fields = dict(sides)
+    if isinstance(fields.get("inputs"), str):
+        fields["inputs"] = Inputs(fields["inputs"], apply=fields.pop("apply"))
+    if "logit_range" in fields:
+        fields["numerics"] = Numerics(fields.pop("logit_range"), passes=lambda layer: 4)
+    return fields
