@@ -154,13 +154,11 @@ def case_of_images(**settings):
 CASES = {
     "coherent codes": case_of_codes,
     "coherent codes of small penalties": lambda: case_of_codes(0.07, n=5),
-    "random codes": lambda: case_of_codes(0.1, k=drawn(256, 64)),
     "nonnegative codes": lambda: case_of_codes(nonnegative=True),
     "codes of support-adaptive steps": lambda: case_of_codes(n=2, step="support"),
     "codes of penalties of heads": case_of_heads,
     "self-expression": lambda: case_of_codes(0.2, zero_diagonal=True),
     "values": lambda: case_of_values(0.6),
-    "values of a small pull": lambda: case_of_values(0.03),
     "map of slow contraction": lambda: case_of_map([0.99, -0.5, 0.3]),
     "map that turns": lambda: case_of_map([0.99j, 0.7 + 0.7j, 0.2]),
     "map of many rates": lambda: case_of_map(np.linspace(-0.98, 0.98, 30)),

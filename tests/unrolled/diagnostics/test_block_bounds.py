@@ -8,7 +8,6 @@ from torch.testing import assert_close
 from twinsolve.unrolled import (
     ClassAttentionTransformer,
     FeatScale,
-    Gaussian,
     GeneralizedResidual,
     VisionTransformer,
     WindowedTransformer,
@@ -33,9 +32,15 @@ def vision_transformer(operator, *, trained, **options):
     return model.eval(), images
 
 
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("operator", ["softmax", "gaussian", "twicing", "symmetric"])
-@pytest.mark.parametrize("options", [{}, {"scale": LayerScale}, {"feed_forward_skip": False}])
+@pytest.mark.parametrize(
+    ("operator", "trained", "options"),
+    [
+        ("softmax", True, {}),
+        ("gaussian", True, {"scale": LayerScale}),
+        ("twicing", False, {"feed_forward_skip": False}),
+        ("symmetric", True, {}),
+    ],
+)
 def test_no_block_breaks_the_bounds(operator, trained, options):
     model, images = vision_transformer(operator, trained=trained, **options)
     skipped = [part for part in PARTS if options.get(part, True)]
@@ -89,18 +94,6 @@ def test_high_frequencies_are_those_of_the_theorems(operator):
     assert_close(found["attention_skip"].sharp.item(), sharp * entering + before)
     last = found["feed_forward_skip"]
     assert_close(last.measured.item(), np.linalg.norm(H @ after.numpy()))
-
-
-def test_the_bound_is_reached():
-    """Attention that hardly mixes, of tokens that the norm hardly changes."""
-    torch.manual_seed(0)
-    block = Block(4, 1, operator=Gaussian(0.01), feed_forward=False, dtype=torch.float64)
-    with torch.no_grad():
-        block.attention.in_proj_weight.copy_(torch.eye(4).repeat(3, 1))
-        block.attention.out_proj.weight.copy_(torch.eye(4))
-    X = torch.nn.functional.layer_norm(torch.randn(1, 9, 4, dtype=torch.float64), (4,))
-    for side in high_frequency_bounds(block, X):
-        assert_close(side.measured, side.sharp, rtol=1e-4, atol=0)
 
 
 def test_condition_of_a_map_is_that_on_the_tokens():
