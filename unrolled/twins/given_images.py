@@ -23,10 +23,8 @@ from ..models.denoisers import (
 from ..models.denoisers.nonlocal_means import NonLocalMeansStep
 from ..nonlocal_energy import ConvexRidge, FilterDiffusion, NonlocalFilterDiffusion
 from ..sparse_coding import PatchSparseCoding
-from ..sparse_coding.coding_step import CodingStep
-from ..sparse_coding.group_coding_step import GroupCodingStep
-from ..sparse_coding.patch_dictionaries import photograph_dictionary
-from ..sparse_coding.pursuit_step import PursuitStep
+from ..sparse_coding.coding_step import CodingStep, GroupCodingStep, PursuitStep
+from ..sparse_coding.patches import photograph_dictionary
 from .heads import as_array
 from .registry import Array
 

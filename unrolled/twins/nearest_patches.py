@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import nn
 
 from ...solvers.sparse_coding.similar_patches import similar_patches
-from ..sparse_coding.similar_patches import Similar
+from ..sparse_coding.patches import Similar
 from .registry import Array
 
 _ROUNDINGS = 4  # of the squares of an image, which the layer's running sums reach

@@ -6,8 +6,8 @@ from torch import nn
 import twinsolve.unrolled.conditioning as conditioning
 import twinsolve.unrolled.kernel_smoothing.kernel as kernel
 import twinsolve.unrolled.kernel_smoothing.linear as linear
-import twinsolve.unrolled.kernel_smoothing.pair_distances as pair_distances
-import twinsolve.unrolled.kernel_smoothing.top_k as top_k
+import twinsolve.unrolled.kernel_smoothing.logits as logits
+import twinsolve.unrolled.kernel_smoothing.softmax as softmax
 from twinsolve.solvers import smoother_matrix
 from twinsolve.unrolled import Call, Gaussian, Neutreno, Ridge, Softmax, Solved, SparseCoding, TopK
 from twinsolve.unrolled.attention import Operator, Positive, combine_masks, is_transformed
@@ -208,7 +208,7 @@ def detached_context(call):
     return call._replace(context=call.context._replace(first_values=first))
 
 
-def squared_if_transformed(q, k, distances=pair_distances.distances):
+def squared_if_transformed(q, k, distances=logits.distances):
     found = distances(q, k)
     return found.square() if is_transformed() else found
 
@@ -358,7 +358,7 @@ FAULTS = {
     "blocks misplaced": (
         "top-k",
         "large, masked",
-        lambda patch: patch.setattr(top_k, "map_query_blocks", blocks_from_the_start),
+        lambda patch: patch.setattr(softmax, "map_query_blocks", blocks_from_the_start),
     ),
     "chunks forgotten": (
         "linear-attention",

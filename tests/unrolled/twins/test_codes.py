@@ -6,8 +6,7 @@ import torch
 from twinsolve.unrolled import LowRank, Ridge, SparseCoding
 from twinsolve.unrolled.self_expression import low_rank_attention, ridge_attention
 from twinsolve.unrolled.sparse_coding.code_blocks import _shrink_
-from twinsolve.unrolled.sparse_coding.iterations import support_step
-from twinsolve.unrolled.sparse_coding.step_lengths import curvature
+from twinsolve.unrolled.sparse_coding.iterations import curvature, support_step
 from twinsolve.unrolled.twins import exact_twin
 
 from .conftest import TWINS, built, small_inputs

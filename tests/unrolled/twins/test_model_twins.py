@@ -105,7 +105,7 @@ FAULTS = {
             self, q, k, v, mask, False, *rest), SHELLS,
     ),
     "branch rolled": (
-        "boosting.residuals.Residual.forward",
+        "boosting.Residual.forward",
         lambda right: lambda self, x, y, context=None: x + y.roll(1, -2),
         ["block", "vision-transformer", "class-attention-transformer"],
     ),
@@ -114,7 +114,7 @@ FAULTS = {
         ["block-without-skips"],
     ),
     "first tokens for present ones": (
-        "boosting.residuals.GeneralizedResidual.forward",
+        "boosting.GeneralizedResidual.forward",
         lambda right: lambda self, x, y, context=None: right(self, y, x, context),
         ["block-boosted", "block-generalized-residual"],
     ),
@@ -167,12 +167,12 @@ FAULTS = {
         "models.language_model.run_blocks", without("key_padding_mask"), ["language-model"]
     ),
     "bias dropped": (
-        "kernel_smoothing.biased.Biased._biased",
+        "kernel_smoothing.bilateral.Biased._biased",
         lambda right: lambda self, call: call,
         ["biased-attention"],
     ),
     "mask of the bias dropped": (
-        "kernel_smoothing.biased.Biased._biased",
+        "kernel_smoothing.bilateral.Biased._biased",
         lambda right: lambda self, call: right(self, call._replace(mask=None)),
         ["biased-attention"],
     ),

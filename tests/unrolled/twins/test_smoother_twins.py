@@ -16,7 +16,7 @@ from twinsolve.unrolled.kernel_smoothing import (
     project_on_simplex,
     spatial_gaussian,
 )
-from twinsolve.unrolled.kernel_smoothing.query_blocks import block_softmax
+from twinsolve.unrolled.kernel_smoothing.logits import block_softmax
 
 from .conftest import TWINS, built, small_inputs
 
@@ -49,7 +49,7 @@ def test_finds_a_squared_distance_in_the_laplace_kernel(patch):
 
 
 def test_finds_a_small_number_added_to_the_mass(patch):
-    patch("feature_kernel._divide", lambda sums, mass: sums / (mass + 1e-6))
+    patch("kernel._divide", lambda sums, mass: sums / (mass + 1e-6))
     assert not passes("feature-kernel")
 
 
@@ -70,7 +70,7 @@ def test_finds_other_neighbours(patch):
 def test_finds_one_key_more(patch):
     right = TopK._weights
     patch(
-        "top_k.TopK._weights",
+        "softmax.TopK._weights",
         lambda self, *x: right(TopK(self.n_largest + 1, scale=self.scale), *x),
     )
     assert not passes("top-k")
@@ -100,7 +100,7 @@ def test_finds_a_threshold_that_is_off(patch):
 
 
 def test_finds_queries_in_symmetric_attention(patch):
-    patch("symmetric.Symmetric.attend", lambda self, call: Softmax(self.scale)(*call[:3]))
+    patch("softmax.Symmetric.attend", lambda self, call: Softmax(self.scale)(*call[:3]))
     assert not passes("symmetric-attention")
 
 
@@ -111,7 +111,7 @@ def test_finds_a_step_that_is_too_long(patch, name):
     def attend(self, call):
         return call.v + 2.5 * (right(self, call) - call.v)
 
-    patch("symmetric.Symmetric.attend", attend)
+    patch("softmax.Symmetric.attend", attend)
     assert not passes(name)
 
 
@@ -121,7 +121,7 @@ def test_finds_a_step_that_is_too_short_to_mix(patch):
     def attend(self, call):
         return (call.v + right(self, call)) / 2
 
-    patch("symmetric.Symmetric.attend", attend)
+    patch("softmax.Symmetric.attend", attend)
     assert not passes("symmetric-attention-mixing")
 
 

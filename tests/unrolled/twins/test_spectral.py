@@ -139,7 +139,7 @@ REINJECTED = ["generalized-residual", "generalized-residual-limit"]
 @pytest.mark.parametrize("name", BOOSTED + REINJECTED)
 def test_finds_another_weight_of_the_earlier_tokens(patch, name, dtype):
     right = GeneralizedResidual._earlier
-    patch("boosting.residuals.GeneralizedResidual._earlier",
+    patch("boosting.GeneralizedResidual._earlier",
           lambda self, context: 1.01 * right(self, context))  # fmt: skip
     assert not measured(name, dtype).passed
 
@@ -149,7 +149,7 @@ def test_finds_a_second_branch_that_is_not_weighted(patch, name):
     def definition(self, x, y, context):
         return x + y + self.t * context.first_tokens
 
-    patch("boosting.residuals.GeneralizedResidual.forward", definition)
+    patch("boosting.GeneralizedResidual.forward", definition)
     assert not measured(name).passed
     assert measured("boosted-residual-init").passed
 
@@ -169,20 +169,20 @@ def test_finds_a_stack_that_keeps_its_first_kernel(patch, name):
 
 
 def test_finds_a_residual_that_starts_elsewhere(patch):
-    patch("boosting.residuals.GeneralizedResidual.reset_parameters",
+    patch("boosting.GeneralizedResidual.reset_parameters",
           lambda self: torch.nn.init.constant_(self.t, 1e-3))  # fmt: skip
     assert not measured("boosted-residual-init").passed
 
 
 def test_finds_the_latest_block_in_place_of_the_named_one(patch):
-    patch("boosting.residuals.GeneralizedResidual._earlier",
+    patch("boosting.GeneralizedResidual._earlier",
           lambda self, context: context.history[-1])  # fmt: skip
     assert not measured("generalized-residual").passed
 
 
 def test_finds_a_residual_that_takes_the_size_away(patch):
     patch(
-        "boosting.residuals.Residual.forward",
+        "boosting.Residual.forward",
         lambda self, x, y, context=None: (x + y) / (x + y).norm(),
     )
     assert not measured("residual-snr").passed

@@ -128,7 +128,7 @@ def test_finds_a_wrong_sign_of_the_residual(patch):
         once = self.base(q, k, v)
         return once + self.base(q, k, once - v)
 
-    patch("boosting.twicing_attention.Twicing.forward", smooth_twice)
+    patch("boosting.Twicing.forward", smooth_twice)
     assert not measured("twicing-attention").passed
 
 

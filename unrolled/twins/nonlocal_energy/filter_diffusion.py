@@ -17,7 +17,7 @@ from ....solvers.nonlocal_energy import (
 )
 from ...models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
-from ...sparse_coding.similar_patches import Similar
+from ...sparse_coding.patches import Similar
 from ..heads import Tensors, as_array
 from ..nearest_patches import nearest_patches
 from ..registry import Array, Twin, register

@@ -9,8 +9,7 @@ import torch
 from ....solvers.sparse_coding import denoise_ista, denoise_patches
 from ....solvers.sparse_coding.patch_codes import CodingParameters, coded_by
 from ...models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
-from ...sparse_coding.coding_step import CodingStep
-from ...sparse_coding.group_coding_step import GroupCodingStep
+from ...sparse_coding.coding_step import CodingStep, GroupCodingStep
 from ..heads import as_array
 from ..nearest_patches import nearest_patches
 from ..registry import Array, Twin, Way, register

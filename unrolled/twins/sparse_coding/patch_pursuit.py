@@ -10,7 +10,7 @@ import torch
 from ....solvers.sparse_coding import denoise_matching, denoise_patches
 from ....solvers.sparse_coding.patch_codes import ExpertParameters, left_by
 from ...models.denoisers import MixtureOfExpertsDenoiser
-from ...sparse_coding.pursuit_step import PursuitStep
+from ...sparse_coding.coding_step import PursuitStep
 from ..heads import as_array
 from ..registry import Array, Twin, register
 from ..relations import Identity
