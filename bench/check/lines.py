@@ -96,10 +96,8 @@ def coverage(table: pd.DataFrame) -> list[str]:
 def _kind(case: str) -> str:
     """What a case is counted as: those of options, and those that differ behind a comma, as one."""
     option, _, of_option = case.partition(": ")
-    if option == "refused" or "constructor" in (option, of_option):
-        return option if option == "refused" else "constructor"
     if of_option:
-        return "options"
+        return "refused" if option == "refused" else "options"
     return "gradients" if case.startswith("gradient") else case.split(",")[0]
 
 

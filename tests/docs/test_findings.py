@@ -197,8 +197,10 @@ def test_operators_quoted_stand_in_the_committed_results():
 def test_faults_quoted_stand_in_the_committed_table():
     table = pd.read_csv(ROOT / "tests/faults/listed.csv", keep_default_na=False)
     by_check = int((table.caught_by == "check").sum())
-    (planted, caught) = re.findall(r"Of (\d+) faults .* caught (\d+) \(`tests/faults/listed.csv", FINDINGS)[0]
+    quoted = r"Of (\d+) faults .* caught (\d+) \(`tests/faults/listed.csv"
+    (planted, caught) = re.findall(quoted, FINDINGS)[0]
     assert (int(planted), int(caught)) == (len(table), by_check)
+    assert f"| {by_check} of {len(table)} |" in (ROOT / "README.md").read_text()
     (caught, planted) = re.findall(r"(\d+) of (\d+) that lower a precision", FINDINGS)[0]
     precision = table[table.kind == "precision"]
     assert (int(caught), int(planted)) == ((precision.caught_by == "check").sum(), len(precision))

@@ -107,6 +107,13 @@ def _get_excess(row: tuple[str, float]) -> float:
     return row[1]
 
 
+def _read_row(row: dict[str, Any]) -> tuple[str, float]:
+    """The place of a failed row, and how many times its tolerance the deviation is."""
+    place = ", ".join(str(row[name]) for name in _PLACE)
+    deviation, tolerance = row.get("deviation"), row.get("tolerance")
+    return place, 0.0 if pd.isna(deviation) or not tolerance else deviation / tolerance
+
+
 def _find_failures(job: tuple[Fault | None, tuple[str, ...]]) -> list[tuple[str, float]]:
     """Failed rows of the check: of the laws, or where these say nothing of the data."""
     fault, twins = job
@@ -120,10 +127,9 @@ def _find_failures(job: tuple[Fault | None, tuple[str, ...]]) -> list[tuple[str,
         found: list[tuple[str, float]] = []
         for settings in _PASSES:
             table = check_twins(twins=twins, n_jobs=1, **settings)
-            failed = table[~table.passed.astype(bool)]
-            excess = (failed.deviation / failed.tolerance.where(failed.tolerance > 0)).fillna(0.0)
-            places = failed[_PLACE].astype(str).agg(", ".join, axis=1)
-            found += zip(places, excess, strict=True)
+            found += [
+                _read_row(row) for row in table[~table.passed.astype(bool)].to_dict("records")
+            ]
             if found and fault is not None:
                 break
         return found

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..attention import Context, Operator, Positive
 from ..block_size import small_blocks
 from ..solved_operator import Solved
 from ..sparse_coding import SparseCoding
-from .given import build_as_given
 from .gradients import Gradients
 from .heads import Array, Tensors, as_array, map_fields
 from .registry import Twin, Way
@@ -31,7 +30,7 @@ from .relations import (
     twin_context,
     worst,
 )
-from .subjects import N_HEADS, Subject, as_built, draw_inputs, is_foremost, make_subject
+from .subjects import N_HEADS, Subject, as_built, is_foremost, make_subject
 
 _N_QUERIES, _N_FEW, _N_NARROW, _N_ROWS = 5, 8, 4, 4
 # Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
@@ -95,7 +94,7 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
     be refused; layers of another kind have those of these that they can be given. Where several
     twins are about a layer at the same settings, the most general of those whose solver gives its
     output exactly has the cases, and each of the user's own that is so too. The others have those
-    of constructors and of options alone, and whole models, which the first pass runs with their
+    of options alone, and whole models, which the first pass runs with their
     masks, have none.
 
     Parameters
@@ -131,22 +130,12 @@ def cases_of(twin: Twin, seed: int = 0) -> Iterator[Case]:
 
 
 def _of_settings(twin: Twin, seed: int, *, laws: bool) -> Iterator[Case]:
-    """Constructors of all builds, and each option: plain and, by the laws, where all is hardest."""
-    rng = np.random.default_rng([seed, 1, *twin.name.encode()])
-    arrays = [x.numpy() for x in draw_inputs(twin, rng)]
-    for option, build in ((None, twin.build), *twin.options.items()):
-        name = "constructor" if option is None else f"{option}: constructor"
-        yield Case(name, "float64", partial(_as_given, twin, build, arrays))
-        if option is None:
-            continue
+    """Each option: plain and, by the laws, where all is hardest."""
+    rng = np.random.default_rng([seed, 4, *twin.name.encode()])
+    for option, build in twin.options.items():
         subject = as_built(replace(twin, build=build), rng)
         for case in _of_option(subject, rng, laws=laws):
             yield replace(case, name=f"{option}: {case.name}")
-
-
-def _as_given(twin: Twin, build: Callable[..., nn.Module], arrays: list[Array]) -> Measurement:
-    build_as_given(twin, build, *arrays)
-    return Measurement(0.0, 0.0)
 
 
 def _of_option(subject: Subject, rng: np.random.Generator, *, laws: bool) -> Iterator[Case]:

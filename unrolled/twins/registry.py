@@ -25,7 +25,6 @@ _MACHINERY = (
     "calls",
     "cases",
     "certificates",
-    "given",
     "gradients",
     "heads",
     "inequalities",

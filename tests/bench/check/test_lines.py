@@ -17,14 +17,12 @@ def test_shares_of_tolerances():
 
 def test_cases_are_counted_by_kind():
     cases = [
-        "constructor", "scale: constructor", "scale: causal, pairs", "refused: is_causal",
+        "scale: causal, pairs", "refused: is_causal",
         "gradient q, pairs", "causal", "causal, padding", "large, masked",
     ]  # fmt: skip
     table = pd.DataFrame({"case": cases, "data": "drawn", "twin": "a", "evidence": "solver"})
     laws = next(line for line in coverage(table.assign(passed=True)) if line.startswith("Laws"))
-    assert laws == (
-        "Laws: constructor 2, options 1, refused 1, gradients 1, causal 2, large 1 (rows)."
-    )
+    assert laws == ("Laws: options 1, refused 1, gradients 1, causal 2, large 1 (rows).")
 
 
 def test_failures_are_said_in_words():

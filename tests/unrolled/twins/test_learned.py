@@ -27,7 +27,7 @@ UNROLLED = [
 ]
 ADMM_ITERATES = ["unrolled-admm", "unrolled-admm-new-points"]
 ADMM = [*ADMM_ITERATES, "unrolled-admm-limit", "unrolled-admm-new-points-limit"]
-ADMM_FILE, PENALTIES = "self_expression.unrolled_admm", "sparse_coding.penalties"
+ADMM_FILE, ITERATIONS = "self_expression.unrolled_admm", "sparse_coding.iterations"
 NONE = torch.zeros((), dtype=torch.bool)
 LISTA_FILE, UNROLLED_FILE = "sparse_coding.learned_ista", "self_expression.unrolled_ista"
 
@@ -49,7 +49,7 @@ def patch(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*LISTA_TWINS, "analytic-lista-limit", *UNROLLED])
 def test_finds_a_threshold_scaled_by_two(patch, name, dtype):
-    patch(f"{PENALTIES}.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
+    patch(f"{ITERATIONS}.soft_threshold", lambda z, t: soft_threshold(z, 2 * t))
     assert not measured(name, dtype).passed
 
 
@@ -106,7 +106,7 @@ def test_finds_a_diagonal_left_in(patch, name, dtype):
 @pytest.mark.parametrize("name", ADMM)
 def test_finds_a_penalty_of_admm_that_is_off_by_a_percent(patch, name, fault, dtype):
     if fault == "threshold":
-        patch(f"{PENALTIES}.soft_threshold", lambda z, t: soft_threshold(z, 1.01 * t))
+        patch(f"{ITERATIONS}.soft_threshold", lambda z, t: soft_threshold(z, 1.01 * t))
     else:
         right = _regularized_inverse
         patch(f"{ADMM_FILE}._regularized_inverse", lambda k, ridge: right(k, 1.01 * ridge))

@@ -16,7 +16,6 @@ from ....solvers.sparse_coding import lam_max, lasso_objective
 from ...sparse_coding import LISTA
 from ...sparse_coding.learned_ista import Parametrization
 from ..certificates import first_and_last, proximal_residual
-from ..given import analytic_weights
 from ..heads import Tensors, as_array
 from ..parameters import iteration_values
 from ..registry import Array, Twin, register
@@ -178,6 +177,12 @@ def _printed_weights(layer: LISTA, D: Array) -> Iterator[tuple[Array, Array, flo
             pull = (analytic_weights(D) if kind == "alista" else own.get("weight", D)).T
             gram = D @ pull
         yield step * pull, np.eye(len(D)) - step * gram, step * lams[t] / 2
+
+
+def analytic_weights(D: Array) -> Array:
+    """The dual frame of the atoms, scaled so that each has a product of one with its own."""
+    dual = np.linalg.pinv(D).T
+    return np.asarray(dual / (dual * D).sum(axis=1, keepdims=True))
 
 
 def _solve_recursion(layer: LISTA, X: Array) -> Array:
