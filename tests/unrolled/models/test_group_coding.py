@@ -6,8 +6,7 @@ from torch.testing import assert_close
 from twinsolve.solvers.sparse_coding import dct_dictionary, denoise_ista
 from twinsolve.solvers.sparse_coding.similar_patches import similar_patches as found_by_search
 from twinsolve.unrolled.models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
-from twinsolve.unrolled.sparse_coding.patch_rows import patch_rows
-from twinsolve.unrolled.sparse_coding.similar_patches import Similar, similar_patches
+from twinsolve.unrolled.sparse_coding.patches import Similar, patch_rows, similar_patches
 
 SMALL = {"lam": 0.2, "patch_size": 4, "n_frequencies": 5, "window": 3, "n_similar": 5}
 

@@ -7,7 +7,7 @@ from twinsolve.solvers.sparse_coding import dct_dictionary, denoise_ista
 from twinsolve.unrolled.models.denoisers import PatchCodingDenoiser
 from twinsolve.unrolled.sparse_coding import SparsePenalty, proximal_map
 from twinsolve.unrolled.sparse_coding.coding_step import CodingStep
-from twinsolve.unrolled.sparse_coding.patch_rows import average_patches, patch_rows
+from twinsolve.unrolled.sparse_coding.patches import average_patches, patch_rows
 
 SMALL = {"lam": 0.2, "patch_size": 4, "n_frequencies": 5}
 

@@ -1,4 +1,4 @@
-"""What closed forms need of keys and values, with hidden keys as if absent."""
+"""Keys of self-expression: their products, penalties relative to them, and a query's own key."""
 
 from typing import Any
 
@@ -6,6 +6,31 @@ import torch
 from torch import Tensor
 
 from ..attention import largest_eigenvalue, padding_mask
+
+
+def check_pair(queries: Tensor, keys: Tensor | None) -> Tensor:
+    """Return the keys, which are the queries if None, if both hold rows of one width.
+
+    Raises
+    ------
+    ValueError
+    """
+    other = queries if keys is None else keys
+    if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
+        shape = None if keys is None else tuple(keys.shape)
+        raise ValueError(
+            f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
+            f"{tuple(queries.shape)} and {shape}"
+        )
+    return other
+
+
+def own_keys(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor | None:
+    """Where a key is the query itself, for a block of queries that begins at `start`."""
+    if own is None:
+        return None
+    index = own[start : start + rows.shape[-2], None]
+    return index == torch.arange(k.shape[-2], device=rows.device)
 
 
 def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:

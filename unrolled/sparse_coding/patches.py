@@ -1,11 +1,149 @@
-"""Each patch's most similar ones in a window around it, and sums over these."""
+"""Patches of images: as rows of a matrix, the dictionaries of them, and those that are similar."""
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+def patch_rows(images: Tensor, patch_size: int) -> Tensor:
+    """All overlapping patches that lie within the images, one a row, image after image.
+
+    Parameters
+    ----------
+    images : Tensor of shape (batch, channels, height, width)
+    patch_size : int
+        Side in pixels, at most that of the images.
+
+    Returns
+    -------
+    Tensor of shape (n_patches, channels * patch_size^2)
+        ``batch (height - patch_size + 1) (width - patch_size + 1)`` rows, from top left to bottom
+        right.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.sparse_coding.patches import patch_rows
+    >>> patch_rows(torch.arange(6.0).reshape(1, 1, 2, 3), 2)
+    tensor([[0., 1., 3., 4.],
+            [1., 2., 4., 5.]])
+    """
+    windows = images.unfold(2, patch_size, 1).unfold(3, patch_size, 1)
+    return windows.permute(0, 2, 3, 1, 4, 5).reshape(-1, images.shape[1] * patch_size**2)
+
+
+def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Images of the shape given whose pixels are the means over the patches that hold them.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n_patches, channels * patch_size^2)
+        In the order of `patch_rows`.
+    shape : torch.Size
+        (batch, channels, height, width).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.sparse_coding.patches import average_patches, patch_rows
+    >>> image = torch.arange(6.0).reshape(1, 1, 2, 3)
+    >>> torch.equal(average_patches(patch_rows(image, 2), image.shape), image)
+    True
+    """
+    batch, channels, height, width = shape
+    size = round((rows.shape[1] / channels) ** 0.5)
+    total = F.fold(rows.reshape(batch, -1, rows.shape[1]).mT, (height, width), size)
+    down, across = (_covers(side, size, rows) for side in (height, width))
+    return total / (down[:, None] * across)
+
+
+def _covers(side: int, size: int, like: Tensor) -> Tensor:
+    """How many of the windows of `size` pixels hold each of `side` pixels."""
+    place = torch.arange(side, device=like.device, dtype=like.dtype)
+    reach = torch.minimum(place, side - 1 - place) + 1
+    return reach.clamp(max=min(size, side - size + 1))
+
+
+def split_means(rows: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+    """Patches without the means of their channels, and these, in the shape of `rows`."""
+    planes = rows.unflatten(1, (channels, -1))
+    means = planes.mean(dim=2, keepdim=True)
+    return (planes - means).flatten(1), means.expand_as(planes).flatten(1)
+
+
+def check_patched(images: Tensor, channels: int, patch_size: int) -> None:
+    """Refuse all but floating point images with so many channels, a patch or more in size.
+
+    Raises
+    ------
+    ValueError
+        With the shape that came.
+    """
+    fits = images.ndim == 4 and images.shape[1] == channels
+    if not (fits and min(images.shape[-2:]) >= patch_size and images.is_floating_point()):
+        raise ValueError(
+            f"images: must be floating point (batch, {channels}, height, width) with sides of at "
+            f"least {patch_size} pixels, got {images.dtype} {tuple(images.shape)}"
+        )
+
+
+_PHOTOGRAPHS = Path(__file__).with_name("photograph_dictionary.npz")
+
+
+def cosine_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Tensor:
+    """Overcomplete DCT dictionary, that of `twinsolve.solvers.sparse_coding.dct_dictionary`.
+
+    Returns
+    -------
+    Tensor of shape (channels * (n_frequencies^2 - 1), channels * patch_size^2)
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled.sparse_coding.patches import cosine_dictionary
+    >>> cosine_dictionary(8, 11).shape
+    torch.Size([120, 64])
+    """
+    place = torch.arange(patch_size, dtype=torch.float64) + 0.5
+    frequency = torch.arange(n_frequencies, dtype=torch.float64)
+    waves = torch.cos(torch.pi / n_frequencies * torch.outer(frequency, place))
+    waves[1:] -= waves[1:].mean(dim=1, keepdim=True)
+    return _in_every_channel(torch.kron(waves, waves)[1:], channels)
+
+
+def photograph_dictionary(channels: int = 1) -> Tensor:
+    """K-SVD dictionary of 128 unit atoms for 8 x 8 patches of photographs without their means.
+
+    Learned by `twinsolve.solvers.ksvd` (``n_nonzero=6, n_iter=15, random_state=0``) from 15,512
+    patches of 380 grey photographs without noise, the first of the 400 of 180 x 180 pixels that
+    denoisers are often trained on. Of several channels, each has these atoms for itself.
+
+    Returns
+    -------
+    Tensor of shape (128 * channels, 64 * channels)
+
+    References
+    ----------
+    Aharon, Elad and Bruckstein (2006); EQUATIONS IF-KSVD.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled.sparse_coding.patches import photograph_dictionary
+    >>> photograph_dictionary().shape
+    torch.Size([128, 64])
+    """
+    with np.load(_PHOTOGRAPHS) as arrays:
+        return _in_every_channel(torch.from_numpy(arrays["dictionary"]).double(), channels)
+
+
+def _in_every_channel(atoms: Tensor, channels: int) -> Tensor:
+    """Of unit norm, and for each channel by itself."""
+    atoms = atoms / torch.linalg.vector_norm(atoms, dim=1, keepdim=True)
+    return torch.kron(torch.eye(channels, dtype=atoms.dtype), atoms)
 
 
 @torch.no_grad()
@@ -29,7 +167,7 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled.sparse_coding.similar_patches import similar_patches
+    >>> from twinsolve.unrolled.sparse_coding.patches import similar_patches
     >>> image = torch.tensor([[0.0, 0.0, 5.0, 1.0, 1.0]])[None, None].expand(1, 1, 2, 5)
     >>> similar_patches(image, 2, 3, 1).flatten()
     tensor([0, 1, 2, 3])
