@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attention import Context
 from .finding import Finding, law, operator_law
-from .masks import NO_MASKS, hiding
+from .masks import NO_MASKS, Masks, hiding
 from .measurement import Measurement, worst
 from .subject import Declared, Subject, call_layer, map_tensors
 from .visibility import first_tokens
@@ -80,30 +80,37 @@ def leading_axes(subject: Subject, declared: Declared) -> Iterator[Finding]:
     # As a twin runs its layer, the shape of the output may be that of the queries.
     subject = replace(subject, apply=call_layer)
     both = stack(subject, subject.drawn(subject.rng("leading axes")))
+    v = subject.inputs[2]
+    n = v.shape[-2]
+    masks = hiding(np.arange(n)[None] > 0)
     for name, places in _LEADING.items():
-        yield Finding(name, partial(_compare_broadcast, both, places))
-    yield Finding("five axes", partial(_compare_five_axes, both))
-
-
-def _compare_broadcast(both: Subject, places: tuple[tuple[slice | int, ...], ...]) -> Measurement:
-    parts = tuple(x[place] for x, place in zip(both.inputs, places, strict=True))
-    whole = tuple(x.expand(y.shape).clone() for x, y in zip(parts, both.inputs, strict=True))
-    return _worst_of_forms(both.on(parts, both.context), both.on(whole, both.context))
-
-
-def _compare_five_axes(both: Subject) -> Measurement:
+        parts = tuple(x[place] for x, place in zip(both.inputs, places, strict=True))
+        whole = tuple(x.expand(y.shape).clone() for x, y in zip(parts, both.inputs, strict=True))
+        compared = both.on(parts, both.context), both.on(whole, both.context)
+        yield Finding(name, partial(_compare_forms, *compared, masks))
     context = both.context
     if context is not None:
         context = map_tensors(context, lambda name, x: x[None])
-    return _worst_of_forms(both.on(tuple(x[None] for x in both.inputs), context), both)
+    more = both.on(tuple(x[None] for x in both.inputs), context)
+    yield Finding("five axes", partial(_compare_forms, more, both, masks))
+    twice = stack(subject, subject)
+    fewer = subject.on(subject.inputs, twice.context)
+    of_batch = hiding(np.arange(n) > np.arange(2)[:, None, None, None])
+    yield Finding("masks of a batch", partial(_compare_forms, fewer, twice, of_batch))
+    values = torch.stack((v, 2 * v))
+    fewer, more = (x.on((*x.inputs[:2], values), twice.context) for x in (subject, twice))
+    yield Finding("values of a batch", partial(_compare_outputs, fewer, more, masks))
 
 
-def _worst_of_forms(found: Subject, expected: Subject) -> Measurement:
-    """Output and matrix of two ways to give the same."""
-    n = expected.inputs[1].shape[-2]
-    masks = hiding(np.arange(n)[None] > 0)
-    forms = [(x.output(masks), x.matrix(masks)) for x in (found, expected)]
-    return worst([expected.judge(a.reshape(b.shape), b) for a, b in zip(*forms, strict=True)])
+def _compare_outputs(found: Subject, expected: Subject, masks: Masks) -> Measurement:
+    out = expected.output(masks)
+    return expected.judge(found.output(masks).reshape(out.shape), out)
+
+
+def _compare_forms(found: Subject, expected: Subject, masks: Masks) -> Measurement:
+    """Output and matrix of two ways to give the same; a matrix may be shared."""
+    matrices = np.broadcast_arrays(found.matrix(masks), expected.matrix(masks))
+    return worst([_compare_outputs(found, expected, masks), expected.judge(*matrices)])
 
 
 @operator_law
