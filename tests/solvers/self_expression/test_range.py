@@ -20,7 +20,6 @@ from twinsolve.solvers.self_expression import (
 )
 
 
-@pytest.mark.parametrize("scale", [1e-160, 1e160])
 @pytest.mark.parametrize(
     ("solve", "settings"),
     [
@@ -39,9 +38,9 @@ from twinsolve.solvers.self_expression import (
         (omp_self_expression, {"n_nonzero": 2}),
     ],
 )
-def test_data_out_of_range_are_refused_by_their_name(solve, settings, scale):
-    X = scale * np.random.default_rng(0).standard_normal((9, 5))
-    with pytest.raises(
-        ValueError, match=r"^X: the largest entry of row 0 is .* rescale to between"
-    ):
-        solve(X, **settings)
+def test_data_out_of_range_are_refused_by_their_name(solve, settings):
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    words = r"^X: the largest entry of row 0 is .* rescale to between"
+    for scale in (1e-160, 1e160):
+        with pytest.raises(ValueError, match=words):
+            solve(scale * X, **settings)
