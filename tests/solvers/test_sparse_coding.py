@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
 from twinsolve.solvers import ista, sparse_code
@@ -73,15 +72,6 @@ def test_gap_bounds_any_codes(
     assert np.isinf(gap[zero]).all()
 
 
-def test_not_converged_warns_with_gap_and_cure():
-    Y, D = problem()
-    D = 1 + 0.05 * D
-    with pytest.warns(ConvergenceWarning, match="increase max_iter, lam or tol"):
-        solution = sparse_code(Y, D, lam=1e-3, tol=1e-13, max_iter=1)
-    assert not solution.converged.all()
-    assert (solution.gap[~solution.converged] > 1e-13).all()
-
-
 @pytest.mark.parametrize(("stored", "n_jobs"), [(True, 1), (False, 2)])
 def test_pools_threads_and_a_stored_gram_change_nothing(monkeypatch, stored, n_jobs):
     X = np.random.default_rng(0).standard_normal((40, 12))
@@ -107,15 +97,6 @@ def test_ista_descends_within_its_rate(X, zero_diagonal, nonnegative):
         assert values[K] - best.objective.sum() <= distance / (step * K) + 1e-10
 
 
-def test_ista_converges_to_the_oracle():
-    _, X = problem()
-    C = ista(X, X, lam=0.5, n_iter=20_000, zero_diagonal=True).coef
-    expected = oracle.sparse_code(X, X, lam=0.5, zero_diagonal=True)
-    values = [lasso_objective(X, X, codes, lam=0.5).sum() for codes in (C, expected)]
-    assert abs(values[0] - values[1]) < 1e-7
-    assert_allclose(C, expected, atol=1e-4)
-
-
 def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
     Y, D = problem()
     eps, lam = 0.02, 0.5
@@ -125,20 +106,6 @@ def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
         Z = Y @ We + C @ S
         C = np.sign(Z) * np.maximum(np.abs(Z) - eps * lam / 2, 0)
     assert_allclose(ista(Y, D, lam=lam, n_iter=5, step=eps).coef, C, atol=1e-13)
-
-
-def test_default_step_is_safe():
-    X = 1 + 0.05 * problem()[1]
-    default = ista(X, X, lam=0.5, n_iter=1).coef
-    frobenius = 1 / np.linalg.norm(X.T @ X)
-    assert frobenius <= 1 / np.linalg.norm(X, 2) ** 2
-    assert_allclose(default, ista(X, X, lam=0.5, n_iter=1, step=frobenius).coef, rtol=1e-12)
-
-
-def test_a_step_too_long_shows_in_the_gap():
-    _, X = problem()
-    step = 3 / np.linalg.norm(X, 2) ** 2
-    assert ista(X, X, lam=0.5, n_iter=30, step=step).gap.max() > 1
 
 
 def printed_ista(X, lam, eps, n_iter, *, threshold, one_sided, zero_diagonal):
@@ -295,10 +262,10 @@ def test_many_duplicates_at_a_small_penalty(l1_ratio, share):
     assert sparse_code(Y, D, lam=lam, l1_ratio=l1_ratio).converged.all()
 
 
-@pytest.mark.parametrize("scale", [1e-145, 1e145])
-def test_data_whose_squares_leave_float64_are_refused(scale):
-    Y = np.eye(3)
-    with pytest.raises(ValueError, match="dictionary: the largest entry of row 0"):
-        sparse_code(Y, scale * Y, lam=0.1)
-    with pytest.raises(ValueError, match="Y: the largest entry of row 0"):
-        sparse_code(scale * Y, Y, lam=0.1)
+def test_data_whose_squares_leave_float64_are_refused():
+    for scale in [1e-145, 1e145]:
+        Y = np.eye(3)
+        with pytest.raises(ValueError, match="dictionary: the largest entry of row 0"):
+            sparse_code(Y, scale * Y, lam=0.1)
+        with pytest.raises(ValueError, match="Y: the largest entry of row 0"):
+            sparse_code(scale * Y, Y, lam=0.1)

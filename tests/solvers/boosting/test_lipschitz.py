@@ -105,12 +105,9 @@ def test_printed_ratio_is_off_without_limit_for_small_l_e0l():
     assert_allclose(np.array(off[1:]) / off[:-1], 0.4 ** -np.array([5.0, 10.0, 20.0]), rtol=0.02)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "t", "words"),
-    [
+def test_bad_input_is_named():
+    for arguments, t, words in [
         ((1.0, 2), 1.5, r"t: must be in \[0, 1\]"),
-    ],
-)
-def test_bad_input_is_named(arguments, t, words):
-    with pytest.raises(ValueError, match=words):
-        boosting_lipschitz_bound(*arguments, t=t)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            boosting_lipschitz_bound(*arguments, t=t)

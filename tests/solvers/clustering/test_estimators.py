@@ -169,18 +169,17 @@ def test_data_of_zeros(kind):
     assert len(np.unique(model.predict(np.zeros((3, 4))))) == 1
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_bad_numbers_of_clusters_are_named(kind):
-    X, _ = data()
-    with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
-        make(kind).fit(X[:2])
-    with pytest.raises(ValueError, match="n_clusters: must be a whole number >= 1"):
-        make(kind).set_params(n_clusters=0).fit(X)
+def test_bad_numbers_of_clusters_are_named():
+    for kind in ALL:
+        X, _ = data()
+        with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
+            make(kind).fit(X[:2])
+        with pytest.raises(ValueError, match="n_clusters: must be a whole number >= 1"):
+            make(kind).set_params(n_clusters=0).fit(X)
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
+def test_bad_settings_are_named():
+    for model, words in [
         (SparseSubspaceClustering(3, gamma=0), "gamma: must be > 0"),
         (SparseSubspaceClustering(3, gamma=0.9), "gamma: must be > 1, or all"),
         (ElasticNetSubspaceClustering(3, l1_ratio=0.0), "l1_ratio: must be"),
@@ -206,11 +205,9 @@ def test_bad_numbers_of_clusters_are_named(kind):
         (KSubspaces(3, dimension=21), r"dimension: must be a whole number in \[1, 20\]"),
         (KSubspaces(3, n_init=0), "n_init: must be"),
         (KSubspaces(3, max_iter=0), "max_iter: must be"),
-    ],
-)
-def test_bad_settings_are_named(model, words):
-    with pytest.raises(ValueError, match=words):
-        model.fit(data()[0])
+    ]:
+        with pytest.raises(ValueError, match=words):
+            model.fit(data()[0])
 
 
 def test_sparse_coefficients_are_those_of_the_solver_at_gamma():

@@ -305,20 +305,17 @@ def test_the_eigengap_counts_components_and_leaves_out_isolated_points():
     assert eigengap_n_clusters(np.zeros((4, 4))) == 1
 
 
-@pytest.mark.parametrize(
-    ("affinity", "words"),
-    [
+def test_bad_affinities_are_named():
+    for affinity, words in [
         (np.ones((2, 3)), "affinity: must be square"),
         (np.array([[0.0, -1.0], [-1.0, 0.0]]), "affinity: must be nonnegative"),
         (np.array([[0.0, 1.0], [0.5, 0.0]]), "affinity: must be symmetric"),
         (np.full((2, 2), np.nan), "affinity: .*NaN"),
-    ],
-)
-def test_bad_affinities_are_named(affinity, words):
-    for function in (lambda A: spectral_labels(A, 1), eigengap_n_clusters):
-        for wrap in (np.asarray, csr_array):
-            with pytest.raises(ValueError, match=words):
-                function(wrap(affinity))
+    ]:
+        for function in (lambda A: spectral_labels(A, 1), eigengap_n_clusters):
+            for wrap in (np.asarray, csr_array):
+                with pytest.raises(ValueError, match=words):
+                    function(wrap(affinity))
 
 
 def test_bad_settings_are_named():

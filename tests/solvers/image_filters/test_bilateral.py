@@ -255,9 +255,8 @@ def test_memory_is_at_most_twelve_images(arguments):
     assert peak < 12 * image.nbytes
 
 
-@pytest.mark.parametrize(
-    ("image", "arguments", "words"),
-    [
+def test_bad_input_is_named():
+    for image, arguments, words in [
         (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
         (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
         (np.full((8, 8), np.nan), {}, "image: must not hold NaN"),
@@ -278,12 +277,10 @@ def test_memory_is_at_most_twelve_images(arguments):
         (np.ones((8, 8)), {"footprint": [[True, True, False]]}, "footprint: must hold"),
         (np.ones((8, 8)), {"footprint": [[True, False, True]]}, "footprint: must hold"),
         (np.ones((8, 8)), {"footprint": disk(1), "win_size": 3}, "win_size: must be None"),
-    ],
-)
-def test_bad_input_is_named(image, arguments, words):
-    for function in (bilateral_filter, bilateral_matrix):
-        with pytest.raises(ValueError, match=words):
-            function(image, **arguments)
+    ]:
+        for function in (bilateral_filter, bilateral_matrix):
+            with pytest.raises(ValueError, match=words):
+                function(image, **arguments)
 
 
 OUTLIERS = [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)]

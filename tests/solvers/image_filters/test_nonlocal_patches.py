@@ -301,9 +301,8 @@ def test_tiny_h_leaves_the_image_and_a_huge_sigma_its_local_mean(real):
     assert_allclose(nonlocal_means_matrix(image, **flat), 1 / 64, rtol=tol)
 
 
-@pytest.mark.parametrize(
-    ("image", "arguments", "words"),
-    [
+def test_bad_input_is_named():
+    for image, arguments, words in [
         (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
         (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
         (np.full((8, 8), np.nan), {"patch_size": 3}, "image: must not hold NaN"),
@@ -317,12 +316,10 @@ def test_tiny_h_leaves_the_image_and_a_huge_sigma_its_local_mean(real):
         (np.ones((8, 8)), {"patch_weights": "round"}, "patch_weights: must be"),
         (np.ones((0, 8)), {}, "image: must have"),
         ([[1.0, 2.0], [3.0]], {}, "image: "),
-    ],
-)
-def test_bad_input_is_named(image, arguments, words):
-    for function in (nonlocal_means, nonlocal_means_matrix):
-        with pytest.raises(ValueError, match=words):
-            function(image, **arguments)
+    ]:
+        for function in (nonlocal_means, nonlocal_means_matrix):
+            with pytest.raises(ValueError, match=words):
+                function(image, **arguments)
 
 
 @pytest.mark.parametrize(

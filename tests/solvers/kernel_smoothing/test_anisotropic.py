@@ -75,21 +75,18 @@ def test_float32_is_kept():
     assert_allclose(found, exact, atol=np.finfo(np.float32).eps * np.abs(exact).max())
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_bad_input_is_named():
+    for change, words in [
         ({"metric": np.ones((8, 4))}, "metric: has 8 rows, but there are 9 points"),
         ({"metric": np.ones(3)}, "metric: has 3 columns"),
         ({"metric": -np.ones(4)}, "metric: must be >= 0"),
         ({"metric": np.full(4, np.nan)}, "metric: .*NaN"),
         ({"h": 0.0}, "h: must be > 0"),
         ({"values": np.ones((8, 1))}, "values: has 8 rows"),
-    ],
-)
-def test_bad_input_is_named(change, words):
-    X, V, M = draw(5)
-    with pytest.raises(ValueError, match=words):
-        anisotropic_nonlocal_means(**({"X": X, "values": V, "metric": M, "h": 1.0} | change))
+    ]:
+        X, V, M = draw(5)
+        with pytest.raises(ValueError, match=words):
+            anisotropic_nonlocal_means(**({"X": X, "values": V, "metric": M, "h": 1.0} | change))
 
 
 def test_elliptical_metric_is_the_mean_change_over_its_maximum():
@@ -180,13 +177,10 @@ def test_flat_images_have_round_windows():
     assert_allclose(windows, np.tile((expected / expected.sum()).ravel(), (36, 1)), rtol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_bad_images_are_named():
+    for change, words in [
         ({"patch_size": 4}, "patch_size: must be odd"),
         ({"image": np.zeros((3, 3, 3))}, "image: .*dim 3"),
-    ],
-)
-def test_bad_images_are_named(change, words):
-    with pytest.raises(ValueError, match=words):
-        oriented_metric(**({"image": np.zeros((5, 5))} | change))
+    ]:
+        with pytest.raises(ValueError, match=words):
+            oriented_metric(**({"image": np.zeros((5, 5))} | change))

@@ -92,14 +92,6 @@ def test_variances_below_n_keys_eps_of_the_largest_determine_nothing(variance, d
     assert_allclose(found, [[float(determined)], [0]], atol=1e-3)
 
 
-def test_one_key_gives_its_value_and_two_their_line():
-    query, options = [[1.0, 5.0]], {"bandwidth": 1.0}
-    assert_array_equal(local_linear_regression(query, [[0.0, 0.0]], [[3.0]], **options), [[3.0]])
-    # The slope along (2, 0) is determined, the one across is zero.
-    keys, values = [[0.0, 0.0], [2.0, 0.0]], [[1.0], [5.0]]
-    assert_allclose(local_linear_regression(query, keys, values, **options), [[3.0]], atol=1e-14)
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds, n_keys=st.integers(1, 9), offset=st.sampled_from([0.0, 1e5]))
 def test_repeated_keys_determine_no_slope(seed, n_keys, offset):
@@ -163,14 +155,6 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
     blocks = local_linear_regression(q, k, v, bandwidth=1.0)
     assert_allclose(blocks, whole, rtol=1e-12)
     assert_array_equal(local_linear_regression(q, k, v, bandwidth=1.0, n_jobs=2), blocks)
-
-
-def test_float32_is_kept_and_computed_in_float64():
-    single = [x.astype(np.float32) for x in draw(5)]
-    found = local_linear_regression(*single, bandwidth=1.0)
-    exact = local_linear_regression(*(x.astype(float) for x in single), bandwidth=1.0)
-    assert found.dtype == np.float32
-    assert_array_equal(found, exact.astype(np.float32))
 
 
 def test_bad_input_is_named():

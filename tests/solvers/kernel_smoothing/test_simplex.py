@@ -174,9 +174,8 @@ def test_leading_dimensions_are_batches(shape):
         assert certificate(z, p).shape == shape[:-1]
 
 
-@pytest.mark.parametrize(
-    ("logits", "words"),
-    [
+def test_bad_logits_are_named():
+    for logits, words in [
         ([[0.0, np.nan]], "logits: must be finite"),
         ([[0.0, np.inf]], "logits: must be finite"),
         (np.array([[0.0, 1j]]), "logits: Complex"),
@@ -184,12 +183,10 @@ def test_leading_dimensions_are_batches(shape):
         (np.ones((2, 0)), r"logits: .*"),
         (np.ones((1, 2, 0)), r"logits: must have shape \(\.\.\., N\)"),
         ([["a"]], "logits: could not"),
-    ],
-)
-def test_bad_logits_are_named(logits, words):
-    for call in (sparsemax, lambda z: simplex_projection_residual(z, [[1.0, 0.0]])):
-        with pytest.raises(ValueError, match=f"^{words}"):
-            call(logits)
+    ]:
+        for call in (sparsemax, lambda z: simplex_projection_residual(z, [[1.0, 0.0]])):
+            with pytest.raises(ValueError, match=f"^{words}"):
+                call(logits)
 
 
 def test_bad_probabilities_are_named():

@@ -3,7 +3,6 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.base import clone
 from sklearn.datasets import make_swiss_roll
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import LocallyLinearEmbedding as Peer
@@ -52,24 +51,6 @@ def test_new_points_join_their_neighbours():
     theirs = Peer(n_neighbors=12, random_state=0).fit(train)
     theirs.embedding_ = model.embedding_
     assert_allclose(Y, theirs.transform(new), atol=1e-9)
-
-
-def test_float32_is_kept():
-    X, _ = roll(300)
-    single = X.astype(np.float32)
-    model = LocallyLinearEmbedding(n_neighbors=8, random_state=0).fit(single)
-    exact = clone(model).fit(single.astype(np.float64))
-    assert model.embedding_.dtype == model.transform(single[:5]).dtype == np.float32
-    assert_allclose(model.embedding_, exact.embedding_, rtol=1e-6)
-
-
-def test_threads_change_nothing():
-    X, _ = roll(300)
-    serial, threads = (
-        LocallyLinearEmbedding(n_neighbors=8, random_state=0, n_jobs=n).fit(X) for n in (None, 2)
-    )
-    assert (serial.embedding_ == threads.embedding_).all()
-    assert (serial.transform(X[:50] + 0.1) == threads.transform(X[:50] + 0.1)).all()
 
 
 def test_clusters_far_apart_are_said():

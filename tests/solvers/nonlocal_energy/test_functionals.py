@@ -136,13 +136,6 @@ def test_dense_and_sparse_agree_and_the_diagonal_is_without_effect(K):
             assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
-def test_stored_duplicates_are_summed():
-    doubled = csr_array(
-        (np.array([1.0, 2.0, 3.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2)
-    )
-    assert_allclose(smoothness([[0.0], [1.0]], doubled), 1.5)
-
-
 def test_float32_is_kept():
     k, u, f = (a.astype(np.float32) for a in directed())
     K = k + k.T

@@ -82,16 +82,6 @@ def test_constant_weight_is_not_the_energy_with_a_constant_weight_erratum_e2c():
     assert_allclose(found, best.coef, atol=1e-10)
 
 
-def test_token_wise_weight_converges_for_lam_up_to_the_least_degree_nt_fp():
-    K = kernel()
-    d = K.sum(axis=1)
-    f = np.random.default_rng(1).standard_normal((8, 2))
-    A, lam = transition(K), d.min()
-    assert neutreno_spectral_radius(A, lam / d) < 1
-    run = neutreno_iteration(f, A, lam=lam / d, n_iter=3000)
-    assert_allclose(run.coef, minimize_energy(f, K, lam=lam, tol=1e-12).coef, atol=1e-9)
-
-
 def test_range_of_lam_for_symmetric_weights_nt_conv(weights_of, kinds):
     for kind in kinds:
         K = weights_of(kind, 9)
@@ -190,20 +180,6 @@ def test_safe_form_contracts_for_any_a_nt_rel(seed, lam, std):
     assert_allclose(run.history["coef"][1], step, atol=1e-14)
 
 
-def test_certificate_bounds_the_error():
-    A, f = attention(std=3.0)
-    best = 0.3 * np.linalg.solve(1.3 * np.eye(8) - A, f)
-    run = neutreno_iteration(f, A, lam=0.3, n_iter=15, relaxed=True, history=True)
-    size = np.ptp(f, axis=0) / 2
-    errors = np.abs(run.history["coef"] - best).max(axis=1) / size
-    assert (errors <= run.history["gap"] * (1 + 1e-12)).all()
-    residual = A @ run.coef + 0.3 * (f - run.coef) - run.coef
-    assert_allclose(run.dual, residual, atol=1e-15)
-    assert_allclose(run.objective, np.abs(residual).max(axis=0), atol=1e-15)
-    # The gap covers rounding errors of a few eps.
-    assert_allclose(run.gap, run.objective / 0.3 / size, rtol=0, atol=1e-14)
-
-
 def test_fused_fixed_point_needs_no_matrix_ff_3b():
     """Iterates of scaled dot-product attention, and of kernel regression, as functions."""
     rng = np.random.default_rng(0)
@@ -266,22 +242,6 @@ def test_degenerate_tokens():
     run = neutreno_iteration([[3.0], [1.0]], np.eye(2), lam=0.5, n_iter=0)
     assert_allclose(run.coef, [[3.0], [1.0]])
     assert run.converged.all()
-
-
-def test_missing_the_tolerance_warns():
-    A, f = attention()
-    with pytest.warns(ConvergenceWarning, match="3 of 3 columns .* increase max_iter"):
-        found = neutreno_fixed_point(f, csr_array(A), lam=0.1, max_iter=3)
-    assert not found.converged.any()
-
-
-def test_float32_is_kept():
-    A, f = attention(std=0.5)
-    A, f = A.astype(np.float32), f.astype(np.float32)
-    for found in (neutreno_fixed_point(f, A, lam=0.6), neutreno_iteration(f, A, lam=0.6, n_iter=3)):
-        assert found.coef.dtype == np.float32
-    assert neutreno_fixed_point(f, lambda u: A @ u, lam=0.6).coef.dtype == np.float32
-    assert neutreno_fixed_point(f, attention(std=0.5)[0].tolist(), lam=0.6).coef.dtype == np.float64
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse", "function"])

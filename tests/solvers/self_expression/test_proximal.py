@@ -92,13 +92,6 @@ def test_low_rank_sparse_gap_is_never_smaller_than_the_suboptimality(
     assert found.gap >= (found.objective - best) / (X**2).sum() - 1e-12
 
 
-def test_zero_data_and_float32():
-    assert not low_rank_sparse_self_expression(np.zeros((3, 2)), lam=1.0, beta=1.0).coef.any()
-    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    found = low_rank_sparse_self_expression(X, lam=0.5, beta=0.5)
-    assert found.coef.dtype == np.float32
-
-
 def test_bad_input_is_named():
     for call, words in [
         (lambda: proximal_self_expression(np.eye(2), [], lam=1.0), "prox: must be a callable"),

@@ -81,13 +81,6 @@ def test_erratum_e3j_printed_form_is_not_the_problem_with_zero_diagonal():
     assert np.abs(corrected - corrected.T).max() > 0.01
 
 
-def test_float32_is_kept():
-    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    C = least_squares_self_expression(X, lam=0.5)
-    assert C.dtype == np.float32
-    assert_allclose(C, least_squares_self_expression(X.astype(float), lam=0.5), atol=1e-6)
-
-
 def test_residual_sees_an_error_and_a_diagonal():
     X = np.random.default_rng(0).standard_normal((6, 4))
     C = least_squares_self_expression(X, lam=0.5)

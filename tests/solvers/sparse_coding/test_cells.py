@@ -126,15 +126,6 @@ def test_few_atoms_are_looked_at_where_they_are_dense():
     assert looked < len(X) / 20
 
 
-def test_clusters_of_a_subspace_share_its_span():
-    X, _ = make_union_of_subspaces(
-        1500, n_subspaces=3, n_features=30, dimension=4, noise=0.002, random_state=0
-    )
-    cells = make_cells(X)
-    assert np.diff(cells.first).tolist() == [4, 4, 4]
-    assert np.diff(cells.group).min() > 4
-
-
 def test_atoms_of_the_direction_of_a_signal_are_near_it():
     X = dense_points()
     cells = make_cells(X)
