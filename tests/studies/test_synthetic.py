@@ -4,25 +4,25 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import phase
 import pytest
-
-from twinsolve.bench.clustering.problems import content_of, is_at_hand
-from twinsolve.bench.clustering.studies import phase
-from twinsolve.bench.clustering.studies.coefficients import coefficient_study
-from twinsolve.bench.clustering.studies.out_of_sample import (
+from coefficients import coefficient_study
+from out_of_sample import (
     METHODS,
     REFERENCE,
     held_out_gap,
     out_of_sample_study,
 )
-from twinsolve.bench.clustering.studies.phase import phase_study
-from twinsolve.bench.clustering.studies.scaling import scaling_study
-from twinsolve.bench.clustering.studies.self_expressive import (
+from phase import phase_study
+from scaling import scaling_study
+from self_expressive import (
     NETWORK,
     SOLVED,
     self_expressive_study,
 )
-from twinsolve.bench.clustering.studies.splits import NOISY, shuffled_points
+from splits import NOISY, shuffled_points
+
+from twinsolve.bench.clustering.problems import content_of, is_at_hand
 from twinsolve.bench.clustering.study import of_jobs
 from twinsolve.bench.jobs import Options
 from twinsolve.solvers import SparseSubspaceClustering
@@ -133,25 +133,19 @@ def test_the_network_beside_its_problem(tmp_path):
     check_outputs(study, table, tmp_path)
 
 
-def test_phase_transitions_are_drawn_and_resumed(tmp_path, monkeypatch):
+def test_phase_transitions_are_drawn(tmp_path, monkeypatch):
     tiny = (("noise", (0.0, 2.0)), ("angle", (30, 90)), phase.GRIDS["noise-angle"][2])
     monkeypatch.setitem(phase.GRIDS, "noise-angle", tiny)
     monkeypatch.setattr(
         phase, "METHODS", {name: phase.METHODS[name] for name in ("SSC, gamma 50", "TSC")}
     )
     study = phase_study(("noise-angle",), n_draws=1)
-    options = Options(directory=tmp_path / "runs")
-    table = study.run(options)
+    table = study.run(Options())
     assert len(table) == 2 * 2 * 2
     error = table.groupby("down").error
     assert error.min()[2.0] > 40
     assert table[(table.down == 0) & (table.right == 90)].error.max() < 2
     check_outputs(study, table, tmp_path)
-
-    monkeypatch.setattr(phase, "make_union_of_subspaces", None)
-    pd.testing.assert_frame_equal(study.run(options), table, check_dtype=False)
-    with pytest.raises(TypeError):
-        study.run(Options(seed=5, directory=tmp_path / "runs"))
 
 
 def test_time_against_the_number_of_points(tmp_path):

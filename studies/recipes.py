@@ -1,60 +1,62 @@
 """Recipes of the literature: a method on its features with the affinity steps that go with it."""
 
-import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ....datasets import homogeneous_coordinates
-from ....solvers import ThresholdingSubspaceClustering, sparse_self_expression
-from ....solvers.self_expression import (
+from twinsolve.bench.clustering.clusters import Way, jobs_of, run_ways
+from twinsolve.bench.clustering.methods import Method, estimator
+from twinsolve.bench.jobs import Job, Options
+from twinsolve.datasets import homogeneous_coordinates
+from twinsolve.solvers import ThresholdingSubspaceClustering, sparse_self_expression
+from twinsolve.solvers.self_expression import (
     admm_outlier_self_expression,
     admm_self_expression,
     lam_from_alpha,
     outlier_lams_from_alpha,
 )
-from ....solvers.solution import Array, Solution
-from ...jobs import Job, Options
-from ..clusters import Way, jobs_of, run_ways
-from ..methods import Method, estimator
+from twinsolve.solvers.solution import Array, Solution
+
+KEEP = "keep-mass 0.7, scale-rows"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """As the head of ``recipes.toml`` says."""
+    """A method on its features, and the affinity steps of its graph.
+
+    `steps` says in words and by equation ids what is done. The `method` is an estimator, or a
+    function of the points that returns coefficients, to which the `chain` of steps is applied.
+    `tuned` marks settings that the literature chose with the labels; `most_clusters` spares larger
+    trials.
+    """
 
     name: str
     steps: str
     features: str
-    method: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    method: Any
+    settings: dict[str, Any]
     chain: str = "symmetrize"
     tuned: bool = False
     most_clusters: int = 100
 
     def way(self) -> Way:
         """Under a name that tells it from other recipes and from the methods that users type."""
-        module, _, name = self.method.rpartition(":")
-        found = getattr(import_module(module or "twinsolve.solvers", __package__), name)
-        if isinstance(found, type):
-            make: Any = estimator(f"{found.__module__}:{name}")
+        path = f"{self.method.__module__}.{self.method.__name__}"
+        if isinstance(self.method, type):
+            make: Any = estimator(":".join(path.rsplit(".", 1)))
         else:
-            make = partial(_Coefficients, solve=found)
+            make = partial(_Coefficients, solve=self.method)
         grid = {setting: (value,) for setting, value in self.settings.items()}
-        method = Method(f"{self.name}/{found.__module__}.{name}", "solved", make, grid)
+        method = Method(f"{self.name}/{path}", "solved", make, grid)
         return Way(method, self.features, self.settings, (self.chain,))
 
 
-def load_recipes(study: str) -> dict[str, Recipe]:
-    """The recipes of a study by their names."""
-    recipes = tomllib.loads((Path(__file__).parent / "recipes.toml").read_text())[study]
-    return {given["name"]: Recipe(**given) for given in recipes}
+def by_name(*recipes: Recipe) -> dict[str, Recipe]:
+    return {recipe.name: recipe for recipe in recipes}
 
 
 class _Coefficients:

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from train_affinity_network import training_problems
 
-from ....solvers import clustering_accuracy
-from ....solvers.clustering.spectral import embed_graph
-from ....solvers.solution import Array
-from ....unrolled.clustering import LearnedAffinityClustering
-from ....unrolled.clustering.affinity_network import LabelledEdges, train_affinity_network
-from ...tables import Lines
-from ..features import features_of
-from ..fitting import fit
-from ..learn_affinity import training_problems
-from ..methods import METHODS, STEPS
-from ..problems import make_problem, trials_of
-from ..steps import affinity_of
-from ..study import Study, of_jobs, prose
+from twinsolve.bench.clustering.features import features_of
+from twinsolve.bench.clustering.fitting import fit
+from twinsolve.bench.clustering.methods import METHODS, STEPS
+from twinsolve.bench.clustering.problems import make_problem, trials_of
+from twinsolve.bench.clustering.steps import affinity_of
+from twinsolve.bench.clustering.study import Study, of_jobs, prose, run_script
+from twinsolve.bench.tables import Lines
+from twinsolve.solvers import clustering_accuracy
+from twinsolve.solvers.clustering.spectral import embed_graph
+from twinsolve.solvers.solution import Array
+from twinsolve.unrolled.clustering import LearnedAffinityClustering
+from twinsolve.unrolled.clustering.affinity_network import LabelledEdges, train_affinity_network
 
 DATA = {
     "yaleb:classes=1-19,n_classes=5": "unit-pca-200",
@@ -156,3 +156,14 @@ def affinity_lines(table: pd.DataFrame) -> Lines:
             lines.append((steps, name, *cells, f"{means.mean():.1f}"))
     short = [name.partition(":")[0] for name in sets]
     return ("steps", "affinity", *short, "mean"), lines
+
+
+ABOUT = "Ways to train the affinity network, beside solved methods, on the design set."
+
+
+def studies() -> tuple[Study, ...]:
+    return (learned_affinity_study(),)
+
+
+if __name__ == "__main__":
+    run_script(__file__)

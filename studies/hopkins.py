@@ -15,19 +15,30 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pictures import draw_motions
+from recipes import (
+    KEEP,
+    Recipe,
+    by_name,
+    centred_thresholding,
+    run_recipes,
+    sparse_by_alpha,
+    stopped_admm,
+)
 from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
 from sklearn.metrics import confusion_matrix
+from sklearn.neighbors import kneighbors_graph
 
-from ....solvers import MotionSegmentation
-from ....solvers.clustering import spectral_labels
-from ...jobs import Options
-from ...tables import Lines
-from ..figures import draw_dots
-from ..lines import Cell, folded, lines_of, over_seeds
-from ..problems import load_sequences, trials_of
-from ..study import Study, of_jobs, prose
-from .figures import draw_motions
-from .recipes import load_recipes, run_recipes
+from twinsolve import solvers
+from twinsolve.bench.clustering.figures import draw_dots
+from twinsolve.bench.clustering.lines import Cell, folded, lines_of, over_seeds
+from twinsolve.bench.clustering.problems import load_sequences, trials_of
+from twinsolve.bench.clustering.study import Study, of_jobs, prose, run_script
+from twinsolve.bench.jobs import Options
+from twinsolve.bench.tables import Lines
+from twinsolve.solvers.clustering import spectral_labels
+from twinsolve.solvers.self_expression import admm_low_rank_self_expression
 
 _TRAJECTORIES = (
     "2F: trajectories over F frames as they are. 4n: their leading coordinates, four a motion.\n"
@@ -37,7 +48,58 @@ _GROUPS = {"2 motions": [2], "3 motions": [3], "all": [2, 3]}
 _REFERENCE = "SSC circulated 2F"
 _SHOWN = ("1R2RCT_A", "cars2B", "cars9", "2T3RCRT_g23")
 _OURS = "motion segmentation"
-RECIPES = load_recipes("hopkins")
+RECIPES = by_name(
+    Recipe("motion segmentation",
+        "low-rank (rank k + 1 to 4 k) or affine SSC (3 gammas), tightest motions; no labels", "2F",
+        solvers.MotionSegmentation, {"assign_labels": "cluster_qr"}),
+    Recipe("SSC circulated 2F",
+        "CL-5 circulated ADMM (affine, alpha 800), keep-mass 0.7, scale-rows", "2F", stopped_admm,
+        {"alpha": 800.0, "circulated": True}, KEEP),
+    Recipe("SSC circulated 4n",
+        "CL-5 circulated ADMM (affine, alpha 800), keep-mass 0.7, scale-rows", "4n", stopped_admm,
+        {"alpha": 800.0, "circulated": True}, KEEP),
+    Recipe("SSC paper 2F", "CL-5 ADMM (affine, alpha 800), keep-mass 0.7, scale-rows", "2F",
+        stopped_admm, {"alpha": 800.0}, KEEP),
+    Recipe("SSC optimum 2F", "CL-4 affine (alpha 800) to a gap of 1e-4, keep-mass 0.7, scale-rows",
+        "2F", sparse_by_alpha, {"alpha": 800.0, "affine": True, "tol": 0.0001}, KEEP),
+    Recipe("SSC linear optimum 2F", "SE-12 (alpha 800) to a gap of 1e-4, keep-mass 0.7, scale-rows",
+        "2F", sparse_by_alpha, {"alpha": 800.0, "tol": 0.0001}, KEEP),
+    Recipe("SSC nonnegative optimum 2F",
+        "CL-4 affine, C >= 0 (alpha 800) to a gap of 1e-4, keep-mass 0.7, scale-rows", "2F",
+        sparse_by_alpha, {"alpha": 800.0, "affine": True, "nonnegative": True, "tol": 0.0001},
+        KEEP),
+    Recipe("SSC outliers 2F", "CL-3 (alpha 800) to a gap of 1e-4, keep-mass 0.7, scale-rows", "2F",
+        solvers.OutlierSubspaceClustering, {"alpha": 800.0, "tol": 0.0001}, KEEP),
+    Recipe("EnSC 2F + 1", "unit homogeneous coordinates, CL-2 (gamma 50, 0.9) to a gap of 1e-4, "
+        "keep-mass 0.7, scale-rows", "unit-2F+1", solvers.ElasticNetSubspaceClustering,
+        {"gamma": 50.0, "l1_ratio": 0.9, "tol": 0.0001}, KEEP),
+    Recipe("OMP 2F + 1", "unit homogeneous coordinates, CL-9 (4 non-zeros), symmetrize",
+        "unit-2F+1", solvers.OMPSubspaceClustering, {"n_nonzero": 4}),
+    Recipe("LRR growing penalty 2F + 1",
+        "CL-6 (lam 4) by ADMM, penalty 1e-6 growing by 1.1, low-rank-transposed 4", "2F+1",
+        admm_low_rank_self_expression, {"lam": 4.0}, "low-rank-transposed 4"),
+    Recipe("LRR optimum 2F + 1", "CL-6 (lam 4) to a gap of 1e-4, low-rank-transposed 4", "2F+1",
+        solvers.LowRankRepresentationClustering, {"lam": 4.0, "tol": 0.0001},
+        "low-rank-transposed 4"),
+    Recipe("LRSC 4n", "CL-7 (tau 420), low-rank 3", "4n", solvers.LowRankSubspaceClustering,
+        {"lam": 2 / 420}, "low-rank 3"),
+    Recipe("LRSSC 2F + 1",
+        "unit homogeneous coordinates, CL-8 (lam 1e-3, beta 1) to a gap of 1e-2, symmetrize",
+        "unit-2F+1", solvers.LowRankSparseSubspaceClustering,
+        {"lam": 0.001, "beta": 1.0, "tol": 0.01}),
+    Recipe("LSR 2F", "SE-LSRd (lam 4.6e-3), symmetrize", "2F",
+        solvers.LeastSquaresSubspaceClustering, {"lam": 0.0046, "zero_diagonal": True}),
+    Recipe("LSR 4n", "SE-LSR (lam 4.6e-3), symmetrize", "4n",
+        solvers.LeastSquaresSubspaceClustering, {"lam": 0.0046}),
+    Recipe("LLE weights 2F", "8 neighbours, symmetrize", "2F",
+        solvers.LocallyLinearSubspaceClustering, {"n_neighbors": 8}),
+    Recipe("TSC 2F + 1", "centred, CL-10 (8 neighbours), symmetrize", "2F", centred_thresholding,
+        {"n_neighbors": 8}),
+    Recipe("kNN 2F", "8 neighbours, symmetrize", "2F", kneighbors_graph, {"n_neighbors": 8}),
+    Recipe("k-subspaces 4n + 1", "CL-10 (dimension 4)", "4n+1", solvers.KSubspaces,
+        {"dimension": 4}),
+    Recipe("k-means 2F", "20 restarts", "2F", KMeans, {"n_init": 20}),
+)  # fmt: skip
 
 
 def motion_study(recipes: Sequence[str] | None = None) -> Study:
@@ -82,7 +144,7 @@ def segmented_points(sequence: str, data_home: str | None, seed: int = 0) -> lis
     if sequence not in known:
         raise ValueError(f"sequences: Hopkins 155 has no {sequence!r}")
     data = known[sequence]
-    model = MotionSegmentation(data.n_motions, assign_labels="cluster_qr").fit(data.X)
+    model = solvers.MotionSegmentation(data.n_motions, assign_labels="cluster_qr").fit(data.X)
     labels = spectral_labels(model.affinity_matrix_, data.n_motions, random_state=seed)
     true, name = linear_sum_assignment(confusion_matrix(data.labels, labels), maximize=True)
     found = true[np.argsort(name)][labels]  # by the names that agree best with the true ones
@@ -144,3 +206,14 @@ def _frame_lines(table: pd.DataFrame) -> Lines:
         "in the wrong motion": lambda points: str((points.true != points.found).sum()),
     }
     return lines_of(table, ["sequence"], cells)
+
+
+ABOUT = "All 155 sequences by the recipes, by every solved method and by motion segmentation."
+
+
+def studies() -> tuple[Study, ...]:
+    return motion_study(), frames_study()
+
+
+if __name__ == "__main__":
+    run_script(__file__)

@@ -18,19 +18,19 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.metrics import adjusted_rand_score
 
-from ....solvers.clustering.selection import rand_indices, rank_clusterings, score_of
-from ....solvers.clustering.spectral import check_affinity, embed_graph, leading_eigenvectors
-from ....solvers.metrics import connectivity
-from ....solvers.solution import Array
-from ...jobs import Options
-from ...tables import Lines, number
-from ..choice import CANDIDATE, POOL
-from ..features import features_of
-from ..fitting import fit, scores, split_rows
-from ..methods import find_method
-from ..problems import make_problem, trials_of
-from ..steps import affinity_of
-from ..study import Study, of_jobs, prose
+from twinsolve.bench.clustering.choice import CANDIDATE, POOL
+from twinsolve.bench.clustering.features import features_of
+from twinsolve.bench.clustering.fitting import fit, scores, split_rows
+from twinsolve.bench.clustering.methods import find_method
+from twinsolve.bench.clustering.problems import make_problem, trials_of
+from twinsolve.bench.clustering.steps import affinity_of
+from twinsolve.bench.clustering.study import Study, of_jobs, prose, run_script
+from twinsolve.bench.jobs import Options
+from twinsolve.bench.tables import Lines, number
+from twinsolve.solvers.clustering.selection import rand_indices, rank_clusterings, score_of
+from twinsolve.solvers.clustering.spectral import check_affinity, embed_graph, leading_eigenvectors
+from twinsolve.solvers.metrics import connectivity
+from twinsolve.solvers.solution import Array
 
 METHODS = (
     *POOL, "OMP", "LLE weights", "SSC nonnegative", "LSR zero diagonal", "kNN graph", "TSC",
@@ -225,3 +225,30 @@ def regret_lines(table: pd.DataFrame) -> Lines:
         for key, row in means.iterrows()
     ]
     return headings, rows
+
+
+ABOUT = (
+    "Rules that choose method, affinity steps and setting without labels, held against the choice "
+    "by labels, on the design set, two harder problems and three of few points a class."
+)
+DATA = (
+    ("yaleb:classes=1-19,n_classes=5", "unit-pca-200", 3),
+    ("coil20:classes=1-10,n_classes=6", "unit-pca-200", 3),
+    ("digits:n_points=500", "unit", 3),
+    ("hopkins:half=1", "unit-2F+1", 6),
+    ("synthetic:n_samples=50,n_subspaces=5,noise=0.3", "unit", 3),
+    ("manifolds:n_samples=60,n_manifolds=4,curvature=0.5,noise=0.05", "unit", 3),
+    ("manifolds:n_samples=60,n_manifolds=4,curvature=1.0,noise=0.05", "unit", 3),
+    ("synthetic:n_samples=40,n_subspaces=6,n_features=20,dimension=4,noise=0.5", "unit", 3),
+    ("yaleb:classes=1-19,n_points=190", "unit", 3),
+    ("coil20:classes=1-10,n_points=120", "unit", 3),
+    ("digits:n_points=120", "unit", 3),
+)
+
+
+def studies() -> tuple[Study, ...]:
+    return (criteria_study(DATA),)
+
+
+if __name__ == "__main__":
+    run_script(__file__)

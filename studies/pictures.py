@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from ...figures import legend, log_ticks, panels, plain, save
-from ..figures import plot_matrix, shown
+from twinsolve.bench.clustering.figures import plot_matrix, shown
+from twinsolve.bench.figures import legend, log_ticks, panels, plain, save
 
 _LEARNED = re.compile("learned|unrolled|SENet")  # drawn as squares
 _WIDTH = 36  # of a panel's title

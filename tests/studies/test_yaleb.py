@@ -3,18 +3,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import yaleb
+from recipes import run_recipes
 from scipy.io import savemat
-
-from twinsolve.bench.clustering import clusters
-from twinsolve.bench.clustering.problems import trials_of
-from twinsolve.bench.clustering.studies import faces
-from twinsolve.bench.clustering.studies.faces import (
+from yaleb import (
     RECIPES,
-    admm_study,
     faces_study,
     summarize_faces,
 )
-from twinsolve.bench.clustering.studies.recipes import run_recipes
+
+from twinsolve.bench.clustering.problems import trials_of
 from twinsolve.bench.jobs import Options
 
 
@@ -61,7 +59,7 @@ def test_a_trial_runs_every_recipe_on_every_seed(data_home):
 
 def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
     known = ("SSC optimum", "SSC ADMM, paper", "SSC ADMM, circulated")
-    monkeypatch.setattr(faces, "_LITERATURE", known)
+    monkeypatch.setattr(yaleb, "_LITERATURE", known)
     spared = replace(RECIPES["SSC ADMM, circulated"], most_clusters=2)
     monkeypatch.setitem(RECIPES, "SSC ADMM, circulated", spared)
     monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
@@ -74,29 +72,6 @@ def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
     headings, lines = study.lines(table)
     assert len(lines) == 5
     assert all(len(line) == len(headings) for line in lines)
-
-
-def test_more_seeds_take_the_fits_that_are_there(data_home, monkeypatch, tmp_path):
-    monkeypatch.setattr(faces, "_LITERATURE", ("LSR",))
-    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(2),))
-    study = faces_study(n_subjects=(2,))
-    options = Options(n_seeds=1, data_home=data_home, directory=tmp_path)
-    one = study.run(options)
-    monkeypatch.setattr(clusters, "fit", None)
-    more = study.run(replace(options, n_seeds=3))
-    assert set(more.seed) == {0, 1, 2}
-    assert (more.seconds == one.seconds[0]).all()
-    others = study.run(replace(options, directory=tmp_path / "others"))
-    assert others.note.str.startswith("failed: TypeError").all()
-    assert others.error.isna().all()
-
-
-def test_an_admm_that_runs_on_joins_on_some_of_the_trials(data_home, monkeypatch):
-    monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
-    table = admm_study(n_subjects=(2,), n_trials=2).run(Options(n_seeds=1, data_home=data_home))
-    assert table.subjects.nunique() == 2
-    gap = table.groupby("recipe").gap.max()
-    assert gap["SSC optimum"] < gap["SSC ADMM, paper, run on"] < gap["SSC ADMM, paper"]
 
 
 def test_summary_says_what_was_measured():
@@ -126,11 +101,6 @@ def test_summary_says_what_was_measured():
     assert (optimum["against ADMM"], admm["against ADMM"]) == ("-0.50", "+0.00")
     assert (optimum["time"], admm["time"]) == ("1.00", "4.00")
     assert (optimum["gap"], admm["gap"]) == ("1.0e-07", "1.0e-01")
-
-
-def test_missing_data_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"ExtendedYaleB\.mat"):
-        faces_study(n_subjects=(10,)).run(Options(data_home=str(tmp_path)))
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ....solvers import clustering_accuracy
-from ....solvers.solution import Array
-from ...timing import ms_per_point
-from ..features import features_of
-from ..problems import make_problem, trials_of
+from twinsolve.bench.clustering.features import features_of
+from twinsolve.bench.clustering.problems import make_problem, trials_of
+from twinsolve.bench.timing import ms_per_point
+from twinsolve.solvers import clustering_accuracy
+from twinsolve.solvers.solution import Array
 
 SUBSPACES = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.2"
 NOISY = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.6"

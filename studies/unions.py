@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from sklearn.preprocessing import normalize
 
-from ...datasets import make_rigid_motions, make_union_of_manifolds, make_union_of_subspaces
-from ...solvers.solution import Array
+from twinsolve.datasets import make_rigid_motions, make_union_of_manifolds, make_union_of_subspaces
+from twinsolve.solvers.solution import Array
 
 Points = tuple[Array, Array]
 _N_LEADING = 200

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from splits import NOISY, halves
 
-from .... import solvers
-from ....solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
-from ....solvers.metrics import subspace_preserving_error
-from ....solvers.sparse_coding import lasso_objective
-from ....unrolled.clustering import SelfExpressiveSubspaceClustering
-from ...tables import Lines
-from ..figures import draw_dots, shown
-from ..fitting import edgeless
-from ..lines import folded, lines_of, with_deviation
-from ..study import Study, of_jobs, prose
-from .splits import NOISY, halves
+from twinsolve import solvers
+from twinsolve.bench.clustering.figures import draw_dots, shown
+from twinsolve.bench.clustering.fitting import edgeless
+from twinsolve.bench.clustering.lines import folded, lines_of, with_deviation
+from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.tables import Lines
+from twinsolve.solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
+from twinsolve.solvers.metrics import subspace_preserving_error
+from twinsolve.solvers.sparse_coding import lasso_objective
+from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
 
 Array = np.ndarray
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pictures import draw_heat_maps
 from sklearn.preprocessing import normalize
 
-from .... import solvers
-from ....datasets import make_union_of_subspaces
-from ....unrolled import clustering
-from ...tables import Lines
-from ..lines import folded, lines_of
-from ..study import Study, of_jobs, prose
-from .figures import draw_heat_maps
+from twinsolve import solvers
+from twinsolve.bench.clustering.lines import folded, lines_of
+from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.tables import Lines
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.unrolled import clustering
 
 METHODS: dict[str, Callable[..., Any]] = {
     "SSC, gamma 50": solvers.SparseSubspaceClustering,

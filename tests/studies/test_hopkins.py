@@ -5,6 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from hopkins import (
+    RECIPES,
+    frames_study,
+    motion_lines,
+    motion_study,
+    segmented_points,
+)
 from scipy.io import savemat
 from scipy.sparse import csr_array
 
@@ -12,13 +19,6 @@ from twinsolve.bench.clustering import clusters
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit
 from twinsolve.bench.clustering.problems import make_problem
-from twinsolve.bench.clustering.studies.motion import (
-    RECIPES,
-    frames_study,
-    motion_lines,
-    motion_study,
-    segmented_points,
-)
 from twinsolve.bench.jobs import Options
 from twinsolve.datasets import make_union_of_subspaces
 
@@ -62,15 +62,6 @@ def test_every_recipe_segments_clean_sequences(options):
     assert (certified.gap.astype(float) <= 1e-4).all()
 
 
-def test_finished_jobs_are_read_again(options, monkeypatch, tmp_path):
-    study, kept = motion_study(["LRSC 4n"]), replace(options, directory=tmp_path / "runs")
-    table = study.run(kept)
-    monkeypatch.setattr("twinsolve.bench.clustering.clusters.fit", None)
-    pd.testing.assert_frame_equal(study.run(kept), table, check_dtype=False)
-    again = study.run(replace(kept, seed=1))
-    assert again.note.str.startswith("failed: TypeError").all()
-
-
 def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path):
     known = ["LRSC 4n", "k-means 2F"]
     study, kept = motion_study(known), replace(options, directory=tmp_path / "runs")
@@ -90,10 +81,7 @@ def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(
-    "recipe", ["motion segmentation", "SSC circulated 2F", "LRR optimum 2F + 1"]
-)
-def test_labels_decide_nothing_but_the_error(options, recipe, tmp_path):
+def test_labels_decide_nothing_but_the_error(options, tmp_path):
     """Shuffled labels leave the clusters as they are: the affinity does not change in a bit."""
     X, y = make_union_of_subspaces(
         15, n_subspaces=2, n_features=20, dimension=3, noise=0.05, random_state=0
@@ -104,8 +92,11 @@ def test_labels_decide_nothing_but_the_error(options, recipe, tmp_path):
     for name in ("true", "shuffled"):
         home = str(tmp_path / name)
         options = Options(n_seeds=1, data_home=home)
-        errors.append(motion_study([recipe]).run(options).error[0])
-        way, problem = RECIPES[recipe].way(), make_problem("hopkins", "a", data_home=home)
+        errors.append(motion_study(["motion segmentation"]).run(options).error[0])
+        way, problem = (
+            RECIPES["motion segmentation"].way(),
+            make_problem("hopkins", "a", data_home=home),
+        )
         X = features_of(way.features, problem)
         model = fit(way.method, X, problem.n_clusters, 0, way.settings).model
         coefs.append(csr_array(getattr(model, "coef_", getattr(model, "affinity_matrix_", None))))

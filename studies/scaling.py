@@ -14,20 +14,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from pictures import draw_lines
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
+from splits import CERTIFIED
 
-from ....datasets import make_union_of_subspaces
-from ....solvers import least_squares_self_expression, omp_self_expression, sparse_self_expression
-from ....solvers.clustering import spectral_labels, symmetric_affinity
-from ....solvers.sparse_coding import lam_max
-from ....unrolled import UnrolledSelfExpression
-from ...tables import Lines
-from ...timing import in_turns, seconds_of
-from ..lines import lines_of
-from ..study import Study, of_jobs, prose
-from .figures import draw_lines
-from .splits import CERTIFIED
+from twinsolve.bench.clustering.lines import lines_of
+from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.tables import Lines
+from twinsolve.bench.timing import in_turns, seconds_of
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import (
+    least_squares_self_expression,
+    omp_self_expression,
+    sparse_self_expression,
+)
+from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity
+from twinsolve.solvers.sparse_coding import lam_max
+from twinsolve.unrolled import UnrolledSelfExpression
 
 Array = np.ndarray
 

@@ -10,18 +10,36 @@ optimum on the same trial; LSR starts from unit rows.
 from collections.abc import Callable, Iterable
 
 import pandas as pd
+from coefficients import coefficient_study
+from out_of_sample import out_of_sample_study
+from recipes import Recipe, by_name, outlier_admm, run_recipes
 
-from ...jobs import Options
-from ...tables import Lines
-from ..lines import folded, lines_of, over_seeds
-from ..problems import trials_of
-from ..study import Study, prose
-from .recipes import load_recipes, run_recipes
+from twinsolve import solvers
+from twinsolve.bench.clustering.lines import folded, lines_of, over_seeds
+from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
+from twinsolve.bench.clustering.problems import trials_of
+from twinsolve.bench.clustering.study import Study, prose, run_script
+from twinsolve.bench.jobs import Options
+from twinsolve.bench.tables import Lines
 
 _OPTIMUM, _ADMM = "SSC optimum", "SSC ADMM, paper"
 _RUN_ON = "SSC ADMM, paper, run on"
 _LITERATURE = (_OPTIMUM, _ADMM, "SSC ADMM, circulated", "LSR", "LSR, SVD and power")
-RECIPES = load_recipes("faces")
+RECIPES = by_name(
+    Recipe("SSC optimum", "raw pixels, CL-3 (alpha 20), scale-rows; gap 1e-6", "raw",
+        solvers.OutlierSubspaceClustering, {"alpha": 20.0}, "scale-rows"),
+    Recipe("SSC ADMM, paper", "raw pixels, CL-3 (alpha 20), scale-rows; 150 iterations", "raw",
+        outlier_admm, {"alpha": 20.0}, "scale-rows"),
+    Recipe("SSC ADMM, paper, run on", "raw pixels, CL-3 (alpha 20), scale-rows; 600 iterations",
+        "raw", outlier_admm, {"alpha": 20.0, "tol": 1e-10, "max_iter": 600}, "scale-rows"),
+    Recipe("SSC ADMM, circulated",
+        "raw pixels, CL-3 (alpha 20), scale-rows; 150 iterations, without noise", "raw",
+        outlier_admm, {"alpha": 20.0, "circulated": True}, "scale-rows", most_clusters=5),
+    Recipe("LSR", "unit rows, SE-LSR (lam 0.1), symmetrize", "unit",
+        solvers.LeastSquaresSubspaceClustering, {"lam": 0.1}),
+    Recipe("LSR, SVD and power", "unit rows, SE-LSR (lam 0.01), svd-power 9 2", "unit",
+        solvers.LeastSquaresSubspaceClustering, {"lam": 0.01}, "svd-power 9 2", tuned=True),
+)  # fmt: skip
 
 
 def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: int = 60) -> Study:
@@ -108,3 +126,27 @@ def summarize_faces(table: pd.DataFrame) -> Lines:
             "time": folded("ratio", "median", ".2f"),
         },
     )
+
+
+ABOUT = "Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."
+
+
+def studies() -> tuple[Study, ...]:
+    return (
+        faces_study(),
+        admm_study(),
+        preset_study(
+            ["yaleb-10", "yaleb-38"],
+            about="10 and 38 persons by every method, settings chosen without labels." + DESIGN,
+            without=["LRR", "LRSSC"],
+            features=["unit-pca-200"],
+            gammas=[50.0, 5.0],
+            steps=SIX_STEPS,
+        ),
+        out_of_sample_study(["yaleb-10"]),
+        coefficient_study(["yaleb-10"]),
+    )
+
+
+if __name__ == "__main__":
+    run_script(__file__)

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pictures import draw_lines
+from splits import NOISY, halves, with_times
 
-from .... import solvers
-from ....solvers.clustering import symmetric_affinity
-from ....solvers.clustering.base import SubspaceClustering
-from ....solvers.sparse_coding import lam_max, lasso_objective
-from ....unrolled import clustering
-from ...tables import Lines
-from ..lines import folded, lines_of, with_deviation
-from ..study import Study, of_jobs, prose
-from .figures import draw_lines
-from .splits import NOISY, halves, with_times
+from twinsolve import solvers
+from twinsolve.bench.clustering.lines import folded, lines_of, with_deviation
+from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.tables import Lines
+from twinsolve.solvers.clustering import symmetric_affinity
+from twinsolve.solvers.clustering.base import SubspaceClustering
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
+from twinsolve.unrolled import clustering
 
 Array = np.ndarray
 Penalty = tuple[Any, float]  # lam and l1_ratio of new points

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pictures import draw_coefficients
 from scipy.sparse import csr_array
+from splits import NOISY, shuffled_points
 
-from ....solvers import sparse_self_expression
-from ....solvers.metrics import subspace_preserving_error
-from ....solvers.sparse_coding import lam_max, lasso_objective
-from ....unrolled import clustering
-from ...tables import Lines
-from ..lines import folded, lines_of
-from ..study import Study, of_jobs, prose
-from .figures import draw_coefficients
-from .splits import NOISY, shuffled_points
+from twinsolve.bench.clustering.lines import folded, lines_of
+from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.tables import Lines
+from twinsolve.solvers import sparse_self_expression
+from twinsolve.solvers.metrics import subspace_preserving_error
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
+from twinsolve.unrolled import clustering
 
 Array = np.ndarray
 

@@ -1,6 +1,6 @@
 """Train the packaged affinity network on generated data, from nothing.
 
-``python -m twinsolve.bench.clustering.learn_affinity OUTPUT.npz`` takes two to three minutes of one
+``python studies/train_affinity_network.py OUTPUT.npz`` takes two to three minutes of one
 processor and 2 GiB, and gives the packaged file again, up to rounding of other processors.
 """
 
@@ -8,14 +8,14 @@ import argparse
 from dataclasses import replace
 
 import numpy as np
+from unions import make_unions
 
-from ...unrolled.clustering.affinity_network import (
+from twinsolve.unrolled.clustering.affinity_network import (
     LabelledEdges,
     save_affinity_network,
     train_affinity_network,
 )
-from ...unrolled.clustering.edge_features import edge_features
-from .unions import make_unions
+from twinsolve.unrolled.clustering.edge_features import edge_features
 
 N_EACH = 60
 

@@ -1,13 +1,16 @@
 """Rules of choice without labels, and their regret."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
-from sklearn.linear_model import Ridge
-
-from twinsolve.bench.clustering.presets import find_preset
-from twinsolve.bench.clustering.studies.criteria import (
+from selection import (
+    DATA,
     RULES,
     association,
     criteria_study,
@@ -15,8 +18,25 @@ from twinsolve.bench.clustering.studies.criteria import (
     relative_eigengap,
     residual_by_own_cluster,
 )
+from sklearn.linear_model import Ridge
+
 from twinsolve.bench.jobs import Options
 
+SCRIPT = """
+import sys
+sys.path.append({place!r})
+from selection import criteria_study
+from twinsolve.bench.clustering.study import run_script
+
+ABOUT = "Rules on small data."
+
+def studies():
+    data = [("synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.4", "unit", 1)]
+    return (criteria_study(data, methods=["OMP", "EnSC"]),)
+
+if __name__ == "__main__":
+    run_script(__file__)
+"""
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.4"
 
 
@@ -65,8 +85,19 @@ def test_every_rule_is_held_against_the_labels():
     assert by["all", "score"][-2:] == (f"{own.mean():.2f}", f"{own.max():.1f}")
 
 
-def test_the_preset_names_no_data_that_judge():
-    (study,) = find_preset("selection")
-    words = repr(study.run.__closure__[0].cell_contents)
+def test_no_data_that_judge_are_named():
     for judging in ("20-38", "11-20", "half=2", "mnist", "cifar", "torus"):
-        assert judging not in words
+        assert judging not in repr(DATA)
+
+
+def test_the_script_runs_by_its_file_name(tmp_path):
+    """Of its own folder, where the modules beside it are found, with two processes."""
+    root = Path(__file__).parents[2]
+    (tmp_path / "study.py").write_text(SCRIPT.format(place=str(root / "studies")))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+    command = [sys.executable, "study.py", "--n-jobs", "2", "--output", "out"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    summary = (tmp_path / "out/summary.md").read_text()
+    assert summary.startswith("# python studies/study.py\n\nRules on small data.\n")
+    assert "agreement, weighed by the score" in summary
+    assert len(pd.read_parquet(tmp_path / "out/criteria.parquet")) > 20
