@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from routed_codes import beside_pursuit, distinct_atoms
 from torch import nn
 
-from twinsolve.bench.vision.denoising.routing import beside_pursuit, distinct_atoms
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
 from twinsolve.unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
 

@@ -1,21 +1,28 @@
-"""Codes that a mixture of experts routes, beside those of orthogonal matching pursuit."""
+"""Codes that a mixture of experts routes, beside those of orthogonal matching pursuit.
 
+``python studies/routed_codes.py`` denoises the packaged photographs by both, and compares codes.
+"""
+
+import argparse
 import copy
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
 
-from ....solvers.solution import Array
-from ....solvers.sparse_coding.matching_pursuit import pursue_rows
-from ....unrolled.models.denoisers import MixtureOfExpertsDenoiser
-from ....unrolled.sparse_coding.patch_rows import patch_rows, split_means
-from ....unrolled.sparse_coding.pursuit_step import PursuitStep
-from ...tables import number
-from .entries import find_entry
-from .images import NoisyImages, middle
-from .networks import started
+from twinsolve.bench.tables import Report, number
+from twinsolve.bench.vision.denoising.entries import find_entry
+from twinsolve.bench.vision.denoising.figures import write_report
+from twinsolve.bench.vision.denoising.images import NoisyImages, middle
+from twinsolve.bench.vision.denoising.networks import started
+from twinsolve.bench.vision.denoising.study import denoise
+from twinsolve.solvers.solution import Array
+from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
+from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
+from twinsolve.unrolled.sparse_coding.patch_rows import patch_rows, split_means
+from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
 
 ROUTED = (
     "router", "pursuit in", "atoms", "overlap", "by chance", "left: routed", "left: refitted",
@@ -172,3 +179,28 @@ def routed_lines(table: pd.DataFrame, given: NoisyImages) -> list[tuple[str, ...
             cells = (number(mean.pop("atoms"), ".2f"), *(number(value, ".3f") for value in mean))
             lines.append((router, pursuit, *cells))
     return lines
+
+
+METHODS = ("OMP, K-SVD", "MixtureOfExpertsDenoiser, start", "MixtureOfExpertsDenoiser, trained")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Codes of a router beside those of pursuit.")
+    parser.add_argument("images", nargs="?", default="photographs", help="as in twinsolve denoise")
+    parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
+    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
+    parser.add_argument("--output", type=Path, default=Path("results/routed-codes"))
+    said = parser.parse_args()
+    table = denoise(
+        said.images, methods=METHODS, n_jobs=said.n_jobs, data_home=said.data_home,
+        directory=said.output / "runs",
+    )  # fmt: skip
+    given = NoisyImages(said.images, 0, said.data_home, False)
+    parts = {"Codes of the router beside those of pursuit": (ROUTED, routed_lines(table, given))}
+    settings = {"images": said.images, "methods": list(METHODS)}
+    report = Report("python studies/routed_codes.py", settings, said.output)
+    write_report(table, given, [25.0], report, parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,8 +7,12 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
-from twinsolve.bench.vision.classification import adaptation, study
+sys.path.append(str(Path(__file__).parents[2] / "studies"))
+import adaptation
+
+from twinsolve.bench.vision.classification import study
 
 folder, death = sys.argv[1], int(sys.argv[2])
 recipe_of = study.recipe_of

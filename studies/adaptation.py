@@ -1,28 +1,43 @@
-"""A trained plain network that becomes each row and is trained on, against itself trained on."""
+"""A trained plain network that becomes each row and is trained on, against itself trained on.
+
+``python studies/adaptation.py`` trains them as ``twinsolve classify`` does.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from classified import read_options
 
-from ...jobs import Options, run_jobs
-from ...timing import Progress
-from .data import load_splits
-from .measures import accuracies
-from .networks import with_weights_of
-from .robustness import CLEAN, wrong
-from .study import (
+from twinsolve.bench.figures import legend, panels, plain, save
+from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.timing import Progress
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.measures import accuracies
+from twinsolve.bench.vision.classification.networks import with_weights_of
+from twinsolve.bench.vision.classification.report import (
+    BLANK,
+    CLEAR,
+    INTERVAL,
+    OPEN,
+    differences,
+    draw_intervals,
+)
+from twinsolve.bench.vision.classification.robustness import CLEAN, wrong
+from twinsolve.bench.vision.classification.study import (
     PLAIN,
     build,
     classify,
     placed,
     recipe_of,
-    row_options,
+    rows_with_plain,
     settings_of,
     train_kept,
     trained_network,
 )
+from twinsolve.bench.vision.paired import COMPARED, judge, note_on_verdicts
 
 ADAPTED = ("AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding")
 _SHARE = 1 / 3  # extra steps, of those of the plain network
@@ -69,7 +84,7 @@ def adapt(
     ValueError
         If data or a row are unknown, or a row has another architecture.
     """
-    given = {name: row_options(name) for name in dict.fromkeys([PLAIN, *(rows or ADAPTED)])}
+    given = rows_with_plain(rows or ADAPTED)
     splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     for name, options in given.items():
         if options.get("architecture", "ViT") != "ViT":
@@ -127,3 +142,73 @@ def _run(
             "n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)},
         }
     ]  # fmt: skip
+
+
+_HEAD = (
+    "row", "seeds", "trained plain", "replaced, 0 steps", "trained on", *COMPARED, "rate"
+)  # fmt: skip
+_START = "#E69F00"  # of Okabe and Ito
+
+
+def adapted_lines(table: pd.DataFrame) -> Lines:
+    """A line for each row: means over seeds, and differences to the plain row trained on."""
+    verdicts = judge(differences(table))
+    lines: list[tuple[str, ...]] = []
+    for row, own in table.groupby("row", sort=False):
+        mean = own.mean(numeric_only=True)
+        accuracy = (number(mean[name], ".2f") for name in ("plain", "start", "top1"))
+        compared = verdicts[row].cells if row in verdicts else BLANK
+        rate = number(mean.learning_rate, ".2g")
+        lines.append((str(row), str(len(own)), *accuracy, *compared, rate))
+    return _HEAD, lines
+
+
+def adapted_notes(table: pd.DataFrame) -> list[str]:
+    """How to read the table of adapted networks."""
+    steps, extra = table.steps.iloc[0], table.extra_steps.iloc[0]
+    shares = ", ".join(f"{share:g}" for share in RATES)
+    return [
+        f"Top-1 in percent on test images, means over seeds: of the plain network after {steps} "
+        "steps, of the row with its weights before any step of its own, and after "
+        f"{extra} steps more. Differences are to {PLAIN} trained on as long on the same batches. "
+        "The learning rate of the extra steps is the best on validation images, over all seeds, of "
+        f"{shares} times that of the plain network.",
+        note_on_verdicts(differences(table)),
+    ]
+
+
+def draw_adaptation(table: pd.DataFrame, directory: Path) -> None:
+    """Draw adaptation.png: accuracy before and after the extra steps, and each row's interval."""
+    apart = differences(table)
+    if not apart:
+        return
+    order = sorted(apart, key=lambda row: apart[row].mean)
+    means = table.groupby("row")[["plain", "start", "top1"]].mean()
+    figure, (left, right) = panels(2, (4.5, 1.7 + 0.24 * len(order)), sharey=True)
+    for place, row in enumerate(order):
+        start, end = means.start[row], means.top1[row]
+        left.plot([start, end], [place, place], color=OPEN, linewidth=1, zorder=1)
+        left.plot(start, place, "o", color=_START, label="replaced, 0 steps")
+        left.plot(end, place, "o", color=CLEAR, label="trained on")
+    left.axvline(means.plain[PLAIN], color="black", linewidth=0.8, label="trained plain")
+    left.set_xlabel("top-1 on test images, %")
+    plain(left)
+    legend(figure, "upper center", ncols=3)
+    draw_intervals(right, judge(apart), order)
+    right.set_xlabel(f"top-1, points to {PLAIN} trained as long\n{INTERVAL}")
+    save(figure, directory / "adaptation.png")
+
+
+def main() -> None:
+    rows, given, report = read_options(__file__, "A trained network becomes each row.")
+    table = adapt(rows=rows, **given)
+    write_table(table, report.directory)
+    title = str(report.settings["data"])
+    report.add_table(title, adapted_lines(table), heading="", file="means")
+    report.add_sentences(adapted_notes(table))
+    draw_adaptation(table, report.directory)
+    report.write(["adaptation"])
+
+
+if __name__ == "__main__":
+    main()

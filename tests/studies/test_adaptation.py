@@ -6,19 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import adaptation
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from adaptation import adapted_lines, best_rates
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
-from twinsolve.bench.vision.classification import adaptation, study
-from twinsolve.bench.vision.classification.adaptation import best_rates
+from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.networks import with_weights_of
-from twinsolve.bench.vision.classification.report import adapted_lines
 from twinsolve.bench.vision.classification.robustness import CLEAN
 from twinsolve.bench.vision.classification.study import build, row_options, settings_of
 from twinsolve.unrolled import Neutreno
@@ -172,11 +170,10 @@ def test_a_killed_adaptation_goes_on_to_the_same_bits(tmp_path):
         assert all(torch.equal(one[name], other[name]) for name in one), file
 
 
-def test_the_command_adapts_and_says_what_it_compares(tmp_path):
-    words = ["classify", "digits", "--study", "adaptation", "--row", "twicing"]
-    words += ["--seeds", "2", "--steps", "3"]
-    done = CliRunner().invoke(app, [*words, "--output", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):
+    words = ["digits", "--row", "twicing", "--seeds", "2", "--steps", "3"]
+    monkeypatch.setattr(sys, "argv", ["adaptation.py", *words, "--output", str(tmp_path)])
+    adaptation.main()
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [(x["row"], x["seed"]) for x in rows] == [
         (row, seed) for row in ("softmax", "twicing") for seed in (0, 1)
@@ -189,9 +186,7 @@ def test_the_command_adapts_and_says_what_it_compares(tmp_path):
     assert (tmp_path / "adaptation.png").is_file()
 
 
-@pytest.mark.parametrize("words", [["--attack"], ["--row", "ConvMixer"], ["--row", "nothing"]])
-def test_what_cannot_be_adapted_is_refused(words, tmp_path):
-    command = ["classify", "--study", "adaptation", *words, "--output", str(tmp_path)]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 2
-    assert not list(tmp_path.glob("runs/networks/*"))
+def test_what_cannot_be_adapted_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no weights in common"):
+        adaptation.adapt(rows=["ConvMixer"], directory=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,30 +1,33 @@
 """Routers beside clusterings of the same tokens: numbers against definitions, and the command."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+import routers
 import torch
-from torch import nn
-from typer.testing import CliRunner
-
-from twinsolve.bench.cli import app
-from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.experts import BALANCE, tokens_of_experts
-from twinsolve.bench.vision.classification.study import build, row_options, settings_of
-from twinsolve.bench.vision.classification.training import cross_entropy
-from twinsolve.bench.vision.routing import study
-from twinsolve.bench.vision.routing.partitions import (
+from routers import (
     DIMENSION,
+    ROWS,
+    agreement,
     agreements,
+    attained,
     clusterings,
     partition_numbers,
+    router_parts,
 )
-from twinsolve.bench.vision.routing.report import agreement, attained, router_parts
+from torch import nn
+
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.experts import BALANCE, tokens_of_experts
+from twinsolve.bench.vision.classification.study import build, settings_of
+from twinsolve.bench.vision.classification.training import cross_entropy
 from twinsolve.unrolled import SparseMixtureOfExperts
 
 ROW = "mixture of experts"
+OPTIONS = ROWS | {"softmax": {}}
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +36,12 @@ def digits():
 
 
 def network(digits, row=ROW, **options):
-    return build(digits, settings_of("digits"), row_options(row) | options, seed=0)
+    return build(digits, settings_of("digits"), OPTIONS[row] | options, seed=0)
 
 
 def rows_of(model, start, images, monkeypatch, n_tokens=160):
-    monkeypatch.setattr(study, "_N_TOKENS", n_tokens)
-    layers = study.routed(model, start, images, 0)
+    monkeypatch.setattr(routers, "_N_TOKENS", n_tokens)
+    layers = routers.routed(model, start, images, 0)
     return pd.DataFrame(
         [
             {"row": ROW, "seed": 0, "layer": number, **row}
@@ -60,7 +63,7 @@ def test_experts_are_as_wide_as_the_part_whose_place_they_take(digits):
     model, plain = network(digits).network, network(digits, "softmax").network
     for block, other in zip(model.blocks, plain.blocks, strict=True):
         layer = block.feed_forward
-        assert layer.n_experts == row_options(ROW)["experts"]
+        assert layer.n_experts == ROWS[ROW]["experts"]
         assert layer.top_k * layer.expert_width == other.feed_forward.fc1.out_features
 
 
@@ -89,7 +92,7 @@ def test_clusterings_find_planted_clusters_and_a_router_with_their_centres_too()
     layer = SparseMixtureOfExperts(12, 4, 3).double()
     with torch.no_grad():
         layer.router.copy_(torch.eye(12, dtype=torch.float64)[:4])
-    found = {"router": study._choices(layer, torch.from_numpy(3 * X)), "truth": labels, **found}
+    found = {"router": routers._choices(layer, torch.from_numpy(3 * X)), "truth": labels, **found}
     del found["k-subspaces"]  # four dimensions are more than one direction needs
     for row in agreements(found):
         assert row["nmi"] == pytest.approx(1)
@@ -170,13 +173,12 @@ def test_positions_and_classes_are_those_of_the_tokens(digits, monkeypatch):
     assert by_place[1] == pytest.approx(50)  # 8 clusters of 16 places
 
 
-def test_the_command_writes_a_table_of_routers(tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_N_TOKENS", 64)
+def test_the_script_writes_a_table_of_routers(tmp_path, monkeypatch):
+    monkeypatch.setattr(routers, "_N_TOKENS", 64)
     row = "ViT:experts=4,depth=2"
-    words = ["classify", "digits", "--study", "routers", "--row", row]
-    words += ["--seeds", "2", "--steps", "1"]
-    done = CliRunner().invoke(app, [*words, "--output", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    words = ["digits", "--row", row, "--seeds", "2", "--steps", "1", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["routers.py", *words])
+    routers.main()
     table = pd.DataFrame(json.loads((tmp_path / "routers.json").read_text()))
     assert set(table.row) == {row}
     assert sorted(set(table.seed)) == [0, 1]
@@ -187,8 +189,9 @@ def test_the_command_writes_a_table_of_routers(tmp_path, monkeypatch):
     assert (tmp_path / "routers.png").is_file()
 
 
-def test_routers_without_experts_are_refused_before_training(tmp_path):
-    words = ["classify", "--study", "routers", "--row", "NeuTRENO", "--output", str(tmp_path)]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2
+def test_routers_without_experts_are_refused_before_training(tmp_path, monkeypatch):
+    words = ["--row", "NeuTRENO", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["routers.py", *words])
+    with pytest.raises(ValueError, match="add a row that is a ViT with experts"):
+        routers.main()
     assert not (tmp_path / "runs").exists()
