@@ -84,18 +84,16 @@ def test_single_precision_and_autocast_round_alone():
     assert_close(half.double(), expected, atol=2e-2, rtol=0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_patches_average_to_their_image(size):
+def test_patches_average_to_their_image():
     images = draw(2, 3, 5, 7)
-    rows = patch_rows(images, size)
-    assert rows.shape == (2 * (6 - size) * (8 - size), 3 * size**2)
-    assert_close(average_patches(rows, images.shape), images)
+    for size in (1, 2, 5):
+        rows = patch_rows(images, size)
+        assert rows.shape == (2 * (6 - size) * (8 - size), 3 * size**2)
+        assert_close(average_patches(rows, images.shape), images)
 
 
-@pytest.mark.parametrize(
-    "images",
-    [torch.zeros(1, 2, 9, 9), torch.zeros(1, 1, 9, 3), torch.zeros(1, 1, 9, 9, dtype=torch.uint8)],
-)
-def test_other_images_are_refused(images):
-    with pytest.raises(ValueError, match=r"images: must be floating point \(batch, 1, "):
-        PatchCodingDenoiser(1, **SMALL)(images)
+def test_other_images_are_refused():
+    whole = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
+    for images in (torch.zeros(1, 2, 9, 9), torch.zeros(1, 1, 9, 3), whole):
+        with pytest.raises(ValueError, match=r"images: must be floating point \(batch, 1, "):
+            PatchCodingDenoiser(1, **SMALL)(images)

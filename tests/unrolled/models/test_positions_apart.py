@@ -144,26 +144,21 @@ def test_tokens_carry_no_positions_for_such_operators_unless_asked_to(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_other_operators_have_them_in_the_tokens_unless_told_not_to(name):
+def test_other_operators_have_them_in_the_tokens_or_add_them_to_queries_and_keys(name):
+    """The latter in mixed models; and neither where they are told not to."""
     model = build(name)
     bare, p = embedded(model, name), positions_of(model, name)
     assert_close(first_layer(model, name)[1]["tokens"], bare + p, atol=0, rtol=0)
-    model = build(name, add_positions=False)
-    block, seen = first_layer(model, name)
-    assert_close(seen["tokens"], bare, atol=0, rtol=0)
-    y = block.attention_norm(bare)
-    assert_close(seen["qkv"], block.attention.project(y, y, y), atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_in_mixed_models_the_others_add_them_to_queries_and_keys(name):
-    model = build(name, operator=["softmax", "alibi"])
-    bare, p = embedded(model, name), positions_of(model, name)
-    block, seen = first_layer(model, name)
-    assert_close(seen["tokens"], bare, atol=0, rtol=0)
-    with_p, y = block.attention_norm(bare + p), block.attention_norm(bare)
-    assert_close(seen["qkv"], block.attention.project(with_p, with_p, y), atol=1e-12, rtol=0)
-    assert_close(seen["qkv"][2], block.attention.project(y, y, y)[2], atol=1e-12, rtol=0)
+    for options in ({"add_positions": False}, {"operator": ["softmax", "alibi"]}):
+        model = build(name, **options)
+        bare, p = embedded(model, name), positions_of(model, name)
+        block, seen = first_layer(model, name)
+        assert_close(seen["tokens"], bare, atol=0, rtol=0)
+        y = block.attention_norm(bare)
+        keys = block.attention_norm(bare + p) if "operator" in options else y
+        q, k, _ = block.attention.project(keys, keys, keys)
+        expected = q, k, block.attention.project(y, y, y)[2]
+        assert_close(seen["qkv"], expected, atol=1e-12, rtol=0)
 
 
 def test_one_stage_of_such_operators_keeps_positions_from_the_tokens_of_all():

@@ -146,9 +146,8 @@ def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
     assert model(operator=mixed)(IMAGES).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_are_named():
+    for options, message in (
         ({"window_size": 5}, r"window_size: must divide the grid \(12, 16\)"),
         ({"window_size": 0}, "window_size: must be a whole number >= 1"),
         ({"depths": (1, 1)}, "num_heads: must have one entry for each of 2 stages"),
@@ -158,8 +157,6 @@ def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
         ),
         ({"operator": ["softmax"]}, "operator: must be one value or a list of 4"),
         ({"operator": CrossLayer(), "positions": None}, "positions: CrossLayer reads positions"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        model(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(**options)
