@@ -3,7 +3,6 @@
 A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
 """
 
-from .cases import Case, cases_of
 from .heads import HeadCall
 from .inequalities import Inequalities
 from .model_check import ModelReport
@@ -31,10 +30,10 @@ from .relations import (
     Relation,
 )
 from .report import Report, check, compare
+from .subjects import findings_of
 
 __all__ = [
     "Bound",
-    "Case",
     "FixedPointLimit",
     "HeadCall",
     "Identity",
@@ -50,11 +49,11 @@ __all__ = [
     "Relation",
     "Report",
     "Twin",
-    "cases_of",
     "catalogue",
     "check",
     "compare",
     "exact_twin",
+    "findings_of",
     "fit_origin",
     "head_value",
     "judging_twin",

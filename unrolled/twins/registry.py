@@ -23,9 +23,7 @@ Evidence = Literal["solver", "certificate", "formula", "bound"]
 
 _MACHINERY = (
     "calls",
-    "cases",
     "certificates",
-    "gradients",
     "heads",
     "inequalities",
     "model_check",

@@ -13,6 +13,11 @@ from scipy.linalg import qr
 from torch import Tensor, nn
 
 from ..attention import Context
+from ..laws import Measurement as Measurement
+from ..laws import largest_difference as largest_difference
+from ..laws import rounding
+from ..laws import worst as worst
+from ..laws.subject import identity_values as identity_values
 from ..solved_operator import Solved
 from .heads import (
     Array,
@@ -34,7 +39,6 @@ _TINY = np.finfo(np.float64).tiny
 # The exact twins of this package differ by 2e-5 at most in float32. What may differ by more than a
 # percent is no rounding, and a check that lets it pass shows nothing.
 _COARSEST_ROUNDING = 1e-2
-_COARSEST = 1e-3
 ROUNDING_ADVICE = (
     "float64 agrees, so that this may be rounding, which Twin.logit_range (the spread of a head's "
     "logits) and Twin.passes (iterations) say the size of; the tolerance is 32 eps x passes x "
@@ -44,28 +48,6 @@ ROUNDING_ADVICE = (
 
 # Codes are of their dtype, but objective and dual value are computed in float64.
 _BETTER_THAN_OPTIMAL = 1e-7
-
-
-class Measurement(NamedTuple):
-    """A deviation and the tolerance that it is held against; of a `Bound`, also how tight it is.
-
-    Where terms cancel, the deviation is one over `relief` of that of the output; see
-    `measure_difference`.
-    """
-
-    deviation: float
-    tolerance: float
-    tightness: float | None = None
-    relief: float = 1.0
-
-    @property
-    def passed(self) -> bool:
-        return self.deviation <= self.tolerance
-
-    @property
-    def coarse(self) -> bool:
-        """Whether rounding would excuse so much that a pass shows little."""
-        return not self.tolerance * self.relief <= _COARSEST
 
 
 class Relation(Protocol):
@@ -103,11 +85,6 @@ def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors, **masks: Any) ->
 def layer_matrix(twin: Twin, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
     """The layer's coefficients by its own forward pass, on values that are the identity."""
     return layer_output(twin, layer, (q, k, identity_values(k)))
-
-
-def identity_values(k: Tensor) -> Tensor:
-    """Values that turn the output of an operator into its coefficients."""
-    return torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
 
 
 def solver_output(
@@ -236,13 +213,6 @@ def term_sizes(
             for call in calls
         ]
     )
-
-
-def largest_difference(found: Array, expected: Array) -> float:
-    """Largest difference over the largest entry that is expected."""
-    with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
-        difference = np.abs(found - expected).max(initial=0.0)
-        return float(difference / np.abs(expected).max(initial=_TINY))
 
 
 def _certified(
@@ -496,15 +466,5 @@ def tolerance_of(
 
 def rounding_of(twin: Twin, layer: nn.Module, inputs: Tensors, steps: int) -> float:
     """``32 eps * steps * logit range``, eps of the dtype of the inputs."""
-    logits = max(1.0, float(twin.logit_range(layer, *(as_array(x) for x in inputs))))
-    return 32 * torch.finfo(inputs[0].dtype).eps * steps * logits
-
-
-def worst(measurements: list[Measurement]) -> Measurement:
-    """The one that exceeds its tolerance most, or comes closest; NaN exceeds any."""
-
-    def excess(measurement: Measurement) -> float:
-        ratio = measurement.deviation / measurement.tolerance
-        return ratio if ratio == ratio else float("inf")
-
-    return max(measurements, key=excess)
+    logits = float(twin.logit_range(layer, *(as_array(x) for x in inputs)))
+    return rounding(inputs[0].dtype, steps, logits)

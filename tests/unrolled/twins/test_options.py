@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from twinsolve.unrolled import Context
-from twinsolve.unrolled.twins import Init, Iterate, Twin
-from twinsolve.unrolled.twins.cases import cases_of
+from twinsolve.unrolled.twins import Init, Iterate, Twin, findings_of
 from twinsolve.unrolled.twins.relations import Identity, layer_output, solver_output
 
 from .conftest import TWINS, headed_inputs
@@ -183,35 +182,14 @@ def test_without_options_arguments_are_uncovered():
     assert len(found) > 40
 
 
-def judged(name):
-    """Whether each case of the second pass passes."""
-    return {case.name: case.measure().passed for case in cases_of(TWINS[name])}
-
-
-def test_the_second_pass_runs_every_option_with_its_masks_matrix_and_gradient():
-    found = judged("alibi")
-    assert all(found.values())
+def test_every_option_is_judged_under_its_hardest_mask():
+    found = {finding.name for finding in findings_of(TWINS["alibi"])}
     for option in TWINS["alibi"].options:
-        for case in (
-            "heads",
-            "causal, pairs",
+        for name in (
+            "output, no mask",
+            "output, causal, pairs",
             "matrix, causal, pairs",
-            "gradient q",
+            "blocks, no mask",
+            "gradient, q, causal, pairs",
         ):
-            assert f"{option}: {case}" in found
-    assert {x.partition(":")[0] for x in judged("nonnegative-coding-iterates")} >= {
-        "relative",
-        "short-steps",
-        "parameters-of-heads",
-    }
-
-
-def test_a_fault_of_a_default_alone_fails_its_cases_alone(monkeypatch):
-    monkeypatch.setattr(
-        "twinsolve.unrolled.kernel_smoothing.alibi.alibi_slopes", lambda n: [0.1] * n
-    )
-    found = judged("alibi")
-    assert not found["default: heads"]
-    assert not found["default: causal, pairs"]
-    assert not found["default: matrix, causal, pairs"]
-    assert found["given-slopes: heads"]
+            assert f"{option}: {name}" in found
