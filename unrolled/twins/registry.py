@@ -15,7 +15,7 @@ from .inequalities import Inequalities
 from .relations import Bound, Limit, Measurement, Rate, Relation
 
 Array = np.ndarray
-Inputs = Literal["tokens", "features", "image", "model", "images", "patches"]
+Inputs = Literal["tokens", "features", "image", "patches"]
 Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
 Way = Literal["backward", "torch.func"]
@@ -85,12 +85,10 @@ class Twin:
         ``solve(layer, call)`` with the `HeadCall` of one head at a time.
     equation : str, optional
         Equation id.
-    inputs : {"tokens", "features", "image", "model", "images", "patches"}
+    inputs : {"tokens", "features", "image", "patches"}
         What layer and solver take: ``(q, k, v)`` as an operator does, one array of tokens, or one
         batch of images (batch, channels, height, width). For tokens, the layer is given all heads
-        and `solve` one at a time. Whole models get a few images of 8 x 8 pixels, of which they and
-        their solver make what they take, and give a row for each; "images" are more of these, as
-        many as it takes to cluster them; "patches" are tokens of a noisy photograph alone.
+        and `solve` one at a time. A task may be of "patches", tokens of a noisy photograph alone.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool

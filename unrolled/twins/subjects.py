@@ -36,8 +36,8 @@ def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
 
     Where several twins are about a layer at the same settings, the most general of those whose
     solver gives its output exactly has the findings, and each of the user's own that is so too.
-    The others have those of options alone, and whole models, which are run on data with their
-    masks, have none. An option has fewer: plain, and by its laws where all is hardest.
+    The others have those of options alone. An option has fewer: plain, and by its laws where all
+    is hardest.
 
     Parameters
     ----------
@@ -49,8 +49,6 @@ def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
     ------
     Finding
     """
-    if twin.inputs == "model":
-        return
     foremost = is_foremost(twin)
     for option, build in twin.options.items():
         rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
@@ -107,7 +105,7 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
         layer=layer,
         inputs=inputs,
         seed=tuple(int(x) for x in rng.integers(2**32, size=2)),
-        kind=twin.inputs,  # type: ignore[arg-type]  # of no whole model
+        kind=twin.inputs,  # type: ignore[arg-type]  # patches are of tasks
         declared=_as_operator(twin, layer),
         reference=solved,
         build=build,

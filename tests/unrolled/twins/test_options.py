@@ -14,7 +14,6 @@ from twinsolve.unrolled.twins.relations import Identity, layer_output, solver_ou
 
 from .conftest import TWINS, headed_inputs
 
-TWINS = {name: twin for name, twin in TWINS.items() if twin.inputs != "model"}
 OPTIONS = [(name, option) for name, twin in TWINS.items() for option in twin.options]
 EXACT = (Identity, Init, Iterate)
 
