@@ -57,13 +57,6 @@ def test_skips_and_feed_forward_switch_off(attention_skip, feed_forward_skip):
     assert not any("feed_forward" in name for name in alone.state_dict())
 
 
-def test_a_feed_forward_module_of_ones_own():
-    layer = block(feed_forward=lambda dim: nn.Linear(dim, dim))
-    assert layer.feed_forward.weight.dtype == torch.float64
-    x = X + attention(layer, X)
-    assert_close(layer(X), x + feed_forward(layer, x))
-
-
 def test_scales_that_mix_tokens_follow_attention_alone_unless_asked_to():
     """FeatScale is defined on the output of attention (AO-10 to AO-12); LayerScale is on both."""
     assert isinstance(block(scale=FeatScale).attention_scale, FeatScale)

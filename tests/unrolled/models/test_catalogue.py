@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
@@ -231,14 +230,3 @@ def test_images_are_grayed_before_the_embedding_of_every_backbone():
             lambda module, args, output: module.projection(graying(module.patches(args[0])))
         )
         assert_close(model(IMAGES), plain(IMAGES), atol=1e-13, rtol=0)
-
-
-def test_scales_that_mix_tokens_see_one_window_where_windows_stay_in_place():
-    model = build("windows_in_place", scale=FeatScale, dtype=torch.float64)
-    block, x = model.stages[0].blocks[0], torch.randn(8, 16, 8, dtype=torch.float64)
-    nn.init.constant_(block.attention_scale.s, 0.7)
-    seen = []
-    block.attention_scale.register_forward_hook(lambda m, args, out: seen.append((args[0], out)))
-    block(x)
-    y, out = seen[0]
-    assert_close(out, y + 0.7 * y.mean(dim=1, keepdim=True))

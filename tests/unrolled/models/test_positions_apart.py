@@ -216,17 +216,17 @@ def test_the_default_of_ones_own_operator_is_by_its_needs_and_can_be_set():
     assert not Operator().positions_apart
 
 
-@pytest.mark.parametrize("name", MODELS_AND_STAGES)
-def test_positions_are_trained_where_something_reads_them(name):
+@pytest.mark.parametrize("add", [True, False, None])
+def test_positions_are_trained_where_something_reads_them(add):
     """On several processes a parameter without gradient stops the training."""
     nlsa = APART["nlsa"]
-    for made in ("softmax", nlsa(), "alibi", "bilateral", [nlsa(), "softmax"]):
-        for add in (True, False, None):
-            model = MODELS_AND_STAGES[name](operator=made, add_positions=add, dtype=torch.float64)
+    for name, make in MODELS_AND_STAGES.items():
+        for made in ("softmax", nlsa(), "alibi", "bilateral", [nlsa(), "softmax"]):
+            model = make(operator=made, add_positions=add, dtype=torch.float64)
             model(inputs(name)).square().sum().backward()
             parameters = dict(model.named_parameters())
             trained = {n for n, p in parameters.items() if p.requires_grad}
-            assert trained == {n for n, p in parameters.items() if p.grad is not None}
+            assert trained == {n for n, p in parameters.items() if p.grad is not None}, name
 
 
 @pytest.mark.parametrize("name", ["vision", "language"])

@@ -12,7 +12,6 @@ from twinsolve.unrolled import (
     WindowedTransformer,
 )
 from twinsolve.unrolled.models.stacks import operators, position_places, run_blocks
-from twinsolve.unrolled.models.windows import Windows
 
 IMAGES = torch.randn(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
 
@@ -123,19 +122,6 @@ def test_one_window_over_the_whole_grid_is_plain_attention():
     tokens = x.flatten(1, 2) + stage.positions()
     expected = run_blocks(stage.blocks, tokens, Context())
     assert_close(run(stage, x).flatten(1, 2), expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("shift", [(0, 0), (1, 2)])
-def test_windows_split_and_join(shift):
-    windows = Windows((4, 9), (2, 3), shift)
-    x = torch.arange(2 * 4 * 9 * 5.0).reshape(2, 4, 9, 5)
-    parts = windows.split(x)
-    assert parts.shape == (2 * 2 * 3, 6, 5)
-    assert_close(windows.join(parts), x)
-    # The second window of the first image: rows 0 and 1, columns 3 to 5, moved by the shift.
-    rows = (torch.arange(2) + shift[0]) % 4
-    columns = (torch.arange(3, 6) + shift[1]) % 9
-    assert_close(parts[1], x[0][rows][:, columns].flatten(0, 1))
 
 
 def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
