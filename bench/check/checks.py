@@ -293,8 +293,11 @@ class _Run:
 
 def _remembering(twin: Twin) -> Twin:
     """The twin, whose layer and solver compute nothing twice on the same inputs."""
-    problem = None if twin.problem is None else _remember(twin.problem)
-    return replace(twin, apply=_remember(twin.apply), solve=_remember(twin.solve), problem=problem)
+    relation, inputs = twin.relation, twin.inputs
+    if relation.problem is not None:
+        relation = replace(relation, problem=_remember(relation.problem))
+    inputs = replace(inputs, apply=_remember(inputs.apply))
+    return replace(twin, inputs=inputs, solve=_remember(twin.solve), relation=relation)
 
 
 def _remember(function: Callable[..., Any]) -> Callable[..., Any]:

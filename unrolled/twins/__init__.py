@@ -1,15 +1,13 @@
 """The bridge between layers and solvers: which twin each layer has, and checks against it.
 
-A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
+A family adds a file to `families` whose twins `register` themselves; `catalogue` finds all of them.
 """
 
-from .heads import HeadCall
-from .inequalities import Inequalities
+from .heads import HeadCall, head_value
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
-from .parameters import head_value
+from .pairs import Derivatives, Inputs, Numerics
 from .registry import (
-    Problem,
     Twin,
     catalogue,
     exact_twin,
@@ -22,10 +20,12 @@ from .relations import (
     Bound,
     FixedPointLimit,
     Identity,
+    Inequalities,
     Init,
     Iterate,
     Limit,
     Measurement,
+    Problem,
     Rate,
     Relation,
 )
@@ -34,15 +34,18 @@ from .subjects import findings_of
 
 __all__ = [
     "Bound",
+    "Derivatives",
     "FixedPointLimit",
     "HeadCall",
     "Identity",
     "Inequalities",
     "Init",
+    "Inputs",
     "Iterate",
     "Limit",
     "Measurement",
     "ModelReport",
+    "Numerics",
     "Origin",
     "Problem",
     "Rate",

@@ -16,10 +16,9 @@ from ..attention import Attention, Context, Operator, Positive
 from ..kernel_smoothing import Gaussian, Kernel, Softmax
 from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpression
 from ..sparse_coding import SparseCoding
-from .heads import HeadCall, Tensors, as_array, heads, map_fields
-from .parameters import head_value
-from .registry import Array, Twin, general_first, twins_of
-from .relations import layer_matrix
+from .heads import Array, HeadCall, Tensors, as_array, head_value, heads, map_fields
+from .pairs import layer_matrix
+from .registry import Twin, general_first, twins_of
 from .report import (
     Shell,
     _as_tensor,
@@ -367,8 +366,9 @@ def _owner(layer: Any, name: str) -> tuple[Any, str]:
 def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
     owner, last = _owner(layer, name)
     parameter = getattr(owner, last)
-    if parameter is None and twin.fitted_default is not None:
-        return twin.fitted_default(head_dim)
+    default = twin.fitted[name]
+    if parameter is None and default is not None:
+        return default(head_dim)
     if isinstance(parameter, float):
         return parameter
     if not isinstance(parameter, Positive | nn.ModuleList):
@@ -390,4 +390,5 @@ def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
 
 
 def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
-    return twin.solve(layer, call) if twin.problem is None else twin.problem(layer, call).coef
+    problem = twin.relation.problem
+    return twin.solve(layer, call) if problem is None else problem(layer, call).coef

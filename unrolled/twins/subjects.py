@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from .. import laws
 from ..attention import Context, Operator, Positive
-from ..laws import Finding, Masks, Numerics, Subject, draw_inputs, findings
+from ..laws import Finding, Masks, Subject, draw_inputs, findings
 from ..laws.outputs import output
 from ..laws.subject import N_HEADS
 from ..sparse_coding import SparseCoding
 from .heads import Array, Tensors
+from .pairs import solver_output, twin_context
 from .registry import Twin, catalogue
-from .relations import FixedPointLimit, Limit, Rate, solver_output, twin_context
+from .relations import FixedPointLimit, Limit, Rate
 
 _N_ITER = (3, 5)
 _SOLVED = 1e-5  # iterations that stop at a last change of 1e-10, and take up to some 10^4
@@ -82,8 +84,8 @@ def make_subject(twin: Twin, rng: np.random.Generator) -> Subject:
 
 def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
     """The twin's layer, built for drawn inputs, against its solver."""
-    same = twin.pairing == "self"
-    inputs = draw_inputs(twin.inputs, rng, same=same)
+    same = twin.inputs.pairing == "self"
+    inputs = draw_inputs(twin.inputs.kind, rng, same=same)
     inexact = isinstance(twin.relation, Limit | Rate)
 
     def context_of(inputs: Tensors) -> Context | None:
@@ -95,7 +97,7 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
     def solved(
         layer: nn.Module, inputs: Tensors, context: Context | None, masks: Masks, rows: Array | None
     ) -> Array:
-        given = twin if context is None else replace(twin, context=lambda *_: context)
+        given = twin if context is None else twin.with_context(lambda *_: context)
         return solver_output(
             given, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows
         )
@@ -105,30 +107,30 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
         layer=layer,
         inputs=inputs,
         seed=tuple(int(x) for x in rng.integers(2**32, size=2)),
-        kind=twin.inputs,  # type: ignore[arg-type]  # patches are of tasks
+        kind=twin.inputs.kind,  # type: ignore[arg-type]  # patches are of tasks
         declared=_as_operator(twin, layer),
         reference=solved,
         build=build,
-        apply=twin.apply,
-        make_context=context_of if twin.inputs == "tokens" else lambda inputs: None,
-        numerics=Numerics(
+        apply=twin.inputs.apply,
+        make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
+        numerics=laws.Numerics(
             tolerance=_SOLVED if inexact else twin.relation.tolerance,
-            passes=twin.passes,
-            logit_range=twin.logit_range,
-            rounded=twin.rounded,
-            continuous=not twin.chooses and getattr(layer, "step", None) != "support",
+            passes=twin.numerics.passes,
+            logit_range=twin.numerics.logit_range,
+            rounded=twin.numerics.rounded,
+            continuous=not twin.numerics.chooses and getattr(layer, "step", None) != "support",
             iterates=runs_to_limit(twin),
         ),
         twice=(
             {
-                way: "right" if way in twin.differentiable_twice else "refused"
+                way: "right" if way in twin.derivatives.twice else "refused"
                 for way in ("backward", "torch.func")
             }
-            if twin.differentiable is True
+            if twin.derivatives.of is True
             else {}
         ),
         same_points=same,
-        rows_apart=twin.by_rows,
+        rows_apart=twin.inputs.by_rows,
         large=_LARGE_CODES if twin.layer is SparseCoding else {},
     )
     return _with_layer(subject, twin, layer)
@@ -136,14 +138,14 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
 
 def _with_layer(subject: Subject, twin: Twin, layer: nn.Module) -> Subject:
     """The subject with this layer, and what the twin says of gradients at its parameters."""
-    named: Any = _NAMES if twin.differentiable is True else twin.differentiable or ()
+    named: Any = _NAMES if twin.derivatives.of is True else twin.derivatives.of or ()
     free = free_parameters(twin, layer)
     names = tuple(name for name in named if name != "parameters" or free)
     return replace(subject, layer=layer, declared=_as_operator(twin, layer), differentiable=names)
 
 
 def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
-    return layer if twin.inputs == "tokens" and isinstance(layer, Operator) else None
+    return layer if twin.inputs.kind == "tokens" and isinstance(layer, Operator) else None
 
 
 def is_foremost(twin: Twin) -> bool:
@@ -154,8 +156,8 @@ def is_foremost(twin: Twin) -> bool:
     each of the user's own that is as exact and as general.
     """
     settings = _settings_of(twin)
-    kind = twin.layer, twin.inputs, twin.differentiable
-    others = [t for t in catalogue() if (t.layer, t.inputs, t.differentiable) == kind]
+    kind = twin.layer, twin.inputs.kind, twin.derivatives.of
+    others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
     same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
     best = min(same, key=_rank, default=twin)
     solve = getattr(twin.solve, "func", twin.solve)  # of a partial
@@ -166,7 +168,7 @@ def is_foremost(twin: Twin) -> bool:
 def _rank(twin: Twin) -> tuple[int, bool, int]:
     layer = _built(twin)
     bound = any(True for _ in layer.parameters()) and not free_parameters(twin, layer)
-    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.pairing)
+    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
 
 
 def _settings_of(twin: Twin) -> tuple[Any, ...]:
@@ -175,8 +177,8 @@ def _settings_of(twin: Twin) -> tuple[Any, ...]:
 
 
 def _built(twin: Twin) -> nn.Module:
-    rng, same = np.random.default_rng(0), twin.pairing == "self"
-    return twin.build(*(x.numpy() for x in draw_inputs(twin.inputs, rng, same=same)))
+    rng, same = np.random.default_rng(0), twin.inputs.pairing == "self"
+    return twin.build(*(x.numpy() for x in draw_inputs(twin.inputs.kind, rng, same=same)))
 
 
 def _plain(part: nn.Module) -> list[tuple[str, Any]]:

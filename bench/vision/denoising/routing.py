@@ -10,8 +10,8 @@ import torch
 from ....solvers.solution import Array
 from ....solvers.sparse_coding.matching_pursuit import pursue_rows
 from ....unrolled.models.denoisers import MixtureOfExpertsDenoiser
-from ....unrolled.sparse_coding.patch_rows import patch_rows, split_means
-from ....unrolled.sparse_coding.pursuit_step import PursuitStep
+from ....unrolled.sparse_coding.coding_step import PursuitStep
+from ....unrolled.sparse_coding.patches import patch_rows, split_means
 from ...tables import number
 from .entries import find_entry
 from .images import NoisyImages, middle

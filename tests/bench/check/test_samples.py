@@ -121,7 +121,8 @@ def test_a_twin_is_judged_as_built_and_for_its_task(monkeypatch):
 
 def test_a_layer_that_is_wrong_for_its_task_alone_fails():
     twin = TWINS["layer-scale"]
-    wrong = twin.task | {"apply": lambda layer, X: 1.001 * layer(X)}
+    inputs = replace(twin.inputs, apply=lambda layer, X: 1.001 * layer(X))
+    wrong = {**twin.task, "inputs": inputs}
     register(replace(twin, name="wrong-for-its-task", task=wrong))
     try:
         table = check_twins(twins=["wrong-for-its-task"], data=["china"])

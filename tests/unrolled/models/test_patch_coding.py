@@ -9,8 +9,12 @@ from twinsolve.solvers.sparse_coding.similar_patches import similar_patches as f
 from twinsolve.unrolled.models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
 from twinsolve.unrolled.sparse_coding import SparsePenalty, proximal_map
 from twinsolve.unrolled.sparse_coding.coding_step import CodingStep
-from twinsolve.unrolled.sparse_coding.patch_rows import average_patches, patch_rows
-from twinsolve.unrolled.sparse_coding.similar_patches import Similar, similar_patches
+from twinsolve.unrolled.sparse_coding.patches import (
+    Similar,
+    average_patches,
+    patch_rows,
+    similar_patches,
+)
 
 SMALL = {"lam": 0.2, "patch_size": 4, "n_frequencies": 5}
 GROUPED = {**SMALL, "window": 3, "n_similar": 5}
