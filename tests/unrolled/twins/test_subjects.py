@@ -21,15 +21,14 @@ def test_every_layer_agrees_with_its_solver_under_every_law(twin):
 
 
 def test_every_setting_of_every_layer_is_judged_once():
-    """Whole models have no findings; where another twin speaks for a layer, options alone have."""
-    whole = {name for name, twin in TWINS.items() if twin.inputs == "model"}
+    """Where another twin speaks for a layer, options alone have findings."""
     found = {name: {x.name for x in findings_of(twin)} for name, twin in TWINS.items()}
     names = {name for name in found if "output, no mask" in found[name]}
-    layers = {twin.layer for name, twin in TWINS.items() if name not in whole}
+    layers = {twin.layer for twin in TWINS.values()}
     assert {TWINS[name].layer for name in names} == layers
     for name, twin in TWINS.items():
         options = {x.partition(": ")[0] for x in found[name] if ": " in x}
-        assert options == (set() if name in whole else set(twin.options))
+        assert options == set(twin.options)
         assert name in names or len(found[name]) <= 2 * len(options)
     assert {"sparse-coding-iterates", "neutreno-safe-attention", "low-rank-attention"} <= names
     assert not {"sparse-coding-limit", "neutreno-safe-iterates", "low-rank-optimality"} & names
