@@ -14,7 +14,7 @@ from ..attention import Context
 from ..laws.subject import identity_values as identity_values
 from .heads import Array, HeadCall, Tensors, as_array, head_calls, map_fields
 
-Kind = Literal["tokens", "features", "image", "images", "patches"]
+Kind = Literal["tokens", "features", "image", "patches"]
 Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
 Way = Literal["backward", "torch.func"]
@@ -31,11 +31,10 @@ class Inputs:
 
     Attributes
     ----------
-    kind : {"tokens", "features", "image", "images", "patches"}
+    kind : {"tokens", "features", "image", "patches"}
         ``(q, k, v)`` as an operator does, one array of tokens, or one batch of images (batch,
         channels, height, width). For tokens, the layer is given all heads and the solver one at a
-        time; "images" are as many as it takes to cluster them; "patches" are tokens of a noisy
-        photograph alone.
+        time; "patches", of a task, are tokens of a noisy photograph alone.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
