@@ -3,7 +3,6 @@
 A family adds a file to `families` whose twins `register` themselves; `catalogue` finds all of them.
 """
 
-from .cases import Case, cases_of
 from .heads import HeadCall, head_value
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
@@ -31,10 +30,10 @@ from .relations import (
     Relation,
 )
 from .report import Report, check, compare
+from .subjects import findings_of
 
 __all__ = [
     "Bound",
-    "Case",
     "Derivatives",
     "FixedPointLimit",
     "HeadCall",
@@ -53,11 +52,11 @@ __all__ = [
     "Relation",
     "Report",
     "Twin",
-    "cases_of",
     "catalogue",
     "check",
     "compare",
     "exact_twin",
+    "findings_of",
     "fit_origin",
     "head_value",
     "judging_twin",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, Positive
+from ..laws.subject import as_array as as_array
 
 Array = np.ndarray
 Tensors = tuple[Tensor, ...]
@@ -174,11 +175,6 @@ def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
     """Index and float64 arrays of each head of tensors of shape (heads, tokens, width)."""
     for head, tensors in enumerate(zip(*inputs, strict=True)):
         yield head, tuple(as_array(x) for x in tensors)
-
-
-def as_array(x: Tensor) -> Array:
-    """The tensor as a float64 array."""
-    return x.detach().cpu().double().numpy()
 
 
 def of_images(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Array], Array]:

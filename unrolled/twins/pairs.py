@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
+from ..laws.subject import identity_values as identity_values
 from .heads import Array, HeadCall, Tensors, as_array, head_calls, map_fields
 
-Kind = Literal["tokens", "features", "image", "model", "images", "patches"]
+Kind = Literal["tokens", "features", "image", "images", "patches"]
 Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
 Way = Literal["backward", "torch.func"]
@@ -30,12 +31,11 @@ class Inputs:
 
     Attributes
     ----------
-    kind : {"tokens", "features", "image", "model", "images", "patches"}
-        ``(q, k, v)`` as an operator does, one array of tokens, or one
-        batch of images (batch, channels, height, width). For tokens, the layer is given all heads
-        and the solver one at a time. Whole models get a few images of 8 x 8 pixels, of which they
-        and their solver make what they take, and give a row for each; "images" are more of these,
-        as many as it takes to cluster them; "patches" are tokens of a noisy photograph alone.
+    kind : {"tokens", "features", "image", "images", "patches"}
+        ``(q, k, v)`` as an operator does, one array of tokens, or one batch of images (batch,
+        channels, height, width). For tokens, the layer is given all heads and the solver one at a
+        time; "images" are as many as it takes to cluster them; "patches" are tokens of a noisy
+        photograph alone.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
@@ -240,11 +240,6 @@ def layer_output(twin: Pair, layer: nn.Module, inputs: Tensors, **masks: Any) ->
 def layer_matrix(twin: Pair, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
     """The layer's coefficients by its own forward pass, on values that are the identity."""
     return layer_output(twin, layer, (q, k, identity_values(k)))
-
-
-def identity_values(k: Tensor) -> Tensor:
-    """Values that turn the output of an operator into its coefficients."""
-    return torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
 
 
 def solver_output(

@@ -102,11 +102,9 @@ def catalogue() -> list[Twin]:
 
 @cache
 def _import_families() -> None:
-    for folder in ("families", "models"):
-        package = importlib.import_module(f"{__package__}.{folder}")
-        modules = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-        for name in sorted(info.name for info in modules):
-            importlib.import_module(name)
+    package = importlib.import_module(f"{__package__}.families")
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(found.name)
 
 
 def twins_of(layer: nn.Module) -> list[Twin]:

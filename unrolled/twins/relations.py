@@ -13,6 +13,10 @@ from numpy.typing import ArrayLike
 from scipy.linalg import qr
 from torch import nn
 
+from ..laws import Measurement as Measurement
+from ..laws import largest_difference as largest_difference
+from ..laws import rounding
+from ..laws import worst as worst
 from ..solved_operator import Solved
 from .heads import Array, Tensors, as_array
 from .pairs import Pair, calls_of_heads, layer_matrix, layer_output, solver_output, term_sizes
@@ -25,7 +29,6 @@ _TINY = np.finfo(np.float64).tiny
 # The exact twins of this package differ by 2e-5 at most in float32. What may differ by more than a
 # percent is no rounding, and a check that lets it pass shows nothing.
 _COARSEST_ROUNDING = 1e-2
-_COARSEST = 1e-3
 ROUNDING_ADVICE = (
     "float64 agrees, so that this may be rounding, which Numerics.logit_range (the spread of a "
     "head's logits) and Numerics.passes (iterations) say the size of; the tolerance is 32 eps x "
@@ -35,28 +38,6 @@ ROUNDING_ADVICE = (
 
 # Codes are of their dtype, but objective and dual value are computed in float64.
 _BETTER_THAN_OPTIMAL = 1e-7
-
-
-class Measurement(NamedTuple):
-    """A deviation and the tolerance that it is held against; of a `Bound`, also how tight it is.
-
-    Where terms cancel, the deviation is one over `relief` of that of the output; see
-    `measure_difference`.
-    """
-
-    deviation: float
-    tolerance: float
-    tightness: float | None = None
-    relief: float = 1.0
-
-    @property
-    def passed(self) -> bool:
-        return self.deviation <= self.tolerance
-
-    @property
-    def coarse(self) -> bool:
-        """Whether rounding would excuse so much that a pass shows little."""
-        return not self.tolerance * self.relief <= _COARSEST
 
 
 class Inequalities:
@@ -188,13 +169,6 @@ def measure_difference(
     largest = np.abs(expected).max(initial=_TINY)
     relief = max(1.0, float(rounding / tolerance * sizes.max(initial=0.0) / largest))
     return Measurement(deviation / relief, tolerance, relief=relief)
-
-
-def largest_difference(found: Array, expected: Array) -> float:
-    """Largest difference over the largest entry that is expected."""
-    with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
-        difference = np.abs(found - expected).max(initial=0.0)
-        return float(difference / np.abs(expected).max(initial=_TINY))
 
 
 def judge_outputs(
@@ -523,15 +497,5 @@ def tolerance_of(
 
 def rounding_of(twin: Pair, layer: nn.Module, inputs: Tensors, steps: int) -> float:
     """``32 eps * steps * logit range``, eps of the dtype of the inputs."""
-    logits = max(1.0, float(twin.numerics.logit_range(layer, *(as_array(x) for x in inputs))))
-    return 32 * torch.finfo(inputs[0].dtype).eps * steps * logits
-
-
-def worst(measurements: list[Measurement]) -> Measurement:
-    """The one that exceeds its tolerance most, or comes closest; NaN exceeds any."""
-
-    def excess(measurement: Measurement) -> float:
-        ratio = measurement.deviation / measurement.tolerance
-        return ratio if ratio == ratio else float("inf")
-
-    return max(measurements, key=excess)
+    logits = float(twin.numerics.logit_range(layer, *(as_array(x) for x in inputs)))
+    return rounding(inputs[0].dtype, steps, logits)

@@ -17,8 +17,7 @@ def draw(*shape, seed=0):
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("n_layers", [1, 5])
+@pytest.mark.parametrize(("n_layers", "channels"), [(1, 1), (5, 3)])
 def test_starts_as_ista_on_the_codes_of_all_patches(n_layers, channels):
     noisy = draw(2, channels, 11, 9)
     network = PatchCodingDenoiser(n_layers, channels=channels, dtype=torch.float64, **SMALL)

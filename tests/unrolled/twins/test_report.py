@@ -12,10 +12,13 @@ from twinsolve.unrolled import (
     Attention,
     AttnScale,
     Bilateral,
+    ClassAttentionTransformer,
     Context,
     DeepSelfExpression,
     Elliptical,
     Gaussian,
+    GeneralizedResidual,
+    LanguageModel,
     LocallyLinear,
     LowRank,
     Neutreno,
@@ -32,11 +35,14 @@ from twinsolve.unrolled import (
     Twicing,
     UnrolledADMM,
     UnrolledSelfExpression,
+    VisionTransformer,
+    WindowedTransformer,
     replace_attention,
 )
+from twinsolve.unrolled.models import Block
 from twinsolve.unrolled.twins import catalogue, judging_twin
 
-from .conftest import TWINS, built, small_inputs
+from .conftest import built, small_inputs
 
 
 @pytest.fixture(scope="module")
@@ -498,9 +504,7 @@ def test_equal_heads_of_re_attention_leave_rounding_alone(X, dtype):
     assert not twinsolve.check(Shifted(Softmax(), 3).to(dtype), torch.from_numpy(X).to(dtype))
 
 
-JUDGED = {
-    twin.layer.__name__: twin for twin in reversed(catalogue()) if twin.inputs.kind != "model"
-}
+JUDGED = {twin.layer.__name__: twin for twin in reversed(catalogue())}
 
 
 @pytest.mark.parametrize("name", sorted(JUDGED))
@@ -517,23 +521,47 @@ def test_every_layer_with_any_twin_is_judged_by_it(name):
     assert report.relation == judging_twin(layer, same_points=True).relation.name
 
 
-BATCHES = {
-    "block-high-frequencies": lambda images: images.flatten(1).unflatten(1, (-1, 4)),
-    "vision-transformer": lambda images: images[..., :6],
-    "windowed-transformer": lambda images: images[..., :4],
-    "class-attention-transformer": lambda images: images[..., :6],
-    "language-model": lambda images: images[:, 0, 0].gt(0.5).long(),
-}
+def images(width):
+    return torch.rand(3, 1, 8, width, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", BATCHES)
+MODELS = {
+    "block": (lambda: Block(4, 1, operator=Gaussian(0.1)), lambda: images(8).view(3, 16, 4)),
+    "vision transformer": (
+        lambda: VisionTransformer(
+            (8, 6), 2, 1, 5, 12, 3, 3, operator=["softmax", "elliptical", "neutreno"]
+        ),
+        lambda: images(6),
+    ),
+    "windowed transformer": (
+        lambda: WindowedTransformer(
+            (8, 4), 1, 1, 5, 6, (4, 1), (2, 3), window_size=2, mlp_ratio=2.0,
+            operator=["bilateral", "softmax", "elliptical", "neutreno", "gaussian"],
+            residual=lambda: GeneralizedResidual(0),
+        ),
+        lambda: images(4),
+    ),
+    "class attention": (
+        lambda: ClassAttentionTransformer(
+            (8, 6), 2, 1, 5, 12, 2, 3, operator=["bilateral", "softmax"]
+        ),
+        lambda: images(6),
+    ),
+    "language model": (
+        lambda: LanguageModel(10, 12, 2, 3, 16, operator=["softmax", "twicing"]),
+        lambda: torch.randint(10, (3, 8)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_blocks_and_backbones_are_judged_layer_by_layer(name):
-    """Twins of whole models are for the check of the catalogue alone."""
-    (images,) = small_inputs(TWINS[name], torch.float64)
-    model = built(TWINS[name], (images,))
+    torch.manual_seed(0)
+    make, data = MODELS[name]
+    model = make().double().eval()
     with pytest.raises(LookupError, match="no twin is registered"):
         judging_twin(model)
-    report = twinsolve.check(model, BATCHES[name](images))
+    report = twinsolve.check(model, data())
     assert report, str(report)
     operators = {
         name
