@@ -32,7 +32,6 @@ Array = np.ndarray
 _N_TOKENS, _N_IMAGES = 256, 64
 _OTHER_KEYS = 0.5  # size of the noise in keys that are other points
 _CROP, _PATCH, _SIGMA = 20, 5, 0.1
-_N_SMALL, _N_NAMED = 3, 60  # images for whole models
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,6 @@ class ClusteringSample:
             return None
         if twin.inputs.kind == "image":
             return None if self.images is None else (torch.from_numpy(self.images),)
-        if twin.inputs.kind in ("model", "images"):
-            if self.images is None or self.images.shape[2:] != (8, 8):
-                return None
-            count = _N_SMALL if twin.inputs.kind == "model" else _N_NAMED
-            return (torch.from_numpy(self.images[:count]),)
         if twin.inputs.kind == "features":
             return (torch.from_numpy(self.X),)
         (n, dim), rng = self.X.shape, np.random.default_rng(self.seed)
@@ -104,8 +98,6 @@ class ClusteringSample:
         """The task number of the data as they are."""
         if twin.inputs.kind == "image":
             return self._of_images
-        if twin.inputs.kind == "images":
-            return self._of_features(self.images[:_N_NAMED])  # type: ignore[index]
         return self._of_tokens if tokens is None else self._of_features(self.X[tokens], tokens)
 
     @cached_property
@@ -140,8 +132,6 @@ class VisionSample:
     task = "vision"
 
     def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
-        if twin.inputs.kind in ("model", "images"):
-            return None
         if twin.inputs.kind == "image":
             return (torch.from_numpy(self.noisy[None, None]),)
         patches = _patches(self._standardised(self.noisy))

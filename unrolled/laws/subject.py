@@ -241,7 +241,7 @@ def as_array(x: Tensor) -> Array:
     return x.detach().cpu().double().numpy()
 
 
-def map_tensors(context: Context, function: Callable[[str, Tensor], Tensor]) -> Context:
+def map_tensors(context: Context, function: Callable[[str, Tensor], Any]) -> Context:
     """The context with ``function(name, tensor)`` in place of every tensor in it."""
 
     def mapped(name: str, value: Any) -> Any:

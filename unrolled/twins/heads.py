@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..attention import Context, Positive
 from ..laws.subject import as_array as as_array
+from ..laws.subject import map_tensors
 
 Array = np.ndarray
 Tensors = tuple[Tensor, ...]
@@ -128,7 +129,7 @@ def head_calls(
     all_heads = AllHeads(q, k, visible, bias)
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
         of_head = partial(_array_of_head, head=head)
-        found = {} if context is None else map_fields(context, of_head)
+        found = {} if context is None else map_tensors(context, of_head)._asdict()
         seen, added = (None if x is None else x[head] for x in (visible, bias))
         yield HeadCall(*tokens, head, (), seen, added, **found, all_heads=all_heads)
 
@@ -139,17 +140,6 @@ def _array_of_head(name: str, x: Tensor, head: int) -> Array:
 
 def _of_head(x: Tensor, head: int) -> Tensor:
     return x if x.ndim < 3 else x[head if len(x) > 1 else 0]
-
-
-def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> dict[str, Any]:
-    """Fields of the context with ``function(name, tensor)`` in place of every tensor in them."""
-
-    def mapped(name: str, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(mapped(name, x) for x in value)
-        return function(name, value) if isinstance(value, Tensor) else value
-
-    return {name: mapped(name, value) for name, value in context._asdict().items()}
 
 
 def largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:

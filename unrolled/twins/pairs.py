@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
+from ..laws.subject import Way, map_tensors
 from ..laws.subject import identity_values as identity_values
-from .heads import Array, HeadCall, Tensors, as_array, head_calls, map_fields
+from .heads import Array, HeadCall, Tensors, as_array, head_calls
 
-Kind = Literal["tokens", "features", "image", "images", "patches"]
+Kind = Literal["tokens", "features", "image", "patches"]
 Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
-Way = Literal["backward", "torch.func"]
 
 
 def _call(layer: nn.Module, *tensors: Tensor, **context: Any) -> Tensor:
@@ -31,11 +31,10 @@ class Inputs:
 
     Attributes
     ----------
-    kind : {"tokens", "features", "image", "images", "patches"}
+    kind : {"tokens", "features", "image", "patches"}
         ``(q, k, v)`` as an operator does, one array of tokens, or one batch of images (batch,
         channels, height, width). For tokens, the layer is given all heads and the solver one at a
-        time; "images" are as many as it takes to cluster them; "patches" are tokens of a noisy
-        photograph alone.
+        time; "patches" are tokens of a noisy photograph alone.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool
@@ -286,7 +285,7 @@ def twin_context(twin: Pair, inputs: Tensors) -> Context | None:
     if twin.inputs.context is None:
         return None
     context = twin.inputs.context(*(as_array(x) for x in inputs))
-    return Context(**map_fields(context, lambda name, x: x.to(inputs[0].dtype)))
+    return map_tensors(context, lambda name, x: x.to(inputs[0].dtype))
 
 
 def term_sizes(

@@ -10,8 +10,6 @@ def small_inputs(twin, dtype, seed=0):
     rng = np.random.default_rng(seed)
     if twin.inputs.kind == "image":
         arrays = (rng.random((2, 1, 12, 11)),)
-    elif twin.inputs.kind == "model":
-        arrays = (rng.random((3, 1, 8, 8)),)
     elif twin.inputs.kind == "features":
         arrays = (rng.standard_normal((24, 6)),)
     else:

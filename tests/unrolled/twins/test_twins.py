@@ -101,8 +101,7 @@ def test_logit_ranges_are_those_of_the_logits():
     assert found == pytest.approx(expected)
 
 
-OF_LAYERS = {name: twin for name, twin in TWINS.items() if twin.inputs.kind != "model"}
-OPTIONS = [(name, option) for name, twin in OF_LAYERS.items() for option in twin.options]
+OPTIONS = [(name, option) for name, twin in TWINS.items() for option in twin.options]
 
 
 def built_option(twin, option, inputs):
@@ -175,9 +174,9 @@ def recorded(*, options=True):
         return init
 
     with pytest.MonkeyPatch.context() as patched:
-        for cls in {twin.layer for twin in OF_LAYERS.values() if "__init__" in vars(twin.layer)}:
+        for cls in {twin.layer for twin in TWINS.values() if "__init__" in vars(twin.layer)}:
             patched.setattr(cls, "__init__", watch(cls, cls.__init__))
-        for twin in OF_LAYERS.values():
+        for twin in TWINS.values():
             arrays = [x.numpy() for x in headed_inputs(twin)]
             for build in (twin.build, *(twin.options.values() if options else ())):
                 build(*arrays)
@@ -187,7 +186,7 @@ def recorded(*, options=True):
 def uncovered(values):
     """Arguments that are never given another value than the default, or never left at None."""
     found = []
-    for cls in {twin.layer for twin in OF_LAYERS.values() if "__init__" in vars(twin.layer)}:
+    for cls in {twin.layer for twin in TWINS.values() if "__init__" in vars(twin.layer)}:
         for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
             given = values.get((cls, name), [])
             at_default = [np.array_equal(value, parameter.default) for value in given]
