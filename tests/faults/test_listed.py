@@ -30,7 +30,7 @@ def test_each_can_be_planted_where_twins_or_tests_are_about_it():
 
 
 def test_what_is_not_there_once_is_not_planted(tmp_path):
-    fault = Fault("kind", "name", "boosting/residuals.py", "no such line", "")
+    fault = Fault("kind", "name", "boosting.py", "no such line", "")
     with pytest.raises(ValueError, match="name: 'no such line' occurs 0 times"):
         fault.plant(copy_package(tmp_path))
 

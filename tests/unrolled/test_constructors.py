@@ -27,7 +27,7 @@ from twinsolve.solvers.sparse_coding import dct_dictionary
 from twinsolve.unrolled.attention import Attention, Positive
 from twinsolve.unrolled.integrations.forward_passes import ForwardPasses
 from twinsolve.unrolled.models.windows import Windows
-from twinsolve.unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
+from twinsolve.unrolled.sparse_coding.patches import photograph_dictionary
 
 
 def find_classes():

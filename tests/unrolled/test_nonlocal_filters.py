@@ -11,7 +11,7 @@ from twinsolve.unrolled.models.denoisers import (
 )
 from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
 from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
-from twinsolve.unrolled.sparse_coding.similar_patches import Similar
+from twinsolve.unrolled.sparse_coding.patches import Similar
 from twinsolve.unrolled.twins.families.nonlocal_energy.filter_diffusion import _solve_network
 
 DOUBLE = {"dtype": torch.float64}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..boosting import Residual
 from ..models.blocks import Block, FeedForward, NoSkip
 from ..spectral_filtering import LayerScale
-from .tokens import condition_number
+from .measures import condition_number
 
 # The largest slope of GELU, at sqrt(2).
 GELU_SLOPE = 1.1290

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from ..attention import Correction, Operator, causal_mask, combine_masks, hidden_by
 from ..nonlocal_energy import Neutreno
-from .attention_maps import attention_spectrum, map_similarity, nonzero_share
 from .energies import gradient_cosine, kernel_energy
-from .tokens import (
+from .measures import (
+    attention_spectrum,
     condition_number,
     high_frequency_share,
+    map_similarity,
     method_noise_share,
+    nonzero_share,
     token_similarity,
 )
 

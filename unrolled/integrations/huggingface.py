@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Operator
-from ..kernel_smoothing.features import add_bias
+from ..kernel_smoothing.logits import add_bias
 from ..named_operators import make_operator, operator_names
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses

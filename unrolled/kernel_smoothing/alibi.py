@@ -17,7 +17,7 @@ from ..attention import (
     mask_rows,
     query_offset,
 )
-from .features import add_bias, split_feature
+from .logits import add_bias, split_feature
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

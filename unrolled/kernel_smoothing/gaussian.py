@@ -21,7 +21,7 @@ from ..attention import (
     query_offset,
     without_autocast,
 )
-from .pair_distances import squared_distances
+from .logits import squared_distances
 
 _CENTRE_SAMPLE = 16
 

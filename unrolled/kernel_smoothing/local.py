@@ -14,7 +14,7 @@ from ..attention import (
     map_query_blocks,
     query_offset,
 )
-from .grids import Grid
+from .logits import Grid
 
 
 class Neighborhood(SoftmaxSmoother):

@@ -14,7 +14,7 @@ from ..attention import (
     fused_attention,
     map_query_blocks,
 )
-from .query_blocks import block_softmax
+from .logits import block_softmax
 
 
 class Logistic(SoftmaxSmoother):

@@ -14,7 +14,7 @@ from ..attention import (
     map_query_blocks,
 )
 from ..block_size import block_size
-from .query_blocks import masked_logits
+from .logits import masked_logits
 
 _TILE = 2**18  # entries of the logits that stay in the cache while a threshold is sought
 _GROUPS = 8

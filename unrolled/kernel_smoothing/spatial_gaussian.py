@@ -15,8 +15,7 @@ from ..attention import (
     map_query_blocks,
     query_offset,
 )
-from .grids import Grid
-from .query_blocks import block_softmax
+from .logits import Grid, block_softmax
 
 
 class SpatialGaussian(SoftmaxSmoother):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Call, Operator, Positive
-from .key_products import key_products, scaled_penalty, visible_keys
+from .keys import key_products, scaled_penalty, visible_keys
 
 
 class Ridge(Operator):

@@ -13,7 +13,7 @@ from ..attention import (
     without_autocast,
 )
 from ..sparse_coding import SparsePenalty, lam_max_of
-from .points import check_pair, own_keys
+from .keys import check_pair, own_keys
 
 _RELAXATION = 1.6
 

@@ -21,7 +21,7 @@ from ..sparse_coding import (
     repeated,
     safe_step,
 )
-from .points import check_pair, own_keys
+from .keys import check_pair, own_keys
 
 
 class UnrolledSelfExpression(nn.Module):

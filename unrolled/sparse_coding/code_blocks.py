@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..attention import is_one_of_many, query_offset, vjp
 from ..block_size import block_size
-from .iterations import proximal_map, repeated
-from .penalties import SparsePenalty
+from .iterations import SparsePenalty, proximal_map, repeated
 
 _CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
 

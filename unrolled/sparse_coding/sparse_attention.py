@@ -20,10 +20,18 @@ from ..attention import (
     query_offset,
 )
 from .code_blocks import ista_attention
-from .iteration_parameters import at_iteration, positive_per_iteration
-from .iterations import proximal_map, repeated, support_step
-from .penalties import SparsePenalty, lam_max, strongest_key
-from .step_lengths import curvature, safe_step
+from .iterations import (
+    SparsePenalty,
+    at_iteration,
+    curvature,
+    lam_max,
+    positive_per_iteration,
+    proximal_map,
+    repeated,
+    safe_step,
+    strongest_key,
+    support_step,
+)
 
 Step = Literal["safe", "support"]
 

@@ -34,7 +34,7 @@ class Inputs:
     kind : {"tokens", "features", "image", "patches"}
         ``(q, k, v)`` as an operator does, one array of tokens, or one batch of images (batch,
         channels, height, width). For tokens, the layer is given all heads and the solver one at a
-        time; "patches" are tokens of a noisy photograph alone.
+        time; "patches", of a task, are tokens of a noisy photograph alone.
     pairing : {"any", "self", "cross"}
         Whether keys are the queries themselves, other points, or either.
     by_rows : bool

@@ -107,7 +107,7 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
         layer=layer,
         inputs=inputs,
         seed=tuple(int(x) for x in rng.integers(2**32, size=2)),
-        kind=twin.inputs.kind,  # type: ignore[arg-type]  # of no whole model
+        kind=twin.inputs.kind,  # type: ignore[arg-type]  # patches are of tasks
         declared=_as_operator(twin, layer),
         reference=solved,
         build=build,

@@ -57,13 +57,6 @@ def test_skips_and_feed_forward_switch_off(attention_skip, feed_forward_skip):
     assert not any("feed_forward" in name for name in alone.state_dict())
 
 
-def test_a_feed_forward_module_of_ones_own():
-    layer = block(feed_forward=lambda dim: nn.Linear(dim, dim))
-    assert layer.feed_forward.weight.dtype == torch.float64
-    x = X + attention(layer, X)
-    assert_close(layer(X), x + feed_forward(layer, x))
-
-
 def test_scales_that_mix_tokens_follow_attention_alone_unless_asked_to():
     """FeatScale is defined on the output of attention (AO-10 to AO-12); LayerScale is on both."""
     assert isinstance(block(scale=FeatScale).attention_scale, FeatScale)
@@ -74,27 +67,23 @@ def test_scales_that_mix_tokens_follow_attention_alone_unless_asked_to():
     assert isinstance(without, nn.Identity)
 
 
-@pytest.mark.parametrize(
-    "masked", ["padding", "is_causal", "attn_mask", "attn_mask per head", "float"]
-)
-def test_scales_that_mix_tokens_read_no_hidden_ones(masked):
+def test_scales_that_mix_tokens_read_no_hidden_ones():
     layer = block(scale=FeatScale, scale_feed_forward=True)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if "_scale." in name:
                 parameter.copy_(torch.randn(12))
-    mask = torch.ones(7, 7).triu(1).bool()
-    arguments = {
-        "padding": {"key_padding_mask": (torch.arange(7) >= 4).expand(2, 7)},
-        "is_causal": {"is_causal": True},
-        "hint": {"attn_mask": mask, "is_causal": True},
-        "heads": {"attn_mask": mask.expand(6, 7, 7)},
-        "float": {"attn_mask": torch.zeros(7, 7).double().masked_fill(mask, -torch.inf)},
-    }[masked]
-    changed = X.clone()
+    mask, changed = torch.ones(7, 7).triu(1).bool(), X.clone()
     changed[:, 4:] = 7.0
-    found, expected = layer(changed, **arguments), layer(X, **arguments)
-    assert_close(found[:, :4], expected[:, :4], atol=1e-12, rtol=0)
+    for arguments in (
+        {"key_padding_mask": (torch.arange(7) >= 4).expand(2, 7)},
+        {"is_causal": True},
+        {"attn_mask": mask, "is_causal": True},
+        {"attn_mask": mask.expand(6, 7, 7)},
+        {"attn_mask": torch.zeros(7, 7).double().masked_fill(mask, -torch.inf)},
+    ):
+        found, expected = layer(changed, **arguments), layer(X, **arguments)
+        assert_close(found[:, :4], expected[:, :4], atol=1e-12, rtol=0)
     behind = layer(X[:, 3:], memory=X[:, :3], attn_mask=mask[3:])
     alone = layer(changed[:, 3:], memory=X[:, :3], attn_mask=mask[3:])
     assert_close(behind[:, :1], alone[:, :1], atol=1e-12, rtol=0)
@@ -228,18 +217,15 @@ def test_dropout_acts_in_training_alone():
     assert not torch.allclose(layer.train()(X), block()(X))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_are_named():
+    for options, message in (
         ({"operator": 3}, "operator: must be a name"),
         ({"operator": "soft"}, "operator: must be one of"),
         ({"operator": lambda heads, dim: nn.Identity()}, "operator: must be a name, an Operator"),
         ({"mlp_ratio": 0}, "mlp_ratio: must be finite and > 0"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        Block(12, 3, **options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            Block(12, 3, **options)
 
 
 def test_bad_sizes_are_named():

@@ -42,19 +42,16 @@ class NeedsFirst(Softmax):
     needs = ("first_values",)
 
 
-@pytest.mark.parametrize(
-    ("operator", "message"),
-    [
+def test_operators_that_cannot_serve_one_query_are_refused():
+    for operator, message in (
         (SparseCoding(0.1, zero_diagonal=True), "SparseCoding needs as many queries as keys"),
         ("twicing", "Twicing needs as many queries as keys"),
         ("alibi", "ALiBi needs places of tokens"),
         (NeedsFirst(), "NeedsFirst needs first_values"),
-    ],
-)
-def test_operators_that_cannot_serve_one_query_are_refused(operator, message):
-    with pytest.raises(ValueError, match=f"class_operator: {message}"):
-        model(class_operator=operator)
-    assert model(operator=operator)(IMAGES).isfinite().all()
+    ):
+        with pytest.raises(ValueError, match=f"class_operator: {message}"):
+            model(class_operator=operator)
+        assert model(operator=operator)(IMAGES).isfinite().all()
 
 
 def test_residuals_see_the_class_token_as_first_in_its_layers():

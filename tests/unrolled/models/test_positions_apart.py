@@ -144,26 +144,21 @@ def test_tokens_carry_no_positions_for_such_operators_unless_asked_to(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_other_operators_have_them_in_the_tokens_unless_told_not_to(name):
+def test_other_operators_have_them_in_the_tokens_or_add_them_to_queries_and_keys(name):
+    """The latter in mixed models; and neither where they are told not to."""
     model = build(name)
     bare, p = embedded(model, name), positions_of(model, name)
     assert_close(first_layer(model, name)[1]["tokens"], bare + p, atol=0, rtol=0)
-    model = build(name, add_positions=False)
-    block, seen = first_layer(model, name)
-    assert_close(seen["tokens"], bare, atol=0, rtol=0)
-    y = block.attention_norm(bare)
-    assert_close(seen["qkv"], block.attention.project(y, y, y), atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_in_mixed_models_the_others_add_them_to_queries_and_keys(name):
-    model = build(name, operator=["softmax", "alibi"])
-    bare, p = embedded(model, name), positions_of(model, name)
-    block, seen = first_layer(model, name)
-    assert_close(seen["tokens"], bare, atol=0, rtol=0)
-    with_p, y = block.attention_norm(bare + p), block.attention_norm(bare)
-    assert_close(seen["qkv"], block.attention.project(with_p, with_p, y), atol=1e-12, rtol=0)
-    assert_close(seen["qkv"][2], block.attention.project(y, y, y)[2], atol=1e-12, rtol=0)
+    for options in ({"add_positions": False}, {"operator": ["softmax", "alibi"]}):
+        model = build(name, **options)
+        bare, p = embedded(model, name), positions_of(model, name)
+        block, seen = first_layer(model, name)
+        assert_close(seen["tokens"], bare, atol=0, rtol=0)
+        y = block.attention_norm(bare)
+        keys = block.attention_norm(bare + p) if "operator" in options else y
+        q, k, _ = block.attention.project(keys, keys, keys)
+        expected = q, k, block.attention.project(y, y, y)[2]
+        assert_close(seen["qkv"], expected, atol=1e-12, rtol=0)
 
 
 def test_one_stage_of_such_operators_keeps_positions_from_the_tokens_of_all():
@@ -221,17 +216,17 @@ def test_the_default_of_ones_own_operator_is_by_its_needs_and_can_be_set():
     assert not Operator().positions_apart
 
 
-@pytest.mark.parametrize("name", MODELS_AND_STAGES)
-def test_positions_are_trained_where_something_reads_them(name):
+@pytest.mark.parametrize("add", [True, False, None])
+def test_positions_are_trained_where_something_reads_them(add):
     """On several processes a parameter without gradient stops the training."""
     nlsa = APART["nlsa"]
-    for made in ("softmax", nlsa(), "alibi", "bilateral", [nlsa(), "softmax"]):
-        for add in (True, False, None):
-            model = MODELS_AND_STAGES[name](operator=made, add_positions=add, dtype=torch.float64)
+    for name, make in MODELS_AND_STAGES.items():
+        for made in ("softmax", nlsa(), "alibi", "bilateral", [nlsa(), "softmax"]):
+            model = make(operator=made, add_positions=add, dtype=torch.float64)
             model(inputs(name)).square().sum().backward()
             parameters = dict(model.named_parameters())
             trained = {n for n, p in parameters.items() if p.requires_grad}
-            assert trained == {n for n, p in parameters.items() if p.grad is not None}
+            assert trained == {n for n, p in parameters.items() if p.grad is not None}, name
 
 
 @pytest.mark.parametrize("name", ["vision", "language"])

@@ -12,7 +12,6 @@ from twinsolve.unrolled import (
     WindowedTransformer,
 )
 from twinsolve.unrolled.models.stacks import operators, position_places, run_blocks
-from twinsolve.unrolled.models.windows import Windows
 
 IMAGES = torch.randn(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
 
@@ -125,19 +124,6 @@ def test_one_window_over_the_whole_grid_is_plain_attention():
     assert_close(run(stage, x).flatten(1, 2), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("shift", [(0, 0), (1, 2)])
-def test_windows_split_and_join(shift):
-    windows = Windows((4, 9), (2, 3), shift)
-    x = torch.arange(2 * 4 * 9 * 5.0).reshape(2, 4, 9, 5)
-    parts = windows.split(x)
-    assert parts.shape == (2 * 2 * 3, 6, 5)
-    assert_close(windows.join(parts), x)
-    # The second window of the first image: rows 0 and 1, columns 3 to 5, moved by the shift.
-    rows = (torch.arange(2) + shift[0]) % 4
-    columns = (torch.arange(3, 6) + shift[1]) % 9
-    assert_close(parts[1], x[0][rows][:, columns].flatten(0, 1))
-
-
 def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
     with pytest.raises(ValueError, match=r"operator: NoPairs couples all .* pass shift=False"):
         model(operator=NoPairs())
@@ -146,9 +132,8 @@ def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
     assert model(operator=mixed)(IMAGES).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_are_named():
+    for options, message in (
         ({"window_size": 5}, r"window_size: must divide the grid \(12, 16\)"),
         ({"window_size": 0}, "window_size: must be a whole number >= 1"),
         ({"depths": (1, 1)}, "num_heads: must have one entry for each of 2 stages"),
@@ -158,8 +143,6 @@ def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
         ),
         ({"operator": ["softmax"]}, "operator: must be one value or a list of 4"),
         ({"operator": CrossLayer(), "positions": None}, "positions: CrossLayer reads positions"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        model(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(**options)

@@ -18,7 +18,7 @@ from twinsolve.unrolled import (
     SparseCoding,
     Twicing,
 )
-from twinsolve.unrolled.sparse_coding import similar_patches as choice
+from twinsolve.unrolled.sparse_coding import patches as choice
 from twinsolve.unrolled.twins import HeadCall, Iterate, Rate
 from twinsolve.unrolled.twins.pairs import layer_output, solver_output
 

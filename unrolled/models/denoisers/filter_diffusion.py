@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...attention import check_count, check_positive
 from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
 from ...nonlocal_energy.filter_banks import check_images
-from ...sparse_coding.similar_patches import Similar
+from ...sparse_coding.patches import Similar
 
 
 class FilterDiffusionDenoiser(nn.Module):

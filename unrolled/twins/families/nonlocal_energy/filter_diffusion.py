@@ -17,7 +17,7 @@ from .....solvers.nonlocal_energy import (
 )
 from ....models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from ....nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
-from ....sparse_coding.similar_patches import Similar
+from ....sparse_coding.patches import Similar
 from ...heads import Array, Tensors, as_array
 from ...pairs import Derivatives, Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin

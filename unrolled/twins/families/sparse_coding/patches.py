@@ -31,10 +31,8 @@ from ....models.denoisers import (
     PatchCodingDenoiser,
 )
 from ....sparse_coding import PatchSparseCoding
-from ....sparse_coding.coding_step import CodingStep
-from ....sparse_coding.group_coding_step import GroupCodingStep
-from ....sparse_coding.pursuit_step import PursuitStep
-from ....sparse_coding.similar_patches import Similar
+from ....sparse_coding.coding_step import CodingStep, GroupCodingStep, PursuitStep
+from ....sparse_coding.patches import Similar
 from ...heads import Array, as_array, of_images, perturbed
 from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
