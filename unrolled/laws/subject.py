@@ -245,20 +245,15 @@ def as_array(x: Tensor) -> Array:
     return x.detach().cpu().double().numpy()
 
 
-def map_tensors(context: Context, function: Callable[[str, Tensor], Tensor]) -> Context:
+def map_tensors(context: Context, function: Callable[[str, Tensor], Any]) -> Context:
     """The context with ``function(name, tensor)`` in place of every tensor in it."""
-    return Context(**map_fields(context, function))
-
-
-def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> dict[str, Any]:
-    """Fields of the context with ``function(name, tensor)`` in place of every tensor in them."""
 
     def mapped(name: str, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(mapped(name, x) for x in value)
         return function(name, value) if isinstance(value, Tensor) else value
 
-    return {name: mapped(name, value) for name, value in context._asdict().items()}
+    return Context(**{name: mapped(name, value) for name, value in context._asdict().items()})
 
 
 def identity_values(k: Tensor) -> Tensor:

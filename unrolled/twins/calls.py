@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, causal_mask, hidden_by
-from .heads import Array, HeadCall, Tensors, as_array, head_calls, map_fields
+from ..laws.subject import map_tensors
+from .heads import Array, HeadCall, Tensors, as_array, head_calls
 from .pairs import solve_head, term_sizes, with_choice
 from .registry import Twin
 from .relations import Measurement, judge_outputs, rounding_of
@@ -87,7 +88,7 @@ class RecordedCall:
         wide = None if self.mask is None or self.mask.dtype == torch.bool else self.mask.double()
         context = self.context
         if context is not None:
-            context = Context(**map_fields(context, lambda name, x: x.double()))
+            context = map_tensors(context, lambda name, x: x.double())
         return replace(
             self,
             inputs=tuple(x.double() for x in self.inputs),
@@ -136,7 +137,7 @@ def call_of(
         pairs = tokens[0].shape[-2], tokens[1].shape[-2]
         mask = of_element(mask, n_heads, *pairs)
     if context is not None:
-        context = Context(**map_fields(context._replace(history=()), kept))
+        context = map_tensors(context._replace(history=()), kept)
     return RecordedCall(
         tuple(of_element(x, n_heads, *x.shape[-2:]) for x in tokens),
         of_element(output, n_heads, *output.shape[-2:]),
@@ -154,7 +155,7 @@ def _first(call: RecordedCall, count: int) -> RecordedCall:
         return call
     mask, context = torch.from_numpy(visible[:, :count, :count].copy()), call.context
     if context is not None:
-        context = Context(**map_fields(context, lambda name, x: x[..., :count, :]))
+        context = map_tensors(context, lambda name, x: x[..., :count, :])
     inputs, output = tuple(x[:, :count] for x in call.inputs), call.output[:, :count]
     return RecordedCall(inputs, output, mask, False, context)
 

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.special import logsumexp
 from torch import nn
 
-from .heads import Array, Tensors
+from ..attention import Context
+from .heads import Array, Tensors, head_calls
 from .pairs import Pair, calls_of_heads, identity_values, layer_output
 
 Logits = Callable[..., Array]
@@ -43,6 +44,16 @@ def weights_certificate(
         return float(np.max(residuals))
 
     return certificate
+
+
+def range_of(logits: Logits, context: Callable[..., Context] | None = None) -> Callable[..., float]:
+    """For `Numerics.logit_range`: the largest range of the logits of a head."""
+
+    def largest(layer: nn.Module, q: Array, k: Array, v: Array) -> float:
+        given = None if context is None else context(q, k, v)
+        return max(float(np.ptp(logits(layer, call))) for call in head_calls(q, k, v, given))
+
+    return largest
 
 
 def entropic_residual(A: Array, logits: Array, *, n_largest: int | None = None) -> float:

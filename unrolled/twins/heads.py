@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..attention import Context, Positive
 from ..laws.subject import as_array as as_array
-from ..laws.subject import map_fields as map_fields
+from ..laws.subject import map_tensors
 
 Array = np.ndarray
 Tensors = tuple[Tensor, ...]
@@ -129,7 +129,7 @@ def head_calls(
     all_heads = AllHeads(q, k, visible, bias)
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
         of_head = partial(_array_of_head, head=head)
-        found = {} if context is None else map_fields(context, of_head)
+        found = {} if context is None else map_tensors(context, of_head)._asdict()
         seen, added = (None if x is None else x[head] for x in (visible, bias))
         yield HeadCall(*tokens, head, (), seen, added, **found, all_heads=all_heads)
 

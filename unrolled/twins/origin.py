@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
 from ..kernel_smoothing import Gaussian, Kernel, Softmax
+from ..laws.subject import map_tensors
 from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpression
 from ..sparse_coding import SparseCoding
-from .heads import Array, HeadCall, Tensors, as_array, head_value, heads, map_fields
+from .heads import Array, HeadCall, Tensors, as_array, head_value, heads
 from .pairs import layer_matrix
 from .registry import Twin, general_first, twins_of
 from .report import (
@@ -340,7 +341,7 @@ def _matrix(
 ) -> Array:
     """Coefficients of an operator without a family of its own, by head."""
     if context is not None:
-        context = Context(**map_fields(context, lambda name, x: x.detach().cpu().double()))
+        context = map_tensors(context, lambda name, x: x.detach().cpu().double())
         if isinstance(layer, Attention):
             context = layer.fill(context, data, projected(layer, data)[2])
     with torch.no_grad():

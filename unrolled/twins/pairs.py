@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
+from ..laws.subject import Way, map_tensors
 from ..laws.subject import identity_values as identity_values
-from .heads import Array, HeadCall, Tensors, as_array, head_calls, map_fields
+from .heads import Array, HeadCall, Tensors, as_array, head_calls
 
 Kind = Literal["tokens", "features", "image", "patches"]
 Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
-Way = Literal["backward", "torch.func"]
 
 
 def _call(layer: nn.Module, *tensors: Tensor, **context: Any) -> Tensor:
@@ -285,7 +285,7 @@ def twin_context(twin: Pair, inputs: Tensors) -> Context | None:
     if twin.inputs.context is None:
         return None
     context = twin.inputs.context(*(as_array(x) for x in inputs))
-    return Context(**map_fields(context, lambda name, x: x.to(inputs[0].dtype)))
+    return map_tensors(context, lambda name, x: x.to(inputs[0].dtype))
 
 
 def term_sizes(

@@ -17,6 +17,7 @@ from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
+from ..laws.subject import map_tensors
 from ..self_expression import (
     DeepSelfExpression,
     SelfExpressiveNetwork,
@@ -24,7 +25,7 @@ from ..self_expression import (
     UnrolledSelfExpression,
 )
 from ..sparse_coding import LISTA
-from .heads import Array, Tensors, as_array, heads, map_fields
+from .heads import Array, Tensors, as_array, heads
 from .model_check import ModelReport, check_model, is_exact, measure
 from .pairs import calls_of_heads, identity_values, layer_matrix, layer_output, solver_output
 from .registry import Twin, exact_twin, judging_twin, twins_of
@@ -198,7 +199,7 @@ def check(
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
     if context is not None:
-        filled = Context(**map_fields(context, lambda name, x: x.detach().cpu().to(data.dtype)))
+        filled = map_tensors(context, lambda name, x: x.detach().cpu().to(data.dtype))
         if isinstance(layer, Attention):
             filled = layer.fill(filled, data, inputs[-1])
         twin = twin.with_context(lambda *tokens: filled)
@@ -528,7 +529,7 @@ def _layer_coefficients(
 ) -> Any:
     data = torch.from_numpy(tokens)
     others = None if keys is None else torch.from_numpy(keys)
-    given = None if context is None else Context(**map_fields(context, lambda name, x: x.double()))
+    given = None if context is None else map_tensors(context, lambda name, x: x.double())
     with torch.no_grad():
         if isinstance(layer, LISTA):
             if keys is not None and not np.array_equal(keys, as_array(layer.dictionary)):

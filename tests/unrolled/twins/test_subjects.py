@@ -100,11 +100,12 @@ def test_a_users_layer_of_any_kind_has_the_laws_that_it_can_be_given():
     assert all(passed for (_, dtype), passed in found.items() if dtype != "bfloat16")
 
 
-def test_a_fault_of_a_default_fails_but_where_slopes_are_given(monkeypatch):
+def test_a_fault_of_a_default_spares_findings_of_options_that_give_another(monkeypatch):
     monkeypatch.setattr(
         "twinsolve.unrolled.kernel_smoothing.alibi.alibi_slopes", lambda n: [0.1] * n
     )
     found = {x.name: x.measure().passed for x in findings_of(TWINS["alibi"])}
-    for name in ("output, no mask", "output, causal, pairs", "matrix, causal, pairs"):
-        assert not found[f"default: {name}"]
-        assert found[f"given-slopes: {name}"]
+    failed = {name for name, passed in found.items() if not passed}
+    assert "default: output, no mask" in failed
+    assert "default: matrix, causal, pairs" in failed
+    assert not any(name.startswith("given-slopes") for name in failed)

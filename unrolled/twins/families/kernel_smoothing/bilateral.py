@@ -11,7 +11,7 @@ from torch import Tensor
 from .....solvers import bilateral_filter, nadaraya_watson
 from ....attention import Context
 from ....kernel_smoothing import Bilateral
-from ...certificates import entropic_residual, mean_residual, weights_certificate
+from ...certificates import entropic_residual, mean_residual, range_of, weights_certificate
 from ...heads import Array, HeadCall, Tensors, as_array, head_value, moved, of_images
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
@@ -106,26 +106,6 @@ def _likeness(distances: bool, a: Array, b: Array, width: float) -> Array:
     return (-cdist(a, b, "sqeuclidean") / 2 if distances else a @ b.T) / width**2
 
 
-def _bilateral_logit_range(layer: Bilateral, q: Array, k: Array, v: Array) -> float:
-    context: Any = _projected_positions(q, k, v)
-    ranges = []
-    for head, (a, b) in enumerate(zip(q, k, strict=True)):
-        token, position = _widths(layer, a, head)
-        terms = [(a, b, token)]
-        if layer.uses_positions:
-            p_q, p_k = (p[head].numpy() for p in context.projected_positions)
-            terms.append((p_q, p_k, position))
-        ranges.append(sum(_term_range(layer.distances, *term) for term in terms))
-    return max(ranges)
-
-
-def _term_range(distances: bool, a: Array, b: Array, bandwidth: float) -> float:
-    products = a @ b.T
-    if distances:
-        products = products - ((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)) / 2
-    return float(np.ptp(products)) / bandwidth**2
-
-
 def _filter_image(layer: Bilateral, images: Tensor) -> Tensor:
     """Pixels as tokens, with their places as positions."""
     pixels = images.flatten(2).mT[:, None]
@@ -175,6 +155,7 @@ for name, equation, positions, distances in (
     ("bilateral-tokens", "IF-13", True, True),
     ("nonlocal-means-tokens", "IF-14", False, True),
 ):
+    context = _projected_positions if positions else None
     add_twin(
         name=name,
         family="kernel_smoothing",
@@ -185,10 +166,10 @@ for name, equation, positions, distances in (
         build=partial(_build, positions=positions, distances=distances),
         options=_options(positions, distances),
         solve=_solve_bilateral,
-        inputs=Inputs(context=_projected_positions if positions else None),
+        inputs=Inputs(context=context),
         fitted={} if positions else {"token_bandwidth": lambda head_dim: head_dim**0.25},
         covers=partial(_is, positions=positions, distances=distances),
-        numerics=Numerics(logit_range=_bilateral_logit_range),
+        numerics=Numerics(range_of(_logits, context)),
     )
 add_twin(
     name="bilateral-filter",

@@ -11,18 +11,16 @@ from torch import Tensor
 from .....solvers import least_squares_self_expression, nadaraya_watson, sparsemax
 from ....kernel_smoothing import FeatureKernel, Kernel, Linear, Sparsemax
 from ....kernel_smoothing.kernel import LogKernel
-from ...certificates import projection_residual, weights_certificate
+from ...certificates import projection_residual, range_of, weights_certificate
 from ...heads import Array, HeadCall, as_array, head_value, heads, moved
 from ...pairs import Derivatives, Inputs, Numerics, identity_values
 from ...registry import add_twin
 from ...relations import Bound, Identity, Inequalities
 from .regression import (
     dot_product_logits,
-    gaussian_logit_range,
     lift,
     local_bandwidth,
     scale_of,
-    scaled_dot_product_range,
 )
 
 _FAR = 1e13  # times s_1^2: the limit up to 1e-13
@@ -185,7 +183,7 @@ for name, kernel in _KERNELS:
         solve=_solve,
         covers=partial(_has, kernel=kernel),
         fitted={"bandwidth": None},
-        numerics=Numerics(gaussian_logit_range, rounded="weights"),
+        numerics=Numerics(range_of(_logits), rounded="weights"),
         derivatives=_ONCE if kernel in ("gaussian", "laplace") else Derivatives(),
     )
 _add(
@@ -209,7 +207,7 @@ _add(
     options={"default-scale": lambda q, k, v: Sparsemax()},
     solve=_solve_sparsemax,
     inputs=Inputs(reads_bias=True),
-    numerics=Numerics(scaled_dot_product_range, rounded="weights"),
+    numerics=Numerics(range_of(dot_product_logits), rounded="weights"),
 )
 _LINEAR = partial(
     _add,

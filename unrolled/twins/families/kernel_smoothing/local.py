@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from .....solvers.image_filters import bilateral_matrix
 from ....kernel_smoothing import CrissCross, Local, SpatialGaussian, TopK
-from ...certificates import entropic_residual, weights_certificate
+from ...certificates import entropic_residual, range_of, weights_certificate
 from ...heads import Array, HeadCall, Tensors, head_value, largest, moved
 from ...pairs import Inputs, Numerics
 from ...registry import Twin, add_twin
@@ -20,7 +20,6 @@ from .regression import (
     local_bandwidth,
     regress_by_dot_products,
     scale_of,
-    scaled_dot_product_range,
 )
 
 _N_LARGEST = 10
@@ -137,12 +136,6 @@ def _spatial_logits(layer: SpatialGaussian, call: HeadCall) -> Array:
     return -squares / (2 * head_value(layer.bandwidth, call.head) ** 2)
 
 
-def _spatial_range(layer: SpatialGaussian, q: Array, k: Array, v: Array) -> float:
-    width = layer.grid.width or 1
-    squares = ((_on_grid(np.array([q.shape[-2] - 1]), width, 0) + width) ** 2).sum()
-    return float(squares) / (2 * head_value(layer.bandwidth, 0) ** 2)
-
-
 def _scale(q: Array, k: Array) -> float:
     return local_bandwidth(q, k) ** -2
 
@@ -188,7 +181,7 @@ _local(
     },
     solve=_solve_top_k,
     inputs=Inputs(reads_bias=True),
-    numerics=Numerics(scaled_dot_product_range, chooses=True),
+    numerics=Numerics(range_of(dot_product_logits), chooses=True),
 )
 _local(
     name="spatial-gaussian",
@@ -203,5 +196,5 @@ _local(
     },
     solve=_solve_spatial,
     fitted={"bandwidth": None},
-    numerics=Numerics(logit_range=_spatial_range),
+    numerics=Numerics(range_of(_spatial_logits)),
 )

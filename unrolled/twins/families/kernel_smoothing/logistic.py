@@ -11,7 +11,7 @@ from torch import Tensor
 from .....solvers import nadaraya_watson, split_frequencies
 from .....solvers.spectral_filtering import high_frequency_gain_bound
 from ....kernel_smoothing import Logistic
-from ...certificates import weights_certificate
+from ...certificates import range_of, weights_certificate
 from ...heads import Array, HeadCall, as_array, heads
 from ...pairs import Numerics
 from ...registry import add_twin
@@ -123,14 +123,6 @@ def _attain_alpha(sides: Inequalities, layer: Logistic, k: Tensor) -> None:
     sides.attained(ranges, 2 * np.outer(alphas, [1, slope]))
 
 
-def _logit_range(layer: Logistic, q: Array, k: Array, v: Array) -> float:
-    sizes = []
-    for head in range(len(q)):
-        u_q, u_k, _ = _parameters(layer, head)
-        sizes.append(np.ptp(q[head] @ u_q) + np.ptp(k[head] @ u_k))
-    return float(max(sizes))
-
-
 def _options(negative_slope: float | None) -> dict[str, Any]:
     options = {"one-for-all-heads": partial(_build, negative_slope=negative_slope, of_heads=False)}
     if negative_slope is not None:
@@ -143,7 +135,7 @@ _add = partial(
     family="kernel_smoothing",
     source="Velickovic et al. (2018); Anti-Oversmoothing in Deep ViTs, eq. 68",
     layer=Logistic,
-    numerics=Numerics(logit_range=_logit_range),
+    numerics=Numerics(range_of(_logits)),
 )
 for name, negative_slope, solve in (
     ("logistic-attention", None, _solve_rank_one),

@@ -10,7 +10,7 @@ from .....solvers import nadaraya_watson
 from .....solvers.kernel_smoothing import elliptical_metric
 from ....attention import Context
 from ....kernel_smoothing import ALiBi, Elliptical, Tupe
-from ...certificates import weights_certificate
+from ...certificates import range_of, weights_certificate
 from ...heads import Array, HeadCall, as_array, head_value, moved
 from ...pairs import Inputs, Numerics
 from ...registry import add_twin
@@ -63,13 +63,6 @@ def _alibi_logits(layer: ALiBi, call: HeadCall) -> Array:
     return q @ k.T / q.shape[1] ** 0.5 - _slope(layer, call.head) * distances
 
 
-def _alibi_logit_range(layer: ALiBi, q: Array, k: Array, v: Array) -> float:
-    return max(
-        float(np.ptp(a @ b.T)) / len(a.T) ** 0.5 + _slope(layer, head) * len(b)
-        for head, (a, b) in enumerate(zip(q, k, strict=True))
-    )
-
-
 def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
     layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64, **settings)
     shape = tuple(layer.position_weight.shape)
@@ -98,18 +91,14 @@ def _tupe_logits(layer: Tupe, call: HeadCall) -> Array:
     return (q @ k.T + p_q @ p_k.T) / np.sqrt(2 * q.shape[1])
 
 
-def _tupe_logit_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
-    positions = sinusoids(k.shape[1], layer.position_weight.shape[1])
-    heads = np.split(as_array(layer.position_weight), 2 * len(q))
-    return max(
-        float(np.ptp(a @ b.T + positions[-len(a) :] @ heads[h].T @ heads[h + len(q)] @ positions.T))
-        / np.sqrt(2 * q.shape[-1])
-        for h, (a, b) in enumerate(zip(q, k, strict=True))
-    )
-
-
 def _positions(q: Array, k: Array, v: Array) -> Context:
     return Context(positions=torch.from_numpy(sinusoids(k.shape[1], len(q) * q.shape[-1])))
+
+
+def _tupe_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
+    """With positions of the width that the layer was made for."""
+    positions = torch.from_numpy(sinusoids(k.shape[1], layer.position_weight.shape[1]))
+    return range_of(_tupe_logits, lambda *tokens: Context(positions=positions))(layer, q, k, v)
 
 
 def _consecutive_values(q: Array, k: Array, v: Array) -> Context:
@@ -137,12 +126,6 @@ def _elliptical_logits(layer: Elliptical, call: HeadCall) -> Array:
     return (call.q * _metric(layer, call)) @ call.k.T / call.q.shape[1] ** 0.5
 
 
-def _elliptical_logit_range(layer: Elliptical, q: Array, k: Array, v: Array) -> float:
-    products = np.abs(q) @ np.abs(k).transpose(0, 2, 1)
-    metric = 1.0 if layer.metric is None else float(layer.metric.max())
-    return 2 * metric * float(products.max()) / q.shape[-1] ** 0.5
-
-
 _add = partial(add_twin, family="kernel_smoothing")
 _add(
     name="alibi",
@@ -154,7 +137,7 @@ _add(
     options={"default": lambda q, k, v: ALiBi(len(q)), "given-slopes": _build_given_slopes},
     solve=_solve_alibi,
     fitted={"relative_slope": None},
-    numerics=Numerics(logit_range=_alibi_logit_range),
+    numerics=Numerics(range_of(_alibi_logits)),
 )
 _add(
     name="tupe",
@@ -166,7 +149,7 @@ _add(
     options={"given-width": lambda q, k, v: _build_tupe(q, k, v, head_dim=q.shape[-1])},
     solve=_solve_tupe,
     inputs=Inputs(context=_positions),
-    numerics=Numerics(logit_range=_tupe_logit_range),
+    numerics=Numerics(_tupe_range),
 )
 _elliptical = partial(
     _add,
@@ -175,12 +158,12 @@ _elliptical = partial(
     source="Nielsen et al. (2024)",
     layer=Elliptical,
     solve=_solve_elliptical,
-    numerics=Numerics(logit_range=_elliptical_logit_range),
 )
 _elliptical(
     name="elliptical-attention",
     build=lambda q, k, v: Elliptical(),
     inputs=Inputs(context=_consecutive_values),
+    numerics=Numerics(range_of(_elliptical_logits, _consecutive_values)),
     covers=lambda layer: layer.metric is None,
 )
 _elliptical(
@@ -189,5 +172,6 @@ _elliptical(
     options={
         "one-metric": lambda q, k, v: Elliptical(np.random.default_rng(0).random(q.shape[-1]))
     },
+    numerics=Numerics(range_of(_elliptical_logits)),
     covers=lambda layer: layer.metric is not None,
 )

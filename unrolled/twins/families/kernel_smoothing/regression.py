@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from .....solvers import nadaraya_watson
 from ....attention import Attention
 from ....kernel_smoothing import Gaussian, Softmax
-from ...certificates import entropic_residual, mean_residual, weights_certificate
+from ...certificates import entropic_residual, mean_residual, range_of, weights_certificate
 from ...heads import Array, HeadCall, Tensors, as_array, head_value, moved
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
@@ -53,12 +53,7 @@ def dot_product_logits(layer: Any, call: HeadCall) -> Array:
     return scale_of(layer, call.q) * call.q @ call.k.T
 
 
-def scaled_dot_product_range(layer: object, q: Array, k: Array, *_: Array) -> float:
-    """As `dot_product_range`, at the layer's scale."""
-    return dot_product_range(scale_of(layer, q), q, k)
-
-
-OF_DOT_PRODUCTS = Numerics(logit_range=scaled_dot_product_range)
+OF_DOT_PRODUCTS = Numerics(range_of(dot_product_logits))
 
 
 def local_bandwidth(q: Array, k: Array) -> float:
@@ -98,13 +93,6 @@ def _build_learned(q: Array, k: Array, v: Array) -> Gaussian:
 
 def solve_gaussian(layer: Gaussian, call: HeadCall) -> Array:
     return nadaraya_watson(call.q, call.k, call.v, bandwidth=_bandwidth(layer, call.q, call.head))
-
-
-def gaussian_logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
-    return max(
-        cdist(a, b, "sqeuclidean").max() / (2 * _bandwidth(layer, q, head) ** 2)
-        for head, (a, b) in enumerate(zip(q, k, strict=True))
-    )
 
 
 def _bandwidth(layer: Any, q: Array, head: int) -> float:
@@ -196,10 +184,9 @@ def _certify_mahalanobis(twin: Twin, layer: Attention, inputs: Tensors) -> float
 
 def _mahalanobis_logit_range(layer: Attention, X: Array) -> float:
     projected = (X @ as_array(layer.in_proj_weight)[: X.shape[1]].T)[None]
-    return gaussian_logit_range(layer.operator, projected, projected, projected)
+    return range_of(gaussian_logits)(layer.operator, projected, projected, projected)
 
 
-OF_DISTANCES = Numerics(logit_range=gaussian_logit_range)
 _add = partial(
     add_twin,
     family="kernel_smoothing",
@@ -218,7 +205,7 @@ _add(
     },
     solve=solve_gaussian,
     fitted={"bandwidth": lambda head_dim: head_dim**0.25},
-    numerics=OF_DISTANCES,
+    numerics=Numerics(range_of(gaussian_logits)),
 )
 _add(
     name="softmax-attention",

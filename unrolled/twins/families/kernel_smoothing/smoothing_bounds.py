@@ -20,6 +20,7 @@ from .....solvers.spectral_filtering import (
     high_frequency_gain_bound,
 )
 from ....kernel_smoothing import Softmax
+from ...certificates import range_of
 from ...heads import Array, HeadCall, as_array, heads
 from ...pairs import Inputs, Numerics, identity_values
 from ...registry import add_twin
@@ -27,11 +28,11 @@ from ...relations import Bound, FixedPointLimit, Inequalities, Iterate
 from ..tasks import filtering
 from .regression import (
     OF_DOT_PRODUCTS,
+    dot_product_logits,
     dot_product_range,
     lift,
     local_bandwidth,
     scale_of,
-    scaled_dot_product_range,
     solve_softmax,
 )
 
@@ -262,7 +263,7 @@ _add(
     name="softmax-depth-bound",
     relation=Bound(sides=_many_layers),
     equation="AO-C2",
-    numerics=Numerics(scaled_dot_product_range, passes=lambda layer: _DEPTH),
+    numerics=Numerics(range_of(dot_product_logits), passes=lambda layer: _DEPTH),
 )
 _add(
     name="softmax-stability",
@@ -278,7 +279,7 @@ _walk = partial(
     family="nonlocal_energy",
     source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
     inputs=Inputs(apply=_apply),
-    numerics=Numerics(scaled_dot_product_range, passes=_n_iter),
+    numerics=Numerics(range_of(dot_product_logits), passes=_n_iter),
 )
 _walk(
     name="random-walk",

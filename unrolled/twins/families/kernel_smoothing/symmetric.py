@@ -9,12 +9,12 @@ from torch import Tensor
 from .....solvers import smoothness
 from .....solvers.nonlocal_energy import random_walk_limit, random_walk_rate, smoothness_gradient
 from ....kernel_smoothing import Symmetric
-from ...certificates import gradient_residual, pair_energies
+from ...certificates import gradient_residual, pair_energies, range_of
 from ...heads import Array, HeadCall, Tensors, as_array, heads
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Bound, Identity, Inequalities
-from .regression import dot_product_logits, dot_product_range, local_bandwidth, scale_of
+from .regression import dot_product_logits, local_bandwidth, scale_of
 from .smoothing_bounds import N_EXTREMAL, diffusion_modes
 
 _N_STEPS = 2
@@ -122,10 +122,7 @@ def _columns(E: list[Array], like: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(E)).to(like.dtype)
 
 
-def _logit_range(layer: Symmetric, q: Array, k: Array, v: Array) -> float:
-    return dot_product_range(scale_of(layer, k), k, k)
-
-
+_RANGE = range_of(lambda layer, call: scale_of(layer, call.k) * call.k @ call.k.T)
 _add = partial(
     add_twin,
     family="nonlocal_energy",
@@ -134,7 +131,7 @@ _add = partial(
     build=lambda q, k, v: Symmetric(scale=local_bandwidth(k, k) ** -2),
     solve=_solve,
     inputs=Inputs(by_rows=False),
-    numerics=Numerics(logit_range=_logit_range),
+    numerics=Numerics(_RANGE),
 )
 _add(
     name="symmetric-attention",
@@ -147,5 +144,5 @@ _add(
     name="symmetric-attention-mixing",
     relation=Bound(sides=_mixing),
     equation="NT-20",
-    numerics=Numerics(_logit_range, passes=lambda layer: _N_STEPS),
+    numerics=Numerics(_RANGE, passes=lambda layer: _N_STEPS),
 )

@@ -341,16 +341,24 @@ _of_solved = partial(
 _neutreno(
     name="neutreno-attention",
     relation=Identity(certificate=_certify_steps),
-    equation="NT-22, NT-rel",
+    equation="NT-22",
     options=_options(relaxed=False)
     | {
         "iterated": _build(relaxed=False, n_iter=3, learnable=False),
-        "relaxed": _build(relaxed=True),
-        "relaxed-iterated": _build(relaxed=True, n_iter=2),
+        "relaxed": _build(relaxed=True, n_iter=2),
         "dot-products": lambda q, k, v: Neutreno(Softmax(), _LAM),
     },
     solve=_solve,
     inputs=_OTHER(),
+)
+_neutreno(
+    name="neutreno-safe-attention",
+    relation=Identity(),
+    equation="NT-rel",
+    build=_build(relaxed=True),
+    solve=_solve,
+    inputs=_OTHER(),
+    covers=lambda layer: layer.relaxed,
 )
 _neutreno(
     name="neutreno-gradient-step",
