@@ -78,7 +78,7 @@ def test_pools_threads_and_a_stored_gram_change_nothing(monkeypatch, stored, n_j
     settings = {"lam": 0.5, "zero_diagonal": True, "tol": 1e-12}
     whole = sparse_code(X, X, **settings).coef.toarray()
     pool = "twinsolve.solvers.sparse_coding.row_blocks"
-    monkeypatch.setattr("twinsolve.solvers.sparse_coding.row_pool._SLOTS", 3)
+    monkeypatch.setattr("twinsolve.solvers.kernels.row_pool._SLOTS", 3)
     monkeypatch.setattr(f"{pool}.MOST_STORED", 100 if stored else 0)
     other = sparse_code(X, X, n_jobs=n_jobs, **settings)
     assert other.converged.all()

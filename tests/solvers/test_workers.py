@@ -7,7 +7,7 @@ import pytest
 from joblib.parallel import BACKENDS, ThreadingBackend
 from numpy.testing import assert_array_equal
 
-from twinsolve.solvers.workers import count_workers, spread
+from twinsolve.solvers.kernels.workers import count_workers, spread
 
 
 def _sleep(index, seconds):

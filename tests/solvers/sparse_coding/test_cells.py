@@ -13,8 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import sparse_self_expression
-from twinsolve.solvers.sparse_coding import cell_rows, lasso_objective, row_blocks, sparse_code
-from twinsolve.solvers.sparse_coding.cells import make_cells, nearby, violators
+from twinsolve.solvers.kernels import cell_rows
+from twinsolve.solvers.kernels.cells import make_cells, nearby, violators
+from twinsolve.solvers.sparse_coding import lasso_objective, row_blocks, sparse_code
 from twinsolve.solvers.sparse_coding.problem import duality_gap
 
 KINDS = [

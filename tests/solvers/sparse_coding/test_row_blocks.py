@@ -110,7 +110,7 @@ def test_a_folder_is_a_path_or_its_name(X, serial, tmp_path):
 
 @pytest.mark.parametrize(("slots", "stored"), [(7, True), (256, False)])
 def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
-    monkeypatch.setattr("twinsolve.solvers.sparse_coding.row_pool._SLOTS", slots)
+    monkeypatch.setattr("twinsolve.solvers.kernels.row_pool._SLOTS", slots)
     if not stored:
         monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     lams = np.outer([0.02, 0.5, 0.1], lam_max(X, X, zero_diagonal=True))

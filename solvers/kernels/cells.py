@@ -23,9 +23,9 @@ import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from ..compiled import jit_reordered
 from ..solution import Array
 from .active_set import ZERO
+from .compiled import jit_reordered
 from .selection import bring_largest_first, smallest
 from .slots import dot
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..compiled import jit_reordered
 from .cells import Cells, nearby, violators
+from .compiled import jit_reordered
 from .row_pool import Block, Codes, finish, gap_at, improve, load, note_progress
 from .slots import Problem, admit, dot, residual
 

@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..compiled import jit_reordered
-from .active_set import active_set, new_work
+from .active_set import Work, active_set, new_work
+from .compiled import jit_reordered
 from .selection import largest
 from .slots import (
     KEPT,
+    Pool,
     Problem,
     compact,
     copy,
@@ -95,8 +96,28 @@ class _Out(NamedTuple):
     correlation: np.ndarray
 
 
+class _State(NamedTuple):
+    """All that a block of rows is solved with.
+
+    ::
+
+        rows of the block   start .. | solved | in the pool  | to come | .. stop
+        pool, P                               | slot 0 .. live |          a row a slot
+        out                          | start, nnz, ... |                  a row a row
+        found               | codes, in the order of completion | fill .. room |
+    """
+
+    problem: Problem
+    rule: _Rule
+    pool: Pool
+    work: Work  # of the row that is being solved
+    P: np.ndarray  # (slots, n_atoms) float32 correlations of the residuals, to within rounding
+    out: _Out
+    found: _Found
+
+
 @jit_reordered
-def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, found, fill):
+def _advance(first, stop, fresh, row, B, fill, state):
     """One or more rounds for the slots first .. stop - 1, whose correlations stand in P.
 
     If `fresh`, only for new slots: B holds the exact correlations of the signals row, row + 1, ...,
@@ -104,6 +125,7 @@ def _advance(first, stop, fresh, row, B, P, problem, rule, pool, work, out, foun
     other rows wait for the next product of the whole pool.
     Returns (next slot, fill, capacity that the next slot needs).
     """
+    problem, rule, pool, work, P, out, found = state
     D, G = problem.atoms, problem.gram
     for slot in range(first, stop):
         i = pool.row[slot]
@@ -480,21 +502,10 @@ class _PoolBlock(Block):
     def _advance(self, live: int, fresh: bool, row: int, B: np.ndarray) -> None:
         slot = 0
         while True:
-            slot, self.fill, need = _advance(
-                slot,
-                live,
-                fresh,
-                row,
-                B,
-                self.P,
-                self.problem,
-                self.rule,
-                self.pool,
-                self.work,
-                self.out,
-                self.found,
-                self.fill,
+            state = _State(
+                self.problem, self.rule, self.pool, self.work, self.P, self.out, self.found
             )
+            slot, self.fill, need = _advance(slot, live, fresh, row, B, self.fill, state)
             if slot == live:
                 break
             self.make_room(need)

@@ -20,19 +20,36 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
-from ..apart import add, put, read
-from ..compiled import inlined_fused, jit_fused
-from ..exponential import exp2_terms, exp2_to_zero
 from ..solution import Array
-from ..workers import count_workers, spread
+from .apart import add, put, read
+from .compiled import inlined_fused, jit_fused
+from .exponential import exp2_terms, exp2_to_zero
+from .workers import count_workers, spread
 
 _BLOCK_ROWS = 32
 _LINE_BYTES = 64  # of the cache
 _STEP = 16  # pixels of which loops take whole numbers; none are left over, to be taken singly
 _MOST_AT_ONCE = 7  # pixels of a side of patches whose sums are written out
 
-# Rows of numbers that the kernel keeps of a shift, after those of a patch: squares of the last rows
-# or, of uniform patches, sums along pairs of them.
+# What the kernel keeps of the shift that it goes through, and how row k becomes weights (`rows`)::
+#
+#     rows of `rows`    uniform patches, size 5            other patches
+#     0 .. size - 1     sums of squares, of pairs of       squares of the last `size` rows,
+#                       rows: pair k at k % size           row k at k % size
+#     + _SQUARES        squares of row k                   rows filtered along columns
+#     + _WEIGHTS        weights of the pixels, where these have several channels
+#     + _DISTANCES      d of the pixels in the middle of the patches that end with row k
+#     + _ZEROS          zeros: what a patch of fewer rows or pixels reads instead
+#     + _SUMS, + 1      sums along rows k and k - 1, by turns
+#
+#     row k:        s0 s1 s2 s3 s4 s5 ...     squares
+#     along it:      [-- s0..s4 --]           `_along_five`: the pixels of a patch in one row
+#     k - 1, k:     pair k = row k - 1 + row k
+#     distance:     row k + pair k - 1 + pair k - 3     `_above_five`: the rows above, by pairs
+#     ... size 4:   row k + row k - 1 + pair k - 2
+#
+# Loops write to one of these rows, or to `sums`, what they read from the others: `put` and `add`
+# number what one loop writes, 0 upwards, and so tell the compiler that no two of them overlap.
 _SQUARES = 0  # of one row, or filtered along columns
 _WEIGHTS = 1
 _DISTANCES = 2
@@ -248,34 +265,40 @@ def _difference(padded: Any, c: int, k: int, down: int, right: int, x: int) -> A
     return read(padded, (c, k, here + x)) - read(padded, (c, k + down, there + x))
 
 
+# `_along_n` adds n numbers of a row, from x on; as a tree, so that few of them wait for another.
+
+
 @inlined_fused
-def _two(a: Any, row: int, x: int) -> Any:
+def _along_two(a: Any, row: int, x: int) -> Any:
     return read(a, (row, x)) + read(a, (row, x + 1))
 
 
 @inlined_fused
-def _three(a: Any, row: int, x: int) -> Any:
-    return _two(a, row, x) + read(a, (row, x + 2))
+def _along_three(a: Any, row: int, x: int) -> Any:
+    return _along_two(a, row, x) + read(a, (row, x + 2))
 
 
 @inlined_fused
-def _four(a: Any, row: int, x: int) -> Any:
-    return _two(a, row, x) + _two(a, row, x + 2)
+def _along_four(a: Any, row: int, x: int) -> Any:
+    return _along_two(a, row, x) + _along_two(a, row, x + 2)
 
 
 @inlined_fused
-def _five(a: Any, row: int, x: int) -> Any:
-    return _four(a, row, x) + read(a, (row, x + 4))
+def _along_five(a: Any, row: int, x: int) -> Any:
+    return _along_four(a, row, x) + read(a, (row, x + 4))
 
 
 @inlined_fused
-def _six(a: Any, row: int, x: int) -> Any:
-    return _four(a, row, x) + _two(a, row, x + 4)
+def _along_six(a: Any, row: int, x: int) -> Any:
+    return _along_four(a, row, x) + _along_two(a, row, x + 4)
 
 
 @inlined_fused
-def _seven(a: Any, row: int, x: int) -> Any:
-    return _four(a, row, x) + _three(a, row, x + 4)
+def _along_seven(a: Any, row: int, x: int) -> Any:
+    return _along_four(a, row, x) + _along_three(a, row, x + 4)
+
+
+# `_above_n` adds what rows above the last one of a patch of n rows, or of n - 1, sum to.
 
 
 @inlined_fused
@@ -316,9 +339,12 @@ def _sums(along: Any, above: Any, step: int) -> Any:
     return add_up
 
 
-_sum_two, _sum_three = _sums(_two, _above_three, 1), _sums(_three, _above_three, 1)
-_sum_four, _sum_five = _sums(_four, _above_five, _STEP), _sums(_five, _above_five, _STEP)
-_sum_six, _sum_seven = _sums(_six, _above_seven, _STEP), _sums(_seven, _above_seven, _STEP)
+_sum_two = _sums(_along_two, _above_three, 1)
+_sum_three = _sums(_along_three, _above_three, 1)
+_sum_four = _sums(_along_four, _above_five, _STEP)
+_sum_five = _sums(_along_five, _above_five, _STEP)
+_sum_six = _sums(_along_six, _above_seven, _STEP)
+_sum_seven = _sums(_along_seven, _above_seven, _STEP)
 
 
 @inlined_fused

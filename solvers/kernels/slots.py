@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..compiled import jit_reordered
 from .active_set import ZERO
+from .compiled import jit_reordered
 
 KEPT = (48, 256)  # size of a support whose factor waits in its slot: at first, and at most
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..compiled import jit_reordered
 from .active_set import ZERO
+from .compiled import jit_reordered
 from .slots import dot
 
 

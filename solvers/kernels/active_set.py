@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..compiled import jit_reordered
+from .compiled import jit_reordered
 
 # Plain numbers are types of their own, for which functions that get them are compiled once more.
 ZERO, NONE = np.int64(0), np.int64(-1)
