@@ -41,15 +41,15 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @DTYPES
 @pytest.mark.parametrize("name", RIDGE)
 def test_finds_half_the_ridge_penalty(monkeypatch, name, dtype):
-    right = ridge_attention._regularized
-    monkeypatch.setattr(ridge_attention, "_regularized", lambda gram, lam: right(gram, lam / 2))
+    right = ridge_attention._regularize
+    monkeypatch.setattr(ridge_attention, "_regularize", lambda gram, lam: right(gram, lam / 2))
     assert not measured(name, dtype).passed
 
 
 @DTYPES
 @pytest.mark.parametrize("name", [n for n in RIDGE if "zero" in n])
 def test_finds_a_key_that_is_not_left_out(monkeypatch, name, dtype):
-    monkeypatch.setattr(ridge_attention, "_left_out", lambda q, k, v, *rest: torch.zeros_like(v))
+    monkeypatch.setattr(ridge_attention, "_leave_out", lambda q, k, v, *rest: torch.zeros_like(v))
     assert not measured(name, dtype).passed
 
 

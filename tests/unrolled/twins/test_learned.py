@@ -13,7 +13,7 @@ from twinsolve.unrolled import (
     SparseMixtureOfExperts,
     UnrolledSelfExpression,
 )
-from twinsolve.unrolled.self_expression.unrolled_admm import _regularized_inverse
+from twinsolve.unrolled.self_expression.unrolled_admm import _invert_regularized
 from twinsolve.unrolled.sparse_coding import at_iteration, safe_step, soft_threshold
 from twinsolve.unrolled.twins import exact_twin, twins_of
 from twinsolve.unrolled.twins.relations import layer_output, solver_output
@@ -64,15 +64,15 @@ def test_finds_parameters_of_another_iteration(patch, name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*LISTA_TWINS, "analytic-lista-limit"])
 def test_finds_a_gradient_that_is_too_long(patch, name, dtype):
-    right = LISTA._gradient
-    patch(f"{LISTA_FILE}.LISTA._gradient", lambda self, *a: 1.01 * right(self, *a))
+    right = LISTA._compute_pull
+    patch(f"{LISTA_FILE}.LISTA._compute_pull", lambda self, *a: 1.01 * right(self, *a))
     assert not measured(name, dtype).passed
 
 
 @pytest.mark.parametrize("name", ["learned-ista-lista", "learned-ista-coupled"])
 def test_finds_weights_of_another_iteration(patch, name):
-    right = LISTA._gradient
-    patch(f"{LISTA_FILE}.LISTA._gradient", lambda self, t, *a: right(self, max(t - 1, 0), *a))
+    right = LISTA._compute_pull
+    patch(f"{LISTA_FILE}.LISTA._compute_pull", lambda self, t, *a: right(self, max(t - 1, 0), *a))
     assert not measured(name).passed
 
 
@@ -108,8 +108,8 @@ def test_finds_a_penalty_of_admm_that_is_off_by_a_percent(patch, name, fault, dt
     if fault == "threshold":
         patch(f"{ITERATIONS}.soft_threshold", lambda z, t: soft_threshold(z, 1.01 * t))
     else:
-        right = _regularized_inverse
-        patch(f"{ADMM_FILE}._regularized_inverse", lambda k, ridge: right(k, 1.01 * ridge))
+        right = _invert_regularized
+        patch(f"{ADMM_FILE}._invert_regularized", lambda k, ridge: right(k, 1.01 * ridge))
     assert not measured(name, dtype).passed
 
 

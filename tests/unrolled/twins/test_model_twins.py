@@ -88,17 +88,17 @@ def unscaled_branch(right):
 FAULTS = {
     "projection bias dropped": (f"{SHELL}.project", unbiased, SHELLS[:1]),
     "heads interleaved": (
-        f"{SHELL}._split",
+        f"{SHELL}._split_heads",
         lambda right: lambda self, x: x.unflatten(-1, (self.head_dim, -1)).movedim(-1, 1),
         SHELLS,
     ),
     "keys for values": (
         f"{SHELL}.project", lambda right: lambda self, q, k, v: right(self, q, k, k), SHELLS
     ),
-    "masks dropped": (f"{SHELL}._mask", lambda right: lambda self, *a: None, SHELLS),
+    "masks dropped": (f"{SHELL}._merge_masks", lambda right: lambda self, *a: None, SHELLS),
     "pairs dropped": (
-        f"{SHELL}._mask", lambda right: lambda self, hidden, _, n: right(self, hidden, None, n),
-        SHELLS,
+        f"{SHELL}._merge_masks",
+        lambda right: lambda self, hidden, _, n: right(self, hidden, None, n), SHELLS,
     ),
     "causal dropped": (
         f"{SHELL}._operate", lambda right: lambda self, q, k, v, mask, causal, *rest: right(
@@ -121,7 +121,7 @@ FAULTS = {
     "another eps": ("models.blocks.Block.__init__", other_eps, ["block", *IMAGES]),
     "approximate GELU": ("models.blocks.FeedForward.forward", tanh_gelu, ["block", *IMAGES]),
     "scale of the feed-forward branch dropped": (
-        "models.blocks.Block._scaled", unscaled_branch,
+        "models.blocks.Block._scale_branch", unscaled_branch,
         ["block-without-skips", "class-attention-transformer"],
     ),
     "scale before the mean": (
@@ -167,17 +167,17 @@ FAULTS = {
         "models.language_model.run_blocks", without("key_padding_mask"), ["language-model"]
     ),
     "bias dropped": (
-        "kernel_smoothing.bilateral.Biased._biased",
+        "kernel_smoothing.bilateral.Biased._add_stored_bias",
         lambda right: lambda self, call: call,
         ["biased-attention"],
     ),
     "mask of the bias dropped": (
-        "kernel_smoothing.bilateral.Biased._biased",
+        "kernel_smoothing.bilateral.Biased._add_stored_bias",
         lambda right: lambda self, call: right(self, call._replace(mask=None)),
         ["biased-attention"],
     ),
     "columns of the heads side by side": (
-        "self_expression.deep_self_expression.DeepSelfExpression._heads",
+        "self_expression.deep_self_expression.DeepSelfExpression._columns_of_heads",
         lambda right: property(lambda self: [slice(0, 4), slice(4, 8)]),
         ["deep-self-expression"],
     ),

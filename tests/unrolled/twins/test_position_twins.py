@@ -112,7 +112,7 @@ def test_finds_a_metric_applied_to_both_sides(patch, dtype):
     right = elliptical_weights
     patch("elliptical.elliptical_weights", lambda *args, **masks: right(*args, **masks) ** 2)
     assert not passes("elliptical-attention", dtype)
-    patch("elliptical._given", lambda metric, q: metric[:, None].to(q) ** 2)
+    patch("elliptical._fit_metric", lambda metric, q: metric[:, None].to(q) ** 2)
     assert not passes("elliptical-given-metric", dtype)
 
 

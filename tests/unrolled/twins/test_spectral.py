@@ -79,12 +79,12 @@ def test_finds_a_factor_that_is_added(patch):
 
 
 def test_finds_heads_mixed_the_wrong_way_round(patch):
-    right = ReAttention._mixed
+    right = ReAttention._mix_heads
 
     def transposed(self, A, mask, theta, gamma, beta):
         return right(self, A, mask, theta.mT, gamma, beta)
 
-    patch("spectral_filtering.reattention.ReAttention._mixed", transposed)
+    patch("spectral_filtering.reattention.ReAttention._mix_heads", transposed)
     assert not measured("re-attention").passed
 
 
@@ -111,8 +111,8 @@ def test_re_attention_mixes_heads_over_the_keys_that_are_seen(mask):
 
 @pytest.mark.parametrize("mask", ["causal", "pairs"])  # values of padding are dropped besides
 def test_finds_re_attention_that_shows_what_is_hidden(patch, mask):
-    right = ReAttention._mixed
-    patch("spectral_filtering.reattention.ReAttention._mixed",
+    right = ReAttention._mix_heads
+    patch("spectral_filtering.reattention.ReAttention._mix_heads",
           lambda self, A, mask, *rest: right(self, A, None, *rest))  # fmt: skip
     assert masked_difference("re-attention", MASKS[mask](24)) > 1e-3
 
@@ -138,8 +138,8 @@ REINJECTED = ["generalized-residual", "generalized-residual-limit"]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BOOSTED + REINJECTED)
 def test_finds_another_weight_of_the_earlier_tokens(patch, name, dtype):
-    right = GeneralizedResidual._earlier
-    patch("boosting.GeneralizedResidual._earlier",
+    right = GeneralizedResidual._find_earlier_tokens
+    patch("boosting.GeneralizedResidual._find_earlier_tokens",
           lambda self, context: 1.01 * right(self, context))  # fmt: skip
     assert not measured(name, dtype).passed
 
@@ -175,7 +175,7 @@ def test_finds_a_residual_that_starts_elsewhere(patch):
 
 
 def test_finds_the_latest_block_in_place_of_the_named_one(patch):
-    patch("boosting.GeneralizedResidual._earlier",
+    patch("boosting.GeneralizedResidual._find_earlier_tokens",
           lambda self, context: context.history[-1])  # fmt: skip
     assert not measured("generalized-residual").passed
 
