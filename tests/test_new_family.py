@@ -39,9 +39,6 @@ class Cauchy(SoftmaxSmoother):
     def logits(self, call: Call):
         squares = (call.q[..., :, None, :] - call.k[..., None, :, :]).square().sum(dim=-1)
         return -torch.log1p(squares / self.bandwidth() ** 2)
-
-    def attend(self, call: Call):
-        return self.coefficients(call) @ call.v
 '''
 TWIN = '''
 """Twin: regression with the Cauchy kernel."""

@@ -298,7 +298,7 @@ class GeneralizedResidual(nn.Module):
         -------
         Tensor of shape (..., n_tokens, dim)
         """
-        earlier = self._earlier(context)
+        earlier = self._find_earlier_tokens(context)
         if earlier.shape != x.shape:
             raise ValueError(
                 f"context: the earlier tokens have shape {tuple(earlier.shape)}, but the present "
@@ -309,7 +309,7 @@ class GeneralizedResidual(nn.Module):
             return torch.addcmul(x + y, t, earlier - x)
         return torch.addcmul(y, t, earlier)
 
-    def _earlier(self, context: Context | None) -> Tensor:
+    def _find_earlier_tokens(self, context: Context | None) -> Tensor:
         if self.source is None:
             if context is None or context.first_tokens is None:
                 raise ValueError(

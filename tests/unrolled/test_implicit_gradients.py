@@ -141,7 +141,7 @@ def case_of_images(**settings):
         solution = minimize_convex_ridge(
             noisy.detach()[0, 0].numpy(), bank, potentials, lam=1.0, tol=1e-13, max_iter=20_000
         )
-        u, energy = torch.from_numpy(solution.coef)[None], layer._energy(torch.float64)
+        u, energy = torch.from_numpy(solution.coef)[None], layer._make_energy(torch.float64)
         hessian = torch.autograd.functional.jacobian(
             lambda u: energy.detached().gradient(u, noisy[0].detach()), u
         ).reshape(u.numel(), u.numel())
@@ -188,7 +188,7 @@ def test_gradient_at_default_settings_is_exact_to_a_millionth(name):
     ("name", "module", "solver"),
     [
         ("coherent codes", fixed_codes, "_solve_least_norm"),
-        ("images", convex_ridge, "_conjugate_gradients"),
+        ("images", convex_ridge, "_solve_by_conjugate_gradients"),
     ],
 )
 def test_a_linear_system_that_is_solved_to_a_millionth_is_told(monkeypatch, name, module, solver):

@@ -252,7 +252,8 @@ class SoftmaxSmoother(Operator):
         raise NotImplementedError
 
     def attend(self, call: Call) -> Tensor:
-        return self.coefficients(call) @ call.v
+        A = self.coefficients(call)
+        return (A @ call.v.to(A.dtype)).to(call.v.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
         return masked_softmax(self.logits(call), call.pairs())

@@ -67,12 +67,12 @@ class Biased(Correction):
         self.register_buffer("bias", bias.detach())
 
     def attend(self, call: Call) -> Tensor:
-        return self._biased(call).output_of(self.base)
+        return self._add_stored_bias(call).output_of(self.base)
 
     def coefficients(self, call: Call) -> Tensor:
-        return self._biased(call).matrix_of(self.base)
+        return self._add_stored_bias(call).matrix_of(self.base)
 
-    def _biased(self, call: Call) -> Call:
+    def _add_stored_bias(self, call: Call) -> Call:
         q, k = call.q, call.k
         if self.bias.shape[-2:] != (q.shape[-2], k.shape[-2]):
             raise ValueError(
@@ -205,12 +205,14 @@ class Bilateral(SoftmaxSmoother):
 
     def logits(self, call: Call) -> Tensor:
         q, (p_q, p_k) = call.q, self._positions(call)
-        tokens = self._term(q, call.k, self.bandwidth_for(self.token_bandwidth, q))
+        tokens = self._position_term(q, call.k, self.bandwidth_for(self.token_bandwidth, q))
         if p_q is None or p_k is None:
             return tokens
-        return tokens + self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, q))
+        return tokens + self._position_term(
+            p_q, p_k, self.bandwidth_for(self.position_bandwidth, q)
+        )
 
-    def _term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
+    def _position_term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
         if not self.distances:
             return a @ b.mT / bandwidth**2
         wide = torch.promote_types(a.dtype, torch.float32)
@@ -258,7 +260,7 @@ class Bilateral(SoftmaxSmoother):
         if not self.uses_positions or context.projected_positions is None:
             raise ValueError("context: needs projected positions, and an operator that uses them")
         p_q, p_k = context.projected_positions
-        bias = self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
+        bias = self._position_term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
         tokens_alone = copy.deepcopy(self)
         tokens_alone.uses_positions, tokens_alone.position_bandwidth = False, None
         tokens_alone.needs, tokens_alone.positional = (), None

@@ -99,9 +99,9 @@ class Kernel(SoftmaxSmoother):
         )
 
     def logits(self, call: Call) -> Tensor:
-        return self._logits(*self._scaled(call.q, call.k))
+        return self._logits(*self._scale_tokens(call.q, call.k))
 
-    def _scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _scale_tokens(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
         bandwidth = self.bandwidth().to(wide)
         return q.to(wide) / bandwidth, k.to(wide) / bandwidth
@@ -117,7 +117,7 @@ class Kernel(SoftmaxSmoother):
         return logits
 
     def attend(self, call: Call) -> Tensor:
-        (q, k), v = self._scaled(call.q, call.k), call.v
+        (q, k), v = self._scale_tokens(call.q, call.k), call.v
 
         def block(rows: Tensor, start: int) -> Tensor:
             visible = call.pairs_of(rows, start)
@@ -186,7 +186,7 @@ class FeatureKernel(Operator):
     def attend(self, call: Call) -> Tensor:
         out_type, wide = call.v.dtype, torch.promote_types(call.v.dtype, torch.float32)
         call = call.hiding("FeatureKernel")
-        q, k, v = self._features(call.q), self._features(call.k), call.v.to(wide)
+        q, k, v = self._compute_features(call.q), self._compute_features(call.k), call.v.to(wide)
         with_mass = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
         if call.mask is None or call.mask.shape[-2] == 1:
             k = k if call.mask is None else torch.where(call.mask.mT, k, 0)
@@ -201,10 +201,10 @@ class FeatureKernel(Operator):
 
     def coefficients(self, call: Call) -> Tensor:
         q, k, visible = call.q, call.k, call.hiding("FeatureKernel").pairs()
-        weights = visible_products(self._features(q), self._features(k), visible)
+        weights = visible_products(self._compute_features(q), self._compute_features(k), visible)
         return _divide(weights, weights.sum(dim=-1, keepdim=True)).to(q.dtype)
 
-    def _features(self, x: Tensor) -> Tensor:
+    def _compute_features(self, x: Tensor) -> Tensor:
         """Features in float32 at least, in which small ones and their gradients are kept."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if self.feature_map is None:

@@ -101,9 +101,9 @@ class FilterDiffusion(nn.Module):
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
         """Step from u, for noisy images f, both of shape (batch, channels, height, width)."""
-        return self._stepped(u, f, partial(filter_gradient, knots=KNOTS))
+        return self._step_by(u, f, partial(filter_gradient, knots=KNOTS))
 
-    def _stepped(
+    def _step_by(
         self, u: Tensor, f: Tensor, gradient_of: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
         """The step by the gradient of the filters' energy, of images, filters and weights."""
@@ -190,9 +190,11 @@ class NonlocalFilterDiffusion(FilterDiffusion):
 
         `similar` has a row for each window of each channel of each image, in that order.
         """
-        return self._stepped(u, f, partial(self._gradient, similar))
+        return self._step_by(u, f, partial(self._gradient_with_similar, similar))
 
-    def _gradient(self, similar: Similar, u: Tensor, filters: Tensor, weights: Tensor) -> Tensor:
+    def _gradient_with_similar(
+        self, similar: Similar, u: Tensor, filters: Tensor, weights: Tensor
+    ) -> Tensor:
         share, n_similar = self.sharing.to(u.dtype), similar.n_similar
         z = patch_rows(u[:, None], self.filter_size) @ filters.mT
         z = z + share * (similar.sums(z) / n_similar - z)

@@ -169,9 +169,9 @@ class LISTA(nn.Module):
         self.register_buffer("dictionary", D.to(device))
         self.lam = positive_per_iteration(lam, n_iter, "lam", **factory)
         self.step = positive_per_iteration(
-            _first_step(D, parametrization), n_iter, "step", **factory
+            _choose_first_step(D, parametrization), n_iter, "step", **factory
         )
-        for name, first in _first_weights(D, parametrization).items():
+        for name, first in _choose_first_weights(D, parametrization).items():
             stacked = first if parametrization == "adaptive" else first.expand(n_iter, -1, -1)
             self.register_parameter(name, nn.Parameter(torch.empty_like(stacked, device=device)))
         if parametrization == "alista":
@@ -184,7 +184,7 @@ class LISTA(nn.Module):
             assert isinstance(value, Positive)
             value.reset_parameters()
         with torch.no_grad():
-            for name, first in _first_weights(self.dictionary, self.parametrization).items():
+            for name, first in _choose_first_weights(self.dictionary, self.parametrization).items():
                 self.get_parameter(name).copy_(first)
 
     def forward(self, signals: Tensor, dictionary: Tensor | None = None) -> Tensor:
@@ -202,14 +202,14 @@ class LISTA(nn.Module):
             bfloat16 and float16 iterate in float32.
         """
         wide = torch.promote_types(signals.dtype, torch.float32)
-        Y, D = signals.to(wide), self._dictionary(signals, dictionary).to(wide)
+        Y, D = signals.to(wide), self._choose_dictionary(signals, dictionary).to(wide)
         with without_autocast(Y):
             unit = safe_step(D).to(wide) if self.parametrization == "adaptive" else 1.0
             batch = torch.broadcast_shapes(Y.shape[:-2], D.shape[:-2])
 
             def move(codes: Tensor, t: int) -> Tensor:
                 step = unit * at_iteration(self.step, t).to(wide)
-                pull = self._gradient(t, Y, codes if t else None, D)
+                pull = self._compute_pull(t, Y, codes if t else None, D)
                 lam = at_iteration(self.lam, t).to(wide)
                 return proximal_step(codes, pull, step, SparsePenalty(lam))
 
@@ -229,10 +229,10 @@ class LISTA(nn.Module):
         -------
         Tensor of shape (..., n_signals)
         """
-        D = self._dictionary(signals, dictionary).to(signals.dtype)
+        D = self._choose_dictionary(signals, dictionary).to(signals.dtype)
         return (signals - codes @ D).square().sum(-1) + self.penalty * codes.abs().sum(-1)
 
-    def _gradient(self, t: int, Y: Tensor, codes: Tensor | None, D: Tensor) -> Tensor:
+    def _compute_pull(self, t: int, Y: Tensor, codes: Tensor | None, D: Tensor) -> Tensor:
         """G_t: half the negative gradient, or what is learned in its place; None is zero codes."""
         layer = min(t, len(self.step) - 1)
         if self.parametrization == "lista":
@@ -247,7 +247,7 @@ class LISTA(nn.Module):
         weight = self.weight[layer] if self.parametrization == "coupled" else self.weight
         return residual @ weight.to(Y.dtype).mT
 
-    def _dictionary(self, signals: Tensor, dictionary: Tensor | None) -> Tensor:
+    def _choose_dictionary(self, signals: Tensor, dictionary: Tensor | None) -> Tensor:
         if dictionary is None:
             dictionary = self.dictionary
         elif self.parametrization != "adaptive":
@@ -283,7 +283,7 @@ def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
     return D
 
 
-def _first_step(D: Tensor, parametrization: Parametrization) -> float:
+def _choose_first_step(D: Tensor, parametrization: Parametrization) -> float:
     if parametrization == "adaptive":
         return 1.0
     if parametrization == "alista":
@@ -292,7 +292,7 @@ def _first_step(D: Tensor, parametrization: Parametrization) -> float:
     return norm**-2 if norm > 0 else 1.0
 
 
-def _first_weights(D: Tensor, parametrization: Parametrization) -> dict[str, Tensor]:
+def _choose_first_weights(D: Tensor, parametrization: Parametrization) -> dict[str, Tensor]:
     """Learned matrices at their initial values."""
     if parametrization == "lista":
         return {"input_weight": D.mT, "gram_weight": D @ D.mT}

@@ -58,11 +58,11 @@ def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
     batch, channels, height, width = shape
     size = round((rows.shape[1] / channels) ** 0.5)
     total = F.fold(rows.reshape(batch, -1, rows.shape[1]).mT, (height, width), size)
-    down, across = (_covers(side, size, rows) for side in (height, width))
+    down, across = (_count_covers(side, size, rows) for side in (height, width))
     return total / (down[:, None] * across)
 
 
-def _covers(side: int, size: int, like: Tensor) -> Tensor:
+def _count_covers(side: int, size: int, like: Tensor) -> Tensor:
     """How many of the windows of `size` pixels hold each of `side` pixels."""
     place = torch.arange(side, device=like.device, dtype=like.dtype)
     reach = torch.minimum(place, side - 1 - place) + 1
@@ -112,7 +112,7 @@ def cosine_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) ->
     frequency = torch.arange(n_frequencies, dtype=torch.float64)
     waves = torch.cos(torch.pi / n_frequencies * torch.outer(frequency, place))
     waves[1:] -= waves[1:].mean(dim=1, keepdim=True)
-    return _in_every_channel(torch.kron(waves, waves)[1:], channels)
+    return _repeat_in_channels(torch.kron(waves, waves)[1:], channels)
 
 
 def photograph_dictionary(channels: int = 1) -> Tensor:
@@ -137,10 +137,10 @@ def photograph_dictionary(channels: int = 1) -> Tensor:
     torch.Size([128, 64])
     """
     with np.load(_PHOTOGRAPHS) as arrays:
-        return _in_every_channel(torch.from_numpy(arrays["dictionary"]).double(), channels)
+        return _repeat_in_channels(torch.from_numpy(arrays["dictionary"]).double(), channels)
 
 
-def _in_every_channel(atoms: Tensor, channels: int) -> Tensor:
+def _repeat_in_channels(atoms: Tensor, channels: int) -> Tensor:
     """Of unit norm, and for each channel by itself."""
     atoms = atoms / torch.linalg.vector_norm(atoms, dim=1, keepdim=True)
     return torch.kron(torch.eye(channels, dtype=atoms.dtype), atoms)
@@ -185,7 +185,7 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
         # (batch, channels, height, shift, width)
         moved = padded[..., ty + dy : ty + dy + height, :].unfold(-1, width, 1)
         squares = (wide[..., None, :] - moved).square().sum(dim=1).transpose(1, 2)
-        distance = _box_sums(_box_sums(squares, patch_size, -1), patch_size, -2)
+        distance = _sum_boxes(_sum_boxes(squares, patch_size, -1), patch_size, -2)
         row = torch.arange(down, device=wide.device)[:, None] + dy
         outside = beside[:, None] | (row < 0) | (row >= down)
         # Of an image that is not finite no patch is near another one, but all are inside.
@@ -200,7 +200,7 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
     return torch.arange(len(best), device=wide.device)[:, None] + offset
 
 
-def _box_sums(x: Tensor, size: int, dim: int) -> Tensor:
+def _sum_boxes(x: Tensor, size: int, dim: int) -> Tensor:
     """Sums over windows of `size` entries along an axis.
 
     They are sums of sums over 1, 2, 4, ... entries, rounded alike at all places and in all tiles of
@@ -253,12 +253,12 @@ class Similar(NamedTuple):
 
     def sums(self, x: Tensor) -> Tensor:
         """The sum over each row's similar ones of the rows of x."""
-        total: Tensor = _Sums.apply(x, self.forth, self.back)
+        total: Tensor = _BagSums.apply(x, self.forth, self.back)
         return total
 
     def transposed_sums(self, x: Tensor) -> Tensor:
         """The sum over the rows that each row is similar to: the transpose of `sums`."""
-        total: Tensor = _Sums.apply(x, self.back, self.forth)
+        total: Tensor = _BagSums.apply(x, self.back, self.forth)
         return total
 
     @property
@@ -272,7 +272,7 @@ class Similar(NamedTuple):
         return len(self.forth.members) // max(len(self.forth.starts), 1)
 
 
-class _Sums(torch.autograd.Function):
+class _BagSums(torch.autograd.Function):
     """Sums over bags, whose backward pass is the sums over the reversed ones: no scattering."""
 
     @staticmethod
@@ -282,4 +282,4 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _Sums.apply(gradient, *ctx.bags), None, None
+        return _BagSums.apply(gradient, *ctx.bags), None, None

@@ -265,6 +265,7 @@ def test_learning_operators_train_only_when_attached():
     new = {name: p for name, p in model.named_parameters() if name not in names}
     assert len(new) == 6
     assert all(".self_attn.operator." in name for name in new)
+    assert all(p.dtype == torch.float64 for p in new.values())
     assert all(p.grad is not None and (p.grad != 0).any() for p in new.values())
     assert model.model.layers[0].self_attn.operator.lam.num_heads == 4
 
