@@ -98,9 +98,12 @@ CASES = {
     ),
     "sparse_coding.row_blocks": (
         {"_MOST_ROWS": 4},
-        lambda: coded(sparse_code(X, Y, lam=0.3)),
+        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
     ),
-    "sparse_coding.row_pool": ({"_SLOTS": 4}, lambda: coded(sparse_code(X, Y, lam=0.3))),
+    "sparse_coding.row_pool": (
+        {"_SLOTS": 4},
+        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
+    ),
     "sparse_coding.patch_groups": (
         {"_BLOCK_GROUPS": 5},
         lambda: denoise_low_rank(IMAGE, sigma=0.1, patch_size=4, n_similar=6, window=3),
