@@ -68,6 +68,10 @@ def product(second, first):
 
 
 REACH = {
+    "local in windows over one side": (
+        lambda: windowed((2, 8), 4, 1, Local(1)),
+        pairs(in_window((2, 4)), (2, 8)) & pairs(near(1), (2, 8)),
+    ),
     "local": (lambda: vision(Local(1)), pairs(near(1), n_class=1)),
     "local, no class token": (lambda: vision(Local(2), pool="mean"), pairs(near(2))),
     "criss-cross": (
@@ -83,10 +87,6 @@ REACH = {
     "local in windows": (
         lambda: windowed((8, 4), 4, 1, Local(1)),
         pairs(in_window((4, 4)), (8, 4)) & pairs(near(1), (8, 4)),
-    ),
-    "local in windows over one side": (
-        lambda: windowed((2, 8), 4, 1, Local(1)),
-        pairs(in_window((2, 4)), (2, 8)) & pairs(near(1), (2, 8)),
     ),
 }
 
