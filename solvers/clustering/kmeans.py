@@ -77,20 +77,20 @@ def _best_of_restarts(
     kept = np.empty(n, np.int32)
     best = np.inf
     for restart in range(len(first)):
-        chosen, left = _spread(distances, first[restart], uniform[restart])
+        chosen, left = _choose_centres(distances, first[restart], uniform[restart])
         if left <= rounding:
             return kept, True
         inertia = _alternate(X, distances, chosen, labels, tol)
         if inertia < 0:
             return kept, True
-        if inertia < best and (restart == 0 or not _same(labels, kept, k)):
+        if inertia < best and (restart == 0 or not _has_same_clusters(labels, kept, k)):
             best = inertia
             kept[:] = labels
     return kept, False
 
 
 @jit_reordered
-def _spread(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
+def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
     """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
 
     Returns the indices, and the potential before the last was chosen.
@@ -235,7 +235,7 @@ def _squared_distance(x: Array, y: Array) -> float:
 
 
 @jit_reordered
-def _same(labels: Array, others: Array, k: int) -> bool:
+def _has_same_clusters(labels: Array, others: Array, k: int) -> bool:
     """Whether two clusterings differ in the names of the clusters alone."""
     name = np.full(k, -1, np.int32)
     for i in range(len(labels)):

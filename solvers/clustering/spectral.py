@@ -155,14 +155,14 @@ class EmbeddedGraph:
 
     def kmeans(self, random_state: int | np.random.RandomState | None) -> Array:
         """Labels of all points by k-means of the unit rows of the embedding."""
-        return self.labels(lambda _: self._repeated.labels(random_state))
+        return self.labels(lambda _: self._shared_kmeans.labels(random_state))
 
     def cluster_qr(self) -> Array:
         """Labels of all points by pivoted QR of the embedding."""
         return self.labels(_cluster_qr)
 
     @cached_property
-    def _repeated(self) -> RepeatedKMeans:
+    def _shared_kmeans(self) -> RepeatedKMeans:
         """What many seeds of k-means share."""
         return RepeatedKMeans(normalize(self.embedding), self.n_clusters)
 

@@ -86,7 +86,7 @@ def _spans(units: Array) -> list[Array]:
     """Rows of each span: what lies in a basis that clusters share, else the rest of a cluster."""
     clusters = _members(_cluster(units, min(round(len(units) ** 0.5), _MOST_SPANS)))
     found = [_basis(units[rows]) for rows in clusters]
-    shared = _shared(found)
+    shared = _choose_bases(found)
     if not shared:
         return clusters
     first = _starts(map(len, shared))[:-1]
@@ -99,7 +99,7 @@ def _spans(units: Array) -> list[Array]:
     return _members(np.unique(labels, return_inverse=True)[1])
 
 
-def _shared(found: list[tuple[Array, Array]]) -> list[Array]:
+def _choose_bases(found: list[tuple[Array, Array]]) -> list[Array]:
     """Bases, the smallest first, that hold all but little of another cluster too."""
     bases: list[Array] = []
     joined: list[bool] = []
@@ -132,7 +132,7 @@ def _make_span(units: Array, norms: Array, rows: Array) -> dict[str, Array]:
         """A measure of what begins at given atoms: for each group, then for its cells."""
         return np.insert(measure(start), first_cell, measure(start[first_cell]), axis=0)
 
-    directions = _normalised(inside)
+    directions = _normalize_rows(inside)
     return {
         "basis": basis,
         "span_left": left.max(keepdims=True),
@@ -186,7 +186,7 @@ def _basis(units: Array) -> tuple[Array, Array]:
 
 
 def _centres(directions: Array, starts: Array) -> Array:
-    centres = _normalised(np.add.reduceat(directions, starts))
+    centres = _normalize_rows(np.add.reduceat(directions, starts))
     return np.pad(centres, ((0, 0), (0, _MOST_DIRECTIONS - centres.shape[1])))
 
 
@@ -199,7 +199,7 @@ def _cosines(directions: Array, starts: Array) -> Array:
     return np.maximum(np.minimum.reduceat(cosines, starts) - _slack(n_directions), -1)
 
 
-def _normalised(rows: Array) -> Array:
+def _normalize_rows(rows: Array) -> Array:
     """Unit rows; a row of zeros stays, and is at a right angle to all others."""
     size = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return np.divide(rows, size, out=np.zeros_like(rows), where=size > 0)
@@ -334,7 +334,7 @@ def violators(r, low, share, most, own, support, nonneg, atoms, cells, lengths, 
                     key[n], index[n] = v, j
                     n += 1
                     low = max(low, share * v)
-    return _kept(key, index, n, low, most), looked
+    return _drop_below(key, index, n, low, most), looked
 
 
 @jit_reordered
@@ -346,7 +346,7 @@ def _holds(support, j):
 
 
 @jit_reordered
-def _kept(key, index, n, low, most):
+def _drop_below(key, index, n, low, most):
     """Those of at least `low`, which rose since the first came, and at most `most`."""
     kept = ZERO
     for a in range(n):

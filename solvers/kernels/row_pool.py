@@ -212,13 +212,13 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     for a in range(pool.nnz[slot]):
         p[pool.atom[slot, a]] = 0.0
     add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
-    low = np.float32(_least(i, scale, slack, problem))
+    low = np.float32(_least_violation(i, scale, slack, problem))
     n, bound = largest(p, low, problem.nonneg, add, rule.spread, work.key, work.candidate)
     return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
 
 
 @jit_reordered
-def _least(i, scale, slack, problem):
+def _least_violation(i, scale, slack, problem):
     """An entry of P at or under this does not violate optimality, whatever its rounding."""
     return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
@@ -308,7 +308,7 @@ def note_progress(i, gap, rule, problem, pool, slot):
 def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     for a in range(w):
         p[work.atoms[a]] = np.nan
-    low, worst, at = _least(i, scale, slack, problem), 0.0, 0
+    low, worst, at = _least_violation(i, scale, slack, problem), 0.0, 0
     for j in range(p.size):
         if abs(p[j]) >= low and j != problem.own[i]:
             v = dot(problem.atoms[j], r)

@@ -142,7 +142,7 @@ def basis_pursuit_self_expression(
     def certify(codes: csr_array) -> tuple[Array, Array, Array]:
         objective = abs(codes).sum(axis=1)
         missed = np.linalg.norm(given - codes @ given, axis=1)
-        found = _larger(objective, (dual * centred).sum(axis=1), missed, centred)
+        found = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
         return objective, np.where(solvable, found, np.inf), _original(dual, given, centred)
 
     solution = certified(
@@ -309,10 +309,10 @@ def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Arr
     best = duals[(duals @ x[0]).argmax()]
     missed = np.linalg.norm(x - values @ atoms, axis=1)
     found = csr_array((values, row.indices, [0, len(values)]), shape=row.shape)
-    return found, best, float(_larger(np.abs(values).sum(), x @ best, missed, x)[0])
+    return found, best, float(_take_larger_violation(np.abs(values).sum(), x @ best, missed, x)[0])
 
 
-def _larger(l1: Array, dual: Array, missed: Array, X: Array) -> Array:
+def _take_larger_violation(l1: Array, dual: Array, missed: Array, X: Array) -> Array:
     """The larger of the relative excess of the l1 norm and the relative residual, of each row.
 
     The excess counts in size: below the dual objective a row is, by its residual, not feasible.

@@ -132,10 +132,10 @@ def solve_rows(
     bounds = _bounds(n)
     folder = check_folder(directory, "directory")
     if folder is not None:
-        folder /= _key(arrays, options, tol, max_rounds, bounds)
+        folder /= _name_solve(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
-    found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
+    found = {rows: codes for rows in bounds if (codes := _read_block(folder, rows))}
     tasks = [
         (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
         for rows in bounds
@@ -144,14 +144,14 @@ def solve_rows(
 
     def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
         yield from list(found.items())
-        for rows, codes in spread(_solve, tasks, n_jobs, in_order=False):
-            _write(folder, rows, codes)
+        for rows, codes in spread(_solve_rows_of, tasks, n_jobs, in_order=False):
+            _write_block(folder, rows, codes)
             yield rows, codes
 
     with _threads.limit(limits=1, user_api="blas"):
         finished = progress(finish(), len(bounds)) if progress else finish()
         found.update(finished)
-    return _join([found[rows] for rows in bounds], m)
+    return _join_blocks([found[rows] for rows in bounds], m)
 
 
 def _bounds(n: int) -> list[tuple[int, int]]:
@@ -161,7 +161,7 @@ def _bounds(n: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _solve(
+def _solve_rows_of(
     rows: tuple[int, int],
     tol: float,
     max_rounds: int,
@@ -192,14 +192,16 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
             start_at=np.zeros(len(some) + 1, np.int64),
             own_signals=False,
         )
-        block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
+        block = CellBlock(
+            0, len(some), _freeze_arrays(probe), _freeze_arrays(cells), tol, max_rounds
+        )
         codes = block.solve()
         if codes.n_looked.sum() > most * m * codes.n_passes.sum():
             return False
     return True
 
 
-def _frozen(fields: Any) -> Any:
+def _freeze_arrays(fields: Any) -> Any:
     """A named tuple whose arrays are read-only."""
     return fields._make(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
 
@@ -211,33 +213,33 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-def _key(arrays: dict[str, Array], *rule: Any) -> str:
+def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
     """Name of a solve: of all that its blocks depend on, and of the code that finds them."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
     given = {name: array for name, array in arrays.items() if name not in derived}
     found = arrays["gram"].size > 0, derived[-1] in arrays
-    return str(joblib.hash((given, found, rule, _code())))
+    return str(joblib.hash((given, found, rule, _hash_code())))
 
 
 @cache
-def _code() -> str:
+def _hash_code() -> str:
     modules = (compiled, active_set, cell_rows, cells, row_pool, selection, slots)
     files = [Path(str(module.__file__)) for module in modules]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _seal(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
+def _seal_block(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
     """Digest of a block together with the solve and the rows that it belongs to."""
     return sha256(f"{folder.name} {rows} ".encode() + block).digest()
 
 
-def _read(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
+def _read_block(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
     """None for a block that is not there, damaged, or of another solve or other rows."""
     if folder is None or not (path := folder / f"{rows[0]}.block").is_file():
         return None
     content = path.read_bytes()
     seal, block = content[:_SEAL], content[_SEAL:]
-    if seal != _seal(folder, rows, block):
+    if seal != _seal_block(folder, rows, block):
         return None
     with np.load(BytesIO(block)) as arrays:
         return Codes(**arrays)
@@ -251,7 +253,7 @@ def _remove_leftovers(folder: Path) -> None:
                 part.unlink()
 
 
-def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
+def _write_block(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
     """Whole or not at all: under another name first, which a process that is killed leaves."""
     if folder is None:
         return
@@ -260,13 +262,13 @@ def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
     block = buffer.getvalue()
     unfinished = folder / f"{rows[0]}.{uuid4().hex}.part"
     try:
-        unfinished.write_bytes(_seal(folder, rows, block) + block)
+        unfinished.write_bytes(_seal_block(folder, rows, block) + block)
         unfinished.replace(folder / f"{rows[0]}.block")
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _join(blocks: list[Codes], m: int) -> Rows:
+def _join_blocks(blocks: list[Codes], m: int) -> Rows:
     joined = Codes(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
     coef = narrow(csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m)))

@@ -152,7 +152,7 @@ def test_dense_weights_take_either_way_to_one_answer(n, lam, monkeypatch):
     K = np.exp(-((X[:, None] - X) ** 2).sum(axis=-1))
     answers = []
     for budget in (0, 10, 5000):
-        monkeypatch.setattr(minimizer, "_worthwhile", lambda *_, budget=budget: budget)
+        monkeypatch.setattr(minimizer, "_count_worthwhile", lambda *_, budget=budget: budget)
         found = minimize_energy(f, K, lam=lam, max_iter=5000)
         assert found.converged.all()
         answers.append(found.coef)
