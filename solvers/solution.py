@@ -135,7 +135,7 @@ def certified(
 
 
 def aim(tol: float, dtype: Any) -> float:
-    """Gap to iterate to: where the answer is rounded to float32 that takes most of `tol`."""
+    """Gap to iterate to: rounding the answer to float32 takes up most of `tol`."""
     return tol if dtype == np.float64 else 0.1 * tol
 
 
@@ -196,7 +196,7 @@ def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> An
 
 
 def _is_plainly_valid(X: Any, min_rows: int) -> bool:
-    """Whether it is plain to see that scikit-learn, which takes longer, would return X itself."""
+    """Whether a quick look shows that `check_array`, which takes longer, would return X."""
     if type(X) is not np.ndarray or X.ndim != 2 or X.dtype not in (np.float64, np.float32):
         return False
     with np.errstate(over="ignore", invalid="ignore"):

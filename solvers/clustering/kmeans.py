@@ -70,7 +70,7 @@ class RepeatedKMeans:
 def _best_of_restarts(
     X: Array, distances: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
-    """Labels of smallest inertia, and whether clusters could not be told or one lost its points."""
+    """Labels of smallest inertia, and whether clusters coincide or one has lost its points."""
     n, k = len(X), uniform.shape[1] + 1
     rounding = _ROUNDING * distances.sum() / n
     labels = np.empty(n, np.int32)
@@ -125,7 +125,7 @@ def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array
 
 @jit_reordered
 def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: float) -> float:
-    """Lloyd iterations from the chosen points; the inertia, or -1 if a cluster has lost all its."""
+    """Run Lloyd iterations; return the inertia, or -1 if a cluster has lost all its points."""
     n, d = X.shape
     k = len(chosen)
     upper, lower = np.full(n, np.inf), np.full(n, np.inf)
@@ -236,7 +236,7 @@ def _squared_distance(x: Array, y: Array) -> float:
 
 @jit_reordered
 def _has_same_clusters(labels: Array, others: Array, k: int) -> bool:
-    """Whether two clusterings differ in the names of the clusters alone."""
+    """Whether two clusterings are equal but for the names of the clusters."""
     name = np.full(k, -1, np.int32)
     for i in range(len(labels)):
         if name[labels[i]] == -1:

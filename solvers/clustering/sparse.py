@@ -45,7 +45,7 @@ class _LassoClustering(SubspaceClustering):
         }
 
     def _lam_max(self, X: Array, samples: Array, *, zero_diagonal: bool = False) -> Array:
-        """Of centred points if affine: where no origin matters, none may scale the penalties."""
+        """Centre the points if affine: the origin must not scale the penalties then."""
         if self.affine:
             centre = mean_point(samples)
             X, samples = X - centre, samples - centre

@@ -100,7 +100,7 @@ def _spans(units: Array) -> list[Array]:
 
 
 def _choose_bases(found: list[tuple[Array, Array]]) -> list[Array]:
-    """Bases, the smallest first, that hold all but little of another cluster too."""
+    """Choose bases, the smallest first, that nearly span another cluster as well."""
     bases: list[Array] = []
     joined: list[bool] = []
     for basis, shares in sorted(found, key=lambda pair: len(pair[0])):
@@ -160,7 +160,7 @@ def _members(labels: Array) -> list[Array]:
 
 
 def _cluster(points: Array, n_cells: int) -> Array:
-    """Labels 0, 1, ..., all of them in use."""
+    """Cluster directions; labels are 0, 1, ..., all of them in use."""
     if n_cells <= 1:
         return np.zeros(len(points), np.int64)
     settings: dict[str, Any] = {"n_init": 1, "max_iter": 10, "random_state": 0}
@@ -176,7 +176,7 @@ def _cluster(points: Array, n_cells: int) -> Array:
 
 
 def _basis(units: Array) -> tuple[Array, Array]:
-    """Leading right singular vectors, and their shares of the squares: but for little, of all."""
+    """Right singular vectors that hold nearly all of the squares, and the share of each."""
     values, vectors = np.linalg.eigh(units.T @ units)
     shares = values[::-1] / len(units)
     n_directions = min(
@@ -191,7 +191,7 @@ def _centres(directions: Array, starts: Array) -> Array:
 
 
 def _cosines(directions: Array, starts: Array) -> Array:
-    """Of the largest angle of a direction with the centre of its cap, rounded down."""
+    """Cosine of the largest angle of a direction with the centre of its cap, rounded down."""
     n_directions = directions.shape[1]
     centres = _centres(directions, starts)[:, :n_directions]
     sizes = np.diff(np.append(starts, len(directions)))
@@ -200,14 +200,14 @@ def _cosines(directions: Array, starts: Array) -> Array:
 
 
 def _normalize_rows(rows: Array) -> Array:
-    """Unit rows; a row of zeros stays, and is at a right angle to all others."""
+    """Scale rows to unit length; a row of zeros stays."""
     size = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return np.divide(rows, size, out=np.zeros_like(rows), where=size > 0)
 
 
 @jit_reordered
 def _slack(p):
-    """More than the error of a product of unit vectors of p numbers that were rounded."""
+    """Bound the error of a product of two rounded unit vectors of p numbers."""
     return (p + 16) * 2.0**-49
 
 
@@ -347,7 +347,7 @@ def _holds(support, j):
 
 @jit_reordered
 def _drop_below(key, index, n, low, most):
-    """Those of at least `low`, which rose since the first came, and at most `most`."""
+    """Drop keys below `low`, which rose since the first came; keep at most `most`."""
     kept = ZERO
     for a in range(n):
         if key[a] >= low:

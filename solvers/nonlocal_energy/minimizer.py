@@ -129,7 +129,7 @@ def _count_worthwhile(n_tokens: int, n_features: int) -> int:
 
 
 def _conjugate_gradients(problem: EnergyProblem, tol: float, max_iter: int) -> tuple[Array, Array]:
-    """Preconditioned conjugate gradients from u = f, a column apart from the others."""
+    """Preconditioned conjugate gradients from u = f, each column by itself."""
     weights = problem.weights
     inverse = reciprocal(weights.degrees + problem.fidelity)
     u = problem.f.copy()

@@ -81,7 +81,7 @@ def _take_out(P: Array, start: int, stop: int) -> None:
 
 
 def _pinned_solve(P: csr_array) -> Array:
-    """Weights by a sparse factor: the state most moved to has weight 1."""
+    """Solve for the weights by a sparse factor; the most visited state has weight 1."""
     moves = _moves(P)
     pinned = int(moves.sum(axis=0).argmax())
     others = np.delete(np.arange(P.shape[0]), pinned)

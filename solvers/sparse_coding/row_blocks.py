@@ -43,7 +43,7 @@ _STARTED = time()
 
 
 class Atoms:
-    """A dictionary with what its products need, made once for many problems."""
+    """A dictionary and what products with it need, made once for many problems."""
 
     def __init__(self, dictionary: Array) -> None:
         self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
@@ -66,7 +66,7 @@ class Atoms:
         return self._gram
 
     def cells(self, n_signals: int) -> Cells | None:
-        """Where they may pay."""
+        """Cells of the atoms, or None where they cannot pay."""
         m = len(self.rows)
         enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
         if self._cells is None and enough:
@@ -169,7 +169,7 @@ def _solve_rows_of(
     names: tuple[str, ...],
     *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
-    """One task. Arrays are arguments of their own: so the backends share them between tasks."""
+    """Solve one block. Arrays are separate arguments: then backends share them between tasks."""
     fields: dict[str, Any] = dict(zip(names, map(_read_only, arrays), strict=True))
     problem = Problem(**options, **{name: fields[name] for name in fields if _CELLS not in name})
     if len(fields) + len(options) == len(problem):
@@ -179,7 +179,7 @@ def _solve_rows_of(
 
 
 def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
-    """Whether a search in them looks at few of the atoms, as tried on some rows."""
+    """Try cells on a few rows: whether searches in them look at few of the atoms."""
     n, m = len(problem.signals), len(problem.atoms)
     few, many = _PROBED
     for n_probed, most in ((few, max(_LEFT_BY_CELLS, 1 / 2)), (many, _LEFT_BY_CELLS)):
@@ -202,19 +202,19 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
 
 
 def _freeze_arrays(fields: Any) -> Any:
-    """A named tuple whose arrays are read-only."""
+    """Return the named tuple with read-only arrays."""
     return fields._make(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
 
 
 def _read_only(array: Array) -> Array:
-    """Shared memory is read-only: kernels are compiled once, for that."""
+    """Return a read-only view: shared memory is read-only, and kernels compile for one kind."""
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
-    """Name of a solve: of all that its blocks depend on, and of the code that finds them."""
+    """Name a solve by all that its blocks depend on, and by the code that solves them."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
     given = {name: array for name, array in arrays.items() if name not in derived}
     found = arrays["gram"].size > 0, derived[-1] in arrays
@@ -229,12 +229,12 @@ def _hash_code() -> str:
 
 
 def _seal_block(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
-    """Digest of a block together with the solve and the rows that it belongs to."""
+    """Return a digest of a block, its rows and the solve that it belongs to."""
     return sha256(f"{folder.name} {rows} ".encode() + block).digest()
 
 
 def _read_block(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
-    """None for a block that is not there, damaged, or of another solve or other rows."""
+    """Read a kept block; None if it is missing, damaged, or of other rows or another solve."""
     if folder is None or not (path := folder / f"{rows[0]}.block").is_file():
         return None
     content = path.read_bytes()
@@ -246,7 +246,7 @@ def _read_block(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Files of before this process began: others that run may be writing theirs."""
+    """Remove unfinished files older than this process: newer ones may still be written."""
     for part in folder.glob("*.part"):
         with suppress(FileNotFoundError):
             if part.stat().st_mtime < _STARTED:
@@ -254,7 +254,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _write_block(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
-    """Whole or not at all: under another name first, which a process that is killed leaves."""
+    """Write a block whole or not at all, first under another name that a crash may leave."""
     if folder is None:
         return
     buffer = BytesIO()
