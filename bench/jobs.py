@@ -1,6 +1,5 @@
 """Jobs that resume: what is finished is kept under a key of all that decides it."""
 
-import ast
 import hashlib
 import inspect
 import json
@@ -12,9 +11,9 @@ from functools import lru_cache, partial
 from io import BytesIO
 from numbers import Integral
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
@@ -29,135 +28,47 @@ Job = dict[str, Any]
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
 
 _PACKAGE = Path(__file__).parents[1]
-_WINGS = ("solvers", "unrolled", "datasets", "bench")
-# Files of bench that print, write and draw what others compute.
-SHOWING = (
-    "cli.py", "comparison.py", "figure.py", "figures.py", "lines.py", "own.py", "presets.py",
-    "report.py", "summary.py", "tables.py", "terminal.py", "train_cli.py",
-)  # fmt: skip
-_OF_HINTS = ("collections.abc", "numpy.typing", "typing")
+_WINGS = tuple(_PACKAGE / wing for wing in ("solvers", "unrolled", "datasets", "bench"))
 
 
 def code() -> dict[str, Any]:
-    """What every key of kept results has: the source, and versions of what it is built on."""
-    return {"source": source_hash(_PACKAGE), "versions": versions()}
+    """What every key of kept results has: the package's source, and what it is built on."""
+    return {"source": source_hash(*_WINGS), "versions": versions()}
 
 
-@lru_cache(maxsize=1)
-def source_hash(package: Path) -> str:
-    """Hash of the package's code that computes, without docstrings and comments.
-
-    Left out are also the files of `bench` that only show results, known by their names.
-    """
-    digest = hashlib.sha256()
-    for wing in _WINGS:
-        for path in sorted((package / wing).rglob("*.py")):
-            if wing != "bench" or path.name not in SHOWING:
-                digest.update(_code_of(path.read_text()).encode())
-    return digest.hexdigest()
+@lru_cache(maxsize=8)
+def source_hash(*folders: Path) -> str:
+    """Hash of the source files below some folders."""
+    return joblib.hash([path.read_bytes() for x in folders for path in sorted(x.rglob("*.py"))])
 
 
 def file_hash(path: str | Path | None) -> str | None:
     """What tells a user's own file from another under the same name; None if there is none."""
     if path is None or not Path(path).is_file():
         return None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    return joblib.hash(Path(path).read_bytes())
 
 
 def source_of(thing: Any) -> str | None:
-    """What tells a function or class of the user's from another of that name; None if it is no own.
+    """What tells a user's function, class or object from another under the same name.
 
-    That is the file where it stands, and the code that was loaded of it, which may be older.
+    That is the source file where it is defined, and of a partial function or an object what it was
+    made with, as far as that can be pickled. None for what has no source file.
     """
-    given: list[str] = []
+    given: Any = None
     if isinstance(thing, partial):
-        given = _said([*thing.args, *thing.keywords, *thing.keywords.values()])
-        thing = thing.func
-    if not (isinstance(thing, type) or inspect.isfunction(thing)):
-        given += _said([x for pair in getattr(thing, "__dict__", {}).items() for x in pair])
-        thing = type(thing)
-    functions = vars(thing).values() if isinstance(thing, type) else (thing,)
-    codes = [f.__code__ for f in functions if inspect.isfunction(f)]
-    # Of functions first, as a file that was run with --load is no module.
-    with suppress(TypeError):  # what is built in
-        file = codes[0].co_filename if codes else inspect.getfile(thing)
-        known = [file_hash(file), *given, *map(_loaded, codes), *map(_bound, functions)]
-        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
-    return None
-
-
-def _bound(function: Any) -> list[str]:
-    """What a function holds of where it was defined: defaults, and variables around it."""
-    cells = []
-    for cell in getattr(function, "__closure__", None) or ():
-        with suppress(ValueError):  # of one that is still empty
-            cells.append(cell.cell_contents)
-    defaults = getattr(function, "__defaults__", None) or ()
-    words = getattr(function, "__kwdefaults__", None) or {}
-    return _said([*cells, *defaults, *words, *words.values()])
-
-
-def _said(values: Iterable[Any]) -> list[str]:
-    """Numbers, words and arrays as they are; of other things, whose names may hold addresses, the
-    type."""
-    return [_in_words(value) for value in values]
-
-
-def _in_words(value: Any) -> str:
-    match value:
-        case bool() | bytes() | complex() | float() | int() | str() | None:
-            return repr(value)
-        case tuple() | list():
-            return f"{type(value).__name__} {_said(value)}"
-        case frozenset() | set():  # in another order in each process
-            return f"{type(value).__name__} {sorted(_said(value))}"
-        case np.ndarray():
-            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-        case CodeType():
-            return json.dumps(_loaded(value))
-    return type(value).__name__
-
-
-def _loaded(code: CodeType) -> list[str]:
-    return [code.co_code.hex(), *code.co_names, *_said(code.co_consts)]
-
-
-def _code_of(source: str) -> str:
-    """What a source file does: its syntax tree without docstrings and type hints."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        match getattr(node, "body", None):
-            case [ast.Expr(value=ast.Constant(value=str())), *_] as body:
-                body[0] = ast.Pass()
-    return ast.dump(_WithoutHints().visit(tree))
-
-
-class _WithoutHints(ast.NodeTransformer):
-    """Leaves out annotations and what is imported for them, except a class's own: its fields."""
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return None if node.module in _OF_HINTS else node
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        hints = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if hints else self.generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        body = [x if isinstance(x, ast.AnnAssign) else self.visit(x) for x in node.body]
-        node.body = [x for x in body if x is not None]
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        value = node.value and self.visit(node.value)
-        return ast.Assign([node.target], value) if value else node
+        given, thing = (thing.args, thing.keywords), thing.func
+    elif not (isinstance(thing, type) or inspect.isroutine(thing)):
+        given, thing = getattr(thing, "__dict__", None), type(thing)
+    if isinstance(thing, type):  # its functions know the file of a script, which is no module
+        thing = next(filter(inspect.isfunction, vars(thing).values()), thing)
+    try:
+        known = file_hash(inspect.getfile(thing))
+    except (OSError, TypeError):  # what is built in
+        return None
+    with suppress(Exception):  # which anything may be that pickling raises
+        return joblib.hash([known, given])
+    return joblib.hash([known, None])
 
 
 def resume_table(
@@ -300,6 +211,9 @@ def _run(
     if setup:
         setup()
     key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
+    place = Path(inspect.getfile(function)).parent
+    if not any(place.is_relative_to(wing) for wing in _WINGS):  # a script, and those beside it
+        key["script"] = source_hash(place)
     if "seeds" in job:
         fit = {name: value for name, value in key.items() if name != "seeds"}
         function = partial(function, keep=Keep(fit, directory and directory / "fits"))

@@ -1,15 +1,17 @@
 """What a command leaves on disk beside its figures: tables, settings and a summary."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.table import Column, Table
 
 from ..datasets.files import write_whole
 from .provenance import provenance
+from .terminal import console
 
 Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]  # headings, and the cells of each line
 
@@ -69,3 +71,44 @@ def write_summary(title: str, lines: list[str], settings: dict[str, Any], direct
     vectors = f"Instruction sets: {run['instructions']}."
     text = [f"# {title}", "", *lines, "", f"Settings: {words}.", "", machine, "", vectors]
     write_whole(directory / "summary.md", "\n".join(text) + "\n")
+
+
+def print_table(title: str, lines: Lines) -> None:
+    """Print without columns that say nothing; names, in the first column, are not cut."""
+    headings, rows = lines
+    kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
+    shown = Table(*(Column(headings[i], no_wrap=i == 0) for i in kept), title=title)
+    for row in rows:
+        shown.add_row(*(row[i] for i in kept))
+    console().print(shown)
+
+
+class Report:
+    """What a command finds: printed as it comes, and written to a folder with a summary."""
+
+    def __init__(self, command: str, settings: dict[str, Any], directory: Path) -> None:
+        self.command, self.settings, self.directory = command, settings, directory
+        self.text: list[str] = []
+
+    def add_table(
+        self, title: str, lines: Lines, *, heading: str | None = None, file: str = ""
+    ) -> None:
+        """A table with its heading in the summary, without rows nothing; also as a `file`."""
+        if not lines[1]:
+            return
+        print_table(title, lines)
+        self.text += [f"## {title}" if heading is None else heading, "", *markdown(*lines), ""]
+        if file:
+            write_lines(lines, self.directory / file)
+
+    def add_sentences(self, sentences: Iterable[str]) -> None:
+        for sentence in sentences:
+            console().print(sentence, soft_wrap=True)
+            self.text += [sentence, ""]
+
+    def write(self, pictures: Sequence[str] = ()) -> None:
+        """Write the summary, with those pictures that were drawn."""
+        drawn = [name for name in pictures if (self.directory / f"{name}.png").is_file()]
+        text = [*self.text, *(f"![{name}]({name}.png)" for name in drawn)]
+        write_summary(self.command, text, self.settings, self.directory)
+        console().print(f"Written to {self.directory}/")

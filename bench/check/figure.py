@@ -9,8 +9,10 @@ from ..figures import legend, panels, plain, save
 from .lines import share
 
 _MARKERS = {"clustering": "o", "vision": "s", "laws": "|"}
-_COLOURS = {"float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green"}
-_SHIFTS = {"float64": 0.15, "float32": -0.15, "bfloat16": 0.0}
+_COLOURS = {
+    "float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green", "float16": "tab:red",
+}  # fmt: skip
+_SHIFTS = {"float64": 0.2, "float32": -0.2, "bfloat16": 0.0, "float16": 0.1}
 _LONGEST = 40  # lines of a panel
 
 

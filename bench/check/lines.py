@@ -94,11 +94,8 @@ def coverage(table: pd.DataFrame) -> list[str]:
 
 
 def _kind(case: str) -> str:
-    """What a case is counted as: those of options, and those that differ behind a comma, as one."""
-    option, _, of_option = case.partition(": ")
-    if of_option:
-        return "refused" if option == "refused" else "options"
-    return "gradients" if case.startswith("gradient") else case.split(",")[0]
+    """The law of a case; those of options count as one."""
+    return "options" if ": " in case else case.split(",")[0]
 
 
 def better_than_nothing(table: pd.DataFrame) -> pd.Series:

@@ -1,7 +1,10 @@
 """What a preset consists of: studies, run one after another, and what they leave on disk."""
 
+import argparse
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +118,28 @@ def _readable(name: str, lines: Lines) -> list[str]:
 def rules(studies: Sequence[Study]) -> list[str]:
     """How the studies choose settings, each rule once; none where all settings are given."""
     return list(dict.fromkeys(study.rule for study in studies if study.rule))
+
+
+def run_script(path: str) -> None:
+    """Run the script of a study: it holds ``ABOUT`` and ``studies()``, and writes to a folder."""
+    name = Path(path).stem
+    module = import_module(name)  # so that workers know its functions by a name
+    parser = argparse.ArgumentParser(description=module.ABOUT)
+    parser.add_argument("--seed", type=int, default=0, help="seed of all that is random")
+    parser.add_argument("--n-seeds", type=int, default=10, help="seeds of k-means")
+    parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
+    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
+    parser.add_argument("--output", type=Path, default=Path("results") / f"cluster-{name}")
+    given = parser.parse_args()
+    output, settings = given.output, {"seed": given.seed, "n_seeds": given.n_seeds}
+    options = Options(
+        **settings, n_jobs=given.n_jobs, data_home=given.data_home, directory=output / "runs"
+    )
+    studies = module.studies()
+    try:
+        tables = run_studies(studies, options)
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(str(error))
+    title = f"python studies/{name}.py"
+    write_studies(title, studies, tables, settings, output, module.ABOUT)
+    print("\n".join([*rules(studies), f"Written to {output}/"]))

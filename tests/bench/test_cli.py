@@ -324,10 +324,7 @@ WRONG = [
         ("cluster", "cifar10", "--data-home", "file"),
         "cifar-10-images.tar.xz is not in file.*Source",
     ),
-    *(
-        (("cluster", "--preset", name), "is not in .*Source")
-        for name in ("yaleb", "hopkins", "coil20", "large", "mnist")
-    ),
+    *((("cluster", "--preset", name), "is not in .*Source") for name in ("large", "mnist")),
     (("cluster", "--preset", "fast"), "preset: must be among quick"),
     (("cluster", "digit"), "there is no file 'digit'.*close ones are digits"),
     (("cluster", "."), "data: there is no file"),

@@ -5,9 +5,12 @@ import json
 import re
 from pathlib import Path
 
+import adaptation
+import classify_path
 import numpy as np
 import pandas as pd
 import pytest
+import routers as routing
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
@@ -17,7 +20,6 @@ from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, 
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.digits import shipped_folder
 from twinsolve.bench.vision.paired import judge, paired_difference
-from twinsolve.bench.vision.routing import report as routing
 from twinsolve.bench.vision.run_folder import read_metrics
 from twinsolve.bench.vision.segmentation import report as segmentation
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
@@ -412,9 +414,9 @@ def router_lines():
 SUMMARIES = {
     "classify-digits": (classification.lines_of, classification.matched_lines),
     "classify-cifar10": (classification.lines_of, classification.matched_lines),
-    "classify-path": (classification.lines_of, classification.path_lines),
+    "classify-path": (classification.lines_of, classify_path.path_lines),
     "classify-routers": (classification.lines_of,),
-    "classify-adaptation": (classification.adapted_lines,),
+    "classify-adaptation": (adaptation.adapted_lines,),
     "segment": (segmentation.lines_of, segmentation.class_lines),
 }
 
@@ -432,11 +434,12 @@ def test_summaries_of_verdicts_are_what_their_tables_say(name):
 
 
 def classification_notes(table):
-    return classification.remarks(table) + classification.notes(table)
+    found = classification.remarks(table) + classification.notes(table)
+    return found + classify_path.notes_of_path(table)
 
 
 NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
-    "classify-adaptation": classification.adapted_notes, "segment": segmentation.notes,
+    "classify-adaptation": adaptation.adapted_notes, "segment": segmentation.notes,
 }  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from selection import THE_RULE
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering.choice import POOL
 from twinsolve.bench.clustering.presets import PRESETS
-from twinsolve.bench.clustering.studies.criteria import THE_RULE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
@@ -119,14 +119,6 @@ def test_the_page_holds_a_table_for_each_data_set(tmp_path):
 
 def test_a_set_that_was_not_run_says_so(tmp_path):
     assert TABLES["tables_of"](TABLES["folders_of"]("judge", tmp_path)) == "Not run yet.\n"
-
-
-@pytest.mark.parametrize("preset", ["coil20", "yaleb"])
-def test_presets_of_other_studies_leave_no_choice_of_methods(preset, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["cluster", "--preset", preset, "--method", "TSC"])
-    assert result.exit_code == 2
-    assert f"{preset} leaves no choice of --method" in " ".join(result.output.split())
 
 
 def test_no_number_of_the_judging_set_is_on_the_page_by_hand():

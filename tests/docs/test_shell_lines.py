@@ -16,7 +16,7 @@ WRITTEN_BY_CODE = {"results", "api", "benchmarks", "examples", "_build"}
 PAGES = [
     ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "examples").glob("*.py"),
     *(x for x in DOCS.rglob("*.md") if WRITTEN_BY_CODE.isdisjoint(x.relative_to(DOCS).parts)),
-    *(ROOT / "bench").rglob("*.py"),
+    *(ROOT / "bench").rglob("*.py"), *(ROOT / "studies").glob("*.py"),
 ]  # fmt: skip
 BLOCK = r"```(?:sh|console|bash)\n(.*?)```|code-block:: sh\n(.*?)(?:\n#? *\n(?!#? )|$)"
 OTHERS = {"--no-python", "--hypothesis-profile", "--dist"}  # of torchrun and pytest
@@ -61,6 +61,8 @@ def test_shell_lines_are_parsed(path):
         parse(words)
     for module in re.findall(r"python -m (twinsolve[\w.]*\w)", text):
         assert find_spec(module), module
+    for script in re.findall(r"python (studies/\w+\.py)", text):
+        assert (ROOT / script).is_file(), script
     if path.suffix == ".md":
         known = OTHERS.union(*OPTIONS.values())
         assert set(re.findall(r"`(--[a-z][\w-]*)", text)) <= known

@@ -6,23 +6,29 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Call, Context, Softmax
+from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax
 from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
 from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
 
-@pytest.fixture
-def pair():
+def make_pair(**options):
     """PyTorch's attention and ours with the same weights."""
     torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64).eval()
-    nn.init.normal_(theirs.in_proj_bias)
-    nn.init.normal_(theirs.out_proj.bias)
-    ours = Attention(12, 3, operator=Softmax(), dtype=torch.float64)
+    options["dtype"] = torch.float64
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, **options).eval()
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    ours = Attention(12, 3, operator=Softmax(), **options)
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours
+
+
+@pytest.fixture
+def pair():
+    return make_pair()
 
 
 X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -30,6 +36,8 @@ Y = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(2), dtype=torc
 PADDING = torch.zeros(2, 7, dtype=torch.bool)
 PADDING[1, 4:] = True
 CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
+OF_HEADS = torch.rand(6, 7, 7, generator=torch.Generator().manual_seed(3)) < 0.4
+OF_HEADS[:, range(7), range(7)] = False
 
 
 def additive(mask):
@@ -48,7 +56,7 @@ def additive(mask):
         {"attn_mask": CAUSAL, "is_causal": True},
         {"attn_mask": CAUSAL, "key_padding_mask": PADDING},
         {"attn_mask": additive(CAUSAL), "key_padding_mask": additive(PADDING)},
-        {"attn_mask": CAUSAL.expand(6, 7, 7)},
+        {"attn_mask": OF_HEADS},
         {"average_attn_weights": False},
     ],
 )
@@ -65,11 +73,47 @@ def test_equals_multihead_attention(pair, arguments):
 
 def test_cross_attention_and_unbatched_input(pair):
     theirs, ours = pair
-    assert_close(ours(Y, X, X)[0], theirs(Y, X, X)[0], atol=1e-12, rtol=0)
+    assert_close(ours(Y, X, X.sin())[0], theirs(Y, X, X.sin())[0], atol=1e-12, rtol=0)
     found, weights = ours(X[0], X[0], X[0], key_padding_mask=PADDING[1])
     expected, expected_weights = theirs(X[0], X[0], X[0], key_padding_mask=PADDING[1])
     assert_close(found, expected, atol=1e-12, rtol=0)
     assert_close(weights, expected_weights, atol=1e-12, rtol=0)
+
+
+def test_without_biases():
+    theirs, ours = make_pair(bias=False)
+    for query in (X, Y):
+        assert_close(ours(query, X, X)[0], theirs(query, X, X)[0], atol=1e-12, rtol=0)
+
+
+def test_mixed_boolean_and_additive_masks_combine(pair):
+    _, ours = pair
+    found = ours(X, X, X, key_padding_mask=PADDING, attn_mask=additive(CAUSAL))[0]
+    expected = ours(X, X, X, key_padding_mask=PADDING, attn_mask=CAUSAL)[0]
+    assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def test_is_causal_alone_needs_no_mask(pair):
+    _, ours = pair
+    assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
+
+
+def test_encoder_layer_uses_it_in_evaluation_mode():
+    """A subclass of nn.MultiheadAttention would be bypassed here."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True).eval()
+    plain = Attention(12, 2, operator=Softmax())
+    plain.load_state_dict(layer.self_attn.state_dict())
+    x = X.float()
+    with torch.no_grad():
+        expected = layer(x, src_key_padding_mask=PADDING)
+        layer.self_attn = plain
+        same = layer(x, src_key_padding_mask=PADDING)
+        plain.operator = Gaussian(0.3)
+        other = layer(x, src_key_padding_mask=PADDING)
+    visible = ~PADDING
+    assert_close(same[visible], expected[visible], atol=1e-5, rtol=1e-5)
+    assert (other[visible] - expected[visible]).abs().max() > 1e-3
 
 
 class Recorder(Softmax):

@@ -18,7 +18,7 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.nonlocal_energy import convex_ridge
 from twinsolve.unrolled.sparse_coding import fixed_codes
-from twinsolve.unrolled.twins.nonlocal_energy.convex_ridge import ridge_of
+from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
 DOUBLE = {"dtype": torch.float64}
 

@@ -15,7 +15,7 @@ from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
 from twinsolve.unrolled import ConvexRidge
 from twinsolve.unrolled.models.denoisers import ConvexRidgeDenoiser, FilterDiffusionDenoiser
 from twinsolve.unrolled.nonlocal_energy import filter_banks, filter_gradient
-from twinsolve.unrolled.twins.nonlocal_energy.convex_ridge import ridge_of
+from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
 DOUBLE = {"dtype": torch.float64}
 KNOTS = (0.3, 1.0, 3.0)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista
+from twinsolve.solvers import ista, sparse_code
+from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import LISTA
 from twinsolve.unrolled.sparse_coding import analytic_step, analytic_weights
 
@@ -155,3 +156,19 @@ def test_adaptive_weights_are_used_the_way_round_they_are_stated():
             C = C + step * (Y @ U - C @ D @ V.T @ V) @ D.T
             C = torch.nn.functional.softshrink(C, 0.1 * float(step))
         assert_close(layer(Y), C, atol=1e-12, rtol=0)
+
+
+def test_alista_does_not_converge_to_the_lasso_but_to_a_weighted_one_of_whitened_signals():
+    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
+    layer = LISTA(D, 1, LAM, "alista")
+    layer.n_iter = 5000
+    with torch.no_grad():
+        limit = layer(Y).numpy()
+    lowest = sparse_code(Y, D, lam=LAM, tol=1e-10).objective.sum()
+    assert lasso_objective(Y, D, limit, lam=LAM).sum() > 1.01 * lowest
+    # P^2 = (D^T D)^+; penalties g_i of the atoms are taken into their length.
+    values, vectors = np.linalg.eigh((D.mT @ D).numpy())
+    P = vectors / np.sqrt(values) @ vectors.T
+    g = ((D.numpy() @ P) ** 2).sum(axis=1)
+    weighted = sparse_code(Y.numpy() @ P, D.numpy() @ P / g[:, None], lam=LAM, tol=1e-12)
+    assert_close(limit, weighted.coef.toarray() / g, atol=1e-6, rtol=0)

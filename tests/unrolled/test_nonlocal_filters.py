@@ -12,7 +12,7 @@ from twinsolve.unrolled.models.denoisers import (
 from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
 from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
 from twinsolve.unrolled.sparse_coding.patches import Similar
-from twinsolve.unrolled.twins.nonlocal_energy.filter_diffusion import _solve_network
+from twinsolve.unrolled.twins.families.nonlocal_energy.filter_diffusion import _solve_network
 
 DOUBLE = {"dtype": torch.float64}
 AROUND = {"window": 2, "n_similar": 4}

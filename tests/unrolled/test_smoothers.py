@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from twinsolve.solvers import sparsemax
 from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
+from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import (
     CrissCross,
     Gaussian,
@@ -156,3 +157,13 @@ def test_query_term_and_bias_cancel_without_a_nonlinearity():
         operator.bias.add_(3)
     assert_close(operator(q, k, v), expected, atol=0, rtol=0)
     assert_close(operator.matrix(q, k) @ v, expected, atol=1e-13, rtol=0)
+
+
+def test_logistic_attention_has_rank_one_and_ends_all_high_frequencies():
+    """AO-68: without a nonlinearity HC[A X] = 0; with the leaky ReLU of graph attention not."""
+    q, k, v = qkv()
+    out = logistic()(q, k, v).detach()
+    assert max(high_frequency_share(x.numpy()) for x in out.flatten(0, 1)) < 1e-14
+    assert torch.linalg.matrix_rank(logistic().matrix(q, k)).unique().tolist() == [1]
+    leaky = logistic(negative_slope=0.2)(q, k, v).detach()
+    assert min(high_frequency_share(x.numpy()) for x in leaky.flatten(0, 1)) > 1e-3

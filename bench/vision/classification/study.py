@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,21 +21,72 @@ from .networks import Classifier, paired_classifier
 from .robustness import CLEAN, wrong, wrong_attacked, wrong_corrupted
 from .training import ClassBatches, augmented, cross_entropy
 
-_SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
-ROWS: dict[str, dict[str, Any]] = _SETTINGS["rows"]
-PATH: dict[str, dict[str, Any]] = _SETTINGS["path"]
-STUDIES: dict[str, dict[str, Any]] = {
-    "rows": ROWS, "path": PATH | _SETTINGS["ista"], "routers": _SETTINGS["experts"],
+_PICTURES: dict[str, Any] = {
+    "patch_size": 4, "dim": 96, "depth": 6, "num_heads": 4, "mlp_ratio": 2.0,
+    "candidates": [
+        {"learning_rate": rate, "position_scale": 0.5**0.5, "n_steps": 3000}
+        for rate in (5e-4, 1e-3)
+    ],
+    "batch_size": 64, "weight_decay": 0.05, "warm_up": 0.07, "ema_decay": 0.998,
+    "label_smoothing": 0.1, "drop_path": 0.1, "shift": 4, "flip": True, "erasing": 0.0,
+    "mixup": 0.0, "cutmix": 0.0, "precision": "float32",
 }  # fmt: skip
-KNOWN = {name: row for rows in STUDIES.values() for name, row in rows.items()}
+# Sizes and recipes of data sets, where they differ from those of pictures. Each row takes the
+# candidate that does best on the validation images; the first wins ties. `position_scale` is where
+# learned positions start, 0.5**0.5 as sinusoids; networks without positions leave it out. `shift`
+# (pixels) and `flip` move images; `erasing` is the share of images that lose a rectangle, `mixup`
+# and `cutmix` the shares of batches that are mixed in pairs.
+_OF_DATA: dict[str, dict[str, Any]] = {
+    "digits": {
+        "patch_size": 2, "dim": 32, "ema_decay": 0.98, "drop_path": 0.0, "shift": 0, "flip": False,
+        "candidates": [
+            {"learning_rate": rate, "position_scale": scale, "n_steps": n_steps}
+            for rate, scale, n_steps in (
+                (3e-3, 0.5**0.5, 300), (6e-3, 0.5**0.5, 300), (6e-3, 0.1, 300),
+                (3e-3, 0.5**0.5, 600), (6e-3, 0.5**0.5, 600),
+            )
+        ],
+    },
+    "cifar10:n_train=12000": {  # so that two cores train the rows of its page within an hour
+        "dim": 64,
+        "candidates": [
+            {"learning_rate": rate, "position_scale": 0.5**0.5, "n_steps": 1200}
+            for rate in (2e-3, 4e-3)
+        ],
+    },
+}  # fmt: skip
 PLAIN = "softmax"
-CLAIMS: dict[str, dict[str, Any]] = _SETTINGS["claims"]
+ROWS: dict[str, dict[str, Any]] = {
+    PLAIN: {},  # what all others are compared with
+    "no attention skip": {"attention_skip": False},
+    "ConvMixer": {"architecture": "ConvMixer"},
+    "ConvMixer, no skip": {"architecture": "ConvMixer", "skip": False},
+    "sparse coding": {"operator": "sparse_coding"},
+    "NeuTRENO": {"correction": "neutreno"},
+    "twicing": {"correction": "twicing"},
+    "GRC": {"residual": "boosting"},
+    "bilateral": {"operator": "bilateral"},
+    "ridge": {"operator": "ridge"},
+    "AttnScale": {"correction": "attn_scale"},
+    "FeatScale": {"scale": "FeatScale"},
+    "sparsemax": {"operator": "sparsemax"},
+    "kernel": {"operator": "kernel"},
+    "local": {"operator": "Local:radius=1"},
+    "TUPE": {"operator": "tupe"},
+    "ALiBi": {"operator": "alibi"},
+    "bilateral + GRC": {"operator": "bilateral", "residual": "boosting"},
+    "NeuTRENO + FeatScale": {"correction": "neutreno", "scale": "FeatScale"},
+    "symmetric": {"operator": "symmetric"},
+    "symmetric + NeuTRENO": {"operator": "symmetric", "correction": "neutreno"},
+    "elliptical": {"operator": "elliptical"},
+    "token graying": {"token_graying": "dct"},
+}
 
 
 def classify(
     data: str = "digits",
     *,
-    rows: Iterable[str] | None = None,
+    rows: Iterable[str] | Mapping[str, Mapping[str, Any]] | None = None,
     seeds: int = 5,
     steps: int | None = None,
     recipe: Mapping[str, Any] | None = None,
@@ -57,9 +107,10 @@ def classify(
     ----------
     data : str, default="digits"
         As in `load_splits`.
-    rows : iterable of str, optional
-        Names of the registry, or settings of your own, ``ViT:operator=NAME,residual=boosting``, as
-        `Classifier` takes. The plain row is added, and is the first. None is all.
+    rows : iterable of str, or mapping, optional
+        Names of `ROWS`, or settings of your own, ``ViT:operator=NAME,residual=boosting``, as
+        `Classifier` takes; or such settings by names of yours. The plain row is added, and is the
+        first. None is all of `ROWS`.
     seeds : int, default=5
         Their number, from 0. A seed decides the first weights, wherever a row has them in common
         with the plain one, and the batches.
@@ -87,7 +138,7 @@ def classify(
     ValueError
         If data, a row or a setting are unknown.
     """
-    given = {name: row_options(name) for name in dict.fromkeys([PLAIN, *(rows or ROWS)])}
+    given = rows_with_plain(rows or ROWS)
     splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     for options in given.values():
         build(splits, settings, options, seed=0)
@@ -132,7 +183,7 @@ def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str,
     ValueError
         If a setting is unknown or of another type, or shares are none.
     """
-    known = _SETTINGS["data"]["pictures"] | _SETTINGS["data"].get(data, {})
+    known = _PICTURES | _OF_DATA.get(data, {})
     for name, value in (recipe or {}).items():
         if name not in known or name == "candidates":
             raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, known)}")
@@ -145,6 +196,14 @@ def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str,
     return settings
 
 
+def rows_with_plain(
+    rows: Iterable[str] | Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """Options of the plain row, and of the others by their names."""
+    known = rows if isinstance(rows, Mapping) else {name: row_options(name) for name in rows}
+    return {PLAIN: {}} | {name: dict(options) for name, options in known.items()}
+
+
 def row_options(name: str) -> dict[str, Any]:
     """Options of a row by its name, or as a user writes them.
 
@@ -153,13 +212,13 @@ def row_options(name: str) -> dict[str, Any]:
     ValueError
         If there is no such row.
     """
-    if name in KNOWN:
-        return KNOWN[name]
+    if name in ROWS:
+        return ROWS[name]
     head, colon, _ = name.partition(":")
     if not colon:
         raise ValueError(
-            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(KNOWN)}; got {name!r}"
-            f"{close_names(name, KNOWN)}"
+            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(ROWS)}; got {name!r}"
+            f"{close_names(name, ROWS)}"
         )
     return {"architecture": head, **split_settings(name, "row")[1]}
 

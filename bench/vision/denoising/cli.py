@@ -1,21 +1,14 @@
 """The command `twinsolve denoise`."""
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Column, Table
 
 from ...names import as_options
-from ...tables import markdown, number, write_lines, write_summary, write_table
+from ...tables import Report
 from ...terminal import Load, Output, console, load_modules, progress
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from .images import NoisyImages
 
 
 def denoise(
@@ -74,6 +67,7 @@ def denoise(
     the start is not its solver's answer, or a trained one is not its solver's.
     """
     from .entries import method_names
+    from .figures import write_report
     from .images import NoisyImages
     from .study import denoise as run
 
@@ -96,75 +90,8 @@ def denoise(
     except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     given = NoisyImages(images, seed, data_home, colour)
-    if not _report(table, given, output, sigmas, method):
-        raise typer.Exit(code=1)
-
-
-def _report(
-    table: "pd.DataFrame",
-    given: "NoisyImages",
-    output: Path,
-    sigmas: list[float],
-    methods: list[str] | None,
-) -> bool:
-    """Write and print all; False if a picture or a number is missing, or two are not equal."""
-    from ...figures import forget
-    from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
-    from .report import lines_of, means, note_on_pairs, paired_lines, remarks, starts
-    from .routing import ROUTED, routed_lines
-    from .verified import CHECKED, checked_lines, verify
-
-    write_table(table, output)
-    found, text = means(table), []
-    for sigma in sigmas:
-        head, rows = lines_of(found[found.sigma == sigma])
-        title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
-        _print(title, head, rows)
-        name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
-        write_lines((head, rows), output / name)
-        text += [f"## Noise {sigma:g}", "", *markdown(head, rows), ""]
-        own = table[table.sigma == sigma]
-        head, rows = paired_lines(own)
-        if rows:
-            title, note = f"Paired differences, noise {sigma:g}", note_on_pairs(own)
-            _print(title, head, rows)
-            console().print(note, soft_wrap=True)
-            text += [f"### {title}", "", *markdown(head, rows), "", note, ""]
-    for sentence in [*remarks(table), *(f"Left out: {reason}." for reason in given.left_out)]:
-        console().print(sentence, soft_wrap=True)
-        text += [sentence, ""]
-    checks = verify(table, given)
-    checked, routed = checked_lines(checks), routed_lines(table, given)
-    for title, head, rows in (
-        ("Trained networks against their solvers", CHECKED, checked),
-        ("Codes of the router beside those of pursuit", ROUTED, routed),
-    ):
-        if rows:
-            _print(title, head, rows)
-            text += [f"## {title}", "", *markdown(head, rows), ""]
-    first, drawn = sigmas[0], ("crops", "quality", "layers", "learned", "filters")
-    for name in drawn:
-        forget(output / f"{name}.png")
-    draw_crops(table, given, output, sigma=first)
-    draw_quality(table, output, sigma=first)
-    draw_layers(table, given, output, sigma=first)
-    draw_learned(table, output, sigma=first)
-    draw_filters(table, output, sigma=first)
-    text += [f"![{name}]({name}.png)" for name in drawn if (output / f"{name}.png").is_file()]
     settings = {
-        "images": given.images, "methods": methods, "sigmas": sigmas, "seed": given.seed,
-        "colour": given.colour,
+        "images": images, "methods": method, "sigmas": sigmas, "seed": seed, "colour": colour,
     }  # fmt: skip
-    write_summary("twinsolve denoise", text, settings, output)
-    console().print(f"Written to {output}/")
-    equal = starts(table).within.all() and all(row["passed"] for row in checks)
-    return bool(equal and table.psnr.notna().all() and not given.left_out)
-
-
-def _print(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table whose names, in the first column, are not cut, without columns that say nothing."""
-    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
-    shown = Table(*(Column(head[i], no_wrap=i == 0) for i in kept), title=title)
-    for row in rows:
-        shown.add_row(*(row[i] for i in kept))
-    console().print(shown)
+    if not write_report(table, given, sigmas, Report("twinsolve denoise", settings, output)):
+        raise typer.Exit(code=1)

@@ -1,5 +1,6 @@
-"""Pictures of `twinsolve denoise`: crops, dB against parameters and layers, what was learned."""
+"""What `twinsolve denoise` writes: tables, and pictures of images and of what was learned."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from ....solvers.solution import Array
-from ...figures import legend, log_ticks, panels, plain, save
+from ...figures import forget, legend, log_ticks, panels, plain, save
+from ...tables import Lines, Report, number, write_table
 from .entries import SOLVER, find_entry
 from .images import NoisyImages
 from .networks import apply, first_layers, has_twin, layers_of, readable, started
-from .report import means
+from .report import lines_of, means, note_on_pairs, paired_lines, remarks, starts
 from .study import quality
+from .verified import CHECKED, checked_lines, verify
 
 _SHOWN = 128  # side of the crops
 _CROPS = 6  # methods, the best of each family
@@ -23,6 +26,45 @@ _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
     "solved": "#0072B2", "peer": "#999999", "start": "#E69F00", "trained": "#D55E00",
     "own": "#009E73",
 }  # fmt: skip
+
+
+def write_report(
+    table: pd.DataFrame,
+    given: NoisyImages,
+    sigmas: Sequence[float],
+    report: Report,
+    parts: Mapping[str, Lines] | None = None,
+) -> bool:
+    """Print and write all; False if a picture or a number is missing, or two are not equal."""
+    folder = report.directory
+    write_table(table, folder)
+    found = means(table)
+    for sigma in sigmas:
+        title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
+        name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
+        lines = lines_of(found[found.sigma == sigma])
+        report.add_table(title, lines, heading=f"## Noise {sigma:g}", file=name)
+        own = table[table.sigma == sigma]
+        if (lines := paired_lines(own))[1]:
+            title = f"Paired differences, noise {sigma:g}"
+            report.add_table(title, lines, heading=f"### {title}")
+            report.add_sentences([note_on_pairs(own)])
+    report.add_sentences([*remarks(table), *(f"Left out: {x}." for x in given.left_out)])
+    checks = verify(table, given)
+    report.add_table("Trained networks against their solvers", (CHECKED, checked_lines(checks)))
+    for title, lines in (parts or {}).items():
+        report.add_table(title, lines)
+    drawn = ("crops", "quality", "layers", "learned", "filters")
+    for name in drawn:
+        forget(folder / f"{name}.png")
+    draw_crops(table, given, folder, sigma=sigmas[0])
+    draw_quality(table, folder, sigma=sigmas[0])
+    draw_layers(table, given, folder, sigma=sigmas[0])
+    draw_learned(table, folder, sigma=sigmas[0])
+    draw_filters(table, folder, sigma=sigmas[0])
+    report.write(drawn)
+    equal = starts(table).within.all() and all(row["passed"] for row in checks)
+    return bool(equal and table.psnr.notna().all() and not given.left_out)
 
 
 def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:

@@ -12,7 +12,7 @@ from ....solvers.solution import Array
 from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
-from ....unrolled.twins.nonlocal_energy.filter_diffusion import energy_of
+from ....unrolled.twins.families.nonlocal_energy.filter_diffusion import energy_of
 
 
 def departures(network: nn.Module, start: nn.Module) -> list[dict[str, Any]]:

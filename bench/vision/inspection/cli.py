@@ -1,18 +1,13 @@
 """The command `twinsolve inspect`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ...names import as_options
-from ...tables import markdown, write_summary, write_table
-from ...terminal import Output, console, progress
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from .sources import Source
+from ...tables import Report, write_table
+from ...terminal import Output, progress
 
 
 def inspect(
@@ -58,37 +53,17 @@ def inspect(
     except (FileNotFoundError, LookupError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
     from .figures import draw_page, draw_training
+    from .report import add_parts
 
+    report = Report(
+        "twinsolve inspect",
+        {"model": model, "images": images, "weights": source.weights},
+        output,
+    )
+    write_table(table, output)
+    add_parts(report, table, f"{model}, {source.weights}; shown {source.shown}.")
     draw_page(table, layers, source, model, output)
-    pictures = ["inspect", *(["training"] if draw_training(source.metrics, output) else [])]
-    _report(table, source, {"model": model, "images": images}, pictures, output)
-    console().print(f"Written to {output}/")
+    draw_training(source.metrics, output)
+    report.write(["inspect", "training"])
     if not table.passed.dropna().all():
         raise typer.Exit(code=1)
-
-
-def _report(
-    table: "pd.DataFrame",
-    source: "Source",
-    given: dict[str, Any],
-    pictures: list[str],
-    output: Path,
-) -> None:
-    from rich.table import Table
-
-    from .report import parts, verdicts
-
-    write_table(table, output)
-    text = [f"{given['model']}, {source.weights}; shown {source.shown}.", ""]
-    for sentence in verdicts(table):
-        text += [sentence, ""]
-    for title, (head, rows) in parts(table).items():
-        text += [f"## {title}", "", *markdown(head, rows), ""]
-        shown = Table(*head, title=title)
-        for row in rows:
-            shown.add_row(*row)
-        console().print(shown)
-    for sentence in verdicts(table):
-        console().print(sentence, soft_wrap=True)
-    text += [f"![{name}]({name}.png)" for name in pictures]
-    write_summary("twinsolve inspect", text, given | {"weights": source.weights}, output)

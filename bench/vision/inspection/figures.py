@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ....solvers.solution import Array
-from ...figures import panels, plain, save
+from ...figures import forget, panels, plain, save
 from .depth_figures import PROBLEMS, draw_curves
 from .observed import Layer
 from .origins import matrices_of, problems_of
@@ -42,6 +42,7 @@ def draw_page(
 
 def draw_training(metrics: Sequence[dict[str, Any]], directory: Path) -> bool:
     """Draw training.png and .pdf, if condition numbers were kept in the metrics of a run."""
+    forget(directory / "training.png")
     table = pd.DataFrame(list(metrics))
     columns = table.filter(regex=r"^log10_condition_\w+ \d+$").columns
     if columns.empty:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ...tables import Lines, number
+from ...tables import Lines, Report, number
 from .origins import UNDETERMINED
 
 _Columns = dict[str, tuple[str, str]]  # heading and format
@@ -49,6 +49,13 @@ _COSINES = {
     "gaussian": "cosine with C*: Gaussian", "least_squares": "least squares",
     "low_rank": "low rank", "sparse": "sparse",
 }  # fmt: skip
+
+
+def add_parts(report: Report, table: pd.DataFrame, shown: str) -> None:
+    """Print and write the sentences and tables on a model that was `shown` something."""
+    report.add_sentences([shown, *verdicts(table)])
+    for title, lines in parts(table).items():
+        report.add_table(title, lines)
 
 
 def parts(table: pd.DataFrame) -> dict[str, Lines]:

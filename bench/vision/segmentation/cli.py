@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ...names import as_options
-from ...tables import markdown, write_lines, write_summary, write_table
-from ...terminal import Load, Output, console, load_modules, progress
+from ...tables import Report
+from ...terminal import Load, Output, load_modules, progress
 
 
 def segment(
@@ -37,10 +37,7 @@ def segment(
     .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each run
     (settings, metrics, weights), from which an interrupted command goes on.
     """
-    from rich.table import Table
-
-    from .figures import draw_quality, draw_scenes
-    from .report import class_lines, lines_of, notes
+    from .report import write_report
     from .study import segment as run
 
     load_modules(load)
@@ -51,23 +48,5 @@ def segment(
         )  # fmt: skip
     except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(as_options(str(error))) from error
-    write_table(table, output)
-    text = []
-    for title, lines in (
-        ("CamVid, test pictures", lines_of(table)), ("IoU of each class, %", class_lines(table))
-    ):  # fmt: skip
-        shown = Table(*lines[0], title=title)
-        for row in lines[1]:
-            shown.add_row(*row)
-        console().print(shown)
-        text += [f"## {title}", "", *markdown(*lines), ""]
-    for sentence in notes(table):
-        console().print(sentence, soft_wrap=True)
-        text += [sentence, ""]
-    write_lines(lines_of(table), output / "models")
-    draw_quality(table, output)
-    draw_scenes(table, output, data_home=data_home)
-    text += ["![quality](quality.png)", "![scenes](scenes.png)"]
     settings = {"models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps}
-    write_summary("twinsolve segment", text, settings, output)
-    console().print(f"Written to {output}/")
+    write_report(table, Report("twinsolve segment", settings, output), data_home=data_home)

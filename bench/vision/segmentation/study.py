@@ -1,6 +1,5 @@
 """Segmenters trained with the same seeds, and how well each finds the classes of pixels."""
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from time import process_time
@@ -21,7 +20,14 @@ from .pictures import LabelledPictures, class_weights, cross_entropy
 from .quality import SCALES, segmentation_quality
 
 PLAIN = "plain"
-_MODELS = tomllib.loads(Path(__file__).with_name("models.toml").read_text())
+# Settings of `Segmenter`; what is not said is plain.
+_MODELS: dict[str, dict[str, Any]] = {
+    PLAIN: {},
+    "NeuTRENO": {"operator": "neutreno"},
+    "bilateral": {"operator": "bilateral"},
+    "GRC": {"residual": "generalized"},
+    "twicing": {"operator": "twicing"},
+}
 # Chosen for the plain model on validation pictures, among rates of 0.001 and 0.003.
 RECIPE = {
     "batch_size": 8, "learning_rate": 3e-3, "weight_decay": 0.05, "warm_up": 0.1, "ema_decay": 0.99,

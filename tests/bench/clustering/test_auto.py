@@ -14,6 +14,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
+from unions import make_union
 
 from twinsolve.bench import choose_clusters, cluster
 from twinsolve.bench.cli import app
@@ -24,7 +25,6 @@ from twinsolve.bench.clustering.cli import cluster as cluster_command
 from twinsolve.bench.clustering.methods import METHODS, find_method
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import cut_of, is_dense
-from twinsolve.bench.clustering.unions import make_union
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
 

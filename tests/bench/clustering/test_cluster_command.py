@@ -509,7 +509,7 @@ def test_a_method_takes_settings_of_the_users_own(folder):
         (("digits", "--features", "colour"), "features: must be among raw"),
         (("--preset", "slow"), "preset: must be among quick"),
         (("digits", "--preset", "quick"), "preset: quick leaves no choice of DATA"),
-        (("--preset", "yaleb", "--n-trials", "3"), "preset: yaleb leaves no choice of --n-trials"),
+        (("--preset", "mnist", "--n-trials", "3"), "preset: mnist leaves no choice of --n-trials"),
         (("--label-tuned",), "preset: quick leaves no choice of --label-tuned"),
     ],
 )
@@ -564,8 +564,8 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     assert "\n\n## clusters\n\n" in summary
     assert "\n\n![errors.png](errors.png)\n\n## second\n\n" in summary
     assert "largest mean of (1 + s)" in summary
-    assert run("--preset", "yaleb", "--n-seeds", "1").exit_code == 0
-    assert (folder / "results" / "cluster-yaleb" / "settings.json").exists()
+    assert run("--preset", "mnist", "--n-seeds", "1").exit_code == 0
+    assert (folder / "results" / "cluster-mnist" / "settings.json").exists()
 
 
 def test_help_and_list_explain():

@@ -1,5 +1,6 @@
 """Settings are chosen without labels, and the summary says what was chosen."""
 
+import coil20
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +11,6 @@ from sklearn.metrics import silhouette_score
 
 from twinsolve.bench.clustering import selection
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.presets import find_preset
 from twinsolve.bench.clustering.selection import select_settings
 from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
 from twinsolve.bench.jobs import Options
@@ -176,9 +176,8 @@ def test_settings_that_others_chose_with_labels_are_marked():
     table = study.run(Options(n_seeds=1))
     for lines in (study.lines, study.more["Solver quality"]):
         assert lines(table)[1][0][2] == "TSC (labels)"
-    recipes = {study.name: study for study in find_preset("coil20")}["recipes"]
-    assert recipes.rule == ""
-    assert find_preset("coil20")[0].rule == selection.RULE
+    assert coil20.studies()[1].rule == ""
+    assert coil20.studies()[0].rule == selection.RULE
 
 
 def test_label_tuned_rows_are_added_and_marked(table):

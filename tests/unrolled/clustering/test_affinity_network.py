@@ -5,11 +5,11 @@ import inspect
 import numpy as np
 import pytest
 import torch
+import train_affinity_network as learn_affinity
 from numpy.testing import assert_allclose
 from sklearn.preprocessing import normalize
+from unions import KINDS, make_union
 
-from twinsolve.bench.clustering import learn_affinity
-from twinsolve.bench.clustering.unions import KINDS, make_union
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.unrolled.clustering import LearnedAffinityClustering

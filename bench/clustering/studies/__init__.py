@@ -1,1 +1,0 @@
-"""Studies of one experiment each, for the presets of `twinsolve cluster`."""

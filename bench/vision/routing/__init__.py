@@ -1,1 +1,0 @@
-"""Routers of sparse mixtures of experts as clusterers of image tokens."""

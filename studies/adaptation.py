@@ -1,0 +1,214 @@
+"""A trained plain network that becomes each row and is trained on, against itself trained on.
+
+``python studies/adaptation.py`` trains them as ``twinsolve classify`` does.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from classified import read_options
+
+from twinsolve.bench.figures import legend, panels, plain, save
+from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.timing import Progress
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.measures import accuracies
+from twinsolve.bench.vision.classification.networks import with_weights_of
+from twinsolve.bench.vision.classification.report import (
+    BLANK,
+    CLEAR,
+    INTERVAL,
+    OPEN,
+    differences,
+    draw_intervals,
+)
+from twinsolve.bench.vision.classification.robustness import CLEAN, wrong
+from twinsolve.bench.vision.classification.study import (
+    PLAIN,
+    build,
+    classify,
+    placed,
+    recipe_of,
+    rows_with_plain,
+    settings_of,
+    train_kept,
+    trained_network,
+)
+from twinsolve.bench.vision.paired import COMPARED, judge, note_on_verdicts
+
+ADAPTED = ("AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding")
+_SHARE = 1 / 3  # extra steps, of those of the plain network
+RATES = (0.1, 0.3, 1.0)  # of the plain network's learning rate
+
+
+def adapt(
+    data: str = "digits",
+    *,
+    rows: Iterable[str] | None = None,
+    seeds: int = 5,
+    steps: int | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    n_jobs: int = 1,
+    data_home: str | None = None,
+    directory: Path,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Turn trained plain networks into each row, train them on, and measure them.
+
+    The plain network is trained as in `classify`. Each row takes its averaged weights, wherever
+    name and shape are the same, and is trained on for a third of the steps, on the batches that
+    come next; so is the plain row itself. The learning rate of the extra steps is, for each row,
+    the one of the same few with the best mean accuracy on validation images over all seeds, the
+    smallest of those that tie. Test images choose nothing.
+
+    Parameters
+    ----------
+    data, seeds, steps, recipe, n_jobs, data_home, directory, progress
+        As `classify` takes them; `steps` are those of the plain network.
+    rows : iterable of str, optional
+        As in `classify`, vision transformers alone. None is AttnScale, FeatScale, NeuTRENO, twicing
+        and sparse coding.
+
+    Returns
+    -------
+    DataFrame
+        A row for each network and seed. Of test images, in percent: ``plain`` is the accuracy of
+        the trained plain network, ``start`` that of the row with its weights, ``top1`` that after
+        the extra steps; ``wrong`` has the places of the images that are wrong then.
+
+    Raises
+    ------
+    ValueError
+        If data or a row are unknown, or a row has another architecture.
+    """
+    given = rows_with_plain(rows or ADAPTED)
+    splits, settings = load_splits(data, data_home), settings_of(data, recipe)
+    for name, options in given.items():
+        if options.get("architecture", "ViT") != "ViT":
+            raise ValueError(f"row: {name!r} has no weights in common with the plain one")
+        build(splits, settings, options, seed=0)
+    plain = classify(
+        data, rows=[PLAIN], seeds=seeds, steps=steps, recipe=recipe, n_jobs=n_jobs,
+        data_home=data_home, directory=directory, progress=progress,
+    )  # fmt: skip
+    candidate = plain[list(settings["candidates"][0])].to_dict("records")[0]
+    jobs = [
+        {
+            "data": data, "data_home": data_home, "directory": str(directory),
+            "settings": settings, "row": row, "options": options, "candidate": candidate,
+            "seed": seed, "rate": share * candidate["learning_rate"],
+        }
+        for row, options in given.items()
+        for share in RATES
+        for seed in range(seeds)
+    ]  # fmt: skip
+    found = run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
+    return best_rates(found)
+
+
+def best_rates(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of each row at its learning rate with the best mean accuracy on validation."""
+    means = table.groupby(["row", "learning_rate"], sort=False).validation.mean()
+    means = means.round(9).reset_index()  # the same hits in another order of seeds tie
+    best = means.sort_values(["validation", "learning_rate"], ascending=[False, True])
+    kept = best.drop_duplicates("row")[["row", "learning_rate"]]
+    return table.merge(kept, on=["row", "learning_rate"])
+
+
+def _run(
+    data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
+    options: dict[str, Any], candidate: dict[str, Any], seed: int, rate: float,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Take the trained plain network from its folder, and train a row on from there."""
+    steps = candidate["n_steps"]
+    plain, splits = trained_network(data, data_home, directory, settings, {}, candidate, seed)
+    model = with_weights_of(build(splits, settings, placed(options, candidate), seed), plain)
+    start = accuracies(model.eval(), splits.test)["top1"]
+    extra = {"n_steps": max(1, round(_SHARE * steps)), "learning_rate": rate}
+    recipe = recipe_of(settings, extra, seed)
+    task = {"data": data, "after": candidate}
+    trained = train_kept(model, splits, settings, recipe, task, directory, first_step=steps)
+    return [
+        {
+            "row": row, "data": data, "seed": seed, "learning_rate": rate, "steps": steps,
+            "extra_steps": extra["n_steps"],
+            "validation": accuracies(trained, splits.validation)["top1"],
+            "plain": accuracies(plain, splits.test)["top1"],
+            "start": start,
+            "top1": accuracies(trained, splits.test)["top1"],
+            "n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)},
+        }
+    ]  # fmt: skip
+
+
+_HEAD = (
+    "row", "seeds", "trained plain", "replaced, 0 steps", "trained on", *COMPARED, "rate"
+)  # fmt: skip
+_START = "#E69F00"  # of Okabe and Ito
+
+
+def adapted_lines(table: pd.DataFrame) -> Lines:
+    """A line for each row: means over seeds, and differences to the plain row trained on."""
+    verdicts = judge(differences(table))
+    lines: list[tuple[str, ...]] = []
+    for row, own in table.groupby("row", sort=False):
+        mean = own.mean(numeric_only=True)
+        accuracy = (number(mean[name], ".2f") for name in ("plain", "start", "top1"))
+        compared = verdicts[row].cells if row in verdicts else BLANK
+        rate = number(mean.learning_rate, ".2g")
+        lines.append((str(row), str(len(own)), *accuracy, *compared, rate))
+    return _HEAD, lines
+
+
+def adapted_notes(table: pd.DataFrame) -> list[str]:
+    """How to read the table of adapted networks."""
+    steps, extra = table.steps.iloc[0], table.extra_steps.iloc[0]
+    shares = ", ".join(f"{share:g}" for share in RATES)
+    return [
+        f"Top-1 in percent on test images, means over seeds: of the plain network after {steps} "
+        "steps, of the row with its weights before any step of its own, and after "
+        f"{extra} steps more. Differences are to {PLAIN} trained on as long on the same batches. "
+        "The learning rate of the extra steps is the best on validation images, over all seeds, of "
+        f"{shares} times that of the plain network.",
+        note_on_verdicts(differences(table)),
+    ]
+
+
+def draw_adaptation(table: pd.DataFrame, directory: Path) -> None:
+    """Draw adaptation.png: accuracy before and after the extra steps, and each row's interval."""
+    apart = differences(table)
+    if not apart:
+        return
+    order = sorted(apart, key=lambda row: apart[row].mean)
+    means = table.groupby("row")[["plain", "start", "top1"]].mean()
+    figure, (left, right) = panels(2, (4.5, 1.7 + 0.24 * len(order)), sharey=True)
+    for place, row in enumerate(order):
+        start, end = means.start[row], means.top1[row]
+        left.plot([start, end], [place, place], color=OPEN, linewidth=1, zorder=1)
+        left.plot(start, place, "o", color=_START, label="replaced, 0 steps")
+        left.plot(end, place, "o", color=CLEAR, label="trained on")
+    left.axvline(means.plain[PLAIN], color="black", linewidth=0.8, label="trained plain")
+    left.set_xlabel("top-1 on test images, %")
+    plain(left)
+    legend(figure, "upper center", ncols=3)
+    draw_intervals(right, judge(apart), order)
+    right.set_xlabel(f"top-1, points to {PLAIN} trained as long\n{INTERVAL}")
+    save(figure, directory / "adaptation.png")
+
+
+def main() -> None:
+    rows, given, report = read_options(__file__, "A trained network becomes each row.")
+    table = adapt(rows=rows, **given)
+    write_table(table, report.directory)
+    title = str(report.settings["data"])
+    report.add_table(title, adapted_lines(table), heading="", file="means")
+    report.add_sentences(adapted_notes(table))
+    draw_adaptation(table, report.directory)
+    report.write(["adaptation"])
+
+
+if __name__ == "__main__":
+    main()

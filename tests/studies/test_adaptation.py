@@ -1,0 +1,192 @@
+"""What a trained network becomes, which learning rate is taken, and resumption."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import adaptation
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from adaptation import adapted_lines, best_rates
+from safetensors.torch import load_file
+
+from twinsolve.bench.vision.classification import study
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.networks import with_weights_of
+from twinsolve.bench.vision.classification.robustness import CLEAN
+from twinsolve.bench.vision.classification.study import build, row_options, settings_of
+from twinsolve.unrolled import Neutreno
+from twinsolve.unrolled.attention import Positive
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_splits("digits")
+
+
+@pytest.fixture(scope="module")
+def plain(digits):
+    """The plain network with all its weights moved, as training would."""
+    model = build(digits, settings_of("digits"), {}, seed=0).eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def adapted(digits, plain, row):
+    model = build(digits, settings_of("digits"), row_options(row), seed=1)
+    return with_weights_of(model, plain).eval()
+
+
+@torch.no_grad()
+def gap(digits, plain, model):
+    levels = digits.test.levels[:64]
+    return float((model(levels) - plain(levels)).abs().max())
+
+
+@pytest.mark.parametrize("row", ["AttnScale", "FeatScale"])
+def test_scales_of_zero_start_as_the_trained_network_itself(digits, plain, row):
+    assert gap(digits, plain, adapted(digits, plain, row)) == 0
+
+
+@pytest.mark.parametrize("row", ["NeuTRENO", "twicing", "sparse coding"])
+def test_other_rows_start_elsewhere_with_all_its_weights(digits, plain, row):
+    model = adapted(digits, plain, row)
+    own, given = model.state_dict(), plain.state_dict()
+    assert all(torch.equal(own[name], given[name]) for name in given)
+    assert gap(digits, plain, model) > 0.01
+
+
+def test_neutreno_starts_as_the_trained_network_where_its_weight_vanishes(digits, plain):
+    model = adapted(digits, plain, "NeuTRENO")
+    gaps = []
+    for lam in (1e-2, 1e-3, 1e-7):
+        for part in model.modules():
+            if isinstance(part, Neutreno):
+                part.lam = Positive(lam)
+        gaps.append(gap(digits, plain, model))
+    assert gaps[1] == pytest.approx(gaps[0] / 10, rel=0.2)
+    assert gaps[2] < 1e-4
+
+
+def test_rates_are_chosen_on_validation_images_over_all_seeds():
+    rates, seeds = [0.1, 0.2, 0.4], [0, 1]
+    validation = {"softmax": [90, 96, 97, 93, 80, 99], "NeuTRENO": [90, 90, 97, 91, 95, 93]}
+    table = pd.DataFrame(
+        [
+            {
+                "row": row, "learning_rate": rate, "seed": seed, "validation": values[2 * i + seed],
+                "top1": 99 - 10 * i,
+            }
+            for row, values in validation.items()
+            for i, rate in enumerate(rates)
+            for seed in seeds
+        ]
+    )  # fmt: skip
+    kept = best_rates(table)
+    assert [(x.row, x.seed, x.learning_rate) for x in kept.itertuples()] == [
+        ("softmax", 0, 0.2), ("softmax", 1, 0.2), ("NeuTRENO", 0, 0.2), ("NeuTRENO", 1, 0.2),
+    ]  # fmt: skip
+
+
+def test_rates_tie_that_hit_as_often_over_all_seeds():
+    hits = {0.1: [355, 355, 352, 354, 353], 1.0: [355, 353, 353, 355, 353]}
+    table = pd.DataFrame(
+        [
+            {"row": "softmax", "learning_rate": rate, "seed": seed, "validation": 100 * (n / 359)}
+            for rate, own in hits.items()
+            for seed, n in enumerate(own)
+        ]
+    )
+    assert set(best_rates(table).learning_rate) == {0.1}
+
+
+def test_lines_compare_with_the_plain_row_trained_on():
+    """Of 100 images each row finds the first."""
+    top1 = [91, 93, 91, 94, 98, 95]
+    table = pd.DataFrame(
+        {
+            "row": ["softmax"] * 3 + ["twicing"] * 3, "seed": [0, 1, 2] * 2, "plain": [90.0] * 6,
+            "start": [90.0] * 3 + [50.0] * 3, "top1": [float(x) for x in top1],
+            "learning_rate": [0.1] * 6, "n_test": [100] * 6,
+            "wrong": [{CLEAN: list(range(x, 100))} for x in top1],
+        }
+    )  # fmt: skip
+    plain, line = adapted_lines(table)[1]
+    assert plain[5:] == ("-", "-", "-", "-", "0.1")
+    assert line[:5] == ("twicing", "3", "90.00", "50.00", "95.67")
+    difference, *_, verdict, _, rate = line[5:]
+    assert difference.startswith("+4.00 ± ")
+    assert float(difference.split()[-1]) > 2.48  # over seeds alone
+    assert (verdict.split()[0], rate) == ("inconclusive", "0.1")
+
+
+def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_path, monkeypatch):
+    drawn = []
+
+    class Batches(study.ClassBatches):
+        def __call__(self, seed, step, samples):
+            drawn.append((seed, step))
+            return super().__call__(seed, step, samples)
+
+    monkeypatch.setattr(study, "ClassBatches", Batches)
+    found = []
+    for row in ("softmax", "FeatScale"):
+        found += adaptation._run(
+            data="digits", data_home=None, directory=str(tmp_path),
+                settings=study.settings_of("digits"), row=row,
+            options=row_options(row), seed=1, rate=1e-3,
+            candidate={"learning_rate": 3e-3, "position_scale": 0.7, "n_steps": 6},
+        )  # fmt: skip
+    assert drawn == [(1, step) for step in (*range(8), 6, 7)]  # the plain one was kept
+    assert len({x["plain"] for x in found} | {x["start"] for x in found}) == 1
+
+
+def test_a_killed_adaptation_goes_on_to_the_same_bits(tmp_path):
+    def run(name, death):
+        command = [sys.executable, HERE / "small_adaptation.py", tmp_path / name, str(death)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    for death in (9, 11):  # the first of the extra steps, and one after a checkpoint
+        assert run("killed", death).returncode == -signal.SIGKILL
+    for name in ("killed", "whole"):
+        done = run(name, -1)
+        assert done.returncode == 0, done.stderr
+    files = sorted(
+        path.relative_to(tmp_path / "whole") for path in tmp_path.glob("whole/**/*.safetensors")
+    )
+    assert len(files) == 6
+    for file in files:
+        one, other = (load_file(tmp_path / name / file) for name in ("killed", "whole"))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one), file
+
+
+def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):
+    words = ["digits", "--row", "twicing", "--seeds", "2", "--steps", "3"]
+    monkeypatch.setattr(sys, "argv", ["adaptation.py", *words, "--output", str(tmp_path)])
+    adaptation.main()
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert [(x["row"], x["seed"]) for x in rows] == [
+        (row, seed) for row in ("softmax", "twicing") for seed in (0, 1)
+    ]
+    assert all(x["extra_steps"] == 1 and x["start"] == x["plain"] for x in rows[:2])
+    assert np.allclose([x["plain"] for x in rows[:2]], [x["plain"] for x in rows[2:]], atol=0)
+    for x in rows:
+        assert x["top1"] == pytest.approx(100 * (1 - len(x["wrong"][CLEAN]) / x["n_test"]))
+    assert "after 3 steps" in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "adaptation.png").is_file()
+
+
+def test_what_cannot_be_adapted_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no weights in common"):
+        adaptation.adapt(rows=["ConvMixer"], directory=tmp_path)
+    assert not list(tmp_path.iterdir())
