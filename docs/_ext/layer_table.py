@@ -18,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.i18n import format_date
 
 import twinsolve
-from twinsolve.solvers.sparse_coding import lam_max
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 from twinsolve.unrolled.twins import Twin, catalogue, exact_twin
 
 _HEAD = "| layer | solver | relation | equation | paper |\n|---|---|---|---|---|\n"
@@ -77,7 +77,7 @@ def _link(thing: Any) -> str:
 def _solver(twin: Twin) -> str:
     """What a twin calls of the solvers' public functions, found in the code that it runs."""
     called = list(_called(twin.solve, set()))
-    solvers = [f for f in called if _is_solver(f) and f is not lam_max]
+    solvers = [f for f in called if _is_solver(f) and f not in (lam_max, lasso_objective)]
     if solvers:
         return _joined(map(_link, solvers))
     return "that of its base or parts" if exact_twin in called else "its formula in NumPy"
