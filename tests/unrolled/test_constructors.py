@@ -34,7 +34,8 @@ def find_classes():
     """Modules of the package that have constructors of their own, but those of the check."""
     prefix = f"{unrolled.__name__}."
     names = [found.name for found in pkgutil.walk_packages(unrolled.__path__, prefix)]
-    modules = [importlib.import_module(x) for x in names if not x.startswith(f"{prefix}twins")]
+    checks = (f"{prefix}twins", f"{prefix}laws")
+    modules = [importlib.import_module(x) for x in names if not x.startswith(checks)]
     classes = {cls for module in modules for cls in vars(module).values() if inspect.isclass(cls)}
     own = [cls for cls in classes if cls.__module__.startswith(prefix) and "__init__" in vars(cls)]
     return {cls.__name__: cls for cls in own if issubclass(cls, nn.Module)}
@@ -553,3 +554,19 @@ def test_layers_are_made_on_the_device_asked_for():
             tensors = [*layer.named_parameters(), *layer.named_buffers()]
             elsewhere |= {(row.name, place) for place, x in tensors if not x.is_meta}
     assert elsewhere == set()
+
+
+DEFAULTS = {
+    "LayerScale": {"initial": 1e-5},  # Touvron et al. (2021), of 24 layers
+    "Linear": {"scale": 1 / 16},  # SK-4
+    "LocallyLinear": {"reg": 1e-3},  # SE-9
+    "Neutreno": {"lam": 0.6},  # NT-22
+    "SelfExpressiveNetwork": {"width": 1024, "gamma": 200.0, "l1_ratio": 0.9},  # CL-11
+    "TokenGraying": {"eps": 0.95},  # SK-A2
+}
+
+
+def test_defaults_are_those_of_the_papers():
+    for name, expected in DEFAULTS.items():
+        parameters = inspect.signature(CLASSES[name]).parameters
+        assert {x: parameters[x].default for x in expected} == expected, name

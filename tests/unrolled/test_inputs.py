@@ -61,12 +61,8 @@ BAD_MASKS = {
 }
 
 
-# One of each way in which operators read their inputs.
-KINDS = (
-    "softmax", "linear", "local on a grid", "spatial gaussian", "logistic", "locally linear",
-    "sparse coding", "ridge self", "bilateral", "tupe", "elliptical", "sinkhorn", "twicing",
-    "re-attention", "neutreno", "solved neutreno",
-)  # fmt: skip
+# Of the three ways in which operators come to their inputs.
+KINDS = ("softmax", "bilateral", "twicing")
 
 
 @pytest.fixture(params=KINDS)

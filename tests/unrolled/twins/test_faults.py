@@ -37,7 +37,7 @@ def scaled(factor):
 
 
 ISTA, LISTA = "sparse_coding.sparse_attention", "sparse_coding.learned_ista"
-RESIDUALS, NETWORK = "boosting.residuals", "self_expression.self_expressive_network"
+RESIDUALS, NETWORK = "boosting", "self_expression.self_expressive_network"
 FAULTS = {
     # identity
     "bandwidth squared": (
@@ -52,7 +52,7 @@ FAULTS = {
     ),
     "half the ridge": (
         "ridge-self-expression ridge-attention ridge-attention-zero-diagonal ridge-large-penalty",
-        "self_expression.ridge_attention._regularized",
+        "self_expression.ridge_attention._regularize",
         lambda right: lambda gram, lam: right(gram, lam / 2),
     ),
     "twice the regularisation": (
@@ -67,7 +67,7 @@ FAULTS = {
     ),
     "heads mixed the wrong way round": (
         "re-attention",
-        "spectral_filtering.reattention.ReAttention._mixed",
+        "spectral_filtering.reattention.ReAttention._mix_heads",
         lambda right: lambda self, A, mask, theta, *rest: right(self, A, mask, theta.mT, *rest),
     ),
     "width forgotten": (
@@ -104,7 +104,7 @@ FAULTS = {
     ),
     "another weight of earlier tokens": (
         "boosted-residual boosted-residual-limit boosted-residual-lipschitz generalized-residual",
-        f"{RESIDUALS}.GeneralizedResidual._earlier",
+        f"{RESIDUALS}.GeneralizedResidual._find_earlier_tokens",
         scaled(1.01),
     ),
     # limits and rates
@@ -136,7 +136,7 @@ FAULTS = {
     ),
     "too short to mix": (
         "symmetric-attention symmetric-attention-mixing",
-        "kernel_smoothing.symmetric.Symmetric.attend",
+        "kernel_smoothing.softmax.Symmetric.attend",
         lambda right: lambda self, call: (call.v + right(self, call)) / 2,
     ),
     "features scaled twice": (
