@@ -132,7 +132,7 @@ def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
 def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Without tokens, or without a batch, there is an output without rows; without keys, of zeros.
 
-    Zeros are due where the output is linear in the values, and exact.
+    The matrix is as empty. Zeros are due where the output is linear in the values, and exact.
     """
     both = stack(subject, subject)
     no_batch = both.on(tuple(x[:0] for x in both.inputs), _cut(both.context, slice(0)))
@@ -142,9 +142,9 @@ def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
         cases["no keys"] = both.on((q, k[..., :0, :], v[..., :0, :]))
 
     def measure(case: Subject) -> Measurement:
-        q, _, v = case.inputs
-        out = case.output()
-        right = out.shape == (*q.shape[:-1], v.shape[-1])
+        q, k, v = case.inputs
+        out, A = case.output(), case.matrix()
+        right = out.shape == (*q.shape[:-1], v.shape[-1]) and A.shape == (q @ k.mT).shape
         return Measurement(np.abs(out).max(initial=0.0) if right else float("inf"), 0.0)
 
     for name, case in cases.items():
