@@ -93,11 +93,11 @@ def coefficient_distance(
     >>> coefficient_distance([[1.0, 1.0]], [[1.0, 0.0]])["support_precision"]
     0.5
     """
-    C, R = _dense(coef, "coef"), _dense(reference, "reference")
+    C, R = _check_dense(coef, "coef"), _check_dense(reference, "reference")
     if C.shape != R.shape:
         raise ValueError(f"coef: has shape {C.shape}, but the reference has {R.shape}")
     norm, reference_norm = np.linalg.norm(C), np.linalg.norm(R)
-    found, wanted = _support(C), _support(R)
+    found, wanted = _find_support(C), _find_support(R)
     hits = (found & wanted).sum()
     precision, recall = _ratio(hits, found.sum()), _ratio(hits, wanted.sum())
     return {
@@ -224,7 +224,7 @@ def relative_residual(
     """
     X = check_matrix(X, "X").astype(np.float64)
     T = X if targets is None else check_matrix(targets, "targets", n_features=X.shape[1])
-    C = _dense(coef, "coef")
+    C = _check_dense(coef, "coef")
     if C.shape != (len(T), len(X)):
         raise ValueError(f"coef: must have shape {(len(T), len(X))}, got {C.shape}")
     return _ratio(np.linalg.norm(T - C @ X), np.linalg.norm(T))
@@ -250,12 +250,12 @@ def _second_eigenvalue(A: Array | csr_array) -> float:
     return float(1 - leading_eigenvectors(A, 2)[0][1])
 
 
-def _dense(coef: ArrayLike | csr_array, name: str) -> np.ndarray:
+def _check_dense(coef: ArrayLike | csr_array, name: str) -> np.ndarray:
     dense = coef.toarray() if hasattr(coef, "toarray") else coef
     return check_matrix(dense, name).astype(np.float64)
 
 
-def _support(C: np.ndarray) -> np.ndarray:
+def _find_support(C: np.ndarray) -> np.ndarray:
     size = np.abs(C)
     return size > _SUPPORT * size.max(axis=1, keepdims=True)
 

@@ -135,7 +135,7 @@ def certified(
 
 
 def aim(tol: float, dtype: Any) -> float:
-    """Gap to iterate to: where the answer is rounded to float32 that takes most of `tol`."""
+    """Gap to iterate to: rounding the answer to float32 takes up most of `tol`."""
     return tol if dtype == np.float64 else 0.1 * tol
 
 
@@ -156,7 +156,7 @@ def check_matrix(
         If `X` is not two-dimensional, holds NaN or infinity, is complex, or has too few rows or the
         wrong number of columns. The message starts with `name`.
     """
-    matrix: Array = _checked(X, name, ensure_min_samples=min_rows)
+    matrix: Array = _check_by_sklearn(X, name, ensure_min_samples=min_rows)
     if n_features is not None and matrix.shape[1] != n_features:
         raise ValueError(f"{name}: has {matrix.shape[1]} columns, but {n_features} are needed")
     return matrix
@@ -170,7 +170,7 @@ def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_ar
     ValueError
         As `check_matrix`; of a sparse `X` the stored entries are checked.
     """
-    matrix = _checked(X, name, accept_sparse="csr")
+    matrix = _check_by_sklearn(X, name, accept_sparse="csr")
     return narrow(csr_array(matrix)) if issparse(matrix) else matrix
 
 
@@ -186,8 +186,8 @@ def narrow(matrix: csr_array) -> csr_array:
     return csr_array((matrix.data, indices, indptr), shape=matrix.shape)
 
 
-def _checked(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
-    if _plain(X, options.get("ensure_min_samples", 1)):
+def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
+    if _is_plainly_valid(X, options.get("ensure_min_samples", 1)):
         return X
     try:
         return check_array(X, dtype=[np.float64, np.float32], input_name=name, **options)
@@ -195,8 +195,8 @@ def _checked(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _plain(X: Any, min_rows: int) -> bool:
-    """Whether it is plain to see that scikit-learn, which takes longer, would return X itself."""
+def _is_plainly_valid(X: Any, min_rows: int) -> bool:
+    """Whether a quick look shows that `check_array`, which takes longer, would return X."""
     if type(X) is not np.ndarray or X.ndim != 2 or X.dtype not in (np.float64, np.float32):
         return False
     with np.errstate(over="ignore", invalid="ignore"):

@@ -46,7 +46,7 @@ def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
         If a matrix does not fit the values; by the function, if its result does not.
     """
     if callable(filter):
-        return _checked(filter, name), values
+        return _check_results(filter, name), values
     if values.ndim != 2:
         raise ValueError(
             f"{name}: a matrix acts on values of two dimensions, one row a sample or pixel, but "
@@ -54,7 +54,7 @@ def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
         )
     A = check_square(check_dense_or_sparse(filter, name), name, len(values))
     dtype = np.result_type(A.dtype, values.dtype)
-    return _checked(lambda x: A @ x, name), values.astype(dtype, copy=False)
+    return _check_results(lambda x: A @ x, name), values.astype(dtype, copy=False)
 
 
 def bind_layers(
@@ -106,7 +106,7 @@ def iterate(
     return u
 
 
-def _checked(function: Function, name: str) -> Function:
+def _check_results(function: Function, name: str) -> Function:
     def apply(x: Array) -> Array:
         result = np.array(function(x.copy()))
         if result.shape != x.shape or result.dtype.kind not in "fiub":

@@ -84,7 +84,7 @@ def method_noise(filter: Filter, y: ArrayLike) -> Array:
            [ 0.25]])
     """
     f, y = bind(filter, check_signal(y, "y"), "filter")
-    return y - _finite(f(y))
+    return y - _refuse_nonfinite(f(y))
 
 
 def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) -> float:
@@ -127,9 +127,11 @@ def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) ->
         raise ValueError("noise: must not be zero, as its share is then not defined")
     f, u = bind(filter, u, "filter")
     if callable(filter):
-        return frobenius_norm(_finite(f(u + n)) - _finite(f(u))) / frobenius_norm(n)
+        return frobenius_norm(
+            _refuse_nonfinite(f(u + n)) - _refuse_nonfinite(f(u))
+        ) / frobenius_norm(n)
     n = n / np.abs(n).max()
-    return frobenius_norm(_finite(f(n))) / frobenius_norm(n)
+    return frobenius_norm(_refuse_nonfinite(f(n))) / frobenius_norm(n)
 
 
 def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> float:
@@ -186,7 +188,7 @@ def _check_parts(signal: ArrayLike, noise: ArrayLike) -> tuple[Array, Array]:
     return u.astype(np.float64), n.astype(np.float64)
 
 
-def _finite(result: Array) -> Array:
+def _refuse_nonfinite(result: Array) -> Array:
     if not np.isfinite(result).all():
         raise ValueError("filter: its result holds NaN or infinity")
     return result

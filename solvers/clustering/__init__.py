@@ -12,11 +12,14 @@ from .affinity import (
     unit_rows,
 )
 from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClustering
-from .greedy import OMPSubspaceClustering
 from .k_subspaces import KSubspaces
 from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClustering
 from .motion import MotionSegmentation
-from .neighbors import LocallyLinearSubspaceClustering, NearestNeighborClustering
+from .neighbors import (
+    LocallyLinearSubspaceClustering,
+    NearestNeighborClustering,
+    ThresholdingSubspaceClustering,
+)
 from .outlier import OutlierSubspaceClustering
 from .selection import (
     ChosenClusterer,
@@ -26,9 +29,8 @@ from .selection import (
     rank_clusterings,
     selection_score,
 )
-from .sparse import ElasticNetSubspaceClustering, SparseSubspaceClustering
+from .sparse import ElasticNetSubspaceClustering, OMPSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
-from .thresholding import ThresholdingSubspaceClustering
 
 __all__ = [
     "ChosenClusterer",

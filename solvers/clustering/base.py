@@ -161,7 +161,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return 0.0
 
     def _prepare(self, X: Array) -> Array:
-        """What is represented: the samples themselves unless a subclass says otherwise."""
+        """Return the points to represent: the samples, unless a subclass says otherwise."""
         return X
 
     @abstractmethod

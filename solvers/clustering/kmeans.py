@@ -70,27 +70,27 @@ class RepeatedKMeans:
 def _best_of_restarts(
     X: Array, distances: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
-    """Labels of smallest inertia, and whether clusters could not be told or one lost its points."""
+    """Labels of smallest inertia, and whether clusters coincide or one has lost its points."""
     n, k = len(X), uniform.shape[1] + 1
     rounding = _ROUNDING * distances.sum() / n
     labels = np.empty(n, np.int32)
     kept = np.empty(n, np.int32)
     best = np.inf
     for restart in range(len(first)):
-        chosen, left = _spread(distances, first[restart], uniform[restart])
+        chosen, left = _choose_centres(distances, first[restart], uniform[restart])
         if left <= rounding:
             return kept, True
         inertia = _alternate(X, distances, chosen, labels, tol)
         if inertia < 0:
             return kept, True
-        if inertia < best and (restart == 0 or not _same(labels, kept, k)):
+        if inertia < best and (restart == 0 or not _has_same_clusters(labels, kept, k)):
             best = inertia
             kept[:] = labels
     return kept, False
 
 
 @jit_reordered
-def _spread(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
+def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
     """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
 
     Returns the indices, and the potential before the last was chosen.
@@ -125,7 +125,7 @@ def _spread(distances: Array, first: int, uniform: Array) -> tuple[Array, float]
 
 @jit_reordered
 def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: float) -> float:
-    """Lloyd iterations from the chosen points; the inertia, or -1 if a cluster has lost all its."""
+    """Run Lloyd iterations; return the inertia, or -1 if a cluster has lost all its points."""
     n, d = X.shape
     k = len(chosen)
     upper, lower = np.full(n, np.inf), np.full(n, np.inf)
@@ -235,8 +235,8 @@ def _squared_distance(x: Array, y: Array) -> float:
 
 
 @jit_reordered
-def _same(labels: Array, others: Array, k: int) -> bool:
-    """Whether two clusterings differ in the names of the clusters alone."""
+def _has_same_clusters(labels: Array, others: Array, k: int) -> bool:
+    """Whether two clusterings are equal but for the names of the clusters."""
     name = np.full(k, -1, np.int32)
     for i in range(len(labels)):
         if name[labels[i]] == -1:

@@ -14,7 +14,7 @@ from .closed_form import map_linearly, relative_lam
 
 
 class _JointClustering(SubspaceClustering):
-    """Clusterers whose rows are one problem, so that their gap is a number."""
+    """Clusterers that solve for all rows together, so that their gap is one number."""
 
     def _take(self, solution: Solution) -> Array:
         self.objective_, self.gap_ = float(solution.objective), float(solution.gap)

@@ -119,7 +119,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         n_clusters = check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         self.scores_: dict[str, float] = {}
         best = np.inf
-        for name, affinity in _affinities(points.astype(np.float64), n_clusters):
+        for name, affinity in _make_affinities(points.astype(np.float64), n_clusters):
             labels = spectral_labels(
                 affinity,
                 n_clusters,
@@ -153,7 +153,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         return self._clusters[np.argmin(distances, axis=0)]
 
 
-def _affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
+def _make_affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
     """Affinities by the names of their settings."""
     X = X - X.mean(axis=0)  # trajectories know no origin
     U, s, _ = np.linalg.svd(X, full_matrices=False)

@@ -198,7 +198,7 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
 
 
 def _check_candidates(estimators: Iterable[Any]) -> list[Any]:
-    """The estimators as a list, if they are some that look for one number of clusters."""
+    """Return the estimators as a list; refuse none, or different numbers of clusters."""
     if not isinstance(estimators, Iterable):
         name = type(estimators).__name__
         raise TypeError(f"estimators: must be a sequence of clusterers, got {name}")
@@ -434,7 +434,7 @@ def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
 
 
 def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float:
-    """Of the connected points, or a seeded sample of them; -1 where there is none."""
+    """Silhouette of the connected points, or of a seeded sample; -1 where there is none."""
     clusters = clusters[graph.connected]
     n_parts = len(np.unique(graph.part))
     if n_parts > n_clusters or len(clusters) <= n_clusters or len(np.unique(clusters)) < 2:

@@ -118,7 +118,7 @@ def eigengap_n_clusters(
     """
     A = check_affinity(affinity)
     max_clusters = check_integer(max_clusters, "max_clusters", minimum=1)
-    return _eigengap(*_without_isolated_points(A)[1:], max_clusters)[0]
+    return _eigengap(*_drop_isolated_points(A)[1:], max_clusters)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +155,14 @@ class EmbeddedGraph:
 
     def kmeans(self, random_state: int | np.random.RandomState | None) -> Array:
         """Labels of all points by k-means of the unit rows of the embedding."""
-        return self.labels(lambda _: self._repeated.labels(random_state))
+        return self.labels(lambda _: self._shared_kmeans.labels(random_state))
 
     def cluster_qr(self) -> Array:
         """Labels of all points by pivoted QR of the embedding."""
         return self.labels(_cluster_qr)
 
     @cached_property
-    def _repeated(self) -> RepeatedKMeans:
+    def _shared_kmeans(self) -> RepeatedKMeans:
         """What many seeds of k-means share."""
         return RepeatedKMeans(normalize(self.embedding), self.n_clusters)
 
@@ -175,7 +175,7 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
     A = check_affinity(affinity)
     if n_clusters is not None:
         check_n_clusters(n_clusters, A.shape[0])
-    connected, A, part = _without_isolated_points(A)
+    connected, A, part = _drop_isolated_points(A)
     found = None
     if n_clusters is None:
         n_clusters, found = _eigengap(A, part, _MAX_CLUSTERS)
@@ -288,7 +288,7 @@ def check_n_clusters(
     return number
 
 
-def _without_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
+def _drop_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
     """Which points are connected to others, the affinity among them, and their component."""
     part = _components(A)
     connected = np.bincount(part)[part] > 1

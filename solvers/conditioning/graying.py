@@ -113,7 +113,7 @@ def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
 
 
 def _power_law(size: Array, eps: float, shape: tuple[int, ...]) -> Array:
-    """In the place of `size`: new pages of memory would cost more than the powers."""
+    """Take powers in place: new pages of memory would cost more than the powers."""
     size /= size.max() or 1.0
     size[size <= max(shape) * EPS] = 0
     return np.power(size, eps, out=size)

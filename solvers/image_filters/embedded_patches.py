@@ -96,5 +96,5 @@ def _features(guide: Array, W: Array) -> Array:
 
 
 def _overlap(side: int, shift: int) -> slice:
-    """Places i with ``i + shift`` on the image too."""
+    """Pixels i for which ``i + shift`` lies on the image too."""
     return slice(max(0, -shift), side - max(0, shift))

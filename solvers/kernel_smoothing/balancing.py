@@ -76,7 +76,7 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     symmetric = np.array_equal(L, L.T)
-    L = _without_maxima(L, symmetric)
+    L = _subtract_maxima(L, symmetric)
     f = np.zeros(len(L))
     g = f if symmetric else -logsumexp(L, axis=0)
     for _ in range(max_iter):
@@ -133,8 +133,8 @@ def _violation(P: Array) -> float:
     return float(max(np.abs(P.sum(axis=axis) - 1).max() for axis in (0, 1)))
 
 
-def _without_maxima(L: Array, symmetric: bool) -> Array:
-    """Logits of the same result whose rows and columns have maxima of 0, or nearly if symmetric."""
+def _subtract_maxima(L: Array, symmetric: bool) -> Array:
+    """Shift rows and columns so that their maxima are 0, or nearly so for symmetric logits."""
     if not symmetric:
         L = L - L.max(axis=1, keepdims=True)
         return L - L.max(axis=0)
@@ -152,7 +152,7 @@ def _check_logits(logits: ArrayLike) -> tuple[Array, np.dtype]:
     checked = _check_square(np.where(zeros, 0, given) if zeros.any() else given, "logits")
     L = checked.astype(np.float64)
     if zeros.any():
-        L = np.where(_on_some_permutation(~zeros), L, -np.inf)
+        L = np.where(_find_permuted(~zeros), L, -np.inf)
     return L, checked.dtype
 
 
@@ -163,8 +163,8 @@ def _check_square(matrix: ArrayLike, name: str) -> Array:
     return checked
 
 
-def _on_some_permutation(pattern: Array) -> Array:
-    """Entries of the pattern through which one of its permutation matrices passes."""
+def _find_permuted(pattern: Array) -> Array:
+    """Find the entries that lie on some permutation matrix of the pattern."""
     columns = maximum_bipartite_matching(csr_array(pattern), perm_type="column")
     if (columns < 0).any():
         raise ValueError(

@@ -49,7 +49,7 @@ def sparsemax(logits: ArrayLike) -> Array:
            [0.5 , 0.5 , 0.  ]])
     """
     logits = _check_logits(logits)
-    z = _below_the_largest(logits)
+    z = _subtract_largest(logits)
     # tau >= -1, so what lies lower than that may as well lie there.
     heads = np.cumsum(-np.sort(-z.clip(-1), axis=-1), axis=-1)
     tau = ((heads - 1) / np.arange(1, z.shape[-1] + 1)).max(axis=-1, keepdims=True)
@@ -160,7 +160,7 @@ def _times_positive(p: Array, x: Array) -> Array:
     return p.clip(0) * np.where(p > 0, x, 0)
 
 
-def _below_the_largest(logits: Array) -> Array:
+def _subtract_largest(logits: Array) -> Array:
     """Each row less its largest entry, in float64: at most 0, whatever the size of the logits."""
     z = logits.astype(np.float64)
     largest = z.max(axis=-1, keepdims=True)
@@ -176,7 +176,7 @@ def _check_logits(logits: ArrayLike) -> Array:
 
 
 def _check_pair(logits: ArrayLike, probabilities: ArrayLike) -> tuple[Array, Array]:
-    z, p = _below_the_largest(_check_logits(logits)), _check_array(probabilities, "probabilities")
+    z, p = _subtract_largest(_check_logits(logits)), _check_array(probabilities, "probabilities")
     if z.shape != p.shape:
         raise ValueError(f"probabilities: must have the logits' shape {z.shape}, got {p.shape}")
     if not np.isfinite(p).all():

@@ -179,7 +179,7 @@ def fill_rows(
 
 
 def rows_with_all_keys(n_keys: int) -> int:
-    """Rows in a block that holds the weights of all keys at once."""
+    """Count the rows of a block that holds the weights of all keys at once."""
     return max(1, min(_ROWS, _WHOLE_ENTRIES // n_keys))
 
 
@@ -203,7 +203,7 @@ def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array
 def _products(
     queries: Array, keys: Array, bandwidth: float, root: Array | None, dtype: Any
 ) -> Products | None:
-    """None where rounding in a product of matrices would spoil the weights."""
+    """Return None where a product of matrices would round the weights too much."""
     with np.errstate(over="ignore", invalid="ignore"):
         q, k = _transform(queries, keys, root)
         q, k = q / bandwidth, k / bandwidth
@@ -221,7 +221,7 @@ def _squares(x: Array) -> Array:
 
 
 def _transform(queries: Array, keys: Array, root: Array | None) -> tuple[Array, Array]:
-    """Points about the mean key, in float64, times the root of the precision."""
+    """Subtract the mean key and multiply by the root of the precision, in float64."""
     centre = keys.mean(axis=0, dtype=np.float64)
     if root is None:
         return queries - centre, keys - centre

@@ -71,7 +71,7 @@ def _pointer(context: Any, builder: Any, array: Any, index: Any, arguments: Any)
 
 
 def _mark(builder: Any, name: Any, *accesses: Any) -> None:
-    """Say that they share memory with what has the same name alone."""
+    """Say that the accesses share memory only with those of the same name."""
     own = _WRITES[name.literal_value]
     for access in accesses:
         others = (other for other in _WRITES if other != own)

@@ -86,7 +86,7 @@ def _spans(units: Array) -> list[Array]:
     """Rows of each span: what lies in a basis that clusters share, else the rest of a cluster."""
     clusters = _members(_cluster(units, min(round(len(units) ** 0.5), _MOST_SPANS)))
     found = [_basis(units[rows]) for rows in clusters]
-    shared = _shared(found)
+    shared = _choose_bases(found)
     if not shared:
         return clusters
     first = _starts(map(len, shared))[:-1]
@@ -99,8 +99,8 @@ def _spans(units: Array) -> list[Array]:
     return _members(np.unique(labels, return_inverse=True)[1])
 
 
-def _shared(found: list[tuple[Array, Array]]) -> list[Array]:
-    """Bases, the smallest first, that hold all but little of another cluster too."""
+def _choose_bases(found: list[tuple[Array, Array]]) -> list[Array]:
+    """Choose bases, the smallest first, that nearly span another cluster as well."""
     bases: list[Array] = []
     joined: list[bool] = []
     for basis, shares in sorted(found, key=lambda pair: len(pair[0])):
@@ -132,7 +132,7 @@ def _make_span(units: Array, norms: Array, rows: Array) -> dict[str, Array]:
         """A measure of what begins at given atoms: for each group, then for its cells."""
         return np.insert(measure(start), first_cell, measure(start[first_cell]), axis=0)
 
-    directions = _normalised(inside)
+    directions = _normalize_rows(inside)
     return {
         "basis": basis,
         "span_left": left.max(keepdims=True),
@@ -160,7 +160,7 @@ def _members(labels: Array) -> list[Array]:
 
 
 def _cluster(points: Array, n_cells: int) -> Array:
-    """Labels 0, 1, ..., all of them in use."""
+    """Cluster directions; labels are 0, 1, ..., all of them in use."""
     if n_cells <= 1:
         return np.zeros(len(points), np.int64)
     settings: dict[str, Any] = {"n_init": 1, "max_iter": 10, "random_state": 0}
@@ -176,7 +176,7 @@ def _cluster(points: Array, n_cells: int) -> Array:
 
 
 def _basis(units: Array) -> tuple[Array, Array]:
-    """Leading right singular vectors, and their shares of the squares: but for little, of all."""
+    """Right singular vectors that hold nearly all of the squares, and the share of each."""
     values, vectors = np.linalg.eigh(units.T @ units)
     shares = values[::-1] / len(units)
     n_directions = min(
@@ -186,12 +186,12 @@ def _basis(units: Array) -> tuple[Array, Array]:
 
 
 def _centres(directions: Array, starts: Array) -> Array:
-    centres = _normalised(np.add.reduceat(directions, starts))
+    centres = _normalize_rows(np.add.reduceat(directions, starts))
     return np.pad(centres, ((0, 0), (0, _MOST_DIRECTIONS - centres.shape[1])))
 
 
 def _cosines(directions: Array, starts: Array) -> Array:
-    """Of the largest angle of a direction with the centre of its cap, rounded down."""
+    """Cosine of the largest angle of a direction with the centre of its cap, rounded down."""
     n_directions = directions.shape[1]
     centres = _centres(directions, starts)[:, :n_directions]
     sizes = np.diff(np.append(starts, len(directions)))
@@ -199,15 +199,15 @@ def _cosines(directions: Array, starts: Array) -> Array:
     return np.maximum(np.minimum.reduceat(cosines, starts) - _slack(n_directions), -1)
 
 
-def _normalised(rows: Array) -> Array:
-    """Unit rows; a row of zeros stays, and is at a right angle to all others."""
+def _normalize_rows(rows: Array) -> Array:
+    """Scale rows to unit length; a row of zeros stays."""
     size = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return np.divide(rows, size, out=np.zeros_like(rows), where=size > 0)
 
 
 @jit_reordered
 def _slack(p):
-    """More than the error of a product of unit vectors of p numbers that were rounded."""
+    """Bound the error of a product of two rounded unit vectors of p numbers."""
     return (p + 16) * 2.0**-49
 
 
@@ -334,7 +334,7 @@ def violators(r, low, share, most, own, support, nonneg, atoms, cells, lengths, 
                     key[n], index[n] = v, j
                     n += 1
                     low = max(low, share * v)
-    return _kept(key, index, n, low, most), looked
+    return _drop_below(key, index, n, low, most), looked
 
 
 @jit_reordered
@@ -346,8 +346,8 @@ def _holds(support, j):
 
 
 @jit_reordered
-def _kept(key, index, n, low, most):
-    """Those of at least `low`, which rose since the first came, and at most `most`."""
+def _drop_below(key, index, n, low, most):
+    """Drop keys below `low`, which rose since the first came; keep at most `most`."""
     kept = ZERO
     for a in range(n):
         if key[a] >= low:

@@ -86,7 +86,7 @@ class _Found(NamedTuple):
 
 
 class _Out(NamedTuple):
-    """By row of the block: what `Codes` says, and where the codes stand among those found."""
+    """For each row of the block: the numbers of `Codes`, and where its codes start in `found`."""
 
     first: int  # row 0 of the block
     start: np.ndarray
@@ -170,7 +170,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
 
 @jit_reordered
 def finish(i, slot, top, pool, out, found, fill):
-    """The row's codes join those found, and its slot is free; returns their number."""
+    """Add the row's codes to those found and free its slot; return how many there are."""
     at, k = i - out.first, pool.nnz[slot]
     out.start[at], out.nnz[at] = fill, k
     out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
@@ -212,14 +212,14 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     for a in range(pool.nnz[slot]):
         p[pool.atom[slot, a]] = 0.0
     add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
-    low = np.float32(_least(i, scale, slack, problem))
+    low = np.float32(_least_violation(i, scale, slack, problem))
     n, bound = largest(p, low, problem.nonneg, add, rule.spread, work.key, work.candidate)
     return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
 
 
 @jit_reordered
-def _least(i, scale, slack, problem):
-    """An entry of P at or under this does not violate optimality, whatever its rounding."""
+def _least_violation(i, scale, slack, problem):
+    """Largest entry of P that cannot violate optimality, whatever its rounding."""
     return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
 
@@ -240,7 +240,7 @@ def load(a, j, c, v, i, problem, work):
 
 @jit_reordered
 def _load_roughly(p, i, n, scale, problem, pool, slot, work):
-    """Load what the pool's product says, and the support as if it were stationary."""
+    """Load correlations of the pool's product, and the support as if it were stationary."""
     h, ridge = problem.half[i], problem.ridge[i]
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
@@ -292,7 +292,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
 
 @jit_reordered
 def note_progress(i, gap, rule, problem, pool, slot):
-    """A round without any: neither the gap nor the objective falls by what matters at `tol`."""
+    """Count rounds in which neither the gap nor the objective falls by what matters at `tol`."""
     y = problem.signals[i]
     objective = _objective(i, problem, pool, slot)
     pool.stall[slot] += 1
@@ -308,7 +308,7 @@ def note_progress(i, gap, rule, problem, pool, slot):
 def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     for a in range(w):
         p[work.atoms[a]] = np.nan
-    low, worst, at = _least(i, scale, slack, problem), 0.0, 0
+    low, worst, at = _least_violation(i, scale, slack, problem), 0.0, 0
     for j in range(p.size):
         if abs(p[j]) >= low and j != problem.own[i]:
             v = dot(problem.atoms[j], r)
@@ -427,7 +427,7 @@ class Block:
         self.found, self.fill = _Found(np.empty(size, np.int64), np.empty(size)), 0
 
     def make_room(self, need: int) -> None:
-        """For working sets of `need` atoms; or, where these have room, for more codes."""
+        """Make room for working sets of `need` atoms or, if these fit already, for more codes."""
         if need > self.cap:
             self.cap = need + need // 2
             self.work = new_work(self.cap, len(self.problem.atoms), self.room)
@@ -440,7 +440,7 @@ class Block:
             )
 
     def widen_factors(self, live: int) -> None:
-        """Room for the factors of the supports in the first `live` slots, up to a size."""
+        """Make room for the factors of the supports in the first `live` slots, up to a size."""
         size = triangle(min(int(self.pool.nnz[:live].max()), KEPT[1]))
         if size > self.pool.factor.shape[1]:
             size += size // 2

@@ -133,7 +133,7 @@ def extend(padded: Array) -> Array:
     What is left of a row is filled up with them, as loops take whole numbers of pixels.
     """
     channels, height, width = padded.shape
-    longer = _aligned((channels, height, width + 2 * _STEP), padded.dtype)
+    longer = _make_aligned((channels, height, width + 2 * _STEP), padded.dtype)
     longer[..., :width] = padded
     beyond = longer.shape[2] - width
     longer[..., width:] = np.finfo(padded.dtype).max / (2 * beyond) * np.arange(1, beyond + 1)
@@ -145,9 +145,9 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     real, channels, size, border = padded.dtype, len(padded), len(taps), (len(taps) - 1) // 2
     totals = np.ones((channels + 1, stop - start, width))
     totals[:-1] = padded[:, start + border : stop + border, border : border + width]
-    sums = _aligned((2, channels + 1, _BLOCK_ROWS + 1, width + _STEP), real)
-    rows = _aligned((size + _MORE_ROWS, padded.shape[2]), real)
-    pairs, (slope, rise) = _pairs(taps), _line(average)
+    sums = _make_aligned((2, channels + 1, _BLOCK_ROWS + 1, width + _STEP), real)
+    rows = _make_aligned((size + _MORE_ROWS, padded.shape[2]), real)
+    pairs, (slope, rise) = _pair_taps(taps), _fit_line(average)
     terms = exp2_terms(real)
     slope /= real.type(1 if len(pairs) else size * size)
     slope = max(slope, np.finfo(real).tiny)  # infinite distances count
@@ -156,7 +156,7 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     return totals[:-1].astype(real)
 
 
-def _aligned(shape: tuple[int, ...], real: Any) -> Array:
+def _make_aligned(shape: tuple[int, ...], real: Any) -> Array:
     """Zeros in rows that begin with a line of the cache.
 
     Rows are lengthened to an odd number of lines, so that few of them compete for the same places.
@@ -169,7 +169,7 @@ def _aligned(shape: tuple[int, ...], real: Any) -> Array:
     return zeros[start : start + size].reshape(longer)
 
 
-def _line(average: WindowAverage) -> tuple[Any, Any]:
+def _fit_line(average: WindowAverage) -> tuple[Any, Any]:
     """Slope and rise: ``w_ij = g_(j-i) 2^min(rise - slope d_ij, 0)``.
 
     The slope is at most what keeps the rise finite: beyond, weights are those of the position or 0.
@@ -181,7 +181,7 @@ def _line(average: WindowAverage) -> tuple[Any, Any]:
     return slope, real.type(float(slope) * offset)
 
 
-def _pairs(taps: Array) -> Array:
+def _pair_taps(taps: Array) -> Array:
     """Taps from the middle outwards, each for the two pixels at its distance; at least two.
 
     A pixel in the middle is a pair with itself, and two pixels are two halves of a pair. None are

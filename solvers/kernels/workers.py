@@ -13,7 +13,7 @@ from joblib.parallel import SequentialBackend, ThreadingBackend, get_active_back
 
 
 def count_workers(n_jobs: int | None) -> int:
-    """Workers that `n_jobs` asks for; None is 1, or what ``joblib.parallel_config`` says."""
+    """Count the workers of `n_jobs`; None is 1, or what ``joblib.parallel_config`` says."""
     return _workers(n_jobs)[1]
 
 
@@ -53,7 +53,7 @@ def spread(
     tasks = list(tasks)
     if min(n_workers, len(tasks)) <= 1:
         return starmap(function, tasks)
-    return _in_threads(function, tasks, n_workers, in_order)
+    return _spread_over_threads(function, tasks, n_workers, in_order)
 
 
 def _workers(n_jobs: int | None) -> tuple[Any, int]:
@@ -64,7 +64,7 @@ def _workers(n_jobs: int | None) -> tuple[Any, int]:
     return backend, backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
 
 
-def _in_threads(
+def _spread_over_threads(
     function: Callable[..., Any], tasks: list[tuple[Any, ...]], n_workers: int, in_order: bool
 ) -> Iterator[Any]:
     pool = ThreadPoolExecutor(min(n_workers, len(tasks)))

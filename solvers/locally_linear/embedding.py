@@ -158,7 +158,7 @@ def locally_linear_embedding(
         Y, n_iter = problem.improve(_dense_eigenvectors(A, n_components)), 1
     else:
         Y, n_iter = _lanczos(problem, n_components, max_iter, rng)
-    return _certified(problem, Y, n_iter, dtype)
+    return _certify_coordinates(problem, Y, n_iter, dtype)
 
 
 class _Eigenproblem:
@@ -172,7 +172,7 @@ class _Eigenproblem:
 
     def improve(self, Y: Array) -> Array:
         """Orthonormal basis of the same columns that diagonalises ``A^T A`` between them."""
-        Y = np.linalg.qr(_centred(Y))[0]
+        Y = np.linalg.qr(_center_columns(Y))[0]
         return Y @ np.linalg.svd(self.A @ Y, full_matrices=False)[2][::-1].T
 
     def residual(self, Y: Array) -> tuple[Array, Array]:
@@ -187,7 +187,9 @@ class _Eigenproblem:
         return residual <= np.maximum(self.tol * eigenvalues, rounding)
 
 
-def _certified(problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype) -> Embedding:
+def _certify_coordinates(
+    problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype
+) -> Embedding:
     Y = Y * np.where(Y[np.abs(Y).argmax(axis=0), np.arange(Y.shape[1])] < 0, -1.0, 1.0)
     Y = Y.astype(dtype).astype(np.float64)
     Y = Y[:, problem.residual(Y)[0].argsort(kind="stable")]  # rounding may swap zeros
@@ -229,7 +231,7 @@ def _lanczos(
     inverse, until the iteration restarts with their vectors in front.
     """
     n_samples, width = problem.A.shape[0], n_components + 1
-    solve = _inverse(problem)
+    solve = _make_inverse(problem)
     found, n_iter = rng.standard_normal((n_samples, width)), 0
     while True:
         block, objective = found, np.inf
@@ -237,9 +239,9 @@ def _lanczos(
         for _ in range(min(_CYCLE, max_iter - n_iter)):
             block = _orthonormal(block, basis)
             basis = np.hstack([basis, block])
-            block = _centred(solve(block))
+            block = _center_columns(solve(block))
             images = np.hstack([images, block])
-            ritz = eigh(_symmetric(basis.T @ images))[1][:, ::-1]
+            ritz = eigh(_symmetrize(basis.T @ images))[1][:, ::-1]
             # The images, not the basis: a step of the power method for no solve.
             found = images @ ritz[:, :width]
             Y = problem.improve(found[:, :n_components])
@@ -253,7 +255,7 @@ def _lanczos(
             return Y, n_iter
 
 
-def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
+def _make_inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
     M = csc_array(problem.transposed @ problem.A)
     shift = 100 * np.finfo(np.float64).eps * M.diagonal().max() or 1.0
     shifted = csc_array(M + shift * eye_array(M.shape[0]))
@@ -269,14 +271,14 @@ def _inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
 def _orthonormal(block: Array, basis: Array) -> Array:
     """An orthonormal block, orthogonal to the constant and to `basis`; twice is enough."""
     for _ in range(2):
-        block = _centred(block)
+        block = _center_columns(block)
         block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
     return block
 
 
-def _centred(Y: Array) -> Array:
+def _center_columns(Y: Array) -> Array:
     return Y - Y.mean(axis=0)
 
 
-def _symmetric(T: Array) -> Array:
+def _symmetrize(T: Array) -> Array:
     return (T + T.T) / 2

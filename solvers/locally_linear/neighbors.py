@@ -97,7 +97,7 @@ def _tiny_distance(x: Array, y: Array) -> float:
 
 @jit
 def _insert(distance: float, index: int, nearest: Array, chosen: Array) -> None:
-    """Put the pair in its place among the sorted ones, if it has one; drop the last."""
+    """Insert the pair among the sorted ones if it belongs there; drop the last."""
     a = len(nearest) - 1
     if distance > nearest[a] or (distance == nearest[a] and index > chosen[a]):
         return

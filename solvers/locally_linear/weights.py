@@ -94,7 +94,7 @@ def locally_linear_weights(
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
     reg = check_positive(reg, "reg", allow_zero=True)
     if graph is not None and n_neighbors is None:
-        indptr, indices = _stored(graph, (len(points), len(X)), exclude_self=queries is None)
+        indptr, indices = _read_pattern(graph, (len(points), len(X)), exclude_self=queries is None)
     elif graph is None and n_neighbors is not None:
         most = len(X) - (queries is None)
         n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1, maximum=most)
@@ -175,7 +175,9 @@ def locally_linear_residual(
     return residual
 
 
-def _stored(graph: csr_array, shape: tuple[int, int], exclude_self: bool) -> tuple[Array, Array]:
+def _read_pattern(
+    graph: csr_array, shape: tuple[int, int], exclude_self: bool
+) -> tuple[Array, Array]:
     """Row pointers and sorted column indices of the stored entries."""
     if not issparse(graph) or graph.shape != shape:
         raise ValueError(f"graph: must be a sparse array of shape {shape}")

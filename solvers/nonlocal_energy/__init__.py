@@ -2,13 +2,12 @@
 
 from .analysis_sparsity import l1_analysis, total_variation
 from .convergence import neutreno_lam_limit, neutreno_spectral_radius
-from .filter_banks import FilterBank, Potentials, dct_filters
+from .filter_banks import FilterBank, NonlocalFilterBank, Potentials, dct_filters
 from .filter_diffusion import filter_diffusion_step, filter_energy, filter_energy_gradient
 from .flow import exact_gradient_flow, gradient_flow
 from .functionals import energy_gradient, regularized_energy, smoothness, smoothness_gradient
 from .minimizer import minimize_energy
 from .neutreno import neutreno_fixed_point, neutreno_iteration
-from .nonlocal_filters import NonlocalFilterBank
 from .random_walk import (
     random_walk_limit,
     random_walk_rate,

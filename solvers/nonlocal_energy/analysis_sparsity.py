@@ -191,7 +191,9 @@ def _solve(
     )
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    u, p, n_iter = _accelerated(problem, tol if dtype == np.float64 else tol / 10, max_iter)
+    u, p, n_iter = _ascend_with_momentum(
+        problem, tol if dtype == np.float64 else tol / 10, max_iter
+    )
     solution = certified(
         u + level,
         lambda u: problem.certify(u - level, p),
@@ -204,7 +206,9 @@ def _solve(
     return solution
 
 
-def _accelerated(problem: _Analysis, tol: float, max_iter: int) -> tuple[Array, Array, int]:
+def _ascend_with_momentum(
+    problem: _Analysis, tol: float, max_iter: int
+) -> tuple[Array, Array, int]:
     p = extrapolated = np.zeros_like(problem.analyze(problem.f))
     u, t, n_iter = problem.f, 1.0, 0
     for n_iter in range(1, max_iter + 1):

@@ -114,7 +114,7 @@ def warn_if_diverging(transitions: Transitions, lam: Array) -> None:
 
 
 def _rough_radius(transitions: Transitions, lam: Array) -> float:
-    """Spectral radius, accurate only as far as it matters which side of 1 it is on."""
+    """Spectral radius, as exactly as needed to tell on which side of 1 it lies."""
     if np.ptp(lam) == 0 and lam[0, 0] >= 2:
         return float(lam[0, 0] - 1)  # no less: the constant tokens' factor
     try:

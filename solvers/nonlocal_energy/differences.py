@@ -20,35 +20,35 @@ def weighted_differences(M: Any, u: Array) -> tuple[Array, Array]:
     total, size = np.zeros_like(u), np.zeros_like(u)
     u = np.ascontiguousarray(u)
     if issparse(M):
-        _sparse(M.indptr, M.indices, M.data, u, total, size)
+        _sum_sparse(M.indptr, M.indices, M.data, u, total, size)
     else:
-        _dense(M, u, total, size)
+        _sum_dense(M, u, total, size)
     return total, 3 * EPS * size
 
 
 @jit
-def _dense(M: Array, u: Array, total: Array, size: Array) -> None:
+def _sum_dense(M: Array, u: Array, total: Array, size: Array) -> None:
     lost = np.empty(u.shape[1])
     for i in range(u.shape[0]):
         lost[:] = 0
         for j in range(u.shape[0]):
             if M[i, j] != 0:
-                _add(M[i, j], i, j, u, total, size, lost)
+                _add_term(M[i, j], i, j, u, total, size, lost)
 
 
 @jit
-def _sparse(
+def _sum_sparse(
     indptr: Array, indices: Array, data: Array, u: Array, total: Array, size: Array
 ) -> None:
     lost = np.empty(u.shape[1])
     for i in range(u.shape[0]):
         lost[:] = 0
         for k in range(indptr[i], indptr[i + 1]):
-            _add(data[k], i, indices[k], u, total, size, lost)
+            _add_term(data[k], i, indices[k], u, total, size, lost)
 
 
 @jit
-def _add(
+def _add_term(
     weight: float, i: int, j: int, u: Array, total: Array, size: Array, lost: Array
 ) -> None:  # Kahan's summation
     for c in range(u.shape[1]):

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 from scipy.fft import dct
+from scipy.sparse import csr_array
 
-from ..solution import Array, check_integer
+from ..solution import Array, check_integer, check_one_or_each
 
 BORDERS = ("inside", "circular", "zero")
 _N_FREQUENCIES = 512
@@ -90,7 +91,7 @@ class FilterBank:
 
     def __call__(self, u: Array) -> Array:
         """K u, of shape (n_filters, rows, columns)."""
-        windows = sliding_window_view(self._continued(u), (self.size, self.size))
+        windows = sliding_window_view(self._continue_borders(u), (self.size, self.size))
         return np.tensordot(self.filters, windows, axes=([1, 2], [2, 3]))
 
     def adjoint(self, responses: Array) -> Array:
@@ -100,7 +101,7 @@ class FilterBank:
         parts = np.tensordot(self.filters, responses, axes=(0, 0))
         for y, x in np.ndindex(self.size, self.size):
             total[y : y + rows, x : x + columns] += parts[y, x]
-        return self._folded(total)
+        return self._fold_borders(total)
 
     def counts(self, shape: tuple[int, int]) -> Array:
         """How many windows cover each pixel of an image of this shape."""
@@ -128,7 +129,7 @@ class FilterBank:
         squares = np.fft.rfft2(correlations).real
         return float(squares.max() / np.cos(np.pi * (self.size - 1) / n) ** 2)
 
-    def _continued(self, u: Array) -> Array:
+    def _continue_borders(self, u: Array) -> Array:
         if min(u.shape) < self.size and self.borders == "inside":
             raise ValueError(
                 f"image: must have sides of at least {self.size} pixels, got {u.shape}"
@@ -138,16 +139,16 @@ class FilterBank:
             return np.pad(u, (0, border), mode="wrap")
         return np.pad(u, border) if self.borders == "zero" else u
 
-    def _folded(self, image: Array) -> Array:
+    def _fold_borders(self, image: Array) -> Array:
         border = self.size - 1
         if border == 0 or self.borders == "inside":
             return image
         if self.borders == "zero":
             return image[border:-border, border:-border]
-        return _wrapped(_wrapped(image, border).T, border).T
+        return _fold_period(_fold_period(image, border).T, border).T
 
 
-def _wrapped(image: Array, border: int) -> Array:
+def _fold_period(image: Array, border: int) -> Array:
     """The adjoint of a periodic continuation by some rows at the end."""
     height = len(image) - border
     folded = image[:height].copy()
@@ -212,3 +213,83 @@ class Potentials(NamedTuple):
     def _knots(self) -> list[tuple[Array, Array]]:
         columns = zip(self.thresholds.T, self.weights.T, strict=True)
         return [(t[:, None, None], weight[:, None, None]) for t, weight in columns]
+
+
+class NonlocalFilterBank(FilterBank):
+    """The operators ``W_i K_i``: responses to each window, mixed with those to similar ones.
+
+    ::
+
+        W_i = (1 - b_i) I + b_i M
+
+    where M replaces the response to a window by the mean over those that it is similar to. In the
+    place of a `FilterBank`, it makes `filter_energy` and its steps nonlocal.
+
+    Parameters
+    ----------
+    filters : array-like of shape (n_filters, size, size)
+    similar : array-like of int of shape (n_windows, n_similar)
+        Indices of windows inside the image, which are counted row by row.
+    sharing : float or array-like of shape (n_filters,)
+        b, of any sign.
+
+    Raises
+    ------
+    ValueError
+        If filters are not square and finite, indices or `sharing` out of range or of a shape that
+        does not fit; when called, if an image has other windows.
+
+    References
+    ----------
+    Qiao et al. (2017); EQUATIONS FE-1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.solvers.nonlocal_energy import NonlocalFilterBank
+    >>> K = NonlocalFilterBank([[[1.0]]], [[0, 1], [1, 1]], sharing=1.0)
+    >>> K(np.array([[1.0, 3.0]])), K.adjoint(np.array([[[1.0, 0.0]]]))
+    (array([[[2., 3.]]]), array([[0.5, 0.5]]))
+    """
+
+    def __init__(self, filters: ArrayLike, similar: ArrayLike, *, sharing: ArrayLike) -> None:
+        super().__init__(filters)
+        indices = np.asarray(similar)
+        if indices.ndim != 2 or indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
+            raise ValueError(
+                f"similar: must be integers of shape (n_windows, n_similar), got {indices.dtype} "
+                f"{indices.shape}"
+            )
+        n, k = indices.shape
+        if indices.min() < 0 or indices.max() >= n:
+            raise ValueError(f"similar: must be indices of {n} windows")
+        rows = np.repeat(np.arange(n), k)
+        self.means = csr_array((np.full(n * k, 1 / k), (rows, indices.ravel())), shape=(n, n))
+        self.sharing = check_one_or_each(sharing, "sharing", len(self.filters), "filter")
+
+    def __call__(self, u: Array) -> Array:
+        """W K u, of shape (n_filters, rows, columns)."""
+        return self._mix_responses(super().__call__(u), self.means)
+
+    def adjoint(self, responses: Array) -> Array:
+        """``K^T W^T p``."""
+        return super().adjoint(self._mix_responses(responses, self.means.T))
+
+    def norm_bound(self, weights: ArrayLike = 1.0) -> float:
+        """A proved upper bound of ``|sum_i weights_i K_i^T W_i^T W_i K_i|_2``, of these windows.
+
+        That of `FilterBank` with ``|W_i|_2^2 <= |W_i|_1 |W_i|_inf`` in the weights.
+        """
+        own, shared = np.abs(1 - self.sharing), np.abs(self.sharing)
+        rows, columns = (own + shared * self.means.sum(axis=axis).max() for axis in (1, 0))
+        return super().norm_bound(weights * rows * columns)
+
+    def _mix_responses(self, responses: Array, means: csr_array) -> Array:
+        flat = responses.reshape(len(responses), -1)
+        if flat.shape[1] != means.shape[0]:
+            raise ValueError(
+                f"similar: must have a row for each of {flat.shape[1]} windows, got "
+                f"{means.shape[0]}"
+            )
+        share = self.sharing[:, None]
+        return ((1 - share) * flat + share * (means @ flat.T).T).reshape(responses.shape)

@@ -98,7 +98,7 @@ def minimize_energy(
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     dense = isinstance(problem.weights.matrix, np.ndarray)
-    allowed = min(max_iter, _worthwhile(*problem.f.shape)) if dense else max_iter
+    allowed = min(max_iter, _count_worthwhile(*problem.f.shape)) if dense else max_iter
     u, n_iter = _conjugate_gradients(problem, tol / 2, allowed)
     if dense:
         _, gradient, gap, _ = problem.certificate(u)
@@ -118,7 +118,7 @@ def minimize_energy(
     return solution
 
 
-def _worthwhile(n_tokens: int, n_features: int) -> int:
+def _count_worthwhile(n_tokens: int, n_features: int) -> int:
     """Iterations that cost about one Cholesky factor; none if they are too few to converge.
 
     By counts of operations there are ``n_tokens / (6 n_features)``, fewer on few columns, where
@@ -129,7 +129,7 @@ def _worthwhile(n_tokens: int, n_features: int) -> int:
 
 
 def _conjugate_gradients(problem: EnergyProblem, tol: float, max_iter: int) -> tuple[Array, Array]:
-    """Preconditioned conjugate gradients from u = f, a column apart from the others."""
+    """Preconditioned conjugate gradients from u = f, each column by itself."""
     weights = problem.weights
     inverse = reciprocal(weights.degrees + problem.fidelity)
     u = problem.f.copy()

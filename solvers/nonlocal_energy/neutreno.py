@@ -188,7 +188,7 @@ def neutreno_fixed_point(
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     u, n_iter = problem.f, 0
     if factored := problem.favours_factor(tol):
-        u = _factored(problem)
+        u = _solve_by_factor(problem)
     else:
         residual = problem.residual(u)
         while n_iter < max_iter and (problem.gap(residual) > tol / 2).any():
@@ -251,7 +251,7 @@ def _check(f: ArrayLike, A: Any, lam: float | ArrayLike) -> tuple[_Problem, Any]
     return _Problem(f.astype(np.float64), transitions, lams), common_dtype(f, A)
 
 
-def _factored(problem: _Problem) -> Array:
+def _solve_by_factor(problem: _Problem) -> Array:
     matrix = np.diag(1 + problem.lam[:, 0]) - problem.transitions.matrix
     try:
         return np.linalg.solve(matrix, problem.lam * problem.f)

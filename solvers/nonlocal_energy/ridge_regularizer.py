@@ -180,13 +180,13 @@ def minimize_convex_ridge(
     problem = convex_ridge(f, bank, potentials, lam=lam)
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    u, n_iter = _accelerated(problem, tol if dtype == np.float64 else tol / 10, max_iter)
+    u, n_iter = _descend_with_momentum(problem, tol if dtype == np.float64 else tol / 10, max_iter)
     solution = certified(u, problem.certify, dtype=dtype, tol=tol, n_iter=n_iter, cure=MORE)
     warn_unless_converged(solution)
     return solution
 
 
-def _accelerated(problem: ConvexRidge, tol: float, max_iter: int) -> tuple[Array, int]:
+def _descend_with_momentum(problem: ConvexRidge, tol: float, max_iter: int) -> tuple[Array, int]:
     """Nesterov's iteration, which ends where the gradient at the point it gives proves `tol`."""
     most = tol * problem.convexity * np.sqrt(problem.f.size)
     u = last = problem.f

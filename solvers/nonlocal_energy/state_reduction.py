@@ -30,14 +30,16 @@ def irreducible_distribution(P: Any) -> Array:
         If moves underflow, or the answer for a large sparse walk is not balanced.
     """
     large = issparse(P) and P.shape[0] > _DENSE
-    weights = _pinned_solve(P) if large else _reduced(P.toarray() if issparse(P) else P.copy())
+    weights = (
+        _pinned_solve(P) if large else _reduce_states(P.toarray() if issparse(P) else P.copy())
+    )
     pi = weights / weights.sum()
-    if not np.isfinite(pi).all() or (large and not _balanced(P, pi)):
+    if not np.isfinite(pi).all() or (large and not _is_balanced(P, pi)):
         raise ValueError(_LOST)
     return pi
 
 
-def _reduced(P: Array) -> Array:
+def _reduce_states(P: Array) -> Array:
     """Weights of the states, each of the relative accuracy of the moves; P is overwritten.
 
     States are taken out of the walk from the last on, and its moves through them are added to the
@@ -79,7 +81,7 @@ def _take_out(P: Array, start: int, stop: int) -> None:
 
 
 def _pinned_solve(P: csr_array) -> Array:
-    """Weights by a sparse factor: the state most moved to has weight 1."""
+    """Solve for the weights by a sparse factor; the most visited state has weight 1."""
     moves = _moves(P)
     pinned = int(moves.sum(axis=0).argmax())
     others = np.delete(np.arange(P.shape[0]), pinned)
@@ -89,7 +91,7 @@ def _pinned_solve(P: csr_array) -> Array:
     return weights
 
 
-def _balanced(P: csr_array, pi: Array) -> bool:
+def _is_balanced(P: csr_array, pi: Array) -> bool:
     """Whether each state is entered as often as it is left, and none has a negative share."""
     moves = _moves(P)
     left = pi * moves.sum(axis=1)

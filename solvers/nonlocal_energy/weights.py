@@ -82,14 +82,14 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
     loops = matrix.diagonal().reshape(-1, 1).copy()
     matrix = _off_diagonal(matrix) if loops.any() else matrix
     with np.errstate(over="ignore"):
-        matrix = _symmetrized(matrix, rounding_error(dtype))
+        matrix = _symmetrize(matrix, rounding_error(dtype))
         degrees = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
         if not np.isfinite(degrees + loops).all():
             raise ValueError("K: a row sum overflows; scale K down")
     return Weights(matrix, matrix.__matmul__, degrees, loops)
 
 
-def _symmetrized(matrix: Any, rounding: float) -> Any:
+def _symmetrize(matrix: Any, rounding: float) -> Any:
     """Average K and K.T, which may differ by rounding errors of the smaller of two row sums.
 
     The largest entry of K is no measure: beside it a token's only weight may look like rounding.

@@ -92,7 +92,7 @@ def minimize_convex_ridge(
         for part, row, of_row in knots
         for t, weight in zip(row, of_row, strict=True)
     ]
-    return _solved(u, f, lam * sum(huber))
+    return _solve_denoising(u, f, lam * sum(huber))
 
 
 def l1_analysis(f: ArrayLike, filters: ArrayLike, *, lam: float) -> Array:
@@ -125,7 +125,7 @@ def l1_analysis(f: ArrayLike, filters: ArrayLike, *, lam: float) -> Array:
     array([[0.  , 0.75]])
     """
     u, responses = _responses(f, filters)
-    return _solved(u, f, lam * sum(cp.norm1(part) for part in responses))
+    return _solve_denoising(u, f, lam * sum(cp.norm1(part) for part in responses))
 
 
 def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Array:
@@ -163,8 +163,8 @@ def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Arra
     down[-1], right[:, -1] = 0, 0
     parts = [cp.vec(down @ u, order="C"), cp.vec(u @ right, order="C")]
     if isotropic:
-        return _solved(u, f, lam * cp.sum(cp.norm(cp.vstack(parts), 2, axis=0)))
-    return _solved(u, f, lam * sum(cp.norm1(part) for part in parts))
+        return _solve_denoising(u, f, lam * cp.sum(cp.norm(cp.vstack(parts), 2, axis=0)))
+    return _solve_denoising(u, f, lam * sum(cp.norm1(part) for part in parts))
 
 
 def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.Expression]]:
@@ -182,7 +182,7 @@ def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.E
     return u, responses
 
 
-def _solved(u: cp.Variable, f: ArrayLike, penalty: Any) -> Array:
+def _solve_denoising(u: cp.Variable, f: ArrayLike, penalty: Any) -> Array:
     problem = cp.Problem(cp.Minimize(cp.sum_squares(u - np.asarray(f, dtype=float)) / 2 + penalty))
     problem.solve(solver=cp.CLARABEL)
     return np.asarray(u.value)

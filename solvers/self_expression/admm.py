@@ -143,5 +143,5 @@ def how_admm_ended(n_iter: int, stopped: bool) -> str:
 
 
 def cure(solver: str) -> str:
-    """What to turn where such an ADMM is short of the optimum."""
+    """Advice for an ADMM that stopped short of the optimum."""
     return f"decrease tol, increase max_iter, or take `{solver}`, which solves the problem"

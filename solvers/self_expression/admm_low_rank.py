@@ -116,7 +116,7 @@ def admm_low_rank_self_expression(
         Y, W, p = Y + p * (missed - E), W + p * (C - J), min(growth * p, _LARGEST_PENALTY)
         if history:
             trace.append(certify_robust(points, C, B, Y, lam)[:2])
-        stopped = max(_largest(missed - E), _largest(C - J)) <= tol
+        stopped = max(_largest_entry(missed - E), _largest_entry(C - J)) <= tol
         n_iter += 1
     recorded = None
     if history:
@@ -136,5 +136,5 @@ def admm_low_rank_self_expression(
     return solution
 
 
-def _largest(Z: Array) -> float:
+def _largest_entry(Z: Array) -> float:
     return float(np.abs(Z).max(initial=0))

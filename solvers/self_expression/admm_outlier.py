@@ -117,7 +117,7 @@ def admm_outlier_self_expression(
 def _paper_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
-    """With X - E for E, which is what E is used for."""
+    """Iterate on X - E instead of E, which appears in no other form."""
     n, mu = len(X), 2 / lam
     inverse = np.linalg.inv(mu * X @ X.T + p * np.eye(n))
     C, L = np.zeros((2, n, n))

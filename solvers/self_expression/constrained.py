@@ -105,7 +105,7 @@ def basis_pursuit_self_expression(
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     given, centred = _lift(X.astype(np.float64), affine)
-    points, solvable = _on_their_span(centred, given, X.dtype)
+    points, solvable = _project_on_span(centred, given, X.dtype)
     largest = lam_max(points, points, zero_diagonal=True)
     largest[largest == 0] = 1.0
     atoms, rows = Atoms(points), [csr_array((1, len(X)))] * len(X)
@@ -136,14 +136,14 @@ def basis_pursuit_self_expression(
         left = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
         open_rows, nu, C = open_rows[left], nu[left], C[left]
     coef = csr_array(vstack(rows, format="csr"))
-    coef = _summing_to_one(coef) if affine else coef
+    coef = _scale_to_sum_one(coef) if affine else coef
     coef.sort_indices()
 
     def certify(codes: csr_array) -> tuple[Array, Array, Array]:
         objective = abs(codes).sum(axis=1)
         missed = np.linalg.norm(given - codes @ given, axis=1)
-        found = _larger(objective, (dual * centred).sum(axis=1), missed, centred)
-        return objective, np.where(solvable, found, np.inf), _original(dual, given, centred)
+        found = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
+        return objective, np.where(solvable, found, np.inf), _restore_dual(dual, given, centred)
 
     solution = certified(
         coef,
@@ -199,7 +199,7 @@ def affine_sparse_code(
             directory=directory,
         )
         n_iter[open_rows] += pivots
-        sums, feasible = C.sum(axis=1), _summing_to_one(C)
+        sums, feasible = C.sum(axis=1), _scale_to_sum_one(C)
         found = certify_affine(signals[open_rows], dictionary, feasible, penalty[open_rows])[1]
         better = np.flatnonzero((sums > 0.5) & (found < gap[open_rows]))
         take = np.arange(n)
@@ -255,7 +255,7 @@ def certify_affine(
     return objective, gap, 2 * scale[:, None] * residual
 
 
-def _summing_to_one(C: csr_array) -> csr_array:
+def _scale_to_sum_one(C: csr_array) -> csr_array:
     """Rows divided by their sums, where these are near one."""
     sums = C.sum(axis=1)
     return csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
@@ -276,7 +276,7 @@ def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
     return np.hstack([X, constant]), np.hstack([centred, constant])
 
 
-def _original(dual: Array, given: Array, centred: Array) -> Array:
+def _restore_dual(dual: Array, given: Array, centred: Array) -> Array:
     """Dual points of centred data as those of X with a constant feature of 1."""
     if given is centred:
         return dual
@@ -285,8 +285,8 @@ def _original(dual: Array, given: Array, centred: Array) -> Array:
     return np.column_stack([dual[:, :-1], constant])
 
 
-def _on_their_span(points: Array, given: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Points without what is rounding of `given` in the precision of `dtype`; which others span."""
+def _project_on_span(points: Array, given: Array, dtype: np.dtype) -> tuple[Array, Array]:
+    """Remove what is rounding of `given` in `dtype`; say which points the others span."""
     U, s, Rt = np.linalg.svd(points, full_matrices=False)
     eps, longest = float(np.finfo(dtype).eps), max(points.shape)
     kept = s > eps * (longest * s[0] + 2 * np.sqrt(longest) * np.abs(given).max())
@@ -309,10 +309,10 @@ def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Arr
     best = duals[(duals @ x[0]).argmax()]
     missed = np.linalg.norm(x - values @ atoms, axis=1)
     found = csr_array((values, row.indices, [0, len(values)]), shape=row.shape)
-    return found, best, float(_larger(np.abs(values).sum(), x @ best, missed, x)[0])
+    return found, best, float(_take_larger_violation(np.abs(values).sum(), x @ best, missed, x)[0])
 
 
-def _larger(l1: Array, dual: Array, missed: Array, X: Array) -> Array:
+def _take_larger_violation(l1: Array, dual: Array, missed: Array, X: Array) -> Array:
     """The larger of the relative excess of the l1 norm and the relative residual, of each row.
 
     The excess counts in size: below the dual objective a row is, by its residual, not feasible.

@@ -4,11 +4,10 @@ Signals and atoms are rows: ``C @ dictionary`` reconstructs the signals.
 """
 
 from .dictionary import ksvd
-from .image_patches import denoise_patches
+from .image_patches import dct_dictionary, denoise_patches
 from .iterations import coordinate_descent, fista, ista
 from .lasso import sparse_code, sparse_code_path
 from .patch_codes import denoise_ista, denoise_lasso, denoise_matching, denoise_pursuit
-from .patch_dictionaries import dct_dictionary
 from .patch_groups import denoise_low_rank
 from .problem import duality_gap, lam_max, lasso_objective
 

@@ -90,7 +90,7 @@ def _grow(
     support: Array,
     counts: Array,
 ) -> Array:
-    """One atom more for each active row; returns which rows go on."""
+    """Add one atom to each active row; return which rows go on."""
     go_on = np.zeros(active.size, np.bool_)
     for a in range(active.size):
         b = active[a]

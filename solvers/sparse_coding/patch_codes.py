@@ -60,13 +60,13 @@ def coded_by(Y: Array, layers: Iterable[CodingParameters], similar: Array | None
         z = codes + layer.step * residual @ layer.analysis.T
         if similar is None:
             return np.sign(z) * np.maximum(np.abs(z) - layer.threshold, 0)
-        return _group_shrunk(z, layer, similar)
+        return _shrink_groups(z, layer, similar)
 
     *_, codes = repeated(move, np.zeros((len(Y), len(layers[0].analysis))), layers)
     return codes
 
 
-def _group_shrunk(z: Array, layer: CodingParameters, similar: Array) -> Array:
+def _shrink_groups(z: Array, layer: CodingParameters, similar: Array) -> Array:
     squares = z**2
     energy = (1 - layer.sharing) * squares
     for others in similar.T:

@@ -88,7 +88,7 @@ def denoise_low_rank(
     total, mass = np.zeros_like(rows), np.zeros(len(rows))
     for start in range(0, len(places), _BLOCK_GROUPS):
         groups = closest(values, places[start : start + _BLOCK_GROUPS], size, window, n_similar)
-        found, weights = _shrunk(rows[groups], sigma, gain)
+        found, weights = _shrink_groups(rows[groups], sigma, gain)
         np.add.at(total, groups, weights[:, None, None] * found)
         np.add.at(mass, groups, np.broadcast_to(weights[:, None], groups.shape))
     denoised = _sum_patches(total, values.shape, size)
@@ -102,7 +102,7 @@ def _grid(down: int, across: int, stride: int) -> Array:
     return np.stack(np.meshgrid(tops, lefts, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _shrunk(groups: Array, sigma: float, gain: float) -> tuple[Array, Array]:
+def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Array]:
     """Groups (n_groups, n_similar, d) of shrunk singular values, and the weights of each."""
     n = groups.shape[1]
     means = groups.mean(axis=1, keepdims=True)

@@ -236,7 +236,7 @@ def certificate(
 
 @dataclass(frozen=True, eq=False)
 class Energies:
-    """What the duality gaps of rows are made of, but for the correlations with the atoms."""
+    """The parts of the duality gaps that do not depend on correlations with the atoms."""
 
     objective: Array
     energy: Array
@@ -249,7 +249,7 @@ class Energies:
         return cls(square + penalty.value(C), square + penalty.squares(C), norm, along)
 
     def gap(self, most: Array) -> tuple[Array, Array]:
-        """Relative gaps, and the feasible multiples of the residuals, at the most `most`."""
+        """Relative gaps at the best multiples, up to `most`, of the residuals; and these."""
         scale = np.clip(self.along / np.where(self.energy > 0, self.energy, 1), 0, most)
         dual_objective = scale * (2 * self.along - scale * self.energy)
         excess = (self.objective - dual_objective).clip(min=0)
@@ -259,7 +259,7 @@ class Energies:
 
 
 def row_blocks(n: int) -> Iterator[slice]:
-    """Rows that are worked on at once, so that memory is that of some of them."""
+    """Yield blocks of rows, so that memory is needed for one block at a time."""
     return (slice(start, min(start + _BLOCK_ROWS, n)) for start in range(0, n, _BLOCK_ROWS))
 
 

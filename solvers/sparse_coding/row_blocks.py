@@ -43,7 +43,7 @@ _STARTED = time()
 
 
 class Atoms:
-    """A dictionary with what its products need, made once for many problems."""
+    """A dictionary and what products with it need, made once for many problems."""
 
     def __init__(self, dictionary: Array) -> None:
         self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
@@ -66,7 +66,7 @@ class Atoms:
         return self._gram
 
     def cells(self, n_signals: int) -> Cells | None:
-        """Where they may pay."""
+        """Cells of the atoms, or None where they cannot pay."""
         m = len(self.rows)
         enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
         if self._cells is None and enough:
@@ -132,10 +132,10 @@ def solve_rows(
     bounds = _bounds(n)
     folder = check_folder(directory, "directory")
     if folder is not None:
-        folder /= _key(arrays, options, tol, max_rounds, bounds)
+        folder /= _name_solve(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
-    found = {rows: codes for rows in bounds if (codes := _read(folder, rows))}
+    found = {rows: codes for rows in bounds if (codes := _read_block(folder, rows))}
     tasks = [
         (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
         for rows in bounds
@@ -144,14 +144,14 @@ def solve_rows(
 
     def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
         yield from list(found.items())
-        for rows, codes in spread(_solve, tasks, n_jobs, in_order=False):
-            _write(folder, rows, codes)
+        for rows, codes in spread(_solve_rows_of, tasks, n_jobs, in_order=False):
+            _write_block(folder, rows, codes)
             yield rows, codes
 
     with _threads.limit(limits=1, user_api="blas"):
         finished = progress(finish(), len(bounds)) if progress else finish()
         found.update(finished)
-    return _join([found[rows] for rows in bounds], m)
+    return _join_blocks([found[rows] for rows in bounds], m)
 
 
 def _bounds(n: int) -> list[tuple[int, int]]:
@@ -161,7 +161,7 @@ def _bounds(n: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _solve(
+def _solve_rows_of(
     rows: tuple[int, int],
     tol: float,
     max_rounds: int,
@@ -169,7 +169,7 @@ def _solve(
     names: tuple[str, ...],
     *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
-    """One task. Arrays are arguments of their own: so the backends share them between tasks."""
+    """Solve one block. Arrays are separate arguments: then backends share them between tasks."""
     fields: dict[str, Any] = dict(zip(names, map(_read_only, arrays), strict=True))
     problem = Problem(**options, **{name: fields[name] for name in fields if _CELLS not in name})
     if len(fields) + len(options) == len(problem):
@@ -179,7 +179,7 @@ def _solve(
 
 
 def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
-    """Whether a search in them looks at few of the atoms, as tried on some rows."""
+    """Try cells on a few rows: whether searches in them look at few of the atoms."""
     n, m = len(problem.signals), len(problem.atoms)
     few, many = _PROBED
     for n_probed, most in ((few, max(_LEFT_BY_CELLS, 1 / 2)), (many, _LEFT_BY_CELLS)):
@@ -192,67 +192,69 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
             start_at=np.zeros(len(some) + 1, np.int64),
             own_signals=False,
         )
-        block = CellBlock(0, len(some), _frozen(probe), _frozen(cells), tol, max_rounds)
+        block = CellBlock(
+            0, len(some), _freeze_arrays(probe), _freeze_arrays(cells), tol, max_rounds
+        )
         codes = block.solve()
         if codes.n_looked.sum() > most * m * codes.n_passes.sum():
             return False
     return True
 
 
-def _frozen(fields: Any) -> Any:
-    """A named tuple whose arrays are read-only."""
+def _freeze_arrays(fields: Any) -> Any:
+    """Return the named tuple with read-only arrays."""
     return fields._make(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
 
 
 def _read_only(array: Array) -> Array:
-    """Shared memory is read-only: kernels are compiled once, for that."""
+    """Return a read-only view: shared memory is read-only, and kernels compile for one kind."""
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
 
 
-def _key(arrays: dict[str, Array], *rule: Any) -> str:
-    """Name of a solve: of all that its blocks depend on, and of the code that finds them."""
+def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
+    """Name a solve by all that its blocks depend on, and by the code that solves them."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
     given = {name: array for name, array in arrays.items() if name not in derived}
     found = arrays["gram"].size > 0, derived[-1] in arrays
-    return str(joblib.hash((given, found, rule, _code())))
+    return str(joblib.hash((given, found, rule, _hash_code())))
 
 
 @cache
-def _code() -> str:
+def _hash_code() -> str:
     modules = (compiled, active_set, cell_rows, cells, row_pool, selection, slots)
     files = [Path(str(module.__file__)) for module in modules]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _seal(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
-    """Digest of a block together with the solve and the rows that it belongs to."""
+def _seal_block(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
+    """Return a digest of a block, its rows and the solve that it belongs to."""
     return sha256(f"{folder.name} {rows} ".encode() + block).digest()
 
 
-def _read(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
-    """None for a block that is not there, damaged, or of another solve or other rows."""
+def _read_block(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
+    """Read a kept block; None if it is missing, damaged, or of other rows or another solve."""
     if folder is None or not (path := folder / f"{rows[0]}.block").is_file():
         return None
     content = path.read_bytes()
     seal, block = content[:_SEAL], content[_SEAL:]
-    if seal != _seal(folder, rows, block):
+    if seal != _seal_block(folder, rows, block):
         return None
     with np.load(BytesIO(block)) as arrays:
         return Codes(**arrays)
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Files of before this process began: others that run may be writing theirs."""
+    """Remove unfinished files older than this process: newer ones may still be written."""
     for part in folder.glob("*.part"):
         with suppress(FileNotFoundError):
             if part.stat().st_mtime < _STARTED:
                 part.unlink()
 
 
-def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
-    """Whole or not at all: under another name first, which a process that is killed leaves."""
+def _write_block(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
+    """Write a block whole or not at all, first under another name that a crash may leave."""
     if folder is None:
         return
     buffer = BytesIO()
@@ -260,13 +262,13 @@ def _write(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
     block = buffer.getvalue()
     unfinished = folder / f"{rows[0]}.{uuid4().hex}.part"
     try:
-        unfinished.write_bytes(_seal(folder, rows, block) + block)
+        unfinished.write_bytes(_seal_block(folder, rows, block) + block)
         unfinished.replace(folder / f"{rows[0]}.block")
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _join(blocks: list[Codes], m: int) -> Rows:
+def _join_blocks(blocks: list[Codes], m: int) -> Rows:
     joined = Codes(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
     coef = narrow(csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m)))

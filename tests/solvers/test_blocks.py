@@ -57,7 +57,7 @@ CASES = {
         {"_QUERIES": 50, "_KEYS": 40},
         lambda: bilateral_filter(IMAGE, sigma_color=0.2, sigma_spatial=np.inf),
     ),
-    "clustering.thresholding": (
+    "clustering.neighbors": (
         {"_BLOCK_ENTRIES": 4 * len(X)},
         lambda: ThresholdingSubspaceClustering(2, n_neighbors=3).fit(X).coef_.toarray(),
     ),

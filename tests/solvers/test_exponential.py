@@ -28,34 +28,34 @@ def powers_of_two_to_zero(x, out):
     powers_by_terms(x, exp2_terms(x.dtype), out)
 
 
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-def test_is_right_to_two_units_in_the_last_place(real):
-    rng = np.random.default_rng(0)
-    x = -np.concatenate([k * rng.random(20_000) for k in (1e-4, 1, 20, 86, 700)]).astype(real)
-    found = np.empty_like(x)
-    exponentials(x, found)
-    exact = np.exp(x.astype(np.longdouble))
-    normal = exact > 4 * np.finfo(real).tiny
-    assert normal.sum() > 50_000
-    assert (np.abs(found - exact)[normal] <= 2 * np.finfo(real).eps * exact[normal]).all()
-    assert (found[~normal] <= 8 * np.finfo(real).tiny).all()
+def test_is_right_to_two_units_in_the_last_place():
+    for real in [np.float32, np.float64]:
+        rng = np.random.default_rng(0)
+        x = -np.concatenate([k * rng.random(20_000) for k in (1e-4, 1, 20, 86, 700)]).astype(real)
+        found = np.empty_like(x)
+        exponentials(x, found)
+        exact = np.exp(x.astype(np.longdouble))
+        normal = exact > 4 * np.finfo(real).tiny
+        assert normal.sum() > 50_000
+        assert (np.abs(found - exact)[normal] <= 2 * np.finfo(real).eps * exact[normal]).all()
+        assert (found[~normal] <= 8 * np.finfo(real).tiny).all()
 
 
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-def test_limits(real):
-    x = np.array([0.0, -0.0, -np.inf, -1e30, np.nan], dtype=real)
-    found = np.empty_like(x)
-    exponentials(x, found)
-    assert_array_equal(found, [1, 1, 0, 0, 0])
+def test_limits():
+    for real in [np.float32, np.float64]:
+        x = np.array([0.0, -0.0, -np.inf, -1e30, np.nan], dtype=real)
+        found = np.empty_like(x)
+        exponentials(x, found)
+        assert_array_equal(found, [1, 1, 0, 0, 0])
 
 
-@pytest.mark.parametrize(("real", "least"), [(np.float32, -87), (np.float64, -708)])
-def test_is_zero_from_the_stated_argument_on(real, least):
-    x = np.array([least, np.nextafter(real(least), real(0))], dtype=real)
-    found = np.empty_like(x)
-    exponentials(x, found)
-    assert found[0] == 0
-    assert np.finfo(real).tiny <= found[1] < 4 * np.finfo(real).tiny
+def test_is_zero_from_the_stated_argument_on():
+    for real, least in [(np.float32, -87), (np.float64, -708)]:
+        x = np.array([least, np.nextafter(real(least), real(0))], dtype=real)
+        found = np.empty_like(x)
+        exponentials(x, found)
+        assert found[0] == 0
+        assert np.finfo(real).tiny <= found[1] < 4 * np.finfo(real).tiny
 
 
 @pytest.mark.parametrize("powers_of_two", [powers_of_two, powers_of_two_to_zero])
@@ -74,18 +74,16 @@ def test_powers_of_two_are_right_to_two_units_and_whole_ones_exact(real, largest
     assert_array_equal(found, np.exp2(whole))
 
 
-@pytest.mark.parametrize(("real", "least"), [(np.float32, -126.5), (np.float64, -1022.5)])
-def test_powers_of_two_vanish_below_the_stated_argument(real, least):
-    below = np.nextafter(real(least), real(-np.inf))
-    x = np.array([below, 2 * below, -1e30, -np.inf, least + 0.5], dtype=real)
-    found = np.empty_like(x)
-    powers_of_two_to_zero(x, found)
-    assert_array_equal(found, [0, 0, 0, 0, np.finfo(real).tiny])
+def test_powers_of_two_vanish_below_the_stated_argument():
+    for real, least in [(np.float32, -126.5), (np.float64, -1022.5)]:
+        below = np.nextafter(real(least), real(-np.inf))
+        x = np.array([below, 2 * below, -1e30, -np.inf, least + 0.5], dtype=real)
+        found = np.empty_like(x)
+        powers_of_two_to_zero(x, found)
+        assert_array_equal(found, [0, 0, 0, 0, np.finfo(real).tiny])
 
 
-@pytest.mark.parametrize(
-    ("exponential", "more"), [(exp, ()), (exp2, ()), (exp2_to_zero, (exp2_terms(np.float64),))]
-)
-def test_outside_of_kernels_they_say_so(exponential, more):
-    with pytest.raises(NotImplementedError, match="numba kernels"):
-        exponential(-1.0, *more)
+def test_outside_of_kernels_they_say_so():
+    for exponential, more in [(exp, ()), (exp2, ()), (exp2_to_zero, (exp2_terms(np.float64),))]:
+        with pytest.raises(NotImplementedError, match="numba kernels"):
+            exponential(-1.0, *more)

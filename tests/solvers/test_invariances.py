@@ -129,31 +129,31 @@ TOKENS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CODES)
-def test_codes_in_closed_form_depend_on_nothing_else(name):
-    solve, no_origin = CODES[name]
-    X = points()
-    expected, order = dense(solve(X, 1.0)), np.random.default_rng(2).permutation(12)
-    for unit in UNITS:
-        assert_allclose(dense(solve(unit * X, unit)), expected, atol=1e-11)
-    if no_origin:
+def test_codes_in_closed_form_depend_on_nothing_else():
+    for name in CODES:
+        solve, no_origin = CODES[name]
+        X = points()
+        expected, order = dense(solve(X, 1.0)), np.random.default_rng(2).permutation(12)
+        for unit in UNITS:
+            assert_allclose(dense(solve(unit * X, unit)), expected, atol=1e-11)
+        if no_origin:
+            for shift in (1.0, 1e3, 1e6):
+                assert_allclose(dense(solve(X + shift, 1.0)), expected, atol=1e-11 * (1 + shift))
+        assert_allclose(dense(solve(X @ rotation(4), 1.0)), expected, atol=1e-11)
+        mixed = dense(solve(X[order], 1.0))
+        assert_allclose(mixed, expected[np.ix_(order, order)], atol=1e-11)
+
+
+def test_smoothed_tokens_move_with_the_tokens():
+    for name in TOKENS:
+        solve, X = TOKENS[name], points()
+        expected, order, R = solve(X, 1.0), np.random.default_rng(2).permutation(12), rotation(4)
+        for unit in UNITS:
+            assert_allclose(solve(unit * X, unit) / unit, expected, atol=1e-11)
         for shift in (1.0, 1e3, 1e6):
-            assert_allclose(dense(solve(X + shift, 1.0)), expected, atol=1e-11 * (1 + shift))
-    assert_allclose(dense(solve(X @ rotation(4), 1.0)), expected, atol=1e-11)
-    mixed = dense(solve(X[order], 1.0))
-    assert_allclose(mixed, expected[np.ix_(order, order)], atol=1e-11)
-
-
-@pytest.mark.parametrize("name", TOKENS)
-def test_smoothed_tokens_move_with_the_tokens(name):
-    solve, X = TOKENS[name], points()
-    expected, order, R = solve(X, 1.0), np.random.default_rng(2).permutation(12), rotation(4)
-    for unit in UNITS:
-        assert_allclose(solve(unit * X, unit) / unit, expected, atol=1e-11)
-    for shift in (1.0, 1e3, 1e6):
-        assert_allclose(solve(X + shift, 1.0), expected + shift, atol=1e-11 * (1 + shift))
-    assert_allclose(solve(X @ R, 1.0), expected @ R, atol=1e-11)
-    assert_allclose(solve(X[order], 1.0), expected[order], atol=1e-11)
+            assert_allclose(solve(X + shift, 1.0), expected + shift, atol=1e-11 * (1 + shift))
+        assert_allclose(solve(X @ R, 1.0), expected @ R, atol=1e-11)
+        assert_allclose(solve(X[order], 1.0), expected[order], atol=1e-11)
 
 
 def test_dictionaries_depend_on_no_unit_and_turn_with_the_signals():
@@ -243,31 +243,31 @@ def test_k_subspaces_depend_on_no_unit():
         assert_allclose(model.inertia_ / unit**2, inertia, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["affine SSC", "LLE"])
-def test_affine_clusters_of_new_points_know_no_origin(name):
-    X, _ = make_union_of_subspaces(
-        20, n_subspaces=3, n_features=6, dimension=2, affine=True, noise=0.1, random_state=0
-    )
-    new, model = np.random.default_rng(0).permutation(X) + 0.05, CLUSTERERS[name][0]()
-    expected = model.fit(X).predict(new)
-    for offset in (10.0, 1e4):
-        assert_array_equal(model.fit(X + offset).predict(new + offset), expected)
+def test_affine_clusters_of_new_points_know_no_origin():
+    for name in ["affine SSC", "LLE"]:
+        X, _ = make_union_of_subspaces(
+            20, n_subspaces=3, n_features=6, dimension=2, affine=True, noise=0.1, random_state=0
+        )
+        new, model = np.random.default_rng(0).permutation(X) + 0.05, CLUSTERERS[name][0]()
+        expected = model.fit(X).predict(new)
+        for offset in (10.0, 1e4):
+            assert_array_equal(model.fit(X + offset).predict(new + offset), expected)
 
 
 CHOOSING = [name for name in CLUSTERERS if getattr(CLUSTERERS[name][0](), "_choices", None)]
 
 
-@pytest.mark.parametrize("name", CHOOSING)
-def test_what_auto_chooses_depends_on_no_unit_and_for_the_affine_on_no_origin(name):
-    make, affine = CLUSTERERS[name]
-    X, _ = make_union_of_subspaces(
-        20, n_subspaces=3, n_features=9, dimension=2, affine=affine, noise=0.3, random_state=0
-    )
-    still = make().fit(X)
-    moved = [(1e5, make().fit(1e5 * X))] + [(1.0, make().fit(X + 100.0))] * affine
-    for unit, model in moved:
-        assert clustering_accuracy(still.labels_, model.labels_) == 1
-        for parameter in still._choices:
-            power = 2 if parameter == "lam" else 0
-            chosen, again = (getattr(fit, f"{parameter}_") for fit in (still, model))
-            assert_allclose(again, chosen * unit**power, rtol=1e-9)
+def test_what_auto_chooses_depends_on_no_unit_and_for_the_affine_on_no_origin():
+    for name in CHOOSING:
+        make, affine = CLUSTERERS[name]
+        X, _ = make_union_of_subspaces(
+            20, n_subspaces=3, n_features=9, dimension=2, affine=affine, noise=0.3, random_state=0
+        )
+        still = make().fit(X)
+        moved = [(1e5, make().fit(1e5 * X))] + [(1.0, make().fit(X + 100.0))] * affine
+        for unit, model in moved:
+            assert clustering_accuracy(still.labels_, model.labels_) == 1
+            for parameter in still._choices:
+                power = 2 if parameter == "lam" else 0
+                chosen, again = (getattr(fit, f"{parameter}_") for fit in (still, model))
+                assert_allclose(again, chosen * unit**power, rtol=1e-9)

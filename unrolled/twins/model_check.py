@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from .heads import Array, as_array
 from .registry import Twin, judging_twin
 from .relations import (
     ROUNDING_ADVICE,
+    Identity,
     Measurement,
     compare_outputs,
     largest_difference,
@@ -359,22 +361,10 @@ class _Recorder:
         return "has no twin"
 
 
-@dataclass(frozen=True)
-class _Projections:
-    """What a row says of the projections of a shell."""
-
-    name: str = "projections"
-    equation: str = "SE-1 to SE-4"
-    evidence: str = "formula"
-    relation: Any = field(default_factory=lambda: _Named("identity"))
-
-
-@dataclass(frozen=True)
-class _Named:
-    name: str
-
-
-_PROJECTIONS: Any = _Projections()
+# What a row says of the projections of a shell.
+_PROJECTIONS: Any = SimpleNamespace(
+    name="projections", equation="SE-1 to SE-4", evidence="formula", relation=Identity()
+)
 
 
 def is_exact(twin: Twin) -> bool:
@@ -435,7 +425,7 @@ def _measure_projections(
     rows: dict[str, Array],
 ) -> tuple[Measurement, str]:
     """``q = x W_q^T + b_q`` and so on of each head, and ``W_o`` of the heads side by side."""
-    dtype, copied = output.dtype, None
+    dtype = output.dtype
     measured = _projected(shell, pairs, operated, output, rows)
     if not measured.passed or dtype == torch.float64 or not measured.coarse:
         return measured, _named(dtype)

@@ -84,12 +84,12 @@ def test_ratio_is_of_norms_and_degenerate_cases_are_right():
         signal_to_noise_ratio(u * np.nan, u)
 
 
-@pytest.mark.parametrize("scale", [1e-320, 1e308])
-def test_ratio_of_very_small_and_large_parts(scale):
-    u = scale * np.array([[0.75, 0.0], [0.0, 1.0]])
-    # 1e-320 has three digits.
-    assert_allclose(signal_to_noise_ratio(u, u / 2), 2, rtol=1e-3)
-    assert_allclose(signal_to_noise_ratio(u, u[::-1]), 1, rtol=1e-12)
+def test_ratio_of_very_small_and_large_parts():
+    for scale in [1e-320, 1e308]:
+        u = scale * np.array([[0.75, 0.0], [0.0, 1.0]])
+        # 1e-320 has three digits.
+        assert_allclose(signal_to_noise_ratio(u, u / 2), 2, rtol=1e-3)
+        assert_allclose(signal_to_noise_ratio(u, u[::-1]), 1, rtol=1e-12)
 
 
 def test_ratio_of_parts_of_very_different_size():
@@ -110,15 +110,15 @@ def test_ratio_and_share_of_float32_are_computed_in_float64():
     assert_allclose(residual_noise_share(A, u, n), share, rtol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e200])
-def test_noise_share_of_a_matrix_does_not_depend_on_the_signal_or_the_scale(scale):
+def test_noise_share_of_a_matrix_does_not_depend_on_the_signal_or_the_scale():
     """The difference A (u + n) - A u loses noise that is small next to the signal."""
-    rng = np.random.default_rng(0)
-    A = softmax(rng.standard_normal((6, 6)), axis=1)
-    u, n = 1e6 * rng.standard_normal((6, 2)), rng.standard_normal((6, 2))
-    share = np.linalg.norm(A @ n) / np.linalg.norm(n)
-    for matrix in (A, csr_array(A), A.tolist()):
-        assert_allclose(residual_noise_share(matrix, u, scale * n), share, rtol=1e-12)
+    for scale in [1e-300, 1e200]:
+        rng = np.random.default_rng(0)
+        A = softmax(rng.standard_normal((6, 6)), axis=1)
+        u, n = 1e6 * rng.standard_normal((6, 2)), rng.standard_normal((6, 2))
+        share = np.linalg.norm(A @ n) / np.linalg.norm(n)
+        for matrix in (A, csr_array(A), A.tolist()):
+            assert_allclose(residual_noise_share(matrix, u, scale * n), share, rtol=1e-12)
 
 
 def test_method_noise_is_what_twicing_smooths_and_puts_back():

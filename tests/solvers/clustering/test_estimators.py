@@ -327,7 +327,7 @@ def test_new_points_take_the_cluster_of_smallest_residual(kind):
 def test_thresholding_as_a_loop(monkeypatch):
     X, _ = data(n_samples=8)
     X = np.vstack([X, np.zeros((1, 20))])
-    monkeypatch.setattr("twinsolve.solvers.clustering.thresholding._BLOCK_ENTRIES", 100)
+    monkeypatch.setattr("twinsolve.solvers.clustering.neighbors._BLOCK_ENTRIES", 100)
     model = make(ThresholdingSubspaceClustering, n_neighbors=4).fit(X)
     expected = np.zeros((len(X), len(X)))
     for i in range(len(X) - 1):

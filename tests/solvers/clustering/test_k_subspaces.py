@@ -53,13 +53,13 @@ def test_clusters_with_fewer_points_than_dimensions():
 
 
 # Fewer and more features than the points of a cluster.
-@pytest.mark.parametrize(("n_features", "dtype"), [(3, np.float64), (200, np.float32)])
-def test_the_directions_leave_what_the_singular_values_say(n_features, dtype):
-    rng = np.random.default_rng(0)
-    X = (rng.standard_normal((40, n_features)) * np.logspace(0, -3, n_features)).astype(dtype)
-    model = KSubspaces(1, dimension=2, n_init=1, random_state=0).fit(X)
-    values = np.linalg.svd(X.astype(np.float64), compute_uv=False)
-    rounding = 40 * np.finfo(dtype).eps * (values**2).sum()
-    assert model.inertia_ == pytest.approx((values[2:] ** 2).sum(), abs=rounding)
-    eye = model.bases_[0] @ model.bases_[0].T
-    assert_allclose(eye, np.eye(2), atol=40 * np.finfo(dtype).eps)
+def test_the_directions_leave_what_the_singular_values_say():
+    for n_features, dtype in [(3, np.float64), (200, np.float32)]:
+        rng = np.random.default_rng(0)
+        X = (rng.standard_normal((40, n_features)) * np.logspace(0, -3, n_features)).astype(dtype)
+        model = KSubspaces(1, dimension=2, n_init=1, random_state=0).fit(X)
+        values = np.linalg.svd(X.astype(np.float64), compute_uv=False)
+        rounding = 40 * np.finfo(dtype).eps * (values**2).sum()
+        assert model.inertia_ == pytest.approx((values[2:] ** 2).sum(), abs=rounding)
+        eye = model.bases_[0] @ model.bases_[0].T
+        assert_allclose(eye, np.eye(2), atol=40 * np.finfo(dtype).eps)

@@ -15,7 +15,7 @@ from twinsolve.solvers.clustering import (
     spectral_labels,
     symmetric_affinity,
 )
-from twinsolve.solvers.clustering.motion import _affinities
+from twinsolve.solvers.clustering.motion import _make_affinities
 from twinsolve.solvers.sparse_coding import lam_max
 
 
@@ -50,7 +50,7 @@ def test_flat_and_solid_motions_are_found_and_new_points_join_them(dimensions, n
 
 def test_affinities_are_those_of_the_settings():
     X, _ = motions((2, 3), noise=0.1)
-    found = dict(_affinities(X, 2))
+    found = dict(_make_affinities(X, 2))
     U = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[0]
     ones = np.ones((len(X), 1)) / np.sqrt(len(X))
     for rank in (3, 5, 8):

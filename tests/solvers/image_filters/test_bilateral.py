@@ -138,40 +138,40 @@ def test_without_position_it_is_pixelwise_nonlocal_means_if14():
     assert np.abs(near - expected).max() > 1e-2
 
 
-@pytest.mark.parametrize(("levels", "real"), [(3, np.float32), (2**30, np.float64)])
-def test_range_filter_depends_on_grey_levels_alone(real, levels):
+def test_range_filter_depends_on_grey_levels_alone():
     """More pixels than one block holds, few or all of them distinct."""
-    rng = np.random.default_rng(0)
-    image = (rng.integers(levels, size=(50, 50)) / levels).astype(real)
-    found = bilateral_filter(image, sigma_color=0.2, sigma_spatial=np.inf)
-    y = image.ravel().astype(float)
-    weights = np.exp(-((y[:, None] - y) ** 2) / (2 * 0.2**2))
-    expected = (weights @ y / weights.sum(axis=1)).reshape(50, 50)
-    assert_allclose(found, expected, atol=1e-14 if real is np.float64 else 10 * EPS)
-    order = rng.permutation(2500)
-    shuffled = bilateral_filter(
-        image.ravel()[order].reshape(50, 50), sigma_color=0.2, sigma_spatial=np.inf
-    )
-    assert_array_equal(shuffled.ravel(), found.ravel()[order])
+    for levels, real in [(3, np.float32), (2**30, np.float64)]:
+        rng = np.random.default_rng(0)
+        image = (rng.integers(levels, size=(50, 50)) / levels).astype(real)
+        found = bilateral_filter(image, sigma_color=0.2, sigma_spatial=np.inf)
+        y = image.ravel().astype(float)
+        weights = np.exp(-((y[:, None] - y) ** 2) / (2 * 0.2**2))
+        expected = (weights @ y / weights.sum(axis=1)).reshape(50, 50)
+        assert_allclose(found, expected, atol=1e-14 if real is np.float64 else 10 * EPS)
+        order = rng.permutation(2500)
+        shuffled = bilateral_filter(
+            image.ravel()[order].reshape(50, 50), sigma_color=0.2, sigma_spatial=np.inf
+        )
+        assert_array_equal(shuffled.ravel(), found.ravel()[order])
 
 
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-def test_without_colour_it_is_the_local_gaussian_filter(real):
+def test_without_colour_it_is_the_local_gaussian_filter():
     """Nearly so at a large width too; inside, it is the usual truncated Gaussian filter."""
-    image = np.random.default_rng(0).random((40, 30)).astype(real)
-    found = bilateral_filter(image, win_size=9, sigma_color=np.inf, sigma_spatial=1.5)
-    tol = 1e-14 if real is np.float64 else 4 * EPS
-    inside = (slice(4, -4), slice(4, -4))
-    expected = gaussian_filter(image.astype(float), 1.5, radius=4)
-    assert_allclose(found[inside], expected[inside], atol=tol)
-    assert np.abs(found - expected)[:4].max() > 1e-3
-    by_shifts = bilateral_filter(
-        image, footprint=np.ones((9, 9), bool), sigma_color=np.inf, sigma_spatial=1.5
-    )
-    assert_allclose(found, by_shifts, atol=tol)
-    nearly = bilateral_filter(image, win_size=9, sigma_color=1e8, sigma_spatial=1.5)
-    assert_allclose(found, nearly, atol=tol)
-    assert found.dtype == real
+    for real in [np.float32, np.float64]:
+        image = np.random.default_rng(0).random((40, 30)).astype(real)
+        found = bilateral_filter(image, win_size=9, sigma_color=np.inf, sigma_spatial=1.5)
+        tol = 1e-14 if real is np.float64 else 4 * EPS
+        inside = (slice(4, -4), slice(4, -4))
+        expected = gaussian_filter(image.astype(float), 1.5, radius=4)
+        assert_allclose(found[inside], expected[inside], atol=tol)
+        assert np.abs(found - expected)[:4].max() > 1e-3
+        by_shifts = bilateral_filter(
+            image, footprint=np.ones((9, 9), bool), sigma_color=np.inf, sigma_spatial=1.5
+        )
+        assert_allclose(found, by_shifts, atol=tol)
+        nearly = bilateral_filter(image, win_size=9, sigma_color=1e8, sigma_spatial=1.5)
+        assert_allclose(found, nearly, atol=tol)
+        assert found.dtype == real
 
 
 def test_tiny_widths_leave_the_image():
@@ -208,23 +208,20 @@ def test_matrix_is_row_stochastic_and_gives_the_image(
     assert_allclose(A @ image.ravel(), found.ravel(), atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("sigma_spatial", "sigma_color", "real"),
-    [
+def test_bands_of_rows_join_and_threads_change_nothing():
+    for sigma_spatial, sigma_color, real in [
         (2.0, 0.2, np.float32),
         (80.0, 0.2, np.float64),
         (np.inf, 0.2, np.float32),
         (2.0, np.inf, float),
-    ],
-)
-def test_bands_of_rows_join_and_threads_change_nothing(sigma_spatial, sigma_color, real):
-    image = np.random.default_rng(0).random((150, 8)).astype(real)
-    arguments = {"sigma_color": sigma_color, "sigma_spatial": sigma_spatial}
-    found = bilateral_filter(image, **arguments)
-    expected = bilateral_matrix(image.astype(float), **arguments) @ image.ravel()
-    assert_allclose(found.ravel(), expected, atol=1e-13 if real is np.float64 else 20 * EPS)
-    for n_jobs in (1, 2, 3):
-        assert_array_equal(bilateral_filter(image, n_jobs=n_jobs, **arguments), found)
+    ]:
+        image = np.random.default_rng(0).random((150, 8)).astype(real)
+        arguments = {"sigma_color": sigma_color, "sigma_spatial": sigma_spatial}
+        found = bilateral_filter(image, **arguments)
+        expected = bilateral_matrix(image.astype(float), **arguments) @ image.ravel()
+        assert_allclose(found.ravel(), expected, atol=1e-13 if real is np.float64 else 20 * EPS)
+        for n_jobs in (1, 2, 3):
+            assert_array_equal(bilateral_filter(image, n_jobs=n_jobs, **arguments), found)
 
 
 def test_equals_opencv_inside():

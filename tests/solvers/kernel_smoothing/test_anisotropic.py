@@ -140,11 +140,11 @@ def test_a_straight_edge_has_the_stated_gaussian():
     assert_allclose(window, expected / expected.sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e308])
-def test_windows_ignore_the_scale_of_the_image(scale):
-    image = np.random.default_rng(8).uniform(-1, 1, (9, 9))
-    expected = oriented_metric(image, patch_size=5)
-    assert_allclose(oriented_metric(scale * image, patch_size=5), expected, rtol=1e-12)
+def test_windows_ignore_the_scale_of_the_image():
+    for scale in [1e-300, 1e308]:
+        image = np.random.default_rng(8).uniform(-1, 1, (9, 9))
+        expected = oriented_metric(image, patch_size=5)
+        assert_allclose(oriented_metric(scale * image, patch_size=5), expected, rtol=1e-12)
 
 
 def test_faint_edges_on_a_bright_ground_have_directions():
@@ -153,15 +153,15 @@ def test_faint_edges_on_a_bright_ground_have_directions():
     assert_allclose(oriented_metric(edge, patch_size=5), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("across", [1e-8, 1e-323])
-def test_windows_of_no_width_are_lines_along_the_edge(across):
-    image = np.tile(np.tanh(np.arange(-10, 11) / 2), (21, 1))
-    window = oriented_metric(image, patch_size=5, along=2.0, across=across)[220].reshape(5, 5)
-    line = np.exp(-(np.arange(-2, 3) ** 2) / 8)
-    assert_allclose(window, np.outer(line / line.sum(), [0, 0, 1, 0, 0]), rtol=1e-12)
-    noise = np.random.default_rng(8).standard_normal((9, 9))
-    points = oriented_metric(noise, patch_size=3, along=1e-200, across=across)
-    assert_array_equal(points, np.tile(np.eye(9)[4], (81, 1)))
+def test_windows_of_no_width_are_lines_along_the_edge():
+    for across in [1e-8, 1e-323]:
+        image = np.tile(np.tanh(np.arange(-10, 11) / 2), (21, 1))
+        window = oriented_metric(image, patch_size=5, along=2.0, across=across)[220].reshape(5, 5)
+        line = np.exp(-(np.arange(-2, 3) ** 2) / 8)
+        assert_allclose(window, np.outer(line / line.sum(), [0, 0, 1, 0, 0]), rtol=1e-12)
+        noise = np.random.default_rng(8).standard_normal((9, 9))
+        points = oriented_metric(noise, patch_size=3, along=1e-200, across=across)
+        assert_array_equal(points, np.tile(np.eye(9)[4], (81, 1)))
 
 
 def test_windows_of_great_width_are_flat():

@@ -33,13 +33,13 @@ def test_equals_the_literal_loop():
     assert_allclose(sinkhorn(L, tol=1e-14), balance_literally(np.exp(L), 2000), rtol=1e-12)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_is_the_nearest_doubly_stochastic_matrix_of_the_oracle(symmetric):
-    L = draw(1)
-    L = L + L.T if symmetric else L
-    P = sinkhorn(L, tol=1e-13)
-    assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
-    assert marginal_violation(P) < 1e-12
+def test_is_the_nearest_doubly_stochastic_matrix_of_the_oracle():
+    for symmetric in [False, True]:
+        L = draw(1)
+        L = L + L.T if symmetric else L
+        P = sinkhorn(L, tol=1e-13)
+        assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
+        assert marginal_violation(P) < 1e-12
 
 
 @settings(max_examples=30, deadline=None)
@@ -77,14 +77,14 @@ def test_kernel_matrices_take_few_symmetric_updates():
     assert marginal_violation(P) <= 1.1e-12
 
 
-@pytest.mark.parametrize("scale", [1e5])
-def test_large_logits_neither_overflow_nor_lose_mass(scale):
-    L = draw(2, 4, 1.0)
-    assert_allclose(sinkhorn(L + scale * np.eye(4)), np.eye(4), atol=1e-9)
-    offsets = scale * np.random.default_rng(3).standard_normal((2, 4))
-    # Logits of this size are rounded to 1e-16 of it.
-    expected = sinkhorn(L, tol=1e-13)
-    assert_allclose(sinkhorn(L + offsets[0] + offsets[1][:, None]), expected, atol=1e-8)
+def test_large_logits_neither_overflow_nor_lose_mass():
+    for scale in [1e5]:
+        L = draw(2, 4, 1.0)
+        assert_allclose(sinkhorn(L + scale * np.eye(4)), np.eye(4), atol=1e-9)
+        offsets = scale * np.random.default_rng(3).standard_normal((2, 4))
+        # Logits of this size are rounded to 1e-16 of it.
+        expected = sinkhorn(L, tol=1e-13)
+        assert_allclose(sinkhorn(L + offsets[0] + offsets[1][:, None]), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -99,12 +99,12 @@ def test_common_offsets_cost_no_digits(offset, symmetric):
     assert_allclose(P, sinkhorn(moved - offset), atol=1e-8)
 
 
-@pytest.mark.parametrize("size", [1e16, 1e200])
-def test_offsets_of_rows_and_columns_cost_no_digits(size):
+def test_offsets_of_rows_and_columns_cost_no_digits():
     """Powers of two: rank-one kernels without rounding, whose result is the mean."""
-    a, b = np.ldexp(1.0, [[3, 8, 1, 5], [7, 2, 9, 4]]) * np.exp2(np.floor(np.log2(size)))
-    for L in (a[:, None] + b, a[:, None] - b, b - a[:, None], a[:, None] + a, -a[:, None] - a):
-        assert_allclose(sinkhorn(L, tol=1e-13), np.full((4, 4), 0.25), rtol=1e-12)
+    for size in [1e16, 1e200]:
+        a, b = np.ldexp(1.0, [[3, 8, 1, 5], [7, 2, 9, 4]]) * np.exp2(np.floor(np.log2(size)))
+        for L in (a[:, None] + b, a[:, None] - b, b - a[:, None], a[:, None] + a, -a[:, None] - a):
+            assert_allclose(sinkhorn(L, tol=1e-13), np.full((4, 4), 0.25), rtol=1e-12)
 
 
 def test_what_float64_cannot_balance_warns():
@@ -114,28 +114,28 @@ def test_what_float64_cannot_balance_warns():
     assert marginal_violation(P) > 1e-9
 
 
-@pytest.mark.parametrize("max_iter", [1, 2])
-def test_warns_exactly_if_the_result_misses_the_tolerance(max_iter):
+def test_warns_exactly_if_the_result_misses_the_tolerance():
     """The last update counts; rank-one kernels need one at most."""
-    a, b = np.random.default_rng(1).standard_normal((2, 5, 1))
-    assert_allclose(sinkhorn(a + b.T, max_iter=max_iter), np.full((5, 5), 0.2), rtol=1e-13)
-    for seed in range(5):
-        L = draw(seed)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            P = sinkhorn(L, max_iter=max_iter, tol=1e-3)
-        assert bool(caught) == (marginal_violation(P) > 1e-3)
+    for max_iter in [1, 2]:
+        a, b = np.random.default_rng(1).standard_normal((2, 5, 1))
+        assert_allclose(sinkhorn(a + b.T, max_iter=max_iter), np.full((5, 5), 0.2), rtol=1e-13)
+        for seed in range(5):
+            L = draw(seed)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                P = sinkhorn(L, max_iter=max_iter, tol=1e-3)
+            assert bool(caught) == (marginal_violation(P) > 1e-3)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_the_sums_after_the_last_update_are_judged(symmetric):
-    L = draw(9)
-    L = L + L.T if symmetric else L
-    with pytest.warns(ConvergenceWarning):
-        reached = marginal_violation(sinkhorn(L, max_iter=2, tol=1e-12))
-    sinkhorn(L, max_iter=2, tol=1.001 * reached)
-    with pytest.warns(ConvergenceWarning, match=f"{reached:.3g}"):
-        sinkhorn(L, max_iter=2, tol=0.999 * reached)
+def test_the_sums_after_the_last_update_are_judged():
+    for symmetric in [False, True]:
+        L = draw(9)
+        L = L + L.T if symmetric else L
+        with pytest.warns(ConvergenceWarning):
+            reached = marginal_violation(sinkhorn(L, max_iter=2, tol=1e-12))
+        sinkhorn(L, max_iter=2, tol=1.001 * reached)
+        with pytest.warns(ConvergenceWarning, match=f"{reached:.3g}"):
+            sinkhorn(L, max_iter=2, tol=0.999 * reached)
 
 
 def test_nearly_symmetric_logits_are_not_taken_for_symmetric():

@@ -225,23 +225,23 @@ def test_extreme_bandwidths_average_ties_and_all(kernel, bandwidth):
     assert_allclose(found, nearest if bandwidth < 1 else [[4.0]] * 3, rtol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_precision_may_be_semidefinite_up_to_rounding_in_its_dtype(dtype):
-    rng = np.random.default_rng(0)
-    q, k, v, W = (rng.standard_normal(shape) for shape in ((5, 16), (9, 16), (9, 2), (16, 4)))
-    W = W.astype(dtype)
-    P = W @ W.T
-    P[0, 1] *= 1 + np.finfo(dtype).eps  # no more symmetric than products of rounded matrices
-    found = nadaraya_watson(q, k, v, bandwidth=6.0, precision=P)
-    # Logits are up to 10 or so.
-    assert_allclose(found, literal(q @ W, k @ W, v, 6.0), atol=200 * np.finfo(dtype).eps)
-    size = dtype(1e-4) * np.abs(P).max()
-    indefinite = P - size * np.eye(16, dtype=dtype)
-    with pytest.raises(ValueError, match="precision: must be positive semidefinite"):
-        nadaraya_watson(q, k, v, bandwidth=6.0, precision=indefinite)
-    P[0, 1] += size
-    with pytest.raises(ValueError, match="precision: must be a symmetric"):
-        nadaraya_watson(q, k, v, bandwidth=6.0, precision=P)
+def test_precision_may_be_semidefinite_up_to_rounding_in_its_dtype():
+    for dtype in [np.float32, np.float64]:
+        rng = np.random.default_rng(0)
+        q, k, v, W = (rng.standard_normal(shape) for shape in ((5, 16), (9, 16), (9, 2), (16, 4)))
+        W = W.astype(dtype)
+        P = W @ W.T
+        P[0, 1] *= 1 + np.finfo(dtype).eps  # no more symmetric than products of rounded matrices
+        found = nadaraya_watson(q, k, v, bandwidth=6.0, precision=P)
+        # Logits are up to 10 or so.
+        assert_allclose(found, literal(q @ W, k @ W, v, 6.0), atol=200 * np.finfo(dtype).eps)
+        size = dtype(1e-4) * np.abs(P).max()
+        indefinite = P - size * np.eye(16, dtype=dtype)
+        with pytest.raises(ValueError, match="precision: must be positive semidefinite"):
+            nadaraya_watson(q, k, v, bandwidth=6.0, precision=indefinite)
+        P[0, 1] += size
+        with pytest.raises(ValueError, match="precision: must be a symmetric"):
+            nadaraya_watson(q, k, v, bandwidth=6.0, precision=P)
 
 
 def test_the_dtype_is_that_of_the_points_and_values_alone(points):
@@ -268,13 +268,13 @@ def test_no_column_of_values_vanishes_beside_another(dtype, bandwidth):
     assert_allclose(found / scales, expected, rtol=8 * info.eps)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_means_of_the_largest_and_least_numbers_are_themselves(dtype):
-    X = np.random.default_rng(0).random((50, 2)).astype(dtype)
-    # The mean of 50 equal numbers may be rounded up: not quite the largest.
-    for value in (dtype(0.999) * np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal):
-        found = nadaraya_watson(X, X, np.full((50, 1), value), bandwidth=0.5)
-        assert_allclose(found.astype(np.longdouble) / value, 1, rtol=8 * np.finfo(dtype).eps)
+def test_means_of_the_largest_and_least_numbers_are_themselves():
+    for dtype in [np.float32, np.float64]:
+        X = np.random.default_rng(0).random((50, 2)).astype(dtype)
+        # The mean of 50 equal numbers may be rounded up: not quite the largest.
+        for value in (dtype(0.999) * np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal):
+            found = nadaraya_watson(X, X, np.full((50, 1), value), bandwidth=0.5)
+            assert_allclose(found.astype(np.longdouble) / value, 1, rtol=8 * np.finfo(dtype).eps)
 
 
 def test_bad_settings_are_named(points):

@@ -109,14 +109,14 @@ def test_multiple_eigenvalues():
         assert_allclose(found.eigenvalues.sum(), optimum(C, 4), rtol=1e-6)
 
 
-@pytest.mark.parametrize("reg", [1e-12, 1e-6])
-def test_eigenvalues_at_the_level_of_rounding_hide_no_others(reg):
+def test_eigenvalues_at_the_level_of_rounding_hide_no_others():
     """More neighbours than features reproduce linear functions: two eigenvalues are nearly 0."""
-    C = weights(0, 500, n_features=2, n_neighbors=8, reg=reg)
-    found = locally_linear_embedding(C, 6, random_state=0)
-    assert found.converged
-    assert found.eigenvalues[1] < 1e-3 * found.eigenvalues[-1]
-    assert_allclose(found.eigenvalues.sum(), optimum(C, 6), rtol=1e-9)
+    for reg in [1e-12, 1e-6]:
+        C = weights(0, 500, n_features=2, n_neighbors=8, reg=reg)
+        found = locally_linear_embedding(C, 6, random_state=0)
+        assert found.converged
+        assert found.eigenvalues[1] < 1e-3 * found.eigenvalues[-1]
+        assert_allclose(found.eigenvalues.sum(), optimum(C, 6), rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -132,17 +132,17 @@ def test_the_objective_is_exact_even_at_the_level_of_rounding(seed):
         assert_allclose(cost(C, found.coordinates), optimum(C, 3), rtol=1e-9, atol=rounding)
 
 
-@pytest.mark.parametrize("n_samples", [20, 150])
-def test_parts_of_a_disconnected_graph_are_told_apart(n_samples):
-    C = block_diag([weights(seed, n_samples) for seed in range(3)], format="csr")
-    with pytest.warns(UserWarning, match="the neighbour graph falls into 3 parts"):
-        found = locally_linear_embedding(C, 4, random_state=0)
-    assert_allclose(found.eigenvalues[:2], 0, atol=1e-20)
-    assert_allclose(found.eigenvalues.sum(), optimum(C, 4), rtol=1e-9)
-    parts = found.coordinates[:, :2].reshape(3, n_samples, 2)
-    assert_allclose(parts, np.broadcast_to(parts[:, :1], parts.shape), atol=1e-8)
-    assert np.linalg.norm(np.diff(parts[:, 0], axis=0), axis=1).min() > 0.05
-    assert found.orthogonality < 1e-13
+def test_parts_of_a_disconnected_graph_are_told_apart():
+    for n_samples in [20, 150]:
+        C = block_diag([weights(seed, n_samples) for seed in range(3)], format="csr")
+        with pytest.warns(UserWarning, match="the neighbour graph falls into 3 parts"):
+            found = locally_linear_embedding(C, 4, random_state=0)
+        assert_allclose(found.eigenvalues[:2], 0, atol=1e-20)
+        assert_allclose(found.eigenvalues.sum(), optimum(C, 4), rtol=1e-9)
+        parts = found.coordinates[:, :2].reshape(3, n_samples, 2)
+        assert_allclose(parts, np.broadcast_to(parts[:, :1], parts.shape), atol=1e-8)
+        assert np.linalg.norm(np.diff(parts[:, 0], axis=0), axis=1).min() > 0.05
+        assert found.orthogonality < 1e-13
 
 
 def test_a_part_may_be_closed_though_others_point_into_it():
@@ -221,17 +221,14 @@ def test_bad_input_is_named():
             locally_linear_embedding(C, **changed)
 
 
-@pytest.mark.parametrize(
-    ("n_samples", "n_components"),
-    [(201, 19), (201, 49), (400, 99)],
-)
-def test_many_components_are_the_optimum_too(n_samples, n_components):
+def test_many_components_are_the_optimum_too():
     """Ten blocks of the iteration fill the space, or would."""
-    C = weights(0, n_samples)
-    found = locally_linear_embedding(C, n_components, random_state=0)
-    assert found.converged
-    assert_allclose(cost(C, found.coordinates), optimum(C, n_components), rtol=1e-9)
-    assert found.orthogonality < 1e-13
+    for n_samples, n_components in [(201, 19), (201, 49), (400, 99)]:
+        C = weights(0, n_samples)
+        found = locally_linear_embedding(C, n_components, random_state=0)
+        assert found.converged
+        assert_allclose(cost(C, found.coordinates), optimum(C, n_components), rtol=1e-9)
+        assert found.orthogonality < 1e-13
 
 
 def test_zeros_stored_in_the_weights_link_no_parts():

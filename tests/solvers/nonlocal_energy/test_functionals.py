@@ -37,12 +37,12 @@ def literal_energy(u, f, k, lam, fidelity):
     return total
 
 
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_functionals_are_the_double_loop_nt_5(fidelity):
-    k, u, f = directed()
-    assert_allclose(smoothness(u, k + k.T), literal_smoothness(u, k), rtol=1e-13)
-    found = regularized_energy(u, f, k + k.T, 0.7, fidelity=fidelity)
-    assert_allclose(found, literal_energy(u, f, k, 0.7, fidelity), rtol=1e-13)
+def test_functionals_are_the_double_loop_nt_5():
+    for fidelity in FIDELITIES:
+        k, u, f = directed()
+        assert_allclose(smoothness(u, k + k.T), literal_smoothness(u, k), rtol=1e-13)
+        found = regularized_energy(u, f, k + k.T, 0.7, fidelity=fidelity)
+        assert_allclose(found, literal_energy(u, f, k, 0.7, fidelity), rtol=1e-13)
 
 
 def test_smoothness_keeps_its_relative_accuracy_on_flat_tokens():
@@ -183,33 +183,33 @@ def test_constants_have_exactly_no_gradient_whatever_the_degrees():
         assert (smoothness_gradient(np.full((8, 2), 2.0**20 + 1), matrix) == 0).all()
 
 
-@pytest.mark.parametrize("form", [np.asarray, csr_array])
-def test_weights_that_round_are_averaged_nt_8(form):
+def test_weights_that_round_are_averaged_nt_8():
     """The gradient is that of the symmetric part of K, for it alone is the gradient of J."""
-    rng = np.random.default_rng(0)
-    K, u = rng.random((6, 6)), rng.standard_normal((6, 2))
-    K = K + K.T
-    uneven = K * (1 + 3e-14 * rng.standard_normal((6, 6)))
-    expected = smoothness_gradient(u, (uneven + uneven.T) / 2)
-    assert_allclose(smoothness_gradient(u, form(uneven)), expected, rtol=1e-14, atol=5e-15)
-    assert np.abs(smoothness_gradient(u, K) - expected).max() > 2e-14
+    for form in [np.asarray, csr_array]:
+        rng = np.random.default_rng(0)
+        K, u = rng.random((6, 6)), rng.standard_normal((6, 2))
+        K = K + K.T
+        uneven = K * (1 + 3e-14 * rng.standard_normal((6, 6)))
+        expected = smoothness_gradient(u, (uneven + uneven.T) / 2)
+        assert_allclose(smoothness_gradient(u, form(uneven)), expected, rtol=1e-14, atol=5e-15)
+        assert np.abs(smoothness_gradient(u, K) - expected).max() > 2e-14
 
 
-@pytest.mark.parametrize(("form", "scale"), [(np.asarray, 1e10), (csr_array, 1e-10)])
-def test_symmetry_is_judged_beside_the_smaller_row_sum(form, scale):
-    for dtype, allowed in ((np.float64, 2.2e-13), (np.float32, 1.1e-4)):
-        even = scale * np.ones((2, 2))
-        for share, fits in ((0.5, True), (2, False)):
-            uneven = even + share * allowed * scale * np.eye(2, k=1)
-            if fits:
-                smoothness([[0.0], [1.0]], form(uneven.astype(dtype)))
-            else:
-                with pytest.raises(ValueError, match=r"^K: must be symmetric, but K - K\.T"):
+def test_symmetry_is_judged_beside_the_smaller_row_sum():
+    for form, scale in [(np.asarray, 1e10), (csr_array, 1e-10)]:
+        for dtype, allowed in ((np.float64, 2.2e-13), (np.float32, 1.1e-4)):
+            even = scale * np.ones((2, 2))
+            for share, fits in ((0.5, True), (2, False)):
+                uneven = even + share * allowed * scale * np.eye(2, k=1)
+                if fits:
                     smoothness([[0.0], [1.0]], form(uneven.astype(dtype)))
-        for large in (1e6, 1e16, 1e26):
-            hidden = scale * np.array([[0, large, 0], [large, 0, 5], [0, 1, 0.0]])
-            with pytest.raises(ValueError, match=r"^K: must be symmetric"):
-                smoothness([[0.0], [0.0], [1.0]], form(hidden.astype(dtype)))
+                else:
+                    with pytest.raises(ValueError, match=r"^K: must be symmetric, but K - K\.T"):
+                        smoothness([[0.0], [1.0]], form(uneven.astype(dtype)))
+            for large in (1e6, 1e16, 1e26):
+                hidden = scale * np.array([[0, large, 0], [large, 0, 5], [0, 1, 0.0]])
+                with pytest.raises(ValueError, match=r"^K: must be symmetric"):
+                    smoothness([[0.0], [0.0], [1.0]], form(hidden.astype(dtype)))
 
 
 def test_the_caller_keeps_its_weights():

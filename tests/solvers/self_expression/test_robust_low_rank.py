@@ -22,12 +22,12 @@ def test_reaches_the_objective_of_the_oracle(X, lam):
     assert_allclose(found.objective, objective(X, found.coef, lam), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("seed", "lam"), [(965, 4.921875), (218160, 2.8301), (81323, 4.3786)])
-def test_penalties_that_balance_residuals_settle(seed, lam):
+def test_penalties_that_balance_residuals_settle():
     """With penalties that change for ever the gap stays at up to 0.12 on some of these."""
-    found = robust_low_rank_self_expression(make_points("affine", seed), lam=lam)
-    assert found.converged
-    assert found.n_iter < 2500
+    for seed, lam in [(965, 4.921875), (218160, 2.8301), (81323, 4.3786)]:
+        found = robust_low_rank_self_expression(make_points("affine", seed), lam=lam)
+        assert found.converged
+        assert found.n_iter < 2500
 
 
 def test_limits(X):

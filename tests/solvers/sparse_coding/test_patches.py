@@ -16,7 +16,7 @@ from twinsolve.solvers.sparse_coding import (
 )
 from twinsolve.solvers.sparse_coding.image_patches import patch_rows
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
-from twinsolve.solvers.sparse_coding.patch_groups import _shrunk
+from twinsolve.solvers.sparse_coding.patch_groups import _shrink_groups
 
 D = dct_dictionary(4, 5)
 
@@ -135,7 +135,7 @@ def test_low_rank_shrinkage_is_the_fixed_point_of_reweighting():
 
     group = draw(1, 12, 9)
     sigma, gain = 0.1, 0.5
-    found, weights = _shrunk(group, sigma, gain)
+    found, weights = _shrink_groups(group, sigma, gain)
     mean = group.mean(axis=1, keepdims=True)
     s, x = (np.linalg.svd((g - mean)[0])[1] for g in (group, found))
     c = 2 * gain * 12**0.5 * sigma**2

@@ -108,15 +108,15 @@ def test_value_is_that_of_the_formula_for_dense_and_sparse_codes(penalty):
     assert_allclose(penalty.value(csr_array(C)), expected)
 
 
-@pytest.mark.parametrize("form", [np.asarray, csr_array])
-def test_value_is_infinite_where_a_constraint_is_violated(form):
-    C = np.abs(draw(4))
-    C[3] = [1, 2, 3, 4, 5, 6, 0]
-    C[1, 1] = -1e-300
-    of_own = Penalty(LAM, own=OWN).value(form(C))
-    assert_array_equal(np.isinf(of_own), [True, False, True, False, True, False])
-    of_sign = Penalty(LAM, nonnegative=True).value(form(C))
-    assert_array_equal(np.isinf(of_sign), [False, True, False, False, False, False])
+def test_value_is_infinite_where_a_constraint_is_violated():
+    for form in [np.asarray, csr_array]:
+        C = np.abs(draw(4))
+        C[3] = [1, 2, 3, 4, 5, 6, 0]
+        C[1, 1] = -1e-300
+        of_own = Penalty(LAM, own=OWN).value(form(C))
+        assert_array_equal(np.isinf(of_own), [True, False, True, False, True, False])
+        of_sign = Penalty(LAM, nonnegative=True).value(form(C))
+        assert_array_equal(np.isinf(of_sign), [False, True, False, False, False, False])
 
 
 FLAGS = pytest.mark.parametrize(
@@ -137,21 +137,21 @@ def test_codes_are_zero_just_above_lam_max_and_not_just_below(l1_ratio, nonnegat
         assert_array_equal(np.asarray(abs(coef).sum(axis=1) == 0), zero)
 
 
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-def test_lam_max_is_that_of_products_in_float64(zero_diagonal):
+def test_lam_max_is_that_of_products_in_float64():
     """Of atoms that float32 cannot tell apart, of atoms of all lengths, and of none that helps."""
-    rng = np.random.default_rng(8)
-    D = rng.standard_normal((300, 9)) * 10.0 ** rng.uniform(-6, 1, (300, 1))
-    D[:200, 0] = 100 * (1 + 1e-10 * rng.permutation(200))
-    D[:20, 1:] = 0
-    D[-1] = 0
-    Y = D if zero_diagonal else np.concatenate([D, rng.standard_normal((9, 9))])
-    sizes = np.abs(Y @ D.T)
-    if zero_diagonal:
-        np.fill_diagonal(sizes, 0)
-    expected = 2 * sizes.max(axis=1)
-    assert_allclose(lam_max(Y, D, zero_diagonal=zero_diagonal), expected, rtol=1e-13)
-    assert expected[299] == 0
+    for zero_diagonal in [False, True]:
+        rng = np.random.default_rng(8)
+        D = rng.standard_normal((300, 9)) * 10.0 ** rng.uniform(-6, 1, (300, 1))
+        D[:200, 0] = 100 * (1 + 1e-10 * rng.permutation(200))
+        D[:20, 1:] = 0
+        D[-1] = 0
+        Y = D if zero_diagonal else np.concatenate([D, rng.standard_normal((9, 9))])
+        sizes = np.abs(Y @ D.T)
+        if zero_diagonal:
+            np.fill_diagonal(sizes, 0)
+        expected = 2 * sizes.max(axis=1)
+        assert_allclose(lam_max(Y, D, zero_diagonal=zero_diagonal), expected, rtol=1e-13)
+        assert expected[299] == 0
 
 
 def test_lam_max_is_zero_where_no_atom_helps():

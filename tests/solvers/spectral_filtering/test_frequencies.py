@@ -94,11 +94,11 @@ def test_high_frequencies_lose_no_digits_to_a_common_offset():
     assert_allclose(high_frequency_share(far), share, rtol=1e-14)
 
 
-@pytest.mark.parametrize("scale", [1e-320, 1e308])
-def test_share_of_very_small_and_large_tokens(scale):
-    # 1e-320 has three digits.
-    assert_allclose(high_frequency_share([[0.7 * scale], [-0.1 * scale]]), 0.8, rtol=1e-3)
-    assert_allclose(high_frequency_share([[scale], [-scale]]), 1, rtol=1e-15)
+def test_share_of_very_small_and_large_tokens():
+    for scale in [1e-320, 1e308]:
+        # 1e-320 has three digits.
+        assert_allclose(high_frequency_share([[0.7 * scale], [-0.1 * scale]]), 0.8, rtol=1e-3)
+        assert_allclose(high_frequency_share([[scale], [-scale]]), 1, rtol=1e-15)
 
 
 def test_share_of_float32_is_computed_in_float64():

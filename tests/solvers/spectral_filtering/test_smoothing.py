@@ -106,18 +106,18 @@ def test_ao_c2_coefficient_is_that_of_the_loop_and_contracts_ranges(seed, n, kin
     assert tau <= np.tanh(np.ptp(shifted, axis=1).max() / 2) + 1e-12
 
 
-@pytest.mark.parametrize("n", [1, 16, 17, 50])
-def test_coefficient_in_blocks_of_signed_rectangular_and_strided_matrices(n):
-    A = softmax(3 * np.random.default_rng(n).standard_normal((n, 7)), axis=1)
-    signed = np.asfortranarray(2 * A - 1 / 7)
-    expected = cdist(signed, signed, "cityblock").max() / 2
-    assert_allclose(ergodicity_coefficient(signed), expected, rtol=1e-13)
-    # The worst pair first, last, and far apart.
-    for i, j in {(0, n - 1), (n - 2, n - 1), (0, 1)}:
-        if n > 1:
-            far = np.full((n, 4), 0.25)
-            far[i], far[j] = np.eye(4)[:2]
-            assert ergodicity_coefficient(far) == 1
+def test_coefficient_in_blocks_of_signed_rectangular_and_strided_matrices():
+    for n in [1, 16, 17, 50]:
+        A = softmax(3 * np.random.default_rng(n).standard_normal((n, 7)), axis=1)
+        signed = np.asfortranarray(2 * A - 1 / 7)
+        expected = cdist(signed, signed, "cityblock").max() / 2
+        assert_allclose(ergodicity_coefficient(signed), expected, rtol=1e-13)
+        # The worst pair first, last, and far apart.
+        for i, j in {(0, n - 1), (n - 2, n - 1), (0, 1)}:
+            if n > 1:
+                far = np.full((n, 4), 0.25)
+                far[i], far[j] = np.eye(4)[:2]
+                assert ergodicity_coefficient(far) == 1
 
 
 def test_ao_c2_bound_of_many_layers_vanishes_and_does_not_overflow():
@@ -212,22 +212,20 @@ def test_gain_of_many_equal_singular_values():
         assert_allclose(high_frequency_gain(A), expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "small", "large"), [(np.float32, 5e-5, 3e-4), (float, 9e-7, 2e-6)]
-)
-def test_row_sums_are_checked_to_the_rounding_of_the_dtype(dtype, small, large):
+def test_row_sums_are_checked_to_the_rounding_of_the_dtype():
     """And what is accepted is taken out: rows that differ by a factor are the same rows."""
-    row = np.array([0.5, 0.25, 0.25])
-    for sign in (-1, 1):
-        A = np.array([row, (1 + sign * small) * row]).astype(dtype)
-        # Rounding of float32 entries.
-        assert ergodicity_coefficient(A) <= 2 * np.finfo(dtype).eps
-        assert high_frequency_gain(A) <= 2 * np.finfo(dtype).eps
-        for off in (large, 0.3):
-            with pytest.raises(
-                ValueError, match=r"^A: every row must sum to 1, but row 1 is off by"
-            ):
-                ergodicity_coefficient(np.array([row, (1 + sign * off) * row]).astype(dtype))
+    for dtype, small, large in [(np.float32, 5e-5, 3e-4), (float, 9e-7, 2e-6)]:
+        row = np.array([0.5, 0.25, 0.25])
+        for sign in (-1, 1):
+            A = np.array([row, (1 + sign * small) * row]).astype(dtype)
+            # Rounding of float32 entries.
+            assert ergodicity_coefficient(A) <= 2 * np.finfo(dtype).eps
+            assert high_frequency_gain(A) <= 2 * np.finfo(dtype).eps
+            for off in (large, 0.3):
+                with pytest.raises(
+                    ValueError, match=r"^A: every row must sum to 1, but row 1 is off by"
+                ):
+                    ergodicity_coefficient(np.array([row, (1 + sign * off) * row]).astype(dtype))
 
 
 def test_ratio_of_a_float32_softmax_does_not_drift():
@@ -241,13 +239,13 @@ def test_ratio_of_a_float32_softmax_does_not_drift():
     assert_allclose(found, 0.5 * mu ** np.arange(401.0), rtol=1e-9)
 
 
-@pytest.mark.parametrize("scale", [1e-320, 1e308])
-def test_ratio_of_very_small_and_large_values(scale):
-    A, Z = [[0.75, 0.25], [0.25, 0.75]], np.array([[1.0], [0.25]])
-    exact = 0.6 * 0.5 ** np.arange(1001.0)
-    # 1e-320 has three digits; the last ratios are below 1e-300, whose squares vanish.
-    found = low_pass_ratio(A, scale * Z, n_steps=1000)
-    assert_allclose(found, exact, rtol=1e-3 if scale < 1e-300 else 1e-12)
+def test_ratio_of_very_small_and_large_values():
+    for scale in [1e-320, 1e308]:
+        A, Z = [[0.75, 0.25], [0.25, 0.75]], np.array([[1.0], [0.25]])
+        exact = 0.6 * 0.5 ** np.arange(1001.0)
+        # 1e-320 has three digits; the last ratios are below 1e-300, whose squares vanish.
+        found = low_pass_ratio(A, scale * Z, n_steps=1000)
+        assert_allclose(found, exact, rtol=1e-3 if scale < 1e-300 else 1e-12)
 
 
 @given(seed=SEEDS, n=st.integers(1, 40))
