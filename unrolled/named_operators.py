@@ -116,7 +116,7 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
 
 
 def operator_factory(name: str) -> Factory:
-    """What makes the operator of a name from ``(num_heads, head_dim)``.
+    """The factory of a named operator, a function of ``(num_heads, head_dim)``.
 
     Raises
     ------

@@ -124,7 +124,7 @@ def _attend_explicitly(
 def _find_hidden(
     q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, rows: slice
 ) -> tuple[int, Tensor | None, Tensor | None]:
-    """Of some rows: up to which key they see any, what is added to logits, and which see none.
+    """For some rows: the last key that any of them sees, the bias of logits, rows without keys.
 
     These are as if they saw all, so that nothing in them is infinite.
     """

@@ -1,4 +1,4 @@
-"""What the layers' own gradients and recomputed blocks share; the largest eigenvalue among it."""
+"""Helpers of hand-written gradients and recomputed blocks, and the largest eigenvalue."""
 
 from collections.abc import Callable
 from typing import Any

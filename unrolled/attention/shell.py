@@ -313,7 +313,7 @@ class Attention(nn.Module):
 
 
 def keep_projected(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Of a checkpoint with the projections q, k and v, keep those that the layer has."""
+    """From a checkpoint with projections q, k and v, keep those that the layer has."""
     assert isinstance(module, Attention)
     for name in ("in_proj_weight", "in_proj_bias"):
         parts = state_dict.get(prefix + name)

@@ -1,4 +1,4 @@
-"""What is known of an edge between two points, whatever the points' number or dimension."""
+"""Features of an edge between two points, for any number and dimension of points."""
 
 from dataclasses import dataclass
 

@@ -166,7 +166,7 @@ def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[B
 
 
 class _BlockPass:
-    """What passed through a block: inputs and outputs of its parts, in float64."""
+    """Inputs and outputs of the parts of a block in one pass, in float64."""
 
     def __init__(self, name: str, block: Block) -> None:
         self.name, self.block = name, block

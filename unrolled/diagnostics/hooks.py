@@ -66,7 +66,7 @@ class Observation:
 
     @property
     def previous_matrix(self) -> Tensor | None:
-        """That of the layer before, if there is one and their shapes agree."""
+        """The matrix of the layer before, if there is one and the shapes agree."""
         if self.previous is None or self.previous.matrix.shape != self.matrix.shape:
             return None
         return self.previous.matrix
@@ -123,7 +123,7 @@ def _measure_smoothness(seen: Observation) -> Tensor | None:
 
 
 def _measure_energy(seen: Observation) -> Tensor | None:
-    """With the layer's own penalty; None where it has none."""
+    """The energy with the layer's own penalty; None where it has none."""
     operator = seen.operator
     while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
         operator = operator.base

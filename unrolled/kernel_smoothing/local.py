@@ -42,7 +42,7 @@ class Neighborhood(SoftmaxSmoother):
     def _find_reach(
         self, start: int, stop: int, n: int, width: int, n_class: int
     ) -> tuple[int, int]:
-        """The same of tokens, n in all; class tokens are in front."""
+        """The reach of tokens, n in all, with class tokens in front."""
         first, last = self.reach(start - n_class, stop - n_class, width)
         last = n if last is None or start < n_class else min(n, last + n_class)
         return 0 if n_class else max(0, first), last

@@ -220,5 +220,5 @@ class Neutreno(Correction):
 
 
 def own_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-    """What a token's own row reads of it: if no query sees the token, zeros where not finite."""
+    """A token as its own row reads it: if no query sees it, zeros where it is not finite."""
     return torch.where(x.isfinite(), x, drop_hidden(x, mask))

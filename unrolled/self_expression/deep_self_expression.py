@@ -207,7 +207,7 @@ class DeepSelfExpression(nn.Module):
         return self._normalize((1 - self.mixing) * y + self.mixing * attended)
 
     def _express_heads(self, block: int, z: Tensor, k: Tensor | None = None) -> Iterator[Tensor]:
-        """Of each head in turn."""
+        """Coefficients of each head in turn."""
         for h in self._columns_of_heads:
             yield self.express[block](z[:, h], None if k is None else k[:, h])
 
@@ -251,7 +251,7 @@ class DeepSelfExpression(nn.Module):
         return covariance + self.shrinkage * mean * unit
 
     def _prepare_tokens(self, x: Tensor, name: str) -> Tensor:
-        """Of unit norm in each head, in float32 at least."""
+        """Tokens of unit norm in each head, in float32 at least."""
         if x.ndim != 2 or x.shape[-1] != self.in_features or not x.is_floating_point():
             raise ValueError(
                 f"{name}: must be (n_tokens, {self.in_features}) of a floating dtype, got "

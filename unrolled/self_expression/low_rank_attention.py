@@ -185,7 +185,7 @@ class _Filter:
         return self._weigh_pairs(a * b * (self.t * (a + b) - 1), self.values())
 
     def slope_differences(self) -> Tensor:
-        """The same of m."""
+        """Divided differences of m."""
         a, b = self.inverse[..., :, None], self.inverse[..., None, :]
         return self._weigh_pairs(-a * b * (a + b), self.slopes())
 

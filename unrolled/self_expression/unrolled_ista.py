@@ -191,7 +191,7 @@ class UnrolledSelfExpression(nn.Module):
         return residual.square().sum(-1) + penalty * coefficients.abs().sum(-1)
 
     def _penalty_scale(self, products: Tensor, hidden: Tensor | None) -> Any:
-        """What penalties are relative to, for each row: 1, or twice the largest product in size."""
+        """The unit of each row's penalty: 1, or twice the largest product in size."""
         return lam_max_of(products, hidden) if self.relative else 1.0
 
     def _map_features(

@@ -144,7 +144,7 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
     if visible is not None:
         k = torch.where(visible.any(dim=-2)[..., None], k, 0)
     if is_causal:
-        squared = map_query_blocks(lambda rows, start: _add_squares(rows, k, start), k).cumsum(-2)
+        squared = map_query_blocks(lambda rows, start: _sum_squares(rows, k, start), k).cumsum(-2)
     elif visible is None or visible.shape[-2] == 1:
         squared = (k.mT @ k).square().sum(dim=(-2, -1))[..., None, None]
     else:
@@ -155,8 +155,8 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
     return torch.where(zero, 1, torch.where(zero, 1, squared).rsqrt()).clamp(max=_LONGEST)
 
 
-def _add_squares(rows: Tensor, k: Tensor, start: int) -> Tensor:
-    """What each key adds to the sum of squares of the Gram matrix of those up to it."""
+def _sum_squares(rows: Tensor, k: Tensor, start: int) -> Tensor:
+    """The squares that each key adds to those of the Gram matrix of the keys before it."""
     squares = (rows @ k[..., : start + rows.shape[-2], :].mT).square()
     earlier = squares.tril(start - 1).sum(dim=-1, keepdim=True)
     return 2 * earlier + squares.diagonal(start, -2, -1)[..., None]

@@ -141,7 +141,7 @@ def photograph_dictionary(channels: int = 1) -> Tensor:
 
 
 def _repeat_in_channels(atoms: Tensor, channels: int) -> Tensor:
-    """Of unit norm, and for each channel by itself."""
+    """Atoms of unit norm, a set of them for each channel."""
     atoms = atoms / torch.linalg.vector_norm(atoms, dim=1, keepdim=True)
     return torch.kron(torch.eye(channels, dtype=atoms.dtype), atoms)
 

@@ -101,7 +101,7 @@ class FilterDiffusionDenoiser(nn.Module):
         return self.n_layers * (self.filter_size - 1)
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """What the steps take beside the images."""
+        """Arguments of the steps besides the images."""
         return ()
 
     def _run_steps(self) -> list[FilterDiffusion]:

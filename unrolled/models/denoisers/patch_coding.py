@@ -118,7 +118,7 @@ class PatchCodingDenoiser(nn.Module):
         return self.patch_size - 1
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """What the layers take beside signals and codes."""
+        """Arguments of the layers besides signals and codes."""
         return ()
 
     def extra_repr(self) -> str:
