@@ -23,7 +23,7 @@ from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import nadaraya_watson
 from twinsolve.unrolled import Attention, Gaussian
 from twinsolve.unrolled.attention import Positive, SoftmaxSmoother
-from twinsolve.unrolled.twins import Identity, Twin, head_value, register
+from twinsolve.unrolled.twins import Identity, Numerics, Twin, head_value, register
 
 
 class Cauchy(SoftmaxSmoother):
@@ -76,8 +76,8 @@ twin = register(
         layer=Cauchy,
         build=lambda q, k, v: Cauchy(0.5, dtype=torch.float64),
         solve=solve,
-        fitted=("bandwidth",),
-        logit_range=logit_range,
+        fitted={"bandwidth": None},
+        numerics=Numerics(logit_range=logit_range),
     )
 )
 

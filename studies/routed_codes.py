@@ -21,8 +21,8 @@ from twinsolve.bench.vision.denoising.study import denoise
 from twinsolve.solvers.solution import Array
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
-from twinsolve.unrolled.sparse_coding.patch_rows import patch_rows, split_means
-from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
+from twinsolve.unrolled.sparse_coding.coding_step import PursuitStep
+from twinsolve.unrolled.sparse_coding.patches import patch_rows, split_means
 
 ROUTED = (
     "router", "pursuit in", "atoms", "overlap", "by chance", "left: routed", "left: refitted",

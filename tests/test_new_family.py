@@ -39,18 +39,15 @@ class Cauchy(SoftmaxSmoother):
     def logits(self, call: Call):
         squares = (call.q[..., :, None, :] - call.k[..., None, :, :]).square().sum(dim=-1)
         return -torch.log1p(squares / self.bandwidth() ** 2)
-
-    def attend(self, call: Call):
-        return self.coefficients(call) @ call.v
 '''
 TWIN = '''
 """Twin: regression with the Cauchy kernel."""
 
-from ...solvers.cauchy import cauchy_regression
-from ..cauchy import Cauchy
-from .parameters import head_value
-from .registry import Twin, register
-from .relations import Identity
+from ....solvers.cauchy import cauchy_regression
+from ...cauchy import Cauchy
+from ..heads import head_value
+from ..registry import Twin, register
+from ..relations import Identity
 
 
 def _solve(layer, call):
@@ -79,7 +76,7 @@ def package(tmp_path):
     for wing in ("solvers", "unrolled", "datasets", "bench"):
         shutil.copytree(ROOT / wing, copy / wing, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "__init__.py", copy)
-    for file, text in (("solvers", SOLVER), ("unrolled", LAYER), ("unrolled/twins", TWIN)):
+    for file, text in (("solvers", SOLVER), ("unrolled", LAYER), ("unrolled/twins/families", TWIN)):
         (copy / file / "cauchy.py").write_text(text)
     return copy
 

@@ -84,7 +84,7 @@ def _gray_dct(X: Tensor, eps: float) -> Tensor:
     F = rows @ X @ columns.mT
     size = F.abs()
     largest = size.amax(dim=(-2, -1), keepdim=True)
-    kept = size > _cutoff(X) * largest
+    kept = size > _find_cutoff(X) * largest
     # Where nothing is kept, 1 stands in for sizes, so that no slope is infinite.
     ratio = torch.where(kept, size, 1) / torch.where(kept, largest, 1)
     grayed = torch.where(kept, F.sign() * largest * ratio**eps, 0)
@@ -124,7 +124,7 @@ def cosine_transform(n: int, like: Tensor) -> Tensor:
     return torch.cat([D[:1] / math.sqrt(2), D[1:]])
 
 
-def _cutoff(X: Tensor) -> float:
+def _find_cutoff(X: Tensor) -> float:
     return max(X.shape[-2:]) * torch.finfo(X.dtype).eps
 
 
@@ -142,7 +142,7 @@ class _GraySpectrum(torch.autograd.Function):
     @staticmethod
     def forward(X: Tensor, eps: float) -> tuple[Tensor, ...]:
         U, s, Rt = torch.linalg.svd(X, full_matrices=False)
-        s = torch.where(s > _cutoff(X) * s[..., :1], s, 0)
+        s = torch.where(s > _find_cutoff(X) * s[..., :1], s, 0)
         largest = torch.where(s[..., :1] > 0, s[..., :1], 1)
         ratio = s / largest
         h = largest * torch.where(ratio > 0, ratio**eps, 0)
@@ -162,7 +162,7 @@ class _GraySpectrum(torch.autograd.Function):
         symmetric, antisymmetric = (inside + inside.mT) / 2, (inside - inside.mT) / 2
         total = s[..., :, None] + s[..., None, :]
         sums = (h[..., :, None] + h[..., None, :]) / torch.where(total > 0, total, 1)
-        core = symmetric * _divided_differences(s, ctx.eps) + antisymmetric * sums
+        core = symmetric * _divide_differences(s, ctx.eps) + antisymmetric * sums
         scale = (h * inside.diagonal(dim1=-2, dim2=-1)).sum(dim=-1) * (1 - ctx.eps)
         core[..., 0, 0] += scale
         left = U.mT @ G - inside @ Rt
@@ -171,7 +171,7 @@ class _GraySpectrum(torch.autograd.Function):
         return once_in(grad, 'TokenGraying("svd"): has no second derivative', X), None
 
 
-def _divided_differences(s: Tensor, eps: float) -> Tensor:
+def _divide_differences(s: Tensor, eps: float) -> Tensor:
     """``(s_i^eps - s_j^eps) / (s_i - s_j)``, exact for close values; 0 where both are 0."""
     a, b = s[..., :, None], s[..., None, :]
     high, low = torch.maximum(a, b), torch.minimum(a, b)

@@ -106,10 +106,10 @@ class FixedPoint(nn.Module):
             raise RuntimeError(f"FixedPoint: cannot be exported, as {_WHY_EAGER}")
         if is_transformed():
             raise RuntimeError(f"FixedPoint: torch.func cannot transform it, as {_WHY_EAGER}")
-        return self._eager(start, *inputs)
+        return self._refuse_tracing(start, *inputs)
 
     @torch.compiler.disable(reason=_WHY_EAGER)  # type: ignore[untyped-decorator]
-    def _eager(self, start: Tensor, *inputs: Any) -> Tensor:
+    def _refuse_tracing(self, start: Tensor, *inputs: Any) -> Tensor:
         with torch.no_grad():
             z = self._reach(lambda z: self.step(z, *inputs), start.detach())
         if not (torch.is_grad_enabled() and self.step(z, *inputs).requires_grad):
@@ -147,14 +147,14 @@ class FixedPoint(nn.Module):
             image = step(z)
             changes = (image - z).abs().amax(dim=problem[-1:], keepdim=True)
             sizes = image.abs().amax(dim=problem[-1:], keepdim=True)
-            change, size = (_largest(x, others) for x in (changes, sizes))
+            change, size = (_largest_entry(x, others) for x in (changes, sizes))
             ratio = change / last_change
             slowest = torch.maximum(ratio, last_ratio).clamp(min=self.contraction)
             errors = torch.where(slowest < 1, changes * slowest / (1 - slowest), torch.inf)
             z = torch.where(converged, z, image)
             near = (errors <= self.tol * sizes) | (changes <= rounding * size)
             near = near & changes.isfinite()
-            converged = converged | ~_largest(~near, others)
+            converged = converged | ~_largest_entry(~near, others)
             if bool((converged | ~change.isfinite()).all()):
                 break
             last_change, last_ratio = change, ratio
@@ -175,7 +175,7 @@ class FixedPoint(nn.Module):
         return shown
 
 
-def _largest(x: Tensor, dim: tuple[int, ...]) -> Tensor:
+def _largest_entry(x: Tensor, dim: tuple[int, ...]) -> Tensor:
     return x.amax(dim=dim, keepdim=True) if dim else x
 
 

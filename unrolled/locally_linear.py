@@ -54,9 +54,9 @@ def affine_weights(
         nearness = distances(q, k)
         if allowed is not None:
             nearness = nearness.masked_fill(~allowed, torch.inf)
-        indices = _nearest(nearness, n_neighbors)
+        indices = _find_nearest(nearness, n_neighbors)
         valid = nearness.gather(-1, indices) < torch.inf
-    local = (_gather(k, indices) - q[..., None, :]) * valid[..., None]
+    local = (_gather_rows(k, indices) - q[..., None, :]) * valid[..., None]
     gram = local @ local.mT
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     ridge = torch.where(trace > 0, reg * trace, 1.0)[..., None] + (~valid).to(q.dtype)
@@ -67,7 +67,7 @@ def affine_weights(
     return weights.to(dtype), indices
 
 
-def _nearest(distances: Tensor, n_neighbors: int) -> Tensor:
+def _find_nearest(distances: Tensor, n_neighbors: int) -> Tensor:
     """Indices of the smallest distances of each row, ascending; of equal ones the first."""
     kth = distances.topk(n_neighbors, dim=-1, largest=False).values[..., -1:]
     closer, tied = distances < kth, distances == kth
@@ -76,7 +76,7 @@ def _nearest(distances: Tensor, n_neighbors: int) -> Tensor:
     return chosen.to(torch.uint8).topk(n_neighbors, dim=-1).indices.sort(dim=-1).values
 
 
-def _gather(x: Tensor, indices: Tensor) -> Tensor:
+def _gather_rows(x: Tensor, indices: Tensor) -> Tensor:
     """Rows of x (..., n, d) at indices (..., m, a): (..., m, a, d), without expanding x over m."""
     batch, (n, d) = indices.shape[:-2], x.shape[-2:]
     x = x.expand(*batch, n, d)
@@ -152,7 +152,7 @@ class LocallyLinear(Operator):
             if v is None:
                 zeros = weights.new_zeros(*weights.shape[:-1], n_keys)
                 return zeros.scatter(-1, indices, weights)
-            return (weights[..., None, :] @ _gather(v, indices)).squeeze(-2)
+            return (weights[..., None, :] @ _gather_rows(v, indices)).squeeze(-2)
 
         return map_query_blocks(block, call.q)
 

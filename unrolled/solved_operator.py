@@ -106,12 +106,12 @@ class Solved(Correction):
 
     def attend(self, call: Call) -> Tensor:
         if isinstance(self.base, Neutreno):
-            return self._values(self.base, call)
-        return self._codes(self.base, call).to(call.v.dtype) @ drop_hidden(call.v, call.mask)
+            return self._solve_values(self.base, call)
+        return self._solve_codes(self.base, call).to(call.v.dtype) @ drop_hidden(call.v, call.mask)
 
     def coefficients(self, call: Call) -> Tensor:
         if not isinstance(self.base, Neutreno):
-            return self._codes(self.base, call).to(call.q.dtype)
+            return self._solve_codes(self.base, call).to(call.q.dtype)
         A = call._replace(q=own_rows(call.q, call.mask)).matrix_of(self.base.base)
         wide = torch.promote_types(A.dtype, torch.float32)
         identity = torch.eye(A.shape[-1], dtype=wide, device=A.device)
@@ -119,14 +119,14 @@ class Solved(Correction):
         M = torch.linalg.solve((1 + lam) * identity - A, lam * identity).to(A.dtype)
         return M.clamp(min=0) if self.nonnegative else M  # zeros are solved for to rounding
 
-    def _codes(self, base: Any, call: Call) -> Tensor:
+    def _solve_codes(self, base: Any, call: Call) -> Tensor:
         # In float64, as codes may be far smaller than the threshold that rounds them.
         q, k = call.q.double(), drop_hidden(call.k, call.mask).double()
         step = base.iteration(call._replace(q=q, k=k))
         fixed = FixedCodes(step, q.detach(), k.detach(), tol=self.tol, max_iter=self.max_iter)
         return fixed(torch.zeros_like(q @ k.mT))
 
-    def _values(self, base: Neutreno, call: Call) -> Tensor:
+    def _solve_values(self, base: Neutreno, call: Call) -> Tensor:
         q, k, v, mask, is_causal, context = call
         wide = torch.promote_types(v.dtype, torch.float32)
         if context is not None and context.first_values is not None:

@@ -16,7 +16,8 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from ...unrolled.twins import Case, HeadCall, Measurement, Twin, cases_of, catalogue
+from ...unrolled.laws import Finding
+from ...unrolled.twins import HeadCall, Measurement, Twin, catalogue, findings_of
 from ..names import close_names
 from .samples import Sample, check_samples
 
@@ -62,8 +63,8 @@ class _Job:
             yield self._row(measure, task=sample.task, case=self.case, dtype=dtype)
 
     def _of_laws(self) -> Iterator[dict[str, Any]]:
-        for case in cases_of(self.twin, self.seed):
-            yield self._row(partial(_judge, case), case=case.name, dtype=case.dtype)
+        for finding in findings_of(self.twin, self.seed):
+            yield self._row(partial(_judge, finding), case=finding.name, dtype=finding.dtype)
 
     def _row(self, measure: Callable[[], dict[str, Any]], **labels: Any) -> dict[str, Any]:
         twin = self.twin
@@ -117,9 +118,9 @@ def check_twins(
         task_number_layer, task_number_nothing, passed``. The tightness is the largest ``lhs / rhs``
         of a `Bound`. On data the case is "as built", and the task number the adjusted Rand index
         for clustering and the PSNR in dB for vision, to be read against those of k-means and of the
-        noisy image; twins that serve no task have none. Other cases are those of
-        `twinsolve.unrolled.twins.cases`. A row passes if the deviation is within the tolerance and,
-        in float64, the task numbers agree to 0.01, or neither is there: a graph in more parts than
+        noisy image; twins that serve no task have none. Other cases are a law and its detail; see
+        `twinsolve.unrolled.laws`. A row passes if the deviation is within the tolerance and, in
+        float64, the task numbers agree to 0.01, or neither is there: a graph in more parts than
         classes has no clusters that can be compared. A layer or solver that raises fails its row,
         and the exception stands in a further column ``error``.
 
@@ -250,8 +251,8 @@ def _numbers(measured: Measurement) -> dict[str, Any]:
     }
 
 
-def _judge(case: Case) -> dict[str, Any]:
-    return _numbers(case.measure())
+def _judge(finding: Finding) -> dict[str, Any]:
+    return _numbers(finding.measure())
 
 
 class _Run:
@@ -292,8 +293,11 @@ class _Run:
 
 def _remembering(twin: Twin) -> Twin:
     """The twin, whose layer and solver compute nothing twice on the same inputs."""
-    problem = None if twin.problem is None else _remember(twin.problem)
-    return replace(twin, apply=_remember(twin.apply), solve=_remember(twin.solve), problem=problem)
+    relation, inputs = twin.relation, twin.inputs
+    if relation.problem is not None:
+        relation = replace(relation, problem=_remember(relation.problem))
+    inputs = replace(inputs, apply=_remember(inputs.apply))
+    return replace(twin, inputs=inputs, solve=_remember(twin.solve), relation=relation)
 
 
 def _remember(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,8 +13,10 @@ from ..tables import markdown, number
 from .checks import DRAWN
 
 _MARKERS = {"clustering": "o", "vision": "s", "laws": "|"}
-_COLOURS = {"float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green"}
-_SHIFTS = {"float64": 0.15, "float32": -0.15, "bfloat16": 0.0}
+_COLOURS = {
+    "float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green", "float16": "tab:red",
+}  # fmt: skip
+_SHIFTS = {"float64": 0.2, "float32": -0.2, "bfloat16": 0.0, "float16": 0.1}
 _LONGEST = 40  # lines of a panel
 
 
@@ -145,13 +147,8 @@ def coverage(table: pd.DataFrame) -> list[str]:
 
 
 def _kind(case: str) -> str:
-    """What a case is counted as: those of options, and those that differ behind a comma, as one."""
-    option, _, of_option = case.partition(": ")
-    if option == "refused" or "constructor" in (option, of_option):
-        return option if option == "refused" else "constructor"
-    if of_option:
-        return "options"
-    return "gradients" if case.startswith("gradient") else case.split(",")[0]
+    """The law of a case; those of options count as one."""
+    return "options" if ": " in case else case.split(",")[0]
 
 
 def better_than_nothing(table: pd.DataFrame) -> pd.Series:

@@ -32,7 +32,6 @@ Array = np.ndarray
 _N_TOKENS, _N_IMAGES = 256, 64
 _OTHER_KEYS = 0.5  # size of the noise in keys that are other points
 _CROP, _PATCH, _SIGMA = 20, 5, 0.1
-_N_SMALL, _N_NAMED = 3, 60  # images for whole models
 
 
 @dataclass(frozen=True)
@@ -57,21 +56,16 @@ class ClusteringSample:
         of head 0 are the tokens, and keys too unless they must be other points: then these have
         noise of their own. A head with random projections follows where the two may differ.
         """
-        if twin.inputs == "patches":
+        if twin.inputs.kind == "patches":
             return None
-        if twin.inputs == "image":
+        if twin.inputs.kind == "image":
             return None if self.images is None else (torch.from_numpy(self.images),)
-        if twin.inputs in ("model", "images"):
-            if self.images is None or self.images.shape[2:] != (8, 8):
-                return None
-            count = _N_SMALL if twin.inputs == "model" else _N_NAMED
-            return (torch.from_numpy(self.images[:count]),)
-        if twin.inputs == "features":
+        if twin.inputs.kind == "features":
             return (torch.from_numpy(self.X),)
         (n, dim), rng = self.X.shape, np.random.default_rng(self.seed)
         noise = _OTHER_KEYS * rng.standard_normal(self.X.shape)
-        pairs = [(self.X, self.X + noise if twin.pairing == "cross" else self.X)]
-        if twin.pairing != "self":
+        pairs = [(self.X, self.X + noise if twin.inputs.pairing == "cross" else self.X)]
+        if twin.inputs.pairing != "self":
             query_weights, key_weights = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
             pairs.append((self.X @ query_weights, self.X @ key_weights))
         values = np.repeat(np.hstack([self.X, np.eye(n)])[None], len(pairs), axis=0)
@@ -83,7 +77,7 @@ class ClusteringSample:
 
         None, NaN, for a graph in more parts than clusters.
         """
-        if twin.inputs != "tokens":
+        if twin.inputs.kind != "tokens":
             return self._of_features(output)
         kept = np.arange(len(self.X)) if tokens is None else tokens
         labels = self.labels[kept]
@@ -102,10 +96,8 @@ class ClusteringSample:
 
     def number_of_nothing(self, twin: Twin, tokens: Array | None) -> float:
         """The task number of the data as they are."""
-        if twin.inputs == "image":
+        if twin.inputs.kind == "image":
             return self._of_images
-        if twin.inputs == "images":
-            return self._of_features(self.images[:_N_NAMED])  # type: ignore[index]
         return self._of_tokens if tokens is None else self._of_features(self.X[tokens], tokens)
 
     @cached_property
@@ -140,25 +132,25 @@ class VisionSample:
     task = "vision"
 
     def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
-        if twin.inputs in ("model", "images"):
-            return None
-        if twin.inputs == "image":
+        if twin.inputs.kind == "image":
             return (torch.from_numpy(self.noisy[None, None]),)
         patches = _patches(self._standardised(self.noisy))
-        if twin.inputs in ("features", "patches"):
+        if twin.inputs.kind in ("features", "patches"):
             return (torch.from_numpy(patches),)
         other = self._standardised(self.other)
-        keys = _patches(other) if twin.pairing == "cross" else patches
+        keys = _patches(other) if twin.inputs.pairing == "cross" else patches
         values = keys[:, _PATCH**2 // 2, None]
         q, k, v = (torch.from_numpy(x[None].copy()) for x in (patches, keys, values))
         return q, k, v
 
     def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
         """PSNR of all pixels, or of some, of which alone the output then is."""
-        if twin.inputs == "image":
+        if twin.inputs.kind == "image":
             return self._psnr(output.ravel(), tokens)
         pixels = (
-            output[:, _PATCH**2 // 2] if twin.inputs in ("features", "patches") else output.ravel()
+            output[:, _PATCH**2 // 2]
+            if twin.inputs.kind in ("features", "patches")
+            else output.ravel()
         )
         return self._psnr(pixels * self.noisy.std() + self.noisy.mean(), tokens)
 

@@ -5,7 +5,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
 
-from ..compiled import jit_reordered
+from ..kernels.compiled import jit_reordered
 from ..solution import Array
 
 _N_INIT = 20

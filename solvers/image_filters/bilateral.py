@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.ndimage import correlate1d
 
+from ..kernels.window_average import WindowAverage, extend
 from ..solution import Array
 from .images import Planes, as_array, check_image, check_side, check_width
 from .level_average import average_levels
-from .window_average import WindowAverage, extend
 
 
 def bilateral_filter(

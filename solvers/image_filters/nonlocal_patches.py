@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..kernels.window_average import WindowAverage, extend
 from ..solution import Array, check_integer, check_positive
 from .images import Planes, check_image
-from .window_average import WindowAverage, extend
 
 
 def nonlocal_means(

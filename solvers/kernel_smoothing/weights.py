@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from ..compiled import jit_reordered
-from ..exponential import exp, exp2
+from ..kernels.compiled import jit_reordered
+from ..kernels.exponential import exp, exp2
+from ..kernels.workers import spread
 from ..solution import Array, check_matrix, check_positive, unit_under
-from ..workers import spread
 
 Kernel = Callable[[Array], Array]
 

@@ -3,9 +3,9 @@
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from ..compiled import jit
+from ..kernels.compiled import jit
+from ..kernels.workers import spread
 from ..solution import Array, unit_under
-from ..workers import spread
 
 _ROWS = 2048
 _LEAST = 1e-290  # squares below it lose digits

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
-from ..compiled import jit, jit_reordered
+from ..kernels.compiled import jit, jit_reordered
+from ..kernels.workers import spread
 from ..solution import (
     Array,
     check_dense_or_sparse,
@@ -16,7 +17,6 @@ from ..solution import (
     check_positive,
     narrow,
 )
-from ..workers import spread
 from .neighbors import nearest
 
 _ROWS = 2048

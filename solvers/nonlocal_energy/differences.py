@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from ..compiled import jit
+from ..kernels.compiled import jit
 from ..solution import Array
 
 EPS = float(np.finfo(np.float64).eps)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..compiled import jit_reordered
+from ..kernels.compiled import jit_reordered
 from ..solution import (
     Array,
     Solution,

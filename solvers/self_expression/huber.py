@@ -5,19 +5,20 @@ Without the outliers, for which the best choice is ``e = r - clip(r, -t, t)``, a
     min over c    sum_j H(r_j) + 2 h |c|_1,     r = x - c X,     h = lam / 2,   t = lam_outlier / 2
 
 with ``H(r) = r^2`` where ``|r| <= t`` and ``2 t |r| - t^2`` elsewhere. Its gradient is
-``-2 clip(r, -t, t) X^T``; its Hessian counts the features within t alone.
+``-2 clip(r, -t, t) X^T``; its Hessian counts the features within t alone. A step of Newton's method
+is a Lasso, which the active-set method solves.
 """
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
-from ..compiled import jit_reordered
+from ..kernels.active_set import Work, active_set, new_work
+from ..kernels.compiled import jit_reordered
+from ..kernels.workers import spread
 from ..solution import Array
-from ..sparse_coding.active_set import Work, active_set, new_work
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
-from ..workers import spread
 
 _BLOCK_ROWS = 64
 _ADD = 40  # atoms that join a working set at once

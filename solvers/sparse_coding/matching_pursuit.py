@@ -4,9 +4,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from ..compiled import jit
+from ..kernels.compiled import jit
+from ..kernels.workers import spread
 from ..solution import Array, narrow
-from ..workers import spread
 
 _BLOCK_ROWS = 256
 _BLOCK_ENTRIES = 2**22

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
+from ..kernels.selection import strongest
+from ..kernels.slots import rounding32
 from ..solution import Array, check_dense_or_sparse, check_matrix
 from .penalty import Penalty
-from .selection import strongest
-from .slots import rounding32
 
 TOL = 1e-6
 _BLOCK_ROWS = 256

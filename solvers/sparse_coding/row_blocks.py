@@ -16,15 +16,14 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
-from .. import compiled
+from ..kernels import active_set, cell_rows, cells, compiled, row_pool, selection, slots
+from ..kernels.cell_rows import CellBlock
+from ..kernels.cells import Cells, make_cells
+from ..kernels.row_pool import Codes, solve_block
+from ..kernels.slots import Problem
+from ..kernels.workers import count_workers, spread
 from ..solution import Array, check_folder, narrow
-from ..workers import count_workers, spread
-from . import active_set, cell_rows, cells, row_pool, selection, slots
-from .cell_rows import CellBlock
-from .cells import Cells, make_cells
 from .penalty import Penalty
-from .row_pool import Codes, solve_block
-from .slots import Problem
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 

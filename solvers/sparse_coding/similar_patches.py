@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..compiled import jit
+from ..kernels.compiled import jit
 from ..solution import Array
 
 

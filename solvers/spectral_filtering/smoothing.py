@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..compiled import jit_reordered
+from ..kernels.compiled import jit_reordered
 from ..solution import (
     Array,
     check_integer,

@@ -1,15 +1,13 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.decomposition import PCA
 
 from twinsolve.datasets import fourier_energies, pca_features
 
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (20, 20)])
-@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(("shape", "center"), [((40, 12), True), ((12, 40), False)])
 def test_components_are_the_leading_singular_ones(shape, center):
     X = RNG.standard_normal(shape) * np.geomspace(1, 0.1, shape[1]) + 2
     found = pca_features(X, 5, center=center)
@@ -17,12 +15,6 @@ def test_components_are_the_leading_singular_ones(shape, center):
     U, s, _ = np.linalg.svd(points, full_matrices=False)
     assert_allclose(found @ found.T, (U[:, :5] * s[:5] ** 2) @ U[:, :5].T, atol=1e-10)
     assert (np.diff(np.linalg.norm(found, axis=0)) < 0).all()
-
-
-def test_centred_components_are_those_of_scikit_learn():
-    X = RNG.standard_normal((60, 9)) * np.geomspace(1, 0.1, 9) + 2
-    expected = PCA(4, svd_solver="full").fit_transform(X)
-    assert_allclose(np.abs(pca_features(X, 4, center=True)), np.abs(expected), atol=1e-10)
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (12, 40)])
@@ -36,16 +28,16 @@ def test_float32_is_kept_and_batches_do_not_matter(shape, monkeypatch):
     assert_allclose(pca_features(X, 3), whole, atol=1e-12)
 
 
-@pytest.mark.parametrize("X", [np.full((4, 3), np.nan), np.ones(4), np.ones((0, 3))])
-def test_bad_points_are_refused(X):
-    with pytest.raises(ValueError, match=r"NaN|2D array|0 sample"):
-        pca_features(X, 1)
+def test_bad_points_are_refused():
+    for X in [np.full((4, 3), np.nan), np.ones(4), np.ones((0, 3))]:
+        with pytest.raises(ValueError, match=r"NaN|2D array|0 sample"):
+            pca_features(X, 1)
 
 
-@pytest.mark.parametrize("n_components", [0, 4])
-def test_bad_numbers_of_components_are_named(n_components):
-    with pytest.raises(ValueError, match="n_components: must be 1 to 3 for X of shape"):
-        pca_features(np.ones((5, 3)), n_components)
+def test_bad_numbers_of_components_are_named():
+    for n_components in [0, 4]:
+        with pytest.raises(ValueError, match="n_components: must be 1 to 3 for X of shape"):
+            pca_features(np.ones((5, 3)), n_components)
 
 
 @pytest.mark.parametrize("window", [5, 8])
@@ -73,16 +65,13 @@ def test_energies_of_grey_images_in_float32_and_batches():
     assert_allclose(found[299:], fourier_energies(images[299:], window=4, step=4), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("images", "settings", "words"),
-    [
+def test_bad_images_are_named():
+    for images, settings, words in [
         (np.ones((4, 8)), {}, "images: must have shape"),
         (np.ones((4, 8, 8, 3, 1)), {}, "images: must have shape"),
         (np.full((4, 8, 8), np.inf), {}, "images contains infinity"),
         (np.ones((4, 8, 8)), {"window": 9}, "window, step: need 1 <= window <= 8"),
         (np.ones((4, 8, 8)), {"step": 0}, "window, step: need"),
-    ],
-)
-def test_bad_images_are_named(images, settings, words):
-    with pytest.raises(ValueError, match=words):
-        fourier_energies(images, **settings)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            fourier_energies(images, **settings)

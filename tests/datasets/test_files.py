@@ -147,26 +147,18 @@ def small_cifar(monkeypatch):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("kept", [0, 3, 60, 0.3, 0.6, 0.95])
-def test_truncated_files_are_named(format, kept, tmp_path):
+def test_truncated_files_and_noise_are_named(format, tmp_path):
     name, write, read = FORMATS[format]
     path = tmp_path / name
     write(path)
     read(path, tmp_path)
     content = path.read_bytes()
-    path.write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
-    with pytest.raises(ValueError, match=path.name.replace(".", r"\.")):
-        read(path, tmp_path)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_files_of_noise_are_named(format, tmp_path):
-    name, write, read = FORMATS[format]
-    path = tmp_path / name
-    write(path)
-    path.write_bytes(RNG.integers(0, 256, 5000, dtype=np.uint8).tobytes())
-    with pytest.raises(ValueError, match=path.name.replace(".", r"\.")):
-        read(path, tmp_path)
+    parts = [content[: int(kept * len(content))] for kept in (0, 0.3, 0.95)]
+    noise = RNG.integers(0, 256, 5000, dtype=np.uint8).tobytes()
+    for damaged in (*parts, content[:3], content[:60], noise):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=path.name.replace(".", r"\.")):
+            read(path, tmp_path)
 
 
 @pytest.mark.parametrize("format", ["idx packed", "tar.xz", "tar.gz", "npz", "mat packed"])
@@ -218,7 +210,7 @@ def test_an_error_of_another_file_keeps_its_name_and_leaves_nothing(tmp_path):
     assert not list((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize("place", ["file/one", "file/below/one", "folder"])
+@pytest.mark.parametrize("place", ["file/below/one", "folder"])
 def test_what_stands_in_the_way_of_a_file_is_named(place, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()

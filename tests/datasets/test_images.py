@@ -47,10 +47,10 @@ def test_noise_is_seeded_of_the_images_shape_and_not_clipped():
             add_noise(np.ones((4, 5)), sigma=sigma)
 
 
-@pytest.mark.parametrize("settings", [{"size": 9}, {"size": 0}, {"sigma": -1.0}])
-def test_bad_crops_are_named(settings):
-    with pytest.raises(ValueError, match=r"size: no|sigma: must"):
-        make_noisy_crop(np.zeros((8, 8)), **({"size": 4, "sigma": 0.1} | settings))
+def test_bad_crops_are_named():
+    for settings in [{"size": 9}, {"size": 0}, {"sigma": -1.0}]:
+        with pytest.raises(ValueError, match=r"size: no|sigma: must"):
+            make_noisy_crop(np.zeros((8, 8)), **({"size": 4, "sigma": 0.1} | settings))
 
 
 def test_missing_files_are_named_with_folder_and_source(tmp_path):
@@ -82,8 +82,9 @@ def train400():
 
 
 def pack(path, files):
-    with tarfile.open(path, "w:xz", preset=0) as archive:
-        for name in reversed(files):
+    kind = {"preset": 0} if path.suffix == ".xz" else {}
+    with tarfile.open(path, f"w:{path.suffix[1:]}", **kind) as archive:
+        for name in sorted(files, key=lambda name: name[::-1]):  # no order to rely on
             member = tarfile.TarInfo(name)
             member.size = len(files[name])
             archive.addfile(member, io.BytesIO(files[name]))

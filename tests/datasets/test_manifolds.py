@@ -23,22 +23,21 @@ def centred(X):
     return X - X.mean(axis=0)
 
 
-@pytest.mark.parametrize("dimension", [2, 3, 4])
+@pytest.mark.parametrize("dimension", [2, 4])
 def test_without_curvature_closed_manifolds_are_linear_subspaces(dimension):
     X = one("closed", dimension, 0.0)
     assert np.linalg.matrix_rank(X, tol=1e-10) == dimension
     assert_allclose(np.linalg.norm(X, axis=1), 1)
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("dimension", [1, 3])
 def test_without_curvature_rolls_are_affine_subspaces(dimension):
     X = one("roll", dimension, 0.0)
     assert np.linalg.matrix_rank(X, tol=1e-10) == dimension + 1
     assert np.linalg.matrix_rank(centred(X), tol=1e-10) == dimension
 
 
-@pytest.mark.parametrize("dimension", [2, 3, 5])
-@pytest.mark.parametrize("curvature", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize(("dimension", "curvature"), [(2, 0.3), (5, 2.0)])
 def test_closed_manifolds_span_the_harmonics_on_the_unit_sphere(dimension, curvature):
     X = one("closed", dimension, curvature)
     assert_allclose(np.linalg.norm(X, axis=1), 1)
@@ -46,7 +45,7 @@ def test_closed_manifolds_span_the_harmonics_on_the_unit_sphere(dimension, curva
     assert np.linalg.matrix_rank(X, tol=1e-8) == dimension + harmonics
 
 
-@pytest.mark.parametrize("dimension", [2, 3, 5])
+@pytest.mark.parametrize("dimension", [2, 5])
 def test_closed_manifolds_follow_the_formula(dimension):
     """<f(a), f(b)> = (t + c^2 (d t^2 - 1) / (d - 1)) / (1 + c^2) with t = a.b.
 
@@ -94,16 +93,6 @@ def test_tori_are_tubes_around_a_sphere(dimension):
     assert np.linalg.matrix_rank(centred(flat), tol=1e-10) == dimension
 
 
-def test_sizes_labels_and_seed():
-    X, y = make_union_of_manifolds((5, 9), n_manifolds=2, random_state=0)
-    assert X.shape == (14, 6)
-    assert np.bincount(y).tolist() == [5, 9]
-    again, _ = make_union_of_manifolds((5, 9), n_manifolds=2, random_state=0)
-    other, _ = make_union_of_manifolds((5, 9), n_manifolds=2, random_state=1)
-    assert (again == X).all()
-    assert (other != X).any()
-
-
 def test_noise_has_the_norm_asked_for():
     clean, noisy = (one("closed", 2, 0.5, n_features=100, noise=noise) for noise in (0.0, 0.3))
     residual = np.linalg.svd(noisy)[1][4:]
@@ -111,9 +100,8 @@ def test_noise_has_the_norm_asked_for():
     assert clean.shape == noisy.shape
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_bad_settings_are_named():
+    for settings, words in [
         ({"n_manifolds": 0}, "n_manifolds: must be >= 1"),
         ({"noise": -1.0}, "noise, curvature: must be finite and >= 0"),
         ({"curvature": np.nan}, "noise, curvature: must be finite and >= 0"),
@@ -121,8 +109,6 @@ def test_noise_has_the_norm_asked_for():
         ({"dimension": 1}, "dimension: must be >= 2 for 'closed'"),
         ({"dimension": 4}, "n_features: 'closed' of dimension 4 needs at least 13, got 6"),
         ({"n_samples": (1, 2)}, "n_samples: needs one whole number >= 1 for each of 4"),
-    ],
-)
-def test_bad_settings_are_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        make_union_of_manifolds(**settings)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            make_union_of_manifolds(**settings)

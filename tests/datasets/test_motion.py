@@ -26,17 +26,6 @@ def test_hopkins155(real_data):
     assert extra == {"dancing"}
 
 
-def test_points_of_one_motion_span_few_dimensions_and_move_little(real_data):
-    """Rows are trajectories: low rank a motion, and small steps from one frame to the next."""
-    for sequence in fetch_hopkins155()[::20]:
-        for motion in range(sequence.n_motions):
-            points = sequence.X[sequence.labels == motion]
-            s = np.linalg.svd(points)[1]
-            assert (s[4:] ** 2).sum() < 1e-2 * (s**2).sum()
-        steps = np.diff(sequence.X.reshape(len(sequence.X), -1, 2), axis=1)
-        assert np.abs(steps).mean() < 0.1 * sequence.X.std()
-
-
 def test_axes_are_coordinate_point_frame(tmp_path):
     x = np.arange(24.0).reshape(3, 4, 2)
     write(tmp_path, "b", x, np.array([[1], [2], [1], [3]], dtype=np.uint8))

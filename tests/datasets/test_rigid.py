@@ -62,18 +62,15 @@ def test_one_frame_and_seed():
     assert (first != other).any()
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_bad_settings_are_named():
+    for settings, words in [
         ({"n_motions": 0}, "n_motions, n_frames: must be >= 1"),
         ({"n_frames": 0}, "n_motions, n_frames: must be >= 1"),
         ({"noise": -0.1}, "noise: must be finite and >= 0"),
         ({"n_samples": 0}, "n_samples: needs one whole number >= 1 for each of 2"),
-    ],
-)
-def test_bad_settings_are_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        make_rigid_motions(**settings)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            make_rigid_motions(**settings)
 
 
 def test_all_bodies_share_a_zoom():

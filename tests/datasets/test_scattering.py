@@ -74,7 +74,7 @@ def test_wavelets_are_those_of_morlet(angles):
     assert abs(bank.wavelets[:, :, 0, 0]).max() < 1e-15
 
 
-@pytest.mark.parametrize("angles", [4, 6, 8])
+@pytest.mark.parametrize("angles", [6])
 def test_a_quarter_turn_turns_the_maps_and_shifts_the_angles(crops, angles):
     zero, first, second = maps(scattering_features(crops, angles=angles), angles)
     turned = scattering_features(np.rot90(crops, axes=(1, 2)), angles=angles)
@@ -87,7 +87,7 @@ def test_a_quarter_turn_turns_the_maps_and_shifts_the_angles(crops, angles):
         assert_allclose(part, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("scales", [1, 2, 3])
+@pytest.mark.parametrize("scales", [3])
 def test_distances_do_not_grow(crops, scales):
     noise = np.random.default_rng(0).standard_normal(crops.shape)
     for images in (crops, noise, crops + noise):
@@ -97,7 +97,7 @@ def test_distances_do_not_grow(crops, scales):
         assert (np.linalg.norm(found, axis=1) > 0.3 * np.linalg.norm(images, axis=(1, 2))).all()
 
 
-@pytest.mark.parametrize(("scales", "angles", "side"), [(1, 4, 8), (2, 6, 32), (3, 8, 32)])
+@pytest.mark.parametrize(("scales", "angles", "side"), [(1, 4, 8), (3, 8, 16)])
 def test_each_layer_grows_no_energy_beyond_the_aliasing(scales, angles, side):
     """The largest eigenvalue of (sampled low-pass, wavelets)^T (both), on real images."""
     bank = scattering._filters((side, side), scales, angles)
@@ -107,15 +107,6 @@ def test_each_layer_grows_no_energy_beyond_the_aliasing(scales, angles, side):
     frame = low.T @ low + (fourier.conj().T * waves @ fourier).real
     largest = np.linalg.eigvalsh((frame + frame.T) / 2)[-1]
     assert largest <= 1.01 ** (2 / 3)  # three layers at most, each twice in a squared norm
-
-
-def test_small_shifts_hardly_matter(crops):
-    images = crops - crops.mean(axis=(1, 2), keepdims=True)
-    moved = np.roll(images, 1, axis=2)
-    change = np.linalg.norm(moved - images) / np.linalg.norm(images)
-    features = scattering_features(images)
-    after = np.linalg.norm(scattering_features(moved) - features) / np.linalg.norm(features)
-    assert after < 0.2 * change
 
 
 def test_colours_float32_and_batches(crops):
@@ -132,16 +123,13 @@ def test_images_need_not_be_square():
     assert scattering_features(np.ones((2, 8, 16)), scales=2, angles=4).shape == (2, 25 * 8)
 
 
-@pytest.mark.parametrize(
-    ("images", "settings", "words"),
-    [
+def test_bad_images_are_named():
+    for images, settings, words in [
         (np.ones((2, 12, 16)), {}, "scales, angles: must be >= 1, with 2.scales a divisor"),
         (np.ones((2, 16, 16)), {"scales": 0}, "scales, angles: must be >= 1"),
         (np.ones((2, 16, 16)), {"angles": 0}, "scales, angles: must be >= 1"),
         (np.ones((16, 16)), {}, "images: must have shape"),
         (np.full((2, 16, 16), np.nan), {}, "images contains NaN"),
-    ],
-)
-def test_bad_images_are_named(images, settings, words):
-    with pytest.raises(ValueError, match=words):
-        scattering_features(images, **settings)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            scattering_features(images, **settings)

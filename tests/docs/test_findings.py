@@ -196,16 +196,19 @@ def test_operators_quoted_stand_in_the_committed_results():
         assert abs(float(exponent) - measured) <= 0.006, operator
 
 
-def test_faults_quoted_stand_in_the_committed_results():
-    rows = json.loads((ROOT / "docs/results/faults/table.json").read_text())
-    (planted, caught) = re.findall(r"Of (\d+) faults .* caught \[(\d+)\]", FINDINGS)[0]
-    assert (int(planted), int(caught)) == (len(rows), sum(row["caught"] for row in rows))
+def test_faults_quoted_stand_in_the_committed_table():
+    table = pd.read_csv(ROOT / "tests/faults/listed.csv", keep_default_na=False)
+    by_check = int((table.caught_by == "check").sum())
+    quoted = r"Of (\d+) faults .* caught (\d+) \(`tests/faults/listed.csv"
+    (planted, caught) = re.findall(quoted, FINDINGS)[0]
+    assert (int(planted), int(caught)) == (len(table), by_check)
+    assert f"| {by_check} of {len(table)} |" in (ROOT / "README.md").read_text()
     (caught, planted) = re.findall(r"(\d+) of (\d+) that lower a precision", FINDINGS)[0]
-    found = [row["caught"] for row in rows if row["kind"] == "precision"]
-    assert (int(caught), int(planted)) == (sum(found), len(found))
-    assert {row["kind"] for row in rows if not row["caught"]} == {
-        "precision", "choice", "places", "stopping"
-    }  # fmt: skip
+    precision = table[table.kind == "precision"]
+    assert (int(caught), int(planted)) == ((precision.caught_by == "check").sum(), len(precision))
+    (seen,) = re.findall(r"(\d+) are seen by tests", FINDINGS)
+    assert int(seen) == (table.caught_by == "tests").sum()
+    assert set(table[table.caught_by == ""].kind) == {"precision"}
 
 
 def test_times_on_the_scale_page_stand_in_the_committed_results():

@@ -30,15 +30,27 @@ _COLUMNS = ("file", "function", "kind", "before", "after", "caught_by")
 
 def find_tests(file: str) -> list[str]:
     """Test files of a source file: of its family, and all of its wing that name what it defines."""
-    wing, family, *_ = Path(file).with_suffix("").parts
+    wing, *_ = Path(file).parts
+    families = _families_of(file)
     tree = ast.parse((ROOT / file).read_text())
     defined = [x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
     names = [Path(file).stem, *(name for name in defined if not name.startswith("_"))]
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
     tests = sorted((ROOT / "tests" / wing).rglob("test_*.py"))
-    own = [x for x in tests if family in x.parts or x.stem.startswith(f"test_{family}")]
+    prefixes = tuple(f"test_{family}" for family in families)
+    own = [x for x in tests if families & set(x.parts) or x.stem.startswith(prefixes)]
     others = [x for x in tests if x not in own and pattern.search(x.read_text())]
     return [str(x.relative_to(ROOT)) for x in own + others]
+
+
+def _families_of(file: str) -> set[str]:
+    """The family of a source file; of a kernel, those that import it."""
+    wing, family, *_ = Path(file).with_suffix("").parts
+    if family != "kernels":
+        return {family}
+    imported = re.compile(rf"kernels(\.| import .*\b){Path(file).stem}\b")
+    sources = (ROOT / wing).rglob("*.py")
+    return {x.parent.name for x in sources if imported.search(x.read_text())}
 
 
 def commands_for(file: str) -> Iterator[tuple[str, list[str]]]:

@@ -39,9 +39,9 @@ def make_points(kind, seed=0):
     return X
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["coherent", "zero padded", "rank deficient", "affine"])
 def X(request):
-    """One data set of each kind."""
+    """A data set of each kind that has failed by itself; `points` draws all of them."""
     return make_points(request.param)
 
 

@@ -49,7 +49,7 @@ CASES = {
         {"_ROWS": 4, "_ROW_BYTES": 32, "_WHOLE_ENTRIES": 100},
         lambda: nadaraya_watson(X, Y, X, bandwidth=1.5),
     ),
-    "image_filters.window_average": (
+    "kernels.window_average": (
         {"_BLOCK_ROWS": 3},
         lambda: nonlocal_means(IMAGE, patch_size=3, patch_distance=4, h=0.2, n_jobs=2),
     ),
@@ -98,9 +98,12 @@ CASES = {
     ),
     "sparse_coding.row_blocks": (
         {"_MOST_ROWS": 4},
-        lambda: coded(sparse_code(X, Y, lam=0.3)),
+        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
     ),
-    "sparse_coding.row_pool": ({"_SLOTS": 4}, lambda: coded(sparse_code(X, Y, lam=0.3))),
+    "kernels.row_pool": (
+        {"_SLOTS": 4},
+        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
+    ),
     "sparse_coding.patch_groups": (
         {"_BLOCK_GROUPS": 5},
         lambda: denoise_low_rank(IMAGE, sigma=0.1, patch_size=4, n_similar=6, window=3),
@@ -110,7 +113,7 @@ CASES = {
         lambda: denoise_ista(IMAGE, np.eye(9), lam=0.2, n_iter=3),
     ),
 }
-BY_SIZE = {"spectral_filtering.smoothing", "sparse_coding.selection"}
+BY_SIZE = {"spectral_filtering.smoothing", "kernels.selection"}
 
 
 @pytest.mark.parametrize("module", CASES)

@@ -3,7 +3,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from twinsolve.solvers.exponential import exp, exp2, exp2_terms, exp2_to_zero
+from twinsolve.solvers.kernels.exponential import exp, exp2, exp2_terms, exp2_to_zero
 
 
 @njit

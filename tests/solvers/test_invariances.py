@@ -19,7 +19,7 @@ from .solution_cases import CASES, dense
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-UNITS = [1e-8, 1e-3, 1e4, 1e8]
+UNITS = [1e-8, 1e4]
 
 
 def points(seed=0, n=12, p=4):
@@ -38,20 +38,20 @@ def assert_same(found, expected, moved, rounding, unit=1.0):
 
 
 @every_case
-@pytest.mark.parametrize("unit", UNITS)
-def test_units_of_length_change_nothing(case, unit):
+def test_units_of_length_change_nothing(case):
     X = points()
-    still, scaled = case.solve(X), case.solve(unit * X, unit)
-    if case.name == "ADMM low rank":  # with one penalty for what has a unit and what has none
-        assert (scaled.gap >= case.gap(unit * X, unit, scaled) - 1e-12).all()
-        return
-    moved = unit if case.tokens else 1
-    assert_same(scaled, still, dense(still.coef) * moved, 1e-9, moved)
+    still = case.solve(X)
+    for unit in (1e-8, 1e8):
+        scaled = case.solve(unit * X, unit)
+        if case.name == "ADMM low rank":  # with one penalty for what has a unit and what has none
+            assert (scaled.gap >= case.gap(unit * X, unit, scaled) - 1e-12).all()
+            continue
+        moved = unit if case.tokens else 1
+        assert_same(scaled, still, dense(still.coef) * moved, 1e-9, moved)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.affine], ids=lambda c: c.name)
-@pytest.mark.parametrize("shift", [1.0, 100.0, 1e5])
-@pytest.mark.parametrize("unit", [1.0, 1e-6])
+@pytest.mark.parametrize(("shift", "unit"), [(1.0, 1e-6), (1e5, 1.0)])
 def test_the_origin_changes_nothing(case, shift, unit):
     """A shift s rounds data to ``1e-16 s``; codes of few neighbours to 1,000 times that."""
     X = points() * unit

@@ -7,7 +7,7 @@ from routed_codes import beside_pursuit, distinct_atoms
 from torch import nn
 
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
-from twinsolve.unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
+from twinsolve.unrolled.sparse_coding.patches import photograph_dictionary
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
-"""Every operator that the contract of test_operators.py runs over; a line for each."""
+"""Every operator, a line for each, and what it is called with."""
 
 import math
 import warnings
+from functools import partial
 
+import numpy as np
 import torch
 
 import twinsolve.unrolled as layers
+from twinsolve.unrolled.laws import Numerics, Subject, draw_inputs
+
+from .operator_calls import context_of
 
 
 def off_zero(operator):
@@ -24,7 +29,13 @@ def quiet(make, *arguments):
         return make(*arguments)
 
 
-OPERATORS = {
+# For queries of so many features.
+OF_WIDTH = {
+    "logistic": lambda d: layers.Logistic(d, num_heads=3),
+    "graph attention": lambda d: layers.Logistic(d, num_heads=3, negative_slope=0.2),
+    "tupe": lambda d: layers.Tupe(6, 3, head_dim=d),
+}
+OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "softmax": lambda: layers.Softmax(),
     "softmax scaled": lambda: layers.Softmax(scale=0.7),
     "gaussian": lambda: layers.Gaussian(),
@@ -44,8 +55,6 @@ OPERATORS = {
     "top-k": lambda: layers.TopK(3),
     "spatial gaussian": lambda: layers.SpatialGaussian(1.1, width=4),
     "spatial gaussian per head": lambda: layers.SpatialGaussian(1.1, num_heads=3, learnable=True),
-    "logistic": lambda: layers.Logistic(5, num_heads=3),
-    "graph attention": lambda: layers.Logistic(5, num_heads=3, negative_slope=0.2),
     "twicing": lambda: layers.Twicing(layers.Gaussian(1.2)),
     "twicing twice": lambda: layers.Twicing(layers.Twicing(layers.Softmax())),
     "sparse coding": lambda: layers.SparseCoding(0.5),
@@ -73,7 +82,6 @@ OPERATORS = {
     "nonlocal": lambda: layers.Bilateral(math.inf, 1.2),
     "alibi": lambda: layers.ALiBi(3),
     "alibi learnable": lambda: layers.ALiBi(3, slopes=[0.3, 0.1, 0.0], learnable=True),
-    "tupe": lambda: layers.Tupe(6, 3, head_dim=5),
     "elliptical": lambda: layers.Elliptical(),
     "sinkhorn": lambda: layers.Sinkhorn(layers.Gaussian(1.2), n_iter=4),
     "sinkhorn elliptical": lambda: layers.Sinkhorn(layers.Elliptical()),
@@ -100,3 +108,26 @@ OPERATORS = {
         layers.SparseCoding(4.0, zero_diagonal=True, num_heads=3, learnable=True), tol=1e-13
     ),
 }
+
+
+def make(name, width=5):
+    """The operator for queries of this width; weights that are drawn are the same each time."""
+    torch.manual_seed(0)
+    operator = OF_WIDTH[name](width) if name in OF_WIDTH else OPERATORS[name]()
+    return operator.double()
+
+
+def subject_of(name):
+    """The operator as its laws take it, without a reference."""
+    inputs = draw_inputs("tokens", np.random.default_rng(0), same=False)
+    layer = make(name, inputs[0].shape[-1])
+    return Subject(
+        layer, inputs, declared=layer,
+        build=lambda inputs, rng: make(name, inputs[0].shape[-1]),
+        make_context=lambda inputs: context_of(*inputs),
+        twice={"backward": "either", "torch.func": "either"},
+        numerics=Numerics(
+            passes=lambda layer: 3, logit_range=lambda *_: 10.0, iterates=layer.data_dependent,
+            continuous=getattr(layer, "step", None) != "support",
+        ),
+    )  # fmt: skip

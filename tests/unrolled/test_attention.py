@@ -6,23 +6,29 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax, SparseCoding
-from twinsolve.unrolled.attention import Positive, boolean_mask, fused_attention
+from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax
+from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
 from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
 
-@pytest.fixture
-def pair():
+def make_pair(**options):
     """PyTorch's attention and ours with the same weights."""
     torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64).eval()
-    nn.init.normal_(theirs.in_proj_bias)
-    nn.init.normal_(theirs.out_proj.bias)
-    ours = Attention(12, 3, operator=Softmax(), dtype=torch.float64)
+    options["dtype"] = torch.float64
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, **options).eval()
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    ours = Attention(12, 3, operator=Softmax(), **options)
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours
+
+
+@pytest.fixture
+def pair():
+    return make_pair()
 
 
 X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -30,6 +36,8 @@ Y = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(2), dtype=torc
 PADDING = torch.zeros(2, 7, dtype=torch.bool)
 PADDING[1, 4:] = True
 CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
+OF_HEADS = torch.rand(6, 7, 7, generator=torch.Generator().manual_seed(3)) < 0.4
+OF_HEADS[:, range(7), range(7)] = False
 
 
 def additive(mask):
@@ -48,7 +56,7 @@ def additive(mask):
         {"attn_mask": CAUSAL, "is_causal": True},
         {"attn_mask": CAUSAL, "key_padding_mask": PADDING},
         {"attn_mask": additive(CAUSAL), "key_padding_mask": additive(PADDING)},
-        {"attn_mask": CAUSAL.expand(6, 7, 7)},
+        {"attn_mask": OF_HEADS},
         {"average_attn_weights": False},
     ],
 )
@@ -65,11 +73,17 @@ def test_equals_multihead_attention(pair, arguments):
 
 def test_cross_attention_and_unbatched_input(pair):
     theirs, ours = pair
-    assert_close(ours(Y, X, X)[0], theirs(Y, X, X)[0], atol=1e-12, rtol=0)
+    assert_close(ours(Y, X, X.sin())[0], theirs(Y, X, X.sin())[0], atol=1e-12, rtol=0)
     found, weights = ours(X[0], X[0], X[0], key_padding_mask=PADDING[1])
     expected, expected_weights = theirs(X[0], X[0], X[0], key_padding_mask=PADDING[1])
     assert_close(found, expected, atol=1e-12, rtol=0)
     assert_close(weights, expected_weights, atol=1e-12, rtol=0)
+
+
+def test_without_biases():
+    theirs, ours = make_pair(bias=False)
+    for query in (X, Y):
+        assert_close(ours(query, X, X)[0], theirs(query, X, X)[0], atol=1e-12, rtol=0)
 
 
 def test_mixed_boolean_and_additive_masks_combine(pair):
@@ -84,22 +98,10 @@ def test_is_causal_alone_needs_no_mask(pair):
     assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
 
 
-def test_initial_values_are_those_of_multihead_attention():
-    torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True)
-    ours = Attention(12, 3, operator=Softmax())
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
-    bound = theirs.in_proj_weight.abs().max()
-    assert 0.8 * bound < ours.in_proj_weight.abs().max() < 1.25 * bound
-    assert (ours.in_proj_bias == 0).all()
-    assert (ours.out_proj.bias == 0).all()
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_encoder_layer_uses_it_in_evaluation_mode(norm_first):
+def test_encoder_layer_uses_it_in_evaluation_mode():
     """A subclass of nn.MultiheadAttention would be bypassed here."""
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True, norm_first=norm_first).eval()
+    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True).eval()
     plain = Attention(12, 2, operator=Softmax())
     plain.load_state_dict(layer.self_attn.state_dict())
     x = X.float()
@@ -112,20 +114,6 @@ def test_encoder_layer_uses_it_in_evaluation_mode(norm_first):
     visible = ~PADDING
     assert_close(same[visible], expected[visible], atol=1e-5, rtol=1e-5)
     assert (other[visible] - expected[visible]).abs().max() > 1e-3
-
-
-def test_encoder_stack_uses_it_in_evaluation_mode_with_every_kind_of_mask():
-    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True)
-    layer.self_attn = Attention(12, 2, operator=SparseCoding(0.1))
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    calls = []
-    for module in encoder.modules():
-        if isinstance(module, SparseCoding):
-            module.register_forward_hook(lambda *a: calls.append(1))
-    with torch.no_grad():
-        out = encoder(X.float(), mask=CAUSAL, src_key_padding_mask=PADDING, is_causal=True)
-    assert len(calls) == 2
-    assert torch.isfinite(out[~PADDING]).all()
 
 
 class Recorder(Softmax):
@@ -179,62 +167,13 @@ def test_missing_context_is_named():
         layer(X, X, X)
 
 
-def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="dim: must be a multiple of num_heads=5, got 12"):
-        Attention(12, 5, operator=Softmax())
-    layer, x = Attention(12, 3, operator=Softmax()), X.float()
-    for name, inputs in (("query", (x[..., :4], x, x)), ("key", (x, x[..., :4], x))):
-        with pytest.raises(ValueError, match=rf"{name}: must be \(batch, tokens, 12\)"):
-            layer(*inputs)
-    with pytest.raises(ValueError, match=r"key_padding_mask: must have shape \(2, 7\)"):
-        layer(x, x, x, key_padding_mask=PADDING[:, :5])
-    with pytest.raises(ValueError, match="operator: must be an Operator"):
-        Attention(12, 3, operator=Softmax)
-    with pytest.raises(ValueError, match="num_heads: must be a whole number"):
-        Attention(12, 0, operator=Softmax())
-
-
-def test_reset_parameters_draws_projections_and_restores_the_operator():
-    layer = Attention(12, 3, operator=Gaussian(0.5, learnable=True))
-    weight = layer.in_proj_weight.clone()
-    with torch.no_grad():
-        layer.operator.bandwidth.log.add_(1)
-    layer.reset_parameters()
-    assert (layer.in_proj_weight != weight).any()
-    assert_close(layer.operator.bandwidth(), torch.tensor(0.5))
-
-
-def test_positive_is_positive_and_learnable_on_request():
-    scale = Positive(2.0, num_heads=3, learnable=True)
-    assert scale().shape == (3, 1, 1)
-    with torch.no_grad():
-        scale.log.sub_(50)
-    assert (scale() > 0).all()
-    assert "learnable" in repr(scale)
-    for bad in (0.0, -1.0, float("nan"), float("inf"), "1", None):
-        with pytest.raises(ValueError, match="lam: must be finite and > 0"):
-            Positive(bad, name="lam")
-    with pytest.raises(ValueError, match="num_heads: must be a whole number >= 1"):
-        Positive(1.0, num_heads=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_a_constant_is_exact_in_every_dtype(dtype):
-    constant = Positive(0.7).to(dtype)
+def test_a_constant_is_exact_in_every_dtype():
+    constant = Positive(0.7).to(torch.bfloat16)
     assert float(constant()) == 0.7
     assert not constant.state_dict()
 
 
-def test_meta_device_construction():
-    operator = SparseCoding(0.3, learnable=True, device="meta")
-    layer = Attention(12, 3, operator=operator, device="meta")
-    layer.to_empty(device="cpu").reset_parameters()
-    assert_close(layer.operator.lam(), torch.tensor(0.3))
-    x = torch.randn(1, 4, 12)
-    assert torch.isfinite(layer(x, x, x)[0]).all()
-
-
-@pytest.mark.parametrize("width", [3, 5, 9])
+@pytest.mark.parametrize("width", [3, 9])
 def test_fused_attention_pads_widths_and_dimensions(width):
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -247,8 +186,7 @@ def test_fused_attention_pads_widths_and_dimensions(width):
     assert_close(both, explicit, atol=1e-13, rtol=0)
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
-@pytest.mark.parametrize(("width", "n_values"), [(32, 16), (16, 32)])
+@pytest.mark.parametrize(("shape", "width", "n_values"), [((4,), 32, 16), ((4, 2, 3), 16, 32)])
 def test_fused_attention_of_widths_far_apart(shape, width, n_values):
     """The matrix of few pairs, and padding of the same, give the same and the same gradients."""
     generator = torch.Generator().manual_seed(0)
@@ -279,7 +217,7 @@ def test_fused_attention_of_widths_far_apart_builds_no_large_matrix():
     assert dispatched_attention(lambda: fused_attention(q, k, v)) == {FUSED}
 
 
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (257, 3), (3, 515), (300, 600)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 515), (300, 600)])
 def test_blocked_attention(n_queries, n_keys):
     """Blocks that are not full, on both sides, and logits that overflow without their maximum."""
     generator = torch.Generator().manual_seed(0)
@@ -296,8 +234,7 @@ def test_blocked_attention(n_queries, n_keys):
         assert_close(found, expected, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(600,), (300, 600), (2, 1, 300, 600), (3, 300, 600)])
-@pytest.mark.parametrize("additive", [False, True])
+@pytest.mark.parametrize(("shape", "additive"), [((600,), True), ((2, 1, 300, 600), False)])
 def test_blocked_attention_with_masks(shape, additive):
     """Logits in float64, and weights and values in float32."""
     generator = torch.Generator().manual_seed(0)
@@ -318,19 +255,6 @@ def test_blocked_attention_with_masks(shape, additive):
         assert (ours - expected).abs().max() < 3e-6 * expected.abs().max()
 
 
-@pytest.mark.parametrize("mask", [None, torch.ones(4, 5, dtype=torch.bool).tril(-1)])
-def test_blocked_attention_is_differentiated_twice(mask):
-    generator = torch.Generator().manual_seed(0)
-    tensors = [
-        torch.randn(2, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
-        for n, w in ((4, 3), (5, 3), (5, 2))
-    ]
-    for is_causal in (False, True):
-        attend = partial(blocked_attention, mask=mask, is_causal=is_causal)
-        assert torch.autograd.gradcheck(attend, tensors)
-        assert torch.autograd.gradgradcheck(attend, tensors)
-
-
 @pytest.mark.parametrize("context", [sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu")])
 def test_blocks_leave_to_pytorch_what_it_does_otherwise(context):
     q, k, v = torch.randn(300, 32), torch.randn(300, 32), torch.randn(300, 16)
@@ -343,8 +267,10 @@ def test_blocks_leave_to_pytorch_leading_shapes_that_broadcast():
     assert_close(fused_attention(q, k, v), torch.softmax(q @ k.mT / 32**0.5, dim=-1) @ v)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("kind", ["none", "row", "pairs", "additive"])
+@pytest.mark.parametrize(
+    ("kind", "is_causal"),
+    [("none", True), ("row", False), ("pairs", True), ("additive", False)],
+)
 def test_blocks_of_a_call_see_what_its_rows_see(kind, is_causal):
     q, k = torch.randn(2, 5, 3), torch.randn(2, 7, 3)
     hidden = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) < 0.3
@@ -369,12 +295,6 @@ def test_a_call_whose_masks_may_only_hide():
     assert (call._replace(mask=additive(hidden)).hiding("X").mask == ~hidden).all()
     with pytest.raises(ValueError, match="X: masks may only hide keys"):
         call._replace(mask=torch.ones(4, 4)).hiding("X")
-
-
-def test_boolean_mask_reads_both_kinds():
-    hidden = torch.tensor([[True, False]])
-    assert (boolean_mask(~hidden, 2, "X") == ~hidden).all()
-    assert (boolean_mask(additive(hidden), 2, "X") == ~hidden).all()
 
 
 LEAVING = {

@@ -10,8 +10,7 @@ from twinsolve import unrolled
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.unrolled.block_size import block_size, small_blocks
 from twinsolve.unrolled.clustering.edge_features import edge_features
-from twinsolve.unrolled.twins import catalogue
-from twinsolve.unrolled.twins.cases import cases_of
+from twinsolve.unrolled.twins import catalogue, findings_of
 
 ROOT = Path(unrolled.__file__).parent
 # The estimators', which no twin is about: here, and in clustering/test_unrolled_ista.py.
@@ -22,7 +21,7 @@ def modules():
     """Names and syntax trees of what layers are made of."""
     for path in sorted(ROOT.rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if not name.startswith("twins."):
+        if not name.startswith(("twins.", "laws.")):
             yield name, ast.parse(path.read_text())
 
 
@@ -55,11 +54,11 @@ def test_the_check_reaches_all_of_them(monkeypatch):
             return block_size(usual)
 
         monkeypatch.setattr(f"{unrolled.__name__}.{name}.block_size", recorded)
-    names = [f"in blocks, {name}" for name in ("heads", "causal", "gradient, heads")]
+    names = ("blocks, no mask", "blocks, causal", "gradient, in blocks, no mask")
     for twin in catalogue():
-        for case in cases_of(twin):
-            if case.name in names:
-                assert case.measure().passed
+        for finding in findings_of(twin):
+            if finding.name in names:
+                assert finding.measure().passed
     assert reached == sized - ESTIMATORS
     assert len(sized) >= 10
 

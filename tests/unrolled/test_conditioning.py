@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.solvers import gray_tokens
-from twinsolve.solvers.conditioning import condition_number
 from twinsolve.unrolled import TokenGraying
 from twinsolve.unrolled.conditioning import cosine_transform
 
@@ -22,47 +21,14 @@ def orthogonal(n, seed=0):
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("eps", [0.3, 0.95, 1.0])
-@pytest.mark.parametrize("shape", [(9, 6), (6, 9), (2, 3, 7, 7), (1, 5), (5, 1)])
+@pytest.mark.parametrize(("eps", "shape"), [(0.3, (6, 9)), (0.95, (2, 3, 7, 7)), (1.0, (5, 1))])
 def test_is_the_solver_on_every_matrix(transform, eps, shape):
     X = tokens(*shape)
     expected = gray_tokens(X.numpy(), eps=eps, transform=transform)
     assert_close(TokenGraying(transform, eps=eps)(X).numpy(), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_power_of_one_changes_nothing(transform):
-    X = tokens()
-    assert_close(TokenGraying(transform, eps=1.0)(X), X, atol=1e-13, rtol=0)
-
-
-def test_svd_raises_the_condition_number_to_the_power_and_keeps_the_largest():
-    """SK-A1; erratum E4-i: the listing leaves the largest singular value at 1."""
-    X, eps = 3 * tokens(), 0.6
-    grayed = TokenGraying("svd", eps=eps)(X)
-    assert condition_number(grayed) == pytest.approx(condition_number(X) ** eps, rel=1e-10)
-    s, found = torch.linalg.svdvals(X), torch.linalg.svdvals(grayed)
-    assert_close(found, s[0] * (s / s[0]) ** eps)
-    assert found[0] == pytest.approx(s[0].item())
-    U, _, Rt = torch.linalg.svd(X, full_matrices=False)
-    printed = U * (s / s[0]) ** eps @ Rt
-    assert torch.linalg.svdvals(printed)[0] == pytest.approx(1)
-    assert (printed - grayed).abs().max() > 1
-    assert condition_number(printed) == pytest.approx(condition_number(grayed), rel=1e-10)
-
-
-def test_dct_keeps_the_largest_coefficient_and_all_signs():
-    """SK-A2."""
-    X = tokens(2, 9, 6)
-    F, found = (
-        scipy.fft.dctn(x.numpy(), axes=(-2, -1), norm="ortho") for x in (X, TokenGraying()(X))
-    )
-    largest = np.abs(F).max(axis=(-2, -1), keepdims=True)
-    np.testing.assert_allclose(np.abs(found).max(axis=(-2, -1), keepdims=True), largest)
-    np.testing.assert_allclose(found, np.sign(F) * largest * (np.abs(F) / largest) ** 0.95)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 400])
+@pytest.mark.parametrize("n", [1, 7, 400])
 def test_cosine_transform_is_the_orthonormal_dct(n):
     """SK-8; erratum E4-j: printed is the transpose, which is the inverse."""
     D = cosine_transform(n, torch.zeros((), dtype=torch.float64)).numpy()
@@ -72,39 +38,8 @@ def test_cosine_transform_is_the_orthonormal_dct(n):
     assert n <= 2 or np.abs(D.T - expected).max() > 0.05
 
 
-def test_dct_may_raise_the_condition_number_and_svd_never_does():
-    """Errata E4-k to E4-m: no guarantee, but it lowers that of image-like tokens."""
-    Q = orthogonal(16)
-    assert condition_number(TokenGraying("dct")(Q)) > 1.01
-    assert condition_number(TokenGraying("svd")(Q)) == pytest.approx(1)
-    size = 1 / (1 + torch.arange(32.0).double()[:, None] + torch.arange(16.0).double())
-    rows, columns = (cosine_transform(n, size) for n in (32, 16))
-    for seed in range(5):
-        image = rows.mT @ (size * tokens(32, 16, seed=seed)) @ columns
-        assert condition_number(TokenGraying("dct")(image)) < condition_number(image)
-
-
-def test_only_svd_is_blind_to_the_order_of_pixels():
-    """SK-A1; erratum E4-m: the DCT form depends on the order, which the paper does not state."""
-    X = tokens()
-    order = torch.tensor([1, 2, 3, 4, 5, 0])
-    for transform, blind in (("svd", True), ("dct", False)):
-        layer = TokenGraying(transform, eps=0.5)
-        difference = (layer(X[:, order]) - layer(X)[:, order]).abs().max()
-        assert (difference < 1e-12) == blind
-
-
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_acts_on_each_matrix_alone_in_training_and_in_use(transform):
-    """One maximum an image; "training" stands in the listings only."""
-    X = torch.stack([tokens(), 100 * tokens(seed=1)])
-    layer = TokenGraying(transform, eps=0.5)
-    assert_close(layer(X), torch.stack([layer(x) for x in X]))
-    assert (layer.train()(X) == layer.eval()(X)).all()
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_narrow_dtypes_lose_only_their_own_rounding(transform, dtype):
     layer, X = TokenGraying(transform, eps=0.5), tokens(2, 9, 6).to(dtype)
     X[1] = X[1, :1]  # constant tokens: all but one singular value are zero
@@ -132,7 +67,7 @@ def test_degenerate_images_give_the_right_answer_and_finite_gradients(transform)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 5, 5)])
+@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 5)])
 def test_gradcheck(transform, shape):
     X = tokens(*shape).requires_grad_()
     assert torch.autograd.gradcheck(TokenGraying(transform, eps=0.6), X)
@@ -151,22 +86,3 @@ def test_gradients_of_the_svd_form_survive_equal_singular_values(s):
     h, X = 1e-5, X.detach()
     slope = ((layer(X + h * change) - layer(X - h * change)) * weights).sum() / (2 * h)
     assert (gradient * change).sum().item() == pytest.approx(slope.item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_exports(transform):
-    X = tokens(2, 9, 6)
-    layer = TokenGraying(transform)
-    assert_close(torch.export.export(layer, (X,)).module()(X), layer(X))
-    assert repr(layer) == f'TokenGraying(transform="{transform}", eps=0.95)'
-    assert not layer.state_dict()
-
-
-def test_bad_input_is_named():
-    for eps in (0, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="eps: must be"):
-            TokenGraying(eps=eps)
-    with pytest.raises(ValueError, match='transform: must be "dct" or "svd", got \'fft\''):
-        TokenGraying("fft")
-    with pytest.raises(ValueError, match=r"X: must be \(\.\.\., n_tokens, n_features\)"):
-        TokenGraying()(torch.ones(5))

@@ -24,10 +24,10 @@ from torch import Size, nn
 from twinsolve import unrolled
 from twinsolve.solvers.nonlocal_energy import dct_filters
 from twinsolve.solvers.sparse_coding import dct_dictionary
-from twinsolve.unrolled.attention import Attention, Context, Positive
+from twinsolve.unrolled.attention import Attention, Positive
 from twinsolve.unrolled.integrations.forward_passes import ForwardPasses
 from twinsolve.unrolled.models.windows import Windows
-from twinsolve.unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
+from twinsolve.unrolled.sparse_coding.patches import photograph_dictionary
 
 
 def find_classes():
@@ -553,60 +553,3 @@ def test_layers_are_made_on_the_device_asked_for():
             tensors = [*layer.named_parameters(), *layer.named_buffers()]
             elsewhere |= {(row.name, place) for place, x in tensors if not x.is_meta}
     assert elsewhere == set()
-
-
-def test_the_name_of_a_number_is_in_its_refusal():
-    with pytest.raises(ValueError, match=r"^width: must be finite and > 0, got -1\.0"):
-        Positive(-1.0, name="width")
-
-
-DEFAULTS = {
-    "LayerScale": {"initial": 1e-5},  # Touvron et al. (2021), of 24 layers
-    "Linear": {"scale": 1 / 16},  # SK-4
-    "LocallyLinear": {"reg": 1e-3},  # SE-9
-    "Neutreno": {"lam": 0.6},  # NT-22
-    "SelfExpressiveNetwork": {"width": 1024, "gamma": 200.0, "l1_ratio": 0.9},  # CL-11
-    "TokenGraying": {"eps": 0.95},  # SK-A2
-}
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_defaults_are_those_of_the_papers(name):
-    parameters = inspect.signature(CLASSES[name]).parameters
-    assert {x: parameters[x].default for x in DEFAULTS[name]} == DEFAULTS[name]
-
-
-SCALE, WIDTH = 6**-0.5, 6**0.25
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "formula"),
-    [
-        ("Softmax", {}, {"scale": SCALE}),
-        ("Sparsemax", {}, {"scale": SCALE}),
-        ("Symmetric", {}, {"scale": SCALE}),
-        ("TopK", {"n_largest": 3}, {"scale": SCALE}),
-        ("Local", {"radius": 2}, {"scale": SCALE}),
-        ("CrissCross", {"width": 3}, {"scale": SCALE}),
-        ("Gaussian", {}, {"bandwidth": WIDTH}),
-        ("Bilateral", {}, {"position_bandwidth": WIDTH, "token_bandwidth": WIDTH}),
-        ("ALiBi", {"num_heads": 3}, {"slopes": [2**-4, 2**-8, 2**-2]}),
-    ],
-)
-def test_none_stands_for_a_formula(name, given, formula):
-    q, k, v = torch.from_numpy(np.random.default_rng(1).standard_normal((3, 3, 9, 6)))
-    context = Context(projected_positions=(k, q))
-    outputs = [
-        (layer(q, k, v, context=context), layer.matrix(q, k, context=context))
-        for layer in (CLASSES[name](**given), CLASSES[name](**given, **formula))
-    ]
-    torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
-
-
-def test_the_relaxation_of_unrolled_admm_is_usual():
-    """Of penalties that vanish, an iteration is ridge attention 1.6 times over."""
-    k = np.random.default_rng(1).standard_normal((9, 4))
-    layer = unrolled.self_expression.UnrolledADMM(1, 1e-9, threshold=1e-9)
-    found = layer(torch.from_numpy(k), torch.from_numpy(k)).detach()
-    ridge = k @ np.linalg.inv(k.T @ k + np.square(k).sum(1).mean() * np.eye(4)) @ k.T
-    assert_allclose(found, 1.6 * ridge, atol=1e-7)

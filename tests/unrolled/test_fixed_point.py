@@ -6,7 +6,6 @@ from sklearn.exceptions import ConvergenceWarning
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
-    Attention,
     Context,
     FixedPoint,
     Gaussian,
@@ -52,27 +51,6 @@ def test_output_and_gradients_are_those_of_unrolling(kind):
     assert parameters[0].abs() > 1e-3
 
 
-@pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-def test_support_adaptive_steps_have_the_same_fixed_point_and_gradients(zero_diagonal, nonnegative):
-    """Steps move the path and not its end, however keys are masked."""
-    mask = torch.ones(6, 6, dtype=torch.bool)
-    mask[:, 2] = mask[3] = False
-    for arguments in ({}, {"is_causal": True}, {"mask": mask}, {"mask": mask, "is_causal": True}):
-        found = []
-        for step in ("safe", "support"):
-            base = SparseCoding(
-                0.3, step=step, zero_diagonal=zero_diagonal, nonnegative=nonnegative,
-                learnable=True, dtype=torch.float64,
-            )  # fmt: skip
-            inputs = [x.clone().requires_grad_() for x in (Q, K, V)]
-            out = Solved(base, tol=1e-13)(*inputs, **arguments)
-            grads = torch.autograd.grad(out.sin().sum(), [*inputs, base.lam.log])
-            found.append((out, *grads))
-        for a, b in zip(*found, strict=True):
-            assert_close(a, b, atol=1e-8, rtol=1e-8)
-
-
 def test_gradcheck_of_a_nonlinear_map():
     W = 0.3 * Q[0, :3, :3] / torch.linalg.matrix_norm(Q[0, :3, :3], 2)
     b = V[0].clone()
@@ -86,32 +64,6 @@ def test_gradcheck_of_a_nonlinear_map():
     for inputs in (W, b):
         with pytest.raises(RuntimeError, match="FixedPoint: has no second derivative"):
             torch.autograd.grad(first.sum(), inputs, retain_graph=True)
-
-
-def test_does_not_ask_for_gradients_that_nobody_needs():
-    assert not Solved(SparseCoding(2.0))(Q, K, V).requires_grad
-    z = FixedPoint(lambda z: z / 2)(torch.ones(3, requires_grad=True))
-    assert not z.requires_grad
-
-
-def test_solved_matrix_acts_on_the_first_values():
-    layer = Solved(Neutreno(Softmax(), 0.4), tol=1e-14)
-    context = Context(first_values=F)
-    M = layer.matrix(Q, K, context=context)
-    assert_close(layer(Q, K, V, context=context), M @ F, atol=1e-12, rtol=0)
-    assert layer.row_stochastic
-    assert layer.nonnegative
-    assert_close(M.sum(-1), torch.ones(2, 6, dtype=torch.float64))
-
-
-def test_fixed_points_are_constant_only_where_the_first_values_are():
-    """Proposition 1 [NT-P1]."""
-    layer = Solved(Neutreno(Softmax()), tol=1e-14)
-    out = layer(Q, K, V, context=Context(first_values=F))
-    assert (out - out.mean(-2, keepdim=True)).abs().max() > 1e-2
-    constant = F[:, :1].expand_as(F)
-    out = layer(Q, K, V, context=Context(first_values=constant))
-    assert_close(out, constant, atol=1e-12, rtol=0)
 
 
 def test_rows_of_small_numbers_are_as_exact_as_others():
@@ -157,42 +109,6 @@ def test_divergence_warns_and_ends_early():
     with pytest.warns(ConvergenceWarning, match="relative residual"):
         FixedPoint(square)(torch.full((2,), 3.0))
     assert len(calls) < 50
-
-
-def test_codes_do_not_depend_on_other_rows_even_at_a_coarse_tolerance():
-    layer = Solved(SparseCoding(2.0), tol=1e-2)
-    far = torch.cat([Q[:, :-1], 1e4 * Q[:, -1:]], dim=1)
-    assert_close(layer(far, K, V)[:, :-1], layer(Q, K, V)[:, :-1], atol=1e-13, rtol=0)
-
-
-def test_a_network_with_the_solver_inside_trains():
-    """It has the parameters of the unrolled one, and the loss falls."""
-    torch.manual_seed(0)
-    base = SparseCoding(1.0, num_heads=2, learnable=True)
-    shell = Attention(8, 2, operator=Solved(base, tol=1e-8))
-    unrolled = Attention(8, 2, operator=base)
-    sizes = [sum(p.numel() for p in net.parameters()) for net in (shell, unrolled)]
-    assert sizes[0] == sizes[1]
-    x = torch.randn(4, 6, 8)
-    optimizer = torch.optim.Adam(shell.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(12):
-        loss = (shell(x, x, x, need_weights=False)[0] - x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.9 * losses[0]
-    assert base.lam.log.grad.abs().max() > 0
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="base: must be iterative"):
-        Solved(Softmax())
-    with pytest.raises(ValueError, match="tol: must be finite and > 0"):
-        FixedPoint(torch.sin, tol=0)
-    with pytest.raises(ValueError, match="max_iter: must be a whole number >= 1"):
-        Solved(SparseCoding(1.0), max_iter=0)
 
 
 def test_an_empty_or_zero_start_is_a_fixed_point_at_once():

@@ -1,11 +1,9 @@
 """Operators on a grid: their own, or that of the model, with class tokens in front."""
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers.image_filters import bilateral_matrix
 from twinsolve.unrolled import (
     Attention,
     ClassAttentionTransformer,
@@ -19,7 +17,6 @@ from twinsolve.unrolled import (
     make_operator,
     replace_attention,
 )
-from twinsolve.unrolled.twins import check
 
 GENERATOR = torch.Generator().manual_seed(0)
 ON_GRIDS = {
@@ -51,7 +48,7 @@ def literal(name, q, k, rows, columns, n_class):
 
 
 @by_name
-@pytest.mark.parametrize("n_class", [0, 1, 2])
+@pytest.mark.parametrize("n_class", [0, 2])
 def test_the_models_grid_is_the_literal_one(name, n_class):
     q, k, v = qkv(15 + n_class)
     expected = literal(name, q, k, 3, 5, n_class)
@@ -63,33 +60,16 @@ def test_the_models_grid_is_the_literal_one(name, n_class):
 
 
 @by_name
-@pytest.mark.parametrize("n_class", [0, 1])
-def test_class_tokens_across_blocks_of_queries_and_with_masks(name, n_class):
+def test_class_tokens_across_blocks_of_queries_and_with_masks(name):
     """577 tokens are more than two blocks of queries."""
-    n = 576 + n_class
+    n = 577
     q, k, v = (x[:1] for x in qkv(n))
-    operator, context = ON_GRIDS[name](), Context(grid=(24, 24), n_class_tokens=n_class)
+    operator, context = ON_GRIDS[name](), Context(grid=(24, 24), n_class_tokens=1)
     padding = torch.rand(1, 1, 1, n, generator=GENERATOR) > 0.3
     for arguments in ({}, {"is_causal": True}, {"mask": padding}):
         A = operator.matrix(q, k, context=context, **arguments)
         assert_close(operator(q, k, v, context=context, **arguments), A @ v, atol=1e-12, rtol=0)
     assert_close(A.sum(dim=-1), torch.ones_like(A[..., 0]))
-
-
-@by_name
-def test_the_gradient_of_class_tokens(name):
-    q, k, v = (x[0].requires_grad_() for x in qkv(7))
-    operator, context = ON_GRIDS[name](), Context(grid=(2, 3), n_class_tokens=1)
-    assert torch.autograd.gradcheck(lambda *x: operator(*x, context=context), (q, k, v))
-
-
-def test_the_bandwidth_learns_with_class_tokens():
-    operator = SpatialGaussian(1.3, num_heads=2, learnable=True).double()
-    q, k, v = qkv(7)
-    context = Context(grid=(2, 3), n_class_tokens=1)
-    found = torch.autograd.grad(operator(q, k, v, context=context).sum(), operator.parameters())
-    A = operator.matrix(q, k, context=context)
-    assert_close(found, torch.autograd.grad((A @ v).sum(), operator.parameters()))
 
 
 @by_name
@@ -116,21 +96,9 @@ def test_without_a_grid_tokens_are_a_sequence():
 
 MODELS = {
     "vision": (lambda o: VisionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator=o), (3, 4), 1),
-    "mean": (
-        lambda o: VisionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator=o, pool="mean"),
-        (3, 4),
-        0,
-    ),
     "class attention": (
         lambda o: ClassAttentionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator=o),
         (3, 4),
-        0,
-    ),
-    "windowed": (
-        lambda o: WindowedTransformer(
-            (6, 8), 1, 1, 3, 12, (2,), (3,), operator=o, window_size=8, shift=False
-        ),
-        (6, 8),
         0,
     ),
     "windows": (
@@ -181,21 +149,3 @@ def test_a_replaced_operator_has_the_models_grid(name):
     built.load_state_dict(replaced.state_dict())
     images = torch.randn(2, 1, 6, 8, generator=GENERATOR)
     assert_close(replaced(images), built(images))
-
-
-@by_name
-def test_the_check_knows_the_models_grid(name):
-    X = np.random.default_rng(0).standard_normal((13, 4))
-    report = check(ON_GRIDS[name](), X, context=Context(grid=(3, 4), n_class_tokens=1))
-    assert report.correct
-    own = ON_GRIDS[name](width=4, n_class_tokens=1)
-    assert check(own, X).correct
-
-
-def test_patches_see_what_the_bilateral_filter_weighs():
-    """Behind a class token the smoothing of patches is still that of their own grid."""
-    operator = SpatialGaussian(1.3)
-    q = torch.zeros(13, 2, dtype=torch.float64)
-    A = operator.matrix(q, q, context=Context(grid=(3, 4), n_class_tokens=1))[1:, 1:].numpy()
-    expected = bilateral_matrix(np.zeros((3, 4)), win_size=9, sigma_color=np.inf, sigma_spatial=1.3)
-    np.testing.assert_allclose(A / A.sum(axis=1, keepdims=True), expected, atol=1e-7)

@@ -11,9 +11,10 @@ def images(*shape, seed=0):
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.1])
-@pytest.mark.parametrize("patch_distance", [None, 0, 3, 50])
-@pytest.mark.parametrize("patch_size", [1, 2, 4, 5])
+@pytest.mark.parametrize(
+    ("patch_size", "patch_distance", "sigma"),
+    [(1, 0, 0.0), (2, None, 0.1), (4, 3, 0.1), (5, 50, 0.0), (5, None, 0.0)],
+)
 def test_reproduces_the_denoised_image(patch_size, patch_distance, sigma):
     batch = images(2, 3, 11, 9)
     settings = {"patch_size": patch_size, "patch_distance": patch_distance, "sigma": sigma}
@@ -30,8 +31,7 @@ def test_defaults_are_those_of_the_solver(settings):
     assert_close(found, nonlocal_means(image[0], channel_axis=0, **settings), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("patch_distance", [None, 2])
-@pytest.mark.parametrize("sigma", [0.0, 0.15])
+@pytest.mark.parametrize(("patch_distance", "sigma"), [(None, 0.15), (2, 0.0), (2, 0.15)])
 def test_gradcheck_of_image_and_decay(patch_distance, sigma):
     layer = NonLocalMeansAttention(
         0.4, patch_size=3, patch_distance=patch_distance, sigma=sigma, learnable=True
@@ -45,8 +45,8 @@ def test_gradcheck_of_image_and_decay(patch_distance, sigma):
     assert torch.autograd.gradcheck(run, (image, log_h))
 
 
-@pytest.mark.parametrize("patch_distance", [None, 3])
-def test_float32_and_state_dict(patch_distance):
+def test_float32_and_state_dict():
+    patch_distance = 3
     layer = NonLocalMeansAttention(0.3, patch_size=3, patch_distance=patch_distance, learnable=True)
     image = images(1, 1, 10, 10)
     single = layer(image.float())
@@ -68,29 +68,3 @@ def test_compiles(patch_distance):
     image = images(1, 1, 8, 8).float()
     with torch.no_grad():
         assert_close(torch.compile(layer)(image), layer(image), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"h": 0.0}, "h: must be finite and > 0"),
-        ({"patch_size": 3.0}, "patch_size: must be a whole number"),
-        ({"patch_size": 0}, "patch_size: must be a whole number >= 1"),
-        ({"patch_distance": -1}, "patch_distance: must be"),
-        ({"sigma": -0.1}, "sigma: must be"),
-    ],
-)
-def test_bad_settings_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        NonLocalMeansAttention(**arguments)
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (1, 1, 3, 8)])
-def test_bad_images_are_named(shape):
-    with pytest.raises(ValueError, match="image: must be"):
-        NonLocalMeansAttention(patch_size=7)(torch.zeros(shape))
-
-
-def test_integer_images_are_named():
-    with pytest.raises(ValueError, match=r"image: must be floating point .* got torch.uint8"):
-        NonLocalMeansAttention(patch_size=3)(torch.zeros((1, 1, 8, 8), dtype=torch.uint8))

@@ -18,7 +18,7 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.nonlocal_energy import convex_ridge
 from twinsolve.unrolled.sparse_coding import fixed_codes
-from twinsolve.unrolled.twins.nonlocal_energy.convex_ridge import ridge_of
+from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -141,7 +141,7 @@ def case_of_images(**settings):
         solution = minimize_convex_ridge(
             noisy.detach()[0, 0].numpy(), bank, potentials, lam=1.0, tol=1e-13, max_iter=20_000
         )
-        u, energy = torch.from_numpy(solution.coef)[None], layer._energy(torch.float64)
+        u, energy = torch.from_numpy(solution.coef)[None], layer._make_energy(torch.float64)
         hessian = torch.autograd.functional.jacobian(
             lambda u: energy.detached().gradient(u, noisy[0].detach()), u
         ).reshape(u.numel(), u.numel())
@@ -154,13 +154,11 @@ def case_of_images(**settings):
 CASES = {
     "coherent codes": case_of_codes,
     "coherent codes of small penalties": lambda: case_of_codes(0.07, n=5),
-    "random codes": lambda: case_of_codes(0.1, k=drawn(256, 64)),
     "nonnegative codes": lambda: case_of_codes(nonnegative=True),
     "codes of support-adaptive steps": lambda: case_of_codes(n=2, step="support"),
     "codes of penalties of heads": case_of_heads,
     "self-expression": lambda: case_of_codes(0.2, zero_diagonal=True),
     "values": lambda: case_of_values(0.6),
-    "values of a small pull": lambda: case_of_values(0.03),
     "map of slow contraction": lambda: case_of_map([0.99, -0.5, 0.3]),
     "map that turns": lambda: case_of_map([0.99j, 0.7 + 0.7j, 0.2]),
     "map of many rates": lambda: case_of_map(np.linspace(-0.98, 0.98, 30)),
@@ -190,7 +188,7 @@ def test_gradient_at_default_settings_is_exact_to_a_millionth(name):
     ("name", "module", "solver"),
     [
         ("coherent codes", fixed_codes, "_solve_least_norm"),
-        ("images", convex_ridge, "_conjugate_gradients"),
+        ("images", convex_ridge, "_solve_by_conjugate_gradients"),
     ],
 )
 def test_a_linear_system_that_is_solved_to_a_millionth_is_told(monkeypatch, name, module, solver):

@@ -1,9 +1,10 @@
 """Inputs that do not fit are refused by name, as ValueError; what PyTorch takes is taken."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
@@ -17,24 +18,20 @@ from twinsolve.unrolled import (
     VisionTransformer,
     WindowedTransformer,
     make_operator,
-    operator_names,
     replace_attention,
 )
 from twinsolve.unrolled.models import Block
 
 from .integrations.examples import VisionAttention
+from .operator_calls import context_of, qkv, tokens
 from .operator_cases import OPERATORS
-from .test_operators import context_of, qkv, tokens
 
 Q, K, V = qkv()
 MASK = torch.ones(9, 9, dtype=torch.bool)
-ON_META = torch.empty(1, device="meta")
 
 BAD_TOKENS = {
     "1-d queries": ({"q": Q[0, 0, 0]}, r"q: must be \(\.\.\., tokens, width\), got \(5,\)"),
-    "1-d keys": ({"k": K[0, 0, 0]}, r"k: must be \(\.\.\., tokens, width\), got \(5,\)"),
     "a scalar": ({"q": 3.0}, "q: must be a Tensor, got float"),
-    "no keys": ({"k": None}, "k: must be a Tensor, got NoneType"),
     "whole numbers": ({"q": Q.long()}, "q: must be floating point, got torch.int64"),
     "float32 keys": ({"k": K.float()}, r"k: must be torch\.float64 as q, got torch\.float32"),
     "keys elsewhere": ({"k": K.to("meta")}, "k: must be on cpu as q, got meta"),
@@ -42,7 +39,6 @@ BAD_TOKENS = {
         {"k": K[:, :2]},
         r"k: batch and heads .*, \(2, 3\), or 1; got \(2, 2\)",
     ),
-    "another batch": ({"k": tokens(3, 3, 9, 5)}, r"k: batch and heads must be .*; got \(3, 3\)"),
     "another width": ({"k": K[..., :3]}, "k: must have the width of q.* got 3 and 5"),
     "no width": ({"q": Q[..., :0], "k": K[..., :0]}, "at least 1; got 0 and 0"),
 }
@@ -50,7 +46,6 @@ BAD_VALUES = {
     "1-d values": ({"v": V[0, 0, 0]}, r"v: must be \(\.\.\., tokens, width\), got \(4,\)"),
     "other tokens": ({"v": V[..., :8, :]}, "v: must have as many tokens as k, 9, got 8"),
     "float32 values": ({"v": V.float()}, r"v: must be torch\.float64 as q, got torch\.float32"),
-    "values of fewer heads": ({"v": V[:, :2]}, r"v: batch and heads must be .*; got \(2, 2\)"),
     "values of another batch": (
         {"q": Q[:1], "k": K, "v": tokens(3, 3, 9, 4)},
         r"v: batch and heads must be those of the others, \(2, 3\), or 1; got \(3, 3\)",
@@ -58,17 +53,23 @@ BAD_VALUES = {
 }
 BAD_MASKS = {
     "of integers": (MASK.long(), "mask: must be bool, float32 or .*, got torch.int64"),
-    "of bytes": (MASK.byte(), "mask: must be bool, float32 or .*, got torch.uint8"),
     "of half precision": (MASK.half(), "mask: must be bool, float32 or torch.float64, got"),
     "elsewhere": (MASK.to("meta"), "mask: must be on cpu as the tokens, got meta"),
     "a list": ([[True] * 9] * 9, "mask: must be a Tensor, got list"),
     "of keys alone": (MASK[0], r"mask: must broadcast to \(\.\.\., 9, 9\) .*, got \(9,\)"),
-    "of each sequence": (MASK.expand(2, 9, 9), r"batch and heads \(2, 3\) in front, got \(2, 9"),
     "of other pairs": (MASK[:4], r"mask: must broadcast to \(\.\.\., 9, 9\) .*, got \(4, 9\)"),
 }
 
 
-@pytest.fixture(params=OPERATORS, ids=lambda name: name.replace(" ", "-"))
+# One of each way in which operators read their inputs.
+KINDS = (
+    "softmax", "linear", "local on a grid", "spatial gaussian", "logistic", "locally linear",
+    "sparse coding", "ridge self", "bilateral", "tupe", "elliptical", "sinkhorn", "twicing",
+    "re-attention", "neutreno", "solved neutreno",
+)  # fmt: skip
+
+
+@pytest.fixture(params=KINDS)
 def operator(request):
     return OPERATORS[request.param]().double()
 
@@ -113,36 +114,6 @@ def test_operators_name_fields_of_the_context_that_do_not_fit(operator):
                 operator(Q, K, V, context=context._replace(**{field: bad}))
 
 
-def test_operators_take_what_scaled_dot_product_attention_takes(operator):
-    """Batches and heads that broadcast, batches without sequences, masks of float32."""
-    context = context_of(Q, K, V)
-    expected = operator(Q, K[:1].expand_as(Q), V[:1].expand_as(V), context=context)
-    assert_close(operator(Q, K[:1], V[:1], context=context), expected, atol=1e-12, rtol=0)
-    expected = operator(Q, K[0, 0].expand_as(Q), V[:, :1].expand_as(V), context=context)
-    assert_close(operator(Q, K[0, 0], V[:, :1], context=context), expected, atol=1e-12, rtol=0)
-    empty = [x[:0] for x in (Q, K, V)]
-    fields = {name: x[:0] for name, x in context._asdict().items() if isinstance(x, torch.Tensor)}
-    fields |= {"positions": context.positions, "projected_positions": (empty[0], empty[1])}
-    found = operator(*empty, context=Context(**fields))
-    assert found.shape == (0, 3, 9, 4)
-    padding = torch.zeros(2, 1, 1, 9).masked_fill(torch.arange(9) > 5, -torch.inf)
-    given = {"context": context_of(Q, K, V)}
-    expected = operator(Q, K, V, mask=padding == 0, **given)
-    found = operator(Q, K, V, mask=padding, **given)
-    assert found.dtype == torch.float64
-    assert_close(found, expected, atol=1e-12, rtol=0)
-    assert operator.matrix(Q, K, mask=padding, **given).dtype == torch.float64
-
-
-def test_a_mask_of_float32_keeps_half_precision():
-    q, k, v = (x.bfloat16() for x in (Q, K, V))
-    bias = torch.zeros(9, 9).fill_diagonal_(-1)
-    expected = F.scaled_dot_product_attention(q, k, v, bias)
-    found = Softmax()(q, k, v, mask=bias)
-    assert found.dtype == Softmax().matrix(q, k, mask=bias).dtype == torch.bfloat16
-    assert_close(found, expected, atol=2**-6, rtol=2**-7)
-
-
 # The shell
 
 X, Y = tokens(2, 7, 12), tokens(2, 5, 12)
@@ -154,10 +125,8 @@ BAD_CALLS = {
         r"attn_mask: must be \(7, 7\), \(batch \* num_heads, 7, 7\) with batch \* num_heads = "
         r"2 \* 3, or one that broadcasts to \(batch, num_heads, 7, 7\); got \(2, 7, 7\)",
     ),
-    "a mask of other pairs": ({"attn_mask": PAIRS[:5]}, r"attn_mask: must be .* got \(5, 7\)"),
     "a mask of keys": ({"attn_mask": PAIRS[0]}, r"attn_mask: must be .* got \(7,\)"),
     "a mask of integers": ({"attn_mask": PAIRS.long()}, "attn_mask: must be bool, float32 or"),
-    "a mask of halves": ({"attn_mask": PAIRS.half()}, "attn_mask: must be bool, float32 or"),
     "a mask elsewhere": ({"attn_mask": PAIRS.to("meta")}, "attn_mask: must be on cpu"),
     "padding of integers": (
         {"key_padding_mask": PADDING.long()}, "key_padding_mask: must be bool, float32 or"
@@ -165,9 +134,6 @@ BAD_CALLS = {
     "padding of fewer keys": (
         {"key_padding_mask": PADDING[:, :5]},
         r"key_padding_mask: must have shape \(2, 7\), got \(2, 5\)",
-    ),
-    "padding of one sequence": (
-        {"key_padding_mask": PADDING[0]}, r"key_padding_mask: must have shape \(2, 7\), got \(7,\)"
     ),
     "padding elsewhere": (
         {"key_padding_mask": PADDING.to("meta")}, "key_padding_mask: must be on cpu"
@@ -178,8 +144,6 @@ BAD_CALLS = {
     "one query among batches": (
         {"query": X[0]}, r"key: must be \(tokens, 12\), got \(2, 7, 12\)"
     ),
-    "1-d queries": ({"query": X[0, 0]}, r"query: must be \(batch, tokens, 12\), got \(12,\)"),
-    "no query": ({"query": None}, "query: must be a Tensor, got NoneType"),
     "another batch": ({"key": tokens(3, 7, 12)}, r"key: must be a batch of 2 or 1, got \(3"),
     "fewer values": ({"value": Y}, "value: must have as many tokens as key, 7, got 5"),
     "another dtype": ({"query": X.float()}, r"query: must be torch\.float64 as the weights, got"),
@@ -195,33 +159,27 @@ def shells():
     return [shell, replace_attention(theirs, "softmax")]
 
 
-@pytest.mark.parametrize("bad", BAD_CALLS)
-def test_the_shell_names_what_does_not_fit(bad):
-    changes, message = BAD_CALLS[bad]
-    for shell in shells():
+def test_the_shell_names_what_does_not_fit():
+    for shell, (changes, message) in product(shells(), BAD_CALLS.values()):
         with pytest.raises(ValueError, match=message):
             shell(**({"query": X, "key": X, "value": X} | changes))
 
 
-@pytest.mark.parametrize("name", operator_names())
+@pytest.mark.parametrize("name", ["softmax", "bilateral", "elliptical", "neutreno"])
 def test_one_sequence_stands_for_a_batch_of_the_others(name):
     """Queries, keys or values of one sequence: what they are expanded, mask and context too."""
     torch.manual_seed(0)
     ours = Attention(12, 3, operator=make_operator(name, num_heads=3, head_dim=4)).double()
     theirs = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
-    positions = X[0].clone()
     mask = torch.zeros(6, 7, 7, dtype=torch.bool)
     mask[:2, :, 5:] = True  # the same keys for every query, others in each head and sequence
-    replaced = replace_attention(nn.ModuleList([theirs]), name, positions=positions)[0]
-    for layer in (ours, replaced):
-        for alone in (("query",), ("key",), ("value",), ("key", "value")):
-            few = {n: X[:1] if n in alone else X for n in ("query", "key", "value")}
-            many = {n: x.expand(2, 7, 12) for n, x in few.items()}
-            arguments = {"attn_mask": mask, "context": Context(positions=positions)}
-            found, expected = layer(**few, **arguments), layer(**many, **arguments)
-            assert_close(found[:2], expected[:2], atol=1e-12, rtol=1e-12)
-            for a, b in zip(found[2], expected[2], strict=True):
-                assert a is b or a == b if not isinstance(a, torch.Tensor) else a.shape == b.shape
+    replaced = replace_attention(nn.ModuleList([theirs]), name, positions=X[0].clone())[0]
+    arguments = {"attn_mask": mask, "context": Context(positions=X[0])}
+    for layer, alone in product((ours, replaced), (("query",), ("key", "value"))):
+        few = {n: X[:1] if n in alone else X for n in ("query", "key", "value")}
+        many = {n: x.expand(2, 7, 12) for n, x in few.items()}
+        found, expected = layer(**few, **arguments), layer(**many, **arguments)
+        assert_close(found[:2], expected[:2], atol=1e-12, rtol=1e-12)
 
 
 def test_the_shell_names_positions_that_do_not_fit():
@@ -230,23 +188,12 @@ def test_the_shell_names_positions_that_do_not_fit():
     for positions, message in (
         (X[0, :, :8], r"context\.positions: must be \(\.\.\., tokens, 12\), got \(7, 8\)"),
         (X[0].float(), r"context\.positions: must be torch\.float64 as the weights, got"),
-        (X[0, 0], r"context\.positions: must be \(\.\.\., tokens, 12\), got \(12,\)"),
         (X[0, :5], r"context\.positions: must have as many tokens as the keys, 7"),
-        (tokens(9, 12), r"context\.positions: must have as many tokens as the keys, 7"),
         (3.0, r"context\.positions: must be a Tensor, got float"),
     ):
         for layer in (shell, replaced):
             with pytest.raises(ValueError, match=message):
                 layer(X, X, X, context=Context(positions=positions))
-
-
-def test_the_shell_takes_one_mask_a_sequence_in_four_dimensions():
-    shell = shells()[0]
-    mask = torch.rand(2, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.3
-    mask[..., 0] = False
-    stacked = mask.repeat_interleave(3, dim=0)
-    expected = shell(X, X, X, attn_mask=stacked)[0]
-    assert_close(shell(X, X, X, attn_mask=mask[:, None])[0], expected, atol=1e-13, rtol=0)
 
 
 def test_the_fused_replacement_names_what_does_not_fit():
@@ -282,9 +229,7 @@ def test_backbones_name_images_that_do_not_fit(name):
     for images, message in (
         (IMAGES[0], r"images: must be \(batch, 1, .*, got \(1, 8, 8\)"),
         (IMAGES.expand(2, 3, 8, 8), r"images: must be \(batch, 1, .*, got \(2, 3, 8, 8\)"),
-        (IMAGES[..., :7], r"images: must be \(batch, 1, .*, got \(2, 1, 8, 7\)"),
         (IMAGES.double(), r"images: must be torch\.float32 as the weights, got torch\.float64"),
-        (IMAGES.byte(), r"images: must be torch\.float32 as the weights, got torch\.uint8"),
         (IMAGES.to("meta"), "images: must be on cpu as the weights, got meta"),
         (IMAGES.tolist(), "images: must be a Tensor, got list"),
     ):
@@ -296,7 +241,6 @@ def test_blocks_and_language_models_name_what_does_not_fit():
     block, x = Block(12, 3), X.float()
     for arguments, message in (
         ({"x": x[..., :4]}, r"x: must be \(batch, tokens, 12\), got \(2, 7, 4\)"),
-        ({"x": x[0, 0]}, r"x: must be \(batch, tokens, 12\), got \(12,\)"),
         ({"x": X}, r"x: must be torch\.float32 as the weights, got torch\.float64"),
         ({"x": x, "memory": X}, r"memory: must be torch\.float32 as the weights, got"),
         ({"x": x, "memory": x[:1]}, r"memory: must be \(2, tokens, 12\), got \(1, 7, 12\)"),
@@ -314,33 +258,20 @@ def test_blocks_and_language_models_name_what_does_not_fit():
     ids = torch.zeros(2, 7, dtype=torch.long)
     for arguments, message in (
         ({"ids": ids.float()}, "ids: must be integers of shape"),
-        ({"ids": ids[0]}, "ids: must be integers of shape"),
         ({"ids": ids + 20}, "ids: must be among 0 to 19, got 20 to 20"),
-        ({"ids": ids - 1}, "ids: must be among 0 to 19, got -1 to -1"),
         ({"ids": ids.tolist()}, "ids: must be a Tensor, got list"),
         ({"ids": ids.to("meta")}, "ids: must be on cpu as the weights, got meta"),
-        ({"ids": ids, "key_padding_mask": PADDING.long()}, "key_padding_mask: must be bool"),
         ({"ids": ids, "key_padding_mask": PADDING[:, :5]}, "key_padding_mask: must have shape"),
     ):
         with pytest.raises(ValueError, match=message):
             model(**arguments)
 
 
-def test_kinds_of_masks_are_named_once():
-    with pytest.raises(ValueError, match=r"mask: must be bool or torch\.float32, got torch\.int64"):
-        Softmax()(X.float(), X.float(), X.float(), mask=MASK.long())
-
-
 def test_patch_padding_masks_that_do_not_fit_are_named():
     model = VisionTransformer(8, 2, 1, 3, 12, 1, 3)
     hidden = torch.zeros(2, 16, dtype=torch.bool)
-    for mask in ([[False] * 16] * 2, hidden.numpy()):
-        with pytest.raises(ValueError, match="patch_padding_mask: must be a Tensor, got "):
-            model(IMAGES, mask)
-    with pytest.raises(ValueError, match="images: must be a Tensor, got ndarray"):
-        model(IMAGES.numpy(), hidden)
-    for mask in (hidden.long(), hidden[:, :9], hidden[0], hidden.float()):
+    with pytest.raises(ValueError, match="patch_padding_mask: must be a Tensor, got "):
+        model(IMAGES, hidden.numpy())
+    for mask in (hidden.long(), hidden[:, :9], hidden.to("meta")):
         with pytest.raises(ValueError, match=r"patch_padding_mask: must be bool of shape \(2, 16"):
             model(IMAGES, mask)
-    with pytest.raises(ValueError, match=r"patch_padding_mask: must be .* on cpu, got .* on meta"):
-        model(IMAGES, hidden.to("meta"))

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import fista, ista, sparse_code
-from twinsolve.solvers.sparse_coding import iterations as solved
+from twinsolve.solvers import fista, ista
 from twinsolve.solvers.sparse_coding.penalty import Penalty
 from twinsolve.unrolled import SparseCoding
 from twinsolve.unrolled.sparse_coding import (
@@ -31,10 +30,14 @@ def own(n):
     return torch.eye(n, dtype=torch.bool)
 
 
-@FLAGS
-@DIAGONAL
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.3])
-@pytest.mark.parametrize("step", [0.4, tokens(6, 1).abs() + 0.1])
+@pytest.mark.parametrize(
+    ("nonnegative", "zero_diagonal", "l1_ratio", "step"),
+    [
+        (False, True, 1.0, 0.4),
+        (True, False, 0.3, tokens(6, 1).abs() + 0.1),
+        (False, False, 0.3, 0.4),
+    ],
+)
 def test_prox_is_that_of_the_solvers(nonnegative, zero_diagonal, l1_ratio, step):
     z, lam = tokens(6, 6), tokens(6, 1, seed=1).abs()
     hidden = own(6) if zero_diagonal else None
@@ -60,27 +63,6 @@ def test_iterates_are_those_of_the_solvers(nonnegative, zero_diagonal):
     assert_close(accelerated(move, zero, [0.02] * 4).numpy(), expected, atol=1e-14, rtol=0)
 
 
-def heavy_ball(move, codes, steps, momentum=0.3):
-    """What a new iteration takes: one function of the same map."""
-    before = codes
-    for step in steps:
-        codes, before = move(codes, step) + momentum * (codes - before), codes
-    return codes
-
-
-def test_a_new_iteration_is_one_function_of_the_map_in_either_backend():
-    q, k = tokens(9, 5), tokens(12, 5, seed=1)
-    step = float(1 / torch.linalg.matrix_norm(k, 2) ** 2)
-    problem = solved._Problem.checked(q.numpy(), k.numpy(), 0.4, False, False)
-    C = heavy_ball(problem.proximal_step, problem.zero_codes(), [step] * 3000)
-    best = sparse_code(q, k, lam=0.4, tol=1e-14).coef.toarray()
-    np.testing.assert_allclose(C, best, atol=1e-6)
-    move, zero = proximal_map(q, k, SparsePenalty(0.4)), torch.zeros(9, 12, dtype=torch.float64)
-    codes = heavy_ball(move, zero, [step] * 20)
-    expected = heavy_ball(problem.proximal_step, problem.zero_codes(), [step] * 20)
-    assert_close(codes.numpy(), expected, atol=1e-13, rtol=0)
-
-
 CASES = {
     "all keys": {},
     "causal": {"is_causal": True},
@@ -100,11 +82,9 @@ def literal(
     return repeated(move, torch.zeros_like(q @ k.mT), [step] * n_iter) @ v
 
 
-@FLAGS
-@DIAGONAL
+@pytest.mark.parametrize(("nonnegative", "zero_diagonal"), [(False, True), (True, False)])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("entries", [20, 10**6])
+@pytest.mark.parametrize(("dtype", "entries"), [(torch.float64, 20), (torch.float32, 10**6)])
 def test_the_fused_kernel_is_the_iteration_with_its_gradients(
     nonnegative, zero_diagonal, case, dtype, entries, monkeypatch
 ):

@@ -5,7 +5,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 from twinsolve.solvers import nadaraya_watson
-from twinsolve.unrolled import Gaussian, NonLocalMeansAttention, Softmax, Twicing
+from twinsolve.unrolled import Gaussian, Softmax, Twicing
 
 from .fused_kernel import BLOCKED, FUSED, dispatched_attention
 
@@ -21,11 +21,8 @@ def operations(function):
     return {event.key for event in record.key_averages()}
 
 
-@pytest.mark.parametrize("operator", [Softmax(), Gaussian(), Gaussian(0.5), Twicing(Gaussian())])
-@pytest.mark.parametrize(
-    ("shape", "width"),
-    [((2, 3, 64, 16), 16), ((2, 3, 64, 16), 5), ((64, 16), 16), ((3, 64, 16), 30)],
-)
+@pytest.mark.parametrize("operator", [Softmax(), Gaussian(0.5), Twicing(Gaussian())])
+@pytest.mark.parametrize(("shape", "width"), [((2, 3, 64, 16), 5), ((64, 16), 16)])
 def test_reaches_the_fused_kernel_forward_and_backward(operator, shape, width):
     q = tokens(*shape, dtype=torch.float32).requires_grad_()
     v = tokens(*shape[:-1], width, seed=1, dtype=torch.float32).requires_grad_()
@@ -34,8 +31,9 @@ def test_reaches_the_fused_kernel_forward_and_backward(operator, shape, width):
     assert "aten::_scaled_dot_product_attention_math" not in found
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (3, 64, 64), (2, 1, 1, 64), (2, 3, 64, 64)])
-@pytest.mark.parametrize("additive", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "additive"), [((64, 64), True), ((3, 64, 64), False), ((2, 1, 1, 64), True)]
+)
 def test_reaches_kernels_without_the_matrix_with_masks(shape, additive):
     """Of pairs, the one that computes logits in float64."""
     q = tokens(2, 3, 64, 16, dtype=torch.float32)
@@ -43,13 +41,6 @@ def test_reaches_kernels_without_the_matrix_with_masks(shape, additive):
     mask = torch.zeros(shape) if additive else mask
     found = dispatched_attention(lambda: Gaussian(1.0)(q, q, q, mask=mask))
     assert found == {FUSED if shape[-2] == 1 else BLOCKED}
-
-
-def test_whole_image_layer_reaches_the_fused_kernel():
-    image = torch.rand(1, 1, 12, 12)
-    layer = NonLocalMeansAttention(0.2, patch_size=3, patch_distance=None)
-    found = operations(lambda: layer(image))
-    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found
 
 
 def test_default_bandwidth_is_scaled_dot_product_attention_on_equal_key_norms():
@@ -102,22 +93,7 @@ def test_bfloat16_keeps_the_key_norms():
     assert (found.double() - A @ v.bfloat16().double()).abs().max() < 0.05
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"learnable": True}, "bandwidth: must be given"),
-        ({"num_heads": 2}, "bandwidth: must be given"),
-        ({"bandwidth": -1.0}, "bandwidth: must be finite and > 0"),
-    ],
-)
-def test_bad_bandwidths_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        Gaussian(**arguments)
-    with pytest.raises(ValueError, match="scale: must be finite"):
-        Softmax(scale=0.0)
-
-
-@pytest.mark.parametrize("side", [4, 5, 14, 15, 16, 24, 32])
+@pytest.mark.parametrize("side", [4, 15, 16, 32])
 def test_centre_is_amid_the_keys_whatever_a_few_of_them_are(side):
     """One column of an image is far away, and float32 keeps the digits of the others."""
     q, k, v = (tokens(2, side**2, 8, seed=seed) for seed in range(3))

@@ -2,16 +2,15 @@
 
 import copy
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from twinsolve.solvers import ista, sparse_code
-from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
+from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import LISTA
-from twinsolve.unrolled.sparse_coding import analytic_step, analytic_weights, safe_step
+from twinsolve.unrolled.sparse_coding import analytic_step, analytic_weights
 
 FAMILY = ["lista", "coupled", "step", "alista", "adaptive"]
 AS_ISTA = [name for name in FAMILY if name != "alista"]
@@ -37,7 +36,7 @@ def first_step(parametrization, D):
     return float(1 / norm)
 
 
-@pytest.mark.parametrize("n_iter", [1, 2, 5, 10])
+@pytest.mark.parametrize("n_iter", [1, 5])
 @pytest.mark.parametrize("parametrization", AS_ISTA)
 def test_is_ista_at_the_initial_parameters(parametrization, n_iter):
     Y, D = tokens(7, 4), tokens(9, 4, seed=1)
@@ -48,81 +47,7 @@ def test_is_ista_at_the_initial_parameters(parametrization, n_iter):
     assert_close(layer(Y).detach().numpy(), expected, atol=1e-14, rtol=0)
 
 
-@pytest.mark.parametrize("n_iter", [1, 2, 5, 10])
-def test_alista_is_not_ista_at_any_depth(n_iter):
-    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
-    layer = LISTA(D, n_iter, LAM, "alista")
-    for step in (None, float(layer.step[0]().detach()), first_step("alista", D.numpy())):
-        expected = ista(Y, D, lam=LAM, n_iter=n_iter, step=step).coef
-        assert np.abs(layer(Y).detach().numpy() - expected).max() > 1e-2
-
-
-def test_alista_does_not_converge_to_the_lasso_but_to_a_weighted_one_of_whitened_signals():
-    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
-    layer = LISTA(D, 1, LAM, "alista")
-    layer.n_iter = 5000
-    with torch.no_grad():
-        limit = layer(Y).numpy()
-    lowest = sparse_code(Y, D, lam=LAM, tol=1e-10).objective.sum()
-    assert lasso_objective(Y, D, limit, lam=LAM).sum() > 1.01 * lowest
-    # P^2 = (D^T D)^+; penalties g_i of the atoms are taken into their length.
-    values, vectors = np.linalg.eigh((D.mT @ D).numpy())
-    P = vectors / np.sqrt(values) @ vectors.T
-    g = ((D.numpy() @ P) ** 2).sum(axis=1)
-    weighted = sparse_code(Y.numpy() @ P, D.numpy() @ P / g[:, None], lam=LAM, tol=1e-12)
-    assert_close(limit, weighted.coef.toarray() / g, atol=1e-6, rtol=0)
-
-
-def test_adaptive_is_ista_in_any_dictionary_given():
-    layer = LISTA(tokens(9, 4), 5, LAM, "adaptive")
-    Y, dictionaries = tokens(2, 6, 4, seed=1), tokens(2, 12, 4, seed=2)
-    found = layer(Y, dictionaries).detach().numpy()
-    for codes, y, D in zip(found, Y, dictionaries, strict=True):
-        assert_close(codes, ista(y, D, lam=LAM, n_iter=5).coef, atol=1e-14, rtol=0)
-    assert_close(layer(Y[0], dictionaries)[0], layer(Y[0], dictionaries[0]))
-
-
-@pytest.mark.parametrize("parametrization", [name for name in FAMILY if name != "adaptive"])
-def test_others_refuse_another_dictionary(parametrization):
-    layer = LISTA(tokens(9, 4), 5, LAM, parametrization)
-    with pytest.raises(ValueError, match="dictionary: only the parametrization"):
-        layer(tokens(2, 4), tokens(9, 4))
-    with pytest.raises(ValueError, match="dictionary: only the parametrization"):
-        layer.objective(tokens(2, 4), tokens(2, 9), tokens(9, 4))
-
-
-def test_a_common_start_of_coupled_weights_is_not_ista():
-    """PEERS section 8: LISTA-CP from W = A with step 1 is no ISTA, and diverges."""
-    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
-    layer = LISTA(D, 50, LAM, "coupled")
-    assert_close(layer.weight[3], D)
-    ours = lasso_objective(Y, D, layer(Y).detach(), lam=LAM).sum()
-    for step in layer.step:
-        torch.nn.init.zeros_(step.log)
-    common = layer(Y).detach().numpy()
-    assert np.abs(common - ista(Y, D, lam=LAM, n_iter=50).coef).max() > 1
-    assert lasso_objective(Y, D, common, lam=LAM).sum() > 1e6 * ours
-
-
-@pytest.mark.parametrize("fault", ["no step in the threshold", "one-sided"])
-def test_printed_threshold_is_not_that_of_the_objective_e3d_e3f(fault):
-    """Threshold lam without the step (E3-d/e), or ReLU (E3-f), goes to another optimum."""
-    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
-    layer = LISTA(D, 1000, LAM, "lista")
-    step = float(layer.step[0]().detach())
-    We, S = step * D.mT, torch.eye(9) - step * D @ D.mT
-    threshold = LAM if fault == "no step in the threshold" else step * LAM / 2
-    printed = torch.zeros(7, 9, dtype=torch.float64)
-    for _ in range(1000):
-        z = Y @ We + printed @ S
-        shrunk = (z.abs() - threshold).clamp(min=0) * z.sign()
-        printed = shrunk.clamp(min=0) if fault == "one-sided" else shrunk
-    ours = layer.objective(Y, layer(Y)).sum()
-    assert layer.objective(Y, printed).sum() > 1.05 * ours
-    assert ours < 1.0001 * sparse_code(Y, D, lam=LAM).objective.sum()
-
-
-@pytest.mark.parametrize("shape", [(9, 4), (3, 5), (6, 6)])
+@pytest.mark.parametrize("shape", [(9, 4), (3, 5)])
 def test_analytic_weights_are_optimal_and_feasible(shape):
     """KKT: ``w_i D^T D`` is a multiple of d_i."""
     D = tokens(*shape) * torch.arange(1, shape[0] + 1)[:, None]
@@ -131,17 +56,6 @@ def test_analytic_weights_are_optimal_and_feasible(shape):
     gradient = W @ D.mT @ D
     multiplier = (gradient * D).sum(1, keepdim=True) / D.square().sum(1, keepdim=True)
     assert_close(gradient, multiplier * D, atol=1e-9, rtol=0)
-
-
-def test_analytic_weights_against_a_convex_solver():
-    D = tokens(9, 4).numpy()
-    W = cp.Variable(D.shape)
-    feasible = [cp.sum(cp.multiply(W, D), axis=1) == 1]
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(W @ D.T)), feasible)
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
-    found = analytic_weights(torch.from_numpy(D)).numpy()
-    assert ((found @ D.T) ** 2).sum() == pytest.approx(problem.value, rel=1e-9)
-    assert_close(found, W.value, atol=1e-6, rtol=0)
 
 
 def test_analytic_weights_of_degenerate_dictionaries():
@@ -203,29 +117,9 @@ def test_gradcheck_of_signals_and_all_parameters(parametrization):
     assert torch.autograd.gradcheck(run, (tokens(4, 3, seed=1).requires_grad_(), *leaves))
 
 
-def test_gradcheck_of_a_dictionary():
-    layer = LISTA(tokens(5, 3), 3, LAM, "adaptive")
-    Y, D = tokens(4, 3, seed=1), tokens(6, 3, seed=2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda D: layer(Y, D), (D,))
-
-
 @pytest.mark.parametrize("parametrization", FAMILY)
-def test_reset_and_state_dict(parametrization):
-    Y, D = tokens(5, 4), tokens(9, 4, seed=1)
-    layer = LISTA(D, 3, LAM, parametrization)
-    first = layer(Y)
-    moved(layer)
-    assert (layer(Y) - first).abs().max() > 1e-3
-    other = LISTA(tokens(9, 4, seed=3), 3, 1.0, parametrization)
-    other.load_state_dict(layer.state_dict())
-    assert_close(other(Y), layer(Y), atol=0, rtol=0)
-    layer.reset_parameters()
-    assert_close(layer(Y), first, atol=1e-15, rtol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("parametrization", FAMILY)
-def test_lower_precision_signals(parametrization, dtype):
+def test_lower_precision_signals(parametrization):
+    dtype = torch.bfloat16
     layer, Y = LISTA(tokens(9, 4, seed=1), 5, LAM, parametrization), tokens(5, 4).to(dtype)
     found = layer(Y)
     assert found.dtype == dtype
@@ -250,63 +144,6 @@ def test_degenerate_inputs(parametrization):
     assert all(torch.isfinite(p.grad).all() for p in layer.parameters() if p.grad is not None)
 
 
-def test_steps_and_penalties_stay_positive_under_any_gradient_step():
-    layer = LISTA(tokens(9, 4), 3, LAM, "step")
-    optimizer = torch.optim.SGD(layer.parameters(), lr=3.0)
-    Y = tokens(50, 4, seed=1)
-    layer.objective(Y, layer(Y)).sum().backward()
-    optimizer.step()
-    assert all(float(value().detach()) > 0 for value in (*layer.step, *layer.lam))
-
-
-def test_objective_is_that_of_the_solver_at_the_penalty_of_construction():
-    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
-    layer = moved(LISTA(D, 3, LAM, "adaptive"))
-    codes, other = tokens(7, 9, seed=2), tokens(9, 4, seed=3)
-    for dictionary, expected in ((None, D), (other, other)):
-        found = layer.objective(Y, codes, dictionary)
-        assert_close(found.detach().numpy(), lasso_objective(Y, expected, codes, lam=LAM))
-
-
-def test_adaptive_steps_are_in_units_of_the_safe_step():
-    D = tokens(9, 4)
-    layer = LISTA(D, 1, LAM, "adaptive")
-    with torch.no_grad():
-        layer.step[0].log.fill_(np.log(0.5))
-    expected = ista(D, D, lam=LAM, n_iter=1, step=0.5 * float(safe_step(D)))
-    assert_close(layer(D).detach().numpy(), expected.coef, atol=1e-14, rtol=0)
-
-
-@pytest.mark.parametrize("parametrization", FAMILY)
-def test_exports(parametrization):
-    layer, Y = LISTA(tokens(9, 4), 2, LAM, parametrization), tokens(5, 4, seed=1)
-    program = torch.export.export(layer, (Y,))
-    assert_close(program.module()(Y), layer(Y))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"n_iter": 0}, "n_iter: must be a whole number >= 1"),
-        ({"lam": 0.0}, "lam: must be finite and > 0"),
-        ({"parametrization": "cp"}, "parametrization: must be one of lista, coupled"),
-        ({"dictionary": np.ones(3)}, r"dictionary: must be finite, of shape \(n_atoms, d\)"),
-        ({"dictionary": np.ones((0, 3))}, "dictionary: must be finite"),
-        ({"dictionary": [[np.nan, 1.0]]}, "dictionary: must be finite"),
-    ],
-)
-def test_bad_settings_are_named(arguments, words):
-    settings = {"dictionary": np.eye(3), "n_iter": 2, "lam": 1.0} | arguments
-    with pytest.raises(ValueError, match=words):
-        LISTA(**settings)
-
-
-@pytest.mark.parametrize("shape", [(4,), (5, 3)])
-def test_bad_signals_are_named(shape):
-    with pytest.raises(ValueError, match=r"signals: signals .* must have rows of width 4"):
-        LISTA(tokens(9, 4), 2, 1.0)(tokens(*shape))
-
-
 def test_adaptive_weights_are_used_the_way_round_they_are_stated():
     layer, Y = LISTA(tokens(9, 4), 2, 0.2, "adaptive"), tokens(5, 4)
     with torch.no_grad():
@@ -321,40 +158,17 @@ def test_adaptive_weights_are_used_the_way_round_they_are_stated():
         assert_close(layer(Y), C, atol=1e-12, rtol=0)
 
 
-def test_other_dictionaries_and_signals_that_are_no_numbers_are_named():
-    layer = LISTA(tokens(9, 4), 2, 1.0, "adaptive")
-    with pytest.raises(ValueError, match=r"dictionary \(4,\) must have rows of width 4"):
-        layer(tokens(5, 4), tokens(4))
-    with pytest.raises(ValueError, match="signals: must be of a floating dtype"):
-        layer(torch.ones(5, 4, dtype=torch.int64))
-
-
-@pytest.mark.slow
-def test_learned_steps_lower_the_objective_of_ista_of_the_same_depth():
-    """PEERS section 8: Gaussian 64 x 256, sparse case, five layers, unsupervised."""
-    generator = torch.Generator().manual_seed(0)
-    D = torch.randn(256, 64, generator=generator)
-    D /= D.norm(dim=1, keepdim=True)
-    Y = torch.randn(1000, 64, generator=generator)
-    Y /= (Y @ D.mT).abs().amax(dim=1, keepdim=True)
-    training, held_out = Y[:500], Y[500:]
-    layer = LISTA(D, 5, 2 * 0.8)
-    before = layer.objective(held_out, layer(held_out)).mean().item()
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
-    for _ in range(300):
-        optimizer.zero_grad()
-        layer.objective(training, layer(training)).mean().backward()
-        optimizer.step()
-    after = layer.objective(held_out, layer(held_out)).mean().item()
-    lowest = sparse_code(held_out, D, lam=2 * 0.8).objective.mean()
-    assert (lam_max(held_out, D) > 2 * 0.8).all()
-    print(f"gap {before - lowest:.2e} of ISTA, {after - lowest:.2e} learned")
-    assert lowest <= after < before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parametrization", FAMILY)
-def test_compiles(parametrization):
-    layer, Y = LISTA(tokens(9, 4), 3, LAM, parametrization).float(), tokens(5, 4, seed=1).float()
+def test_alista_does_not_converge_to_the_lasso_but_to_a_weighted_one_of_whitened_signals():
+    Y, D = tokens(7, 4), tokens(9, 4, seed=1)
+    layer = LISTA(D, 1, LAM, "alista")
+    layer.n_iter = 5000
     with torch.no_grad():
-        assert_close(torch.compile(layer)(Y), layer(Y), atol=1e-5, rtol=0)
+        limit = layer(Y).numpy()
+    lowest = sparse_code(Y, D, lam=LAM, tol=1e-10).objective.sum()
+    assert lasso_objective(Y, D, limit, lam=LAM).sum() > 1.01 * lowest
+    # P^2 = (D^T D)^+; penalties g_i of the atoms are taken into their length.
+    values, vectors = np.linalg.eigh((D.mT @ D).numpy())
+    P = vectors / np.sqrt(values) @ vectors.T
+    g = ((D.numpy() @ P) ** 2).sum(axis=1)
+    weighted = sparse_code(Y.numpy() @ P, D.numpy() @ P / g[:, None], lam=LAM, tol=1e-12)
+    assert_close(limit, weighted.coef.toarray() / g, atol=1e-6, rtol=0)

@@ -23,8 +23,7 @@ def mixture(top_k=2, *, seed=0, **settings):
     return layer
 
 
-@pytest.mark.parametrize("renormalize", [False, True])
-@pytest.mark.parametrize("top_k", range(1, M + 1))
+@pytest.mark.parametrize(("top_k", "renormalize"), [(1, False), (2, True), (M, False)])
 def test_is_the_sum_of_the_chosen_experts_if32(top_k, renormalize):
     """Literally: every expert on every token, and a gate of zero where it is not chosen."""
     layer, x = mixture(top_k, renormalize=renormalize), tokens(2, 7, D)
@@ -49,26 +48,6 @@ def test_is_a_sparse_code_in_a_dictionary_of_width_m_hidden_if33_e0o(renormalize
     assert int((Z != 0).sum(-1).max()) <= 2 * HIDDEN
     printed = M * 2
     assert (Z[:, :printed] @ dictionary[:, :printed].T - layer(x)).abs().max() > 1e-2
-
-
-def test_all_entries_of_the_chosen_experts_may_be_used():
-    layer = mixture(2)
-    with torch.no_grad():
-        layer.analysis.abs_()
-    Z = layer.codes(tokens(20, D).abs())
-    assert ((Z != 0).sum(-1) == 2 * HIDDEN).all()
-
-
-def test_readings_of_the_router_differ_by_the_kept_mass_e0p():
-    x = tokens(20, D)
-    first, second = mixture(2), mixture(2, renormalize=True)
-    gates, chosen = first.route(x)
-    mass = gates.sum(-1, keepdim=True)
-    assert (mass < 1).all()
-    assert_close(first(x), mass * second(x), atol=1e-14, rtol=0)
-    assert (second.route(x)[1] == chosen).all()
-    assert (first(x) - second(x)).abs().max() > 1e-2
-    assert_close(mixture(M)(x), mixture(M, renormalize=True)(x), atol=1e-14, rtol=0)
 
 
 def test_only_the_chosen_experts_are_computed(monkeypatch):
@@ -104,30 +83,13 @@ def test_an_expert_that_is_never_chosen_gets_no_gradient_and_hurts_nobody():
     assert torch.isfinite(layer.router.grad).all()
 
 
-@pytest.mark.parametrize("shape", [(0, D), (3, 0, D), (D,), (1, D)])
+@pytest.mark.parametrize("shape", [(3, 0, D), (D,)])
 def test_no_tokens_and_one_token(shape):
     layer, x = mixture(2), tokens(*shape)
     assert layer(x).shape == shape
     assert layer.codes(x).shape == (*shape[:-1], M * HIDDEN)
     assert layer.balance_loss(x).isfinite()
     layer(x).sum().backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lower_precision(dtype):
-    layer, x = mixture(2).to(dtype), tokens(100, D).to(dtype)
-    found = layer(x)
-    assert found.dtype == layer.codes(x).dtype == dtype
-    exact = layer.double()(x.double())
-    # Rounded scores may choose another expert where two are nearly alike; elsewhere a product of
-    # four factors and sums of few terms.
-    error = (found.double() - exact).abs().amax(-1)
-    near = 32 * torch.finfo(dtype).eps * exact.abs().max()
-    assert (error < near).float().mean() > 0.95
-    best = (x.double() @ layer.router.T).softmax(-1).sort(descending=True).values
-    clear = best[:, 1] > (1 + 100 * torch.finfo(dtype).eps) * best[:, 2]
-    assert clear.float().mean() > 0.5
-    assert (error[clear] < near).all()
 
 
 def test_trains_under_autocast():
@@ -156,37 +118,3 @@ def test_balance_loss_is_one_where_all_are_used_alike_and_m_where_one_is():
     assert_close(loss, expected)
     loss.backward()
     assert (crowded.router.grad != 0).any()
-
-
-def test_state_dict_reset_and_meta_device():
-    torch.manual_seed(0)
-    layer, x = SparseMixtureOfExperts(D, M, HIDDEN), tokens(5, D).float()
-    other = SparseMixtureOfExperts(D, M, HIDDEN)
-    assert (other(x) - layer(x)).abs().max() > 1e-3
-    other.load_state_dict(layer.state_dict())
-    assert_close(other(x), layer(x), atol=0, rtol=0)
-    other.reset_parameters()
-    assert (other(x) - layer(x)).abs().max() > 1e-3
-    assert other.synthesis.abs().max() <= HIDDEN**-0.5
-    assert other.analysis.abs().max() <= D**-0.5
-    assert SparseMixtureOfExperts(D, M, HIDDEN, device="meta").router.is_meta
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"dim": 0}, "dim: must be a whole number >= 1"),
-        ({"n_experts": 0}, "n_experts: must be a whole number >= 1"),
-        ({"expert_width": 1.5}, "expert_width: must be a whole number >= 1"),
-        ({"top_k": 0}, "top_k: must be a whole number >= 1"),
-        ({"top_k": 4}, "top_k: must be at most the 3 experts, got 4"),
-    ],
-)
-def test_bad_settings_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        SparseMixtureOfExperts(**({"dim": 2, "n_experts": 3, "expert_width": 4} | arguments))
-
-
-def test_bad_tokens_are_named():
-    with pytest.raises(ValueError, match=r"x: must be \(\.\.\., 4\), got \(2, 3\)"):
-        mixture()(tokens(2, 3))

@@ -11,8 +11,8 @@ from twinsolve.unrolled.models.denoisers import (
 )
 from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
 from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
-from twinsolve.unrolled.sparse_coding.similar_patches import Similar
-from twinsolve.unrolled.twins.nonlocal_energy.filter_diffusion import _solve_network
+from twinsolve.unrolled.sparse_coding.patches import Similar
+from twinsolve.unrolled.twins.families.nonlocal_energy.filter_diffusion import _solve_network
 
 DOUBLE = {"dtype": torch.float64}
 AROUND = {"window": 2, "n_similar": 4}
@@ -82,17 +82,3 @@ def test_influence_is_a_sum_of_clippings():
     (gradient,) = torch.autograd.grad(out, inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="second derivative"):
         gradient.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: NonlocalFilterDiffusionDenoiser(n_similar=0), "n_similar"),
-        (lambda: NonlocalFilterDiffusionDenoiser(window=-1), "window"),
-        (lambda: NonlocalFilterDiffusionDenoiser(lam=-1.0), "lam"),
-        (lambda: NonlocalFilterDiffusionDenoiser()(drawn(1, 1, 6, 9)), "u"),
-    ],
-)
-def test_bad_arguments_are_named(make, name):
-    with pytest.raises(ValueError, match=f"^{name}: must"):
-        make()

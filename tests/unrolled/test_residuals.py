@@ -1,14 +1,9 @@
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import boost
 from twinsolve.solvers.boosting import (
-    boosting_lipschitz_bound,
     generalized_residual,
-    signal_to_noise_ratio,
-    snr_gain_bound,
 )
 from twinsolve.unrolled import Context, GeneralizedResidual, Residual, Softmax
 
@@ -48,14 +43,6 @@ def test_both_forms_start_as_the_plain_residual_exactly():
     assert (GeneralizedResidual(1, dtype=torch.float64)(x, y, context) == plain).all()
 
 
-def test_boosting_is_the_solvers_with_real_attention():
-    X = tokens()
-    weights = [0.1, 0.5, 1.0]
-    expected = boost(lambda Y: attend(torch.from_numpy(Y)).numpy(), X, t=weights, n_iter=3)
-    found = stack([residual(t=t) for t in weights], attend, X)
-    assert_close(found.numpy(), expected, atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize("sources", [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 1], [0, 1, 0, 3]])
 def test_any_sequence_of_sources_is_the_solvers(sources):
     X = tokens()
@@ -67,130 +54,7 @@ def test_any_sequence_of_sources_is_the_solvers(sources):
     assert_close(stack(layers, attend, X).numpy(), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("linear", [True, False])
-def test_equation_27_holds_for_linear_branches_only(linear):
-    """IF-27; erratum E0-j: it is no identity for attention, whose matrix depends on its input."""
-    X, t = tokens(), 0.3
-    A, B = (Softmax().matrix(tokens(seed=s), tokens(seed=s + 1)) for s in (1, 3))
-    f, g = (lambda Y: A @ Y, lambda Y: B @ Y) if linear else (attend, lambda Y: attend(2 * Y))
-    layer, context = residual(t=t), Context(first_tokens=X)
-    Y = X + f(X)  # not the first layer, so that Y_l and Y_0 differ
-    following = layer(Y, f(Y), context)
-    found = layer(following, g(following), context).detach()
-    printed = g(f(Y) + Y) + t * g(X - Y) + t * X + (1 - t) * following.detach()
-    assert ((found - printed).abs().max() < 1e-12) == linear
-
-
-@pytest.mark.parametrize(("L", "t"), [(0.8, 0.3), (0.3, 0.8), (0.4, 0.4), (0.5, 0.0)])
-def test_growth_of_layers_that_are_multiples_of_the_identity(L, t):
-    """IF-29 is attained, by the recurrence and by the closed form with its case L = t."""
-    X = tokens()
-    for n in (1, 2, 5, 30):
-        growth = stack([residual(t=t)] * n, lambda Y: L * Y, X).norm() / X.norm()
-        a = L + 1 - t
-        closed = 1 + n * t if t == L else (L * a**n - t) / (L - t)
-        assert growth.item() == pytest.approx(closed, rel=1e-12)
-        assert growth.item() == pytest.approx(boosting_lipschitz_bound(L, n, t=t), rel=1e-12)
-
-
-def test_printed_recurrence_and_ratio_fail():
-    """Errata E0-k (signs of the solved recurrence) and E0-l (the ratio needs L > t)."""
-    X, L, t, n = tokens(), 0.8, 0.3, 5
-
-    def growth(L, t, n):
-        return (stack([residual(t=t)] * n, lambda Y: L * Y, X).norm() / X.norm()).item()
-
-    a, b = L + 1 - t, t
-    first = L + 1
-    right = (first + b / (a - 1)) * a ** (n - 1) - b / (a - 1)
-    printed = (first - b / (a - 1)) * a ** (n - 1) + b / (a - 1)
-    assert growth(L, t, n) == pytest.approx(right)
-    assert abs(growth(L, t, n) - printed) > 0.1
-    ratio = [growth(L, t, n) / (L + 1) ** n / (L / (L - t) * (1 - t / (L + 1)) ** n)
-             for L, t, n in ((0.8, 0.3, 60), (0.3, 0.8, 60))]  # fmt: skip
-    assert ratio[0] == pytest.approx(1, abs=1e-6)
-    assert abs(ratio[1]) > 1e3
-    assert growth(0.3, 0.8, 200) == pytest.approx(0.8 / (0.8 - 0.3))
-
-
-def test_a_plain_residual_grows_with_depth():
-    """Erratum E0-m: alpha^l + alpha^i_l leaves out what the layers before have added."""
-    X, alpha, depth = tokens(), 0.5, 12
-    size = (stack([Residual()] * depth, lambda Y: alpha * Y, X).norm() / X.norm()).item()
-    assert size == pytest.approx((1 + alpha) ** depth)
-    assert size > 100 * (alpha ** (depth - 1) + alpha ** (depth - 1))
-
-
-def test_a_skip_connection_does_not_prevent_smoothing():
-    """Erratum E1-h: with A near I and W_V = -I it takes all high frequencies away."""
-    X = 20 * torch.eye(6, dtype=torch.float64)
-    out = Residual()(X, Softmax()(X, X, X) @ -torch.eye(6, dtype=torch.float64))
-    assert out.abs().max() < 1e-12
-
-
-def test_adding_the_filtered_may_lower_the_snr():
-    """IF-18; erratum E0-d: min(a, b) > g is not enough for a gain."""
-    a, b, g = 0.5, 0.5, 0.4
-    signal, noise = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    filtered = a * torch.tensor([[b, (1 - b**2) ** 0.5]])
-    gain = signal_to_noise_ratio(
-        Residual()(signal, filtered).numpy(), Residual()(noise, g * noise).numpy()
-    ) / signal_to_noise_ratio(signal.numpy(), noise.numpy())
-    assert min(a, b) > g
-    assert gain == pytest.approx(snr_gain_bound(a, b, g), rel=1e-6)
-    assert gain < 0.95
-
-
 # Stability of the softmax
-
-
-def probabilities(logits):
-    """Softmax attention of one query whose logits are given."""
-    n = logits.shape[-1]
-    return Softmax(scale=1.0)(logits, torch.eye(n).double(), torch.eye(n).double())
-
-
-def test_softmax_is_half_lipschitz_and_flat_where_uniform():
-    """IF-22: lam / 2 is attained by two dominant entries; at the uniform point it is lam / N."""
-    h = 1e-5
-    for n in (2, 10, 200):
-        two = torch.full((1, n), -60.0, dtype=torch.float64)
-        two[0, :2] = 0
-        step = torch.zeros_like(two)
-        step[0, 0], step[0, 1] = h, -h
-        change = (probabilities(two + step) - probabilities(two)).norm() / step.norm()
-        assert change.item() == pytest.approx(0.5, rel=1e-6)
-        flat = torch.zeros_like(two)
-        change = (probabilities(flat + step) - probabilities(flat)).norm() / step.norm()
-        assert change.item() == pytest.approx(1 / n, rel=1e-4)
-
-
-def test_the_stability_bound_holds_but_is_not_tight_in_the_number_of_keys():
-    """IF-23; erratum E0-g: the bound grows like sqrt N while the change decays like 1 / sqrt N."""
-    sigma, changes, bounds = 0.5, [], []
-    for n in (20, 200, 2000):
-        noise = sigma * tokens(40, n, seed=n)
-        change = (probabilities(noise) - 1 / n).norm(dim=-1)
-        assert (change <= torch.clamp(noise.norm(dim=-1) / 2, max=2**0.5)).all()
-        changes.append(change.mean().item())
-        bounds.append(min(2**0.5, sigma / 2 * n**0.5))
-        assert changes[-1] <= bounds[-1]
-        # Means of 40 draws of a quantity that concentrates as N grows.
-        expected = np.sqrt((np.exp(sigma**2) - 1) / n)
-        assert changes[-1] == pytest.approx(expected, rel=0.2 if n == 20 else 0.05)
-    assert changes[0] > changes[1] > changes[2]
-    assert bounds[2] / changes[2] > 100
-
-
-def test_values_scale_the_stability_bound_by_their_norm():
-    """Cor. III.2; erratum E0-i: for random values that norm is sqrt N + sqrt d, not sqrt(N d)."""
-    n, d = 400, 30
-    V, c, noise = tokens(n, d), tokens(5, n, seed=1), 0.3 * tokens(5, n, seed=2)
-    size = torch.linalg.matrix_norm(V, 2).item()
-    change = (probabilities(c + noise) @ V - probabilities(c) @ V).norm(dim=-1)
-    assert (change <= torch.clamp(noise.norm(dim=-1) / 2, max=2**0.5) * size).all()
-    assert size == pytest.approx(n**0.5 + d**0.5, rel=0.1)
-    assert size < 0.3 * (n * d) ** 0.5
 
 
 # Modules

@@ -1,19 +1,15 @@
 """The base smoothers beyond softmax and Gaussian attention: origins, limits, laws, bad inputs."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import elu
 from torch.testing import assert_close
 
-from twinsolve.solvers import least_squares_self_expression, nadaraya_watson, smoothness, sparsemax
-from twinsolve.solvers.image_filters import bilateral_matrix
+from twinsolve.solvers import sparsemax
 from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
 from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import (
-    Call,
     CrissCross,
     Gaussian,
     Kernel,
@@ -21,9 +17,6 @@ from twinsolve.unrolled import (
     Local,
     Logistic,
     Softmax,
-    Sparsemax,
-    SpatialGaussian,
-    Symmetric,
     TopK,
 )
 from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, project_on_simplex
@@ -40,36 +33,6 @@ def qkv(*shape):
     return tuple(tokens(*shape, seed=seed) for seed in range(3))
 
 
-def saved_numbers(operator, n, **masks):
-    """How many numbers autograd keeps for the backward pass."""
-    kept = {}
-
-    def pack(x):
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
-        return x
-
-    q, k, v = (x.requires_grad_() for x in qkv(1, 1, n, 8))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        operator.double()(q, k, v, **masks)
-    return sum(kept.values())
-
-
-@pytest.mark.parametrize(
-    "operator",
-    [
-        Kernel("exponential", 1.0), FeatureKernel(), Linear(), Local(3), Local(1, width=32),
-        CrissCross(32), TopK(4), SpatialGaussian(2.0), Symmetric(), Sparsemax(), Logistic(8),
-        Logistic(8, negative_slope=0.2),
-    ],
-    ids=repr,
-)  # fmt: skip
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_memory_kept_for_the_backward_pass_is_linear(operator, is_causal):
-    few, many = (saved_numbers(operator, n, is_causal=is_causal) for n in (1024, 2048))
-    assert many <= 2.2 * few
-    assert many < 2048**2 / 4
-
-
 def test_kernels_by_name_are_their_fused_forms():
     q, k, v = qkv()
     found = Kernel("exponential", 5**0.25)(q, k, v)
@@ -77,67 +40,10 @@ def test_kernels_by_name_are_their_fused_forms():
     assert_close(Kernel("gaussian", 0.7)(q, k, v), Gaussian(0.7)(q, k, v), atol=1e-12, rtol=0)
 
 
-def test_laplace_has_the_distance_itself_in_its_exponent():
-    """Minor errata of SE: exp(-dist^2) with the squared distance is another kernel."""
-    q, k, v = qkv(7, 4)
-    found = Kernel("laplace", 0.8)(q, k, v).numpy()
-    expected = nadaraya_watson(q, k, v, bandwidth=0.8, kernel="laplace")
-    np.testing.assert_allclose(found, expected, atol=1e-13)
-    printed = torch.softmax(-((torch.cdist(q, k) / 0.8) ** 2), dim=-1) @ v
-    assert np.abs(printed.numpy() - expected).max() > 1e-2
-
-
-@pytest.mark.parametrize("make", [partial(Kernel, "laplace"), SpatialGaussian, Gaussian])
-def test_each_head_has_its_own_bandwidth(make):
-    q, k, v = qkv()
-    operator = make(1.0, num_heads=3, learnable=True, dtype=torch.float64)
-    bandwidths = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
-    with torch.no_grad():
-        operator.bandwidth.log.copy_(bandwidths.log()[:, None, None])
-    found, matrix = operator(q, k, v), operator.matrix(q, k)
-    for head, bandwidth in enumerate(bandwidths.tolist()):
-        expected = make(bandwidth)(q[:, head], k[:, head], v[:, head])
-        assert_close(found[:, head], expected, atol=1e-12, rtol=0)
-        assert_close(matrix[:, head] @ v[:, head], expected, atol=1e-12, rtol=0)
-
-
-def test_wide_kernels_give_the_mean():
-    q, k, v = qkv()
-    mean = v.mean(dim=-2, keepdim=True).expand_as(v)
-    for operator in (Kernel("laplace", 1e9), Kernel("gaussian", 1e9), SpatialGaussian(1e9)):
-        assert_close(operator(q, k, v), mean, atol=1e-8, rtol=0)
-
-
 def test_keys_on_queries_have_finite_gradients():
     q, _, v = (x.requires_grad_() for x in qkv())
     Kernel("laplace", 1.0)(q, q, v).square().sum().backward()
     assert torch.isfinite(q.grad).all()
-
-
-def test_bad_kernels_are_named():
-    with pytest.raises(ValueError, match="kernel: must be a callable or one of exponential"):
-        Kernel("cosine", 1.0)
-    with pytest.raises(ValueError, match="bandwidth: must be finite and > 0"):
-        Kernel("laplace", 0.0)
-    with pytest.raises(ValueError, match=r"kernel: must give logarithms of shape \(\.\.\., 9, 9\)"):
-        Kernel(lambda q, k: q, 1.0)(*qkv())
-    with pytest.raises(ValueError, match="feature_map: must be callable"):
-        FeatureKernel("elu")
-
-
-@pytest.mark.parametrize("operator", [Kernel("laplace", 1.0), TopK(3), Sparsemax(), Logistic(5)])
-@pytest.mark.parametrize("additive", [False, True])
-def test_fully_masked_rows_give_zeros_not_nan(operator, additive):
-    """PEERS: the entmax package fails here."""
-    q, k, v = (x.requires_grad_() for x in qkv())
-    mask = torch.ones(9, 9, dtype=torch.bool)
-    mask[2] = False
-    if additive:
-        mask = torch.zeros(9, 9, dtype=torch.float64).masked_fill(~mask, -torch.inf)
-    out = operator.double()(q, k, v, mask=mask)
-    assert (out[..., 2, :] == 0).all()
-    out.square().sum().backward()
-    assert all(x.grad is None or torch.isfinite(x.grad).all() for x in (q, k, v))
 
 
 def test_elu_features_keep_their_digits():
@@ -163,54 +69,13 @@ def test_features_may_be_learned_and_vanish():
 
 
 @pytest.mark.parametrize("operator", [Linear(), FeatureKernel(), Logistic(5)], ids=repr)
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(300, 300), (100, 300), (1, 5)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(300, 300), (100, 300)])
 def test_causal_chunks_are_the_explicit_matrix(operator, n_queries, n_keys):
     q, k, v = tokens(3, n_queries, 5), tokens(3, n_keys, 5, seed=1), tokens(3, n_keys, 2, seed=2)
     found = operator.double()(q, k, v, is_causal=True)
     A = operator.matrix(q, k, is_causal=True)
     assert (A.triu(n_keys - n_queries + 1) == 0).all()
     assert_close(found, A @ v, atol=1e-11, rtol=1e-11)
-
-
-def test_linear_attention_is_ridge_with_a_large_penalty_diagonal_included():
-    """SE-14 and erratum E3-j: the limit keeps c_ii = |x_i|^2 / lam."""
-    x = tokens(8, 5)
-    lam = 1e9
-    A = Linear(scale=1 / lam).matrix(x, x).numpy() * lam
-    ridge = lam * least_squares_self_expression(x.numpy(), lam=lam)
-    np.testing.assert_allclose(ridge, A, atol=1e-6)
-    np.testing.assert_allclose(A.diagonal(), x.square().sum(dim=-1))
-    without = lam * least_squares_self_expression(x.numpy(), lam=lam, zero_diagonal=True)
-    assert np.abs(without - A).max() > 1
-    assert Linear().scale == 1 / 16
-
-
-@pytest.mark.parametrize(
-    ("operator", "width"),
-    [(Local(2), 1), (Local(1, width=20), 20), (CrissCross(20), 20)],
-    ids=str,
-)
-def test_neighbours_across_blocks_and_at_the_border(operator, width):
-    """600 tokens are three blocks of queries; the last row of the grid is whole."""
-    q, k, v = qkv(600, 4)
-    rows, columns = np.divmod(np.arange(600), width)
-    near = np.array(
-        [
-            [
-                operator_sees(operator, abs(rows[i] - rows[j]), abs(columns[i] - columns[j]))
-                for j in range(600)
-            ]
-            for i in range(600)
-        ]
-    )
-    expected = Softmax()(q, k, v, mask=torch.from_numpy(near))
-    assert_close(operator(q, k, v), expected, atol=1e-12, rtol=0)
-
-
-def operator_sees(operator, rows, columns):
-    if isinstance(operator, CrissCross):
-        return rows == 0 or columns == 0
-    return max(rows, columns) <= operator.radius
 
 
 def test_windows_from_one_token_to_all():
@@ -231,52 +96,6 @@ def test_top_k_keeps_so_many_and_all_ties():
     assert_close(found, torch.full((2, 3, 9, 9), 1 / 9, dtype=torch.float64))
 
 
-def test_spatial_gaussian_is_the_bilateral_filter_of_infinite_range_width():
-    """IF-13 at h_y = inf; erratum E0-b: h_p^2 is 2 s^2."""
-    q, k, _ = qkv(12, 5)
-    image = np.random.default_rng(0).random((3, 4))
-    expected = bilateral_matrix(image, win_size=9, sigma_color=np.inf, sigma_spatial=1.3)
-    found = SpatialGaussian(1.3, width=4).matrix(q, k).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-14)
-    without = SpatialGaussian(1.3 / 2**0.5, width=4).matrix(q, k).numpy()
-    assert np.abs(without - expected).max() > 1e-2
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Local(-1), "radius: must be a whole number >= 0"),
-        (lambda: Local(1, width=0), "width: must be a whole number >= 1"),
-        (lambda: CrissCross(0), "width: must be a whole number >= 1"),
-        (lambda: TopK(0), "n_largest: must be a whole number >= 1"),
-        (lambda: SpatialGaussian(-1.0), "bandwidth: must be finite and > 0"),
-        (lambda: Symmetric(scale=0), "scale: must be finite and > 0"),
-        (lambda: Sparsemax(scale=-1), "scale: must be finite and > 0"),
-        (lambda: Linear(scale=np.nan), "scale: must be finite and > 0"),
-        (lambda: Logistic(0), "head_dim: must be a whole number >= 1"),
-        (lambda: Logistic(4, negative_slope=0.0), "negative_slope: must be finite and > 0"),
-    ],
-)
-def test_bad_numbers_are_named(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
-def test_symmetric_attention_never_roughens_but_separate_queries_may():
-    """NT-J, and erratum E2-a: attention with q != k can increase J."""
-    ratios = {True: [], False: []}
-    for seed in range(200):
-        q, k, v = (6 * tokens(3, 2, seed=3 * seed + i) for i in range(3))
-        for shared in ratios:
-            queries = k if shared else q
-            weights = torch.exp(queries @ k.mT / 2**0.5 - 60)
-            out = Symmetric()(q, k, v) if shared else Softmax()(q, k, v)
-            K = (weights + weights.mT).numpy()
-            ratios[shared].append(smoothness(out.numpy(), K) / smoothness(v.numpy(), K))
-    assert max(ratios[True]) <= 1 + 1e-12
-    assert max(ratios[False]) > 2
-
-
 def test_the_largest_key_is_chosen_in_the_precision_of_the_scores():
     q = torch.ones(1, 1, dtype=torch.float64)
     k = torch.tensor([[1.0], [1 + 1e-12], [0.5]], dtype=torch.float64)
@@ -294,8 +113,9 @@ def hard_rows():
     return rows
 
 
-@pytest.mark.parametrize("row", range(16))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("row", "dtype"), [(i, torch.float64 if i % 2 else torch.float32) for i in range(16)]
+)
 def test_projection_on_the_simplex(row, dtype):
     z = torch.from_numpy(hard_rows()[row]).to(dtype)
     p = project_on_simplex(z)
@@ -321,50 +141,12 @@ def test_gradient_of_the_projection_is_that_of_the_sorted_form():
     assert torch.autograd.gradcheck(project_on_simplex, (tokens(4, 6).requires_grad_(),))
 
 
-def test_sparsemax_attention_is_sparse():
-    q, k, _ = qkv(40, 16)
-    zeros = (Sparsemax(scale=1.0).matrix(q, k) == 0).double().mean()
-    assert zeros > 0.8
-
-
 def logistic(**arguments):
     torch.manual_seed(0)
     operator = Logistic(5, num_heads=3, **arguments).double()
     with torch.no_grad():
         operator.bias.fill_(-2.0)
     return operator
-
-
-def test_logistic_attention_has_rank_one_and_ends_all_high_frequencies():
-    """AO-68: without a nonlinearity HC[A X] = 0; with the leaky ReLU of graph attention not."""
-    q, k, v = qkv()
-    out = logistic()(q, k, v).detach()
-    assert max(high_frequency_share(x.numpy()) for x in out.flatten(0, 1)) < 1e-14
-    assert torch.linalg.matrix_rank(logistic().matrix(q, k)).unique().tolist() == [1]
-    leaky = logistic(negative_slope=0.2)(q, k, v).detach()
-    assert min(high_frequency_share(x.numpy()) for x in leaky.flatten(0, 1)) > 1e-3
-
-
-def test_size_of_logistic_logits():
-    """AO-68b; erratum E1-j: |(|u_K| + |u_Q|) gamma + b| without bars around b is no bound."""
-    operator = logistic(negative_slope=1.0)
-    q, k, _ = (x / x.norm(dim=-1, keepdim=True) for x in qkv(1, 3, 200, 5))
-    sizes = sum(w.norm(dim=(-2, -1)) for w in (operator.query_weight, operator.key_weight))
-    logits = operator.logits(Call(q, k, k))
-    largest = logits.abs().amax(dim=(0, 2, 3))
-    b = operator.bias.flatten()
-    assert (largest <= sizes + b.abs()).all()
-    assert (largest > (sizes + b).abs()).any()
-    half_range = (logits.amax(-1) - logits.amin(-1)) / 2
-    assert (half_range.amax(dim=(0, 2)) <= operator.key_weight.norm(dim=(-2, -1))).all()
-
-
-def test_logistic_refuses_other_widths_and_heads():
-    q, k, v = qkv()
-    with pytest.raises(ValueError, match="head_dim: Logistic has 4, but q has 5"):
-        Logistic(4)(q, k, v)
-    with pytest.raises(ValueError, match="num_heads: Logistic has 2, but q has 3"):
-        Logistic(5, num_heads=2, negative_slope=0.2)(q, k, v)
 
 
 def test_query_term_and_bias_cancel_without_a_nonlinearity():
@@ -375,3 +157,13 @@ def test_query_term_and_bias_cancel_without_a_nonlinearity():
         operator.bias.add_(3)
     assert_close(operator(q, k, v), expected, atol=0, rtol=0)
     assert_close(operator.matrix(q, k) @ v, expected, atol=1e-13, rtol=0)
+
+
+def test_logistic_attention_has_rank_one_and_ends_all_high_frequencies():
+    """AO-68: without a nonlinearity HC[A X] = 0; with the leaky ReLU of graph attention not."""
+    q, k, v = qkv()
+    out = logistic()(q, k, v).detach()
+    assert max(high_frequency_share(x.numpy()) for x in out.flatten(0, 1)) < 1e-14
+    assert torch.linalg.matrix_rank(logistic().matrix(q, k)).unique().tolist() == [1]
+    leaky = logistic(negative_slope=0.2)(q, k, v).detach()
+    assert min(high_frequency_share(x.numpy()) for x in leaky.flatten(0, 1)) > 1e-3

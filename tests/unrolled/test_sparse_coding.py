@@ -1,12 +1,10 @@
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import ista, sparse_code, sparse_self_expression
-from twinsolve.solvers.sparse_coding import lasso_objective
-from twinsolve.unrolled import Call, SparseCoding
-from twinsolve.unrolled.sparse_coding import ista_attention, safe_step
+from twinsolve.solvers import ista, sparse_self_expression
+from twinsolve.unrolled import SparseCoding
+from twinsolve.unrolled.sparse_coding import safe_step
 
 
 def tokens(*shape, seed=0):
@@ -14,51 +12,11 @@ def tokens(*shape, seed=0):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("n_iter", [0, 1, 2, 5, 10, 50])
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-@pytest.mark.parametrize("nonnegative", [False, True])
-def test_same_iterates_as_ista(n_iter, zero_diagonal, nonnegative):
-    q, k = tokens(9, 5), tokens(9, 5, seed=1)
-    layer = SparseCoding(
-        0.4, n_iter=n_iter, zero_diagonal=zero_diagonal, nonnegative=nonnegative
-    ).double()
-    expected = ista(
-        q,
-        k,
-        lam=float(layer.lam()),
-        n_iter=n_iter,
-        zero_diagonal=zero_diagonal,
-        nonnegative=nonnegative,
-    )
-    assert_close(layer.matrix(q, k).numpy(), expected.coef, atol=1e-13, rtol=0)
-
-
 def test_converges_to_the_solved_codes():
     x = tokens(12, 6)
     layer = SparseCoding(0.5, n_iter=20_000, zero_diagonal=True).double()
     solved = sparse_self_expression(x, lam=float(layer.lam()), tol=1e-12).coef.toarray()
     assert_close(layer.matrix(x, x).numpy(), solved, atol=1e-6, rtol=0)
-
-
-def test_masked_keys_are_absent_from_each_rows_problem():
-    q, k = tokens(6, 4), tokens(8, 4, seed=1)
-    mask = torch.rand(6, 8, generator=torch.Generator().manual_seed(0)) < 0.6
-    layer = SparseCoding(0.3, n_iter=50).double()
-    C = layer.matrix(q, k, mask=mask)
-    assert (C[~mask] == 0).all()
-    for i in range(6):
-        alone = ista(q[i : i + 1], k[mask[i]], lam=float(layer.lam()), n_iter=50)
-        assert_close(C[i : i + 1, mask[i]].numpy(), alone.coef, atol=1e-12, rtol=0)
-
-
-def test_causal_codes_solve_the_prefix_problem_of_each_token():
-    x = tokens(8, 4)
-    layer = SparseCoding(0.3, n_iter=5000, zero_diagonal=True).double()
-    C = layer.matrix(x, x, is_causal=True).numpy()
-    assert (np.triu(C) == 0).all()
-    for i in range(1, 8):
-        solved = sparse_code(x[i : i + 1], x[:i], lam=float(layer.lam()), tol=1e-12)
-        assert_close(C[i : i + 1, :i], solved.coef.toarray(), atol=1e-5, rtol=0)
 
 
 def test_safe_step_is_per_row_over_visible_keys():
@@ -74,8 +32,7 @@ def test_safe_step_is_per_row_over_visible_keys():
     assert_close(safe_step(k, mask[1:2])[0, 0], steps[1, 0])
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e10])
-@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize(("scale", "per_row"), [(1e-12, True), (1e10, False)])
 def test_safe_step_neither_overflows_nor_underflows(scale, per_row):
     k = tokens(6, 3)
     visible = torch.ones(6, 6, dtype=torch.bool).tril() if per_row else None
@@ -84,35 +41,14 @@ def test_safe_step_neither_overflows_nor_underflows(scale, per_row):
     assert safe_step(torch.full((2, 2), torch.nan)).isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_iterates_in_float32(dtype):
-    q = tokens(256, 64)
-    layer = SparseCoding(1.0, n_iter=20)
-    rounded = q.to(dtype)
-    for mask in (None, torch.rand(256, 256, generator=torch.Generator().manual_seed(0)) < 0.9):
-        found = layer(rounded, rounded, rounded, mask=mask)
-        assert found.dtype == dtype
-        exact = layer(*(rounded.double(),) * 3, mask=mask)
-        # Codes are rounded once and 256 products summed: eps times the size of their sum.
-        assert (found.double() - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
-
-
 def test_safe_step_is_differentiable_at_equal_singular_values():
     """The spectral norm is not, which is why it is not used."""
     k = torch.eye(4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(safe_step, (k,))
 
 
-def test_zero_keys_and_queries_give_zero_codes_with_finite_gradients():
-    q, k = tokens(5, 3), torch.zeros(5, 3, dtype=torch.float64, requires_grad=True)
-    C = SparseCoding(0.3).double().matrix(q, k)
-    assert (C == 0).all()
-    C.sum().backward()
-    assert torch.isfinite(k.grad).all()
-
-
-@pytest.mark.parametrize("scale", [1e-20, 1e-35])
-def test_keys_so_short_that_the_step_overflows_float32_give_zero_codes(scale):
+def test_keys_so_short_that_the_step_overflows_float32_give_zero_codes():
+    scale = 1e-35
     q, k = tokens(5, 3).float(), (scale * tokens(6, 3, seed=1)).float().requires_grad_()
     for arguments in ({}, {"mask": torch.ones(5, 6, dtype=torch.bool).tril()}):
         assert (SparseCoding(0.3).matrix(q, k, **arguments) == 0).all()
@@ -120,16 +56,6 @@ def test_keys_so_short_that_the_step_overflows_float32_give_zero_codes(scale):
         assert (out == 0).all()
         out.sum().backward()
         assert torch.isfinite(k.grad).all()
-
-
-@pytest.mark.parametrize("shape", [(3, 5, 0), (3, 0, 4), (0, 5, 4)])
-def test_code_blocks_without_keys_queries_or_heads(shape):
-    heads, n_queries, n_keys = shape
-    q, k = tokens(heads, n_queries, 3).requires_grad_(), tokens(heads, n_keys, 3)
-    out = ista_attention(q, k, k, lam=0.3, step=0.1, n_iter=2)
-    assert out.shape == q.shape
-    assert (out == 0).all()
-    out.sum().backward()
 
 
 def test_memory_of_the_backward_pass_is_one_block_of_codes():
@@ -169,7 +95,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("entries", [1, 25, 500, 10**6])
+@pytest.mark.parametrize("entries", [25, 10**6])
 def test_blocks_and_their_gradients_are_those_of_the_literal_iteration(case, entries, monkeypatch):
     """One row, two rows, one head or all heads at a time; parameters a head, masks a sample."""
     monkeypatch.setattr("twinsolve.unrolled.sparse_coding.code_blocks._CPU_ENTRIES", entries)
@@ -195,25 +121,10 @@ def test_blocks_and_their_gradients_are_those_of_the_literal_iteration(case, ent
         assert_close(layer(*inputs, **arguments), expected[0], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("n_queries", [4, 11])
-@pytest.mark.parametrize("relative", [False, True])
-def test_causal_steps_with_other_numbers_of_queries(n_queries, relative):
-    q, k, v = tokens(n_queries, 4), tokens(11, 4, seed=1), tokens(11, 2, seed=2)
-    layer = SparseCoding(0.4, relative=relative)
-    expected = layer.matrix(q, k, is_causal=True) @ v
-    assert_close(layer(q, k, v, is_causal=True), expected, atol=1e-12, rtol=0)
-
-
 def test_causal_safe_steps_are_those_of_each_prefix():
     k = tokens(2, 600, 3)
     expected = safe_step(k, torch.ones(600, 600, dtype=torch.bool).tril())
     assert_close(safe_step(k, None, True), expected, rtol=1e-12, atol=0)
-
-
-def test_keys_shared_by_the_heads_broadcast():
-    q, k, v = tokens(2, 3, 9, 4), tokens(1, 9, 4, seed=1), tokens(9, 2, seed=2)
-    layer = SparseCoding(0.4)
-    assert_close(layer(q, k, v), layer.matrix(q, k) @ v, atol=1e-12, rtol=0)
 
 
 def test_inference_keeps_no_residuals():
@@ -231,18 +142,7 @@ def test_inference_keeps_no_residuals():
     assert not kept
 
 
-def test_autocast_does_not_round_the_iterations():
-    x = tokens(16, 8).float().requires_grad_()
-    layer = SparseCoding(0.5)
-    expected = gradients(layer, x, x, x)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = layer(x, x, x)
-    assert out.dtype == torch.float32
-    assert_close(out, expected[0])
-
-
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize(("zero_diagonal", "nonnegative"), [(False, True), (True, False)])
 def test_support_adaptive_iterates_are_the_solvers_ls1(zero_diagonal, nonnegative):
     q, k = tokens(20, 8), tokens(20, 8, seed=1)
     flags = {"zero_diagonal": zero_diagonal, "nonnegative": nonnegative}
@@ -252,25 +152,6 @@ def test_support_adaptive_iterates_are_the_solvers_ls1(zero_diagonal, nonnegativ
         assert_close(layer.matrix(q, k).numpy(), expected, atol=1e-12, rtol=0)
         found = layer(q, k, torch.eye(20, dtype=torch.float64))
         assert_close(found.numpy(), expected, atol=1e-12, rtol=0)
-
-
-def test_support_adaptive_steps_descend_and_are_faster():
-    """Once the supports stay as they are, steps are as long as these allow."""
-    x = tokens(12, 30)
-    best = sparse_self_expression(x, lam=8.0, tol=1e-13).objective.sum()
-    gaps = {
-        step: [
-            lasso_objective(x, x, layer_codes(x, n_iter=n, step=step), lam=8.0).sum() - best
-            for n in (1, 4, 8, 12)
-        ]
-        for step in ("safe", "support")
-    }
-    assert (np.diff(gaps["support"]) <= 0).all()
-    assert gaps["support"][-1] < 0.1 * gaps["safe"][-1]
-
-
-def layer_codes(x, **settings):
-    return SparseCoding(8.0, zero_diagonal=True, **settings).matrix(x, x).numpy()
 
 
 def test_gradients_flow_through_both_support_adaptive_steps():
@@ -286,39 +167,3 @@ def test_support_adaptive_gradients_are_finite_at_equal_singular_values_and_zero
         k = k.double().requires_grad_()
         SparseCoding(0.1, step="support")(k, k, k).sum().backward()
         assert torch.isfinite(k.grad).all()
-
-
-@pytest.mark.parametrize("step", ["safe", "support"])
-def test_the_iteration_map_is_what_is_iterated(step):
-    q, k = tokens(2, 7, 4), tokens(2, 7, 4, seed=1)
-    mask = torch.arange(7) < 6
-    layer = SparseCoding(0.5, n_iter=3, step=step, zero_diagonal=True, learnable=True).double()
-    for arguments in ({}, {"mask": mask[None]}, {"is_causal": True}):
-        codes = torch.zeros(2, 7, 7, dtype=torch.float64)
-        iterate = layer.iteration(Call(q, k, k, **arguments))
-        for _ in range(3):
-            codes = iterate(codes)
-        assert_close(codes, layer.matrix(q, k, **arguments), atol=1e-13, rtol=0)
-    solved = sparse_self_expression(q[0], lam=0.5, tol=1e-14).coef.toarray()
-    fixed = torch.from_numpy(solved).expand(2, 7, 7)
-    moved = layer.iteration(Call(*[q[:1].expand(2, 7, 4)] * 3))(fixed)
-    assert_close(moved, fixed, atol=1e-6, rtol=0)
-    lam = layer.lam.log
-    assert torch.autograd.grad(moved.sum(), lam)[0] != 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"lam": 0.0}, "lam: must be finite and > 0"),
-        ({"lam": 1.0, "n_iter": 2.5}, "n_iter: must be a whole number >= 0"),
-        ({"lam": 1.0, "num_heads": 0}, "num_heads: must be a whole number"),
-        ({"lam": 1.0, "n_iter": -1}, "n_iter: must be a whole number >= 0"),
-        ({"lam": 1.0, "step": "long"}, 'step: must be "safe" or "support"'),
-        ({"lam": 1.0, "step": "support", "relative_step": 0.5}, "relative_step: must be 1"),
-        ({"lam": 1.0, "relative_step": -1.0}, "relative_step: must be finite and > 0"),
-    ],
-)
-def test_bad_settings_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        SparseCoding(**arguments)

@@ -79,7 +79,7 @@ def of_gradient_of_ridge(tol):
     exact = ConvexRidge(lam, threshold, tol=1e-13, max_iter=20_000, **settings)
     u = exact(f).detach()
     layer = ConvexRidge(lam, threshold, tol=tol, **settings)
-    layer._minimised = lambda images, energy: u[0]
+    layer._minimise = lambda images, energy: u[0]
     f, v = f.requires_grad_(), torch.randn(u.shape, generator=GENERATOR, dtype=torch.float64)
     (g,) = torch.autograd.grad(layer(f), f, v)
     bank = layer.filters()[:, None]
@@ -88,7 +88,7 @@ def of_gradient_of_ridge(tol):
     return float((g + lam / threshold * curved - v).detach().norm() / v.norm())
 
 
-@pytest.mark.parametrize("tol", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("tol", [1e-2, 1e-6])
 @pytest.mark.parametrize(
     "residual",
     [of_fixed_point, of_gradient, of_codes, of_values, of_ridge, of_gradient_of_ridge],

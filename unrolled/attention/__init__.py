@@ -11,11 +11,11 @@ from .derivatives import (
     has_no_values,
     is_one_of_many,
     is_transformed,
+    largest_eigenvalue,
     once_in,
     recomputed,
     vjp,
 )
-from .eigenvalues import largest_eigenvalue
 from .fused import fused_attention, map_query_blocks
 from .inputs import check_input, of_common_batch
 from .masks import (

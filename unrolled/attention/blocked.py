@@ -65,10 +65,10 @@ class _BlockedAttention(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         out, log_sum = v.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
         none: list[Tensor] = []
-        for rows in _blocks(q.shape[-2], _ROWS):
-            seen, bias, empty = _hidden(q, k, mask, is_causal, rows)
+        for rows in _split_blocks(q.shape[-2], _ROWS):
+            seen, bias, empty = _find_hidden(q, k, mask, is_causal, rows)
             none += [] if empty is None else [empty]
-            for head in _heads(q):
+            for head in _flatten_heads(q):
                 own: Any = (*head, rows)
                 others: Any = (*head, slice(0, seen))
                 S = q[own] @ k[others].mT
@@ -93,13 +93,13 @@ class _BlockedAttention(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, log_sum = ctx.saved_tensors
         if is_one_of_many(d_out):
-            explicit = partial(_explicit, mask=mask, is_causal=ctx.is_causal)
+            explicit = partial(_attend_explicitly, mask=mask, is_causal=ctx.is_causal)
             return *vjp(explicit, (q, k, v), (d_out, d_log_sum)), None, None
         shift = d_log_sum.to(v.dtype) - (d_out * out).sum(-1, keepdim=True)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for rows in _blocks(q.shape[-2], _ROWS):
-            seen, bias, _ = _hidden(q, k, mask, ctx.is_causal, rows)
-            for head, keys in product(_heads(q), _blocks(seen, _KEYS)):
+        for rows in _split_blocks(q.shape[-2], _ROWS):
+            seen, bias, _ = _find_hidden(q, k, mask, ctx.is_causal, rows)
+            for head, keys in product(_flatten_heads(q), _split_blocks(seen, _KEYS)):
                 Q, K, V, dO = q[*head, rows], k[*head, keys], v[*head, keys], d_out[*head, rows]
                 S = Q @ K.mT
                 if bias is not None:
@@ -112,16 +112,16 @@ class _BlockedAttention(torch.autograd.Function):
         return dq, dk, dv, None, None
 
 
-def _explicit(
+def _attend_explicitly(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
     S = q @ k.mT
-    _, bias, _ = _hidden(q, k, mask, is_causal, slice(0, q.shape[-2]))
+    _, bias, _ = _find_hidden(q, k, mask, is_causal, slice(0, q.shape[-2]))
     S = S if bias is None else S + bias
     return S.softmax(-1).to(v.dtype) @ v, S.logsumexp(-1, keepdim=True)
 
 
-def _hidden(
+def _find_hidden(
     q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, rows: slice
 ) -> tuple[int, Tensor | None, Tensor | None]:
     """Of some rows: up to which key they see any, what is added to logits, and which see none.
@@ -149,10 +149,10 @@ def _hidden(
     return seen, part.expand(*q.shape[:-2], n, seen), empty
 
 
-def _heads(x: Tensor) -> Iterator[tuple[int, ...]]:
+def _flatten_heads(x: Tensor) -> Iterator[tuple[int, ...]]:
     return product(*map(range, x.shape[:-2]))
 
 
-def _blocks(n: int, size: int) -> list[slice]:
+def _split_blocks(n: int, size: int) -> list[slice]:
     size = block_size(size)
     return [slice(at, min(at + size, n)) for at in range(0, n, size)]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from .context import Context
 from .masks import boolean_mask, causal_mask, combine_masks, mask_rows
-
-if TYPE_CHECKING:
-    from .operator import Operator
 
 
 class Call(NamedTuple):
@@ -75,13 +72,14 @@ class Call(NamedTuple):
             return self
         return self._replace(mask=boolean_mask(self.mask, self.k.shape[-2], name))
 
-    def output_of(self, operator: Operator) -> Tensor:
+    def output_of(self, operator: Any) -> Tensor:
         """What an operator, such as the base of a correction, gives in this call."""
         q, k, v, mask, is_causal, context = self
         output: Tensor = operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
         return output
 
-    def matrix_of(self, operator: Operator) -> Tensor:
+    def matrix_of(self, operator: Any) -> Tensor:
         """An operator's explicit matrix in this call."""
         q, k, _, mask, is_causal, context = self
-        return operator.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+        matrix: Tensor = operator.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
+        return matrix

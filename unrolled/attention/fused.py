@@ -64,12 +64,12 @@ def fused_attention(
     if mask is not None and mask.ndim > 2:
         mask = mask[(None,) * (4 - mask.ndim)]
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
-    q, k, v = (_unit_stride(x)[(None,) * missing] for x in (q, k, v))
+    q, k, v = (_has_unit_stride(x)[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
     return out[(0,) * missing][..., :n_values]
 
 
-def _unit_stride(x: Tensor) -> Tensor:
+def _has_unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

@@ -32,12 +32,12 @@ def check_tokens(**tensors: Any) -> None:
     batch: tuple[int, ...] = q.shape[:-2]
     for name, x in ((second, k), *rest):
         check_kind(name, x, first, q)
-        if not _broadcasts(x.shape[:-2], batch):
+        if not _shapes_broadcast(x.shape[:-2], batch):
             raise ValueError(
                 f"{name}: batch and heads must be those of the others, {tuple(batch)}, or 1; got "
                 f"{tuple(x.shape[:-2])} in {tuple(x.shape)}"
             )
-        batch = _broadcast(batch, x.shape[:-2])
+        batch = _broadcast_shapes(batch, x.shape[:-2])
     if q.shape[-1] == 0 or q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"{second}: must have the width of {first}, which is at least 1; got "
@@ -75,7 +75,7 @@ def check_mask_shape(mask: Tensor, *tensors: Tensor) -> None:
     ValueError
     """
     pairs, batch = (tensors[0].shape[-2], tensors[1].shape[-2]), common_batch(None, *tensors)
-    if not _fits(mask.shape[-2:], pairs) or not _broadcasts(mask.shape[:-2], batch):
+    if not _mask_fits(mask.shape[-2:], pairs) or not _shapes_broadcast(mask.shape[:-2], batch):
         raise ValueError(
             f"mask: must broadcast to (..., {pairs[0]}, {pairs[1]}) with the batch and heads "
             f"{tuple(batch)} in front, got {tuple(mask.shape)}"
@@ -188,9 +188,9 @@ def check_shell(
     batch: tuple[int, ...] = (1,) * (len(front) - 1)
     for (name, x), width in zip(tensors.items(), widths, strict=True):
         check_input(x, name, (*front, width), weight)
-        if not _broadcasts(x.shape[:-2], batch):
+        if not _shapes_broadcast(x.shape[:-2], batch):
             raise ValueError(f"{name}: must be a batch of {batch[0]} or 1, got {tuple(x.shape)}")
-        batch = _broadcast(batch, x.shape[:-2])
+        batch = _broadcast_shapes(batch, x.shape[:-2])
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"value: must have as many tokens as key, {key.shape[-2]}, got {value.shape[-2]}"
@@ -207,7 +207,7 @@ def check_shell(
         count, n_queries, n_keys = (*batch, 1)[0], query.shape[-2], key.shape[-2]
         pairs, whole = (n_queries, n_keys), (count, num_heads, n_queries, n_keys)
         stacked = attn_mask.ndim == 3
-        if (stacked and attn_mask.shape[0] != count * num_heads) or not _fits(
+        if (stacked and attn_mask.shape[0] != count * num_heads) or not _mask_fits(
             attn_mask.shape[-2:] if stacked else attn_mask.shape, pairs if stacked else whole
         ):
             raise ValueError(
@@ -235,7 +235,7 @@ def common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[int, ...]:
     """Batch and heads of tensors (..., tokens, width) that broadcast, and of a mask of theirs."""
     batch: tuple[int, ...] = ()
     for x in tensors if mask is None else (*tensors, mask):
-        batch = _broadcast(batch, x.shape[:-2])
+        batch = _broadcast_shapes(batch, x.shape[:-2])
     return batch
 
 
@@ -246,7 +246,7 @@ def of_common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]
     return tuple(same)
 
 
-def _fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def _mask_fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether a mask of two dimensions at least broadcasts to the shape."""
     wanted = shape[len(shape) - len(mask) :]
     return 2 <= len(mask) <= len(shape) and all(
@@ -254,7 +254,7 @@ def _fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     )
 
 
-def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def _broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape; ``torch.broadcast_shapes`` would fix sizes that an export leaves free."""
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     front = len(longer) - len(shorter)
@@ -262,6 +262,6 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return (*longer[:front], *(n if m == 1 else m for m, n in pairs))
 
 
-def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def _shapes_broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     pairs = zip(reversed(a), reversed(b), strict=False)
     return all(m == n or 1 in (m, n) for m, n in pairs)

@@ -1,7 +1,7 @@
 """The protocol of operators on (q, k, v), and of corrections that wrap them."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,6 +18,22 @@ from .inputs import (
 from .masks import drop_hidden, explicit_mask, masked_softmax, query_offset
 from .parameters import Positive
 from .precision import of_one_dtype, without_autocast
+
+
+class Laws(NamedTuple):
+    """The laws of an operator, as it declares them; see `Operator`."""
+
+    row_stochastic: bool
+    nonnegative: bool
+    linear_in_values: bool
+    square_only: bool
+    causal: bool
+    positional: Literal["relative", "absolute"] | None
+    pair_masks: bool
+    additive_masks: bool
+    data_dependent: bool
+    needs: tuple[str, ...]
+    reads: tuple[str, ...]
 
 
 class Operator(nn.Module):
@@ -75,6 +91,11 @@ class Operator(nn.Module):
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("q", "k", "v")
+
+    @property
+    def laws(self) -> Laws:
+        """All that is declared, as one object."""
+        return Laws(*(getattr(self, name) for name in Laws._fields))
 
     @property
     def positions_apart(self) -> bool:
@@ -231,7 +252,8 @@ class SoftmaxSmoother(Operator):
         raise NotImplementedError
 
     def attend(self, call: Call) -> Tensor:
-        return self.coefficients(call) @ call.v
+        A = self.coefficients(call)
+        return (A @ call.v.to(A.dtype)).to(call.v.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
         return masked_softmax(self.logits(call), call.pairs())
@@ -260,17 +282,7 @@ class Correction(Operator):
                 f"alone as {base!r}"
             )
         self.base = base
-        self.row_stochastic = base.row_stochastic
-        self.nonnegative = base.nonnegative
-        self.linear_in_values = base.linear_in_values
-        self.square_only = base.square_only
-        self.causal = base.causal
-        self.positional = base.positional
-        self.pair_masks = base.pair_masks
-        self.additive_masks = base.additive_masks
-        self.data_dependent = base.data_dependent
-        self.needs = base.needs
-        self.reads = base.reads
+        vars(self).update(base.laws._asdict())
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """All of them: rows may read keys or values of their own, and the base drops the others."""

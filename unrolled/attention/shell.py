@@ -191,7 +191,7 @@ class Attention(nn.Module):
         """Output and each head's weights of a batch, and the context for the next layer."""
         tokens, *_ = of_common_batch(None, *inputs)
         q, k, v = of_common_batch(None, *self.project(*inputs))
-        mask = self._mask(padding, attn_mask, q.shape[0])
+        mask = self._merge_masks(padding, attn_mask, q.shape[0])
         is_causal = is_causal and attn_mask is None
         output, seen = self._operate(q, k, v, mask, is_causal, tokens, context)
         weights = None
@@ -232,14 +232,14 @@ class Attention(nn.Module):
         # What is not read gives its shape alone: keys for queries where these are the same tokens.
         if "q" not in found and "k" in found and query is key:
             found["q"] = found["k"]
-        q, k, v = (self._split(found.get(name, given[name])) for name in "qkv")
+        q, k, v = (self._split_heads(found.get(name, given[name])) for name in "qkv")
         return q, k, v
 
-    def _split(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         # (batch, heads, tokens, head_dim)
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
-    def _mask(
+    def _merge_masks(
         self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, batch: int
     ) -> Tensor | None:
         """Merge the two masks into one of the polarity of scaled_dot_product_attention."""
@@ -305,7 +305,7 @@ class Attention(nn.Module):
                 f"context: {type(self.operator).__name__} needs positions through projections of "
                 f"queries and keys, but does not read {', '.join(sorted(missing))}"
             )
-        q, k = (self._split(F.linear(positions, weights[name])) for name in "qk")
+        q, k = (self._split_heads(F.linear(positions, weights[name])) for name in "qk")
         return q, k
 
     def extra_repr(self) -> str:

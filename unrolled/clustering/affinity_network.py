@@ -59,7 +59,7 @@ class AffinityNetwork(nn.Module):
 
     def forward(self, edges: Edges) -> Tensor:
         """Weights of shape (n_edges,)."""
-        inputs = (self._inputs(edges) - self.mean) / self.scale
+        inputs = (self._join_features(edges) - self.mean) / self.scale
         weights: Tensor = torch.sigmoid(self.layers(inputs)[:, 0])
         return weights
 
@@ -73,14 +73,14 @@ class AffinityNetwork(nn.Module):
 
     def standardise(self, problems: Iterable[Edges]) -> None:
         """Take mean and spread of the inputs from edges, each graph alike."""
-        inputs = [self._inputs(edges) for edges in problems]
+        inputs = [self._join_features(edges) for edges in problems]
         means = torch.stack([some.mean(dim=0) for some in inputs])
         squares = torch.stack([some.square().mean(dim=0) for some in inputs])
         self.mean.copy_(means.mean(dim=0))
         spread = squares.mean(dim=0) - self.mean.square()
         self.scale.copy_(spread.clamp(min=0).sqrt() + 0.05)
 
-    def _inputs(self, edges: Edges) -> Tensor:
+    def _join_features(self, edges: Edges) -> Tensor:
         features, context = (
             torch.as_tensor(some, dtype=self.mean.dtype, device=self.mean.device)
             for some in (edges.features, edges.context)

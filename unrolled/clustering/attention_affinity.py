@@ -109,11 +109,11 @@ class AttentionSubspaceClustering(UnitRowClustering):
                 f"operator: {type(made).__name__} needs {', '.join(made.needs)} of a model around "
                 "it; points alone have none"
             )
-        self.operator_ = made.to(device=self.device, dtype=self._tensor(X).dtype).eval()
+        self.operator_ = made.to(device=self.device, dtype=self._to_tensor(X).dtype).eval()
 
     @torch.no_grad()
-    def _codes(self, queries: Array, keys: Array | None) -> Array:
-        q = self._heads(queries)
+    def _compute_coefficients(self, queries: Array, keys: Array | None) -> Array:
+        q = self._as_one_head(queries)
         mask = None
         if keys is None and self.operator_.pair_masks:
             mask = ~torch.eye(len(queries), dtype=torch.bool, device=q.device)
@@ -122,10 +122,10 @@ class AttentionSubspaceClustering(UnitRowClustering):
                 f"operator: {type(self.operator_).__name__} reads where tokens stand, and new "
                 "points have no place among those of fit"
             )
-        k = q if keys is None else self._heads(keys).to(q.dtype)
+        k = q if keys is None else self._as_one_head(keys).to(q.dtype)
         found: Array = self.operator_.matrix(q, k, mask=mask)[0].cpu().numpy()
         return found
 
-    def _heads(self, X: Array) -> Tensor:
+    def _as_one_head(self, X: Array) -> Tensor:
         """The points as queries or keys of one head."""
-        return self._scale * self._tensor(X)[None]
+        return self._scale * self._to_tensor(X)[None]

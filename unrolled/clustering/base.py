@@ -21,7 +21,7 @@ class LearnedSubspaceClustering(SubspaceClustering):
 
     device: torch.device | str | None
 
-    def _tensor(self, X: Array) -> Tensor:
+    def _to_tensor(self, X: Array) -> Tensor:
         return torch.tensor(X, device=self.device)
 
 
@@ -33,17 +33,17 @@ class UnitRowClustering(LearnedSubspaceClustering):
 
     def _represent(self, X: Array) -> Array | csr_array:
         self._train(X)
-        return _without_zero_rows(self._codes(X, None), X, X)
+        return _drop_zero_rows(self._compute_coefficients(X, None), X, X)
 
     def _represent_new(self, X: Array) -> Array | csr_array:
-        return _without_zero_rows(self._codes(X, self._fit_X), X, self._fit_X)
+        return _drop_zero_rows(self._compute_coefficients(X, self._fit_X), X, self._fit_X)
 
     @abstractmethod
     def _train(self, X: Array) -> None:
         """Make the module that gives coefficients."""
 
     @abstractmethod
-    def _codes(self, queries: Array, keys: Array | None) -> Array | csr_array:
+    def _compute_coefficients(self, queries: Array, keys: Array | None) -> Array | csr_array:
         """Coefficients of queries in keys; None takes the queries, each without itself."""
 
 
@@ -58,7 +58,7 @@ def warn_if_worse_than_none(objective: Array, points: Array, advice: str) -> Non
         )
 
 
-def _without_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Array | csr_array:
+def _drop_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Array | csr_array:
     rows, columns = (np.asarray(points.any(axis=1)) for points in (queries, keys))
     if rows.all() and columns.all():
         return coef

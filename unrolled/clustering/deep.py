@@ -139,7 +139,7 @@ class DeepSubspaceClustering(UnitRowClustering):
         if check_positive(self.gamma, "gamma") <= 1:
             raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma}")
         self.components_ = _row_basis(X)
-        points = self._tokens(X)
+        points = self._project_points(X)
         self.network_ = DeepSelfExpression(
             points.shape[1],
             self.n_layers,
@@ -154,13 +154,13 @@ class DeepSubspaceClustering(UnitRowClustering):
         self.loss_curve_ = self.network_.fit_projections(points)
 
     @torch.no_grad()
-    def _codes(self, queries: Array, keys: Array | None) -> csr_array:
-        others = None if keys is None else self._tokens(keys)
-        coef = self.network_(self._tokens(queries), others)
+    def _compute_coefficients(self, queries: Array, keys: Array | None) -> csr_array:
+        others = None if keys is None else self._project_points(keys)
+        coef = self.network_(self._project_points(queries), others)
         return csr_array(coef.cpu().numpy().astype(queries.dtype))
 
-    def _tokens(self, X: Array) -> torch.Tensor:
-        return self._tensor(X @ self.components_.T).float()
+    def _project_points(self, X: Array) -> torch.Tensor:
+        return self._to_tensor(X @ self.components_.T).float()
 
 
 def _row_basis(X: Array) -> Array:

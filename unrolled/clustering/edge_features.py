@@ -84,24 +84,24 @@ def edge_features(X: Array) -> Edges:
     ((6, 53), (27,))
     """
     X = X.astype(np.float64)
-    codes = [_codes(X, gamma, ratio) for gamma, ratio in PENALTIES]
-    whitened = {energy: _whitened(X, energy) for energy in ENERGIES}
+    codes = [_code_points(X, gamma, ratio) for gamma, ratio in PENALTIES]
+    whitened = {energy: _whiten(X, energy) for energy in ENERGIES}
     graphs = [
         *(scale_by_row_maximum(abs(C)) for C in codes),
-        *(_nearest(Z) for Z in (X, *(whitened[energy] for energy in _NEIGHBOR_ENERGIES))),
+        *(_link_nearest(Z) for Z in (X, *(whitened[energy] for energy in _NEIGHBOR_ENERGIES))),
     ]
-    i, j = _pairs(graphs)
+    i, j = _list_pairs(graphs)
     features: list[Array] = []
     context: list[float] = []
     for graph in graphs:
-        features += _of_directions(graph, i, j)
-        walks, sizes = _of_walks(graph, i, j)
+        features += _compare_directions(graph, i, j)
+        walks, sizes = _compare_walks(graph, i, j)
         features += walks
         context += sizes
-    cosine = _products(X, X, i, j)
+    cosine = _multiply_rows(X, X, i, j)
     features += [np.abs(cosine), np.sign(cosine)]
     for Z in whitened.values():
-        features.append(np.abs(_products(unit_rows(Z), unit_rows(Z), i, j)))
+        features.append(np.abs(_multiply_rows(unit_rows(Z), unit_rows(Z), i, j)))
         context.append(np.log(Z.shape[1] / len(X)))
     for C in (codes[0], codes[-1]):
         residual = np.linalg.norm(X - C @ X, axis=1)
@@ -110,13 +110,13 @@ def edge_features(X: Array) -> Edges:
     return Edges(i, j, np.column_stack(features), np.array(context), len(X))
 
 
-def _codes(X: Array, gamma: float, l1_ratio: float) -> csr_array:
+def _code_points(X: Array, gamma: float, l1_ratio: float) -> csr_array:
     largest = lam_max(X, X, zero_diagonal=True)
     lam = np.where(largest > 0, largest, 1.0) / (gamma * l1_ratio)
     return sparse_self_expression(X, lam=lam, l1_ratio=l1_ratio, tol=_TOL).coef
 
 
-def _whitened(X: Array, energy: float) -> Array:
+def _whiten(X: Array, energy: float) -> Array:
     """Leading left singular vectors of X that hold a share of its energy; one at least."""
     values, vectors = np.linalg.eigh(X.T @ X)
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
@@ -127,7 +127,7 @@ def _whitened(X: Array, energy: float) -> Array:
     return X @ vectors[:, :rank] / np.where(scale > 0, scale, 1)
 
 
-def _nearest(Z: Array) -> csr_array:
+def _link_nearest(Z: Array) -> csr_array:
     """Neighbours of largest ``|cos|``, weighed by their rank."""
     Z = unit_rows(Z)
     n = len(Z)
@@ -142,47 +142,47 @@ def _nearest(Z: Array) -> csr_array:
     return graph
 
 
-def _pairs(graphs: list[csr_array]) -> tuple[Array, Array]:
+def _list_pairs(graphs: list[csr_array]) -> tuple[Array, Array]:
     joined = sum(graphs[1:], graphs[0])
     pairs = csr_array(joined + joined.T).tocoo()
     above = (pairs.row < pairs.col) & (pairs.data > 0)
     return pairs.row[above].astype(np.int64), pairs.col[above].astype(np.int64)
 
 
-def _of_directions(graph: csr_array, i: Array, j: Array) -> list[Array]:
-    there, back = _entries(graph, i, j), _entries(graph, j, i)
+def _compare_directions(graph: csr_array, i: Array, j: Array) -> list[Array]:
+    there, back = _get_entries(graph, i, j), _get_entries(graph, j, i)
     near = unit_rows(csr_array(graph + eye_array(graph.shape[0], format="csr")))
     shared = np.concatenate(
         [
             np.asarray(near[i[block]].multiply(near[j[block]]).sum(axis=1)).ravel()
-            for block in _blocks(len(i))
+            for block in _split_blocks(len(i))
         ]
     )
     return [np.maximum(there, back), np.minimum(there, back), shared]
 
 
-def _of_walks(graph: csr_array, i: Array, j: Array) -> tuple[list[Array], list[float]]:
+def _compare_walks(graph: csr_array, i: Array, j: Array) -> tuple[list[Array], list[float]]:
     n = graph.shape[0]
     affinity = csr_array(symmetric_affinity(graph) + _LOOP * eye_array(n, format="csr"))
     values, vectors = leading_eigenvectors(affinity, min(_N_EIGENVECTORS, n))
     values = np.clip(values, 0, 1)
     walks = [unit_rows(vectors * values ** (t / 2)) for t in _TIMES]
     sizes = [float(np.log((values**t).sum())) for t in _TIMES]
-    return [_products(U, U, i, j) for U in walks], sizes
+    return [_multiply_rows(U, U, i, j) for U in walks], sizes
 
 
-def _entries(graph: csr_array, i: Array, j: Array) -> Array:
+def _get_entries(graph: csr_array, i: Array, j: Array) -> Array:
     return np.concatenate(
-        [np.asarray(graph[i[block], j[block]]).ravel() for block in _blocks(len(i))]
+        [np.asarray(graph[i[block], j[block]]).ravel() for block in _split_blocks(len(i))]
     )
 
 
-def _products(left: Array, right: Array, i: Array, j: Array) -> Array:
+def _multiply_rows(left: Array, right: Array, i: Array, j: Array) -> Array:
     return np.concatenate(
-        [np.einsum("ed,ed->e", left[i[block]], right[j[block]]) for block in _blocks(len(i))]
+        [np.einsum("ed,ed->e", left[i[block]], right[j[block]]) for block in _split_blocks(len(i))]
     )
 
 
-def _blocks(n: int) -> list[slice]:
+def _split_blocks(n: int) -> list[slice]:
     size = block_size(_BLOCK)
     return [slice(start, start + size) for start in range(0, max(n, 1), size)]

@@ -93,10 +93,10 @@ class LearnedAffinityClustering(UnitRowClustering):
     def _train(self, X: Array) -> None:
         if not isinstance(self.network, AffinityNetwork | None):
             raise TypeError(f"network: must be an AffinityNetwork or None, got {self.network!r}")
-        network = _packaged() if self.network is None else self.network
+        network = _load_packaged_network() if self.network is None else self.network
         self.network_ = deepcopy(network).to(self.device or "cpu")
 
-    def _codes(self, queries: Array, keys: Array | None) -> csr_array:
+    def _compute_coefficients(self, queries: Array, keys: Array | None) -> csr_array:
         if keys is None:
             weights = self.network_.affinity(edge_features(queries))
             return weights.astype(queries.dtype)
@@ -107,5 +107,5 @@ class LearnedAffinityClustering(UnitRowClustering):
 
 
 @lru_cache(maxsize=1)
-def _packaged() -> AffinityNetwork:
+def _load_packaged_network() -> AffinityNetwork:
     return load_affinity_network()

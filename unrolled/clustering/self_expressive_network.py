@@ -149,7 +149,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
                 l1_ratio=self.l1_ratio,
             )
         self.network_ = network.to(self.device)
-        points = self._tensor(X).float()
+        points = self._to_tensor(X).float()
         self.loss_curve_ = train(
             self.network_,
             lambda rows: self.network_.loss(points, rows),
@@ -162,7 +162,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
         )
         self.n_iter_ = len(self.loss_curve_)
 
-    def _codes(self, queries: Array, keys: Array | None) -> csr_array:
-        others = None if keys is None else self._tensor(keys).float()
-        coef = self.network_.coefficients(self._tensor(queries).float(), others)
+    def _compute_coefficients(self, queries: Array, keys: Array | None) -> csr_array:
+        others = None if keys is None else self._to_tensor(keys).float()
+        coef = self.network_.coefficients(self._to_tensor(queries).float(), others)
         return coef.astype(queries.dtype)

@@ -106,11 +106,11 @@ def train(
     learning_rate = check_positive(learning_rate, "learning_rate")
     n_judged = check_count(n_judged, "n_judged", 0)
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(_groups(module, rates or {}), lr=learning_rate)
+    optimizer = torch.optim.Adam(_group_parameters(module, rates or {}), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(max_iter, 1))
-    batches = _batches(n_rows, batch_size, seed)
+    batches = _draw_batches(n_rows, batch_size, seed)
     device = parameters[0].device
-    keeper = _Keeper(module, loss, _judged_rows(n_rows, n_judged, seed).to(device))
+    keeper = _BestState(module, loss, _draw_judged_rows(n_rows, n_judged, seed).to(device))
     curve: list[float] = []
     with torch.enable_grad():
         for _ in range(max_iter):
@@ -134,7 +134,7 @@ def train(
     return curve
 
 
-class _Keeper:
+class _BestState:
     """The state of a module with the lowest loss on some rows; without rows, whatever it is."""
 
     def __init__(self, module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor) -> None:
@@ -152,7 +152,7 @@ class _Keeper:
             self.module.load_state_dict(self.state)
 
 
-def _groups(module: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+def _group_parameters(module: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
     """Trainable parameters by their learning rate, those of the optimizer's own rate first."""
     groups: dict[float | None, list[nn.Parameter]] = {None: []}
     for name, parameter in module.named_parameters():
@@ -166,12 +166,12 @@ def _groups(module: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any
     ]
 
 
-def _judged_rows(n_rows: int, n_judged: int, seed: int) -> Tensor:
+def _draw_judged_rows(n_rows: int, n_judged: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed + 1)
     return torch.randperm(n_rows, generator=generator)[:n_judged]
 
 
-def _batches(n_rows: int, size: int, seed: int) -> Iterator[Tensor]:
+def _draw_batches(n_rows: int, size: int, seed: int) -> Iterator[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield from torch.randperm(n_rows, generator=generator).split(size)

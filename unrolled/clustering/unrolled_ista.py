@@ -137,15 +137,15 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         self.device = device
 
     def _represent(self, X: Array) -> csr_array:
-        lam = self._lam(X, X, zero_diagonal=True)
+        lam = self._penalties_of(X, X, zero_diagonal=True)
         if self.train_on not in get_args(TrainOn):
             raise ValueError(f"train_on: must be in {get_args(TrainOn)}, got {self.train_on!r}")
-        points = self._tensor(X)
+        points = self._to_tensor(X)
         self.layers_ = UnrolledSelfExpression(
             self.n_layers,
             1 / self.gamma_,
             relative=True,
-            relative_step=_longest_step(points),
+            relative_step=_find_longest_step(points),
             device=points.device,
             dtype=points.dtype,
         )
@@ -154,16 +154,18 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
             solved = sparse_self_expression(X, lam=lam).coef
         self.loss_curve_ = self._train(points, solved)
         self.n_iter_ = len(self.loss_curve_)
-        coef = self._codes(points, points, torch.arange(len(points), device=points.device))
+        coef = self._compute_coefficients(
+            points, points, torch.arange(len(points), device=points.device)
+        )
         self.objective_ = lasso_objective(X, X, coef, lam=lam)
         self.gap_ = duality_gap(X, X, coef, lam=lam, zero_diagonal=True)
         warn_if_worse_than_none(self.objective_, X, "lower learning_rate")
         return coef
 
     def _represent_new(self, X: Array) -> csr_array:
-        keys = self._tensor(self._fit_X)
-        coef = self._codes(self._tensor(X).to(keys.dtype), keys, None)
-        lam = self._lam(X, self._fit_X, zero_diagonal=False)
+        keys = self._to_tensor(self._fit_X)
+        coef = self._compute_coefficients(self._to_tensor(X).to(keys.dtype), keys, None)
+        lam = self._penalties_of(X, self._fit_X, zero_diagonal=False)
         objective = lasso_objective(X, self._fit_X, coef, lam=lam)
         warn_if_worse_than_none(objective, X, "the layers learned steps that are too long for them")
         return coef
@@ -196,7 +198,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         )
 
     @torch.no_grad()
-    def _codes(self, queries: Tensor, keys: Tensor, own: Tensor | None) -> csr_array:
+    def _compute_coefficients(self, queries: Tensor, keys: Tensor, own: Tensor | None) -> csr_array:
         blocks, size = [], block_size(_BLOCK_ROWS)
         for start in range(0, len(queries), size):
             rows = slice(start, start + size)
@@ -204,7 +206,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
             blocks.append(csr_array(codes.cpu().numpy()))
         return vstack(blocks, format="csr")
 
-    def _lam(self, queries: Array, keys: Array, *, zero_diagonal: bool) -> Array:
+    def _penalties_of(self, queries: Array, keys: Array, *, zero_diagonal: bool) -> Array:
         if check_positive(self.gamma_, "gamma") <= 1:
             raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma_}")
         largest = lam_max(queries, keys, zero_diagonal=zero_diagonal)
@@ -212,7 +214,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         return lam
 
 
-def _longest_step(points: Tensor) -> float:
+def _find_longest_step(points: Tensor) -> float:
     """``1 / |X|_2^2``, in units of the safe step ``1 / |X^T X|_F``."""
     squares = torch.linalg.svdvals(points.double()).square()
     largest = float(squares[0])

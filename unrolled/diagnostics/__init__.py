@@ -1,20 +1,19 @@
 """What layers do to tokens: measures, and hooks that take them."""
 
-from .attention_maps import (
-    LogitParts,
-    attention_spectrum,
-    logit_parts,
-    map_similarity,
-    nonzero_share,
-)
 from .block_bounds import BoundSides, condition_bounds, high_frequency_bounds
 from .energies import attention_energy, attention_smoothness, gradient_cosine, kernel_energy
 from .hooks import ARRAYS, MEASURES, Observation, record
-from .jacobians import jacobian_spectrum, lipschitz_constant
-from .tokens import (
+from .measures import (
+    LogitParts,
+    attention_spectrum,
     condition_number,
     high_frequency_share,
+    jacobian_spectrum,
+    lipschitz_constant,
+    logit_parts,
+    map_similarity,
     method_noise_share,
+    nonzero_share,
     token_similarity,
 )
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..boosting import Residual
 from ..models.blocks import Block, FeedForward, NoSkip
 from ..spectral_filtering import LayerScale
-from .tokens import condition_number
+from .measures import condition_number
 
 # The largest slope of GELU, at sqrt(2).
 GELU_SLOPE = 1.1290
@@ -93,11 +93,11 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
     True
     """
     found = []
-    for seen in _run(model, inputs, arguments):
-        for part, x, y, before, factors in _branches(seen):
-            branch = [f * _norm(_high(before)) for f in factors]
-            skip = _norm(_high(x))
-            measured = _norm(_high(y)), _norm(_high(seen.outputs[part]))
+    for seen in _run_model(model, inputs, arguments):
+        for part, x, y, before, factors in _list_branches(seen):
+            branch = [f * _norm(_remove_mean(before)) for f in factors]
+            skip = _norm(_remove_mean(x))
+            measured = _norm(_remove_mean(y)), _norm(_remove_mean(seen.outputs[part]))
             found.append(BoundSides(seen.name, part, measured[0], branch[0], branch[1]))
             if seen.skips[part]:
                 sides = branch[0] + skip, branch[1] + skip
@@ -150,9 +150,9 @@ def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[B
     True
     """
     found = []
-    for seen in _run(model, inputs, arguments):
+    for seen in _run_model(model, inputs, arguments):
         for part, (x, y) in seen.residual_inputs.items():
-            orthonormal, mapped, kappa = _as_map(x, y)
+            orthonormal, mapped, kappa = _fit_map(x, y)
             size = torch.linalg.matrix_norm(mapped, 2)
             sharp = kappa * condition_number(mapped)
             found.append(BoundSides(seen.name, part, condition_number(y), sharp, sharp))
@@ -165,7 +165,7 @@ def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[B
     return found
 
 
-class _Seen:
+class _BlockPass:
     """What passed through a block: inputs and outputs of its parts, in float64."""
 
     def __init__(self, name: str, block: Block) -> None:
@@ -183,35 +183,35 @@ class _Seen:
 
     def hooks(self) -> Iterator[Any]:
         block = self.block
-        yield block.attention.register_forward_hook(self._of_attention, with_kwargs=True)
-        yield block.attention.operator.register_forward_hook(self._of_operator, with_kwargs=True)
-        yield block.attention_residual.register_forward_hook(self._of_residual("attention"))
+        yield block.attention.register_forward_hook(self._note_attention, with_kwargs=True)
+        yield block.attention.operator.register_forward_hook(self._note_operator, with_kwargs=True)
+        yield block.attention_residual.register_forward_hook(self._note_residual("attention"))
         if block.feed_forward is not None:
-            yield block.feed_forward.register_forward_hook(self._of_feed_forward)
+            yield block.feed_forward.register_forward_hook(self._note_feed_forward)
             yield block.feed_forward_residual.register_forward_hook(
-                self._of_residual("feed_forward")
+                self._note_residual("feed_forward")
             )
 
-    def _of_attention(self, module: Any, inputs: Any, arguments: Any, output: Any) -> None:
-        self.values = _batched(inputs[2])
+    def _note_attention(self, module: Any, inputs: Any, arguments: Any, output: Any) -> None:
+        self.values = _add_batch(inputs[2])
 
-    def _of_operator(self, module: Any, inputs: Any, arguments: Any, output: Any) -> None:
+    def _note_operator(self, module: Any, inputs: Any, arguments: Any, output: Any) -> None:
         q, k, _ = inputs
         if module.row_stochastic and module.linear_in_values:
             self.matrix = module.matrix(q, k, **arguments).double()
 
-    def _of_feed_forward(self, module: Any, inputs: Any, output: Any) -> None:
-        self.fed = _batched(inputs[0])
+    def _note_feed_forward(self, module: Any, inputs: Any, output: Any) -> None:
+        self.fed = _add_batch(inputs[0])
 
-    def _of_residual(self, part: str) -> Any:
+    def _note_residual(self, part: str) -> Any:
         def hook(module: Any, inputs: Any, output: Tensor) -> None:
-            self.residual_inputs[part] = _batched(inputs[0]), _batched(inputs[1])
-            self.outputs[part] = _batched(output)
+            self.residual_inputs[part] = _add_batch(inputs[0]), _add_batch(inputs[1])
+            self.outputs[part] = _add_batch(output)
 
         return hook
 
 
-def _run(model: nn.Module, inputs: Any, arguments: Any) -> list[_Seen]:
+def _run_model(model: nn.Module, inputs: Any, arguments: Any) -> list[_BlockPass]:
     blocks = [(n, m) for n, m in model.named_modules() if isinstance(m, Block)]
     if not blocks:
         raise ValueError(f"model: holds no Block, got {type(model).__name__}")
@@ -225,7 +225,7 @@ def _run(model: nn.Module, inputs: Any, arguments: Any) -> list[_Seen]:
                     f"or not at all; {name or 'the block'} has {type(residual).__name__} and "
                     f"{type(scale).__name__}"
                 )
-    all_seen = [_Seen(name, block) for name, block in blocks]
+    all_seen = [_BlockPass(name, block) for name, block in blocks]
     with ExitStack() as stack, torch.no_grad():
         for seen in all_seen:
             for handle in seen.hooks():
@@ -237,24 +237,26 @@ def _run(model: nn.Module, inputs: Any, arguments: Any) -> list[_Seen]:
 _SCALES = (nn.Identity, LayerScale)
 
 
-def _branches(seen: _Seen) -> Iterator[tuple[str, Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
+def _list_branches(
+    seen: _BlockPass,
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
     """Part, its residual's inputs x and y, what entered it, and its two factors."""
     block = seen.block
     if seen.matrix.ndim == 4 and seen.matrix.shape[-1] == seen.matrix.shape[-2]:
-        scale, values = _largest_scale(block.attention_scale), seen.values
-        factors = _attention_factors(block, seen.matrix)
+        scale, values = _find_largest_scale(block.attention_scale), seen.values
+        factors = _bound_attention(block, seen.matrix)
         yield (
             "attention", *seen.residual_inputs["attention"], values,
             (scale * factors[0], scale * factors[1]),
         )  # fmt: skip
     if type(block.feed_forward) is FeedForward:
         network = block.feed_forward
-        slope = GELU_SLOPE * _spectral(network.fc1.weight) * _spectral(network.fc2.weight)
-        slope = slope * _largest_scale(block.feed_forward_scale)
+        slope = GELU_SLOPE * _spectral_norm(network.fc1.weight) * _spectral_norm(network.fc2.weight)
+        slope = slope * _find_largest_scale(block.feed_forward_scale)
         yield "feed_forward", *seen.residual_inputs["feed_forward"], seen.fed, (slope, slope)
 
 
-def _attention_factors(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
+def _bound_attention(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
     """By Theorem 3, and by the centred matrices themselves, each (batch,)."""
     shell, n_tokens = block.attention, A.shape[-1]
     place = shell.projected.index("v") * shell.embed_dim
@@ -262,7 +264,7 @@ def _attention_factors(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
     values = rows.unflatten(0, (shell.num_heads, -1))  # (heads, head_dim, dim)
     # (heads, dim, head_dim)
     out = shell.out_proj.weight.double().unflatten(1, (shell.num_heads, -1)).transpose(0, 1)
-    gains = torch.linalg.matrix_norm(_high(_high(A).mT).mT, 2)
+    gains = torch.linalg.matrix_norm(_remove_mean(_remove_mean(A).mT).mT, 2)
     sharp = (gains * torch.linalg.matrix_norm(out @ values, 2)).sum(dim=-1)
     if not shell.operator.nonnegative:
         return torch.full_like(sharp, torch.inf), sharp
@@ -274,21 +276,21 @@ def _attention_factors(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
     return shell.num_heads * first * second * gain, sharp
 
 
-def _largest_scale(scale: nn.Module) -> Tensor:
+def _find_largest_scale(scale: nn.Module) -> Tensor:
     if isinstance(scale, LayerScale):
         return scale.gamma.detach().double().abs().max()
     return torch.ones((), dtype=torch.float64)
 
 
-def _spectral(weight: Tensor) -> Tensor:
+def _spectral_norm(weight: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(weight.detach().double(), 2)
 
 
-def _batched(x: Tensor) -> Tensor:
+def _add_batch(x: Tensor) -> Tensor:
     return x.detach().double().reshape(-1, *x.shape[-2:])
 
 
-def _high(x: Tensor) -> Tensor:
+def _remove_mean(x: Tensor) -> Tensor:
     """``HC X``: without the mean over tokens."""
     return x - x.mean(dim=-2, keepdim=True)
 
@@ -297,7 +299,7 @@ def _norm(x: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(x)
 
 
-def _as_map(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _fit_map(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A basis U of the span of x, M U for the map M = y x^+, and the condition number of x.
 
     The last is infinite where x has not full column rank, whatever then stands for M.

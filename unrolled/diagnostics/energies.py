@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..attention import causal_mask, combine_masks, fused_attention, masked_softmax
 from ..kernel_smoothing import squared_distances
-from .tokens import unit_rows
+from .measures import unit_rows
 
 
 def attention_smoothness(u: Tensor, k: Tensor) -> Tensor:

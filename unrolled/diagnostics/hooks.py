@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from ..attention import Correction, Operator, causal_mask, combine_masks, hidden_by
 from ..nonlocal_energy import Neutreno
-from .attention_maps import attention_spectrum, map_similarity, nonzero_share
 from .energies import gradient_cosine, kernel_energy
-from .tokens import (
+from .measures import (
+    attention_spectrum,
     condition_number,
     high_frequency_share,
+    map_similarity,
     method_noise_share,
+    nonzero_share,
     token_similarity,
 )
 
@@ -73,40 +75,40 @@ class Observation:
 Measure = Callable[[Observation], Tensor | None]
 
 
-def _between(seen: Observation) -> Tensor | None:
+def _compare_to_previous(seen: Observation) -> Tensor | None:
     before = seen.previous_matrix
     return None if before is None else map_similarity(seen.matrix, before)
 
 
-def _similarity(seen: Observation, *, absolute: bool) -> Tensor | None:
+def _measure_similarity(seen: Observation, *, absolute: bool) -> Tensor | None:
     if seen.tokens.shape[-2] < 2:
         return None
     return token_similarity(seen.tokens, absolute=absolute)
 
 
-def _square(seen: Observation) -> bool:
+def _get_square_matrix(seen: Observation) -> bool:
     return seen.q.shape[-2] == seen.k.shape[-2]
 
 
-def _gradient_cosine(seen: Observation) -> Tensor | None:
-    if not _square(seen) or "q" not in seen.operator.reads:
+def _measure_gradient_cosine(seen: Observation) -> Tensor | None:
+    if not _get_square_matrix(seen) or "q" not in seen.operator.reads:
         return None
     return gradient_cosine(seen.q, seen.k, seen.v, **seen.masks)
 
 
-def _band_intensity(seen: Observation) -> Tensor | None:
-    return attention_spectrum(seen.matrix)[1] if _square(seen) else None
+def _measure_bands(seen: Observation) -> Tensor | None:
+    return attention_spectrum(seen.matrix)[1] if _get_square_matrix(seen) else None
 
 
-def _high_band(seen: Observation) -> Tensor | None:
+def _measure_high_bands(seen: Observation) -> Tensor | None:
     """Mean intensity of the bands but the first, as a multiple of the first's."""
-    intensity = _band_intensity(seen)
+    intensity = _measure_bands(seen)
     if intensity is None or intensity.shape[-1] < 2:
         return None
     return intensity[..., 1:].mean(dim=-1) / intensity[..., 0]
 
 
-def _nonzero_share(seen: Observation) -> Tensor:
+def _measure_nonzero_share(seen: Observation) -> Tensor:
     mask = seen.arguments.get("mask")
     visible = None if mask is None else ~hidden_by(mask)
     if seen.arguments.get("is_causal"):
@@ -114,13 +116,13 @@ def _nonzero_share(seen: Observation) -> Tensor:
     return nonzero_share(seen.matrix, visible)
 
 
-def _smoothness(seen: Observation) -> Tensor | None:
-    if not _square(seen) or "k" not in seen.operator.reads:
+def _measure_smoothness(seen: Observation) -> Tensor | None:
+    if not _get_square_matrix(seen) or "k" not in seen.operator.reads:
         return None
     return kernel_energy(seen.output, seen.k, **seen.masks)
 
 
-def _energy(seen: Observation) -> Tensor | None:
+def _measure_energy(seen: Observation) -> Tensor | None:
     """With the layer's own penalty; None where it has none."""
     operator = seen.operator
     while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
@@ -132,31 +134,31 @@ def _energy(seen: Observation) -> Tensor | None:
 
 
 MEASURES: dict[str, Measure] = {
-    "token_similarity": lambda seen: _similarity(seen, absolute=False),
-    "absolute_token_similarity": lambda seen: _similarity(seen, absolute=True),
+    "token_similarity": lambda seen: _measure_similarity(seen, absolute=False),
+    "absolute_token_similarity": lambda seen: _measure_similarity(seen, absolute=True),
     "high_frequency_share": lambda seen: high_frequency_share(seen.tokens),
     "log_condition_number": lambda seen: condition_number(seen.tokens).log(),
     "map_similarity": lambda seen: map_similarity(seen.matrix),
-    "map_similarity_to_previous": _between,
-    "high_band_intensity": _high_band,
-    "nonzero_share": _nonzero_share,
-    "smoothness": _smoothness,
-    "regularized_energy": _energy,
-    "gradient_cosine": _gradient_cosine,
+    "map_similarity_to_previous": _compare_to_previous,
+    "high_band_intensity": _measure_high_bands,
+    "nonzero_share": _measure_nonzero_share,
+    "smoothness": _measure_smoothness,
+    "regularized_energy": _measure_energy,
+    "gradient_cosine": _measure_gradient_cosine,
     "method_noise_share": lambda seen: (
-        method_noise_share(seen.v, seen.output) if _square(seen) else None
+        method_noise_share(seen.v, seen.output) if _get_square_matrix(seen) else None
     ),
 }
 
 ARRAYS: dict[str, Measure] = {
     "attention_map": lambda seen: seen.matrix,
-    "map_singular_values": lambda seen: torch.linalg.svdvals(_wide(seen.matrix)),
-    "band_intensity": _band_intensity,
-    "token_singular_values": lambda seen: torch.linalg.svdvals(_wide(seen.tokens)),
+    "map_singular_values": lambda seen: torch.linalg.svdvals(_widen(seen.matrix)),
+    "band_intensity": _measure_bands,
+    "token_singular_values": lambda seen: torch.linalg.svdvals(_widen(seen.tokens)),
 }
 
 
-def _wide(x: Tensor) -> Tensor:
+def _widen(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -221,7 +223,7 @@ def record(
     ['absolute_token_similarity', 'gradient_cosine']
     """
     recorder = _Recorder(MEASURES if measures is None else measures, arrays or {})
-    layers = list(_layers(model))
+    layers = list(_find_layers(model))
     if not layers:
         raise ValueError(f"model: holds no Operator, got {type(model).__name__}")
     with ExitStack() as stack:
@@ -237,7 +239,7 @@ class _Layer:
     block: nn.Module
 
 
-def _layers(model: nn.Module) -> Iterator[_Layer]:
+def _find_layers(model: nn.Module) -> Iterator[_Layer]:
     """Operators that no other operator holds, with the module around their shell.
 
     Layers may share an operator, or be one and the same module under several names.
@@ -261,8 +263,8 @@ class _Recorder:
 
     def __init__(self, measures: Mapping[str, Measure], arrays: Mapping[str, Measure]) -> None:
         self.measures: list[tuple[str, Measure, Callable[[Tensor], Any]]]
-        self.measures = [(name, take, _mean) for name, take in measures.items()]
-        self.measures += [(name, take, _array) for name, take in arrays.items()]
+        self.measures = [(name, take, _take_mean) for name, take in measures.items()]
+        self.measures += [(name, take, _to_array) for name, take in arrays.items()]
         self.rows: list[dict[str, Any]] = []
         self.call = -1
         self.running = False
@@ -286,11 +288,11 @@ class _Recorder:
     def attach(self, model: nn.Module, layers: list[_Layer]) -> Iterator[Any]:
         yield model.register_forward_pre_hook(self._enter)
         for layer in layers:
-            yield layer.operator.register_forward_hook(self._operator_hook(layer), with_kwargs=True)
-            yield layer.block.register_forward_hook(self._block_hook(layer))
+            yield layer.operator.register_forward_hook(self._hook_operator(layer), with_kwargs=True)
+            yield layer.block.register_forward_hook(self._hook_block(layer))
         yield model.register_forward_hook(self._leave, always_call=True)
 
-    def _operator_hook(self, layer: _Layer) -> Callable[..., None]:
+    def _hook_operator(self, layer: _Layer) -> Callable[..., None]:
         def hook(module: Any, inputs: Any, arguments: dict[str, Any], output: Tensor) -> None:
             if not self.running and torch._C._current_graph_task_id() != -1:
                 return  # recomputed in a backward pass
@@ -301,7 +303,7 @@ class _Recorder:
 
         return hook
 
-    def _block_hook(self, layer: _Layer) -> Callable[..., None]:
+    def _hook_block(self, layer: _Layer) -> Callable[..., None]:
         def hook(module: Any, inputs: Any, output: Any) -> None:
             seen = self.seen.pop(layer.name, None)
             if seen is None:
@@ -341,9 +343,9 @@ class _Recorder:
         self.n_layers += 1
 
 
-def _mean(x: Tensor) -> float:
+def _take_mean(x: Tensor) -> float:
     return float(x.double().mean())
 
 
-def _array(x: Tensor) -> np.ndarray:
-    return _wide(x).cpu().numpy().copy()
+def _to_array(x: Tensor) -> np.ndarray:
+    return _widen(x).cpu().numpy().copy()

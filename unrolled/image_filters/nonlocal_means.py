@@ -59,7 +59,7 @@ def nonlocal_means_attention(
     border = ((patch_size - 1) // 2, patch_size // 2)
     padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
-        return _windowed(values, padded, h, patch_size, patch_distance, sigma)
+        return _average_windows(values, padded, h, patch_size, patch_distance, sigma)
     # (batch, 1, pixels, channels * patch_size^2)
     patches = F.unfold(padded, patch_size).mT[:, None]
     pixels = values.flatten(2).mT[:, None]  # (batch, 1, pixels, channels)
@@ -67,11 +67,11 @@ def nonlocal_means_attention(
         bandwidth = h * (patches.shape[-1] / 2) ** 0.5
         smoothed = gaussian_attention(patches, patches, pixels, bandwidth=bandwidth)
     else:
-        smoothed = _corrected(patches, pixels, h, sigma)
+        smoothed = _correct_distances(patches, pixels, h, sigma)
     return smoothed[:, 0].mT.reshape(values.shape)
 
 
-def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
+def _correct_distances(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
     def block(rows: Tensor, start: int) -> Tensor:
         logits = (
             -(squared_distances(rows, patches) / patches.shape[-1] - 2 * sigma**2).clamp(min=0)
@@ -83,7 +83,7 @@ def _corrected(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float)
     return map_query_blocks(block, patches)
 
 
-def _windowed(
+def _average_windows(
     values: Tensor,
     padded: Tensor,
     h: Tensor | float,
@@ -99,13 +99,13 @@ def _windowed(
     inside = F.pad(torch.ones_like(values[:1, :1]), frame)
 
     def row(padded: Tensor, wide: Tensor, pixels: Tensor, dy: int) -> tuple[Tensor, Tensor]:
-        shifted = _shifts(wide, dy, padded.shape)
+        shifted = _shift_row(wide, dy, padded.shape)
         squares = (padded[..., None, :] - shifted).square().mean(dim=1).transpose(1, 2)
         distance = F.avg_pool2d(squares, patch_size, stride=1)
         weights = torch.exp(-(distance - 2 * sigma**2).clamp(min=0) / h / h)
-        weights = weights * _shifts(inside, dy, values.shape)[:, 0].transpose(1, 2)
+        weights = weights * _shift_row(inside, dy, values.shape)[:, 0].transpose(1, 2)
         # (batch, channels, shift, height, width)
-        shifted = _shifts(pixels, dy, values.shape).permute(0, 1, 3, 2, 4)
+        shifted = _shift_row(pixels, dy, values.shape).permute(0, 1, 3, 2, 4)
         return (weights[:, None] * shifted).sum(dim=2), weights.sum(dim=1, keepdim=True)
 
     total, mass = torch.zeros_like(values), torch.zeros_like(values[:, :1])
@@ -115,7 +115,7 @@ def _windowed(
     return total / mass
 
 
-def _shifts(wide: Tensor, dy: int, shape: torch.Size) -> Tensor:
+def _shift_row(wide: Tensor, dy: int, shape: torch.Size) -> Tensor:
     """All horizontal shifts of one row of offsets: (batch, channels, height, shift, width)."""
     return wide[..., dy : dy + shape[-2], :].unfold(-1, shape[-1], 1)
 

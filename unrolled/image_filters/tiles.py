@@ -67,7 +67,7 @@ def tiled_average(
     frame = (n, n + right, n, n + down)
     inside = F.pad(torch.ones_like(values[:1, :1]), frame)
     e, v = F.pad(features, frame), F.pad(values, frame)
-    shifts = _shifts(side, n, values.device)
+    shifts = _list_shifts(side, n, values.device)
     seen, squares = (shifts.abs() <= n).all(dim=0), shifts.square().sum(dim=0)
     columns = (width + right) // side
     rows = block_size(max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel())))
@@ -80,11 +80,11 @@ def tiled_average(
         spatial_scale: Tensor | float,
     ) -> Tensor:
         # (batch, tiles, keys, numbers)
-        keys, key_values = _tiles(e, side, n), _tiles(v, side, n)
-        visible = seen & (_tiles(inside, side, n)[..., 0] > 0)[..., None, :]
+        keys, key_values = _cut_tiles(e, side, n), _cut_tiles(v, side, n)
+        visible = seen & (_cut_tiles(inside, side, n)[..., 0] > 0)[..., None, :]
         # Queries beyond the border, which are cut off, may see nothing: any finite number will do.
         barrier = torch.where(visible | ~visible.any(dim=-1, keepdim=True), 0.0, -torch.inf)
-        queries = _inner(keys, side, n)
+        queries = _take_inner(keys, side, n)
         middle = queries.detach().mean(dim=-2, keepdim=True)
         queries, keys = queries - middle, keys - middle
         own = offset - queries.square().sum(dim=-1)[..., :, None]
@@ -96,11 +96,11 @@ def tiled_average(
     for top in range(0, height + down, rows * side):
         bottom = min(top + rows * side, height + down) + 2 * n
         part = (x[..., top:bottom, :] for x in (e, v, inside))
-        parts.append(_untiled(recomputed(band, *part, offset, spatial_scale), side, columns))
+        parts.append(_join_tiles(recomputed(band, *part, offset, spatial_scale), side, columns))
     return torch.cat(parts, dim=-2)[..., :height, :width]
 
 
-def _shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
+def _list_shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
     """From the queries of a tile to its keys, down and right: (2, queries, keys)."""
     i = torch.arange(side, device=device)
     j = torch.arange(side + 2 * patch_distance, device=device) - patch_distance
@@ -109,21 +109,21 @@ def _shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
     return torch.stack([down, right]).flatten(3).flatten(1, 2)
 
 
-def _tiles(wide: Tensor, side: int, patch_distance: int) -> Tensor:
+def _cut_tiles(wide: Tensor, side: int, patch_distance: int) -> Tensor:
     """(batch, tiles, pixels of a tile and around it, channels)."""
     size = side + 2 * patch_distance
     tiles = wide.unfold(-2, size, side).unfold(-2, size, side)
     return tiles.permute(0, 2, 3, 4, 5, 1).flatten(3, 4).flatten(1, 2)
 
 
-def _inner(keys: Tensor, side: int, n: int) -> Tensor:
+def _take_inner(keys: Tensor, side: int, n: int) -> Tensor:
     """Those of the keys that are the tile's own pixels, n away from its border."""
     size = side + 2 * n
     inner = keys.unflatten(-2, (size, size))[..., n : n + side, n : n + side, :]
     return inner.flatten(-3, -2)
 
 
-def _untiled(tiles: Tensor, side: int, columns: int) -> Tensor:
+def _join_tiles(tiles: Tensor, side: int, columns: int) -> Tensor:
     """(batch, tiles, side^2, channels) to (batch, channels, height, width)."""
     grid = tiles.unflatten(1, (-1, columns)).unflatten(3, (side, side))
     return grid.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)

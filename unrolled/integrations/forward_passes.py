@@ -75,7 +75,7 @@ class ForwardPasses:
         ValueError
             If the operator needs a context and there is none, or one that does not fit.
         """
-        running = self._running()
+        running = self._passes_under_way()
         carried = context is None and bool(running)
         met = running[-1][1] if carried else context
         if met is None:
@@ -96,18 +96,18 @@ class ForwardPasses:
         if carried:
             running[-1] = running[-1][0], after
             if operator.needs and output.requires_grad and not torch.compiler.is_compiling():
-                self.met.append((operator, v.detach(), _without_graph(met)))
+                self.met.append((operator, v.detach(), _drop_graph(met)))
         return output, seen
 
-    def _running(self) -> list[tuple[int, Context]]:
+    def _passes_under_way(self) -> list[tuple[int, Context]]:
         """This thread's passes under way, of the backward pass that it is in, the last one last."""
         stack = self.threads.__dict__.setdefault("stack", [])
-        return stack if stack and stack[-1][0] == _backward_pass() else []
+        return stack if stack and stack[-1][0] == _number_of_backward_pass() else []
 
     def _recall(self, operator: Operator, v: Tensor) -> Context:
         """The context that this layer met when it had these values."""
         kind = type(operator).__name__
-        if _backward_pass() == -1:
+        if _number_of_backward_pass() == -1:
             raise ValueError(
                 f"context: {kind} needs {', '.join(operator.needs)}, but no forward pass of the "
                 "model whose attention was replaced is under way; call that model, not a part of it"
@@ -128,24 +128,24 @@ class ForwardPasses:
         self._open(Context(None if self.positions is None else attrgetter(self.positions)(model)))
 
     def _open_chain(self, module: nn.Module, inputs: Any) -> None:
-        running = self._running()
+        running = self._passes_under_way()
         self._open(Context(running[-1][1].positions if running else None))
 
     def _open(self, context: Context) -> None:
-        self._running()
-        self.threads.stack.append((_backward_pass(), context))
+        self._passes_under_way()
+        self.threads.stack.append((_number_of_backward_pass(), context))
 
     def _close(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self._running():
+        if self._passes_under_way():
             self.threads.stack.pop()
 
 
-def _backward_pass() -> int:
+def _number_of_backward_pass() -> int:
     """Number of the backward pass that this thread is in, -1 outside."""
     return torch._C._current_graph_task_id()
 
 
-def _without_graph(context: Context) -> Context:
+def _drop_graph(context: Context) -> Context:
     """The same values; operations on them save the same tensors."""
 
     def cut(x: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Operator
-from ..kernel_smoothing.features import add_bias
+from ..kernel_smoothing.logits import add_bias
 from ..named_operators import make_operator, operator_names
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
@@ -71,7 +71,7 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
         if name not in known:
             raise ValueError(f"names: must be among {', '.join(known)}, got {name!r}")
         positional = make_operator(name, num_heads=1, head_dim=1).positional is not None
-        _register(_PREFIX + name, _shared_operator(name), positional)
+        _register(_PREFIX + name, _share_operator(name), positional)
     return [_PREFIX + name for name in chosen]
 
 
@@ -122,7 +122,7 @@ def attach_huggingface(
     >>> model = attach_huggingface(model, "sparse_coding")  # doctest: +SKIP
     """
     for positional, implementation in _ATTACHED.items():
-        _register(implementation, _attached_operator, positional)
+        _register(implementation, _get_attached_operator, positional)
     chosen: list[tuple[Any, Operator]] = []
     offered: list[str] = []
     for name, module in model.named_modules():
@@ -130,16 +130,16 @@ def attach_huggingface(
             continue
         offered.append(name)
         _check_library(module.config)
-        if _is_cross(module) and not takes_name(operator):
+        if _is_cross_attention(module) and not takes_name(operator):
             continue
-        made = choose(operator, name, *_heads(module))
+        made = choose(operator, name, *_count_heads(module))
         if made is None:
             continue
         check_needs(made, name, positions is not None)
         if "first_tokens" in made.needs:
             raise ValueError(f"operator: {type(made).__name__} needs first_tokens: not served here")
         if "projected_positions" in made.needs:
-            _position_weights(module)
+            _find_position_weights(module)
         chosen.append((module, made))
     if not chosen:
         raise ValueError(
@@ -150,7 +150,7 @@ def attach_huggingface(
             "AttentionInterface"
         )
     implementation = _ATTACHED[any(made.positional for _, made in chosen)]
-    before = [(config, config._attn_implementation) for config in _configs(model)]
+    before = [(config, config._attn_implementation) for config in _list_configs(model)]
     try:
         model.set_attn_implementation(implementation)
         for module, _ in chosen:
@@ -173,7 +173,7 @@ def attach_huggingface(
     return model
 
 
-def _configs(model: nn.Module) -> Iterator[Any]:
+def _list_configs(model: nn.Module) -> Iterator[Any]:
     """The configurations of the model and its parts, outer ones first."""
 
     def within(config: Any) -> Iterator[Any]:
@@ -255,7 +255,7 @@ def _register(
     AttentionMaskInterface.register(name, mask)
 
 
-def _shared_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
+def _share_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
     """A function that makes the operator of a name once for every size, device and dtype."""
 
     @lru_cache
@@ -277,7 +277,7 @@ def _shared_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
     return operator_for
 
 
-def _attached_operator(module: nn.Module, query: Tensor) -> Operator | None:
+def _get_attached_operator(module: nn.Module, query: Tensor) -> Operator | None:
     operator = getattr(module, "operator", None)
     return operator if isinstance(operator, Operator) else None
 
@@ -366,18 +366,18 @@ def _asks_interface(kind: type[nn.Module]) -> bool:
         return False
 
 
-def _is_cross(module: nn.Module) -> bool:
+def _is_cross_attention(module: nn.Module) -> bool:
     return getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__
 
 
-def _heads(module: Any) -> tuple[int, int]:
+def _count_heads(module: Any) -> tuple[int, int]:
     config = module.config
     heads = getattr(module, "num_heads", None) or config.num_attention_heads
     width = getattr(module, "head_dim", None) or getattr(module, "attention_head_size", None)
     return heads, width or config.hidden_size // heads
 
 
-def _position_weights(module: Any) -> tuple[Tensor, Tensor]:
+def _find_position_weights(module: Any) -> tuple[Tensor, Tensor]:
     for names in _PROJECTIONS:
         linear: list[Any] = [getattr(module, name, None) for name in names]
         q, k = linear
@@ -394,9 +394,9 @@ def _position_weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _project_positions(module: nn.Module, positions: Tensor) -> tuple[Tensor, Tensor]:
-    heads, width = _heads(module)
+    heads, width = _count_heads(module)
     q, k = (
         F.linear(positions, weight).unflatten(-1, (heads, width)).transpose(-3, -2)
-        for weight in _position_weights(module)
+        for weight in _find_position_weights(module)
     )
     return q, k

@@ -120,7 +120,7 @@ def replace_attention(
             "model: no self attention to replace (linear qkv and proj with num_heads, or "
             "nn.MultiheadAttention); for Hugging Face models there is attach_huggingface"
         )
-    if dropouts := [name for name, (module, _) in chosen.items() if _dropout(module) > 0]:
+    if dropouts := [name for name, (module, _) in chosen.items() if _get_dropout(module) > 0]:
         warnings.warn(
             f"replace_attention: dropout of attention weights is not applied ({len(dropouts)} "
             f"layers, such as {dropouts[0] or 'the model'}): rows would no longer sum to one",
@@ -128,14 +128,14 @@ def replace_attention(
         )
     foreign = [made for module, made in chosen.values() if type(module) is not Attention]
     passes = ForwardPasses(place_positions(model, positions, foreign))
-    cross, whole = _cross_attention(model), model
+    cross, whole = _find_cross_attention(model), model
     replacements: dict[int, nn.Module] = {}
     for name, (module, made) in chosen.items():
         if id(module) not in replacements:
-            replacements[id(module)] = _replacement(
+            replacements[id(module)] = _make_replacement(
                 module, made, ForwardPasses() if id(module) in cross else passes
             )
-        model = _put(model, name, replacements[id(module)])
+        model = _put_module(model, name, replacements[id(module)])
     if model is not whole and passes.positions == "twinsolve_positions":
         place_positions(model, positions, [])
     _refuse_nested_tensors(model)
@@ -148,7 +148,7 @@ def _choose_all(
     model: nn.Module, operator: Chooser, positions: str | Tensor | None
 ) -> dict[str, tuple[nn.Module, Operator]]:
     """Each attention that is to be replaced, by name, with its operator; checks all of them."""
-    cross = _cross_attention(model)
+    cross = _find_cross_attention(model)
     picked: dict[str, tuple[nn.Module, Any]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not _is_attention(module) or (id(module) in cross and not takes_name(operator)):
@@ -191,7 +191,7 @@ def _is_attention(module: nn.Module) -> bool:
     return known or isinstance(getattr(module, "qkv", None), nn.Module)
 
 
-def _cross_attention(model: nn.Module) -> set[int]:
+def _find_cross_attention(model: nn.Module) -> set[int]:
     layers = (m for m in model.modules() if isinstance(m, nn.TransformerDecoderLayer))
     return {id(layer.multihead_attn) for layer in layers}
 
@@ -254,14 +254,14 @@ def _refuse_tensors(module: nn.Module, parts: set[str]) -> None:
         raise Mismatch(f"has {', '.join(extra)}")
 
 
-def _dropout(module: nn.Module) -> float:
+def _get_dropout(module: nn.Module) -> float:
     if isinstance(module, nn.MultiheadAttention):
         return module.dropout
     dropout = getattr(module, "attn_drop", 0.0)
     return float(dropout.p if isinstance(dropout, nn.Dropout) else dropout)
 
 
-def _replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.Module:
+def _make_replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.Module:
     like = parameter_of(module)
     made = made.to(device=like.device, dtype=like.dtype)
     multihead = isinstance(module, nn.MultiheadAttention | Attention)
@@ -280,7 +280,7 @@ def _refuse_nested_tensors(model: nn.Module) -> None:
             part.use_nested_tensor = False
 
 
-def _put(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
+def _put_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
     if not name:
         return new
     model.set_submodule(name, new)

@@ -76,10 +76,10 @@ class FusedProjectionAttention(nn.Module):
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of each head, as the operator gets them."""
         check_input(x, "x", ("batch", "tokens", self.qkv.in_features), self.qkv.weight)
-        q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (self._split_heads(part) for part in self.qkv(x).chunk(3, dim=-1))
         return *rescale(self.q_norm(q), self.k_norm(k), self.scale), v
 
-    def _split(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         # (batch, heads, tokens, head_dim)
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
@@ -87,7 +87,9 @@ class FusedProjectionAttention(nn.Module):
         width = self.qkv.in_features
         check_input(positions, "context.positions", ("...", "tokens", width), self.qkv.weight)
         w_q, w_k, _ = self.qkv.weight.chunk(3)
-        return self._split(F.linear(positions, w_q)), self._split(F.linear(positions, w_k))
+        return self._split_heads(F.linear(positions, w_q)), self._split_heads(
+            F.linear(positions, w_k)
+        )
 
 
 class MultiheadReplacement(Attention):
@@ -158,7 +160,7 @@ class MultiheadReplacement(Attention):
             return super().project(query, key, value)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         q, k, v = (
-            self._split(F.linear(x, getattr(self, name), bias))
+            self._split_heads(F.linear(x, getattr(self, name), bias))
             for x, name, bias in zip((query, key, value), _SEPARATE, biases, strict=True)
         )
         return q, k, v
@@ -169,7 +171,7 @@ class MultiheadReplacement(Attention):
         weights = self.q_proj_weight, self.k_proj_weight
         for weight in weights:
             check_input(positions, "context.positions", ("...", "tokens", weight.shape[1]), weight)
-        q, k = (self._split(F.linear(positions, weight)) for weight in weights)
+        q, k = (self._split_heads(F.linear(positions, weight)) for weight in weights)
         return q, k
 
 

@@ -63,11 +63,11 @@ def compare_fused(original: nn.Module, build: Build) -> None:
         Says what differs.
     """
     options = inspect.signature(original.forward).parameters
-    for twin, like in _twins(original):
+    for twin, like in _make_copies(original):
         trial = _Trial(twin, build)
-        x = _tokens_that_run(twin, _long_counts(twin), like)
+        x = _find_tokens(twin, _list_long_counts(twin), like)
         trial.compare((x,))
-        x = _tokens_that_run(twin, (_SHORT, x.shape[1]), like)
+        x = _find_tokens(twin, (_SHORT, x.shape[1]), like)
         if "is_causal" in options:
             trial.compare((x,), "is_causal=True", is_causal=True)
         if "attn_mask" in options:
@@ -83,12 +83,14 @@ def compare_multihead(original: nn.MultiheadAttention, build: Build) -> None:
     Mismatch
     """
     widths = original.embed_dim, original.kdim, original.vdim
-    for twin, like in _twins(original):
+    for twin, like in _make_copies(original):
         trial = _Trial(twin, build)
-        q, k, v = (_random((2, _SHORT, width), like, seed) for seed, width in enumerate(widths))
+        q, k, v = (
+            _draw_tokens((2, _SHORT, width), like, seed) for seed, width in enumerate(widths)
+        )
         first = original.batch_first
         inputs = (q, k, v) if first else (q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1))
-        hidden = ~_visible(like.device)[0, 0]
+        hidden = ~_draw_mask(like.device)[0, 0]
         trial.compare(inputs)
         trial.compare(inputs, "attn_mask", attn_mask=hidden)
         trial.compare(inputs, "key_padding_mask", key_padding_mask=hidden[:2])
@@ -109,21 +111,21 @@ class _Trial:
         """Refuse unless both give the same up to rounding."""
         given = f"random tokens {tuple(inputs[0].shape)}{' with ' if how else ''}{how}"
         try:
-            expected = _run(self.original, inputs, options)
+            expected = _run_module(self.original, inputs, options)
         except Exception as error:
-            raise Mismatch(f"fails on {given} ({_brief(error)})") from error
+            raise Mismatch(f"fails on {given} ({_shorten_error(error)})") from error
         try:
-            found = _run(self.replacement, inputs, options)
+            found = _run_module(self.replacement, inputs, options)
         except Exception as error:
-            why = _brief(error)
+            why = _shorten_error(error)
             raise Mismatch(f"runs on {given}, its replacement does not ({why})") from error
         expected, found = (x if isinstance(x, tuple) else (x,) for x in (expected, found))
-        if [_form(x) for x in expected] != [_form(x) for x in found]:
+        if [_describe_form(x) for x in expected] != [_describe_form(x) for x in found]:
             raise Mismatch(
-                f"returns {', '.join(map(_form, expected))} of {given}, its replacement "
-                f"{', '.join(map(_form, found))}"
+                f"returns {', '.join(map(_describe_form, expected))} of {given}, its replacement "
+                f"{', '.join(map(_describe_form, found))}"
             )
-        allowed = _ROUNDINGS * _eps(inputs[0])
+        allowed = _ROUNDINGS * _relative_rounding(inputs[0])
         for a, b in zip(found, expected, strict=True):
             if not (deviation := _relative_error(a, b)) <= allowed:
                 raise Mismatch(
@@ -135,7 +137,7 @@ class _Trial:
     def compare_training(self, inputs: tuple[Tensor, ...]) -> None:
         """Compare in training mode, without dropout of weights: other dropout must stay."""
         if inputs[0].device.type not in ("cpu", "cuda"):
-            return  # generators whose states `_run` does not know
+            return  # generators whose states `_run_module` does not know
         weights: Any = getattr(self.original, "attn_drop", None)
         if isinstance(weights, nn.Dropout):
             weights.p = 0.0
@@ -150,11 +152,11 @@ class _Trial:
     def _refuse_changes(self, inputs: tuple[Tensor, ...]) -> None:
         """Refuse what no second run repeats, so that nothing could be compared with it."""
         try:
-            first, second = (_run(self.original, inputs, {}) for _ in range(2))
+            first, second = (_run_module(self.original, inputs, {}) for _ in range(2))
         except Exception:
             return  # `compare` says why
         first, second = (x if isinstance(x, tuple) else (x,) for x in (first, second))
-        allowed = _ROUNDINGS * _eps(inputs[0])
+        allowed = _ROUNDINGS * _relative_rounding(inputs[0])
         if not all(_relative_error(b, a) <= allowed for a, b in zip(first, second, strict=True)):
             raise Mismatch(
                 "changes its output with each forward pass in training mode, random draws being "
@@ -165,13 +167,13 @@ class _Trial:
 
 def _compare_masks(trial: _Trial, x: Tensor) -> None:
     """Masks mean the same in every form of scaled_dot_product_attention that the original takes."""
-    visible = _visible(x.device, x.shape[1])
-    bias = _random(visible.shape, x, 7).masked_fill(~visible, -torch.inf)
+    visible = _draw_mask(x.device, x.shape[1])
+    bias = _draw_tokens(visible.shape, x, 7).masked_fill(~visible, -torch.inf)
     taken = 0
     for kind, mask in (("a boolean", visible), ("an additive", bias)):
         for form in (mask, mask[:, 0], mask[0, 0], mask[..., :1, :]):
             try:
-                _run(trial.original, (x,), {"attn_mask": form})
+                _run_module(trial.original, (x,), {"attn_mask": form})
             except Exception:
                 continue
             taken += 1
@@ -182,12 +184,12 @@ def _compare_masks(trial: _Trial, x: Tensor) -> None:
         )
 
 
-def _twins(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
+def _make_copies(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
     """Copies with random weights to run, each with a tensor of the device and dtype to run in."""
     like = next(p for p in original.parameters() if p.is_floating_point())
     dtypes = [like.dtype] if like.dtype.itemsize >= 4 else [torch.float32, like.dtype]
     for dtype in dtypes:
-        twin = _copy(original)
+        twin = _copy_module(original)
         if dtype != like.dtype:
             twin = twin.to(dtype)
         with torch.no_grad():
@@ -195,18 +197,18 @@ def _twins(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
                 if parameter.is_floating_point():
                     scale = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
                     scale = 0.3 if name.endswith("bias") else scale
-                    parameter.copy_(scale * _random(parameter.shape, parameter, seed))
+                    parameter.copy_(scale * _draw_tokens(parameter.shape, parameter, seed))
         yield twin, next(p for p in twin.parameters() if p.is_floating_point())
 
 
-def _copy(original: nn.Module) -> nn.Module:
+def _copy_module(original: nn.Module) -> nn.Module:
     """A copy without hooks, that has data even if the original is on the meta device."""
     kept = [x for part in original.modules() for x in vars(part).values() if isinstance(x, Tensor)]
     detached = {id(x): x.detach().clone() for x in kept if not x.is_leaf}  # deepcopy refuses them
     try:
         twin = copy.deepcopy(original, detached)
     except Exception as error:
-        raise Mismatch(f"cannot be copied for a trial run ({_brief(error)})") from error
+        raise Mismatch(f"cannot be copied for a trial run ({_shorten_error(error)})") from error
     for part in twin.modules():
         for hooks in _HOOKS:
             getattr(part, hooks).clear()
@@ -217,7 +219,7 @@ def _copy(original: nn.Module) -> nn.Module:
     return twin
 
 
-def _run(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
+def _run_module(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
     """The module's output without gradients; every run meets the same states of generators."""
     device = inputs[0].device
     with (
@@ -228,15 +230,15 @@ def _run(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any])
         return module(*(x.clone() for x in inputs), **options)
 
 
-def _tokens_that_run(module: Any, counts: tuple[int, ...], like: Tensor) -> Tensor:
+def _find_tokens(module: Any, counts: tuple[int, ...], like: Tensor) -> Tensor:
     """Random tokens of the first count that the module takes."""
     refusals: dict[int, str] = {}
     for count in counts:
-        x = _random((2, count, module.qkv.in_features), like, count)
+        x = _draw_tokens((2, count, module.qkv.in_features), like, count)
         try:
-            _run(module, (x,), {})
+            _run_module(module, (x,), {})
         except Exception as error:
-            refusals[count] = _brief(error)
+            refusals[count] = _shorten_error(error)
         else:
             return x
     raise Mismatch(
@@ -245,7 +247,7 @@ def _tokens_that_run(module: Any, counts: tuple[int, ...], like: Tensor) -> Tens
     )
 
 
-def _long_counts(module: nn.Module) -> tuple[int, ...]:
+def _list_long_counts(module: nn.Module) -> tuple[int, ...]:
     """Counts of tokens to try: beyond all windows, or what the module says of its own number.
 
     A whole number w among the module's attributes, of whatever name, may be the length of a window,
@@ -275,7 +277,7 @@ def _long_counts(module: nn.Module) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*beyond, *fixed)))
 
 
-def _visible(device: torch.device, n_tokens: int = _SHORT) -> Tensor:
+def _draw_mask(device: torch.device, n_tokens: int = _SHORT) -> Tensor:
     """Boolean mask (2, 1, tokens, tokens) in which every query sees a key, itself at least."""
     shape = 2, 1, n_tokens, n_tokens
     generator = torch.Generator().manual_seed(0)
@@ -283,12 +285,12 @@ def _visible(device: torch.device, n_tokens: int = _SHORT) -> Tensor:
     return (drawn | torch.eye(n_tokens, dtype=torch.bool, device="cpu")).to(device)
 
 
-def _random(shape: tuple[int, ...], like: Tensor, seed: int) -> Tensor:
+def _draw_tokens(shape: tuple[int, ...], like: Tensor, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
 
 
-def _eps(x: Tensor) -> float:
+def _relative_rounding(x: Tensor) -> float:
     """Relative rounding of one product; attention may well compute its softmax in float32."""
     eps = max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps)
     reduced = {"high": 2.0**-10, "medium": 2.0**-7}
@@ -304,9 +306,9 @@ def _relative_error(found: Any, expected: Any) -> float:
     return float((a - b).norm() / b.norm().clamp(min=torch.finfo(b.dtype).tiny))
 
 
-def _form(x: Any) -> str:
+def _describe_form(x: Any) -> str:
     return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
 
 
-def _brief(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -7,26 +7,22 @@ from .alibi import (
 from .balancing import (
     Sinkhorn,
 )
-from .biased import (
-    Biased,
-)
 from .bilateral import (
+    Biased,
     Bilateral,
 )
 from .elliptical import (
     Elliptical,
     elliptical_weights,
 )
-from .feature_kernel import (
-    FeatureKernel,
-    elu_features,
-)
 from .gaussian import (
     Gaussian,
     gaussian_attention,
 )
 from .kernel import (
+    FeatureKernel,
     Kernel,
+    elu_features,
 )
 from .linear import (
     Linear,
@@ -39,7 +35,7 @@ from .local import (
 from .logistic import (
     Logistic,
 )
-from .pair_distances import (
+from .logits import (
     distances,
     squared_distances,
 )
@@ -49,15 +45,11 @@ from .simplex import (
 )
 from .softmax import (
     Softmax,
+    Symmetric,
+    TopK,
 )
 from .spatial_gaussian import (
     SpatialGaussian,
-)
-from .symmetric import (
-    Symmetric,
-)
-from .top_k import (
-    TopK,
 )
 from .tupe import (
     Tupe,

@@ -17,7 +17,7 @@ from ..attention import (
     mask_rows,
     query_offset,
 )
-from .features import add_bias, split_feature
+from .logits import add_bias, split_feature
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -117,7 +117,7 @@ class ALiBi(SoftmaxSmoother):
         q, k, v, mask, is_causal, _ = call
         slopes = self.slopes_for(q)
         if is_causal:
-            return _causal(q, k, v, slopes, mask)
+            return _attend_causally(q, k, v, slopes, mask)
         offset = query_offset(q, k)
 
         def block(rows: Tensor, start: int) -> Tensor:
@@ -136,7 +136,9 @@ class ALiBi(SoftmaxSmoother):
         return "slopes=" + ", ".join(f"{m:.4g}" for m in self._initial_slopes())
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_causally(
+    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, mask: Tensor | None
+) -> Tensor:
     scale = q.shape[-1] ** -0.5
     # A power of two near 1 / scale is exact in every dtype and keeps the feature in its range.
     unit = 2.0 ** round(math.log2(1 / scale))

@@ -1,4 +1,4 @@
-"""Bilateral attention: likeness of tokens and nearness of positions as separate terms."""
+"""Bilateral attention, and the bias that stores its position term."""
 
 import copy
 import math
@@ -6,11 +6,83 @@ import math
 import torch
 from torch import Tensor
 
-from ..attention import Call, Context, Positive, SoftmaxSmoother, fused_attention
-from .biased import Biased
-from .features import expand_features, of_queries
+from ..attention import (
+    Call,
+    Context,
+    Correction,
+    Operator,
+    Positive,
+    SoftmaxSmoother,
+    fused_attention,
+)
 from .gaussian import gaussian_attention
-from .pair_distances import squared_distances
+from .logits import add_bias, expand_features, of_queries, squared_distances
+
+
+class Biased(Correction):
+    """The base operator with a constant bias added to its logits: ``softmax(logits + b)``.
+
+    For a term that is the same in each call and so is worth storing, such as the position term of
+    a trained `Bilateral`, or relative positions b_ij. The bias of n_queries x n_keys numbers a head
+    is stored and fixes the number of tokens; the base keeps its fused form.
+
+    Parameters
+    ----------
+    base : Operator
+        That takes additive masks.
+    bias : Tensor broadcastable to (..., heads, n_queries, n_keys)
+        Of full size in its last two dimensions. A constant: it gets no gradient, as a bias that
+        needs one leaves the fused kernel.
+
+    Raises
+    ------
+    ValueError
+        If `base` takes no additive masks, or the bias does not fit the tokens.
+
+    References
+    ----------
+    EQUATIONS FF-7, IF-21, IF-30.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Biased, Softmax
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> nearby = -torch.tensor([[abs(i - j) for j in range(5)] for i in range(5)]) * 100.0
+    >>> torch.allclose(Biased(Softmax(), nearby)(q, q, q), q, atol=1e-5)
+    True
+    """
+
+    bias: Tensor
+
+    def __init__(self, base: Operator, bias: Tensor) -> None:
+        super().__init__(base)
+        if not base.additive_masks:
+            raise ValueError(f"base: {type(base).__name__} has no logits that a bias could add to")
+        if not bias.is_floating_point() or bias.ndim < 2:
+            raise ValueError(
+                "bias: must be floating point (..., n_queries, n_keys), got "
+                f"{bias.dtype} {tuple(bias.shape)}"
+            )
+        self.register_buffer("bias", bias.detach())
+
+    def attend(self, call: Call) -> Tensor:
+        return self._add_stored_bias(call).output_of(self.base)
+
+    def coefficients(self, call: Call) -> Tensor:
+        return self._add_stored_bias(call).matrix_of(self.base)
+
+    def _add_stored_bias(self, call: Call) -> Call:
+        q, k = call.q, call.k
+        if self.bias.shape[-2:] != (q.shape[-2], k.shape[-2]):
+            raise ValueError(
+                f"bias: is for {self.bias.shape[-2]} queries and {self.bias.shape[-1]} keys, got "
+                f"{q.shape[-2]} and {k.shape[-2]}"
+            )
+        return call._replace(mask=add_bias(call.mask, self.bias.to(q.dtype)))
+
+    def extra_repr(self) -> str:
+        return f"bias of shape {tuple(self.bias.shape)}"
 
 
 class Bilateral(SoftmaxSmoother):
@@ -133,12 +205,14 @@ class Bilateral(SoftmaxSmoother):
 
     def logits(self, call: Call) -> Tensor:
         q, (p_q, p_k) = call.q, self._positions(call)
-        tokens = self._term(q, call.k, self.bandwidth_for(self.token_bandwidth, q))
+        tokens = self._position_term(q, call.k, self.bandwidth_for(self.token_bandwidth, q))
         if p_q is None or p_k is None:
             return tokens
-        return tokens + self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, q))
+        return tokens + self._position_term(
+            p_q, p_k, self.bandwidth_for(self.position_bandwidth, q)
+        )
 
-    def _term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
+    def _position_term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
         if not self.distances:
             return a @ b.mT / bandwidth**2
         wide = torch.promote_types(a.dtype, torch.float32)
@@ -186,7 +260,7 @@ class Bilateral(SoftmaxSmoother):
         if not self.uses_positions or context.projected_positions is None:
             raise ValueError("context: needs projected positions, and an operator that uses them")
         p_q, p_k = context.projected_positions
-        bias = self._term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
+        bias = self._position_term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
         tokens_alone = copy.deepcopy(self)
         tokens_alone.uses_positions, tokens_alone.position_bandwidth = False, None
         tokens_alone.needs, tokens_alone.positional = (), None

@@ -128,7 +128,7 @@ class Elliptical(Operator):
         """The diagonal in use, of shape (..., 1 or n_queries, d)."""
         q, k, _, mask, is_causal, context = call
         if self.metric is not None:
-            return _given(self.metric, q)
+            return _fit_metric(self.metric, q)
         if context is None or context.values is None or context.previous_values is None:
             return q.new_ones(1, q.shape[-1])
         values, previous = context.values, context.previous_values
@@ -159,7 +159,7 @@ def _check_metric(metric: ArrayLike) -> Tensor:
     return checked
 
 
-def _given(metric: Tensor, q: Tensor) -> Tensor:
+def _fit_metric(metric: Tensor, q: Tensor) -> Tensor:
     wanted = (q.shape[-3] if q.ndim > 2 else 1, q.shape[-1])
     if metric.shape != wanted and metric.shape != wanted[1:]:
         raise ValueError(f"metric: has shape {tuple(metric.shape)}, but q is {tuple(q.shape)}")

@@ -21,7 +21,7 @@ from ..attention import (
     query_offset,
     without_autocast,
 )
-from .pair_distances import squared_distances
+from .logits import squared_distances
 
 _CENTRE_SAMPLE = 16
 
@@ -75,26 +75,26 @@ def gaussian_attention(
     q, k, v = of_common_batch(mask, q, k, v)
     with without_autocast(q):
         if mask is not None and (is_causal or mask.shape[-2] > 1):
-            return _rows_apart(q, k, v, bandwidth, mask, is_causal)
+            return _attend_rows_apart(q, k, v, bandwidth, mask, is_causal)
         if is_causal:
-            return _causal(q, k, v, bandwidth)
-        return _centred(q, k, v, _centre(k, mask), bandwidth, mask, False)
+            return _attend_causally(q, k, v, bandwidth)
+        return _attend_centred(q, k, v, _find_centre(k, mask), bandwidth, mask, False)
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
+def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
     """Attention centred at the first keys, but in rows that do not see all of these."""
     offset = query_offset(q, k)
     first = k[..., :_CENTRE_SAMPLE, :]
     n_early = min(max(first.shape[-2] - 1 - offset, 0), q.shape[-2])
-    out = _centred(q, k, v, _centre(first, None), bandwidth, None, True)
+    out = _attend_centred(q, k, v, _find_centre(first, None), bandwidth, None, True)
     if n_early == 0:
         return out
     seen = slice(offset + n_early)
-    early = _few_rows(q[..., :n_early, :], k[..., seen, :], v[..., seen, :], bandwidth)
+    early = _attend_few_rows(q[..., :n_early, :], k[..., seen, :], v[..., seen, :], bandwidth)
     return torch.cat([early, out[..., n_early:, :]], dim=-2)
 
 
-def _few_rows(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
+def _attend_few_rows(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
     """Causal attention from differences, which need no centre but d numbers for each pair."""
     wide = torch.promote_types(v.dtype, torch.float32)
     rows, keys = q.to(wide) / bandwidth, k.to(wide) / bandwidth
@@ -102,7 +102,7 @@ def _few_rows(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Ten
     return masked_softmax(-squares / 2, causal_mask(q, k)).to(v.dtype) @ v
 
 
-def _rows_apart(
+def _attend_rows_apart(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -123,13 +123,13 @@ def _rows_apart(
     if k.dtype == torch.float64:
         seen = ~hidden_by(pairs)
         by_all = (seen | ~seen.any(dim=-1, keepdim=True)).all(dim=-2, keepdim=True)
-        centre = _centre(k, by_all)
+        centre = _find_centre(k, by_all)
     if isinstance(bandwidth, Tensor):
         bandwidth = bandwidth.double()
     if blocks_serve(q, visible):
         wide = torch.promote_types(v.dtype, torch.float32)
         rows, keys = (x.double().sub(centre) / bandwidth for x in (q, k))
-        of_rows, of_keys = _norms(rows), _norms(keys)
+        of_rows, of_keys = _norm_features(rows), _norm_features(keys)
         # Gradients need the norms of queries as well: weights in float32 do not cancel them.
         rows = torch.cat([rows, of_rows, torch.ones_like(of_rows)], dim=-1)
         keys = torch.cat([keys, torch.ones_like(of_keys), of_keys], dim=-1)
@@ -140,12 +140,12 @@ def _rows_apart(
 
     def block(rows: Tensor, start: int) -> Tensor:
         part = mask_rows(pairs, rows, start)
-        return _centred(rows.double(), keys, values, centre, bandwidth, part, False)
+        return _attend_centred(rows.double(), keys, values, centre, bandwidth, part, False)
 
     return map_query_blocks(block, q).to(v.dtype)
 
 
-def _centred(
+def _attend_centred(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -158,13 +158,13 @@ def _centred(
     q, k = q - centre.to(q.dtype), k - centre.to(k.dtype)
     if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
-    norms = _norms(k)
+    norms = _norm_features(k)
     q = torch.cat([q, q.new_ones(*q.shape[:-1], norms.shape[-1])], dim=-1)
     k = torch.cat([k, norms], dim=-1)
     return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=bandwidth**-2)
 
 
-def _norms(k: Tensor) -> Tensor:
+def _norm_features(k: Tensor) -> Tensor:
     """``-|k|^2 / 2`` as one feature, or split over two where one would lose digits (bf16, fp16)."""
     if k.dtype not in (torch.bfloat16, torch.float16):
         return -k.square().sum(dim=-1, keepdim=True) / 2
@@ -173,7 +173,7 @@ def _norms(k: Tensor) -> Tensor:
     return torch.cat([high, (exact - high.float()).to(k.dtype)], dim=-1)
 
 
-def _centre(k: Tensor, mask: Tensor | None) -> Tensor:
+def _find_centre(k: Tensor, mask: Tensor | None) -> Tensor:
     """The median of a sample of the keys that all queries see; 0 of none.
 
     Any point would do in exact arithmetic. A median keeps the digits when a few keys are large.

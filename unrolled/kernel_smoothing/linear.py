@@ -13,7 +13,7 @@ from ..attention import (
     query_offset,
 )
 from ..block_size import block_size
-from .query_blocks import visible_products
+from .logits import visible_products
 
 _CHUNK = 128
 

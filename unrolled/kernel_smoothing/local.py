@@ -14,7 +14,7 @@ from ..attention import (
     map_query_blocks,
     query_offset,
 )
-from .grids import Grid
+from .logits import Grid
 
 
 class Neighborhood(SoftmaxSmoother):
@@ -39,13 +39,15 @@ class Neighborhood(SoftmaxSmoother):
         """First and last but one of the places near to some of those from `start` to `stop`."""
         return 0, None
 
-    def _reach(self, start: int, stop: int, n: int, width: int, n_class: int) -> tuple[int, int]:
+    def _find_reach(
+        self, start: int, stop: int, n: int, width: int, n_class: int
+    ) -> tuple[int, int]:
         """The same of tokens, n in all; class tokens are in front."""
         first, last = self.reach(start - n_class, stop - n_class, width)
         last = n if last is None or start < n_class else min(n, last + n_class)
         return 0 if n_class else max(0, first), last
 
-    def _near(self, queries: Tensor, keys: Tensor, width: int, n_class: int) -> Tensor:
+    def _is_near(self, queries: Tensor, keys: Tensor, width: int, n_class: int) -> Tensor:
         i, j = queries[:, None] - n_class, keys - n_class
         near = self.near(i // width - j // width, i % width - j % width)
         return near | (i < 0) | (j < 0) if n_class else near
@@ -59,9 +61,9 @@ class Neighborhood(SoftmaxSmoother):
             own = slice(offset + start, offset + start + rows.shape[-2])
             first, last = 0, n
             if has_static_value(n):
-                first, last = self._reach(own.start, own.stop, n, width, n_class)
+                first, last = self._find_reach(own.start, own.stop, n, width, n_class)
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
-            near = self._near(indices[own], indices[first:last], width, n_class)
+            near = self._is_near(indices[own], indices[first:last], width, n_class)
             seen = call.pairs_of(rows, start)
             if seen is not None:
                 seen = seen.expand(*seen.shape[:-1], n)[..., first:last]
@@ -79,7 +81,7 @@ class Neighborhood(SoftmaxSmoother):
         q, k = call.q, call.k
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         tokens = torch.arange(k.shape[-2], dtype=torch.int32, device=q.device)
-        near = self._near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, call.context))
+        near = self._is_near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, call.context))
         return (scale * q @ k.mT).masked_fill(~near, -torch.inf)
 
     def extra_repr(self) -> str:

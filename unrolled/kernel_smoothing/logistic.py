@@ -14,7 +14,7 @@ from ..attention import (
     fused_attention,
     map_query_blocks,
 )
-from .query_blocks import block_softmax
+from .logits import block_softmax
 
 
 class Logistic(SoftmaxSmoother):
@@ -103,14 +103,14 @@ class Logistic(SoftmaxSmoother):
 
     def attend(self, call: Call) -> Tensor:
         q, k, v, mask, is_causal, _ = call
-        self._check(q)
+        self._check_width(q)
         wide = torch.promote_types(k.dtype, torch.float32)
         terms = k.to(wide) @ self.key_weight.to(wide)
         if self.negative_slope is not None:
 
             def block(rows: Tensor, start: int) -> Tensor:
                 visible = call.pairs_of(rows, start)
-                return block_softmax(self._sums(rows, terms), visible).to(v.dtype) @ v
+                return block_softmax(self._sum_terms(rows, terms), visible).to(v.dtype) @ v
 
             return map_query_blocks(block, self._query_terms(q))
         if not is_causal and (mask is None or mask.shape[-2] == 1):
@@ -123,20 +123,22 @@ class Logistic(SoftmaxSmoother):
         return out.to(v.dtype)
 
     def logits(self, call: Call) -> Tensor:
-        self._check(call.q)
+        self._check_width(call.q)
         wide = torch.promote_types(call.k.dtype, torch.float32)
-        return self._sums(self._query_terms(call.q), call.k.to(wide) @ self.key_weight.to(wide))
+        return self._sum_terms(
+            self._query_terms(call.q), call.k.to(wide) @ self.key_weight.to(wide)
+        )
 
     def _query_terms(self, q: Tensor) -> Tensor:
         """``q_i . u_Q + b``, of shape (..., n_queries, 1)."""
         wide = torch.promote_types(q.dtype, torch.float32)
         return q.to(wide) @ self.query_weight.to(wide) + self.bias.to(wide)
 
-    def _sums(self, query_terms: Tensor, key_terms: Tensor) -> Tensor:
+    def _sum_terms(self, query_terms: Tensor, key_terms: Tensor) -> Tensor:
         logits = query_terms + key_terms.mT
         return logits if self.negative_slope is None else F.leaky_relu(logits, self.negative_slope)
 
-    def _check(self, q: Tensor) -> None:
+    def _check_width(self, q: Tensor) -> None:
         heads = q.shape[-3] if q.ndim > 2 else 1
         if q.shape[-1] != self.head_dim:
             raise ValueError(f"head_dim: Logistic has {self.head_dim}, but q has {q.shape[-1]}")

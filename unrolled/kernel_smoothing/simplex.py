@@ -14,7 +14,7 @@ from ..attention import (
     map_query_blocks,
 )
 from ..block_size import block_size
-from .query_blocks import masked_logits
+from .logits import masked_logits
 
 _TILE = 2**18  # entries of the logits that stay in the cache while a threshold is sought
 _GROUPS = 8
@@ -71,7 +71,7 @@ class _Projection(torch.autograd.Function):
             strict=True,
         )
         for z, p in tiles:
-            torch.sub(z, _threshold(z), out=p)
+            torch.sub(z, _find_threshold(z), out=p)
             p.relu_()
         return out
 
@@ -87,7 +87,7 @@ class _Projection(torch.autograd.Function):
         return inside.addcmul_(support, mean, value=-1)
 
 
-def _threshold(z: Tensor) -> Tensor:
+def _find_threshold(z: Tensor) -> Tensor:
     """The tau of each row, of shape (..., 1).
 
     The threshold of some of the entries is no larger than that of all, and a good place to start
@@ -96,13 +96,13 @@ def _threshold(z: Tensor) -> Tensor:
     n = z.shape[-1]
     if n <= _FEW:
         start = z.amax(dim=-1, keepdim=True) - 1
-        return _newton(z, start.masked_fill_(start == -torch.inf, 0))
+        return _iterate_newton(z, start.masked_fill_(start == -torch.inf, 0))
     grouped, rest = z.split((n - n % _GROUPS, n % _GROUPS), dim=-1)
     largest = grouped.unflatten(-1, (_GROUPS, -1)).amax(dim=-2)
-    return _newton(z, _threshold(torch.cat([largest, rest], dim=-1)))
+    return _iterate_newton(z, _find_threshold(torch.cat([largest, rest], dim=-1)))
 
 
-def _newton(z: Tensor, tau: Tensor) -> Tensor:
+def _iterate_newton(z: Tensor, tau: Tensor) -> Tensor:
     """Newton steps from below, until the support of no row shrinks any more."""
     before, shrinks = None, True
     while shrinks:

@@ -15,8 +15,7 @@ from ..attention import (
     map_query_blocks,
     query_offset,
 )
-from .grids import Grid
-from .query_blocks import block_softmax
+from .logits import Grid, block_softmax
 
 
 class SpatialGaussian(SoftmaxSmoother):
@@ -177,7 +176,7 @@ def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tens
     n, n_first, size = tokens.shape[-2], first.shape[-2], v.shape[-1]
     n_rows = (n + width - 1) // width
     rows, columns = (torch.arange(m, device=v.device)[:, None].to(v) for m in (n_rows, width))
-    across = _weights(columns, columns, bandwidth)[..., None, :, :]  # (..., 1, width, width)
+    across = _weigh_places(columns, columns, bandwidth)[..., None, :, :]  # (..., 1, width, width)
     x, there = (
         across @ F.pad(each, (0, 0, 0, n_rows * width - n)).unflatten(-2, (n_rows, width))
         for each in (tokens, v.new_ones(n, 1))
@@ -186,7 +185,7 @@ def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tens
     x, there, total = x.flatten(-2), there.flatten(-2), first.sum(dim=-2)[..., None, None, :]
 
     def block(part: Tensor, start: int) -> Tensor:
-        down = _weights(part, rows, bandwidth)
+        down = _weigh_places(part, rows, bandwidth)
         weighted = (down @ x).unflatten(-1, (width, size)) + total
         return (weighted / ((down @ there)[..., None] + n_first)).flatten(-2)
 
@@ -196,6 +195,6 @@ def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tens
     return torch.cat([every, means], dim=-2) if n_first else means
 
 
-def _weights(p: Tensor, others: Tensor, bandwidth: Tensor) -> Tensor:
+def _weigh_places(p: Tensor, others: Tensor, bandwidth: Tensor) -> Tensor:
     """``exp(-|p_i - p_j|^2 / (2 s^2))`` of places on one axis."""
     return torch.exp2((p - others.mT).square() * (-math.log2(math.e) / 2 / bandwidth**2))

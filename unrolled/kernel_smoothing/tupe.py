@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Call, SoftmaxSmoother, check_count, fused_attention
-from .features import expand_features, of_queries
+from .logits import expand_features, of_queries
 
 
 class Tupe(SoftmaxSmoother):

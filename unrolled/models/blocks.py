@@ -237,21 +237,21 @@ class Block(nn.Module):
         padding = None if key_padding_mask is None else key_padding_mask[..., n_further:]
         masks = {
             "key_padding_mask": padding,
-            "attn_mask": self._hidden_pairs(attn_mask, x, n_further),
+            "attn_mask": self._find_hidden_pairs(attn_mask, x, n_further),
             "is_causal": (is_causal and attn_mask is None) or None,
         }
-        x = self.attention_residual(x, self._scaled("attention_scale", y, masks), context)
+        x = self.attention_residual(x, self._scale_branch("attention_scale", y, masks), context)
         if self.feed_forward is not None:
             y = self.feed_forward(self.feed_forward_norm(x))
-            y = self._scaled("feed_forward_scale", y, masks)
+            y = self._scale_branch("feed_forward_scale", y, masks)
             x = self.feed_forward_residual(x, y, context)
         return x if alone else (x, context)
 
-    def _scaled(self, name: str, y: Tensor, masks: dict[str, Any]) -> Tensor:
+    def _scale_branch(self, name: str, y: Tensor, masks: dict[str, Any]) -> Tensor:
         taken = {n: masks[n] for n in self._scale_masks[name] if masks[n] is not None}
         return getattr(self, name)(self.dropout(y), **taken)
 
-    def _hidden_pairs(self, mask: Tensor | None, x: Tensor, n_further: int) -> Tensor | None:
+    def _find_hidden_pairs(self, mask: Tensor | None, x: Tensor, n_further: int) -> Tensor | None:
         """Pairs of the block's own tokens that some head hides, for scales that mix tokens."""
         if mask is None or not self.scales_mix_tokens:
             return None

@@ -82,7 +82,7 @@ def load_timm_state_dict(
     >>> keys |= {k: v for k, v in model.state_dict().items() if k.startswith(("norm", "head"))}
     >>> load_timm_state_dict(model, keys)
     """
-    _load(model, _renamed(state_dict, _TIMM), interpolate_positions)
+    _load_state(model, _rename_keys(state_dict, _TIMM), interpolate_positions)
 
 
 def load_huggingface_state_dict(
@@ -121,17 +121,17 @@ def load_huggingface_state_dict(
     ...     print(str(error)[:42])
     state_dict: missing class_token, head.weig
     """
-    renamed = _renamed(state_dict, _HUGGINGFACE)
+    renamed = _rename_keys(state_dict, _HUGGINGFACE)
     renamed = {k: v for k, v in renamed.items() if not k.startswith("pooler.")}
     for query in [name for name in renamed if ".attention.q." in name]:
         parts = [query.replace(".q.", f".{part}.") for part in "qkv"]
         if all(part in renamed for part in parts):
             joined = torch.cat([renamed.pop(part) for part in parts])
             renamed[query.replace(".q.", ".in_proj_")] = joined
-    _load(model, renamed, interpolate_positions)
+    _load_state(model, renamed, interpolate_positions)
 
 
-def _renamed(
+def _rename_keys(
     state_dict: Mapping[str, Tensor], rules: tuple[tuple[str, str], ...]
 ) -> dict[str, Tensor]:
     renamed = {}
@@ -142,12 +142,12 @@ def _renamed(
     return renamed
 
 
-def _load(model: VisionTransformer, state: dict[str, Tensor], interpolate: bool) -> None:
+def _load_state(model: VisionTransformer, state: dict[str, Tensor], interpolate: bool) -> None:
     projection = "patch_embedding.projection.weight"
     if projection in state:
         state[projection] = state[projection].flatten(1)
     if "positions.weight" in state:
-        state["positions.weight"] = _positions(model, state["positions.weight"], interpolate)
+        state["positions.weight"] = _resize_positions(model, state["positions.weight"], interpolate)
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             keep_projected(module, state, f"{name}.")
@@ -169,7 +169,7 @@ def _load(model: VisionTransformer, state: dict[str, Tensor], interpolate: bool)
     model.load_state_dict(own | state)
 
 
-def _positions(model: VisionTransformer, positions: Tensor, interpolate: bool) -> Tensor:
+def _resize_positions(model: VisionTransformer, positions: Tensor, interpolate: bool) -> Tensor:
     """Positions (1, tokens, dim) as rows, on the model's grid."""
     rows, grid = positions.flatten(0, -2), model.grid
     n_class = int(model.class_token is not None)

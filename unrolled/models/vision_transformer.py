@@ -180,9 +180,9 @@ class VisionTransformer(nn.Module):
         ----------
         images : Tensor of shape (batch, in_channels, height, width)
         """
-        return self._tokens(images, None)
+        return self._embed_images(images, None)
 
-    def _tokens(self, images: Tensor, hidden: Tensor | None) -> Tensor:
+    def _embed_images(self, images: Tensor, hidden: Tensor | None) -> Tensor:
         x = self.patch_embedding(images, hidden)
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)
@@ -192,14 +192,14 @@ class VisionTransformer(nn.Module):
 
     def forward_features(self, images: Tensor, patch_padding_mask: Tensor | None = None) -> Tensor:
         """Tokens after the final norm, (batch, tokens, dim); arguments as in `forward`."""
-        return self.norm(self._run(images, patch_padding_mask))
+        return self.norm(self._run_blocks(images, patch_padding_mask))
 
     def intermediates(
         self, images: Tensor, patch_padding_mask: Tensor | None = None
     ) -> list[Tensor]:
         """`tokens`, and what leaves each block: depth + 1 tensors (batch, tokens, dim)."""
         states: list[Tensor] = []
-        self._run(images, patch_padding_mask, states)
+        self._run_blocks(images, patch_padding_mask, states)
         return states
 
     def forward(self, images: Tensor, patch_padding_mask: Tensor | None = None) -> Tensor:
@@ -230,10 +230,10 @@ class VisionTransformer(nn.Module):
         mean = x.masked_fill(~shown, 0).sum(dim=1) / shown.sum(dim=1).clamp(min=1)
         return self.head(mean)
 
-    def _run(
+    def _run_blocks(
         self, images: Tensor, hidden: Tensor | None, states: list[Tensor] | None = None
     ) -> Tensor:
-        x = self._tokens(images, hidden)
+        x = self._embed_images(images, hidden)
         if states is not None:
             states.append(x)
         if hidden is not None and self.class_token is not None:

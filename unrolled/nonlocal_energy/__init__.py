@@ -1,11 +1,9 @@
 """Layers of energies: NeuTRENO's steps on tokens, and learned filters on images."""
 
 from .convex_ridge import ConvexRidge
-from .energy_step import NonlocalEnergyStep
 from .filter_banks import filter_gradient
-from .filter_diffusion import FilterDiffusion
-from .neutreno import Neutreno, own_rows
-from .nonlocal_filter_diffusion import NonlocalFilterDiffusion
+from .filter_diffusion import FilterDiffusion, NonlocalFilterDiffusion
+from .neutreno import Neutreno, NonlocalEnergyStep, own_rows
 
 __all__ = [
     "ConvexRidge",

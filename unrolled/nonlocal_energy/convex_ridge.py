@@ -149,24 +149,26 @@ class ConvexRidge(nn.Module):
                 "its iterations depends on the data"
             )
         with without_autocast(noisy):
-            return self._eager(noisy)
+            return self._refuse_tracing(noisy)
 
     @torch.compiler.disable(  # type: ignore[untyped-decorator]
         reason="the number of iterations depends on the data"
     )
-    def _eager(self, noisy: Tensor) -> Tensor:
+    def _refuse_tracing(self, noisy: Tensor) -> Tensor:
         computed = torch.promote_types(noisy.dtype, torch.float32)
         images = noisy.flatten(0, 1).to(computed)
-        energy = self._energy(computed)
+        energy = self._make_energy(computed)
         with torch.no_grad():
-            u = self._minimised(images, energy)
+            u = self._minimise(images, energy)
         if not torch.is_grad_enabled():
             return u.view_as(noisy).to(noisy.dtype)
         leaf = u.clone().requires_grad_()
         slope = energy.detached().gradient(leaf, images.detach())
 
         def solve(b: Tensor) -> Tensor:
-            return self._solved(lambda y: transposed_product(slope, leaf, y), b, energy.convexity)
+            return self._solve_hessian(
+                lambda y: transposed_product(slope, leaf, y), b, energy.convexity
+            )
 
         found = with_gradient(u, u - energy.gradient(u, images), solve, _REFUSAL)
         return found.view_as(noisy).to(noisy.dtype)
@@ -194,10 +196,10 @@ class ConvexRidge(nn.Module):
             )
         with torch.no_grad():
             f, u = (x.double().flatten(0, 1) for x in (noisy, denoised))
-            energy = self._energy(torch.float64)
+            energy = self._make_energy(torch.float64)
             return energy.distance(energy.gradient(u, f)).view(noisy.shape[:2])
 
-    def _energy(self, dtype: torch.dtype) -> "_Energy":
+    def _make_energy(self, dtype: torch.dtype) -> "_Energy":
         threshold = self.log_threshold.double().exp()[:, None]
         filters, curvatures = self.filters(), self.curvatures()
         weights = curvatures - nn.functional.pad(curvatures[:, 1:], (0, 1))
@@ -211,7 +213,7 @@ class ConvexRidge(nn.Module):
             float(smoothness),
         )
 
-    def _minimised(self, f: Tensor, energy: "_Energy") -> Tensor:
+    def _minimise(self, f: Tensor, energy: "_Energy") -> Tensor:
         """Nesterov's iteration with a restart in each image; those that are certified stay."""
         result = f.clone()
         places = torch.arange(len(f), device=f.device)
@@ -244,9 +246,11 @@ class ConvexRidge(nn.Module):
         )
         return result
 
-    def _solved(self, hessian: Callable[[Tensor], Tensor], b: Tensor, convexity: float) -> Tensor:
+    def _solve_hessian(
+        self, hessian: Callable[[Tensor], Tensor], b: Tensor, convexity: float
+    ) -> Tensor:
         """``y = F''^-1 b``, and a warning where its residual does not prove its accuracy."""
-        y = _conjugate_gradients(hessian, b, self.tol * convexity)
+        y = _solve_by_conjugate_gradients(hessian, b, self.tol * convexity)
         error = (_norm(b - hessian(y)) / (convexity * _norm(y))).max()
         if error > max(self.tol, torch.finfo(b.dtype).eps ** 0.5):
             warn_of_convergence(
@@ -283,7 +287,9 @@ class _Energy:
         return gradient.square().mean(dim=(1, 2)).sqrt() / self.convexity
 
 
-def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, tol: float) -> Tensor:
+def _solve_by_conjugate_gradients(
+    product: Callable[[Tensor], Tensor], b: Tensor, tol: float
+) -> Tensor:
     """Solve ``A x = b``, A positive definite, for each image until ``|b - A x| <= tol |x|``."""
     x, residual = torch.zeros_like(b), b
     direction, square = b, _norm(b).square()

@@ -149,13 +149,13 @@ class _FilterGradient(torch.autograd.Function):
         ctx.save_for_backward(u, filters, weights)
         ctx.knots = knots
         size, gradient = math.isqrt(filters.shape[-1]), torch.zeros_like(u)
-        for images, rows in _blocks(u, size):
+        for images, rows in _split_blocks(u, size):
             part = u[images, rows]
-            z = filters @ _windows(part, size)
+            z = filters @ _cut_windows(part, size)
             phi = torch.zeros_like(z)
             for k, knot in enumerate(knots):
                 phi.addcmul_(z.clamp(-knot, knot), weights[:, k, None])
-            gradient[images, rows] += _overlapped(filters.mT @ phi, part.shape, size)
+            gradient[images, rows] += _add_windows(filters.mT @ phi, part.shape, size)
         return gradient
 
     @staticmethod
@@ -163,12 +163,12 @@ class _FilterGradient(torch.autograd.Function):
         with torch.no_grad():
             u, filters, weights = ctx.saved_tensors
             of_parameters = any(ctx.needs_input_grad[1:3])
-            found = _backward(grad, u, filters, weights, ctx.knots, of_parameters)
+            found = _differentiate(grad, u, filters, weights, ctx.knots, of_parameters)
         refusing = (grad, u, filters, weights)
         return *(once_in(x, _REFUSAL, *refusing) for x in found), None
 
 
-def _backward(
+def _differentiate(
     grad: Tensor,
     u: Tensor,
     filters: Tensor,
@@ -179,8 +179,8 @@ def _backward(
     """Gradients in u, and, where asked for, in filters and weights."""
     size = math.isqrt(filters.shape[-1])
     to_u, to_filters, to_weights = (torch.zeros_like(x) for x in (u, filters, weights))
-    for images, rows in _blocks(u, size):
-        windows, above = (_windows(x[images, rows], size) for x in (u, grad))
+    for images, rows in _split_blocks(u, size):
+        windows, above = (_cut_windows(x[images, rows], size) for x in (u, grad))
         z, filtered = filters @ windows, filters @ above
         phi, slope = torch.zeros_like(z), torch.zeros_like(z)
         for k, knot in enumerate(knots):
@@ -193,7 +193,7 @@ def _backward(
             slope.addcmul_(passed, weight)
         if of_parameters:
             to_filters.addmm_(slope, windows.mT).addmm_(phi, above.mT)
-        to_u[images, rows] += _overlapped(filters.mT @ slope, u[images, rows].shape, size)
+        to_u[images, rows] += _add_windows(filters.mT @ slope, u[images, rows].shape, size)
     return to_u, to_filters, to_weights
 
 
@@ -242,7 +242,7 @@ class _Influence(torch.autograd.Function):
         return *(once_in(x, _REFUSAL, *refusing) for x in (to_z, to_weights)), None
 
 
-def _blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
+def _split_blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
     """Images, or strips of rows of one image, which hold about so many windows as are best."""
     n_images, height, width = u.shape
     rows, columns = height - size + 1, width - size + 1
@@ -255,7 +255,7 @@ def _blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
             yield slice(first, first + together), slice(top, bottom)
 
 
-def _windows(u: Tensor, size: int) -> Tensor:
+def _cut_windows(u: Tensor, size: int) -> Tensor:
     """All windows inside the images as columns: (size^2, windows)."""
     n_images, height, width = u.shape
     image, down, right = u.stride()
@@ -263,8 +263,8 @@ def _windows(u: Tensor, size: int) -> Tensor:
     return u.as_strided(shape, (down, right, image, down, right)).reshape(size * size, -1)
 
 
-def _overlapped(windows: Tensor, shape: torch.Size, size: int) -> Tensor:
-    """The adjoint of `_windows`: images that overlapping windows add up to."""
+def _add_windows(windows: Tensor, shape: torch.Size, size: int) -> Tensor:
+    """The adjoint of `_cut_windows`: images that overlapping windows add up to."""
     n_images, height, width = shape
     rows, columns = height - size + 1, width - size + 1
     windows = windows.reshape(size, size, n_images, rows, columns)

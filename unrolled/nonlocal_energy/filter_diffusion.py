@@ -1,4 +1,4 @@
-"""A step of diffusion by a bank of learned filters and influence functions."""
+"""Diffusion by learned filters, of windows alone and with similar ones."""
 
 import math
 from collections.abc import Callable
@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..attention import check_count, check_positive
-from .filter_banks import check_images, dct_basis, filter_gradient, window_counts
+from ..sparse_coding.patches import Similar, patch_rows
+from .filter_banks import check_images, dct_basis, filter_gradient, influence, window_counts
 
 KNOTS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -99,9 +101,9 @@ class FilterDiffusion(nn.Module):
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
         """Step from u, for noisy images f, both of shape (batch, channels, height, width)."""
-        return self._stepped(u, f, partial(filter_gradient, knots=KNOTS))
+        return self._step_by(u, f, partial(filter_gradient, knots=KNOTS))
 
-    def _stepped(
+    def _step_by(
         self, u: Tensor, f: Tensor, gradient_of: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
         """The step by the gradient of the filters' energy, of images, filters and weights."""
@@ -121,3 +123,82 @@ class FilterDiffusion(nn.Module):
             f"threshold={self.initial_threshold:.4g}, lam={self.initial_lam:.4g}, "
             f"filter_size={self.filter_size}"
         )
+
+
+class NonlocalFilterDiffusion(FilterDiffusion):
+    """One step of `FilterDiffusion` with ``W_i K_i`` in the place of the filters' responses K_i u.
+
+    ::
+
+        u - (sum_i K_i^T W_i^T phi_i(W_i K_i u)) / n - lam (u - f),    W_i = (1 - b_i) I + b_i M
+
+    where M replaces the response to each window by the mean over those similar to it: a gradient
+    step on the energy ``sum_i rho_i(W_i K_i u)``, with M held. At first ``b = 0``, which is
+    `FilterDiffusion`; its gradient says what similar windows add.
+
+    Parameters
+    ----------
+    threshold, lam, filter_size
+        Those of `FilterDiffusion`.
+
+    Attributes
+    ----------
+    sharing : Parameter of shape (n_filters,)
+        b.
+
+    Raises
+    ------
+    ValueError
+        As `FilterDiffusion`.
+
+    References
+    ----------
+    Qiao et al., "TNLRD: trainable nonlinear reaction diffusion with nonlocal self-similarity"
+    (2017), where b = 1 and M has learned weights; EQUATIONS FE-1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
+    >>> from twinsolve.unrolled.sparse_coding.patches import Similar
+    >>> noisy = torch.rand(2, 1, 16, 16)
+    >>> similar = Similar.around(noisy, 7, window=3, n_similar=4)
+    >>> NonlocalFilterDiffusion(0.2, lam=0.1)(noisy, noisy, similar).shape
+    torch.Size([2, 1, 16, 16])
+    """
+
+    def __init__(
+        self,
+        threshold: float,
+        *,
+        lam: float = 0.0,
+        filter_size: int = 7,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(threshold, lam=lam, filter_size=filter_size, device=device, dtype=dtype)
+        self.sharing = nn.Parameter(torch.zeros_like(self.log_threshold))
+
+    def reset_parameters(self) -> None:
+        """Return to thresholding of each window by itself."""
+        super().reset_parameters()
+        if hasattr(self, "sharing"):  # not yet when it is called by the base's constructor
+            nn.init.zeros_(self.sharing)
+
+    def forward(self, u: Tensor, f: Tensor, similar: Similar) -> Tensor:  # type: ignore[override]
+        """Step from u, for noisy images f, both of shape (batch, channels, height, width).
+
+        `similar` has a row for each window of each channel of each image, in that order.
+        """
+        return self._step_by(u, f, partial(self._gradient_with_similar, similar))
+
+    def _gradient_with_similar(
+        self, similar: Similar, u: Tensor, filters: Tensor, weights: Tensor
+    ) -> Tensor:
+        share, n_similar = self.sharing.to(u.dtype), similar.n_similar
+        z = patch_rows(u[:, None], self.filter_size) @ filters.mT
+        z = z + share * (similar.sums(z) / n_similar - z)
+        phi = influence(z, weights, KNOTS)
+        phi = phi + similar.transposed_sums(share * phi) / n_similar - share * phi
+        windows = (phi @ filters).unflatten(0, (len(u), -1))
+        return F.fold(windows.mT, u.shape[1:], self.filter_size)[:, 0]

@@ -143,13 +143,13 @@ class DeepSelfExpression(nn.Module):
         Tensor of shape (n_queries, n_keys)
             bfloat16 and float16 are computed in float32.
         """
-        z = self._tokens(queries, "queries")
-        k = None if keys is None else self._tokens(keys, "keys").to(z.dtype)
+        z = self._prepare_tokens(queries, "queries")
+        k = None if keys is None else self._prepare_tokens(keys, "keys").to(z.dtype)
         with without_autocast(z):
             for block in range(self.n_layers):
-                following = None if k is None else self._block(block, k)
-                z, k = self._block(block, z, k), following
-            C = reduce(torch.add, self._coefficients(self.n_layers, z, k)) / self.num_heads
+                following = None if k is None else self._apply_block(block, k)
+                z, k = self._apply_block(block, z, k), following
+            C = reduce(torch.add, self._express_heads(self.n_layers, z, k)) / self.num_heads
         return C.to(queries.dtype)
 
     def losses(self, X: Tensor) -> Tensor:
@@ -163,11 +163,11 @@ class DeepSelfExpression(nn.Module):
         -------
         Tensor of shape (n_layers,)
         """
-        z, found = self._tokens(X, "X"), []
+        z, found = self._prepare_tokens(X, "X"), []
         for block in range(self.n_layers):
-            C = list(self._coefficients(block, z))
-            found.append(self._loss(block, self._residual_covariance(z, C)))
-            z = self._block(block, z, C=C)
+            C = list(self._express_heads(block, z))
+            found.append(self._compute_loss(block, self._residual_covariance(z, C)))
+            z = self._apply_block(block, z, C=C)
         return torch.stack(found) if found else X.new_zeros(0)
 
     @torch.no_grad()
@@ -183,70 +183,74 @@ class DeepSelfExpression(nn.Module):
         list of float
             The loss of each layer. A layer without residuals keeps its projection.
         """
-        z, found = self._tokens(X, "X"), []
+        z, found = self._prepare_tokens(X, "X"), []
         for block, projection in enumerate(self.projections):
-            C = list(self._coefficients(block, z))
+            C = list(self._express_heads(block, z))
             covariance = self._residual_covariance(z, C)
             if covariance.diagonal().sum() > 0:
                 projection.copy_(self._best_projection(covariance))
-            found.append(float(self._loss(block, covariance)))
-            z = self._block(block, z, C=C)
+            found.append(float(self._compute_loss(block, covariance)))
+            z = self._apply_block(block, z, C=C)
         return found
 
-    def _block(
+    def _apply_block(
         self, block: int, z: Tensor, k: Tensor | None = None, C: Iterable[Tensor] | None = None
     ) -> Tensor:
         """Tokens after a block, expressed by the keys k, or by each other."""
-        C = self._coefficients(block, z, k) if C is None else C
+        C = self._express_heads(block, z, k) if C is None else C
         k, W = z if k is None else k, self.projections[block].to(z.dtype)
-        scale = self._norms(k @ W)
-        attended = sum(c @ (k[:, h] @ W[h] / scale) for h, c in zip(self._heads, C, strict=True))
+        scale = self._norms_in_heads(k @ W)
+        attended = sum(
+            c @ (k[:, h] @ W[h] / scale) for h, c in zip(self._columns_of_heads, C, strict=True)
+        )
         y = self._normalize(z @ W)
         return self._normalize((1 - self.mixing) * y + self.mixing * attended)
 
-    def _coefficients(self, block: int, z: Tensor, k: Tensor | None = None) -> Iterator[Tensor]:
+    def _express_heads(self, block: int, z: Tensor, k: Tensor | None = None) -> Iterator[Tensor]:
         """Of each head in turn."""
-        for h in self._heads:
+        for h in self._columns_of_heads:
             yield self.express[block](z[:, h], None if k is None else k[:, h])
 
     @property
-    def _heads(self) -> list[slice]:
+    def _columns_of_heads(self) -> list[slice]:
         """The columns of each head."""
         return [slice(head, None, self.num_heads) for head in range(self.num_heads)]
 
     def _normalize(self, z: Tensor) -> Tensor:
-        return z / self._norms(z)
+        return z / self._norms_in_heads(z)
 
-    def _norms(self, z: Tensor) -> Tensor:
+    def _norms_in_heads(self, z: Tensor) -> Tensor:
         """The norm of each row in the head of each column, of shape (n_tokens, d)."""
-        norms = torch.stack([torch.linalg.vector_norm(z[:, h], dim=-1) for h in self._heads], -1)
+        norms = torch.stack(
+            [torch.linalg.vector_norm(z[:, h], dim=-1) for h in self._columns_of_heads], -1
+        )
         norms = norms.clamp(min=_SMALLEST)
         return norms.repeat(1, -(-self.in_features // self.num_heads))[:, : self.in_features]
 
     def _residual_covariance(self, z: Tensor, C: Iterable[Tensor]) -> Tensor:
         """In float64, as all of the loss."""
         residual = torch.empty_like(z, dtype=torch.float64)
-        for h, c in zip(self._heads, C, strict=True):
+        for h, c in zip(self._columns_of_heads, C, strict=True):
             residual[:, h] = (z[:, h] - c @ z[:, h]).double()
         return residual.mT @ residual / len(residual)
 
-    def _loss(self, block: int, covariance: Tensor) -> Tensor:
+    def _compute_loss(self, block: int, covariance: Tensor) -> Tensor:
         """`covariance` is that of the residuals, and W_l is symmetric or not."""
         W, d = self.projections[block].double(), self.in_features
-        quadratic = (W * (self._shrunk(covariance) @ W)).sum() / 2
+        quadratic = (W * (self._shrink_covariance(covariance) @ W)).sum() / 2
         return (quadratic - torch.linalg.slogdet(W).logabsdet) / d
 
     def _best_projection(self, covariance: Tensor) -> Tensor:
-        values, vectors = torch.linalg.eigh(self._shrunk(covariance))
+        values, vectors = torch.linalg.eigh(self._shrink_covariance(covariance))
         W = vectors * values.rsqrt()
         return W @ vectors.mT if self.num_heads == 1 else W
 
-    def _shrunk(self, covariance: Tensor) -> Tensor:
+    def _shrink_covariance(self, covariance: Tensor) -> Tensor:
         mean = covariance.diagonal().mean()
         unit = torch.eye(self.in_features, dtype=covariance.dtype, device=covariance.device)
         return covariance + self.shrinkage * mean * unit
 
-    def _tokens(self, x: Tensor, name: str) -> Tensor:
+    def _prepare_tokens(self, x: Tensor, name: str) -> Tensor:
         """Of unit norm in each head, in float32 at least."""
         if x.ndim != 2 or x.shape[-1] != self.in_features or not x.is_floating_point():
             raise ValueError(

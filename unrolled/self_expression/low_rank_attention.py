@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Call, Operator, Positive, once_in
-from .key_products import key_products, scaled_penalty, visible_keys
+from .keys import key_products, scaled_penalty, visible_keys
 
 
 class LowRank(Operator):
@@ -81,17 +81,17 @@ class LowRank(Operator):
         k = visible_keys(k, mask, "LowRank").to(wide)
         if k.shape[-2] < k.shape[-1]:
             k = k.double()
-            left, right = q.double() @ k.mT, self._filter(k @ k.mT) @ v.double()
+            left, right = q.double() @ k.mT, self._filter_gram(k @ k.mT) @ v.double()
         else:
             gram, moments = key_products(k, v.to(wide))
-            left, right = q, self._filter(gram) @ moments
+            left, right = q, self._filter_gram(gram) @ moments
         return (left.to(wide) @ right.to(wide)).to(q.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
         q, k = call.q, visible_keys(call.k, call.mask, "LowRank").double()
-        return (q.double() @ self._filter(k.mT @ k) @ k.mT).to(q.dtype)
+        return (q.double() @ self._filter_gram(k.mT @ k) @ k.mT).to(q.dtype)
 
-    def _filter(self, gram: Tensor) -> Tensor:
+    def _filter_gram(self, gram: Tensor) -> Tensor:
         lam = scaled_penalty(self.lam().to(gram), gram, self.relative)
         threshold = (lam if self.relative else lam / 2).expand(*gram.shape[:-2], 1, 1)
         return _SpectralFilter.apply(gram, threshold)[0]
@@ -182,30 +182,30 @@ class _Filter:
     def differences(self) -> Tensor:
         """``(g(w_i) - g(w_j)) / (w_i - w_j)``, and ``g'(w_i)`` where they are equal."""
         a, b = self.inverse[..., :, None], self.inverse[..., None, :]
-        return self._pairs(a * b * (self.t * (a + b) - 1), self.values())
+        return self._weigh_pairs(a * b * (self.t * (a + b) - 1), self.values())
 
     def slope_differences(self) -> Tensor:
         """The same of m."""
         a, b = self.inverse[..., :, None], self.inverse[..., None, :]
-        return self._pairs(-a * b * (a + b), self.slopes())
+        return self._weigh_pairs(-a * b * (a + b), self.slopes())
 
     def second_differences(self) -> Tensor:
         """``(g[w_i, w_j] - g[w_j, w_k]) / (w_i - w_k)`` of any three, in any order."""
         first, w, on = self.differences(), self.w, self.on
-        a, b, c = self._along(self.inverse)
+        a, b, c = self._as_column(self.inverse)
         active = a * b * c * (1 - self.t[..., None] * (a + b + c))
-        (wi, wj, wk), (i, j, k) = self._along(w), self._along(on)
+        (wi, wj, wk), (i, j, k) = self._as_column(w), self._as_column(on)
         ij, jk, ik = first[..., :, :, None], first[..., None, :, :], first[..., :, None, :]
         outer = (ij - jk) / torch.where(i == k, 1, wi - wk)
         inner = (ij - ik) / torch.where(j == k, 1, wj - wk)
         return torch.where(i & j & k, active, torch.where(i == k, inner, outer) * (i | j | k))
 
-    def _pairs(self, active: Tensor, values: Tensor) -> Tensor:
+    def _weigh_pairs(self, active: Tensor, values: Tensor) -> Tensor:
         rows, columns = self.on[..., :, None], self.on[..., None, :]
         gap = torch.where(rows == columns, 1, self.w[..., :, None] - self.w[..., None, :])
         mixed = (values[..., :, None] - values[..., None, :]) / gap
         return torch.where(rows & columns, active, mixed * (rows ^ columns))
 
     @staticmethod
-    def _along(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _as_column(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x[..., :, None, None], x[..., None, :, None], x[..., None, None, :]

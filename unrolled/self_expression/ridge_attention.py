@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention import Call, Operator, Positive
-from .key_products import key_products, scaled_penalty, visible_keys
+from .keys import key_products, scaled_penalty, visible_keys
 
 
 class Ridge(Operator):
@@ -95,11 +95,11 @@ class Ridge(Operator):
         q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
         gram, moments = key_products(k, v)
         lam = scaled_penalty(self.lam(), gram, self.relative)
-        factor = torch.linalg.cholesky(_regularized(gram, lam))
+        factor = torch.linalg.cholesky(_regularize(gram, lam))
         weights = torch.cholesky_solve(moments, factor)
         out = q @ weights.to(wide)
         if self.zero_diagonal:
-            out = out + _left_out(q, k, v, weights, factor, lam.to(wide))
+            out = out + _leave_out(q, k, v, weights, factor, lam.to(wide))
         return out.to(dtype)
 
     def coefficients(self, call: Call) -> Tensor:
@@ -110,7 +110,7 @@ class Ridge(Operator):
         q, k = call.q.double(), visible_keys(call.k, call.mask, "Ridge").double()
         gram = k @ k.mT
         lam = scaled_penalty(self.lam(), gram, self.relative)
-        factor = torch.linalg.cholesky(_regularized(gram, lam))
+        factor = torch.linalg.cholesky(_regularize(gram, lam))
         if not self.zero_diagonal:
             return torch.cholesky_solve(k @ q.mT, factor).mT
         P = torch.cholesky_inverse(factor)
@@ -123,11 +123,11 @@ class Ridge(Operator):
         return f"zero_diagonal={self.zero_diagonal}, relative={self.relative}"
 
 
-def _regularized(gram: Tensor, lam: Tensor) -> Tensor:
+def _regularize(gram: Tensor, lam: Tensor) -> Tensor:
     return gram + lam * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 
-def _left_out(
+def _leave_out(
     q: Tensor, k: Tensor, v: Tensor, weights: Tensor, factor: Tensor, lam: Tensor
 ) -> Tensor:
     """``a_i / (1 - h_i) (k_i M k^T v - v_i)``, by which leaving key i out changes the output."""

@@ -98,7 +98,9 @@ class SelfExpressiveNetwork(nn.Module):
         if self.l1_ratio > 1:
             raise ValueError(f"l1_ratio: must be in (0, 1], got {l1_ratio!r}")
         hidden = [check_count(size, "hidden_features", 1) for size in hidden_features]
-        self.query, self.key = (_perceptron([in_features, *hidden, width], factory) for _ in "qk")
+        self.query, self.key = (
+            _make_perceptron([in_features, *hidden, width], factory) for _ in "qk"
+        )
         self.threshold = Positive(threshold, name="threshold", learnable=True, **factory)
         self.reset_parameters()
 
@@ -126,7 +128,7 @@ class SelfExpressiveNetwork(nn.Module):
         -------
         Tensor of shape (n_queries, d)
         """
-        points, own = self._points(queries, keys)
+        points, own = self._match_points(queries, keys)
         return self._express(queries, points, own)[0].to(queries.dtype)
 
     def objective(self, X: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -142,7 +144,7 @@ class SelfExpressiveNetwork(nn.Module):
         -------
         Tensor of shape (n_rows,)
         """
-        own = self._points(X, None)[1]
+        own = self._match_points(X, None)[1]
         own = own if rows is None else own[rows]
         found, l1, l2 = self._express(X[own], X, own)
         penalty = self.l1_ratio * l1 + (1 - self.l1_ratio) / 2 * l2
@@ -167,16 +169,16 @@ class SelfExpressiveNetwork(nn.Module):
         csr_array of shape (n_queries, n_keys)
             On the CPU, float32 or float64; nothing is cut off.
         """
-        points, own = self._points(queries, keys)
+        points, own = self._match_points(queries, keys)
         K, rows = self._project(self.key, points), []
         b = self.threshold().to(K.dtype)
-        for start, Q in _blocks(self._project(self.query, queries)):
+        for start, Q in _split_blocks(self._project(self.query, queries)):
             index = None if own is None else own[start : start + len(Q)]
-            blocks = [self._coefficients(Q, part, b, index, at) for at, part in _blocks(K)]
+            blocks = [self._coefficients(Q, part, b, index, at) for at, part in _split_blocks(K)]
             rows.append([csr_array(block.cpu().numpy()) for block in blocks])
         return block_array(rows, format="csr")
 
-    def _points(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Any]:
+    def _match_points(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Any]:
         """The keys, and where among them the queries stand: None if they do not."""
         for name, points in (("queries", queries), ("keys", keys)):
             if points is not None and (points.ndim != 2 or points.shape[1] != self.in_features):
@@ -199,12 +201,12 @@ class SelfExpressiveNetwork(nn.Module):
                 C = self._coefficients(Q, K, threshold, own, at)
                 return C @ points, C.abs().sum(-1), C.square().sum(-1)
 
-        sums, n_blocks = [], len(_blocks(Q)) * len(_blocks(K))
-        for start, rows in _blocks(Q):
+        sums, n_blocks = [], len(_split_blocks(Q)) * len(_split_blocks(K))
+        for start, rows in _split_blocks(Q):
             index = None if own is None else own[start : start + len(rows)]
             parts = [
-                _recomputed(part, n_blocks, rows, some, keys[at : at + len(some)], index, at)
-                for at, some in _blocks(K)
+                _recompute_blocks(part, n_blocks, rows, some, keys[at : at + len(some)], index, at)
+                for at, some in _split_blocks(K)
             ]
             sums.append([sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True)])
         return tuple(torch.cat(blocks) for blocks in zip(*sums, strict=True))
@@ -220,28 +222,28 @@ class SelfExpressiveNetwork(nn.Module):
 
     def _project(self, perceptron: nn.Module, points: Tensor) -> Tensor:
         """Queries or keys, in float32 at least."""
-        blocks = _blocks(points)
+        blocks = _split_blocks(points)
         project = partial(functional_call, perceptron, dict(perceptron.named_parameters()))
-        projected = torch.cat([_recomputed(project, len(blocks), part) for _, part in blocks])
+        projected = torch.cat([_recompute_blocks(project, len(blocks), part) for _, part in blocks])
         return projected.to(torch.promote_types(projected.dtype, torch.float32))
 
     def extra_repr(self) -> str:
         return f"width={self.width}, gamma={self.gamma:.4g}, l1_ratio={self.l1_ratio:.4g}"
 
 
-def _perceptron(sizes: list[int], factory: dict[str, Any]) -> nn.Sequential:
+def _make_perceptron(sizes: list[int], factory: dict[str, Any]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs, **factory), nn.ReLU()]
     return nn.Sequential(*layers[:-1], nn.Tanh())
 
 
-def _blocks(x: Tensor) -> list[tuple[int, Tensor]]:
+def _split_blocks(x: Tensor) -> list[tuple[int, Tensor]]:
     """Blocks of rows with the index of their first."""
     size = block_size(_BLOCK)
     return [(i * size, rows) for i, rows in enumerate(x.split(size))]
 
 
-def _recomputed(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:
+def _recompute_blocks(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:
     """The function's value; of several blocks, gradients compute it again in their pass."""
     return recomputed(function, *arguments) if n_blocks > 1 else function(*arguments)

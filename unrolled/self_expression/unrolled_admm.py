@@ -13,7 +13,7 @@ from ..attention import (
     without_autocast,
 )
 from ..sparse_coding import SparsePenalty, lam_max_of
-from .points import check_pair, own_keys
+from .keys import check_pair, own_keys
 
 _RELAXATION = 1.6
 
@@ -128,7 +128,7 @@ class UnrolledADMM(nn.Module):
             squares = k.square().sum(-1).mean(-1)[..., None, None]
             beta = 2 * lam * squares / self.threshold().to(wide)
             beta = beta.clamp(min=torch.finfo(wide).tiny)
-            inverse = _regularized_inverse(k, beta / 2)
+            inverse = _invert_regularized(k, beta / 2)
             own = torch.arange(k.shape[-2], device=k.device) if keys is None else None
 
             def block(rows: Tensor, start: int) -> Tensor:
@@ -150,7 +150,7 @@ class UnrolledADMM(nn.Module):
         return f"n_iter={self.n_iter}, l1_ratio={self.l1_ratio:.4g}"
 
 
-def _regularized_inverse(k: Tensor, ridge: Tensor) -> Tensor:
+def _invert_regularized(k: Tensor, ridge: Tensor) -> Tensor:
     """``(k^T k + ridge I)^-1``, formed and factored in float64."""
     k, unit = k.double(), torch.eye(k.shape[-1], dtype=torch.float64, device=k.device)
     try:

@@ -21,7 +21,7 @@ from ..sparse_coding import (
     repeated,
     safe_step,
 )
-from .points import check_pair, own_keys
+from .keys import check_pair, own_keys
 
 
 class UnrolledSelfExpression(nn.Module):
@@ -135,7 +135,7 @@ class UnrolledSelfExpression(nn.Module):
         Tensor of shape (..., n_queries, n_keys)
             bfloat16 and float16 iterate in float32.
         """
-        q, k, own = self._features(queries, keys, own)
+        q, k, own = self._map_features(queries, keys, own)
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(wide), k.to(wide)
         with without_autocast(q):
@@ -182,7 +182,7 @@ class UnrolledSelfExpression(nn.Module):
         -------
         Tensor of shape (..., n_queries)
         """
-        q, k, own = self._features(queries, keys, own)
+        q, k, own = self._map_features(queries, keys, own)
         penalty: Any = self.penalty
         if self.relative:
             scale = self._penalty_scale(q @ k.mT, own_keys(own, 0, q, k))
@@ -194,7 +194,7 @@ class UnrolledSelfExpression(nn.Module):
         """What penalties are relative to, for each row: 1, or twice the largest product in size."""
         return lam_max_of(products, hidden) if self.relative else 1.0
 
-    def _features(
+    def _map_features(
         self, queries: Tensor, keys: Tensor | None, own: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         check_pair(queries, keys)

@@ -3,23 +3,24 @@
 from .code_blocks import (
     ista_attention,
 )
-from .coherence import (
-    analytic_step,
-    analytic_weights,
-)
-from .iteration_parameters import (
-    at_iteration,
-    positive_per_iteration,
-)
 from .iterations import (
+    SparsePenalty,
     accelerated,
+    at_iteration,
+    curvature,
+    lam_max_of,
+    positive_per_iteration,
     proximal_map,
     proximal_step,
     repeated,
+    safe_step,
+    soft_threshold,
     support_step,
 )
 from .learned_ista import (
     LISTA,
+    analytic_step,
+    analytic_weights,
 )
 from .mixture_of_experts import (
     SparseMixtureOfExperts,
@@ -27,17 +28,8 @@ from .mixture_of_experts import (
 from .patch_sparse_coding import (
     PatchSparseCoding,
 )
-from .penalties import (
-    SparsePenalty,
-    lam_max_of,
-    soft_threshold,
-)
 from .sparse_attention import (
     SparseCoding,
-)
-from .step_lengths import (
-    curvature,
-    safe_step,
 )
 
 __all__ = [

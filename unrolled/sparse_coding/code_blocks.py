@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..attention import is_one_of_many, query_offset, vjp
 from ..block_size import block_size
-from .iterations import proximal_map, repeated
-from .penalties import SparsePenalty
+from .iterations import SparsePenalty, proximal_map, repeated
 
 _CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
 
@@ -73,11 +72,11 @@ def ista_attention(
     batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     row = (*batch, q.shape[-2], 1)
     lam, step = (torch.as_tensor(x, dtype=q.dtype, device=q.device) for x in (lam, step))
-    inputs = [_flat(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v)]
-    rows = [_flat(x.expand(row)) for x in (2 / lam, step * lam / 2)]
+    inputs = [_flatten_heads(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v)]
+    rows = [_flatten_heads(x.expand(row)) for x in (2 / lam, step * lam / 2)]
     if visible is not None and visible.shape[:-2].numel() > 1:
         visible = visible.expand(*batch, *visible.shape[-2:])
-    hidden = None if visible is None else ~_flat(visible)
+    hidden = None if visible is None else ~_flatten_heads(visible)
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *rows))
     offset = query_offset(q, k) if is_causal else None
     settings = _Settings(n_iter, nonnegative, zero_diagonal, offset, trained)
@@ -85,7 +84,7 @@ def ista_attention(
     return out.view(*batch, *out.shape[-2:])
 
 
-def _flat(x: Tensor) -> Tensor:
+def _flatten_heads(x: Tensor) -> Tensor:
     return x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
 
 
@@ -111,7 +110,7 @@ class _Block(NamedTuple):
         return x[self.heads, : self.n_keys]
 
 
-def _blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
+def _split_blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
     """Blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
     (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
     entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
@@ -156,7 +155,7 @@ class _SparseAttention(torch.autograd.Function):
         out = q.new_empty(*q.shape[:2], v.shape[-1])
         residuals = q.new_empty(settings.n_iter if settings.trained else 0, *q.shape)
         with torch.autocast(q.device.type, enabled=False):
-            for block in _blocks(q, k, settings.offset):
+            for block in _split_blocks(q, k, settings.offset):
                 Q, M, T, R = (block.of(x) for x in (q, m, t, residuals))
                 K = block.keys(k)
                 B, residual = torch.bmm(Q * M, K.mT), Q
@@ -182,23 +181,23 @@ class _SparseAttention(torch.autograd.Function):
         q, k, v, m, t, hidden, out, residuals = ctx.saved_tensors
         if is_one_of_many(grad):
             with torch.autocast(q.device.type, enabled=False):
-                output = _explicit(q, k, hidden, ctx.settings)
+                output = _iterate_explicitly(q, k, hidden, ctx.settings)
                 return *vjp(output, (q, k, v, m, t), grad), None, None
         gradients = _Gradients(
             torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v),
             torch.zeros_like(m), (grad * out).sum(dim=-1, keepdim=True) / t,
         )  # fmt: skip
         with torch.autocast(q.device.type, enabled=False):
-            for block in _blocks(q, k, ctx.settings.offset):
+            for block in _split_blocks(q, k, ctx.settings.offset):
                 Q, M, T, G, R = (block.of(x) for x in (q, m, t, grad, residuals))
                 K, V = block.keys(k), block.keys(v)
-                codes = _codes_again(R, K, M, block, hidden, ctx.settings)
+                codes = _recompute_codes(R, K, M, block, hidden, ctx.settings)
                 gradients.add_block(block, Q, K, M, T, R, codes, torch.bmm(G * T, V.mT))
                 block.keys(gradients.v).baddbmm_(codes[-1].mT, G * T)
         return *gradients, None, None
 
 
-def _explicit(
+def _iterate_explicitly(
     q: Tensor, k: Tensor, hidden: Tensor | None, settings: _Settings
 ) -> Callable[..., Tensor]:
     """The same output from the same q, k, v, m and t, without blocks."""
@@ -216,7 +215,7 @@ def _explicit(
     return output
 
 
-def _codes_again(
+def _recompute_codes(
     R: Tensor, K: Tensor, M: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings
 ) -> list[Tensor]:
     """The codes of all iterations from their residuals: one product each instead of two."""

@@ -1,10 +1,13 @@
-"""One step of ISTA with dictionaries of its own, in the form with the fewest passes over codes."""
+"""Steps on sparse codes with parameters of their own: of ISTA, of groups, of matching pursuit."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Positive
+from .patches import Similar
 
 
 class CodingStep(nn.Module):
@@ -100,3 +103,138 @@ class CodingStep(nn.Module):
             return moved
         kept = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
         return torch.addmm(moved, codes, kept.to(codes.dtype))
+
+
+class GroupCodingStep(CodingStep):
+    """One step of ISTA in which an atom's energy in similar patches decides what is kept.
+
+    With ``z = C + s (Y - C D) A^T`` of `CodingStep` and S_i the patches similar to patch i ::
+
+        e_ij = (1 - b_j) z_ij^2 + b_j mean_{l in S_i} z_lj^2
+        c_ij = z_ij max(1 - t_j / sqrt(e_ij), 0)
+
+    where negative e_ij count as zero. At first ``b = 0``, which is `CodingStep`; ``b = 1`` is the
+    proximal step of the group Lasso, where the sets S_i are groups that do not overlap.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of `CodingStep`.
+
+    Attributes
+    ----------
+    sharing : Parameter of shape (n_atoms,)
+        b.
+
+    References
+    ----------
+    Lecouat, Ponce and Mairal (2020), Fully Trainable and Interpretable Non-Local Sparse Models for
+    Image Restoration, section 3.2, whose groups have sums of squares.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.sparse_coding.coding_step import GroupCodingStep
+    >>> from twinsolve.unrolled.sparse_coding.patches import Similar
+    >>> coding = GroupCodingStep(torch.eye(1), lam=2.0, step=1.0)
+    >>> both = Similar.of(torch.tensor([[0, 1], [0, 1]]))
+    >>> (coding(torch.tensor([[3.0], [0.5]]), both) * coding.threshold()).detach().flatten()
+    tensor([2.0000, 0.0000])
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sharing = nn.Parameter(torch.zeros_like(self.log_threshold))
+
+    def forward(  # type: ignore[override]
+        self,
+        signals: Tensor,
+        similar: Similar,
+        codes: Tensor | None = None,
+        unit: Tensor | None = None,
+    ) -> Tensor:
+        """One step from given codes, or from zero, as that of `CodingStep`.
+
+        Parameters
+        ----------
+        signals : Tensor of shape (n_signals, d)
+        similar : Similar
+        codes : Tensor of shape (n_signals, n_atoms), optional
+        unit : Tensor of shape (n_atoms,), optional
+
+        Returns
+        -------
+        Tensor of shape (n_signals, n_atoms)
+        """
+        z = self.unshrunk(signals, codes, unit)
+        squares, share = z.square(), self.sharing.to(z.dtype)
+        energy = torch.addcmul(
+            (1 - share) * squares, share / similar.n_similar, similar.sums(squares)
+        )
+        # Nothing is kept of energies of up to 1: thresholds are the unit.
+        return z * (1 - F.threshold(energy, 1.0, 1.0).rsqrt())
+
+
+class PursuitStep(nn.Module):
+    """A mixture of experts of one atom each, one of which takes its part from the residual.
+
+    The router sends a residual x to the expert with the largest ``|x . r_j|``, whose code has
+    either sign ::
+
+        z = max(1 - t / |x . r_j|, 0) (x . a_j),     x <- x - z p_j
+
+    At first ``r_j = a_j = p_j`` is an atom d_j: a step of matching pursuit with the soft threshold
+    t, and where ``|d_j| = 1`` the coordinate descent step of ``|x - c D|^2 + 2 t |c|_1`` on a code
+    c that is zero at j. The gate is what the router learns by.
+
+    Parameters
+    ----------
+    dictionary : Tensor of shape (n_atoms, d)
+    threshold : float
+        t > 0 at first.
+
+    Attributes
+    ----------
+    router, analysis, synthesis : Parameter of shape (n_atoms, d)
+        Rows are r_j, a_j and p_j.
+    threshold : Positive
+
+    References
+    ----------
+    Mallat and Zhang (1993), Shazeer et al. (2017); EQUATIONS IF-32, IF-33, IF-KSVD.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.sparse_coding.coding_step import PursuitStep
+    >>> residual, atoms, codes = PursuitStep(torch.eye(2), 1.0)(torch.tensor([[0.5, -3.0]]))
+    >>> residual.detach(), atoms, codes.detach()
+    (tensor([[ 0.5000, -1.0000]]), tensor([1]), tensor([-2.0000]))
+    """
+
+    def __init__(self, dictionary: Tensor, threshold: float) -> None:
+        super().__init__()
+        self.router = nn.Parameter(dictionary.clone())
+        self.analysis = nn.Parameter(dictionary.clone())
+        self.synthesis = nn.Parameter(dictionary.clone())
+        self.threshold = Positive(
+            threshold,
+            name="threshold",
+            learnable=True,
+            device=dictionary.device,
+            dtype=dictionary.dtype,
+        )
+
+    def forward(self, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is left of signals of shape (n_signals, d), the atoms chosen, and their codes."""
+        router, analysis, synthesis, threshold = (
+            x.to(residual.dtype)
+            for x in (self.router, self.analysis, self.synthesis, self.threshold())
+        )
+        with torch.no_grad():
+            atoms = (residual @ router.mT).abs().argmax(dim=1)
+        score, code = (
+            (residual * F.embedding(atoms, rows)).sum(dim=1) for rows in (router, analysis)
+        )
+        code = code * (1 - threshold / torch.maximum(score.abs(), threshold))
+        return residual - code[:, None] * F.embedding(atoms, synthesis), atoms, code

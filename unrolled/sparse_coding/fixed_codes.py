@@ -110,7 +110,7 @@ class FixedCodes(FixedPoint):
         """
         going = ~done
         for _ in range(_STEPS):
-            applied, leaf = _apply(step, codes)
+            applied, leaf = _apply_map(step, codes)
             on = codes != 0
             few = on.sum(dim=-1, keepdim=True) <= 2 * self.keys.shape[-1]
             stands = ((applied.sign() == codes.sign()) | ~on).all(dim=-1, keepdim=True)
@@ -128,8 +128,8 @@ class FixedCodes(FixedPoint):
         self, step: Callable[[Tensor], Tensor], codes: Tensor, done: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Newton's step in rows whose signs T keeps, bounds of their errors, least eigenvalues."""
-        applied, leaf = _apply(step, codes)
-        stands = ~done & _same_signs(applied, codes)
+        applied, leaf = _apply_map(step, codes)
+        stands = ~done & _have_same_signs(applied, codes)
         move, _, length, least = self._invert(
             applied, leaf, stands & (codes != 0), applied - codes, _solve_least_norm
         )
@@ -137,13 +137,13 @@ class FixedCodes(FixedPoint):
         after = step(codes)
         first_step = length * _norm(self.queries) * _norm(self.keys).amax(dim=-2, keepdim=True)
         size = torch.maximum(_norm(codes), first_step)
-        error = _ratio(_norm(after - codes), size * least)
-        return codes, torch.where(stands & _same_signs(after, codes), error, torch.inf), least
+        error = _divide(_norm(after - codes), size * least)
+        return codes, torch.where(stands & _have_same_signs(after, codes), error, torch.inf), least
 
     def _solve(self, applied: Tensor, leaf: Tensor, grad: Tensor) -> Tensor:
         on = (applied != 0) & applied.isfinite()
         solved, residual, _, least = self._invert(applied, leaf, on, grad, _solve_least_norm)
-        error = _ratio(_norm(residual), _norm(solved) * least)
+        error = _divide(_norm(residual), _norm(solved) * least)
         error = torch.where(solved.isfinite().all(-1, True), error, 0)
         self._warn(error, "gradients of codes", "as the keys that a code uses are dependent")
         return solved
@@ -157,7 +157,7 @@ class FixedCodes(FixedPoint):
         differ, and the least eigenvalue.
         """
         b = torch.where(on, b, 0)
-        y, curved, least = _on_supports(self.keys, on, b, solve)
+        y, curved, least = _solve_on_supports(self.keys, on, b, solve)
         product = torch.where(on, y - transposed_product(applied, leaf, y), 0)
         length = (product * curved).sum(-1, keepdim=True) / curved.square().sum(-1, keepdim=True)
         length = torch.where(length > 0, length, 1)
@@ -172,7 +172,7 @@ class FixedCodes(FixedPoint):
             )
 
 
-def _apply(step: Callable[[Tensor], Tensor], codes: Tensor) -> tuple[Tensor, Tensor]:
+def _apply_map(step: Callable[[Tensor], Tensor], codes: Tensor) -> tuple[Tensor, Tensor]:
     """T of the codes with its graph, and the leaf of this that the codes are."""
     with torch.enable_grad():
         leaf = codes.clone().requires_grad_()
@@ -191,7 +191,7 @@ def _extrapolate(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Ten
     return image + weight * move, torch.where(uphill, 1, grown)
 
 
-def _same_signs(first: Tensor, second: Tensor) -> Tensor:
+def _have_same_signs(first: Tensor, second: Tensor) -> Tensor:
     return (first.sign() == second.sign()).all(dim=-1, keepdim=True)
 
 
@@ -199,12 +199,14 @@ def _norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
 
 
-def _ratio(x: Tensor, y: Tensor) -> Tensor:
+def _divide(x: Tensor, y: Tensor) -> Tensor:
     """Quotient with 0 / 0 = 0."""
     return torch.where(x == 0, 0, x / y)
 
 
-def _on_supports(k: Tensor, on: Tensor, b: Tensor, solve: Solver) -> tuple[Tensor, Tensor, Tensor]:
+def _solve_on_supports(
+    k: Tensor, on: Tensor, b: Tensor, solve: Solver
+) -> tuple[Tensor, Tensor, Tensor]:
     """Solve ``x K_S K_S^T = b`` in each row, with S where it is `on`; b is zero elsewhere.
 
     Returns

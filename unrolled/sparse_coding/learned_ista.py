@@ -1,4 +1,4 @@
-"""Learned ISTA: sparse codes of signals in a dictionary, by iterations with learned parameters."""
+"""The LISTA family: networks whose layers are iterations of ISTA with learned parameters."""
 
 from typing import Any, Literal, get_args
 
@@ -7,11 +7,67 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..attention import Positive, check_count, check_positive, without_autocast
-from .coherence import analytic_step, analytic_weights
-from .iteration_parameters import at_iteration, positive_per_iteration
-from .iterations import proximal_step, repeated
-from .penalties import SparsePenalty
-from .step_lengths import safe_step
+from .iterations import (
+    SparsePenalty,
+    at_iteration,
+    positive_per_iteration,
+    proximal_step,
+    repeated,
+    safe_step,
+)
+
+
+def analytic_weights(dictionary: Tensor) -> Tensor:
+    """Weights ``W = argmin |W D^T|_F^2`` subject to ``w_i . d_i = 1`` for every atom.
+
+    Rows are separate problems, solved by ``w_i = p_i / g_i`` with p_i the row of the transposed
+    pseudoinverse of D and ``g_i = p_i . d_i`` the leverage of the atom. Zero atoms, which cannot
+    meet the constraint, get zero weights.
+
+    Parameters
+    ----------
+    dictionary : Tensor of shape (n_atoms, d)
+
+    Returns
+    -------
+    Tensor of shape (n_atoms, d)
+        Computed in float64, in the dtype of `dictionary`.
+
+    References
+    ----------
+    Liu et al., "ALISTA: analytic weights are as good as learned weights in LISTA" (2019);
+    EQUATIONS LS-2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.sparse_coding import analytic_weights
+    >>> analytic_weights(torch.tensor([[2.0, 0.0], [2.0, 1.0]]))
+    tensor([[ 0.5000, -1.0000],
+            [ 0.0000,  1.0000]])
+    """
+    rows, leverage = _leverages(dictionary.double())
+    return (rows / torch.where(leverage > 0, leverage, 1)[:, None]).to(dictionary.dtype)
+
+
+def analytic_step(dictionary: Tensor) -> float:
+    """Longest step ``1 / rho(W D^T)`` for which iterations with `analytic_weights` are stable.
+
+    With ``D^+`` the pseudoinverse and g the leverages, ``W D^T`` has the eigenvalues of the
+    symmetric ``g_i^-1/2 (D D^+)_ij g_j^-1/2``.
+    """
+    atoms = dictionary.double()
+    rows, leverage = _leverages(atoms)
+    scale = torch.where(leverage > 0, leverage, 1).rsqrt()
+    radius = torch.linalg.matrix_norm(scale[:, None] * (atoms @ rows.mT) * scale, 2)
+    return float(1 / radius) if radius > 0 else 1.0
+
+
+def _leverages(atoms: Tensor) -> tuple[Tensor, Tensor]:
+    """Transposed pseudoinverse, and its products with the atoms, row by row; 0 for zero atoms."""
+    rows = torch.linalg.pinv(atoms).mT * (atoms != 0).any(dim=1, keepdim=True)
+    return rows, (rows * atoms).sum(dim=1)
+
 
 Parametrization = Literal["lista", "coupled", "step", "alista", "adaptive"]
 
@@ -113,9 +169,9 @@ class LISTA(nn.Module):
         self.register_buffer("dictionary", D.to(device))
         self.lam = positive_per_iteration(lam, n_iter, "lam", **factory)
         self.step = positive_per_iteration(
-            _first_step(D, parametrization), n_iter, "step", **factory
+            _choose_first_step(D, parametrization), n_iter, "step", **factory
         )
-        for name, first in _first_weights(D, parametrization).items():
+        for name, first in _choose_first_weights(D, parametrization).items():
             stacked = first if parametrization == "adaptive" else first.expand(n_iter, -1, -1)
             self.register_parameter(name, nn.Parameter(torch.empty_like(stacked, device=device)))
         if parametrization == "alista":
@@ -128,7 +184,7 @@ class LISTA(nn.Module):
             assert isinstance(value, Positive)
             value.reset_parameters()
         with torch.no_grad():
-            for name, first in _first_weights(self.dictionary, self.parametrization).items():
+            for name, first in _choose_first_weights(self.dictionary, self.parametrization).items():
                 self.get_parameter(name).copy_(first)
 
     def forward(self, signals: Tensor, dictionary: Tensor | None = None) -> Tensor:
@@ -146,14 +202,14 @@ class LISTA(nn.Module):
             bfloat16 and float16 iterate in float32.
         """
         wide = torch.promote_types(signals.dtype, torch.float32)
-        Y, D = signals.to(wide), self._dictionary(signals, dictionary).to(wide)
+        Y, D = signals.to(wide), self._choose_dictionary(signals, dictionary).to(wide)
         with without_autocast(Y):
             unit = safe_step(D).to(wide) if self.parametrization == "adaptive" else 1.0
             batch = torch.broadcast_shapes(Y.shape[:-2], D.shape[:-2])
 
             def move(codes: Tensor, t: int) -> Tensor:
                 step = unit * at_iteration(self.step, t).to(wide)
-                pull = self._gradient(t, Y, codes if t else None, D)
+                pull = self._compute_pull(t, Y, codes if t else None, D)
                 lam = at_iteration(self.lam, t).to(wide)
                 return proximal_step(codes, pull, step, SparsePenalty(lam))
 
@@ -173,10 +229,10 @@ class LISTA(nn.Module):
         -------
         Tensor of shape (..., n_signals)
         """
-        D = self._dictionary(signals, dictionary).to(signals.dtype)
+        D = self._choose_dictionary(signals, dictionary).to(signals.dtype)
         return (signals - codes @ D).square().sum(-1) + self.penalty * codes.abs().sum(-1)
 
-    def _gradient(self, t: int, Y: Tensor, codes: Tensor | None, D: Tensor) -> Tensor:
+    def _compute_pull(self, t: int, Y: Tensor, codes: Tensor | None, D: Tensor) -> Tensor:
         """G_t: half the negative gradient, or what is learned in its place; None is zero codes."""
         layer = min(t, len(self.step) - 1)
         if self.parametrization == "lista":
@@ -191,7 +247,7 @@ class LISTA(nn.Module):
         weight = self.weight[layer] if self.parametrization == "coupled" else self.weight
         return residual @ weight.to(Y.dtype).mT
 
-    def _dictionary(self, signals: Tensor, dictionary: Tensor | None) -> Tensor:
+    def _choose_dictionary(self, signals: Tensor, dictionary: Tensor | None) -> Tensor:
         if dictionary is None:
             dictionary = self.dictionary
         elif self.parametrization != "adaptive":
@@ -227,7 +283,7 @@ def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
     return D
 
 
-def _first_step(D: Tensor, parametrization: Parametrization) -> float:
+def _choose_first_step(D: Tensor, parametrization: Parametrization) -> float:
     if parametrization == "adaptive":
         return 1.0
     if parametrization == "alista":
@@ -236,7 +292,7 @@ def _first_step(D: Tensor, parametrization: Parametrization) -> float:
     return norm**-2 if norm > 0 else 1.0
 
 
-def _first_weights(D: Tensor, parametrization: Parametrization) -> dict[str, Tensor]:
+def _choose_first_weights(D: Tensor, parametrization: Parametrization) -> dict[str, Tensor]:
     """Learned matrices at their initial values."""
     if parametrization == "lista":
         return {"input_weight": D.mT, "gram_weight": D @ D.mT}

@@ -105,21 +105,21 @@ class SparseMixtureOfExperts(nn.Module):
         -------
         Tensor of shape (..., d)
         """
-        tokens = self._tokens(x)
+        tokens = self._flatten_tokens(x)
         if _counts_are_unknown(x):
-            return (self._all_codes(tokens) @ self.dictionary().mT).to(x.dtype).reshape(x.shape)
-        codes, rows, experts = self._expert_codes(tokens)
-        mixed = _by_expert(codes, experts, self.synthesis)
+            return (self._code_by_all(tokens) @ self.dictionary().mT).to(x.dtype).reshape(x.shape)
+        codes, rows, experts = self._code_by_chosen(tokens)
+        mixed = _apply_experts(codes, experts, self.synthesis)
         out = torch.zeros_like(tokens).index_add(0, rows, mixed.to(tokens.dtype))
         return out.reshape(x.shape)
 
     def codes(self, x: Tensor) -> Tensor:
         """Sparse codes z of tokens (..., d) in the `dictionary`, of shape (..., M k')."""
-        tokens = self._tokens(x)
+        tokens = self._flatten_tokens(x)
         if _counts_are_unknown(x):
-            z = self._all_codes(tokens)
+            z = self._code_by_all(tokens)
         else:
-            codes, rows, experts = self._expert_codes(tokens)
+            codes, rows, experts = self._code_by_chosen(tokens)
             z = tokens.new_zeros(len(tokens), self.n_experts, self.expert_width)
             z = z.index_put((rows, experts), codes)
         return z.reshape(*x.shape[:-1], self.n_experts * self.expert_width)
@@ -148,14 +148,14 @@ class SparseMixtureOfExperts(nn.Module):
         ----------
         Fedus et al., "Switch Transformers" (2022).
         """
-        tokens = self._tokens(x)
+        tokens = self._flatten_tokens(x)
         _, chosen = self.route(tokens)
         scores = (tokens @ self.router.mT).softmax(-1).sum(0) / max(len(tokens), 1)
         counts = torch.bincount(chosen.flatten(), minlength=self.n_experts).to(scores.dtype)
         share = counts / max(chosen.numel(), 1)
         return self.n_experts * (share * scores).sum()
 
-    def _all_codes(self, tokens: Tensor) -> Tensor:
+    def _code_by_all(self, tokens: Tensor) -> Tensor:
         """Codes of shape (n_tokens, M k') from all experts, chosen or not."""
         gates, chosen = self.route(tokens)
         weights = gates.new_zeros(len(tokens), self.n_experts).scatter(-1, chosen, gates)
@@ -163,15 +163,15 @@ class SparseMixtureOfExperts(nn.Module):
         hidden = torch.relu(tokens @ self.analysis.flatten(0, 1).mT).to(tokens.dtype)
         return (weights[..., None] * hidden.unflatten(-1, (self.n_experts, -1))).flatten(-2)
 
-    def _expert_codes(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _code_by_chosen(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Codes of all choices, sorted by expert, with the indices of their tokens and experts."""
         gates, chosen = self.route(tokens)
         experts, order = chosen.flatten().sort(stable=True)
         rows = order // self.top_k
-        hidden = torch.relu(_by_expert(tokens[rows], experts, self.analysis))
+        hidden = torch.relu(_apply_experts(tokens[rows], experts, self.analysis))
         return gates.flatten()[order, None] * hidden.to(tokens.dtype), rows, experts
 
-    def _tokens(self, x: Tensor) -> Tensor:
+    def _flatten_tokens(self, x: Tensor) -> Tensor:
         if x.ndim < 1 or x.shape[-1] != self.dim:
             raise ValueError(f"x: must be (..., {self.dim}), got {tuple(x.shape)}")
         return x.reshape(-1, self.dim)
@@ -188,7 +188,7 @@ def _counts_are_unknown(x: Tensor) -> bool:
     return torch.compiler.is_exporting() or is_transformed() or x.is_meta
 
 
-def _by_expert(inputs: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+def _apply_experts(inputs: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     """Each expert's weights applied to its own inputs, which are sorted by expert."""
     counts = torch.bincount(experts, minlength=len(weights)).tolist()
     parts = zip(inputs.split(counts), weights, strict=True)

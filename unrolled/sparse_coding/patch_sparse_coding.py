@@ -5,9 +5,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..attention import Positive, check_count, check_positive
-from .iterations import proximal_map, repeated
-from .patch_rows import average_patches, check_patched, patch_rows, split_means
-from .penalties import SparsePenalty
+from .iterations import SparsePenalty, proximal_map, repeated
+from .patches import average_patches, check_patched, patch_rows, split_means
 
 
 class PatchSparseCoding(nn.Module):

@@ -20,10 +20,18 @@ from ..attention import (
     query_offset,
 )
 from .code_blocks import ista_attention
-from .iteration_parameters import at_iteration, positive_per_iteration
-from .iterations import proximal_map, repeated, support_step
-from .penalties import SparsePenalty, lam_max, strongest_key
-from .step_lengths import curvature, safe_step
+from .iterations import (
+    SparsePenalty,
+    at_iteration,
+    curvature,
+    lam_max,
+    positive_per_iteration,
+    proximal_map,
+    repeated,
+    safe_step,
+    strongest_key,
+    support_step,
+)
 
 Step = Literal["safe", "support"]
 
@@ -142,7 +150,7 @@ class SparseCoding(Operator):
         plain = has_no_values(q) or is_transformed()
         if self.step == "support" or self.per_iteration or self.n_iter == 0 or plain:
             return self._attend_step_by_step(call)
-        wide = self._wide(q)
+        wide = self._widen(q)
         keys, visible = k.to(wide), call.hiding("SparseCoding").mask
         if visible is not None and visible.shape[-2] == 1:
             # A zero key has a zero code, and adds nothing to the step length.
@@ -169,7 +177,7 @@ class SparseCoding(Operator):
         return out.to(q.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
-        zero = torch.zeros_like(call.q @ call.k.mT, dtype=self._wide(call.q))
+        zero = torch.zeros_like(call.q @ call.k.mT, dtype=self._widen(call.q))
         return repeated(self.iteration(call), zero, range(self.n_iter)).to(call.q.dtype)
 
     def iteration(self, call: Call) -> Callable[..., Tensor]:
@@ -197,24 +205,24 @@ class SparseCoding(Operator):
         >>> iterate(torch.tensor([[2.0, 0.0]]))
         tensor([[2., 0.]])
         """
-        lam, relative_step = self._numbers()
+        lam, relative_step = self._list_parameters()
         visible = call.hiding("SparseCoding").pairs()
-        return self._map(call.q, call.k, lam, relative_step, visible, 0)
+        return self._make_map(call.q, call.k, lam, relative_step, visible, 0)
 
     def _attend_step_by_step(self, call: Call) -> Tensor:
         q, k, v, *_ = call
         visible = call.hiding("SparseCoding").pairs()
-        lam, relative_step = self._numbers()
+        lam, relative_step = self._list_parameters()
 
         def block(rows: Tensor, start: int) -> Tensor:
-            iterate = self._map(rows, k, lam, relative_step, visible, start)
-            zero = torch.zeros_like(rows @ k.mT, dtype=self._wide(q))
+            iterate = self._make_map(rows, k, lam, relative_step, visible, start)
+            zero = torch.zeros_like(rows @ k.mT, dtype=self._widen(q))
             codes = repeated(iterate, zero, range(self.n_iter))
             return (codes @ v.to(codes.dtype)).to(q.dtype)
 
         return map_query_blocks(block, q)
 
-    def _numbers(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _list_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Penalties and relative steps of all iterations, of which the last stands for the rest."""
         lam, relative_step = (
             [numbers()] if isinstance(numbers, Positive) else [number() for number in numbers]
@@ -222,7 +230,7 @@ class SparseCoding(Operator):
         )
         return lam, relative_step
 
-    def _map(
+    def _make_map(
         self,
         q: Tensor,
         k: Tensor,
@@ -232,10 +240,10 @@ class SparseCoding(Operator):
         start: int,
     ) -> Callable[..., Tensor]:
         """The iterations of the rows from `start` on."""
-        wide = self._wide(q)
+        wide = self._widen(q)
         q, k = q.to(wide), k.to(wide)
         seen = mask_rows(visible, q, start)
-        allowed = self._allowed(seen, start, q, k)
+        allowed = self._find_allowed(seen, start, q, k)
         scale = lam_max(q, k, strongest_key(q, k, allowed)) if self.relative else 1.0
         hidden = None if allowed is None else ~allowed
         if self.step == "safe":
@@ -256,7 +264,7 @@ class SparseCoding(Operator):
 
     def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         def strongest(rows: Tensor, start: int) -> Tensor:
-            allowed = self._allowed(mask_rows(visible, rows, start), start, rows, k)
+            allowed = self._find_allowed(mask_rows(visible, rows, start), start, rows, k)
             if is_causal:
                 first = start + query_offset(q, k)
                 own = torch.arange(first, first + rows.shape[-2], device=q.device)
@@ -268,11 +276,13 @@ class SparseCoding(Operator):
             strongest_of_all = map_query_blocks(strongest, q)
         return lam_max(q, k, strongest_of_all)
 
-    def _wide(self, q: Tensor) -> torch.dtype:
+    def _widen(self, q: Tensor) -> torch.dtype:
         wide = torch.float64 if self.step == "support" else torch.float32
         return torch.promote_types(q.dtype, wide)
 
-    def _allowed(self, visible: Tensor | None, start: int, q: Tensor, k: Tensor) -> Tensor | None:
+    def _find_allowed(
+        self, visible: Tensor | None, start: int, q: Tensor, k: Tensor
+    ) -> Tensor | None:
         if not self.zero_diagonal:
             return visible
         own = torch.arange(start, start + q.shape[-2], device=q.device)

@@ -44,17 +44,17 @@ def visible_mean(
     n_keys = v.shape[-2]
     offset = 0 if n_queries is None else n_keys - n_queries
     if mask is None:
-        return _running_mean(v, None)[..., offset:, :] if is_causal else _mean(v)
+        return _take_running_mean(v, None)[..., offset:, :] if is_causal else _take_mean(v)
     visible = ~hidden_by(mask)
     visible = visible.expand(*visible.shape[:-1], n_keys)
     v = drop_hidden(v, visible)
     if visible.shape[-2] > 1:
         visible = visible.tril(offset) if is_causal else visible
-        return map_query_blocks(lambda seen, start: _mean(v, seen), visible)
-    return _running_mean(v, visible)[..., offset:, :] if is_causal else _mean(v, visible)
+        return map_query_blocks(lambda seen, start: _take_mean(v, seen), visible)
+    return _take_running_mean(v, visible)[..., offset:, :] if is_causal else _take_mean(v, visible)
 
 
-def _mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
+def _take_mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
     wide = torch.promote_types(v.dtype, torch.float32)
     if visible is None:
         mean = v.sum(dim=-2, keepdim=True, dtype=wide) / max(v.shape[-2], 1)
@@ -65,7 +65,7 @@ def _mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
     return mean.to(v.dtype)
 
 
-def _running_mean(v: Tensor, visible: Tensor | None) -> Tensor:
+def _take_running_mean(v: Tensor, visible: Tensor | None) -> Tensor:
     """Row i is the mean of the visible values 0 to i."""
     wide = torch.promote_types(v.dtype, torch.float32)
     n_keys = v.shape[-2]

@@ -98,11 +98,11 @@ class ReAttention(Operator):
         if isinstance(base, Gaussian):
             bandwidth = base.bandwidth_for(q)
             base, q, keys = Gaussian(1.0), q / bandwidth, keys / bandwidth
-        mixing = self._mixing(q)
+        mixing = self._mixing_parameters(q)
 
         def block(rows: Tensor, start: int) -> Tensor:
             part = call.pairs_of(rows, start)
-            maps = self._mixed(base.matrix(rows, keys, mask=part), part, *mixing)
+            maps = self._mix_heads(base.matrix(rows, keys, mask=part), part, *mixing)
             return (maps @ values).to(out_type)
 
         return map_query_blocks(block, q)
@@ -110,15 +110,15 @@ class ReAttention(Operator):
     def coefficients(self, call: Call) -> Tensor:
         wide, mask = torch.promote_types(call.q.dtype, torch.float32), call.pairs()
         A = self.base.matrix(call.q.to(wide), call.k.to(wide), mask=mask)
-        return self._mixed(A, mask, *self._mixing(A)).to(call.q.dtype)
+        return self._mix_heads(A, mask, *self._mixing_parameters(A)).to(call.q.dtype)
 
-    def _mixing(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _mixing_parameters(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if q.ndim < 3 or q.shape[-3] != self.num_heads:
             heads = q.shape[-3] if q.ndim > 2 else 1
             raise ValueError(f"num_heads: ReAttention has {self.num_heads}, but q has {heads}")
         return self.theta.to(q.dtype), self.norm.weight.to(q.dtype), self.norm.bias.to(q.dtype)
 
-    def _mixed(
+    def _mix_heads(
         self, A: Tensor, mask: Tensor | None, theta: Tensor, gamma: Tensor, beta: Tensor
     ) -> Tensor:
         mixed = A.movedim(-3, -1) @ theta  # (..., n_queries, n_keys, heads)

@@ -1,16 +1,13 @@
 """The bridge between layers and solvers: which twin each layer has, and checks against it.
 
-A family adds a file here whose twins `register` themselves; `catalogue` finds all such files.
+A family adds a file to `families` whose twins `register` themselves; `catalogue` finds all of them.
 """
 
-from .cases import Case, cases_of
-from .heads import HeadCall
-from .inequalities import Inequalities
+from .heads import HeadCall, head_value
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
-from .parameters import head_value
+from .pairs import Derivatives, Inputs, Numerics
 from .registry import (
-    Problem,
     Twin,
     catalogue,
     exact_twin,
@@ -23,38 +20,43 @@ from .relations import (
     Bound,
     FixedPointLimit,
     Identity,
+    Inequalities,
     Init,
     Iterate,
     Limit,
     Measurement,
+    Problem,
     Rate,
     Relation,
 )
 from .report import Report, check, compare
+from .subjects import findings_of
 
 __all__ = [
     "Bound",
-    "Case",
+    "Derivatives",
     "FixedPointLimit",
     "HeadCall",
     "Identity",
     "Inequalities",
     "Init",
+    "Inputs",
     "Iterate",
     "Limit",
     "Measurement",
     "ModelReport",
+    "Numerics",
     "Origin",
     "Problem",
     "Rate",
     "Relation",
     "Report",
     "Twin",
-    "cases_of",
     "catalogue",
     "check",
     "compare",
     "exact_twin",
+    "findings_of",
     "fit_origin",
     "head_value",
     "judging_twin",

@@ -12,24 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, causal_mask, hidden_by
-from .heads import (
-    Array,
-    HeadCall,
-    Tensors,
-    as_array,
-    head_calls,
-    map_fields,
-    solve_head,
-)
+from ..laws.subject import map_tensors
+from .heads import Array, HeadCall, Tensors, as_array, head_calls
+from .pairs import solve_head, term_sizes, with_choice
 from .registry import Twin
-from .relations import (
-    Measurement,
-    measure_difference,
-    or_promised,
-    rounding_of,
-    term_sizes,
-    with_choice,
-)
+from .relations import Measurement, judge_outputs, rounding_of
 
 _KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
 _TOKENS = 64
@@ -101,7 +88,7 @@ class RecordedCall:
         wide = None if self.mask is None or self.mask.dtype == torch.bool else self.mask.double()
         context = self.context
         if context is not None:
-            context = Context(**map_fields(context, lambda name, x: x.double()))
+            context = map_tensors(context, lambda name, x: x.double())
         return replace(
             self,
             inputs=tuple(x.double() for x in self.inputs),
@@ -150,7 +137,7 @@ def call_of(
         pairs = tokens[0].shape[-2], tokens[1].shape[-2]
         mask = of_element(mask, n_heads, *pairs)
     if context is not None:
-        context = Context(**map_fields(context._replace(history=()), kept))
+        context = map_tensors(context._replace(history=()), kept)
     return RecordedCall(
         tuple(of_element(x, n_heads, *x.shape[-2:]) for x in tokens),
         of_element(output, n_heads, *output.shape[-2:]),
@@ -168,7 +155,7 @@ def _first(call: RecordedCall, count: int) -> RecordedCall:
         return call
     mask, context = torch.from_numpy(visible[:, :count, :count].copy()), call.context
     if context is not None:
-        context = Context(**map_fields(context, lambda name, x: x[..., :count, :]))
+        context = map_tensors(context, lambda name, x: x[..., :count, :])
     inputs, output = tuple(x[:, :count] for x in call.inputs), call.output[:, :count]
     return RecordedCall(inputs, output, mask, False, context)
 
@@ -181,7 +168,7 @@ def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array)
     on the same tokens too.
     """
     layer = copy.deepcopy(operator).cpu()
-    if not twin.by_rows and call.output.shape[-2] > _TOKENS:
+    if not twin.inputs.by_rows and call.output.shape[-2] > _TOKENS:
         call = _first(call, _TOKENS)
     measured, n_rows = _measure(twin, layer, call, rows)
     dtype = str(call.output.dtype).removeprefix("torch.")
@@ -196,15 +183,15 @@ def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array)
 
 def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[Measurement, int]:
     visible, bias, dtype = call.visible, call.bias, call.inputs[0].dtype
-    if bias is not None and not (twin.by_rows and layer.row_stochastic):
+    if bias is not None and not (twin.inputs.by_rows and layer.row_stochastic):
         raise NotJudgedError("its mask adds a finite bias, which its solver is not given")
     q, k, v = (as_array(x) for x in call.inputs)
     if visible is not None:  # what no query sees may be NaN; a token may read its own value
         seen = np.any(visible, axis=1)[..., None]
         k, v = np.where(seen, k, 0), np.where(seen | np.isfinite(v), v, 0)
     same = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
-    whole = not twin.by_rows or (twin.pairing == "self" and not same)
-    if whole and visible is not None and twin.by_rows:
+    whole = not twin.inputs.by_rows or (twin.inputs.pairing == "self" and not same)
+    if whole and visible is not None and twin.inputs.by_rows:
         raise NotJudgedError("its solver takes no masks where queries are not the keys")
     if whole:
         rows = np.arange(q.shape[1])
@@ -212,26 +199,24 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
     of_heads = head_calls(q, k, v, call.context, visible, bias)
     calls, some_rows = [_with_own_positions(one) for one in of_heads], None if whole else rows
 
-    def solved(chosen: Array | None = None) -> Array:
+    def solved(chosen: Array | None) -> Array:
         given = (with_choice(one, chosen, dtype) for one in calls)
         return np.stack([solve_head(twin, layer, one, rows=some_rows)[rows] for one in given])
 
     tensors = tuple(torch.from_numpy(x).to(dtype) for x in (q, k, v))
-    rounding = rounding_of(twin, layer, tensors, twin.passes(layer))
-    tolerance = twin.relation.tolerance if dtype == torch.float64 else rounding
-    found = as_array(call.output)[:, rows]
-
-    limits: dict[str, Any] = {
-        "tolerance": tolerance,
-        "rounding": rounding,
-        "summed": lambda: term_sizes(twin, layer, calls, rows=some_rows),
-    }
-    expected = solved()
-    measured = measure_difference(found, expected, **limits)
-    if twin.chooses and not measured.passed:
-        chosen = call.matrix(layer) != 0
-        measured = measure_difference(found, solved(chosen), **limits)
-    return or_promised(measured, twin, layer, tensors, found, expected), len(rows)
+    rounding = rounding_of(twin, layer, tensors, twin.numerics.passes(layer))
+    measured = judge_outputs(
+        twin,
+        layer,
+        tensors,
+        as_array(call.output)[:, rows],
+        solved,
+        tolerance=twin.relation.tolerance if dtype == torch.float64 else rounding,
+        rounding=rounding,
+        summed=lambda: term_sizes(twin, layer, calls, rows=some_rows),
+        choice=lambda: call.matrix(layer) != 0,
+    )
+    return measured, len(rows)
 
 
 def _with_own_positions(call: HeadCall) -> HeadCall:

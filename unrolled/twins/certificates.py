@@ -7,17 +7,15 @@ wrong formula, they fail. All are in units of the output, so that a twin's toler
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 from torch import nn
 
-from .heads import Array, Tensors
-from .relations import calls_of_heads, identity_values, layer_output
-
-if TYPE_CHECKING:
-    from .registry import Twin
+from ..attention import Context
+from .heads import Array, Tensors, head_calls
+from .pairs import Pair, calls_of_heads, identity_values, layer_output
 
 Logits = Callable[..., Array]
 _TINY = np.finfo(np.float64).tiny
@@ -25,7 +23,7 @@ _TINY = np.finfo(np.float64).tiny
 
 def weights_certificate(
     logits: Logits, residual: Callable[..., float] | None = None
-) -> Callable[[Twin, nn.Module, Tensors], float]:
+) -> Callable[[Pair, nn.Module, Tensors], float]:
     """Certificate of a layer whose weights solve a problem on the simplex, and whose output is u.
 
     ``logits(layer, call)`` gives the scores z of one head in float64;
@@ -34,7 +32,7 @@ def weights_certificate(
     """
     judge = residual or entropic_residual
 
-    def certificate(twin: Twin, layer: nn.Module, inputs: Tensors) -> float:
+    def certificate(twin: Pair, layer: nn.Module, inputs: Tensors) -> float:
         q, k, _ = inputs
         outputs = layer_output(twin, layer, inputs)
         weights = layer_output(twin, layer, (q, k, identity_values(k)))
@@ -46,6 +44,16 @@ def weights_certificate(
         return float(np.max(residuals))
 
     return certificate
+
+
+def range_of(logits: Logits, context: Callable[..., Context] | None = None) -> Callable[..., float]:
+    """For `Numerics.logit_range`: the largest range of the logits of a head."""
+
+    def largest(layer: nn.Module, q: Array, k: Array, v: Array) -> float:
+        given = None if context is None else context(q, k, v)
+        return max(float(np.ptp(logits(layer, call))) for call in head_calls(q, k, v, given))
+
+    return largest
 
 
 def entropic_residual(A: Array, logits: Array, *, n_largest: int | None = None) -> float:

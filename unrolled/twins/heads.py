@@ -1,19 +1,19 @@
-"""One head at a time: what a solver is called with, and on which of the keys."""
+"""One head at a time: what a solver is called with, and the layer's parameters as numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from ..attention import Context
-
-if TYPE_CHECKING:
-    from .registry import Twin
+from ..attention import Context, Positive
+from ..laws.subject import as_array as as_array
+from ..laws.subject import map_tensors
 
 Array = np.ndarray
 Tensors = tuple[Tensor, ...]
@@ -47,7 +47,7 @@ class HeadCall:
         The keys that each query sees; None is all. Only solvers of twins that are not `by_rows` see
         it: others are given the visible keys alone.
     bias : ndarray of shape (n_queries, n_keys), optional
-        Added to the logits, by `solve_head` for twins that are `by_rows`, unless they `reads_bias`.
+        Added to the logits, by `solve_head` where inputs are `by_rows`, not `reads_bias`.
     chosen : ndarray of bool, of shape (n_queries, n_keys), optional
         The keys that the layer chose for each query: among equal ones its choice is as good as any.
     tied : float
@@ -129,7 +129,7 @@ def head_calls(
     all_heads = AllHeads(q, k, visible, bias)
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
         of_head = partial(_array_of_head, head=head)
-        found = {} if context is None else map_fields(context, of_head)
+        found = {} if context is None else map_tensors(context, of_head)._asdict()
         seen, added = (None if x is None else x[head] for x in (visible, bias))
         yield HeadCall(*tokens, head, (), seen, added, **found, all_heads=all_heads)
 
@@ -140,62 +140,6 @@ def _array_of_head(name: str, x: Tensor, head: int) -> Array:
 
 def _of_head(x: Tensor, head: int) -> Tensor:
     return x if x.ndim < 3 else x[head if len(x) > 1 else 0]
-
-
-def map_fields(context: Context, function: Callable[[str, Tensor], Any]) -> dict[str, Any]:
-    """Fields of the context with ``function(name, tensor)`` in place of every tensor in them."""
-
-    def mapped(name: str, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(mapped(name, x) for x in value)
-        return function(name, value) if isinstance(value, Tensor) else value
-
-    return {name: mapped(name, value) for name, value in context._asdict().items()}
-
-
-def solve_head(twin: Twin, layer: nn.Module, call: HeadCall, *, rows: Array | None = None) -> Array:
-    """The solver's output for one head, each query solved on the keys that it sees.
-
-    Queries that see the same keys are solved together. Where queries are keys (`Twin.pairing` is
-    "self"), the problem is that of all visible points, of which a query must be one. A query that
-    sees no key gives zeros, and so do those not among `rows`, if the twin is `by_rows`.
-    """
-    masked = not (call.visible is None and call.bias is None)
-    if not twin.by_rows or not (masked or rows is not None):
-        return _solved(twin, layer, call)
-    n, visible, (query_places, key_places) = len(call.q), call.visible, call.places
-    if visible is None:
-        visible = np.ones((n, len(call.k)), dtype=bool)
-    out = np.zeros((n, call.v.shape[1]))
-    for seen, queries in _by_visible_keys(visible, np.arange(n) if rows is None else rows):
-        keys = np.flatnonzero(seen)
-        if len(keys) == 0:
-            continue
-        if twin.pairing != "self":
-            out[queries] = _solve_seen(twin, layer, call.take(queries, keys))
-            continue
-        places = np.searchsorted(key_places[keys], query_places[queries])
-        out[queries] = _solved(twin, layer, replace(call, q=call.k).take(keys, keys))[places]
-    return out
-
-
-def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
-    """What the solver returns, which must be a row for each query."""
-    found = np.asarray(twin.solve(layer, call))
-    if found.shape != (expected := (len(call.q), call.v.shape[1])):
-        raise ValueError(
-            f"twin {twin.name}: solve returned an array of shape {found.shape}, not {expected}"
-        )
-    return found
-
-
-def _solve_seen(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
-    """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
-    if call.bias is None or twin.reads_bias:
-        return _solved(twin, layer, call)
-    weights = _solved(twin, layer, replace(call.of_identity(), bias=None))
-    weights = weights * np.exp(call.bias)
-    return weights @ call.v / weights.sum(axis=1, keepdims=True)
 
 
 def largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:
@@ -217,19 +161,49 @@ def largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Arr
     ]
 
 
-def _by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
-    """Each set of keys that some of the rows see, and which of them do."""
-    sets, of_row = np.unique(visible[rows], axis=0, return_inverse=True)
-    for index, seen in enumerate(sets):
-        yield seen, rows[of_row.ravel() == index]
-
-
 def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
     """Index and float64 arrays of each head of tensors of shape (heads, tokens, width)."""
     for head, tensors in enumerate(zip(*inputs, strict=True)):
         yield head, tuple(as_array(x) for x in tensors)
 
 
-def as_array(x: Tensor) -> Array:
-    """The tensor as a float64 array."""
-    return x.detach().cpu().double().numpy()
+def of_images(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Array], Array]:
+    """The solver of a batch of images, by that of one."""
+    return lambda layer, images: np.stack([solve(layer, image) for image in images])
+
+
+def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> float:
+    """The parameter's value for one head (and iteration), rounded as the layer rounds it.
+
+    Of iterations, later ones repeat the last. The layer's own evaluation is not called.
+    """
+    if not isinstance(parameter, Positive):
+        parameter = cast(Positive, parameter[min(t, len(parameter) - 1)])
+    if parameter.log is None:
+        return parameter.initial
+    values = parameter.log.detach().exp().double().flatten()
+    return float(values[head if len(values) > 1 else 0])
+
+
+def iteration_values(parameters: nn.ModuleList, n_iter: int) -> Array:
+    """Values for each of `n_iter` iterations; the last parameter serves all that follow."""
+    return np.array([head_value(parameters, 0, t) for t in range(n_iter)])
+
+
+def moved(layer: Any) -> Any:
+    """The layer with its parameters off their initial values, by another amount in each head."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            shift = torch.linspace(-0.1, 0.1, parameter.numel(), dtype=parameter.dtype)
+            parameter += shift.reshape(parameter.shape) + 0.05
+    return layer
+
+
+def perturbed(layer: Any, share: float = 0.1) -> Any:
+    """The layer with every parameter moved on its own, by a share of its size."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(share * parameter.square().mean().sqrt() * noise)
+    return layer

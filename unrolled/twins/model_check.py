@@ -188,7 +188,7 @@ class _Recorder:
             "tokens": self._judge_coefficients,
             "features": self._judge_features,
             "image": self._judge_image,
-        }[twin.inputs]
+        }[twin.inputs.kind]
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -232,10 +232,10 @@ class _Recorder:
         self.operated[id(operator)] = arguments, output
         q, k, v = (arguments[name] for name in "qkv")
         twin, generator = judging_twin(operator), self._generator()
-        if twin.inputs != "tokens":
+        if twin.inputs.kind != "tokens":
             raise NotJudgedError(f"the twin {twin.name} takes no separate queries and keys")
         found = []
-        n_elements = _ELEMENTS if twin.by_rows else 1
+        n_elements = _ELEMENTS if twin.inputs.by_rows else 1
         for element in elements(batch_of(q, k, v), n_elements, generator, arguments["mask"]):
             call = call_of(arguments, output, element)
             if not is_exact(twin):
@@ -279,7 +279,7 @@ class _Recorder:
     ) -> list[Judgement]:
         queries, keys = (*arguments.values(), None)[:2]
         twin = judging_twin(layer, same_points=keys is None)
-        if (twin.pairing == "self") != (keys is None):
+        if (twin.inputs.pairing == "self") != (keys is None):
             raise NotJudgedError(f"the twin {twin.name} is of other keys")
         q, k = (_one(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys))
         return [_judge_relation(twin, layer, (q, k, k), queries.dtype)]

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
 from ..kernel_smoothing import Gaussian, Kernel, Softmax
+from ..laws.subject import map_tensors
 from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpression
 from ..sparse_coding import SparseCoding
-from .heads import HeadCall, Tensors, as_array, heads, map_fields
-from .parameters import head_value
-from .registry import Array, Twin, general_first, twins_of
-from .relations import layer_matrix
+from .heads import Array, HeadCall, Tensors, as_array, head_value, heads
+from .pairs import layer_matrix
+from .registry import Twin, general_first, twins_of
 from .report import (
     Shell,
     _as_tensor,
@@ -341,7 +341,7 @@ def _matrix(
 ) -> Array:
     """Coefficients of an operator without a family of its own, by head."""
     if context is not None:
-        context = Context(**map_fields(context, lambda name, x: x.detach().cpu().double()))
+        context = map_tensors(context, lambda name, x: x.detach().cpu().double())
         if isinstance(layer, Attention):
             context = layer.fill(context, data, projected(layer, data)[2])
     with torch.no_grad():
@@ -367,8 +367,9 @@ def _owner(layer: Any, name: str) -> tuple[Any, str]:
 def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
     owner, last = _owner(layer, name)
     parameter = getattr(owner, last)
-    if parameter is None and twin.fitted_default is not None:
-        return twin.fitted_default(head_dim)
+    default = twin.fitted[name]
+    if parameter is None and default is not None:
+        return default(head_dim)
     if isinstance(parameter, float):
         return parameter
     if not isinstance(parameter, Positive | nn.ModuleList):
@@ -390,4 +391,5 @@ def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
 
 
 def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
-    return twin.solve(layer, call) if twin.problem is None else twin.problem(layer, call).coef
+    problem = twin.relation.problem
+    return twin.solve(layer, call) if problem is None else problem(layer, call).coef

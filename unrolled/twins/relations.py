@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.linalg import qr
-from torch import Tensor, nn
+from torch import nn
 
-from ..attention import Context
+from ..laws import Measurement as Measurement
+from ..laws import largest_difference as largest_difference
+from ..laws import rounding
+from ..laws import worst as worst
 from ..solved_operator import Solved
-from .heads import (
-    Array,
-    HeadCall,
-    Tensors,
-    as_array,
-    head_calls,
-    map_fields,
-    solve_head,
-)
+from .heads import Array, Tensors, as_array
+from .pairs import Pair, calls_of_heads, layer_matrix, layer_output, solver_output, term_sizes
 
-if TYPE_CHECKING:
-    from .registry import Problem, Twin
-
+Evidence = Literal["solver", "certificate", "formula", "bound"]
 _SOLVED = 1e-10
 _TINY = np.finfo(np.float64).tiny
 
@@ -34,11 +29,10 @@ _TINY = np.finfo(np.float64).tiny
 # The exact twins of this package differ by 2e-5 at most in float32. What may differ by more than a
 # percent is no rounding, and a check that lets it pass shows nothing.
 _COARSEST_ROUNDING = 1e-2
-_COARSEST = 1e-3
 ROUNDING_ADVICE = (
-    "float64 agrees, so that this may be rounding, which Twin.logit_range (the spread of a head's "
-    "logits) and Twin.passes (iterations) say the size of; the tolerance is 32 eps x passes x "
-    f"range, and {_COARSEST_ROUNDING:g} at most"
+    "float64 agrees, so that this may be rounding, which Numerics.logit_range (the spread of a "
+    "head's logits) and Numerics.passes (iterations) say the size of; the tolerance is 32 eps x "
+    f"passes x range, and {_COARSEST_ROUNDING:g} at most"
 )
 
 
@@ -46,42 +40,105 @@ ROUNDING_ADVICE = (
 _BETTER_THAN_OPTIMAL = 1e-7
 
 
-class Measurement(NamedTuple):
-    """A deviation and the tolerance that it is held against; of a `Bound`, also how tight it is.
+class Inequalities:
+    """Entries ``lhs <= rhs``, each judged by ``(lhs - rhs) / scale``.
 
-    Where terms cancel, the deviation is one over `relief` of that of the output; see
-    `measure_difference`.
+    Examples
+    --------
+    >>> from twinsolve.unrolled.twins import Inequalities
+    >>> sides = Inequalities()
+    >>> sides.at_most([1.0, -2.0], [2.0, -1.0])
+    >>> sides.attained(3.0, 4.0, share=0.5)
+    >>> sides.excess(), sides.tightness()
+    (0.0, 0.75)
+    >>> sides.at_most(-1.0, -2.0)
+    >>> sides.excess()
+    0.5
     """
 
-    deviation: float
-    tolerance: float
-    tightness: float | None = None
-    relief: float = 1.0
+    def __init__(self) -> None:
+        self._excesses: list[Array] = []
+        self._ratios: list[Array] = []
 
-    @property
-    def passed(self) -> bool:
-        return self.deviation <= self.tolerance
+    def at_most(self, lhs: ArrayLike, rhs: ArrayLike, *, scale: ArrayLike | None = None) -> None:
+        """Add ``lhs <= rhs``.
 
-    @property
-    def coarse(self) -> bool:
-        """Whether rounding would excuse so much that a pass shows little."""
-        return not self.tolerance * self.relief <= _COARSEST
+        Parameters
+        ----------
+        lhs, rhs : array-like
+            Of shapes that broadcast.
+        scale : array-like, optional
+            Size of the numbers that both sides are rounded from; ``max(|lhs|, |rhs|)`` by default.
+        """
+        found, bound = np.asarray(lhs, dtype=np.float64), np.asarray(rhs, dtype=np.float64)
+        size = self._add(found, bound, scale)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            self._ratios.append(np.ravel(np.where(bound > 1e-4 * size, found / bound, 0.0)))
+
+    def attained(
+        self,
+        lhs: ArrayLike,
+        rhs: ArrayLike,
+        *,
+        share: ArrayLike = 1.0,
+        scale: ArrayLike | None = None,
+    ) -> None:
+        """Add ``share rhs <= lhs <= rhs``: an extremal case, in which the proof has equality.
+
+        Parameters
+        ----------
+        lhs, rhs, scale : array-like
+            As in `at_most`.
+        share : array-like, default=1.0
+            Which share of the bound is provably reached.
+        """
+        self.at_most(lhs, rhs, scale=scale)
+        self._add(np.asarray(share) * np.asarray(rhs), np.asarray(lhs, dtype=np.float64), scale)
+
+    def _add(self, lhs: Array, rhs: Array, scale: ArrayLike | None) -> Array:
+        size = np.maximum(np.abs(lhs), np.abs(rhs)) if scale is None else np.asarray(scale)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity: NaN, a fault
+            excess = (lhs - rhs) / np.maximum(size, np.finfo(np.float64).tiny)
+        self._excesses.append(np.ravel(np.maximum(excess, 0.0)))
+        return size
+
+    def excess(self) -> float:
+        """Largest ``max(0, lhs - rhs) / scale`` of all entries; NaN if one is."""
+        return float(np.max(np.concatenate(self._excesses)))
+
+    def tightness(self) -> float:
+        """Largest ``lhs / rhs`` of the entries with a right side over 1e-4 of the scale.
+
+        1 where a bound is reached; below that share rounding decides.
+        """
+        return float(np.max(np.concatenate(self._ratios)))
 
 
-class Relation(Protocol):
-    """What is compared between a layer and its solver."""
+@dataclass(frozen=True)
+class Problem:
+    """The optimisation problem behind a layer, solved.
 
-    name: ClassVar[str]
+    Attributes
+    ----------
+    coef : ndarray of shape (n_queries, n_keys)
+        Certified solution C*.
+    objective : callable
+        F: coefficients of that shape to a number, infinite outside the constraints.
+    lower_bound : float
+        Dual value: at most ``F* = min F``.
+    rate : float
+        The c of the proved rate ``F(C_K) - F* <= c / K`` of the layer's K iterations; infinite
+        where the layer's step is too long for the proof.
+    """
 
-    @property
-    def tolerance(self) -> float:
-        """Largest accepted deviation in float64."""
+    coef: Array
+    objective: Callable[[Array], float]
+    lower_bound: float
+    rate: float
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        """How far the layer deviates."""
-
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        """What the solver and the layer give, for the task numbers."""
+    def excess(self, codes: Array) -> float:
+        """How far the objective of these codes is above the dual value."""
+        return self.objective(codes) - self.lower_bound
 
 
 class TaskOutputs(NamedTuple):
@@ -90,114 +147,6 @@ class TaskOutputs(NamedTuple):
     solver: Array
     layer: Array
     tokens: Array | None = None
-
-
-def layer_output(twin: Twin, layer: nn.Module, inputs: Tensors, **masks: Any) -> Array:
-    """What the layer gives in its own dtype, as float64; `masks` as operators take them."""
-    context = twin_context(twin, inputs)
-    with torch.no_grad():
-        given = {} if context is None else {"context": context}
-        return as_array(twin.apply(layer, *inputs, **given, **masks))
-
-
-def layer_matrix(twin: Twin, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
-    """The layer's coefficients by its own forward pass, on values that are the identity."""
-    return layer_output(twin, layer, (q, k, identity_values(k)))
-
-
-def identity_values(k: Tensor) -> Tensor:
-    """Values that turn the output of an operator into its coefficients."""
-    return torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)
-
-
-def solver_output(
-    twin: Twin,
-    layer: nn.Module,
-    inputs: Tensors,
-    *,
-    visible: Array | None = None,
-    bias: Array | None = None,
-    rows: Array | None = None,
-    chosen: Array | None = None,
-) -> Array:
-    """What the solver gives in float64 on the layer's own, possibly rounded, inputs.
-
-    For tokens, `visible` of a shape that broadcasts to (heads, n_queries, n_keys) says which keys
-    each query sees, all by default, and `bias` of such a shape adds to logits. Where the twin's
-    solver serves rows apart, only the `rows` given are solved, and others are zero. `chosen` pairs
-    are those of the layer (see `Twin.chooses`).
-    """
-    if twin.inputs != "tokens":
-        return twin.solve(layer, *(as_array(x) for x in inputs))
-    calls = calls_of_heads(twin, inputs, visible=visible, bias=bias)
-    chosen_calls = (with_choice(call, chosen, inputs[0].dtype) for call in calls)
-    return np.stack([solve_head(twin, layer, call, rows=rows) for call in chosen_calls])
-
-
-def calls_of_heads(
-    twin: Twin, inputs: Tensors, *, visible: Array | None = None, bias: Array | None = None
-) -> Iterator[HeadCall]:
-    """What the twin's solver is given of each head."""
-    q, k, v = (as_array(x) for x in inputs)
-    return head_calls(q, k, v, twin_context(twin, inputs), visible, bias)
-
-
-def with_choice(call: HeadCall, chosen: Array | None, dtype: torch.dtype) -> HeadCall:
-    """The call with the layer's choice of keys for all heads, made from scores in this dtype."""
-    if chosen is None:
-        return call
-    return replace(call, chosen=chosen[call.head], tied=8 * torch.finfo(dtype).eps)
-
-
-def twin_context(twin: Twin, inputs: Tensors) -> Context | None:
-    """What the layer needs beside its inputs, in their dtype."""
-    if twin.context is None:
-        return None
-    context = twin.context(*(as_array(x) for x in inputs))
-    return Context(**map_fields(context, lambda name, x: x.to(inputs[0].dtype)))
-
-
-def compare_outputs(
-    twin: Twin, layer: nn.Module, inputs: Tensors, *, tolerance: float
-) -> Measurement:
-    """Largest difference of the two outputs, as `measure_difference` has it.
-
-    In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64, but no
-    more than 1e-2. A layer that iterates to a tolerance of its own may be held to that.
-    """
-    found = layer_output(twin, layer, inputs)  # first, as it says best what it cannot take
-    expected = solver_output(twin, layer, inputs)
-    rounding = rounding_of(twin, layer, inputs, twin.passes(layer))
-    if inputs[0].dtype == torch.float32:
-        rounding = min(rounding, _COARSEST_ROUNDING)
-    tolerance = tolerance if inputs[0].dtype == torch.float64 else rounding
-
-    def summed() -> Array | None:
-        if twin.inputs != "tokens":
-            return None
-        return term_sizes(twin, layer, calls_of_heads(twin, inputs))
-
-    limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
-    measured = measure_difference(found, expected, **limits)
-    if twin.chooses and not measured.passed:
-        chosen = layer_matrix(twin, layer, *inputs[:2]) != 0
-        expected = solver_output(twin, layer, inputs, chosen=chosen)
-        measured = measure_difference(found, expected, **limits)
-    return or_promised(measured, twin, layer, inputs, found, expected)
-
-
-def or_promised(
-    measured: Measurement,
-    twin: Twin,
-    layer: nn.Module,
-    inputs: Tensors,
-    found: Array,
-    expected: Array,
-) -> Measurement:
-    """What was measured, or where that fails and the layer promises less, what it promises."""
-    if measured.passed or twin.promised is None:
-        return measured
-    return twin.promised(layer, inputs, found, expected)
 
 
 def measure_difference(
@@ -222,118 +171,182 @@ def measure_difference(
     return Measurement(deviation / relief, tolerance, relief=relief)
 
 
-def term_sizes(
-    twin: Twin, layer: nn.Module, calls: Iterable[HeadCall], *, rows: Array | None = None
-) -> Array | None:
-    """Sizes of the terms that add up to the solver's output of each head, where these are known."""
-    if twin.summed is not None:
-        return np.stack([twin.summed(layer, call) for call in calls])
-    if not getattr(layer, "linear_in_values", False):
-        return None
-    return np.stack(
-        [
-            np.abs(solve_head(twin, layer, call.of_identity(), rows=rows)) @ np.abs(call.v)
-            for call in calls
-        ]
+def judge_outputs(
+    twin: Pair,
+    layer: nn.Module,
+    inputs: Tensors,
+    found: Array,
+    solve: Callable[[Array | None], Array],
+    *,
+    tolerance: float,
+    rounding: float,
+    summed: Callable[[], Array | None],
+    choice: Callable[[], Array],
+) -> Measurement:
+    """`measure_difference` of a layer's output from the solver's.
+
+    Where that fails, a layer that chooses keys is held to ``solve(choice())``, and one that
+    promises less to what it promises.
+    """
+    limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
+    expected = solve(None)
+    measured = measure_difference(found, expected, **limits)
+    if twin.numerics.chooses and not measured.passed:
+        measured = measure_difference(found, solve(choice()), **limits)
+    if measured.passed or twin.numerics.promised is None:
+        return measured
+    promised: Measurement = twin.numerics.promised(layer, inputs, found, expected)
+    return promised
+
+
+def compare_outputs(
+    twin: Pair, layer: nn.Module, inputs: Tensors, *, tolerance: float
+) -> Measurement:
+    """Largest difference of the two outputs, as `judge_outputs` has it.
+
+    In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64, but no
+    more than 1e-2.
+    """
+    found = layer_output(twin, layer, inputs)  # first, as it says best what it cannot take
+    rounding = rounding_of(twin, layer, inputs, twin.numerics.passes(layer))
+    if inputs[0].dtype == torch.float32:
+        rounding = min(rounding, _COARSEST_ROUNDING)
+    tokens = twin.inputs.kind == "tokens"
+    return judge_outputs(
+        twin,
+        layer,
+        inputs,
+        found,
+        lambda chosen: solver_output(twin, layer, inputs, chosen=chosen),
+        tolerance=tolerance if inputs[0].dtype == torch.float64 else rounding,
+        rounding=rounding,
+        summed=lambda: term_sizes(twin, layer, calls_of_heads(twin, inputs)) if tokens else None,
+        choice=lambda: layer_matrix(twin, layer, *inputs[:2]) != 0,
     )
 
 
-def largest_difference(found: Array, expected: Array) -> float:
-    """Largest difference over the largest entry that is expected."""
-    with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
-        difference = np.abs(found - expected).max(initial=0.0)
-        return float(difference / np.abs(expected).max(initial=_TINY))
+@dataclass(frozen=True)
+class Relation:
+    """What is compared between a layer and its solver; base of the others.
 
+    Attributes
+    ----------
+    tolerance : float
+        Largest accepted deviation in float64.
+    certificate : callable, optional
+        ``certificate(twin, layer, tensors)`` gives a residual of the conditions of optimality of
+        the problem that the layer's output solves, in units of the output and without a formula of
+        the solution; see `twinsolve.unrolled.twins.certificates`. In float64 it is held to the
+        tolerance too.
+    problem : callable, optional
+        ``problem(layer, call)`` solves the optimisation problem behind the layer, as a `Problem`.
+    evidence : {"solver", "certificate", "formula", "bound"}
+        What an agreement shows: an independent solver of the problem behind the layer reaches the
+        same; the layer's output is optimal by a certificate of that problem; the same formula,
+        written again; an inequality holds. By default "bound" of a `Bound`, "certificate" of a
+        `Rate`, a `Limit` or where there is one, and "formula" otherwise.
+    """
 
-def _certified(
-    twin: Twin, layer: nn.Module, inputs: Tensors, tolerance: float
-) -> list[Measurement]:
-    if twin.certificate is None or inputs[0].dtype != torch.float64:
-        return []
-    return [Measurement(twin.certificate(twin, layer, inputs), tolerance)]
+    name: ClassVar[str]
+    tolerance: float = 1e-10
+    _: KW_ONLY
+    certificate: Callable[..., float] | None = None
+    problem: Callable[..., Problem] | None = None
+    evidence: Evidence = "formula"
 
+    def __post_init__(self) -> None:
+        if self.certificate is not None and self.evidence == "formula":
+            object.__setattr__(self, "evidence", "certificate")
 
-def _both_outputs(twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-    return TaskOutputs(solver_output(twin, layer, inputs), layer_output(twin, layer, inputs))
+    def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
+        """How far the layer deviates."""
+        compared = compare_outputs(twin, self._run(layer), inputs, tolerance=self.tolerance)
+        return worst([compared, *self._certified(twin, self._run(layer), inputs)])
+
+    def task_outputs(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+        """What the solver and the layer give, for the task numbers."""
+        layer = self._run(layer)
+        return TaskOutputs(solver_output(twin, layer, inputs), layer_output(twin, layer, inputs))
+
+    def _run(self, layer: nn.Module) -> nn.Module:
+        """The layer as it is compared."""
+        return layer
+
+    def _certified(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> list[Measurement]:
+        if self.certificate is None or inputs[0].dtype != torch.float64:
+            return []
+        return [Measurement(self.certificate(twin, layer, inputs), self.tolerance)]
+
+    def _problems(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> list[Problem]:
+        if self.problem is None:
+            raise ValueError(f"{twin.name}: the relation needs a problem")
+        return [self.problem(layer, call) for call in calls_of_heads(twin, inputs)]
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Relation):
     """Layer and solver compute the same: ``max|layer - solver| / max|solver|``.
 
-    In float64 the residual of the twin's certificate, where it has one, is held to the same
-    tolerance; so it is in `Init`, `Iterate` and `FixedPointLimit`.
+    In float64 the residual of the certificate, where there is one, is held to the same tolerance;
+    so it is in `Init`, `Iterate` and `FixedPointLimit`.
     """
 
     name: ClassVar[str] = "identity"
-    tolerance: float = 1e-10
-
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        compared = compare_outputs(twin, layer, inputs, tolerance=self.tolerance)
-        return worst([compared, *_certified(twin, layer, inputs, self.tolerance)])
-
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        return _both_outputs(twin, layer, inputs)
 
 
 @dataclass(frozen=True)
-class Init(Identity):
+class Init(Relation):
     """As `Identity`, of the layer at its initial parameters, where it is its origin."""
 
     name: ClassVar[str] = "init"
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Relation):
     """Proved inequalities ``lhs <= rhs``: ``max(0, lhs - rhs) / scale``, the worst of all entries.
 
-    `Twin.bound` measures both sides with the layer, the right one by the solvers: on the data, and
-    on inputs of its own on which the proof has equality, where a layer that falls short fails too.
-    The tightness is the largest ``lhs / rhs``. The task numbers are those of the twin's `solve` and
-    of the layer.
+    ``sides(layer, *tensors)`` measures both sides with the layer, the right one by the solvers, and
+    gives them as `Inequalities`: on the data, and on inputs of its own on which the proof has
+    equality, where a layer that falls short fails too. The tightness is the largest ``lhs / rhs``.
+    The task numbers are those of the twin's `solve` and of the layer.
     """
 
     name: ClassVar[str] = "bound"
-    tolerance: float = 1e-10
+    _: KW_ONLY
+    sides: Callable[..., Inequalities]
+    evidence: Evidence = "bound"
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        if twin.bound is None:
-            raise ValueError(f"{twin.name}: the relation needs Twin.bound")
+    def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
         with torch.no_grad():
-            sides = twin.bound(layer, *inputs)
-        tolerance = tolerance_of(twin, layer, inputs, self.tolerance, twin.passes(layer))
-        return Measurement(sides.excess(), tolerance, sides.tightness())
-
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        return _both_outputs(twin, layer, inputs)
+            found = self.sides(layer, *inputs)
+        passes = twin.numerics.passes(layer)
+        tolerance = tolerance_of(twin, layer, inputs, self.tolerance, passes)
+        return Measurement(found.excess(), tolerance, found.tightness())
 
 
 @dataclass(frozen=True)
-class Iterate:
+class Iterate(Relation):
     """After K iterations both hold the same iterate, for every K; the worst K counts.
 
     The layer must have an attribute `n_iter`. The task numbers are those of the largest K.
     """
 
     name: ClassVar[str] = "iterate"
-    tolerance: float = 1e-10
     n_iter: tuple[int, ...] = (1, 2, 5, 10, 50)
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        return worst(
-            [
-                compare_outputs(twin, with_n_iter(layer, K), inputs, tolerance=self.tolerance)
-                for K in self.n_iter
-            ]
-            + _certified(twin, layer, inputs, self.tolerance)
-        )
+    def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
+        compared = [
+            compare_outputs(twin, with_n_iter(layer, K), inputs, tolerance=self.tolerance)
+            for K in self.n_iter
+        ]
+        return worst(compared + self._certified(twin, layer, inputs))
 
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        return _both_outputs(twin, with_n_iter(layer, max(self.n_iter)), inputs)
+    def _run(self, layer: nn.Module) -> nn.Module:
+        return with_n_iter(layer, max(self.n_iter))
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(Relation):
     """K iterations of the layer are within the proved rate of the optimum, for every K.
 
     The deviation is the largest ``(F(C_K) - F*) / (c / K)``; see `Problem` for F and c. Codes that
@@ -345,22 +358,24 @@ class Rate:
     name: ClassVar[str] = "limit"
     tolerance: float = 1.0
     n_iter: tuple[int, ...] = (1, 4, 16, 64)
+    _: KW_ONLY
+    evidence: Evidence = "certificate"
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        problems, measured = _problems(twin, layer, inputs), []
+    def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
+        problems, measured = self._problems(twin, layer, inputs), []
         for K in self.n_iter:
             for problem, codes in zip(problems, _codes(twin, layer, inputs, K), strict=True):
-                excess = _suboptimality(problem, codes)
+                excess = problem.excess(codes)
                 measured.append(Measurement(_ratio(excess, problem.rate / K), 1.0))
                 measured.append(Measurement(max(0.0, -excess), _BETTER_THAN_OPTIMAL))
         return worst(measured)
 
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        return _both_outputs(twin, with_n_iter(layer, max(self.n_iter)), inputs)
+    def _run(self, layer: nn.Module) -> nn.Module:
+        return with_n_iter(layer, max(self.n_iter))
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(Relation):
     """Many iterations of the layer reach the optimum: ``|F(C_K) - F*|`` on a few tokens.
 
     On those whose keys are most independent (by pivoted QR) it is within the tolerance: as many
@@ -377,8 +392,10 @@ class Limit:
     n_iter: int = 3000
     n_iter_alike: int = 1000
     n_tokens: int = 12
+    _: KW_ONLY
+    evidence: Evidence = "certificate"
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
+    def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
         independent, alike = (
             tuple(x[:, tokens] for x in inputs)
             for tokens in (
@@ -388,22 +405,21 @@ class Limit:
         )
         tolerance = tolerance_of(twin, layer, independent, self.tolerance, 1)
         measured = [
-            Measurement(abs(_suboptimality(problem, codes)), tolerance)
-            for problem, codes in _solved(twin, layer, independent, self.n_iter)
+            Measurement(abs(excess), tolerance)
+            for _, excess in self._excesses(twin, layer, independent, self.n_iter)
         ]
-        for problem, codes in _solved(twin, layer, alike, self.n_iter_alike):
+        for problem, excess in self._excesses(twin, layer, alike, self.n_iter_alike):
             proved = problem.rate / self.n_iter_alike if hasattr(layer, "n_iter") else 0.0
             if np.isfinite(proved):
-                excess = _suboptimality(problem, codes)
                 of_rate = Measurement(_ratio(excess, proved), 1.0)
                 measured.append(of_rate if proved > tolerance else Measurement(excess, tolerance))
                 measured.append(Measurement(max(0.0, -excess), tolerance))
         return worst(measured)
 
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
+    def task_outputs(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
         tokens = self._independent(inputs)
         few = tuple(x[:, tokens] for x in inputs)
-        problems = _problems(twin, layer, few)
+        problems = self._problems(twin, layer, few)
         values = as_array(few[2])
         solved = np.stack([problem.coef @ v for problem, v in zip(problems, values, strict=True)])
         converged = layer_output(twin, with_n_iter(layer, self.n_iter), few)
@@ -418,6 +434,14 @@ class Limit:
                 break
         return np.sort(order[:count])
 
+    def _excesses(
+        self, twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int
+    ) -> list[tuple[Problem, float]]:
+        """The problem of each head, and how far the codes after so many iterations are off."""
+        problems, codes = self._problems(twin, layer, inputs), _codes(twin, layer, inputs, n_iter)
+        pairs = zip(problems, codes, strict=True)
+        return [(problem, problem.excess(found)) for problem, found in pairs]
+
 
 def _most_alike(keys: Array, count: int) -> Array:
     """A token and those of largest cosine with it, where the smallest of these is largest."""
@@ -428,7 +452,7 @@ def _most_alike(keys: Array, count: int) -> Array:
 
 
 @dataclass(frozen=True)
-class FixedPointLimit:
+class FixedPointLimit(Relation):
     """Many iterations of the layer reach what the solver finds at once, as `Identity` measures.
 
     The layer must have an attribute `n_iter`; `solve` gives the limit, whatever that is.
@@ -438,35 +462,12 @@ class FixedPointLimit:
     tolerance: float = 1e-7
     n_iter: int = 1000
 
-    def measure(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-        iterated = with_n_iter(layer, self.n_iter)
-        compared = compare_outputs(twin, iterated, inputs, tolerance=self.tolerance)
-        return worst([compared, *_certified(twin, iterated, inputs, self.tolerance)])
-
-    def task_outputs(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        return _both_outputs(twin, with_n_iter(layer, self.n_iter), inputs)
+    def _run(self, layer: nn.Module) -> nn.Module:
+        return with_n_iter(layer, self.n_iter)
 
 
-def _problems(twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Problem]:
-    if twin.problem is None:
-        raise ValueError(f"{twin.name}: the relation needs Twin.problem")
-    return [twin.problem(layer, call) for call in calls_of_heads(twin, inputs)]
-
-
-def _solved(
-    twin: Twin, layer: nn.Module, inputs: Tensors, n_iter: int
-) -> list[tuple[Problem, Array]]:
-    """The problem of each head, and the layer's codes after so many iterations."""
-    problems = _problems(twin, layer, inputs)
-    return list(zip(problems, _codes(twin, layer, inputs, n_iter), strict=True))
-
-
-def _codes(twin: Twin, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
+def _codes(twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
     return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
-
-
-def _suboptimality(problem: Problem, codes: Array) -> float:
-    return problem.objective(codes) - problem.lower_bound
 
 
 def _ratio(excess: float, bound: float) -> float:
@@ -486,7 +487,7 @@ def with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
 
 
 def tolerance_of(
-    twin: Twin, layer: nn.Module, inputs: Tensors, tolerance: float, steps: int
+    twin: Pair, layer: nn.Module, inputs: Tensors, tolerance: float, steps: int
 ) -> float:
     """`tolerance` in float64, else ``32 eps * steps * logit range``."""
     if inputs[0].dtype == torch.float64:
@@ -494,17 +495,7 @@ def tolerance_of(
     return rounding_of(twin, layer, inputs, steps)
 
 
-def rounding_of(twin: Twin, layer: nn.Module, inputs: Tensors, steps: int) -> float:
+def rounding_of(twin: Pair, layer: nn.Module, inputs: Tensors, steps: int) -> float:
     """``32 eps * steps * logit range``, eps of the dtype of the inputs."""
-    logits = max(1.0, float(twin.logit_range(layer, *(as_array(x) for x in inputs))))
-    return 32 * torch.finfo(inputs[0].dtype).eps * steps * logits
-
-
-def worst(measurements: list[Measurement]) -> Measurement:
-    """The one that exceeds its tolerance most, or comes closest; NaN exceeds any."""
-
-    def excess(measurement: Measurement) -> float:
-        ratio = measurement.deviation / measurement.tolerance
-        return ratio if ratio == ratio else float("inf")
-
-    return max(measurements, key=excess)
+    logits = float(twin.numerics.logit_range(layer, *(as_array(x) for x in inputs)))
+    return rounding(inputs[0].dtype, steps, logits)

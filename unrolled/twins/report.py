@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
+from ..laws.subject import map_tensors
 from ..self_expression import (
     DeepSelfExpression,
     SelfExpressiveNetwork,
@@ -24,19 +25,11 @@ from ..self_expression import (
     UnrolledSelfExpression,
 )
 from ..sparse_coding import LISTA
-from .heads import Tensors, as_array, heads, map_fields
+from .heads import Array, Tensors, as_array, heads
 from .model_check import ModelReport, check_model, is_exact, measure
-from .registry import Array, Problem, Twin, exact_twin, judging_twin, twins_of
-from .relations import (
-    ROUNDING_ADVICE,
-    Measurement,
-    calls_of_heads,
-    identity_values,
-    layer_matrix,
-    layer_output,
-    solver_output,
-    worst,
-)
+from .pairs import calls_of_heads, identity_values, layer_matrix, layer_output, solver_output
+from .registry import Twin, exact_twin, judging_twin, twins_of
+from .relations import ROUNDING_ADVICE, Measurement, Problem, worst
 
 Shell = Attention | FusedProjectionAttention
 _RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")
@@ -206,12 +199,12 @@ def check(
     data = _as_tensor(layer, X)
     subject, twin, inputs = _subject(layer, data)
     if context is not None:
-        filled = Context(**map_fields(context, lambda name, x: x.detach().cpu().to(data.dtype)))
+        filled = map_tensors(context, lambda name, x: x.detach().cpu().to(data.dtype))
         if isinstance(layer, Attention):
             filled = layer.fill(filled, data, inputs[-1])
-        twin = replace(twin, context=lambda *tokens: filled)
+        twin = twin.with_context(lambda *tokens: filled)
     elif isinstance(subject, Correction):
-        twin = replace(twin, context=_merged_context(twin, subject))
+        twin = twin.with_context(_merged_context(twin, subject))
     measured, rounding = _measure(twin, subject, inputs), False
     if inputs[0].dtype != torch.float64 and (measured.coarse or not measured.passed):
         wide = copy.deepcopy(subject).double(), tuple(x.double() for x in inputs)
@@ -337,7 +330,7 @@ def _is_model(layer: nn.Module) -> bool:
 def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     """The worse of the deviations on the values and, if they have a matrix, on the identity."""
     measured = [measure(twin, layer, inputs)]
-    if is_exact(twin) and twin.inputs == "tokens" and getattr(layer, "linear_in_values", True):
+    if is_exact(twin) and twin.inputs.kind == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
         measured.append(measure(twin, layer, (q, k, identity_values(k))))
     return worst(measured)._replace(relief=max(found.relief for found in measured))
@@ -352,9 +345,9 @@ def _reset(layer: nn.Module) -> None:
 
 def _merged_context(twin: Twin, layer: Correction) -> Callable[..., Context] | None:
     """What the twins of a correction and of all that it wraps take in `twinsolve check`."""
-    makers, base = [twin.context], layer.base
+    makers, base = [twin.inputs.context], layer.base
     while True:
-        makers.append(exact_twin(base).context)
+        makers.append(exact_twin(base).inputs.context)
         if not isinstance(base, Correction):
             break
         base = base.base
@@ -412,18 +405,18 @@ def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
             raise
         inputs = projected(layer, data)
         twin = judging_twin(layer.operator)
-        if twin.inputs != "tokens":
+        if twin.inputs.kind != "tokens":
             raise LookupError(
                 f"the twin of {type(layer.operator).__name__} takes no separate queries and keys; "
                 "check the operator without its shell"
             ) from None
         return layer.operator, twin, inputs
-    if twin.inputs == "image":
+    if twin.inputs.kind == "image":
         if not 2 <= data.ndim <= 4:
             raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
         return layer, twin, (data[(None,) * (4 - data.ndim)],)
     _check_tokens(data, layer)
-    if twin.inputs == "features":
+    if twin.inputs.kind == "features":
         return layer, twin, (data,)
     tokens = data.expand(_n_heads(layer), -1, -1)
     return layer, twin, (tokens, tokens, tokens)
@@ -456,20 +449,20 @@ def _n_heads(layer: nn.Module) -> int:
 def _distance_from_origin(
     twin: Twin, layer: nn.Module, origin: nn.Module, inputs: Tensors
 ) -> dict[str, float]:
-    if twin.inputs != "tokens" or not getattr(layer, "linear_in_values", True):
+    if twin.inputs.kind != "tokens" or not getattr(layer, "linear_in_values", True):
         expected = solver_output(twin, origin, inputs)
         difference = float(np.linalg.norm(layer_output(twin, layer, inputs) - expected))
         scale = float(np.linalg.norm(expected))
         return {"distance": difference / scale if scale > 0 else difference}
     present = layer_matrix(twin, layer, *inputs[:2])
-    if twin.problem is None:
+    problem = twin.relation.problem
+    if problem is None:
         q, k = inputs[:2]
         solved = list(solver_output(twin, origin, (q, k, identity_values(k))))
         problems: list[Problem | None] = [None] * len(solved)
     else:
-        found = [twin.problem(origin, call) for call in calls_of_heads(twin, inputs)]
-        problems = list(found)
-        solved = [problem.coef for problem in found]
+        found = [problem(origin, call) for call in calls_of_heads(twin, inputs)]
+        problems, solved = list(found), [each.coef for each in found]
     rows = [
         _head_from_origin(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
         for (_, (q, k)), *coefficients in zip(
@@ -536,7 +529,7 @@ def _layer_coefficients(
 ) -> Any:
     data = torch.from_numpy(tokens)
     others = None if keys is None else torch.from_numpy(keys)
-    given = None if context is None else Context(**map_fields(context, lambda name, x: x.double()))
+    given = None if context is None else map_tensors(context, lambda name, x: x.double())
     with torch.no_grad():
         if isinstance(layer, LISTA):
             if keys is not None and not np.array_equal(keys, as_array(layer.dictionary)):

@@ -1,113 +1,151 @@
-"""Layers as a trained model would hold them, with small inputs to run them on."""
+"""The layer of a twin as the subject of laws, at parameters that a trained model would hold."""
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from .. import laws
 from ..attention import Context, Operator, Positive
-from .heads import Tensors
+from ..laws import Finding, Masks, Subject, draw_inputs, findings
+from ..laws.outputs import output
+from ..laws.subject import N_HEADS
+from ..sparse_coding import SparseCoding
+from .heads import Array, Tensors
+from .pairs import solver_output, twin_context
 from .registry import Twin, catalogue
-from .relations import FixedPointLimit, Limit, Rate, twin_context
+from .relations import FixedPointLimit, Limit, Rate
 
-N_HEADS = 3
-_N_TOKENS, _WIDTH, _N_VALUES = 14, 6, 4
-_IMAGES = (2, 3, 11, 9)
 _N_ITER = (3, 5)
 _SOLVED = 1e-5  # iterations that stop at a last change of 1e-10, and take up to some 10^4
 _EXACTNESS = {"identity": 0, "iterate": 0, "init": 1}
 _GENERAL_FIRST = ("any", "cross", "self")
 _PLAIN = (bool, int, str, type(None))
+_LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
+_NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A layer and float64 inputs to hold it against its solver on.
+def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
+    """What the laws say of the twin's layer, at parameters that differ from head to head.
 
-    Attributes
+    Where several twins are about a layer at the same settings, the most general of those whose
+    solver gives its output exactly has the findings, and each of the user's own that is so too.
+    The others have those of options alone. An option has fewer: plain, and by its laws where all
+    is hardest.
+
+    Parameters
     ----------
     twin : Twin
-    layer : nn.Module
-        In float64, at parameters that are not the initial ones and differ from head to head.
-    inputs : tuple of Tensor
-        For tokens of shape (heads, tokens, width).
+    seed : int, default=0
+        Seeds inputs, masks, parameters and directions.
+
+    Yields
+    ------
+    Finding
     """
+    foremost = is_foremost(twin)
+    for option, build in twin.options.items():
+        rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
+        for finding in _of_option(replace(twin, build=build), rng, laws=foremost):
+            yield replace(finding, law=f"{option}: {finding.law}")
+    if foremost:
+        yield from findings(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
 
-    twin: Twin
-    layer: nn.Module
-    inputs: Tensors
 
-    @property
-    def operator(self) -> Operator | None:
-        """The layer, if it is called on queries, keys and values, with masks."""
-        return _as_operator(self.twin, self.layer)
+def _of_option(twin: Twin, rng: np.random.Generator, *, laws: bool) -> Iterator[Finding]:
+    subject = replace(as_built(twin, rng), brief=True)
+    if runs_to_limit(twin):
+        measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
+        yield Finding("", measure, law=twin.relation.name)
+    elif laws:
+        yield from findings(subject)
+    else:
+        yield from output(replace(subject, declared=None))
 
-    @property
-    def runs_to_limit(self) -> bool:
-        """Whether the layer and its solver agree after many iterations alone."""
-        return isinstance(self.twin.relation, Limit | Rate | FixedPointLimit)
 
-    @property
-    def tolerance(self) -> float:
-        """Of outputs in float64."""
-        relation = self.twin.relation
-        inexact = isinstance(relation, Limit | Rate)
-        return _SOLVED if inexact else relation.tolerance
+def runs_to_limit(twin: Twin) -> bool:
+    """Whether the layer and its solver agree after many iterations alone."""
+    return isinstance(twin.relation, Limit | Rate | FixedPointLimit)
 
-    @property
-    def context(self) -> Context | None:
-        return twin_context(self.twin, self.inputs) if self.twin.inputs == "tokens" else None
 
-    def on(self, inputs: Tensors, context: Context | None = None) -> Subject:
-        """The layer on other inputs; a context given is that of all inputs to come."""
-        twin = self.twin if context is None else replace(self.twin, context=lambda *_: context)
-        return Subject(twin, self.layer, inputs)
+def make_subject(twin: Twin, rng: np.random.Generator) -> Subject:
+    """The twin's layer, built for drawn inputs, at parameters of its own for each head."""
+    subject = as_built(twin, rng)
+    return _with_layer(subject, twin, _trained(twin, subject.layer, rng))
 
-    def drawn(self, rng: np.random.Generator, **sizes: Any) -> Subject:
-        """The layer on inputs drawn anew."""
-        return self.on(draw_inputs(self.twin, rng, **sizes))
+
+def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
+    """The twin's layer, built for drawn inputs, against its solver."""
+    same = twin.inputs.pairing == "self"
+    inputs = draw_inputs(twin.inputs.kind, rng, same=same)
+    inexact = isinstance(twin.relation, Limit | Rate)
+
+    def context_of(inputs: Tensors) -> Context | None:
+        return twin_context(twin, inputs)
+
+    def build(inputs: Tensors, rng: np.random.Generator) -> nn.Module:
+        return _trained(twin, _built_for(twin, inputs), rng)
+
+    def solved(
+        layer: nn.Module, inputs: Tensors, context: Context | None, masks: Masks, rows: Array | None
+    ) -> Array:
+        given = twin if context is None else twin.with_context(lambda *_: context)
+        return solver_output(
+            given, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows
+        )
+
+    layer = _built_for(twin, inputs)
+    subject = Subject(
+        layer=layer,
+        inputs=inputs,
+        seed=tuple(int(x) for x in rng.integers(2**32, size=2)),
+        kind=twin.inputs.kind,  # type: ignore[arg-type]  # patches are of tasks
+        declared=_as_operator(twin, layer),
+        reference=solved,
+        build=build,
+        apply=twin.inputs.apply,
+        make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
+        numerics=laws.Numerics(
+            tolerance=_SOLVED if inexact else twin.relation.tolerance,
+            passes=twin.numerics.passes,
+            logit_range=twin.numerics.logit_range,
+            rounded=twin.numerics.rounded,
+            continuous=not twin.numerics.chooses and getattr(layer, "step", None) != "support",
+            iterates=runs_to_limit(twin),
+        ),
+        twice=(
+            {
+                way: "right" if way in twin.derivatives.twice else "refused"
+                for way in ("backward", "torch.func")
+            }
+            if twin.derivatives.of is True
+            else {}
+        ),
+        same_points=same,
+        rows_apart=twin.inputs.by_rows,
+        large=_LARGE_CODES if twin.layer is SparseCoding else {},
+    )
+    return _with_layer(subject, twin, layer)
+
+
+def _with_layer(subject: Subject, twin: Twin, layer: nn.Module) -> Subject:
+    """The subject with this layer, and what the twin says of gradients at its parameters."""
+    named: Any = _NAMES if twin.derivatives.of is True else twin.derivatives.of or ()
+    free = free_parameters(twin, layer)
+    names = tuple(name for name in named if name != "parameters" or free)
+    return replace(subject, layer=layer, declared=_as_operator(twin, layer), differentiable=names)
 
 
 def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
-    return layer if twin.inputs == "tokens" and isinstance(layer, Operator) else None
-
-
-def make_subject(twin: Twin, rng: np.random.Generator, **sizes: Any) -> Subject:
-    """The twin's layer, built for drawn inputs, at parameters of its own for each head."""
-    subject = as_built(twin, rng, **sizes)
-    return replace(subject, layer=_trained(twin, subject.layer, rng))
-
-
-def as_built(twin: Twin, rng: np.random.Generator, **sizes: Any) -> Subject:
-    """The twin's layer, built for drawn inputs."""
-    inputs = draw_inputs(twin, rng, **sizes)
-    layer = _few_iterations(twin, twin.build(*(x.numpy() for x in inputs)).double().eval())
-    return Subject(twin, layer, inputs)
-
-
-def draw_inputs(
-    twin: Twin,
-    rng: np.random.Generator,
-    *,
-    n: int = _N_TOKENS,
-    width: int = _WIDTH,
-    n_values: int = _N_VALUES,
-    images: tuple[int, ...] = _IMAGES,
-) -> Tensors:
-    """Random float64 inputs: three heads that differ, tokens, or images in colour."""
-    if twin.inputs == "image":
-        return (torch.from_numpy(rng.random(images)),)
-    if twin.inputs == "features":
-        return (torch.from_numpy(rng.standard_normal((n, width))),)
-    q, k = (torch.from_numpy(rng.standard_normal((N_HEADS, n, width))) for _ in range(2))
-    v = torch.from_numpy(rng.standard_normal((N_HEADS, n, n_values)))
-    return (k if twin.pairing == "self" else q), k, v
+    return layer if twin.inputs.kind == "tokens" and isinstance(layer, Operator) else None
 
 
 def is_foremost(twin: Twin) -> bool:
@@ -118,8 +156,8 @@ def is_foremost(twin: Twin) -> bool:
     each of the user's own that is as exact and as general.
     """
     settings = _settings_of(twin)
-    kind = twin.layer, twin.inputs, twin.differentiable
-    others = [t for t in catalogue() if (t.layer, t.inputs, t.differentiable) == kind]
+    kind = twin.layer, twin.inputs.kind, twin.derivatives.of
+    others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
     same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
     best = min(same, key=_rank, default=twin)
     solve = getattr(twin.solve, "func", twin.solve)  # of a partial
@@ -130,7 +168,7 @@ def is_foremost(twin: Twin) -> bool:
 def _rank(twin: Twin) -> tuple[int, bool, int]:
     layer = _built(twin)
     bound = any(True for _ in layer.parameters()) and not free_parameters(twin, layer)
-    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.pairing)
+    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
 
 
 def _settings_of(twin: Twin) -> tuple[Any, ...]:
@@ -139,7 +177,8 @@ def _settings_of(twin: Twin) -> tuple[Any, ...]:
 
 
 def _built(twin: Twin) -> nn.Module:
-    return twin.build(*(x.numpy() for x in draw_inputs(twin, np.random.default_rng(0))))
+    rng, same = np.random.default_rng(0), twin.inputs.pairing == "self"
+    return twin.build(*(x.numpy() for x in draw_inputs(twin.inputs.kind, rng, same=same)))
 
 
 def _plain(part: nn.Module) -> list[tuple[str, Any]]:
@@ -151,6 +190,10 @@ def _plain(part: nn.Module) -> list[tuple[str, Any]]:
             kept = value if isinstance(value, _PLAIN) or callable(value) else type(value)
             found.append((name, kept))
     return found
+
+
+def _built_for(twin: Twin, inputs: Tensors) -> nn.Module:
+    return _few_iterations(twin, twin.build(*(x.numpy() for x in inputs)).double().eval())
 
 
 def _few_iterations(twin: Twin, layer: nn.Module) -> nn.Module:

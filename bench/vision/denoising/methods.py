@@ -21,7 +21,7 @@ from ....solvers.sparse_coding import (
     denoise_low_rank,
     denoise_pursuit,
 )
-from ....unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
+from ....unrolled.sparse_coding.patches import photograph_dictionary
 
 Denoise = Callable[..., Array]  # (noisy image in [0, 1], sigma in grey levels, **settings)
 SETTINGS = Path(__file__).with_name("settings.toml")

@@ -13,7 +13,7 @@ from ....solvers.solution import Array
 from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
-from ....unrolled.twins.nonlocal_energy.filter_diffusion import energy_of
+from ....unrolled.twins.families.nonlocal_energy.filter_diffusion import energy_of
 from ...tables import number
 from .entries import find_entry
 from .images import NoisyImages, middle

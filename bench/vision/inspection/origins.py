@@ -15,9 +15,9 @@ from ....solvers import (
 )
 from ....solvers.self_expression import lam_from_gamma
 from ....solvers.solution import Array
-from ....unrolled import Context, Gaussian, Kernel, LowRank, Ridge
+from ....unrolled import Gaussian, Kernel, LowRank, Ridge
+from ....unrolled.laws.subject import map_tensors
 from ....unrolled.twins import Origin, compare, fit_origin
-from ....unrolled.twins.heads import map_fields
 from .measures import Layer
 
 _GAMMA = 10.0  # penalties are a tenth of the smallest at which a row is zero
@@ -44,7 +44,7 @@ def own_origin(layer: Layer, X: Array) -> Origin | None:
         return None
     context = layer.seen.arguments.get("context")
     if context is not None:
-        context = Context(**map_fields(context, lambda name, x: x[0] if x.ndim > 2 else x))
+        context = map_tensors(context, lambda name, x: x[0] if x.ndim > 2 else x)
     try:
         return fit_origin(layer.shell, X, context=context)
     except (LookupError, ValueError):

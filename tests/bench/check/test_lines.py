@@ -15,22 +15,20 @@ def test_shares_of_tolerances():
     assert share(rows).tolist() == [0.0, 0.25, np.inf, np.inf]
 
 
-def test_cases_are_counted_by_kind():
+def test_cases_are_counted_by_law():
     cases = [
-        "constructor", "scale: constructor", "scale: causal, pairs", "refused: is_causal",
-        "gradient q, pairs", "causal", "causal, padding", "large, masked",
+        "scale: output, no mask", "scale: blocks, no mask", "refused, is_causal",
+        "gradient, q, pairs", "output, causal", "output, causal, padding", "sizes, large, masked",
     ]  # fmt: skip
     table = pd.DataFrame({"case": cases, "data": "drawn", "twin": "a", "evidence": "solver"})
     laws = next(line for line in coverage(table.assign(passed=True)) if line.startswith("Laws"))
-    assert laws == (
-        "Laws: constructor 2, options 1, refused 1, gradients 1, causal 2, large 1 (rows)."
-    )
+    assert laws == "Laws: options 2, refused 1, gradient 1, output 2, sizes 1 (rows)."
 
 
 def test_failures_are_said_in_words():
     rows = pd.DataFrame(
         {
-            "case": ["refused: finite bias", "causal", "pairs"],
+            "case": ["refused, finite bias", "output, causal", "output, pairs"],
             "deviation": [np.inf, np.nan, 0.5],
             "tolerance": [0.0, 1e-10, 1e-10],
             "passed": False,

@@ -52,8 +52,8 @@ def test_clusters_with_fewer_points_than_dimensions():
         assert_allclose(basis @ basis.T, np.eye(3), atol=1e-12)
 
 
-@pytest.mark.parametrize("n_features", [3, 200])  # fewer and more than the points of a cluster
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+# Fewer and more features than the points of a cluster.
+@pytest.mark.parametrize(("n_features", "dtype"), [(3, np.float64), (200, np.float32)])
 def test_the_directions_leave_what_the_singular_values_say(n_features, dtype):
     rng = np.random.default_rng(0)
     X = (rng.standard_normal((40, n_features)) * np.logspace(0, -3, n_features)).astype(dtype)

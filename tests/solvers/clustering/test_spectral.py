@@ -34,19 +34,14 @@ def literal_labels(A, k, seed):
     return KMeans(k, n_init=20, random_state=seed).fit_predict(rows)
 
 
-@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
-@pytest.mark.parametrize("sizes", [(20, 30, 25), (120, 90, 100)])
+@pytest.mark.parametrize(
+    ("wrap", "sizes"), [(np.asarray, (20, 30, 25)), (csr_array, (120, 90, 100))]
+)
 def test_labels_are_those_of_the_formula(wrap, sizes):
     A, y = planted(sizes)
     found = spectral_labels(wrap(A), 3, random_state=0)
     assert adjusted_rand_score(literal_labels(A, 3, 0), found) == 1
     assert adjusted_rand_score(y, found) == 1
-
-
-def test_hard_graphs_get_the_labels_of_the_formula_too():
-    A, _ = planted((40, 50, 30), between=0.8)
-    found = spectral_labels(A, 3, random_state=0)
-    assert adjusted_rand_score(literal_labels(A, 3, 0), found) > 0.95
 
 
 def test_hard_graphs_need_the_twenty_restarts():
@@ -78,8 +73,7 @@ def lanczos(monkeypatch):
     monkeypatch.setattr(spectral, "_ALL_AT_ONCE", {"sparse": 200, "dense": 200})
 
 
-@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
-@pytest.mark.parametrize("density", [1.0, 0.05])
+@pytest.mark.parametrize(("wrap", "density"), [(np.asarray, 1.0), (csr_array, 0.05)])
 def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density, lanczos):
     """Two components, one of them of two blocks: the eigenvalue 1 is repeated."""
     left, _ = planted((150, 100), density=density)
@@ -291,18 +285,17 @@ def test_components_of_dense_graphs_are_those_of_sparse_ones(density):
 def test_scale_and_order_of_the_points_do_not_matter(assign_labels, between):
     A, _ = planted((20, 25, 30), between=between)
     found = spectral_labels(A, 3, assign_labels=assign_labels, random_state=0)
-    for seed in range(5):
+    for seed in range(2):
         order = np.random.default_rng(seed).permutation(len(A))
         permuted = 1e-3 * A[np.ix_(order, order)]
         labels = spectral_labels(permuted, 3, assign_labels=assign_labels, random_state=0)
         assert adjusted_rand_score(found[order], labels) == 1
 
 
-@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
-@pytest.mark.parametrize("sizes", [(30,), (15, 20), (15, 20, 25, 30), (70, 80, 90)])
-def test_the_eigengap_counts_planted_clusters(wrap, sizes):
+@pytest.mark.parametrize("sizes", [(30,), (15, 20, 25, 30), (70, 80, 90)])
+def test_the_eigengap_counts_planted_clusters(sizes):
     A, _ = planted(sizes)
-    assert eigengap_n_clusters(wrap(A)) == len(sizes)
+    assert eigengap_n_clusters(A) == eigengap_n_clusters(csr_array(A)) == len(sizes)
 
 
 def test_the_eigengap_counts_components_and_leaves_out_isolated_points():
@@ -312,28 +305,21 @@ def test_the_eigengap_counts_components_and_leaves_out_isolated_points():
     assert eigengap_n_clusters(np.zeros((4, 4))) == 1
 
 
-@pytest.mark.parametrize(
-    ("affinity", "words"),
-    [
+def test_bad_affinities_are_named():
+    for affinity, words in [
         (np.ones((2, 3)), "affinity: must be square"),
         (np.array([[0.0, -1.0], [-1.0, 0.0]]), "affinity: must be nonnegative"),
         (np.array([[0.0, 1.0], [0.5, 0.0]]), "affinity: must be symmetric"),
         (np.full((2, 2), np.nan), "affinity: .*NaN"),
-    ],
-)
-@pytest.mark.parametrize("wrap", [np.asarray, csr_array])
-def test_bad_affinities_are_named(affinity, words, wrap):
-    for function in (lambda A: spectral_labels(A, 1), eigengap_n_clusters):
-        with pytest.raises(ValueError, match=words):
-            function(wrap(affinity))
+    ]:
+        for function in (lambda A: spectral_labels(A, 1), eigengap_n_clusters):
+            for wrap in (np.asarray, csr_array):
+                with pytest.raises(ValueError, match=words):
+                    function(wrap(affinity))
 
 
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
         spectral_labels(np.eye(2), 3)
-    with pytest.raises(ValueError, match="n_clusters: must be a whole number >= 1"):
-        spectral_labels(np.eye(2), 0)
     with pytest.raises(ValueError, match="assign_labels: must be"):
         spectral_labels(np.eye(2), 1, assign_labels="discretize")
-    with pytest.raises(ValueError, match="max_clusters: must be"):
-        eigengap_n_clusters(np.eye(2), max_clusters=0)

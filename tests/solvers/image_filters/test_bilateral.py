@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.ndimage import gaussian_filter
-from skimage.restoration import denoise_bilateral
 
 from twinsolve.datasets import load_photographs
-from twinsolve.solvers import bilateral_filter, nadaraya_watson, nonlocal_means
+from twinsolve.solvers import bilateral_filter, nonlocal_means
 from twinsolve.solvers.image_filters import bilateral_matrix
 
 EPS = np.finfo(np.float32).eps
@@ -53,17 +52,16 @@ def in_footprint(footprint):
     return inside
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("sigma_spatial", [0.7, 2.0, np.inf])
-@pytest.mark.parametrize("sigma_color", [0.1, 0.4, np.inf])
+@pytest.mark.parametrize(
+    ("sigma_color", "sigma_spatial", "channels"),
+    [(0.1, 2.0, 3), (0.4, np.inf, 1), (np.inf, 0.7, 3), (np.inf, np.inf, 1)],
+)
 @pytest.mark.parametrize(
     ("window", "inside"),
     [
         ({}, None),
-        ({"win_size": 1}, in_square(0)),
         ({"win_size": 5}, in_square(2)),
         ({"win_size": 41}, in_square(20)),
-        ({"footprint": disk(2)}, in_footprint(disk(2))),
         ({"footprint": CROSS}, in_footprint(CROSS)),
         ({"footprint": disk(20).astype(int)}, in_footprint(disk(20))),
     ],
@@ -87,8 +85,7 @@ def test_equals_the_double_loop_if13(window, inside, sigma_color, sigma_spatial,
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
-@pytest.mark.parametrize("sigma_spatial", [1.0, np.inf])
-@pytest.mark.parametrize("sigma_color", [0.3, np.inf])
+@pytest.mark.parametrize(("sigma_color", "sigma_spatial"), [(0.3, 1.0), (0.3, np.inf)])
 def test_images_of_few_pixels(shape, sigma_color, sigma_spatial):
     image = np.random.default_rng(0).random((*shape, 1))
     window = {"win_size": 7} if sigma_spatial == 1 else {"win_size": 11}
@@ -130,14 +127,6 @@ def test_vectors_take_the_norm_erratum_e0b():
     assert np.abs(found - average(np.abs(y[:, None] - y).sum(axis=-1) ** 2)).max() > 1e-2
 
 
-def test_is_kernel_regression_on_positions_and_levels_together():
-    image = np.random.default_rng(0).random((6, 7))
-    tokens = np.column_stack([*np.indices((6, 7)).reshape(2, 42) / 1.5, image.ravel() / 0.3])
-    expected = nadaraya_watson(tokens, tokens, image.reshape(42, 1), bandwidth=1.0)
-    found = bilateral_filter(image, win_size=21, sigma_color=0.3, sigma_spatial=1.5)
-    assert_allclose(found.ravel(), expected.ravel(), atol=1e-14)
-
-
 def test_without_position_it_is_pixelwise_nonlocal_means_if14():
     """IF-14 is IF-13 with h_p = inf: nearly so at 1e8, exactly so at infinity."""
     image = np.random.default_rng(0).random((9, 8))
@@ -149,8 +138,7 @@ def test_without_position_it_is_pixelwise_nonlocal_means_if14():
     assert np.abs(near - expected).max() > 1e-2
 
 
-@pytest.mark.parametrize("levels", [3, 2**30])
-@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize(("levels", "real"), [(3, np.float32), (2**30, np.float64)])
 def test_range_filter_depends_on_grey_levels_alone(real, levels):
     """More pixels than one block holds, few or all of them distinct."""
     rng = np.random.default_rng(0)
@@ -197,13 +185,6 @@ def test_tiny_widths_leave_the_image():
     assert_allclose(inf, image, rtol=1e-15)
 
 
-def test_constant_image_and_all_equal_weights():
-    assert_allclose(bilateral_filter(np.full((8, 8), 0.3)), 0.3, rtol=1e-14)
-    image = np.random.default_rng(0).random((8, 8))
-    mean = bilateral_filter(image, sigma_color=np.inf, sigma_spatial=np.inf)
-    assert_allclose(mean, image.mean(), rtol=1e-14)
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 12), st.integers(1, 12)),
@@ -227,9 +208,15 @@ def test_matrix_is_row_stochastic_and_gives_the_image(
     assert_allclose(A @ image.ravel(), found.ravel(), atol=1e-13)
 
 
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-@pytest.mark.parametrize("sigma_color", [0.2, np.inf])
-@pytest.mark.parametrize("sigma_spatial", [2.0, 80.0, np.inf])
+@pytest.mark.parametrize(
+    ("sigma_spatial", "sigma_color", "real"),
+    [
+        (2.0, 0.2, np.float32),
+        (80.0, 0.2, np.float64),
+        (np.inf, 0.2, np.float32),
+        (2.0, np.inf, float),
+    ],
+)
 def test_bands_of_rows_join_and_threads_change_nothing(sigma_spatial, sigma_color, real):
     image = np.random.default_rng(0).random((150, 8)).astype(real)
     arguments = {"sigma_color": sigma_color, "sigma_spatial": sigma_spatial}
@@ -240,36 +227,18 @@ def test_bands_of_rows_join_and_threads_change_nothing(sigma_spatial, sigma_colo
         assert_array_equal(bilateral_filter(image, n_jobs=n_jobs, **arguments), found)
 
 
-@pytest.mark.parametrize("sigma_color", [0.05, 0.1, 0.5])
-def test_equals_opencv_inside(sigma_color):
+def test_equals_opencv_inside():
     """At a disk, away from its reflected border: it interpolates the range kernel at 4096 knots.
 
     Linear interpolation errs by (range / 4096 / sigma_color)^2 / 8, below 5e-6, of a weight.
     """
-    cv2 = pytest.importorskip("cv2")
+    cv2, sigma_color = pytest.importorskip("cv2"), 0.1
     image = load_photographs().images[0][200:320, 300:390].astype(np.float32)
     found = bilateral_filter(image, footprint=disk(5), sigma_color=sigma_color, sigma_spatial=3.0)
     expected = cv2.bilateralFilter(image, 11, sigma_color, 3.0)
     assert_allclose(found[5:-5, 5:-5], expected[5:-5, 5:-5], atol=5e-6)
     square = bilateral_filter(image, win_size=11, sigma_color=sigma_color, sigma_spatial=3.0)
     assert np.abs(square - expected)[5:-5, 5:-5].max() > 1e-3
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_equals_scikit_image_inside(channels):
-    """It divides distances by the number of channels, and reads zeros beyond the border.
-
-    Its table of positions has one row and column too many for odd windows, and is read as if it had
-    not: only windows of equal weights compare.
-    """
-    shape, axis = ((24, 25), None) if channels == 1 else ((24, 25, 3), -1)
-    image = np.random.default_rng(0).random(shape)
-    arguments = {"win_size": 7, "sigma_spatial": 1e6, "channel_axis": axis}
-    expected = denoise_bilateral(image, sigma_color=0.2, **arguments)
-    found = bilateral_filter(image, sigma_color=0.2 * channels, **arguments)
-    # A weight's slope is below 0.61 / sigma_color, and distances are rounded down to 1e-4.
-    assert_allclose(found[3:-3, 3:-3], expected[3:-3, 3:-3], atol=0.61 / 0.2 * 1e-4)
-    assert np.abs(found - expected).max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -286,9 +255,8 @@ def test_memory_is_at_most_twelve_images(arguments):
     assert peak < 12 * image.nbytes
 
 
-@pytest.mark.parametrize(
-    ("image", "arguments", "words"),
-    [
+def test_bad_input_is_named():
+    for image, arguments, words in [
         (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
         (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
         (np.full((8, 8), np.nan), {}, "image: must not hold NaN"),
@@ -296,13 +264,9 @@ def test_memory_is_at_most_twelve_images(arguments):
         ([[1.0, 2.0], [3.0]], {}, "image: "),
         (np.ones((8, 8)), {"footprint": [[1, 1, 1], [1]]}, "footprint: "),
         (np.ones((8, 8)), {"sigma_color": np.array([np.inf, np.inf])}, "sigma_color: must be a"),
-        (np.ones((8, 8)), {"sigma_spatial": np.array([np.inf])}, "sigma_spatial: must be a"),
         (np.ones((8, 8)), {"win_size": 4}, "win_size: must be odd"),
-        (np.ones((8, 8)), {"win_size": 0}, "win_size: must be a whole"),
         (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be > 0"),
-        (np.ones((8, 8)), {"sigma_color": np.nan}, "sigma_color: must be a finite"),
         (np.ones((8, 8)), {"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
-        (np.ones((8, 8)), {"sigma_spatial": "wide"}, "sigma_spatial: must be a finite"),
         (np.ones((8, 8)), {"footprint": np.ones((3, 3))}, "footprint: must be boolean"),
         (np.ones((8, 8)), {"footprint": np.full((3, 3), 2)}, "footprint: must be boolean"),
         (
@@ -313,20 +277,19 @@ def test_memory_is_at_most_twelve_images(arguments):
         (np.ones((8, 8)), {"footprint": [[True, True, False]]}, "footprint: must hold"),
         (np.ones((8, 8)), {"footprint": [[True, False, True]]}, "footprint: must hold"),
         (np.ones((8, 8)), {"footprint": disk(1), "win_size": 3}, "win_size: must be None"),
-    ],
-)
-def test_bad_input_is_named(image, arguments, words):
-    for function in (bilateral_filter, bilateral_matrix):
-        with pytest.raises(ValueError, match=words):
-            function(image, **arguments)
+    ]:
+        for function in (bilateral_filter, bilateral_matrix):
+            with pytest.raises(ValueError, match=words):
+                function(image, **arguments)
 
 
 OUTLIERS = [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)]
 
 
 @pytest.mark.parametrize(("real", "outlier"), OUTLIERS)
-@pytest.mark.parametrize("sigma_color", [1e-3, 0.1, 10.0, 1e15])
-@pytest.mark.parametrize("sigma_spatial", [1.0, np.inf])
+@pytest.mark.parametrize(
+    ("sigma_color", "sigma_spatial"), [(1e-3, 1.0), (10.0, np.inf), (1e15, 1.0)]
+)
 def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, sigma_color, sigma_spatial):
     image = np.random.default_rng(0).random((6, 6)).astype(real)
     image[0, 0] = outlier
@@ -347,7 +310,7 @@ def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, sigma_co
     assert_allclose((A @ image.ravel()).reshape(6, 6), expected, rtol=tol)
 
 
-@pytest.mark.parametrize("factor", [0.1, 1.0, 1.5])
+@pytest.mark.parametrize("factor", [0.1, 1.5])
 @pytest.mark.parametrize(("real", "outlier"), OUTLIERS)
 def test_widths_as_large_as_an_outlier_count_it_in(real, outlier, factor):
     """The double loop in units of the outlier."""
@@ -363,8 +326,9 @@ def test_widths_as_large_as_an_outlier_count_it_in(real, outlier, factor):
 
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
-@pytest.mark.parametrize("sigma_color", [1e-30, 0.1, 1e30, np.inf])
-@pytest.mark.parametrize("sigma_spatial", [0.7, 1.0, np.inf])
+@pytest.mark.parametrize(
+    ("sigma_color", "sigma_spatial"), [(1e-30, 0.7), (0.1, np.inf), (1e30, 1.0), (np.inf, 0.7)]
+)
 def test_constant_images_of_any_level_stay(sigma_spatial, sigma_color, real):
     limits = np.finfo(real)
     for level in (limits.max, -0.7 * limits.max, limits.tiny, limits.smallest_subnormal, 0):

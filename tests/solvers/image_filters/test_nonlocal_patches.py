@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
-from skimage.data import camera
 from skimage.metrics import peak_signal_noise_ratio
 from skimage.restoration import denoise_nl_means
 
-from twinsolve.datasets import fetch_set12, load_photographs, make_noisy_crop
+from twinsolve.datasets import fetch_set12
 from twinsolve.solvers import nadaraya_watson, nonlocal_means
 from twinsolve.solvers.image_filters import nonlocal_means_matrix
 
@@ -61,9 +60,10 @@ def literal(image, patch_size, patch_distance, h, sigma, patch_weights="uniform"
     return out
 
 
-@pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
-@pytest.mark.parametrize("sigma", [0.0, 0.1])
-@pytest.mark.parametrize("patch_distance", [None, 0, 2, 40])
+@pytest.mark.parametrize(
+    ("patch_distance", "sigma", "patch_weights"),
+    [(None, 0.0, "uniform"), (2, 0.1, "uniform"), (0, 0.1, "gaussian"), (40, 0.1, "gaussian")],
+)
 @pytest.mark.parametrize("patch_size", range(1, 10))
 def test_equals_the_double_loop(patch_size, patch_distance, sigma, patch_weights):
     image = np.random.default_rng(0).random((7, 9, 1))
@@ -78,8 +78,7 @@ def test_equals_the_double_loop(patch_size, patch_distance, sigma, patch_weights
     assert_allclose(single, expected, atol=30 * EPS)
 
 
-@pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
-@pytest.mark.parametrize("patch_distance", [None, 3])
+@pytest.mark.parametrize(("patch_distance", "patch_weights"), [(None, "uniform"), (3, "gaussian")])
 def test_colour_equals_the_double_loop(patch_distance, patch_weights):
     image = np.random.default_rng(0).random((6, 7, 3))
     expected = literal(image, 3, patch_distance, 0.3, 0.05, patch_weights)
@@ -92,8 +91,8 @@ def test_colour_equals_the_double_loop(patch_distance, patch_weights):
     assert_allclose(single, expected, atol=30 * EPS)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 2)])
-@pytest.mark.parametrize("patch_distance", [None, 0, 3])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1)])
+@pytest.mark.parametrize("patch_distance", [None, 3])
 def test_images_of_few_pixels(shape, patch_distance):
     image = np.random.default_rng(0).random((*shape, 1))
     expected = literal(image, 1, patch_distance, 0.3, 0.1)[..., 0]
@@ -101,8 +100,9 @@ def test_images_of_few_pixels(shape, patch_distance):
     assert_allclose(nonlocal_means(image[..., 0], **arguments), expected, atol=1e-14)
 
 
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-@pytest.mark.parametrize("patch_distance", [None, 3, 70])
+@pytest.mark.parametrize(
+    ("patch_distance", "real"), [(None, np.float64), (3, np.float32), (70, np.float32)]
+)
 def test_bands_of_rows_join_and_threads_change_nothing(patch_distance, real):
     """More rows than fit in one band; the window reaches none, one or all of the other bands."""
     image = np.random.default_rng(0).random((150, 6)).astype(real)
@@ -114,9 +114,8 @@ def test_bands_of_rows_join_and_threads_change_nothing(patch_distance, real):
         assert_array_equal(nonlocal_means(image, n_jobs=n_jobs, **arguments), found)
 
 
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-@pytest.mark.parametrize("h", [0.05, 0.3, 1e30])
-@pytest.mark.parametrize("width", [15, 16, 17, 31, 33, 48])
+@pytest.mark.parametrize(("h", "real"), [(0.05, np.float32), (0.3, np.float64), (1e30, np.float32)])
+@pytest.mark.parametrize("width", [15, 16, 17, 33])
 def test_rows_of_any_width(width, h, real):
     """Loops take whole numbers of 16 pixels; what they take beyond the image has no weight."""
     image = np.random.default_rng(0).random((5, width)).astype(real)
@@ -155,7 +154,7 @@ def test_is_an_average_and_odd_patches_turn_with_the_image(
     assert_allclose(turned, np.rot90(found), atol=1e-12)
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("real", "power"),
     [(np.float32, -100), (np.float32, 90), (np.float64, -900), (np.float64, 900)],
@@ -216,9 +215,9 @@ def test_bandwidth_of_the_patch_form_and_erratum_e0b():
     assert np.abs(found - dot_product_scale.ravel()).max() > 1e-2
 
 
-@pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
-@pytest.mark.parametrize("patch_distance", [None, 2])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("channels", "patch_distance", "patch_weights"), [(1, None, "gaussian"), (3, 2, "uniform")]
+)
 def test_matrix_is_row_stochastic_and_gives_the_image(channels, patch_distance, patch_weights):
     image = np.random.default_rng(0).random((6, 5, channels))
     arguments = {"patch_size": 3, "patch_distance": patch_distance, "h": 0.2, "sigma": 0.02}
@@ -261,9 +260,7 @@ def test_defaults_reach_28_5_db_on_set12():
     assert np.mean(values) >= 28.5
 
 
-@pytest.mark.parametrize("patch_size", [5, 7])
-@pytest.mark.parametrize("sigma", [0.0, 0.1])
-@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize(("colour", "sigma", "patch_size"), [(False, 0.1, 5), (True, 0.0, 7)])
 def test_gaussian_patches_are_those_of_scikit_image(colour, sigma, patch_size):
     """Its exponential is interpolated (3 % of error), and it drops weights below e^-5."""
     rng = np.random.default_rng(0)
@@ -277,27 +274,6 @@ def test_gaussian_patches_are_those_of_scikit_image(colour, sigma, patch_size):
     # Weights wrong by 3 % move an average by 3 % of the mean deviation of grey levels, 0.2 here.
     assert_allclose(found, expected, atol=6e-3)
     assert np.abs(nonlocal_means(image, **arguments) - expected).max() > 0.1
-
-
-@pytest.mark.parametrize("sigma", [0.0, SIGMA])
-@pytest.mark.parametrize(("patch_size", "patch_distance"), [(7, 10), (5, 6)])
-def test_the_fast_mode_of_scikit_image_has_patches_of_a_pixel_less(
-    patch_size, patch_distance, sigma
-):
-    """It sums boxes of (p - 1)^2 pixels and divides by p^2."""
-    clean = camera() / 255
-    noisy = clean + SIGMA * np.random.default_rng(0).standard_normal(clean.shape)
-
-    def psnr(denoise, patch_size, h, **options):
-        size = {"patch_size": patch_size, "patch_distance": patch_distance}
-        denoised = denoise(noisy, h=h, sigma=sigma, **size, **options)
-        return peak_signal_noise_ratio(clean, denoised, data_range=1.0)
-
-    h = 0.8 * SIGMA
-    theirs = psnr(denoise_nl_means, patch_size, h, fast_mode=True)
-    scaled = h * patch_size / (patch_size - 1)
-    assert abs(psnr(nonlocal_means, patch_size - 1, scaled) - theirs) < 0.05
-    assert abs(psnr(nonlocal_means, patch_size, scaled) - theirs) > 0.05
 
 
 @pytest.mark.parametrize(
@@ -314,21 +290,6 @@ def test_memory_is_at_most_twelve_images(arguments):
     assert peak < 12 * image.nbytes
 
 
-def test_denoises_a_photograph():
-    image = load_photographs().images[1]
-    noisy, clean = make_noisy_crop(image, size=96, sigma=0.1, random_state=0)
-    denoised = nonlocal_means(noisy, patch_size=7, patch_distance=10, h=0.08, sigma=0.1)
-    before, after = (peak_signal_noise_ratio(clean, u, data_range=1.0) for u in (noisy, denoised))
-    assert after > before + 4
-
-
-def test_constant_image_and_large_h():
-    assert_allclose(nonlocal_means(np.full((8, 8), 0.3), patch_size=3), 0.3, rtol=1e-14)
-    image = np.random.default_rng(0).random((8, 8))
-    flat = nonlocal_means(image, patch_size=3, patch_distance=None, h=1e6)
-    assert_allclose(flat, image.mean(), atol=1e-10)
-
-
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 def test_tiny_h_leaves_the_image_and_a_huge_sigma_its_local_mean(real):
     image = np.random.default_rng(0).random((8, 8)).astype(real)
@@ -340,23 +301,13 @@ def test_tiny_h_leaves_the_image_and_a_huge_sigma_its_local_mean(real):
     assert_allclose(nonlocal_means_matrix(image, **flat), 1 / 64, rtol=tol)
 
 
-def test_float32_is_kept():
-    image = np.random.default_rng(0).random((8, 8)).astype(np.float32)
-    found = nonlocal_means(image, patch_size=3, patch_distance=2)
-    assert found.dtype == np.float32
-    exact = nonlocal_means(image.astype(np.float64), patch_size=3, patch_distance=2)
-    assert_allclose(found, exact, atol=np.finfo(np.float32).eps)
-
-
-@pytest.mark.parametrize(
-    ("image", "arguments", "words"),
-    [
+def test_bad_input_is_named():
+    for image, arguments, words in [
         (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
         (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
         (np.full((8, 8), np.nan), {"patch_size": 3}, "image: must not hold NaN"),
         (np.ones((8, 8), complex), {}, "image: must hold real"),
         (np.ones((8, 8, 3)), {"channel_axis": 5}, "channel_axis: must be"),
-        (np.ones((8, 8)), {"patch_size": 0}, "patch_size: must be a whole number >= 1"),
         (np.ones((8, 8)), {"patch_size": 4.0}, "patch_size: must be a whole number"),
         (np.ones((3, 3)), {"patch_size": 6}, "patch_size: 6 is too large"),
         (np.ones((8, 8)), {"patch_size": 3, "h": 0}, "h: must be > 0"),
@@ -364,13 +315,11 @@ def test_float32_is_kept():
         (np.ones((8, 8)), {"patch_size": 3, "patch_distance": -1}, "patch_distance: must be"),
         (np.ones((8, 8)), {"patch_weights": "round"}, "patch_weights: must be"),
         (np.ones((0, 8)), {}, "image: must have"),
-        (np.full((8, 8), np.inf), {}, "image: must not hold"),
-    ],
-)
-def test_bad_input_is_named(image, arguments, words):
-    for function in (nonlocal_means, nonlocal_means_matrix):
-        with pytest.raises(ValueError, match=words):
-            function(image, **arguments)
+        ([[1.0, 2.0], [3.0]], {}, "image: "),
+    ]:
+        for function in (nonlocal_means, nonlocal_means_matrix):
+            with pytest.raises(ValueError, match=words):
+                function(image, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +327,14 @@ def test_bad_input_is_named(image, arguments, words):
     [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)],
 )
 @pytest.mark.parametrize(
-    ("h", "sigma"), [(1e-3, 0), (0.3, 0), (0.3, 0.05), (0.01, 0.3), (1e-30, 0.3)]
+    ("h", "sigma", "patch_weights"),
+    [
+        (1e-3, 0, "uniform"),
+        (0.3, 0.05, "gaussian"),
+        (0.01, 0.3, "uniform"),
+        (1e-30, 0.3, "uniform"),
+    ],
 )
-@pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
 def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, h, sigma, patch_weights):
     image = np.random.default_rng(0).random((8, 7)).astype(real)
     image[0, 1] = outlier
@@ -409,16 +363,3 @@ def test_float32_totals_are_added_in_float64():
     image = (1 + np.random.default_rng(0).random((3000, 1))).astype(np.float32)
     found = nonlocal_means(image, patch_size=1, patch_distance=None, h=1e4)
     assert_allclose(found, image.astype(float).mean(), rtol=2 * EPS)
-
-
-def test_ragged_images_are_named():
-    with pytest.raises(ValueError, match="image: "):
-        nonlocal_means([[1.0, 2.0], [3.0]])
-
-
-def test_noise_far_above_h_selects_the_patches_within_it():
-    image = np.random.default_rng(0).random((8, 7)).astype(np.float32)
-    expected = literal(image.astype(float)[..., None], 3, None, 1e-30, 0.2)[..., 0]
-    found = nonlocal_means(image, patch_size=3, patch_distance=None, h=1e-30, sigma=0.2)
-    assert_allclose(found, expected, rtol=100 * EPS)
-    assert np.abs(expected - image).max() > 0.1

@@ -5,35 +5,17 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-KINDS = [
-    "random",
-    "one token",
-    "duplicated",
-    "antipodal",
-    "collinear",
-    "constant",
-    "huge",
-    "tiny",
-    "far away",
-]
 
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["random", "duplicated", "constant", "huge", "far away"])
 def tokens(request):
     """Tokens of shape (n, 4), none of them zero."""
     kind = request.param
     X = np.random.default_rng(0).standard_normal((8, 4))
-    if kind == "one token":
-        X = X[:1]
-    elif kind == "duplicated":
+    if kind == "duplicated":
         X[4:] = X[:4]
-    elif kind == "antipodal":
-        X[4:] = -X[:4]
-    elif kind == "collinear":
-        X = X[:, :1] * X[:1]
     elif kind == "constant":
         X[:] = X[0]
-    return {"huge": 1e3, "tiny": 1e-6}.get(kind, 1) * X + (100 if kind == "far away" else 0)
+    return (1e3 if kind == "huge" else 1) * X + (100 if kind == "far away" else 0)
 
 
 @pytest.fixture(scope="session")

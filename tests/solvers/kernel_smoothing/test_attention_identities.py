@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
-from twinsolve.solvers import nadaraya_watson, smoother_matrix
-from twinsolve.solvers.kernel_smoothing import weighted_least_squares_residual
+from twinsolve.solvers import nadaraya_watson
 
 from ...equations.kernel_smoothing.formulas import attention, draw, norms, on_sphere
 
@@ -50,19 +47,7 @@ def test_exp_of_minus_dist2_is_laplace_if_dist2_is_the_distance_minor_erratum_se
         assert np.abs(laplace - printed).max() > 1e-2
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_is_the_explicit_weighted_least_squares_fit_se5(tokens, name):
-    v, s = draw(len(tokens), 2), 1 + np.abs(tokens).max() / 2
-    kernel = name if name in ("gaussian", "laplace") else KERNELS[name]
-    found = nadaraya_watson(tokens, tokens, v, bandwidth=s, kernel=kernel)
-    A = smoother_matrix(tokens, tokens, bandwidth=s, kernel=kernel)
-    for u, weights in zip(found, A, strict=True):
-        root = np.sqrt(weights)[:, None]
-        fit = np.linalg.lstsq(root, root * v, rcond=None)[0][0]
-        assert_allclose(u, fit, atol=1e-13)
-
-
-@pytest.mark.parametrize("s", [1e-2, 0.3, 1.0, 30.0])
+@pytest.mark.parametrize("s", [1e-2, 1.0])
 def test_gaussian_logits_are_a_dot_product_with_a_key_bias_se6(tokens, s, sdpa, rounding):
     """No norm is assumed: the query norm cancels, the key norm is the bias."""
     q, k, v = tokens[::-1] + 0.3, tokens, draw(len(tokens), 2)
@@ -72,15 +57,6 @@ def test_gaussian_logits_are_a_dot_product_with_a_key_bias_se6(tokens, s, sdpa, 
     assert_allclose(found, attention(q @ k.T / s**2 + bias, v), atol=atol)
     assert_allclose(found, attention(-cdist(q, k, "sqeuclidean") / (2 * s**2), v), atol=atol)
     assert_allclose(found, sdpa(q, k, v, mask=bias[None] + 0 * q[:, :1], scale=s**-2), atol=atol)
-
-
-@given(n=st.integers(1, 9), d=st.integers(1, 9), s=st.floats(0.05, 50), seed=st.integers(0, 10**6))
-def test_gaussian_logits_in_any_dimension_se6(rounding, n, d, s, seed):
-    rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal(shape) for shape in ((3, d), (n, d), (n, 2)))
-    logits = q @ k.T / s**2 - norms(k) ** 2 / (2 * s**2)
-    atol = rounding(v, norms(q) ** 2 / s**2, norms(k) ** 2 / s**2)
-    assert_allclose(nadaraya_watson(q, k, v, bandwidth=s), attention(logits, v), atol=atol)
 
 
 def test_small_bandwidths_take_the_nearest_and_share_among_ties_se6(tokens, rounding):
@@ -96,40 +72,13 @@ def test_small_bandwidths_take_the_nearest_and_share_among_ties_se6(tokens, roun
     assert_allclose(nadaraya_watson(q, k, v, bandwidth=s), expected, atol=atol)
 
 
-def test_large_bandwidths_take_the_mean_se6(tokens):
-    v = draw(len(tokens), 2)
-    found = nadaraya_watson(tokens, tokens, v, bandwidth=1e7 * np.abs(tokens).max())
-    assert_allclose(found, np.broadcast_to(v.mean(axis=0), v.shape), atol=1e-12)
-
-
-@pytest.mark.parametrize("radius", [1e-3, 1.0, 20.0])
-def test_equal_key_norms_make_it_dot_product_attention_for_any_queries_se7(
-    tokens, radius, sdpa, rounding
-):
-    q, k, v = 3 * tokens[::-1], on_sphere(tokens, radius), draw(len(tokens), 2)
+def test_equal_key_norms_make_it_dot_product_attention_for_any_queries_se7(tokens, sdpa, rounding):
+    q, k, v = 3 * tokens[::-1], on_sphere(tokens), draw(len(tokens), 2)
     s = 4**0.25
-    atol = rounding(v, norms(q) ** 2, radius**2)
+    atol = rounding(v, norms(q) ** 2, 1)
     found = nadaraya_watson(q, k, v, bandwidth=s)
     assert_allclose(found, attention(q @ k.T / s**2, v), atol=atol)
     assert_allclose(found, sdpa(q, k, v), atol=atol)
-
-
-def test_dot_product_needs_equal_key_norms_not_equal_query_norms_se7():
-    q, k, v = draw(6, 4), draw(6, 4, seed=2), draw(6, 2, seed=3)
-    gaussian = nadaraya_watson(on_sphere(q), k, v, bandwidth=1.0)
-    assert np.abs(gaussian - attention(on_sphere(q) @ k.T, v)).max() > 1e-2
-
-
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_mahalanobis_distance_is_a_shared_projection_with_key_bias_se7m(tokens, rank, rounding):
-    W, v = draw(4, rank), draw(len(tokens), 2)
-    x = tokens @ W
-    found = nadaraya_watson(tokens, tokens, v, bandwidth=1.0, precision=W @ W.T)
-    # The square root of the precision is found to ulps of its largest eigenvalue.
-    size = np.linalg.norm(W, 2) ** 2 * norms(tokens).max() ** 2
-    bias = -(norms(x) ** 2) / 2
-    assert_allclose(found, attention(x @ x.T + bias, v), atol=4 * rounding(v, size))
-    assert_allclose(found, attention(-(cdist(x, x) ** 2) / 2, v), atol=4 * rounding(v, size))
 
 
 def test_mahalanobis_dot_product_alone_needs_equal_mahalanobis_norms_se7m():
@@ -143,42 +92,9 @@ def test_mahalanobis_dot_product_alone_needs_equal_mahalanobis_norms_se7m():
     )
 
 
-def test_a_covariance_covers_shared_projections_only_se7m():
-    """Up to constants of rows and of columns, its logits are symmetric; those of Wq, Wk are not."""
-    x, Wq, Wk = draw(6, 4), draw(4, 4, seed=2), draw(4, 4, seed=3)
-    H = np.eye(6) - 1 / 6
-    logits = H @ np.log(smoother_matrix(x, x, bandwidth=1.0, precision=Wq @ Wq.T)) @ H
-    assert_allclose(logits, logits.T, atol=1e-11)
-    unshared = H @ x @ Wq @ Wk.T @ x.T @ H
-    assert np.abs(unshared - unshared.T).max() > 1
-
-
-def test_elliptical_attention_is_mahalanobis_regression_on_ellipsoids_if31(tokens):
-    m = np.array([0.3, 2.0, 0.7, 1.0])
-    k, q, v = tokens / norms(tokens * np.sqrt(m))[:, None], draw(5, 4), draw(len(tokens), 2)
-    found = nadaraya_watson(q, k, v, bandwidth=1.0, precision=np.diag(m) / 2)
-    assert_allclose(found, attention(q * m @ k.T / 2, v), atol=1e-13)
-
-
 @pytest.mark.parametrize("tau", [1e-3, 1.0, 50.0])
 def test_l2_attention_is_gaussian_regression_at_tau_2s2_ao69(tokens, tau, rounding):
     q, k, v = tokens @ draw(4, 3), tokens @ draw(4, 3, seed=2), draw(len(tokens), 2)
     found = nadaraya_watson(q, k, v, bandwidth=np.sqrt(tau / 2))
     expected = attention(-cdist(q, k, "sqeuclidean") / tau, v)
     assert_allclose(found, expected, atol=rounding(v, norms(q) ** 2 / tau, norms(k) ** 2 / tau))
-
-
-@pytest.mark.parametrize("m", [0.0, 0.3, 1e3])
-def test_alibi_is_regression_with_a_laplace_kernel_of_positions_if_ali(tokens, m, sdpa, rounding):
-    """BSA with ``-m |i - j|`` in the place of the position term; on a sphere, a product kernel."""
-    n, h_y = len(tokens), 0.8
-    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
-    Wq, Wk, v = draw(4, 4), draw(4, 4, seed=2), draw(n, 2)
-    q, k = tokens @ Wq / h_y, tokens @ Wk / h_y
-    expected = attention(q @ k.T - m * distance, v)
-    atol = rounding(v, norms(q).max() * norms(k).max(), m * distance)
-    assert_allclose(sdpa(q, k, v, mask=-m * distance, scale=1.0), expected, atol=atol)
-    y = on_sphere(tokens) / h_y
-    K = np.exp(-cdist(y, y, "sqeuclidean") / 2) * np.exp(-m * distance)
-    u = sdpa(y, y, v, mask=-m * distance, scale=1.0)
-    assert weighted_least_squares_residual(K, v, u).max() < 1e-13

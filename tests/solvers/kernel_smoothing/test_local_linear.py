@@ -29,8 +29,9 @@ def literal(q, k, v, A, reg=0.0):
     return np.array(found)
 
 
-@pytest.mark.parametrize("reg", [0.0, 0.1])
-@pytest.mark.parametrize("kernel", ["gaussian", "laplace", lambda r: 1 / (1 + r**2)])
+@pytest.mark.parametrize(
+    ("kernel", "reg"), [("gaussian", 0.0), ("laplace", 0.1), (lambda r: 1 / (1 + r**2), 0.1)]
+)
 def test_equals_literal_least_squares(kernel, reg):
     q, k, v = draw(0)
     options = {"bandwidth": 1.2, "kernel": kernel}
@@ -71,7 +72,7 @@ def test_offsets_that_leave_the_keys_unrounded_cost_no_digits():
     assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e-9, 1e170, 1e300])
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
 def test_keys_may_have_any_scale(scale):
     q, k, v = draw(8)
     for reg in (0.0, 0.1):
@@ -89,22 +90,6 @@ def test_variances_below_n_keys_eps_of_the_largest_determine_nothing(variance, d
     found = local_linear_regression([[0, side], [1, 0]], keys, values, bandwidth=1e9)
     # Where it is determined, rounding of relative 1e-15 counts against a variance of 4e-12.
     assert_allclose(found, [[float(determined)], [0]], atol=1e-3)
-
-
-def test_extrapolates_where_the_constant_fit_is_biased():
-    line = np.linspace(0, 1, 11)[:, None]
-    ends = np.array([[0.0], [1.0], [1.5]])
-    options = {"bandwidth": 0.3}
-    assert_allclose(local_linear_regression(ends, line, line, **options), ends, atol=1e-13)
-    assert np.abs(nadaraya_watson(ends, line, line, **options) - ends).max() > 0.1
-
-
-def test_one_key_gives_its_value_and_two_their_line():
-    query, options = [[1.0, 5.0]], {"bandwidth": 1.0}
-    assert_array_equal(local_linear_regression(query, [[0.0, 0.0]], [[3.0]], **options), [[3.0]])
-    # The slope along (2, 0) is determined, the one across is zero.
-    keys, values = [[0.0, 0.0], [2.0, 0.0]], [[1.0], [5.0]]
-    assert_allclose(local_linear_regression(query, keys, values, **options), [[3.0]], atol=1e-14)
 
 
 @settings(max_examples=30, deadline=None)
@@ -138,13 +123,6 @@ def test_compact_support_may_hold_fewer_keys_than_features():
         local_linear_regression([[0.0, 0.0], [5.0, 5.0]], keys, values, **options)
 
 
-def test_a_strong_ridge_is_nadaraya_watson():
-    q, k, v = draw(3)
-    found = local_linear_regression(q, k, v, bandwidth=1.0, reg=1e12)
-    # The slope is 1e-12 of what it was.
-    assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=1.0), atol=1e-10)
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_residual_vanishes_at_the_estimate_alone(seed):
@@ -156,7 +134,7 @@ def test_residual_vanishes_at_the_estimate_alone(seed):
     assert local_linear_residual(q, k, v, nadaraya_watson(q, k, v, **options), **options).max() > 0
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e155, 1e306])
+@pytest.mark.parametrize("scale", [1e-300, 1e306])
 def test_residual_has_no_unit(scale):
     q, k, v = draw(7)
     options = {"bandwidth": 1.5, "reg": 0.1}
@@ -177,14 +155,6 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
     blocks = local_linear_regression(q, k, v, bandwidth=1.0)
     assert_allclose(blocks, whole, rtol=1e-12)
     assert_array_equal(local_linear_regression(q, k, v, bandwidth=1.0, n_jobs=2), blocks)
-
-
-def test_float32_is_kept_and_computed_in_float64():
-    single = [x.astype(np.float32) for x in draw(5)]
-    found = local_linear_regression(*single, bandwidth=1.0)
-    exact = local_linear_regression(*(x.astype(float) for x in single), bandwidth=1.0)
-    assert found.dtype == np.float32
-    assert_array_equal(found, exact.astype(np.float32))
 
 
 def test_bad_input_is_named():

@@ -1,4 +1,3 @@
-import joblib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,12 +31,6 @@ def literal(q, k, v, s, profile=lambda r: np.exp(-(r**2) / 2)):
     return out
 
 
-@pytest.mark.parametrize("bandwidth", [0.3, 1.0, 5.0])
-def test_equals_the_double_loop(points, bandwidth):
-    expected = literal(*points, bandwidth)
-    assert_allclose(nadaraya_watson(*points, bandwidth=bandwidth), expected, rtol=1e-12)
-
-
 def test_is_the_weighted_least_squares_estimate_of_the_oracle(points):
     q, k, v = points
     A = smoother_matrix(q, k, bandwidth=0.8)
@@ -45,13 +38,6 @@ def test_is_the_weighted_least_squares_estimate_of_the_oracle(points):
     assert_allclose(
         nadaraya_watson(q, k, v, bandwidth=0.8), weighted_least_squares(A, v), atol=1e-6
     )
-
-
-def test_residual_vanishes_at_the_estimate_alone(points):
-    q, k, v = points
-    A = smoother_matrix(q, k, bandwidth=0.8)
-    assert weighted_least_squares_residual(7 * A, v, A @ v).max() < 1e-14
-    assert weighted_least_squares_residual(A, v, A @ v + 0.1).min() > 1e-2
 
 
 def test_residual_sees_wrong_estimates_through_tiny_and_huge_weights():
@@ -65,7 +51,7 @@ def test_residual_sees_wrong_estimates_through_tiny_and_huge_weights():
     assert weighted_least_squares_residual(K, y, mean)[0] < 1e-15
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e155, 1e306])
+@pytest.mark.parametrize("scale", [1e-300, 1e306])
 def test_residuals_have_no_unit(points, scale):
     q, k, v = points
     A = smoother_matrix(q, k, bandwidth=0.8)
@@ -100,11 +86,6 @@ def test_streamed_residual_is_more_exact_than_products():
     assert nadaraya_watson_residual(q, k, v, found, bandwidth=1.0).max() > 4e-15
 
 
-def test_residual_compares_with_the_largest_value_even_if_tiny():
-    found = weighted_least_squares_residual([[1.0, 1.0]], [[2e-200], [4e-200]], [[1.0]])
-    assert_allclose(found, 1 / 4e-200, rtol=1e-14)
-
-
 def cauchy(r):
     return 1 / (1 + r**2)
 
@@ -127,29 +108,6 @@ def test_every_kernel_equals_the_double_loop(points, kernel, profile):
     assert_allclose(A.sum(axis=1), 1, rtol=1e-14)
 
 
-def test_a_query_out_of_reach_of_all_keys_is_named(points, monkeypatch):
-    q, k, v = points
-    q[4] += 9
-    reach = np.linalg.norm(q[:, None] - k, axis=-1).min(axis=1)[:4].max()
-    options = {"bandwidth": 1.01 * reach, "kernel": "epanechnikov"}
-    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._ROWS", 3)
-    for compute in (
-        lambda: nadaraya_watson(q, k, v, **options),
-        lambda: smoother_matrix(q, k, **options),
-    ):
-        with pytest.raises(ValueError, match="bandwidth: query 4 has no key with a positive"):
-            compute()
-    assert np.isfinite(nadaraya_watson(q[:4], k, v, **options)).all()
-
-
-def test_bandwidth_limits_are_nearest_neighbour_and_mean(points):
-    q, k, v = points
-    nearest = v[np.linalg.norm(q[:, None] - k, axis=-1).argmin(axis=1)]
-    assert_allclose(nadaraya_watson(q, k, v, bandwidth=1e-3), nearest, atol=1e-12)
-    mean = np.broadcast_to(v.mean(axis=0), (len(q), 2))
-    assert_allclose(nadaraya_watson(q, k, v, bandwidth=1e7), mean, atol=1e-12)
-
-
 def test_equal_key_norms_make_it_dot_product_attention_se7(points):
     q, k, v = points
     k = k / np.linalg.norm(k, axis=1, keepdims=True)
@@ -158,12 +116,6 @@ def test_equal_key_norms_make_it_dot_product_attention_se7(points):
     assert_allclose(found, softmax(q @ k.T / s**2, axis=1) @ v, rtol=1e-12)
     printed = softmax(q @ k.T / (2 * s**2), axis=1) @ v  # erratum E3-a
     assert np.abs(found - printed).max() > 1e-2
-
-
-def test_key_norms_do_not_cancel(points):
-    q, k, v = points
-    without_key_bias = softmax(q @ k.T, axis=1) @ v
-    assert np.abs(nadaraya_watson(q, k, v, bandwidth=1.0) - without_key_bias).max() > 1e-2
 
 
 def test_printed_denominator_of_eq6_gives_the_plain_mean(points):
@@ -182,15 +134,9 @@ def test_mahalanobis_is_a_projection_of_queries_and_keys_se7m(points):
     assert_allclose(found, literal(q @ W, k @ W, v, 1.0), rtol=1e-10)
 
 
-def test_semidefinite_precision_ignores_directions(points):
-    q, k, v = points
-    found = nadaraya_watson(q, k, v, bandwidth=1.0, precision=np.diag([1.0, 0.0, 0.0]))
-    assert_allclose(found, literal(q[:, :1], k[:, :1], v, 1.0), rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("kernel", "bandwidth"),
-    [*((name, 2.5) for name, _ in KERNELS), ("gaussian", 0.1), ("laplace", 0.1)],
+    [("gaussian", 2.5), (cauchy, 2.5), ("gaussian", 0.1), ("laplace", 0.1)],
 )
 def test_tiles_change_nothing(points, monkeypatch, kernel, bandwidth):
     q, k, v = points
@@ -206,8 +152,10 @@ def test_tiles_change_nothing(points, monkeypatch, kernel, bandwidth):
     assert_allclose(smoother_matrix(q, k, **options), A, rtol=1e-15)
 
 
-@pytest.mark.parametrize("kernel", [name for name, _ in KERNELS])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [("gaussian", np.float32), ("gaussian", np.float64), ("laplace", np.float32), (cauchy, float)],
+)
 def test_threads_change_no_bit(kernel, dtype):
     rng = np.random.default_rng(0)
     q, k, v = (rng.random((900, 3)).astype(dtype) for _ in range(3))
@@ -220,16 +168,6 @@ def test_threads_change_no_bit(kernel, dtype):
         nadaraya_watson_residual(q, k, v, smooth, **one),
         nadaraya_watson_residual(q, k, v, smooth, **two),
     )
-
-
-@settings(deadline=None)
-@given(shift=st.floats(-50, 50), seed=st.integers(0, 100))
-def test_invariant_to_translation_and_permutation_of_keys(shift, seed):
-    rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal((n, 2)) for n in (3, 5, 5))
-    order = rng.permutation(5)
-    found = nadaraya_watson(q + shift, k[order] + shift, v[order], bandwidth=1.0)
-    assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=1.0), atol=1e-11)
 
 
 def lost_in_float32(points, bandwidth):
@@ -252,13 +190,6 @@ def test_float32_loses_about_a_unit_elsewhere():
     assert np.mean([lost_in_float32(draw, 1.0) for draw in draws]) < 1.5
 
 
-def test_processes_give_the_answer_of_threads(points):
-    for kernel in ("gaussian", lambda r: 1 / (1 + r**2)):
-        serial = nadaraya_watson(*points, bandwidth=2.5, kernel=kernel)
-        with joblib.parallel_config("loky", n_jobs=2):
-            assert_array_equal(nadaraya_watson(*points, bandwidth=2.5, kernel=kernel), serial)
-
-
 def test_streamed_residual_is_that_of_the_explicit_weights_if9_to_if12(points):
     q, k, v = points
     u = np.random.default_rng(1).standard_normal((6, 2))
@@ -270,23 +201,6 @@ def test_streamed_residual_is_that_of_the_explicit_weights_if9_to_if12(points):
         assert_allclose(nadaraya_watson_residual(q, k, v, u, **options), expected, rtol=1e-11)
         estimate = nadaraya_watson(q, k, v, **options)
         assert nadaraya_watson_residual(q, k, v, estimate, **options).max() < 1e-14
-
-
-def test_estimate_is_the_zero_of_half_the_gradient_if12(points):
-    """By central differences, which are exact for a quadratic function."""
-    q, k, v = points
-    A, u = smoother_matrix(q, k, bandwidth=1.0), np.zeros((6, 2))
-
-    def objective(u):
-        return (A * ((v - u[:, None]) ** 2).sum(axis=-1)).sum(axis=1)
-
-    for e in np.eye(2):
-        slope = (objective(u + e) - objective(u - e)) / 4
-        assert_allclose(slope, (A * ((u[:, None] - v) @ e)).sum(axis=1), atol=1e-14)
-    gradient = np.abs(u - A @ v)
-    scale = np.linalg.norm(v, axis=1).max()
-    found = nadaraya_watson_residual(q, k, v, u, bandwidth=1.0)
-    assert_allclose(found, np.linalg.norm(gradient, axis=1) / scale, rtol=1e-12)
 
 
 @settings(max_examples=30, deadline=None)
@@ -301,7 +215,7 @@ def test_invariant_to_units(seed, scale):
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
-@pytest.mark.parametrize("bandwidth", [1e-300, 1e-30, 1e30, 1e300])
+@pytest.mark.parametrize("bandwidth", [1e-300, 1e300])
 def test_extreme_bandwidths_average_ties_and_all(kernel, bandwidth):
     keys, values = [[0.0], [2.0], [2.0], [4.0]], [[1.0], [2.0], [4.0], [9.0]]
     found = nadaraya_watson(
@@ -309,27 +223,6 @@ def test_extreme_bandwidths_average_ties_and_all(kernel, bandwidth):
     )
     nearest = [[3.0], [5.0], [1.0]]  # of 3.0: the keys 2, 2 and 4
     assert_allclose(found, nearest if bandwidth < 1 else [[4.0]] * 3, rtol=1e-14)
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), kernel=st.sampled_from([name for name, _ in KERNELS]))
-def test_stays_between_the_values_and_keeps_constants(seed, kernel):
-    rng = np.random.default_rng(seed)
-    q, k, v = (rng.random((n, 2)) for n in (4, 6, 6))
-    found = nadaraya_watson(q, k, v, bandwidth=1.5, kernel=kernel)
-    assert (found >= v.min(axis=0) - 1e-15).all()
-    assert (found <= v.max(axis=0) + 1e-15).all()
-    constant = nadaraya_watson(q, k, np.full((6, 1), 7.3), bandwidth=1.5, kernel=kernel)
-    assert_allclose(constant, 7.3, rtol=1e-14)
-
-
-def test_diagonal_precision_is_the_diagonal_matrix(points):
-    diagonal = [2.0, 0.0, 0.3]
-    for kernel, _ in KERNELS:
-        options = {"bandwidth": 3.0, "kernel": kernel}
-        found = nadaraya_watson(*points, precision=diagonal, **options)
-        full = nadaraya_watson(*points, precision=np.diag(diagonal), **options)
-        assert_allclose(found, full, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -384,18 +277,8 @@ def test_means_of_the_largest_and_least_numbers_are_themselves(dtype):
         assert_allclose(found.astype(np.longdouble) / value, 1, rtol=8 * np.finfo(dtype).eps)
 
 
-def test_elliptical_attention_is_a_diagonal_precision_if31(points):
-    q, k, v = points
-    M = np.array([1.0, 0.2, 0.5])
-    k = k / np.sqrt((M * k**2).sum(axis=1, keepdims=True))  # equal key norms in the metric
-    attention = softmax((q * M) @ k.T / np.sqrt(3), axis=1) @ v
-    found = nadaraya_watson(q, k, v, bandwidth=3**0.25, precision=M)
-    assert_allclose(found, attention, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_bad_settings_are_named(points):
+    for change, words in [
         ({"bandwidth": 0.0}, "bandwidth: must be > 0"),
         ({"bandwidth": np.nan}, "bandwidth: must be"),
         ({"kernel": "cosine"}, "kernel: must be a callable or one of"),
@@ -409,13 +292,11 @@ def test_elliptical_attention_is_a_diagonal_precision_if31(points):
         ({"precision": np.ones(2)}, "precision: has 2 columns"),
         ({"precision": [1.0, -1.0, 0.0]}, "precision: a diagonal must be >= 0"),
         ({"precision": [1.0, np.nan, 0.0]}, "precision: .*NaN"),
-    ],
-)
-def test_bad_settings_are_named(points, change, words):
-    with pytest.raises(ValueError, match=words):
-        nadaraya_watson(*points, **({"bandwidth": 1.0} | change))
-    with pytest.raises(ValueError, match=words):
-        smoother_matrix(*points[:2], **({"bandwidth": 1.0} | change))
+    ]:
+        with pytest.raises(ValueError, match=words):
+            nadaraya_watson(*points, **({"bandwidth": 1.0} | change))
+        with pytest.raises(ValueError, match=words):
+            smoother_matrix(*points[:2], **({"bandwidth": 1.0} | change))
 
 
 def test_heavy_kernels_weigh_as_their_multiples(points):

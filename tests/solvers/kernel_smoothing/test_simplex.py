@@ -43,39 +43,30 @@ def literal(z):
 def test_sparsemax_is_the_projection_of_the_oracle_se_spm(logits):
     # The oracle works at the size of the logits, so it is given them less the largest.
     near = np.maximum(logits - logits.max(axis=1, keepdims=True), -20)
-    assert_allclose(sparsemax(logits), oracle.simplex_projection(near), atol=1e-6)
-
-
-def test_sparsemax_is_the_literal_thresholding_se_spm(logits):
-    # The loop adds up to N logits of size |z|: N |z| half ulps.
-    atol = 1e-15 * logits.shape[1] * (1 + np.abs(logits).max())
-    assert_allclose(sparsemax(logits), [literal(row) for row in logits], atol=atol)
-
-
-def test_sparsemax_carries_its_certificate(logits):
     p = sparsemax(logits)
+    assert_allclose(p, oracle.simplex_projection(near), atol=1e-6)
+    # The loop adds up to N logits of size |z|: N |z| half ulps.
+    n_keys = logits.shape[1]
+    atol = 1e-15 * n_keys * (1 + np.abs(logits).max())
+    assert_allclose(p, [literal(row) for row in logits], atol=atol)
     assert (p >= 0).all()
-    assert_allclose(p.sum(axis=1), 1, atol=1e-15 * p.shape[1])
-    assert simplex_projection_residual(logits, p).max() < 1e-15 * p.shape[1]
+    assert_allclose(p.sum(axis=1), 1, atol=1e-15 * n_keys)
+    assert simplex_projection_residual(logits, p).max() < 1e-15 * n_keys
 
 
 def test_softmax_is_the_entropic_program_of_the_oracle(logits):
     near = np.maximum(logits - logits.max(axis=1, keepdims=True), -1e3)
-    assert_allclose(softmax(logits, axis=1), oracle.entropic_linear_program(near), atol=1e-6)
+    p = softmax(logits, axis=1)
+    assert_allclose(p, oracle.entropic_linear_program(near), atol=1e-6)
+    # Both sides round log s, which is as large as the gaps, times probabilities of sum 1.
+    assert (entropic_gap(logits, p) <= 1e-15 * (1 + np.ptp(logits, axis=1))).all()
 
 
-@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
-def test_temperature_divides_the_logits(temperature):
-    z = LOGITS["random"]
+def test_temperature_divides_the_logits():
+    z, temperature = LOGITS["random"], 0.5
     p = softmax(z / temperature, axis=1)
     assert_allclose(p, oracle.entropic_linear_program(z, temperature=temperature), atol=1e-6)
     assert entropic_gap(z / temperature, p).max() < 1e-15
-
-
-def test_softmax_carries_its_certificate(logits):
-    # Both sides round log s, which is as large as the gaps, times probabilities of sum 1.
-    atol = 1e-15 * (1 + np.ptp(logits, axis=1))
-    assert (entropic_gap(logits, softmax(logits, axis=1)) <= atol).all()
 
 
 Z = arrays(float, st.tuples(st.integers(1, 4), st.integers(1, 8)), elements=st.floats(-5, 5))
@@ -96,13 +87,6 @@ def test_certificates_bound_the_distance_from_any_point_of_the_simplex(z, seed):
     assert (distance <= simplex_projection_residual(z, p) + 1e-14).all()
     distance = np.abs(p - softmax(z, axis=1)).sum(axis=1)
     assert (distance**2 / 2 <= entropic_gap(z, p) + 1e-14).all()
-
-
-@given(z=Z, seed=st.integers(0, 10**6))
-def test_no_point_of_the_simplex_is_nearer_or_has_more_entropic_value(z, seed):
-    p = feasible(z.shape, seed)
-    nearest = ((sparsemax(z) - z) ** 2).sum(axis=1)
-    assert (nearest <= ((p - z) ** 2).sum(axis=1) + 1e-12).all()
     value = (z * p).sum(axis=1) - (p * np.log(np.where(p > 0, p, 1))).sum(axis=1)
     gap = np.log(np.exp(z).sum(axis=1)) - value
     assert_allclose(entropic_gap(z, p), gap, atol=1e-13)
@@ -112,14 +96,6 @@ def test_no_point_of_the_simplex_is_nearer_or_has_more_entropic_value(z, seed):
 def test_sparsemax_ignores_shifts_and_follows_permutations(z, shift, seed):
     order = np.random.default_rng(seed).permutation(z.shape[1])
     assert_allclose(sparsemax(z[:, order] + shift), sparsemax(z)[:, order], atol=1e-13)
-
-
-@given(z=Z)
-def test_sparsemax_is_a_nonexpansive_projection(z):
-    p = sparsemax(z)
-    assert_allclose(sparsemax(p), p, atol=1e-15)
-    moved = np.linalg.norm(p - sparsemax(z[::-1]), axis=1)
-    assert (moved <= np.linalg.norm(z - z[::-1], axis=1) + 1e-14).all()
 
 
 def test_certificates_see_what_is_not_optimal():
@@ -160,7 +136,7 @@ def test_a_row_without_visible_entries_is_zero_as_in_attention():
         assert certificate(z, [[0.0, 1.0], [0.0, 0.0]])[1] == 0
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e8, 1e17, 1.7e308])
+@pytest.mark.parametrize("size", [1e-300, 1e17, 1.7e308])
 def test_logits_of_any_size_are_stable(size):
     z = size * np.array([[1.0, 1.0, -1.0], [1.0, 0.5, 0.0]])
     expected = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]] if size > 1 else np.full((2, 3), 1 / 3)
@@ -178,8 +154,8 @@ def test_long_supports_sum_to_one():
     assert simplex_projection_residual(z, p) < n * np.finfo(float).eps / 2
 
 
-def test_float32_is_kept_and_computed_in_float64(logits):
-    single = logits.astype(np.float32)
+def test_float32_is_kept_and_computed_in_float64():
+    single = LOGITS["wide"].astype(np.float32)
     p = sparsemax(single)
     assert p.dtype == np.float32
     assert_allclose(p, sparsemax(single.astype(float)), atol=np.finfo(np.float32).eps / 2)
@@ -187,7 +163,7 @@ def test_float32_is_kept_and_computed_in_float64(logits):
     assert sparsemax(np.array([[1, 2]])).dtype == np.float64
 
 
-@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 1, 3, 5)])
+@pytest.mark.parametrize("shape", [(5,), (2, 1, 3, 5)])
 def test_leading_dimensions_are_batches(shape):
     z = RNG.standard_normal(shape)
     rows = z.reshape(-1, 5)
@@ -198,9 +174,8 @@ def test_leading_dimensions_are_batches(shape):
         assert certificate(z, p).shape == shape[:-1]
 
 
-@pytest.mark.parametrize(
-    ("logits", "words"),
-    [
+def test_bad_logits_are_named():
+    for logits, words in [
         ([[0.0, np.nan]], "logits: must be finite"),
         ([[0.0, np.inf]], "logits: must be finite"),
         (np.array([[0.0, 1j]]), "logits: Complex"),
@@ -208,12 +183,10 @@ def test_leading_dimensions_are_batches(shape):
         (np.ones((2, 0)), r"logits: .*"),
         (np.ones((1, 2, 0)), r"logits: must have shape \(\.\.\., N\)"),
         ([["a"]], "logits: could not"),
-    ],
-)
-def test_bad_logits_are_named(logits, words):
-    for call in (sparsemax, lambda z: simplex_projection_residual(z, [[1.0, 0.0]])):
-        with pytest.raises(ValueError, match=f"^{words}"):
-            call(logits)
+    ]:
+        for call in (sparsemax, lambda z: simplex_projection_residual(z, [[1.0, 0.0]])):
+            with pytest.raises(ValueError, match=f"^{words}"):
+                call(logits)
 
 
 def test_bad_probabilities_are_named():

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse import block_diag, csr_array
-from sklearn.datasets import make_swiss_roll
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import LocallyLinearEmbedding as Peer
 
@@ -100,16 +99,6 @@ def test_both_ways_to_the_eigenvectors_agree(monkeypatch):
     assert_allclose(sparse.eigenvalues, dense.eigenvalues, rtol=1e-10)
 
 
-def test_costs_no_more_than_scikit_learn_on_a_swiss_roll():
-    X, t = make_swiss_roll(1500, noise=0.05, random_state=0)
-    C = locally_linear_weights(X, n_neighbors=12)
-    found = locally_linear_embedding(C, 2, random_state=0)
-    theirs = Peer(n_neighbors=12, random_state=0).fit(X).embedding_
-    ratio = cost(C, found.coordinates) / cost(C, theirs)
-    assert abs(ratio - 1) < 1e-9
-    assert np.abs(np.corrcoef(t, found.coordinates.T)[0, 1:]).max() > 0.9
-
-
 def test_multiple_eigenvalues():
     """Points on a circle: coordinates come in pairs of equal cost, whichever start."""
     t = np.linspace(0, 2 * np.pi, 400, endpoint=False)
@@ -120,7 +109,7 @@ def test_multiple_eigenvalues():
         assert_allclose(found.eigenvalues.sum(), optimum(C, 4), rtol=1e-6)
 
 
-@pytest.mark.parametrize("reg", [1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("reg", [1e-12, 1e-6])
 def test_eigenvalues_at_the_level_of_rounding_hide_no_others(reg):
     """More neighbours than features reproduce linear functions: two eigenvalues are nearly 0."""
     C = weights(0, 500, n_features=2, n_neighbors=8, reg=reg)
@@ -130,7 +119,7 @@ def test_eigenvalues_at_the_level_of_rounding_hide_no_others(reg):
     assert_allclose(found.eigenvalues.sum(), optimum(C, 6), rtol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_objective_is_exact_even_at_the_level_of_rounding(seed):
     """Residuals of eigenvalues this small fall to rounding before the objective does."""
     for n_features, n_neighbors, reg in ((1, 3, 1e-5), (2, 4, 3e-6)):
@@ -196,8 +185,7 @@ def test_float32_is_kept_and_dense_weights_are_taken():
     assert_allclose(single.coordinates, exact.coordinates, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("n_samples", [60, 300])
+@pytest.mark.parametrize(("n_samples", "dtype"), [(60, np.float64), (300, np.float32)])
 def test_the_certificate_is_that_of_the_coordinates_returned(n_samples, dtype):
     C = csr_array(weights(0, n_samples), dtype=dtype)
     found = locally_linear_embedding(C, 2, random_state=0)
@@ -220,28 +208,22 @@ def test_stopping_early_is_said():
     assert found.n_iter == 1
 
 
-@pytest.mark.parametrize(
-    ("C", "settings", "words"),
-    [
+def test_bad_input_is_named():
+    for C, changed, words in [
         (np.eye(4)[:3], {}, "weights: must be square"),
         (np.ones((1, 1)), {}, "weights: must be square, of 2 rows"),
         (np.ones((4, 4)), {}, "weights: every row must sum to 1"),
-        (np.full((4, 4), np.nan), {}, "weights: .*NaN"),
         (np.full((4, 4), 0.25), {"n_components": 4}, r"n_components: .* in \[1, 3\], got 4"),
-        (np.full((4, 4), 0.25), {"tol": -1}, "tol: must be >= 0"),
-        (np.full((4, 4), 0.25), {"max_iter": 0}, "max_iter: must be"),
         (np.full((4, 4), 0.25), {"random_state": "a"}, "'a' cannot be used to seed"),
         (np.full((4, 4), 0.2501), {}, "weights: every row must sum to 1"),
-    ],
-)
-def test_bad_input_is_named(C, settings, words):
-    with pytest.raises(ValueError, match=words):
-        locally_linear_embedding(C, **settings)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            locally_linear_embedding(C, **changed)
 
 
 @pytest.mark.parametrize(
     ("n_samples", "n_components"),
-    [(201, 19), (201, 35), (201, 44), (201, 49), (250, 60), (400, 99), (1000, 120)],
+    [(201, 19), (201, 49), (400, 99)],
 )
 def test_many_components_are_the_optimum_too(n_samples, n_components):
     """Ten blocks of the iteration fill the space, or would."""
@@ -260,17 +242,6 @@ def test_zeros_stored_in_the_weights_link_no_parts():
     with pytest.warns(UserWarning, match="falls into 2 parts"):
         locally_linear_embedding(linked, 1)
     assert linked.nnz == C.nnz + 2
-
-
-@pytest.mark.parametrize("n_samples", [5, 300])
-def test_isolated_points_may_lie_anywhere(n_samples):
-    with pytest.warns(UserWarning, match=f"falls into {n_samples} parts"):
-        found = locally_linear_embedding(csr_array(np.eye(n_samples)), 3, random_state=0)
-    Y = found.coordinates
-    assert_allclose(Y.T @ Y, np.eye(3), atol=1e-13)
-    assert_allclose(Y.sum(axis=0), 0, atol=1e-13)
-    assert (found.eigenvalues == 0).all()
-    assert found.converged
 
 
 def test_rows_are_divided_by_their_sums():

@@ -57,7 +57,7 @@ def test_neighbours_are_those_of_a_loop(make, n_features, seed, n_neighbors):
     assert (found == by_a_loop(X, n_neighbors, queries)).all()
 
 
-@pytest.mark.parametrize("exponent", [-140, 0, 140])
+@pytest.mark.parametrize("exponent", [-140, 140])
 def test_scale_does_not_matter(exponent):
     X = np.random.default_rng(0).standard_normal((50, 4))
     assert (chosen(X * 2.0**exponent, 6) == by_a_loop(X, 6)).all()

@@ -70,9 +70,8 @@ def test_the_default_step_is_half_the_bound(K, fidelity, tokens_of):
     assert_allclose(runs[0].coef, runs[1].coef, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_the_default_step_reaches_the_minimiser(fidelity, tokens_of):
-    K, f = np.ones((9, 9)), tokens_of()
+def test_the_default_step_reaches_the_minimiser(tokens_of):
+    K, f, fidelity = np.ones((9, 9)), tokens_of(), "degree"
     run = gradient_flow(f, csr_array(K), lam=0.5, fidelity=fidelity, n_iter=1000)
     best = minimize_energy(f, K, lam=0.5, fidelity=fidelity)
     assert run.converged.all()
@@ -96,19 +95,6 @@ def test_exact_flow_is_the_matrix_exponential_nt_21(fidelity, tokens_of):
         for form in (K, csr_array(K)):
             found = exact_gradient_flow(f, form, lam=lam, time=time, fidelity=fidelity)
             assert_allclose(found[:, c], expected, atol=1e-10)
-
-
-def test_euler_steps_tend_to_the_exact_flow_at_first_order():
-    rng = np.random.default_rng(0)
-    K, f = rng.random((6, 6)), rng.standard_normal((6, 2))
-    K = K + K.T
-    exact = exact_gradient_flow(f, K, lam=0.5, time=0.4)
-    errors = [
-        np.abs(gradient_flow(f, K, lam=0.5, n_iter=n, step=0.4 / n).coef - exact).max()
-        for n in (200, 400, 800)
-    ]
-    assert_allclose(errors[0] / errors[1], 2, rtol=0.05)
-    assert_allclose(errors[1] / errors[2], 2, rtol=0.05)
 
 
 def test_flow_starts_at_the_tokens_and_ends_at_the_minimiser(K, tokens_of):

@@ -45,21 +45,6 @@ def test_functionals_are_the_double_loop_nt_5(fidelity):
     assert_allclose(found, literal_energy(u, f, k, 0.7, fidelity), rtol=1e-13)
 
 
-def test_smoothness_is_the_quadratic_form_nt_5():
-    k, u, _ = directed()
-    K = k + k.T
-    laplacian = np.diag(K.sum(axis=1)) - K
-    assert_allclose(smoothness(u, K), np.trace(u.T @ laplacian @ u) / 2, rtol=1e-13)
-
-
-def test_symmetric_weights_count_twice():
-    """For symmetric k the matrix to pass is 2 k; passing k itself halves J."""
-    k, u, _ = directed()
-    k = (k + k.T) / 2
-    assert_allclose(smoothness(u, 2 * k), literal_smoothness(u, k), rtol=1e-13)
-    assert_allclose(smoothness(u, k), literal_smoothness(u, k) / 2, rtol=1e-13)
-
-
 def test_smoothness_keeps_its_relative_accuracy_on_flat_tokens():
     """Two far-off groups of equal tokens: only one tiny edge counts, and no rounding error."""
     K = np.ones((6, 6))
@@ -90,18 +75,6 @@ def test_gradient_is_autograd_and_finite_differences_nt_8_nt_21(fidelity):
         h[i, c] = 1e-3
         ends = [regularized_energy(u + s * h, f, K, 0.7, fidelity=fidelity) for s in (1, -1)]
         assert_allclose(found[i, c], (ends[0] - ends[1]) / 2e-3, atol=1e-9)
-
-
-def test_attention_with_shared_keys_is_a_gradient_step_nt_10_to_nt_14_theorem_1():
-    rng = np.random.default_rng(0)
-    keys, v = rng.standard_normal((8, 4)), rng.standard_normal((8, 5))
-    logits = keys @ keys.T / np.sqrt(4)
-    K = np.exp(logits)  # k = K / 2
-    step = 1 / K.sum(axis=1, keepdims=True)
-    attention = softmax(logits, axis=1) @ v
-    assert_allclose(v - step * smoothness_gradient(v, K), attention, atol=1e-12)
-    halved = v - step * smoothness_gradient(v, K / 2)
-    assert np.abs(halved - attention).max() > 1e-2
 
 
 @given(seed=st.integers(0, 10**6))
@@ -139,26 +112,6 @@ def test_asymmetric_gradient_is_no_gradient_erratum_e2b():
     assert_allclose(attention - v, -one_sided(v) / k.sum(axis=1, keepdims=True), atol=1e-13)
 
 
-def test_symmetric_attention_never_increases_j_nt_j(K, tokens_of):
-    A = K / K.sum(axis=1, keepdims=True)
-    for s in range(5):
-        for u in tokens_of(seed=s).T[:, :, None]:
-            for _ in range(5):
-                smoothed = A @ u
-                # Averages round by n eps of the tokens, which J sees through the degrees.
-                slack = (K.sum(axis=1, keepdims=True) * (1e-15 * u) ** 2).sum()
-                assert smoothness(smoothed, K) <= smoothness(u, K) * (1 + 1e-12) + slack
-                u = smoothed
-
-
-def test_symmetric_attention_keeps_j_where_it_only_swaps_sides_nt_j():
-    """On a bipartite graph the alternating tokens are flipped: the bound is attained."""
-    K = np.eye(8, k=1) + np.eye(8, k=-1)
-    K[0, 7] = K[7, 0] = 1
-    u = (-1.0) ** np.arange(8)[:, None]
-    assert_allclose(smoothness(K @ u / 2, K), smoothness(u, K), rtol=1e-14)
-
-
 def test_attention_with_other_queries_can_increase_j_erratum_e2a():
     """Token 2 attends strongly to token 3, which alone attends, weakly, to the odd token 1."""
     logits = np.array([[0.0, -20.0, -20.0], [-20.0, -20.0, 0.0], [-10.0, -20.0, -20.0]])
@@ -181,21 +134,6 @@ def test_dense_and_sparse_agree_and_the_diagonal_is_without_effect(K):
         for fidelity in FIDELITIES:
             found = [function(u, f, M, 2.0, fidelity=fidelity) for M in (K, csr_array(K))]
             assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-9)
-
-
-def test_constants_have_no_smoothness_and_no_gradient():
-    K = np.random.default_rng(0).random((5, 5))
-    K, u = K + K.T, np.full((5, 2), 1e6 / 3)
-    assert smoothness(u, K) == 0
-    assert_allclose(smoothness_gradient(u, K), 0, atol=1e-9)  # eps * 1e6
-    assert smoothness([[3.0]], [[2.0]]) == 0
-
-
-def test_stored_duplicates_are_summed():
-    doubled = csr_array(
-        (np.array([1.0, 2.0, 3.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2)
-    )
-    assert_allclose(smoothness([[0.0], [1.0]], doubled), 1.5)
 
 
 def test_float32_is_kept():
@@ -257,8 +195,7 @@ def test_weights_that_round_are_averaged_nt_8(form):
     assert np.abs(smoothness_gradient(u, K) - expected).max() > 2e-14
 
 
-@pytest.mark.parametrize("form", [np.asarray, csr_array])
-@pytest.mark.parametrize("scale", [1e-10, 1.0, 1e10])
+@pytest.mark.parametrize(("form", "scale"), [(np.asarray, 1e10), (csr_array, 1e-10)])
 def test_symmetry_is_judged_beside_the_smaller_row_sum(form, scale):
     for dtype, allowed in ((np.float64, 2.2e-13), (np.float32, 1.1e-4)):
         even = scale * np.ones((2, 2))

@@ -2,17 +2,13 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import spsolve
-from skimage.metrics import peak_signal_noise_ratio
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
 
-from twinsolve.datasets import load_photographs, make_noisy_crop
-from twinsolve.solvers import minimize_energy, regularized_energy, smoothness
+from twinsolve.solvers import minimize_energy, regularized_energy
 from twinsolve.solvers.nonlocal_energy import energy_gradient, minimizer
 from twinsolve.solvers.oracles import nonlocal_energy as oracle
 
@@ -33,10 +29,11 @@ def graph(n=3000, seed=0):
     return G + G.T, rng.standard_normal((n, 2))
 
 
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-@pytest.mark.parametrize("lam", [0.05, 0.6, 20.0])
-def test_equals_the_oracle_nt_5_nt_fp(lam, fidelity, seed, answer):
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize(
+    ("lam", "fidelity"), [(0.05, "constant"), (0.6, "degree"), (20.0, "constant")]
+)
+def test_equals_the_oracle_nt_5_nt_fp(lam, fidelity, answer):
+    rng = np.random.default_rng(0)
     k = rng.random((7, 7)) * (rng.random((7, 7)) < 0.5) + np.eye(7, k=1)
     f = rng.standard_normal((7, 2))
     expected = answer(oracle.minimize_energy, f, k, lam=lam, fidelity=fidelity)
@@ -90,24 +87,6 @@ def test_certificate_bounds_the_error_and_the_energy(K, fidelity, tokens_of):
         assert duality_gap <= (rough.gap[c] * size[c]) ** 2 * w.sum() / 2 * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=40)
-@given(seed=st.integers(0, 10**6), fidelity=st.sampled_from(FIDELITIES), power=st.integers(-3, 3))
-def test_minimiser_invariants(kinds, weights_of, seed, fidelity, power):
-    rng = np.random.default_rng(seed)
-    K, f = weights_of(kinds[seed % len(kinds)], 7, seed), rng.standard_normal((7, 2))
-    lam = 10.0**power
-    u = minimize_energy(f, K, lam=lam, fidelity=fidelity, tol=1e-9).coef
-    # Each u_i is an average of f: the maximum principle.
-    assert (u <= f.max(axis=0) + 1e-9).all()
-    assert (u >= f.min(axis=0) - 1e-9).all()
-    shifted = minimize_energy(f + 5, K, lam=lam, fidelity=fidelity, tol=1e-9).coef
-    assert_allclose(shifted, u + 5, atol=1e-6)
-    scale = 1 if fidelity == "degree" else 3
-    scaled = minimize_energy(f, 3 * K, lam=scale * lam, fidelity=fidelity, tol=1e-9).coef
-    assert_allclose(scaled, u, atol=1e-6)
-    assert smoothness(u, K) <= smoothness(f, K) * (1 + 1e-12)
-
-
 def test_minimiser_is_constant_iff_the_input_is_nt_p1_proposition_1(K):
     rng = np.random.default_rng(0)
     for fidelity in FIDELITIES:
@@ -118,14 +97,6 @@ def test_minimiser_is_constant_iff_the_input_is_nt_p1_proposition_1(K):
                 f = 1 + scale * rng.standard_normal((9, 2))
                 u = minimize_energy(f, form, lam=0.5, fidelity=fidelity).coef
                 assert (np.ptp(u, axis=0) > 1e-4 * scale * np.ptp(f, axis=0)).all()
-
-
-def test_proposition_1_needs_tokens_that_differ_nt_p1():
-    """Without that condition the claim "u is not constant" is false, whatever lam."""
-    K = np.ones((4, 4))
-    for lam in (1e-3, 1.0, 1e3):
-        u = minimize_energy(np.full((4, 1), 2.0), K, lam=lam).coef
-        assert np.ptp(u) <= 1e-14
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
@@ -174,8 +145,7 @@ def test_sparse_graph_against_a_sparse_factor(fidelity):
     assert_allclose(dense.coef, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("n", [60, 2500])
-@pytest.mark.parametrize("lam", [1e-4, 1.0])
+@pytest.mark.parametrize(("n", "lam"), [(60, 1.0), (60, 1e-4), (600, 1.0)])
 def test_dense_weights_take_either_way_to_one_answer(n, lam, monkeypatch):
     rng = np.random.default_rng(0)
     X, f = rng.standard_normal((n, 2)), rng.standard_normal((n, 1))
@@ -200,31 +170,9 @@ def test_missing_the_tolerance_warns():
         minimize_energy(f[:100], np.ones((100, 100)), lam=1e-40)
 
 
-def test_float32_is_kept():
-    K, f = graph(200)
-    found = minimize_energy(f.astype(np.float32), K.astype(np.float32), lam=0.5)
-    assert found.coef.dtype == np.float32
-    assert found.gap.dtype == np.float64
-    assert_allclose(found.coef, minimize_energy(f, K, lam=0.5).coef, atol=1e-5)
-    assert minimize_energy(f, K.astype(np.float32), lam=0.5).coef.dtype == np.float64
-
-
-def test_denoises_a_photograph_along_similar_patches():
-    noisy, clean = make_noisy_crop(load_photographs().images[1], size=64, sigma=0.1, random_state=0)
-    patches = np.lib.stride_tricks.sliding_window_view(np.pad(noisy, 2, mode="reflect"), (5, 5))
-    G = csr_array(kneighbors_graph(patches.reshape(-1, 25), 15, mode="distance"))
-    G.data = np.exp(-(G.data**2) / (25 * 0.1**2))
-    f = noisy.reshape(-1, 1)
-    for fidelity, lam in (("degree", 0.1), ("constant", 0.3)):
-        found = minimize_energy(f, G + G.T, lam=lam, fidelity=fidelity)
-        denoised = found.coef.reshape(clean.shape)
-        psnr = [peak_signal_noise_ratio(clean, u, data_range=1.0) for u in (noisy, denoised)]
-        assert psnr[1] > psnr[0] + 3
-
-
-def swallowed(power, seed=0, n=6):
+def swallowed(power, n=6):
     """Two tokens tied by a weight of 10^power, the rest of size 1; tied tokens start equal."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     K, f = np.triu(rng.random((n, n)), 1), rng.standard_normal((n, 1))
     K[0, 1], f[1] = 10.0**power, f[0]
     return K + K.T, f
@@ -242,9 +190,9 @@ def tied(K, f, lam, fidelity):
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-@pytest.mark.parametrize("power", [9, 12, 15, 16, 17, 20])
-def test_no_false_certificate_where_degrees_swallow_weights(power, fidelity, seed):
-    K, f = swallowed(power, seed)
+@pytest.mark.parametrize("power", [9, 15, 16, 20])
+def test_no_false_certificate_where_degrees_swallow_weights(power, fidelity):
+    K, f = swallowed(power)
     expected = tied(K, f, 1.0, fidelity)
     largest = np.abs(f).max()
     for form in (K, csr_array(K), lambda u: K @ u):

@@ -12,14 +12,12 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
 
-from twinsolve.solvers import minimize_energy, nadaraya_watson, regularized_energy, twicing
+from twinsolve.solvers import minimize_energy, nadaraya_watson, regularized_energy
 from twinsolve.solvers.nonlocal_energy import (
-    energy_gradient,
     neutreno_fixed_point,
     neutreno_iteration,
     neutreno_lam_limit,
     neutreno_spectral_radius,
-    smoothness_gradient,
     spectrum,
 )
 
@@ -44,24 +42,10 @@ def test_iteration_is_the_layer_nt_22_to_nt_26():
     assert_allclose(run.history["gap"][-1], run.gap)
 
 
-def test_step_is_a_preconditioned_gradient_step_on_the_weighted_energy_nt_22_to_nt_26():
-    K, lam = kernel(), 0.6
-    rng = np.random.default_rng(1)
-    u, f = rng.standard_normal((2, 8, 3))
-    d = K.sum(axis=1, keepdims=True)
-    expected = u - energy_gradient(u, f, K, lam, fidelity="degree") / d
-    A = transition(K)
-    assert_allclose(A @ u + lam * (f - u), expected, atol=1e-12)
-    first = neutreno_iteration(f, A, lam=lam, n_iter=2, history=True).history["coef"]
-    found = first[1] - energy_gradient(first[1], f, K, lam, fidelity="degree") / d
-    assert_allclose(first[2], found, atol=1e-12)
-
-
 @pytest.mark.parametrize("form", ["dense", "sparse", "function"])
-@pytest.mark.parametrize("lam", [0.05, 0.6, 3.0])
-@pytest.mark.parametrize("std", [1.0, 8.0])
-def test_fixed_point_is_the_linear_solve_nt_fp(std, lam, form):
-    A, f = attention(std=std)
+@pytest.mark.parametrize("lam", [0.05, 3.0])
+def test_fixed_point_is_the_linear_solve_nt_fp(lam, form):
+    A, f = attention(std=8.0)
     expected = lam * np.linalg.inv((1 + lam) * np.eye(8) - A) @ f
     forms = {"dense": A, "sparse": csr_array(A), "function": lambda u: A @ u}
     found = neutreno_fixed_point(f, forms[form], lam=lam, tol=1e-12)
@@ -98,20 +82,9 @@ def test_constant_weight_is_not_the_energy_with_a_constant_weight_erratum_e2c():
     assert_allclose(found, best.coef, atol=1e-10)
 
 
-def test_token_wise_weight_converges_for_lam_up_to_the_least_degree_nt_fp():
-    K = kernel()
-    d = K.sum(axis=1)
-    f = np.random.default_rng(1).standard_normal((8, 2))
-    A, lam = transition(K), d.min()
-    assert neutreno_spectral_radius(A, lam / d) < 1
-    run = neutreno_iteration(f, A, lam=lam / d, n_iter=3000)
-    assert_allclose(run.coef, minimize_energy(f, K, lam=lam, tol=1e-12).coef, atol=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_range_of_lam_for_symmetric_weights_nt_conv(weights_of, kinds, seed):
+def test_range_of_lam_for_symmetric_weights_nt_conv(weights_of, kinds):
     for kind in kinds:
-        K = weights_of(kind, 9, seed)
+        K = weights_of(kind, 9)
         A, limit = transition(K), neutreno_lam_limit(K)
         mu = eigenbasis(K)[0]
         assert limit == pytest.approx(1 + mu[0], abs=1e-12)
@@ -132,17 +105,6 @@ def test_iterates_converge_below_the_limit_and_grow_above_nt_conv():
     with pytest.warns(ConvergenceWarning, match=r"diverges.* spectral radius 1\.0"):
         above = neutreno_iteration(f, A, lam=1.02 * limit, n_iter=4000)
     assert above.gap > 1e3
-
-
-@given(seed=st.integers(0, 10**6), lam=st.floats(0.01, 0.99))
-def test_positive_kernels_are_safe_below_one_and_the_energy_falls_nt_conv(seed, lam):
-    K = kernel(6, seed)
-    assert neutreno_lam_limit(K) >= 1 - 1e-12
-    assert neutreno_spectral_radius(transition(K), lam) < 1
-    f = np.random.default_rng(seed).standard_normal((6, 2))
-    run = neutreno_iteration(f, transition(K), lam=lam, n_iter=20, history=True)
-    energies = [regularized_energy(u, f, K, lam, fidelity="degree") for u in run.history["coef"]]
-    assert (np.diff(energies) <= 1e-13 * energies[0]).all()
 
 
 @given(seed=st.integers(0, 10**6), share=st.floats(0.01, 0.99), std=st.floats(0.1, 6.0))
@@ -218,37 +180,6 @@ def test_safe_form_contracts_for_any_a_nt_rel(seed, lam, std):
     assert_allclose(run.history["coef"][1], step, atol=1e-14)
 
 
-def test_safe_rate_is_attained_by_tokens_that_swap_nt_rel():
-    f, lam = np.array([[1.0], [-1.0]]), 0.5
-    run = neutreno_iteration(f, np.eye(2)[::-1], lam=lam, n_iter=5, relaxed=True, history=True)
-    errors = run.history["coef"] - neutreno_fixed_point(f, np.eye(2)[::-1], lam=lam).coef
-    assert_allclose(errors[1:], -errors[:-1] / (1 + lam), atol=1e-14)
-
-
-def test_certificate_bounds_the_error(seed):
-    A, f = attention(seed=seed, std=3.0)
-    best = 0.3 * np.linalg.solve(1.3 * np.eye(8) - A, f)
-    run = neutreno_iteration(f, A, lam=0.3, n_iter=15, relaxed=True, history=True)
-    size = np.ptp(f, axis=0) / 2
-    errors = np.abs(run.history["coef"] - best).max(axis=1) / size
-    assert (errors <= run.history["gap"] * (1 + 1e-12)).all()
-    residual = A @ run.coef + 0.3 * (f - run.coef) - run.coef
-    assert_allclose(run.dual, residual, atol=1e-15)
-    assert_allclose(run.objective, np.abs(residual).max(axis=0), atol=1e-15)
-    # The gap covers rounding errors of a few eps.
-    assert_allclose(run.gap, run.objective / 0.3 / size, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("std", [0.5, 4.0])
-def test_fixed_point_is_constant_iff_the_tokens_are_nt_p1(std, seed):
-    A, f = attention(std=std, seed=seed)
-    u = neutreno_fixed_point(f, A, lam=0.6).coef
-    H = np.eye(8) - 1 / 8
-    assert (np.linalg.norm(H @ u, axis=0) > 0.05 * np.linalg.norm(H @ f, axis=0)).all()
-    flat = neutreno_fixed_point(np.full((8, 2), 3.0), A, lam=0.6).coef
-    assert_allclose(H @ flat, 0, atol=1e-14)
-
-
 def test_fused_fixed_point_needs_no_matrix_ff_3b():
     """Iterates of scaled dot-product attention, and of kernel regression, as functions."""
     rng = np.random.default_rng(0)
@@ -270,24 +201,6 @@ def test_fused_fixed_point_needs_no_matrix_ff_3b():
         f.numpy(), lambda u: nadaraya_watson(X, X, u, bandwidth=0.7), lam=0.6
     )
     assert smoothed.converged.all()
-
-
-def test_filter_responses_in_the_eigenbasis():
-    """Symmetric kernel, eigenvalue mu: every filter multiplies the eigenvector by its response."""
-    K = kernel(7, scale=0.8)
-    A, lam = transition(K), 0.6
-    mu, V = eigenbasis(K)
-    assert_allclose(V - smoothness_gradient(V, K) / K.sum(1, keepdims=True), mu * V, atol=1e-10)
-    assert_allclose(np.linalg.matrix_power(A, 5) @ V, mu**5 * V, atol=1e-10)
-    assert_allclose(twicing(A, V), (2 * mu - mu**2) * V, atol=1e-10)
-    assert_allclose(twicing(A, V), (1 - (1 - mu) ** 2) * V, atol=1e-10)
-    for n_iter in range(6):
-        response = (mu - lam) ** n_iter + lam * sum((mu - lam) ** j for j in range(n_iter))
-        found = neutreno_iteration(V, A, lam=lam, n_iter=n_iter).coef
-        assert_allclose(found, response * V, atol=1e-10)
-    limit = lam / (1 + lam - mu)
-    found = neutreno_fixed_point(V, A, lam=lam, tol=1e-12).coef
-    assert_allclose(found, limit * V, atol=1e-10)
 
 
 def test_spectral_radius_from_products_agrees_with_the_dense_one():
@@ -329,22 +242,6 @@ def test_degenerate_tokens():
     run = neutreno_iteration([[3.0], [1.0]], np.eye(2), lam=0.5, n_iter=0)
     assert_allclose(run.coef, [[3.0], [1.0]])
     assert run.converged.all()
-
-
-def test_missing_the_tolerance_warns():
-    A, f = attention()
-    with pytest.warns(ConvergenceWarning, match="3 of 3 columns .* increase max_iter"):
-        found = neutreno_fixed_point(f, csr_array(A), lam=0.1, max_iter=3)
-    assert not found.converged.any()
-
-
-def test_float32_is_kept():
-    A, f = attention(std=0.5)
-    A, f = A.astype(np.float32), f.astype(np.float32)
-    for found in (neutreno_fixed_point(f, A, lam=0.6), neutreno_iteration(f, A, lam=0.6, n_iter=3)):
-        assert found.coef.dtype == np.float32
-    assert neutreno_fixed_point(f, lambda u: A @ u, lam=0.6).coef.dtype == np.float32
-    assert neutreno_fixed_point(f, attention(std=0.5)[0].tolist(), lam=0.6).coef.dtype == np.float64
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse", "function"])

@@ -79,9 +79,8 @@ def test_without_sharing_it_is_the_bank():
     assert_allclose(bank(IMAGE), FilterBank(FILTERS)(IMAGE), rtol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("similar", "sharing", "name"),
-    [
+def test_bad_arguments_are_named():
+    for similar, sharing, name in [
         (np.full((30, 2), 30), 0.5, "similar"),
         (np.full((30, 2), -1), 0.5, "similar"),
         (np.zeros((30, 2)), 0.5, "similar"),
@@ -89,8 +88,6 @@ def test_without_sharing_it_is_the_bank():
         (np.zeros((29, 2), dtype=int), 0.5, "similar"),
         (SIMILAR, np.nan, "sharing"),
         (SIMILAR, np.ones(3), "sharing"),
-    ],
-)
-def test_bad_arguments_are_named(similar, sharing, name):
-    with pytest.raises(ValueError, match=f"^{name}: must"):
-        NonlocalFilterBank(FILTERS, similar, sharing=sharing)(IMAGE)
+    ]:
+        with pytest.raises(ValueError, match=f"^{name}: must"):
+            NonlocalFilterBank(FILTERS, similar, sharing=sharing)(IMAGE)

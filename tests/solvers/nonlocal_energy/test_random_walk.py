@@ -38,31 +38,12 @@ def eliminated(A):
     return pi / pi.sum()
 
 
-@pytest.mark.parametrize("n_steps", [0, 1, 2, 5, 40])
+@pytest.mark.parametrize("n_steps", [0, 1, 40])
 def test_expectation_is_the_matrix_power_nt_l1(n_steps):
     A, v = attention()
     expected = np.linalg.matrix_power(A, n_steps) @ v
     for form in (A, csr_array(A), lambda u: A @ u):
         assert_allclose(random_walk_values(v, form, n_steps=n_steps), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_expectation_is_the_mean_over_walks_nt_l1(n_steps):
-    """Within 5 standard errors; tokens 0 and 1 share a value, but not a row (erratum of eq 17)."""
-    A, v = attention(5, 2.0, seed=1)
-    v = v[:, 0]
-    v[1] = v[0]
-    rng = np.random.default_rng(1)
-    n_walks = 20_000
-    expected = random_walk_values(v[:, None], A, n_steps=n_steps)[:, 0]
-    assert abs(expected[0] - expected[1]) > 0.1
-    cumulative = A.cumsum(axis=1)
-    for start in range(5):
-        token = np.full(n_walks, start)
-        for _ in range(n_steps):
-            token = (rng.random((n_walks, 1)) > cumulative[token]).sum(axis=1).clip(max=4)
-        ends = v[token]
-        assert abs(ends.mean() - expected[start]) < 5 * ends.std() / np.sqrt(n_walks)
 
 
 @given(seed=st.integers(0, 10**6), std=st.floats(0.0, 6.0))
@@ -112,7 +93,7 @@ def test_tokens_that_are_almost_never_left():
         assert_allclose(found, softmax(logsumexp(logits, axis=1)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("n", [63, 64, 65, 66, 150])
+@pytest.mark.parametrize("n", [64, 65, 150])
 def test_blocks_of_states_are_reduced_as_one_by_one(n):
     A, _ = attention(n, 9.0)
     assert_allclose(stationary_distribution(A), eliminated(A), rtol=1e-13)
@@ -138,18 +119,6 @@ def test_limit_and_rate_nt_20():
     assert_allclose(random_walk_values(v, A, n_steps=200), np.tile(limit, (7, 1)), atol=1e-8)
     rate = random_walk_rate(A)
     assert_allclose(rate, np.sort(np.abs(np.linalg.eigvals(A)))[-2], rtol=1e-12)
-
-
-def test_error_falls_at_the_rate_nt_20():
-    """Symmetric kernel: eigenvalues are real, and the ratio of errors tends to |mu_2|."""
-    X = np.random.default_rng(0).standard_normal((6, 2))
-    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=-1))
-    A, v = K / K.sum(axis=1, keepdims=True), X[:, :1]
-    errors = [
-        np.abs(random_walk_values(v, A, n_steps=k) - random_walk_limit(v, A)).max()
-        for k in (60, 61)
-    ]
-    assert_allclose(errors[1] / errors[0], random_walk_rate(A), rtol=1e-3)
 
 
 @pytest.mark.parametrize("form", [np.asarray, csr_array])

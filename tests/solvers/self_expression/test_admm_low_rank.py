@@ -65,26 +65,6 @@ def test_growing_penalty_stops_short_of_the_optimum_and_a_fixed_one_does_not():
     assert abs(fixed.objective / best.objective - 1) < 1e-6
 
 
-def test_where_it_stops_depends_on_the_growth():
-    X = noisy_subspaces()
-    gaps = [admm_low_rank_self_expression(X, lam=4.0, growth=g).gap for g in (1.03, 1.1, 1.3)]
-    assert 10 * gaps[0] < gaps[1]
-    assert 2 * gaps[1] < gaps[2]
-
-
-@pytest.mark.parametrize("max_iter", [1, 100, 150, 1000])
-def test_gap_is_never_smaller_than_the_suboptimality(X, max_iter):
-    best = robust_low_rank_self_expression(X, lam=0.4, tol=1e-8).objective
-    found = admm_low_rank_self_expression(X, lam=0.4, max_iter=max_iter)
-    assert found.gap >= (found.objective - best) / found.objective - 1e-15
-    E = X - found.coef @ X
-    objective = np.linalg.norm(found.coef, "nuc") + 0.4 * np.linalg.norm(E, axis=1).sum()
-    assert_allclose(found.objective, objective, rtol=1e-12)
-    assert np.linalg.norm(found.dual, axis=1).max() <= 0.4 * (1 + 1e-12)
-    assert np.linalg.norm(found.dual @ X.T, 2) <= 1 + 1e-12
-    assert_allclose(found.gap, 1 - (X * found.dual).sum() / found.objective, atol=1e-14)
-
-
 def test_history_holds_every_iterate(X):
     found = admm_low_rank_self_expression(X, lam=0.4, history=True)
     assert set(found.history) == {"objective", "gap"}
@@ -97,24 +77,6 @@ def test_history_holds_every_iterate(X):
     assert at.history is None
 
 
-def test_zero_data_and_float32():
-    zero = admm_low_rank_self_expression(np.zeros((3, 2)), lam=1.0)
-    assert zero.gap == 0
-    assert zero.converged
-    assert not zero.coef.any()
-    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    assert admm_low_rank_self_expression(X, lam=0.3).coef.dtype == np.float32
-
-
-def test_bad_input_is_named():
-    for settings, words in [
-        ({"lam": 0.0}, "lam: must be > 0"),
-        ({"lam": 1.0, "penalty": 0.0}, "penalty: must be > 0"),
-        ({"lam": 1.0, "growth": 0.9}, "growth: must be >= 1, got 0.9"),
-        ({"lam": 1.0, "tol": 0.0}, "tol: must be > 0"),
-        ({"lam": 1.0, "max_iter": 0}, "max_iter: must be a whole number"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            admm_low_rank_self_expression(np.eye(2), **settings)
-    with pytest.raises(ValueError, match="X: Input X contains NaN"):
-        admm_low_rank_self_expression([[np.nan]], lam=1.0)
+def test_a_penalty_that_shrinks_is_refused():
+    with pytest.raises(ValueError, match="growth: must be >= 1, got"):
+        admm_low_rank_self_expression(np.eye(2), lam=1.0, growth=0.9)

@@ -10,15 +10,12 @@ from sklearn.exceptions import ConvergenceWarning
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import (
     basis_pursuit_self_expression,
-    outlier_self_expression,
     sparse_self_expression,
 )
 from twinsolve.solvers.oracles import self_expression as oracle
 from twinsolve.solvers.self_expression import (
     lam_from_alpha,
-    lam_from_gamma,
     outlier_lams_from_alpha,
-    proximal_self_expression,
 )
 from twinsolve.solvers.self_expression.constrained import certify_affine
 from twinsolve.solvers.sparse_coding import lasso_objective
@@ -59,35 +56,6 @@ def test_basis_pursuit_agrees_with_the_linear_program(X, affine):
     assert bound.max() <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("affine", [False, True])
-def test_basis_pursuit_agrees_with_the_oracle(affine):
-    X = np.random.default_rng(0).standard_normal((9, 5))
-    found = basis_pursuit_self_expression(X, affine=affine, tol=1e-9).coef.toarray()
-    assert_allclose(found, oracle.basis_pursuit_self_expression(X, affine=affine), atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@settings(max_examples=40, deadline=None)
-@given(data=st.data(), affine=st.booleans(), max_iter=st.sampled_from([1, 2, 4]))
-def test_basis_pursuit_gap_is_never_smaller_than_the_suboptimality(points, data, affine, max_iter):
-    X = data.draw(points)
-    found = basis_pursuit_self_expression(X, affine=affine, tol=1e-14, max_iter=max_iter)
-    lifted = np.hstack([X, np.ones((len(X), 1))]) if affine else X
-    expected = least_l1(lifted)
-    open_rows = np.isfinite(found.gap) & (found.objective > 0)
-    excess = (found.objective - expected)[open_rows] / found.objective[open_rows]
-    # The linear program is solved, and the rows are met, to 1e-9.
-    assert (found.gap[open_rows] >= excess - 1e-7).all()
-
-
-def test_basis_pursuit_is_the_limit_of_the_noisy_problem():
-    X, y = make_union_of_subspaces(10, n_subspaces=3, dimension=3, random_state=0)
-    C = basis_pursuit_self_expression(X).coef.toarray()
-    noisy = sparse_self_expression(X, lam=1e-6, tol=1e-11).coef.toarray()
-    assert_allclose(noisy, C, atol=1e-5)
-    assert np.abs(C[y[:, None] != y]).sum() < 1e-4 * np.abs(C).sum()
-
-
 def test_affine_constraint_is_a_sum_and_not_a_norm_erratum_e3m():
     X, y = make_union_of_subspaces(
         10, n_subspaces=3, n_features=20, dimension=2, affine=True, random_state=0
@@ -110,8 +78,7 @@ def test_a_row_outside_the_span_of_the_others_is_reported():
     assert not found.coef.toarray()[2:].any()
 
 
-@pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("l1_ratio", [1.0, 0.6])
+@pytest.mark.parametrize(("l1_ratio", "nonnegative"), [(1.0, False), (1.0, True), (0.6, False)])
 def test_affine_noisy_agrees_with_the_oracle(X, l1_ratio, nonnegative):
     settings = {"lam": 0.5, "l1_ratio": l1_ratio, "nonnegative": nonnegative}
     found = sparse_self_expression(X, affine=True, tol=1e-9, max_iter=1000, **settings)
@@ -151,39 +118,6 @@ def test_affine_gap_bounds_any_rows_that_sum_to_one(
     assert (gap >= excess - 1e-12 * (1 + objective / norm)).all()
 
 
-def test_affine_noisy_is_the_limit_of_its_proximal_steps_se12a():
-    """Row prox ``S_t(z + nu)`` off the diagonal, nu by bisection so that the row sums to 1."""
-    X = np.random.default_rng(0).standard_normal((9, 5))
-
-    def prox(Z, t):
-        high = np.full((len(Z), 1), np.abs(Z).max() + t + 1)
-        low = -high
-        for _ in range(60):
-            nu = (low + high) / 2
-            C = np.sign(Z + nu) * np.maximum(np.abs(Z + nu) - t, 0)
-            np.fill_diagonal(C, 0)
-            above = C.sum(axis=1, keepdims=True) > 1
-            low, high = np.where(above, low, nu), np.where(above, nu, high)
-        return C
-
-    found = proximal_self_expression(X, prox, lam=0.5, tol=1e-9)
-    assert_allclose(found.coef.sum(axis=1), 1, atol=1e-12)
-    solved = sparse_self_expression(X, lam=0.5, affine=True, tol=1e-11, max_iter=1000)
-    assert_allclose(found.coef, solved.coef.toarray(), atol=1e-6)
-
-
-def test_affine_self_expression_is_translation_invariant():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((10, 4))
-    still = sparse_self_expression(X, lam=0.5, affine=True, tol=1e-11, max_iter=1000)
-    moved = sparse_self_expression(X + 2, lam=0.5, affine=True, tol=1e-11, max_iter=1000)
-    # A row inside the convex hull of others has many minimisers: its fit and penalty are unique.
-    assert_allclose(moved.objective, still.objective, atol=1e-9)
-    assert_allclose(moved.coef @ X, still.coef @ X, atol=1e-4)
-    unique = np.arange(10) != 8
-    assert_allclose(moved.coef.toarray()[unique], still.coef.toarray()[unique], atol=1e-4)
-
-
 def test_affine_with_huge_and_per_row_penalties():
     X = np.random.default_rng(0).standard_normal((7, 4))
     lam = np.array([1e-2, 0.1, 1, 10, 100, 1e3, 1e4])
@@ -193,48 +127,18 @@ def test_affine_with_huge_and_per_row_penalties():
     assert found.coef.toarray()[-1].min() >= -1e-9
 
 
-def test_affine_zero_rows_and_duplicates():
-    X = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
-    found = sparse_self_expression(X, lam=0.1, affine=True)
-    assert_allclose(found.coef.toarray()[1], [0, 0, 1, 0], atol=1e-6)
-    assert found.converged.all()
-
-
-def test_float32_is_kept():
-    X = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
-    for found in (
-        basis_pursuit_self_expression(X),
-        outlier_self_expression(X, lam=0.5, lam_outlier=0.5, tol=1e-5),
-        sparse_self_expression(X, lam=0.5, affine=True, tol=1e-5),
-    ):
-        assert found.coef.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: basis_pursuit_self_expression([[np.nan], [1.0]]), "X: Input X contains NaN"),
-        (lambda: basis_pursuit_self_expression([[1.0]]), "X: Found array with 1 sample"),
-        (lambda: basis_pursuit_self_expression(np.eye(2), tol=0.0), "tol: must be > 0"),
-        (lambda: basis_pursuit_self_expression(np.eye(2), max_iter=0), "max_iter: must be"),
+def test_bad_input_is_named():
+    for call, words in [
         (lambda: sparse_self_expression(np.eye(2), lam=0.0, affine=True), "lam: must be finite"),
         (
             lambda: sparse_self_expression(np.eye(2), lam=1.0, affine=True, l1_ratio=0.0),
             "l1_ratio: must be > 0",
         ),
-        (
-            lambda: outlier_self_expression(np.eye(2), lam=1.0, lam_outlier=0.0),
-            "lam_outlier: must be > 0",
-        ),
         (lambda: lam_from_alpha(np.eye(2), 1.0), "X: has a row that is orthogonal"),
-        (lambda: lam_from_alpha(np.ones((2, 2)), 0.0), "alpha: must be > 0"),
-        (lambda: lam_from_gamma(np.eye(2), -1.0), "gamma: must be > 0"),
         (lambda: outlier_lams_from_alpha(np.zeros((2, 2)), 1.0), "X: has a zero row"),
-    ],
-)
-def test_bad_input_is_named(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_basis_pursuit_of_float32_is_exact_up_to_their_rounding():
@@ -247,28 +151,17 @@ def test_basis_pursuit_of_float32_is_exact_up_to_their_rounding():
     assert_allclose(rounded.coef @ X, X, atol=1e-5)
 
 
-def test_affine_float32_codes_carry_their_own_certificate():
-    X = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
-    solution = sparse_self_expression(X, lam=0.3, affine=True, tol=1e-5)
-    coef = solution.coef.astype(np.float64)
-    assert_allclose(coef.sum(axis=1), 1, atol=1e-6)
-    codes = csr_array(coef)
-    points = X.astype(np.float64)
-    penalty = Penalty.checked(0.3, 20, zero_diagonal=True)
-    gap = certify_affine(points, points, codes, penalty)[1]
-    assert_allclose(solution.gap, gap, atol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 7.3, 1e-6])
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(0.0, np.float64), (1 / 3, np.float32), (7.3, np.float64)]
+)
 def test_affine_basis_pursuit_of_equal_points_sums_to_one(value, dtype):
-    for n in (3, 7, 100):
+    for n in (3, 100):
         found = basis_pursuit_self_expression(np.full((n, 4), value, dtype), affine=True)
         assert found.converged.all()
         assert_allclose(found.coef.sum(axis=1), 1, rtol=np.finfo(dtype).eps * n)
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(1, 1e3), (1, 1e6), (1e-6, 1), (1, 1e8)])
+@pytest.mark.parametrize(("scale", "shift"), [(1e-6, 1), (1, 1e8)])
 def test_affine_basis_pursuit_converges_far_from_the_origin(scale, shift):
     rng = np.random.default_rng(0)
     planes = [rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6)) for _ in range(3)]

@@ -4,7 +4,6 @@ from joblib import parallel_config
 from numpy.testing import assert_allclose
 from sklearn.linear_model import orthogonal_mp
 
-from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import omp_self_expression
 
 
@@ -26,7 +25,7 @@ def literal_omp(X, n_nonzero, tol):
     return C
 
 
-@pytest.mark.parametrize(("n_nonzero", "tol"), [(1, 0.0), (3, 0.0), (8, 1e-9), (8, 0.8)])
+@pytest.mark.parametrize(("n_nonzero", "tol"), [(3, 0.0), (8, 1e-9), (8, 0.8)])
 def test_is_the_literal_loop(X, n_nonzero, tol):
     found = omp_self_expression(X, n_nonzero=n_nonzero, tol=tol)
     assert_allclose(found.toarray(), literal_omp(X, n_nonzero, tol), atol=1e-9)
@@ -43,22 +42,6 @@ def test_is_that_of_scikit_learn_on_unit_rows():
         assert_allclose(np.delete(C[i], i), orthogonal_mp(others.T, x, n_nonzero_coefs=4))
 
 
-def test_residual_is_orthogonal_to_the_support():
-    rng = np.random.default_rng(0)
-    X = 1 + 1e-3 * rng.standard_normal((40, 12))
-    C = omp_self_expression(X, n_nonzero=8).toarray()
-    correlation = np.abs((X - C @ X) @ X.T)[C != 0]
-    assert correlation.max() < 1e-11 * (X**2).sum(axis=1).max()
-
-
-def test_noiseless_subspaces_are_recovered_and_nothing_is_added():
-    X, y = make_union_of_subspaces(20, n_subspaces=3, dimension=3, n_features=30, random_state=0)
-    C = omp_self_expression(X, n_nonzero=10)
-    assert_allclose(C @ X, X, atol=1e-12)
-    assert np.diff(C.indptr).max() == 3
-    assert np.abs(C.toarray()[y[:, None] != y]).max() == 0
-
-
 def test_tolerance_stops_at_the_first_small_residual():
     X = np.random.default_rng(0).standard_normal((20, 10))
     tol = 1.5
@@ -69,22 +52,6 @@ def test_tolerance_stops_at_the_first_small_residual():
     for k in range(1, 9):
         shorter = np.linalg.norm(X - omp_self_expression(X, n_nonzero=k) @ X, axis=1)
         assert (shorter[counts > k] > tol).all()
-
-
-def test_zero_rows_duplicates_and_orthogonal_rows():
-    X = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
-    C = omp_self_expression(X, n_nonzero=3)
-    expected = np.zeros((4, 4))
-    expected[1, 2] = expected[2, 1] = 1
-    assert_allclose(C.toarray(), expected)
-    assert C.nnz == 2
-
-
-def test_blocks_change_nothing(monkeypatch):
-    X = np.random.default_rng(0).standard_normal((30, 8))
-    whole = omp_self_expression(X, n_nonzero=4)
-    monkeypatch.setattr("twinsolve.solvers.sparse_coding.matching_pursuit._BLOCK_ENTRIES", 500)
-    assert_allclose(omp_self_expression(X, n_nonzero=4).toarray(), whole.toarray(), atol=1e-13)
 
 
 def test_jobs_change_not_one_bit():
@@ -99,25 +66,7 @@ def test_jobs_change_not_one_bit():
         assert (other.data == serial.data).all()
 
 
-def test_scaling_the_data_changes_nothing_and_permutation_permutes():
-    rng = np.random.default_rng(0)
-    X, order = rng.standard_normal((12, 6)), rng.permutation(12)
-    C = omp_self_expression(X, n_nonzero=3).toarray()
-    assert_allclose(omp_self_expression(1e6 * X, n_nonzero=3).toarray(), C, atol=1e-12)
-    permuted = omp_self_expression(X[order], n_nonzero=3).toarray()
-    assert_allclose(permuted, C[np.ix_(order, order)], atol=1e-12)
-
-
-def test_float32_is_kept():
-    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    assert omp_self_expression(X, n_nonzero=2).dtype == np.float32
-
-
 def test_bad_input_is_named():
     X = np.eye(3)
     with pytest.raises(ValueError, match=r"n_nonzero: must be a whole number in \[1, 2\]"):
         omp_self_expression(X, n_nonzero=3)
-    with pytest.raises(ValueError, match="tol: must be >= 0"):
-        omp_self_expression(X, n_nonzero=1, tol=-1.0)
-    with pytest.raises(ValueError, match="X: Found array with 1 sample"):
-        omp_self_expression([[1.0]], n_nonzero=1)

@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import least_squares_self_expression
 from twinsolve.solvers.oracles import self_expression as oracle
 from twinsolve.solvers.self_expression import least_squares_residual
@@ -65,20 +64,6 @@ def test_large_lam_is_the_scaled_gram_matrix_se14():
     assert_allclose(limit.diagonal(), (X**2).sum(axis=1) / lam, rtol=1e-12)
 
 
-def test_pairwise_only_in_the_limit():
-    """EQUATIONS SE-5.3 and SE-14: moving a third token changes c_01 unless lam is large."""
-    X = np.random.default_rng(0).standard_normal((8, 5))
-    moved = X.copy()
-    moved[7] += 1
-    change = [
-        abs(np.subtract(*(least_squares_self_expression(Z, lam=lam)[0, 1] for Z in (X, moved))))
-        / abs(X[0] @ X[1] / lam)
-        for lam in (1.0, 1e8)
-    ]
-    assert change[0] > 1e-2
-    assert change[1] < 1e-6
-
-
 def test_erratum_e3j_printed_form_is_not_the_problem_with_zero_diagonal():
     X = np.random.default_rng(0).standard_normal((8, 5))
     lam = 0.5
@@ -94,30 +79,6 @@ def test_erratum_e3j_printed_form_is_not_the_problem_with_zero_diagonal():
     assert objective(printed) > best + 1
     assert abs(objective(corrected) - best) < 1e-8
     assert np.abs(corrected - corrected.T).max() > 0.01
-
-
-def test_independent_subspaces_are_separated():
-    X, y = make_union_of_subspaces(12, n_subspaces=4, dimension=3, random_state=0)
-    C = least_squares_self_expression(X, lam=1e-8)
-    assert np.abs(C[y[:, None] != y]).max() < 1e-6
-
-
-def test_rotation_changes_nothing_and_permutation_permutes():
-    rng = np.random.default_rng(0)
-    X, order = rng.standard_normal((9, 5)), rng.permutation(9)
-    rotation = np.linalg.qr(rng.standard_normal((5, 5)))[0]
-    C = least_squares_self_expression(X, lam=0.5, zero_diagonal=True)
-    rotated = least_squares_self_expression(X @ rotation, lam=0.5, zero_diagonal=True)
-    assert_allclose(rotated, C, atol=1e-12)
-    permuted = least_squares_self_expression(X[order], lam=0.5, zero_diagonal=True)
-    assert_allclose(permuted, C[np.ix_(order, order)], atol=1e-12)
-
-
-def test_float32_is_kept():
-    X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    C = least_squares_self_expression(X, lam=0.5)
-    assert C.dtype == np.float32
-    assert_allclose(C, least_squares_self_expression(X.astype(float), lam=0.5), atol=1e-6)
 
 
 def test_residual_sees_an_error_and_a_diagonal():
@@ -153,10 +114,6 @@ def test_residual_bounds_the_suboptimality(points, data, lam, zero_diagonal, siz
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="lam: must be > 0"):
-        least_squares_self_expression(np.eye(2), lam=0.0)
-    with pytest.raises(ValueError, match="X: Input X contains NaN"):
-        least_squares_self_expression([[np.nan]], lam=1.0)
     with pytest.raises(ValueError, match="X: Found array with 1 sample"):
         least_squares_self_expression([[1.0]], lam=1.0, zero_diagonal=True)
     with pytest.raises(ValueError, match="coef: must have shape"):

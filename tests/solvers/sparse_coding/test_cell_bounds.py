@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twinsolve.solvers.sparse_coding.cells import make_cells, violators
+from twinsolve.solvers.kernels.cells import make_cells, violators
 
 KINDS = ["all directions", "few directions", "cone", "integers", "equal entries", "near bases"]
 

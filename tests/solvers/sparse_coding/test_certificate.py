@@ -36,7 +36,7 @@ def proved_gap(y, D, code, nu, lam):
     return float((objective - dot(nu, y) + dot(nu, nu) / 4) / dot(y, y))
 
 
-@pytest.mark.parametrize("angle", [1e-2, 1e-4, 1e-5, 4e-6])
+@pytest.mark.parametrize("angle", [1e-2, 4e-6])
 def test_gap_of_large_coefficients_that_cancel_is_what_their_dual_point_proves(search, angle):
     """Where the rounding of residuals is much beside the penalty."""
     tol = 1e-6
@@ -52,9 +52,7 @@ def test_gap_of_large_coefficients_that_cancel_is_what_their_dual_point_proves(s
         assert (np.array(proved) <= solution.gap + 0.02 * tol).all()
 
 
-@pytest.mark.parametrize(
-    ("up", "down"), [(60, -60), (400, -400), (-400, 400), (400, 400), (-400, -400), (400, 0)]
-)
+@pytest.mark.parametrize(("up", "down"), [(60, -60), (-400, 400), (400, 400)])
 def test_powers_of_two_scale_the_answer_and_nothing_else(search, up, down):
     rng = np.random.default_rng(0)
     Y, D = rng.standard_normal((80, 12)), rng.standard_normal((300, 12))
@@ -70,8 +68,7 @@ def test_powers_of_two_scale_the_answer_and_nothing_else(search, up, down):
     assert_array_equal(scaled.n_looked, plain.n_looked)
 
 
-@pytest.mark.parametrize("size", [2e-45, 1.3e-42, 1e-39])
-@pytest.mark.parametrize("share", [0.3, 0.7, 0.9])
+@pytest.mark.parametrize(("size", "share"), [(2e-45, 0.3), (1.3e-42, 0.9), (1e-39, 0.7)])
 def test_a_violation_that_float32_does_not_tell_from_the_penalty_is_found(search, size, share):
     Y, D = np.array([[1.0, size]]), np.array([[0.0, 1.0], [0.0, 0.5]])
     lam = share * 2 * size

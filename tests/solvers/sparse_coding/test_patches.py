@@ -146,16 +146,13 @@ def test_low_rank_shrinkage_is_the_fixed_point_of_reweighting():
     assert weights[0] == 1 / (1 + kept.sum())
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_bad_arguments_are_named():
+    for call, words in [
         (lambda: denoise_ista(draw(3, 8), D, lam=0.1, n_iter=1), "patch_size"),
         (lambda: denoise_ista(draw(8, 8), draw(5, 15), lam=0.1, n_iter=1), "dictionary"),
         (lambda: denoise_pursuit(draw(8, 8), D, sigma=0.0), "sigma"),
         (lambda: denoise_low_rank(draw(8, 8), sigma=0.1, stride=8), "stride"),
         (lambda: dct_dictionary(4, 3), "n_frequencies"),
-    ],
-)
-def test_bad_arguments_are_named(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()

@@ -38,10 +38,6 @@ def _assert_equal(solution, other):
     assert_array_equal(solution.gap, other.gap)
 
 
-def test_threads_give_the_serial_answer(X, serial):
-    _assert_equal(sparse_self_expression(X, lam=0.05, n_jobs=2), serial)
-
-
 def test_processes_give_the_serial_answer(X, serial):
     with joblib.parallel_config("loky", n_jobs=2):
         _assert_equal(sparse_self_expression(X, lam=0.05), serial)
@@ -112,10 +108,9 @@ def test_a_folder_is_a_path_or_its_name(X, serial, tmp_path):
         sparse_self_expression(X, lam=0.05, directory=3)
 
 
-@pytest.mark.parametrize("slots", [7, 256])
-@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize(("slots", "stored"), [(7, True), (256, False)])
 def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
-    monkeypatch.setattr("twinsolve.solvers.sparse_coding.row_pool._SLOTS", slots)
+    monkeypatch.setattr("twinsolve.solvers.kernels.row_pool._SLOTS", slots)
     if not stored:
         monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     lams = np.outer([0.02, 0.5, 0.1], lam_max(X, X, zero_diagonal=True))
@@ -125,14 +120,6 @@ def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
         assert_allclose(solution.objective, alone.objective, atol=2e-10)
         assert duality_gap(X, X, solution.coef, lam=lam, zero_diagonal=True).max() <= 1.01e-10
         assert (solution.coef.diagonal() == 0).all()
-
-
-def test_path_takes_fewer_steps_than_the_solves_alone(X):
-    lams = np.geomspace(0.5, 0.01, 12)
-    path = sparse_code_path(X, X, lams=lams, zero_diagonal=True)
-    alone = [sparse_self_expression(X, lam=lam) for lam in lams]
-    steps = [sum(s.n_iter.sum() for s in solutions) for solutions in (path, alone)]
-    assert steps[0] < 0.5 * steps[1]
 
 
 def test_path_names_bad_penalties(X):
@@ -176,7 +163,7 @@ def _blocks(directory):
     return sorted(directory.glob("*/*.block"), key=lambda path: int(path.stem))
 
 
-@pytest.mark.parametrize("keep", [0, 10, 40, 1000, -1])
+@pytest.mark.parametrize("keep", [0, 40, -1])
 def test_a_truncated_block_is_solved_anew(X, serial, tmp_path, solved, keep):
     sparse_self_expression(X, lam=0.05, directory=tmp_path)
     block = _blocks(tmp_path)[1]

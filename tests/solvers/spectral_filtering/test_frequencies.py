@@ -3,12 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from scipy.special import softmax
 
 from twinsolve.solvers import split_frequencies
 from twinsolve.solvers.spectral_filtering import attention_spectrum, high_frequency_share
 
-from ...equations.spectral_filtering.formulas import fourier, mean_absolute_cosine, smoother
+from ...equations.spectral_filtering.formulas import fourier, smoother
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
@@ -95,7 +94,7 @@ def test_high_frequencies_lose_no_digits_to_a_common_offset():
     assert_allclose(high_frequency_share(far), share, rtol=1e-14)
 
 
-@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e308])
+@pytest.mark.parametrize("scale", [1e-320, 1e308])
 def test_share_of_very_small_and_large_tokens(scale):
     # 1e-320 has three digits.
     assert_allclose(high_frequency_share([[0.7 * scale], [-0.1 * scale]]), 0.8, rtol=1e-3)
@@ -122,31 +121,12 @@ def test_ao_spec_spectrum_is_the_product_of_three_matrices(seed, n):
     assert_allclose(spectrum @ (F @ V), F @ (A @ V), atol=1e-12)
 
 
-def test_ao_spec_a_shift_has_a_flat_spectrum_and_the_mean_has_one_band():
-    shift = np.roll(np.eye(6), 1, axis=1)
-    assert_allclose(attention_spectrum(shift)[1], 1, rtol=1e-12)
-    assert_allclose(attention_spectrum(np.full((6, 6), 1 / 6))[1], np.eye(6)[0], atol=1e-12)
-    spectrum, intensity = attention_spectrum(shift.astype(np.float32))
-    assert (spectrum.dtype, intensity.dtype) == (np.complex64, np.float32)
-
-
 @given(seed=st.integers(0, 10**6))
 def test_ao_l7_hc_is_the_distance_to_equal_tokens(seed):
     X = np.random.default_rng(seed).standard_normal((6, 3))
     z = np.linalg.lstsq(np.ones((6, 1)), X, rcond=None)[0]
     distance = np.linalg.norm(X - np.ones((6, 1)) @ z)
     assert_allclose(np.linalg.norm(split_frequencies(X)[1]), distance, rtol=1e-10)
-
-
-@given(seed=st.integers(0, 10**6))
-def test_ao_75_and_ao_76_are_one_without_high_frequencies_and_zero_on_the_identity(seed):
-    rng = np.random.default_rng(seed)
-    assert_allclose(mean_absolute_cosine(split_frequencies(rng.standard_normal((5, 3)))[0]), 1)
-    # Rank one: all columns are parallel, and all rows are the same.
-    A = np.tile(softmax(rng.standard_normal(5)), (5, 1))
-    assert_allclose(mean_absolute_cosine(A.T), 1, rtol=1e-12)
-    assert high_frequency_share(A) == 0
-    assert mean_absolute_cosine(np.eye(5)) == 0
 
 
 def test_bad_input_is_named():

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from twinsolve.solvers import high_pass_scale, nadaraya_watson, smoother_matrix
+from twinsolve.solvers import high_pass_scale
 from twinsolve.solvers.spectral_filtering import high_pass_values, scale_frequencies
 
 SEEDS = st.integers(0, 10**6)
@@ -29,38 +29,7 @@ def test_ao_7_to_9_all_forms_are_the_same(seed, omega):
     assert_allclose(high_pass_values(A @ V, V, omega), scaled @ V, atol=1e-12)
 
 
-def test_ao_7_to_9_it_is_the_values_that_are_sharpened():
-    """The high-pass part of A is A H, and not H A."""
-    A, _ = problem(0)
-    n = len(A)
-    H = np.eye(n) - 1 / n
-    assert_allclose(A - 1 / n, A @ H, atol=1e-14)
-    assert np.abs(A - 1 / n - H @ A).max() > 0.05
-    assert np.abs(high_pass_scale(A, 1.0) - (np.eye(n) + H) @ A).max() > 0.05
-
-
-@settings(deadline=None)  # the first call compiles
-@given(seed=SEEDS, omega=st.floats(-0.9, 5))
-def test_ao_7_to_9_spectrum(seed, omega):
-    X = np.random.default_rng(seed).standard_normal((6, 2))
-    A = smoother_matrix(X, X, bandwidth=1.0)
-    mu = np.sort(np.linalg.eigvals(A).real)
-    expected = np.sort([1.0, *((1 + omega) * mu[:-1])])
-    found = np.sort(np.linalg.eigvals(high_pass_scale(A, omega)).real)
-    # The eigenvalues of a matrix that is not normal: condition number times rounding.
-    assert_allclose(found, expected, atol=1e-8)
-
-
-def test_ao_7_to_9_special_weights_and_negative_entries():
-    A, V = problem(1)
-    # Rounding of the row sums is taken out.
-    assert_allclose(high_pass_scale(A, 0.0), A, rtol=1e-15)
-    assert_allclose(high_pass_scale(A, -1.0), 1 / len(A), rtol=1e-14)
-    assert high_pass_scale(A, 5.0).min() < 0
-    assert_allclose(high_pass_values(A @ V, V, 0), A @ V, rtol=0)
-
-
-@pytest.mark.parametrize("kind", ["causal", "padding", "both"])
+@pytest.mark.parametrize("kind", ["causal", "padding"])
 @given(seed=SEEDS, omega=OMEGAS)
 def test_ao_7_to_9_uniform_over_visible_keys(kind, seed, omega):
     rng = np.random.default_rng(seed)
@@ -84,21 +53,6 @@ def test_ao_7_to_9_uniform_over_visible_keys(kind, seed, omega):
     if kind == "causal":
         prefix_mean = V.cumsum(axis=0) / np.arange(1, n + 1)[:, None]
         assert_allclose(found, (1 + omega) * (A @ V) - omega * prefix_mean, atol=1e-12)
-
-
-def test_a_causal_mask_changes_the_uniform_row():
-    A = np.array([[1.0, 0.0], [0.5, 0.5]])
-    visible = np.tri(2, dtype=bool)
-    assert_allclose(high_pass_scale(A, 1.0, visible=visible), A)
-    assert high_pass_scale(A, 1.0)[0, 1] == -0.5
-
-
-def test_fewer_queries_than_keys_and_a_smoother_without_a_matrix():
-    rng = np.random.default_rng(0)
-    Q, K, V = rng.standard_normal((3, 2)), rng.standard_normal((7, 2)), rng.standard_normal((7, 4))
-    A = smoother_matrix(Q, K, bandwidth=0.7)
-    smoothed = nadaraya_watson(Q, K, V, bandwidth=0.7)
-    assert_allclose(high_pass_values(smoothed, V, 0.4), high_pass_scale(A, 0.4) @ V, atol=1e-13)
 
 
 @given(seed=SEEDS, s=st.floats(-2, 2), t=st.floats(-2, 2))
@@ -169,18 +123,6 @@ def test_mean_of_float32_values_is_taken_in_float64():
     assert_allclose(found, -exact, rtol=6e-8)
 
 
-def test_eigenvalues_of_a_causal_mask_are_those_of_the_diagonal():
-    """With a mask A^ is no A (I + omega H), and its eigenvalues are not (1 + omega) mu."""
-    A, _ = problem(0)
-    visible = np.tri(6, dtype=bool)
-    A = np.where(visible, A, 0)
-    A /= A.sum(axis=1, keepdims=True)
-    found = np.linalg.eigvals(high_pass_scale(A, 1.0, visible=visible))
-    diagonal = 2 * A.diagonal() - 1 / np.arange(1, 7)
-    assert_allclose(np.sort(found.real), np.sort(diagonal), atol=1e-12)
-    assert np.abs(np.sort(found.real)[:-1] - np.sort(2 * A.diagonal())[:-1]).max() > 0.05
-
-
 def test_bad_input_is_named():
     A, V = problem(0)
     visible = np.tri(6, dtype=bool)
@@ -188,23 +130,16 @@ def test_bad_input_is_named():
     blind[2] = False
     for call, words in [
         (lambda: high_pass_scale(2 * A, 0.1), "A: every row must sum to 1"),
-        (lambda: high_pass_scale(A, np.nan), "omega: must be a finite number"),
-        (lambda: high_pass_scale(A, "a"), "omega: must be a finite number"),
         (lambda: high_pass_scale(A, 0.1, visible=visible), "visible: A has weight on a key"),
         (lambda: high_pass_scale(A, 0.1, visible=visible * 1.0), "visible: must be boolean"),
         (lambda: high_pass_scale(A, 0.1, visible=[True, True]), "visible: must broadcast to"),
         (lambda: high_pass_scale(A, 0.1, visible=[[True], [True, False]]), "visible: must be an"),
         (lambda: high_pass_values(V, V, 0.1, visible=blind), "visible: query 2 sees no key"),
         (lambda: high_pass_values(V, V[:, :2], 0.1), "smoothed: has 3 columns, but 2"),
-        (lambda: high_pass_values(V, [[np.inf] * 3], 0.1), "values: .*infinity"),
-        (lambda: high_pass_values(V, V, None), "omega: must be a finite number"),
-        (lambda: scale_frequencies([[np.nan]], 0, 0), "Y: .*NaN"),
         (
             lambda: scale_frequencies(V, [0.1, 0.2], 0),
             "s: must be a number or hold one entry for each of the 3 features",
         ),
-        (lambda: scale_frequencies(V, 0, np.inf), "t: must be finite"),
-        (lambda: scale_frequencies(V, 0, "a"), "t: must be a number"),
     ]:
         with pytest.raises(ValueError, match=f"^{words}"):
             call()

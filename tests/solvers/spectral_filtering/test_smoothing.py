@@ -59,17 +59,6 @@ def test_ao_t1_rate_is_the_second_eigenvalue():
     assert_allclose(np.linalg.matrix_power(A, 400) @ Z, (d @ Z) / d.sum() * np.ones((8, 1)))
 
 
-def test_ao_t1_causal_limit_is_the_first_token():
-    n = 6
-    P = np.random.default_rng(0).standard_normal((n, n))
-    A = softmax(np.where(np.tri(n, dtype=bool), P, -np.inf), axis=1)
-    Z = np.random.default_rng(1).standard_normal((n, 2))
-    rate = np.sort(A.diagonal())[-2]
-    steps = int(np.log(1e-12) / np.log(rate))
-    assert low_pass_ratio(A, Z, n_steps=steps)[-1] < 1e-9
-    assert_allclose(np.linalg.matrix_power(A, steps) @ Z, np.tile(Z[0], (n, 1)), atol=1e-8)
-
-
 def test_erratum_e1_c_values_orthogonal_to_the_stationary_law_keep_their_ratio():
     A, mu, vectors, d = reversible(8, seed=0, laziness=0.9)
     Z = vectors[:, [1]]
@@ -117,16 +106,7 @@ def test_ao_c2_coefficient_is_that_of_the_loop_and_contracts_ranges(seed, n, kin
     assert tau <= np.tanh(np.ptp(shifted, axis=1).max() / 2) + 1e-12
 
 
-@pytest.mark.parametrize("n", [2, 10, 200])
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 2.0])
-def test_ao_c2_tanh_is_attained_whatever_the_number_of_tokens(n, alpha):
-    row = alpha * np.repeat([1.0, -1.0], n // 2)
-    P = np.tile(row, (n, 1))
-    P[-1] *= -1
-    assert_allclose(ergodicity_coefficient(softmax(P, axis=1)), np.tanh(alpha), rtol=1e-12)
-
-
-@pytest.mark.parametrize("n", [1, 15, 16, 17, 33, 50])
+@pytest.mark.parametrize("n", [1, 16, 17, 50])
 def test_coefficient_in_blocks_of_signed_rectangular_and_strided_matrices(n):
     A = softmax(3 * np.random.default_rng(n).standard_normal((n, 7)), axis=1)
     signed = np.asfortranarray(2 * A - 1 / 7)
@@ -138,28 +118,6 @@ def test_coefficient_in_blocks_of_signed_rectangular_and_strided_matrices(n):
             far = np.full((n, 4), 0.25)
             far[i], far[j] = np.eye(4)[:2]
             assert ergodicity_coefficient(far) == 1
-
-
-def test_coefficient_of_equal_rows_and_of_the_identity():
-    assert ergodicity_coefficient(np.tile([0.2, 0.3, 0.5], (4, 1))) == 0
-    assert ergodicity_coefficient(np.eye(3)) == 1
-
-
-@settings(deadline=None)
-@given(seed=SEEDS, n=st.integers(2, 8), kind=KINDS, alpha=st.floats(0.1, 3), L=st.integers(1, 6))
-def test_ao_c2_depth_bound(seed, n, kind, alpha, L):
-    rng = np.random.default_rng(seed)
-    product, taus = np.eye(n), []
-    for layer in range(L):
-        A = softmax(logits_of(kind, n, alpha, seed + layer), axis=1)
-        product = A @ product
-        taus.append(ergodicity_coefficient(A))
-    assert ergodicity_coefficient(product) <= np.prod(taus) + 1e-12
-    gain = high_frequency_gain(product)
-    assert gain <= np.sqrt(n / 2) * np.prod(taus) + 1e-12
-    assert gain <= high_frequency_gain_bound(n, alpha, n_layers=L) + 1e-12
-    z = rng.standard_normal((n, 1))
-    assert np.linalg.norm(high(product @ z)) <= gain * np.linalg.norm(high(z)) + 1e-12
 
 
 def test_ao_c2_bound_of_many_layers_vanishes_and_does_not_overflow():
@@ -224,13 +182,6 @@ def test_ao_6_exact_factor_is_attained(seed, n):
     assert_allclose(np.linalg.norm(high(A @ z)), gain * np.linalg.norm(high(z)), atol=1e-12)
 
 
-@given(seed=SEEDS)
-def test_ao_6_doubly_stochastic_attention_never_amplifies(seed):
-    rng = np.random.default_rng(seed)
-    A = np.mean([np.eye(6)[rng.permutation(6)] for _ in range(4)], axis=0)
-    assert high_frequency_gain(A) <= 1 + 1e-12
-
-
 @given(n=st.integers(1, 10**4), alpha=st.floats(0, 20))
 def test_erratum_e1_f_the_factor_of_theorem_3_is_at_least_one(n, alpha):
     """With |W|_2 = 1 it never shows smoothing; with log|W|_2 < -alpha it does."""
@@ -250,51 +201,6 @@ def test_erratum_e1_g_one_layer_may_amplify_up_to_the_bound():
     assert_allclose(high_frequency_gain(A), np.sqrt(40 / 2), rtol=1e-12)
     soft = softmax(logits_of("two groups", 40, 6.0, 0), axis=1)
     assert 4.4 < high_frequency_gain(soft) <= high_frequency_gain_bound(40, 6.0)
-
-
-def heads_of(rng, n, d, n_heads, alpha):
-    A = [softmax(alpha * rng.uniform(-1, 1, (n, n)), axis=1) for _ in range(n_heads)]
-    return A, rng.standard_normal((n_heads, d, 2)), rng.standard_normal((n_heads, 2, d))
-
-
-@given(seed=SEEDS, n_heads=st.integers(1, 4), alpha=st.floats(0, 3))
-def test_ao_p4_p5_and_p6_heads_skip_and_feed_forward(seed, n_heads, alpha):
-    rng = np.random.default_rng(seed)
-    n, d = 6, 4
-    X = rng.standard_normal((n, d))
-    A, Wv, Wo = heads_of(rng, n, d, n_heads, alpha)
-    sizes = [max(np.linalg.norm(W, 2) for W in weights) for weights in (Wv, Wo)]
-    rho = n_heads * sizes[0] * sizes[1] * high_frequency_gain_bound(n, alpha)
-    before, slack = np.linalg.norm(high(X)), 1e-10
-    Y = sum(A[h] @ X @ Wv[h] @ Wo[h] for h in range(n_heads))
-    assert np.linalg.norm(high(Y)) <= rho * before + slack
-    assert np.linalg.norm(high(X + Y)) <= (1 + rho) * before + slack
-    W1, W2 = rng.standard_normal((d, 8)), rng.standard_normal((8, d))
-    lipschitz = np.linalg.norm(W1, 2) * np.linalg.norm(W2, 2)
-    Z = X + Y
-    feed_forward = np.maximum(Z @ W1 + 1, 0) @ W2
-    assert np.linalg.norm(high(feed_forward)) <= lipschitz * (1 + rho) * before + slack
-    with_skip = np.linalg.norm(high(Z + feed_forward))
-    assert with_skip <= (1 + lipschitz) * (1 + rho) * before + slack
-
-
-@settings(deadline=None)
-@given(seed=SEEDS, b=st.floats(-3, 3))
-def test_ao_68_and_eq_68_logistic_attention_has_rank_one(seed, b):
-    rng = np.random.default_rng(seed)
-    X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
-    A = softmax((X @ u_query)[:, None] + X @ u_key + b, axis=1)
-    assert_allclose(A, np.tile(A[:1], (6, 1)), rtol=1e-12)
-    assert ergodicity_coefficient(A) < 1e-14
-    assert_allclose(split_frequencies(A @ X)[1], 0, atol=1e-14)
-
-
-def test_ao_68_a_nonlinearity_inside_restores_the_rank():
-    """As in graph attention networks."""
-    rng = np.random.default_rng(0)
-    X, (u_query, u_key) = rng.standard_normal((6, 4)), rng.standard_normal((2, 4))
-    P = (X @ u_query)[:, None] + X @ u_key
-    assert ergodicity_coefficient(softmax(np.where(P > 0, P, 0.2 * P), axis=1)) > 0.1
 
 
 def test_gain_of_many_equal_singular_values():
@@ -335,7 +241,7 @@ def test_ratio_of_a_float32_softmax_does_not_drift():
     assert_allclose(found, 0.5 * mu ** np.arange(401.0), rtol=1e-9)
 
 
-@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e308])
+@pytest.mark.parametrize("scale", [1e-320, 1e308])
 def test_ratio_of_very_small_and_large_values(scale):
     A, Z = [[0.75, 0.25], [0.25, 0.75]], np.array([[1.0], [0.25]])
     exact = 0.6 * 0.5 ** np.arange(1001.0)
@@ -373,21 +279,3 @@ def test_a_float32_softmax_is_accepted_and_what_is_no_smoother_refused():
         high_frequency_gain(2 * np.eye(3))
     with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the other input"):
         low_pass_ratio(np.eye(2), np.ones((3, 1)), n_steps=1)
-    with pytest.raises(ValueError, match=r"^values: .*NaN"):
-        low_pass_ratio([[1.0]], [[np.nan]], n_steps=1)
-    with pytest.raises(ValueError, match=r"^n_steps: must be a whole number"):
-        low_pass_ratio([[1.0]], [[1.0]], n_steps=-1)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"n_tokens": 0}, "n_tokens: must be a whole number >= 1"),
-        ({"alpha": -0.1}, "alpha: must be >= 0"),
-        ({"alpha": np.nan}, "alpha: must be a finite number"),
-        ({"n_layers": 0}, "n_layers: must be a whole number >= 1"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(change, words):
-    with pytest.raises(ValueError, match=f"^{words}"):
-        high_frequency_gain_bound(**{"n_tokens": 4, "alpha": 1.0, "n_layers": 1} | change)

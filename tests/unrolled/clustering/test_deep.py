@@ -3,20 +3,16 @@
 import copy
 
 import numpy as np
-import pytest
 import torch
 from numpy.testing import assert_allclose
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import ElasticNetSubspaceClustering, sparse_self_expression
-from twinsolve.solvers.clustering import symmetric_affinity, unit_rows
-from twinsolve.solvers.sparse_coding import lam_max
-from twinsolve.unrolled import DeepSelfExpression, UnrolledADMM, UnrolledSelfExpression
+from twinsolve.solvers import ElasticNetSubspaceClustering
+from twinsolve.unrolled import DeepSelfExpression, UnrolledADMM
 from twinsolve.unrolled.clustering import DeepSubspaceClustering
 
 
@@ -33,21 +29,8 @@ def deep(n_layers, d=5, **settings):
     return DeepSelfExpression(d, n_layers, **{"dtype": torch.float64, "lam": 0.1} | settings)
 
 
-def curves(seed=0, n_curves=3, n_samples=40):
-    """Closed curves that cross the same few dimensions."""
-    rng = np.random.default_rng(seed)
-    angle = rng.uniform(0, 2 * np.pi, (n_curves * n_samples, 1))
-    waves = np.hstack([np.cos(angle), np.sin(angle), np.cos(2 * angle) / 2, np.sin(2 * angle) / 2])
-    owner = np.repeat(np.arange(n_curves), n_samples)
-    frames = rng.standard_normal((n_curves, 4, 8)) / 3
-    centres = rng.standard_normal((n_curves, 8)) / 3
-    X = np.einsum("ij,ijk->ik", waves, frames[owner]) + centres[owner]
-    return X + 0.01 * rng.standard_normal(X.shape), owner
-
-
-@pytest.mark.parametrize("l1_ratio", [0.8, 0.5])
-def test_admm_converges_to_the_elastic_net(l1_ratio):
-    X, Y = tokens(14, 5), tokens(6, 5, seed=1)
+def test_admm_converges_to_the_elastic_net():
+    X, Y, l1_ratio = tokens(14, 5), tokens(6, 5, seed=1), 0.8
     solver = ElasticNetSubspaceClustering(2, gamma=10, l1_ratio=l1_ratio, tol=1e-12).fit(X)
     layer = admm(3000, l1_ratio=l1_ratio)
     with torch.no_grad():
@@ -73,28 +56,6 @@ def test_admm_iteration_is_the_textbook_one():
     assert_close(admm(4)(X).detach(), C, atol=1e-12, rtol=0)
 
 
-def test_admm_is_ahead_of_as_many_ista_iterations_on_nearly_parallel_keys():
-    """By the gap of the objective; by a factor of 13 on these."""
-    X = F.normalize(tokens(30, 8) + 3 * tokens(1, 8, seed=1), dim=-1)
-    step = float(torch.linalg.matrix_norm(X.mT @ X) / torch.linalg.matrix_norm(X, 2) ** 2)
-    ista = UnrolledSelfExpression(15, 0.1, relative=True, relative_step=step, dtype=torch.float64)
-    optimum = sparse_self_expression(
-        X.numpy(), lam=lam_max(X.numpy(), X.numpy(), zero_diagonal=True) / 10, tol=1e-10
-    ).objective.sum()
-    far, near = (ista.objective(X, f(X)).sum() - optimum for f in (ista, admm(15, l1_ratio=1.0)))
-    assert 0 < near < far / 5
-
-
-def test_admm_in_blocks_and_in_batches():
-    X = tokens(300, 4)
-    whole = admm(3)(X)
-    assert (whole.diagonal() == 0).all()
-    rows = admm(3)(torch.cat([X[290:], X]), X)[10:]
-    assert_close(rows[290:].shape, whole[290:].shape)
-    batch = torch.stack([X[:20], X[20:40]])
-    assert_close(admm(3)(batch)[1], admm(3)(X[20:40]))
-
-
 def test_without_layers_it_is_unrolled_self_expression():
     X, Y = 3 * tokens(12, 5), tokens(4, 5, seed=1)
     assert_close(deep(0)(X), admm()(F.normalize(X, dim=-1)))
@@ -116,6 +77,7 @@ def test_projections_minimise_their_losses():
     M += 0.1 * M.diagonal().mean() * torch.eye(5).double()
     W = model.projections[0].detach()
     assert_close(W.mT @ M @ W, torch.eye(5).double(), atol=1e-10, rtol=0)
+    assert_close(found[0], (5 / 2 - W.logdet().item()) / 5)
 
 
 def test_keys_of_other_points_pass_the_layers_as_they_did():
@@ -128,53 +90,9 @@ def test_keys_of_other_points_pass_the_layers_as_they_did():
     assert (model(X).diagonal() == 0).all()
 
 
-def test_gradients():
-    X, Y = tokens(7, 3), tokens(2, 3, seed=1)
-    model = deep(1, 3, n_iter=3)
-    model.fit_projections(X)
-    weight = model.projections[0]
-
-    def outputs(x, y, w):
-        values = {"projections.0": w}
-        return (
-            torch.func.functional_call(model, values, (x,)),
-            torch.func.functional_call(model, values, (y, x)),
-        )
-
-    inputs = [a.detach().clone().requires_grad_() for a in (X, Y, weight)]
-    assert torch.autograd.gradcheck(outputs, inputs)
-    model.losses(X).sum().backward()
-    assert all(p.grad is not None for p in model.express[0].parameters())
-
-
-def one_head(model, X, Y):
-    """Coefficients of X in X and of Y in X, by formulas that know of no heads."""
-    z, k = F.normalize(Y, dim=-1), F.normalize(X, dim=-1)
-    for express, W in zip(model.express[:-1], model.projections, strict=True):
-        y = F.normalize(k @ W, dim=-1)
-        new = F.normalize(z @ W, dim=-1)
-        z = F.normalize(0.7 * new + 0.3 * (express(z, k) @ y), dim=-1)
-        k = F.normalize(0.7 * y + 0.3 * (express(k) @ y), dim=-1)
-    return model.express[-1](k), model.express[-1](z, k)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_one_head_is_the_plain_layer(dtype):
-    """To the last bit, and its projections are the symmetric roots."""
-    X, Y = tokens(40, 5).to(dtype), tokens(6, 5, seed=1).to(dtype)
-    model = deep(3, dtype=dtype)
-    model.fit_projections(X)
-    with torch.no_grad():
-        own, new = one_head(model, X, Y)
-        assert torch.equal(model(X), own)
-        assert torch.equal(model(Y, X), new)
-    assert_close(model.projections[0], model.projections[0].mT)
-
-
-@pytest.mark.parametrize("num_heads", [2, 3])
-def test_heads_are_those_of_multi_head_attention(num_heads):
+def test_heads_are_those_of_multi_head_attention():
     """Against heads as lists of columns, of unequal number for two."""
-    X, Y, d = tokens(30, 9), tokens(4, 9, seed=1), 9
+    X, Y, d, num_heads = tokens(30, 9), tokens(4, 9, seed=1), 9, 2
     model = deep(1, d, num_heads=num_heads)
     model.fit_projections(X)
     columns = [list(range(head, d, num_heads)) for head in range(num_heads)]
@@ -201,39 +119,10 @@ def test_heads_are_those_of_multi_head_attention(num_heads):
     assert_close(model(Y, X), new, atol=1e-10, rtol=0)
 
 
-def test_the_order_of_heads_and_of_columns_inside_them_is_not_seen():
-    X, Y = tokens(30, 6), tokens(4, 6, seed=1)
-    model, other = deep(2, 6, num_heads=3), deep(2, 6, num_heads=3)
-    model.fit_projections(X)
-    order = torch.tensor(
-        [2, 4, 0, 5, 1, 3]
-    )  # heads {0, 3}, {1, 4}, {2, 5} as {2, 5}, {4, 1}, {0, 3}
-    losses = other.fit_projections(X[:, order])
-    assert_close(losses, model.losses(X).tolist())
-    assert_close(other(X[:, order]), model(X), atol=1e-9, rtol=0)
-    assert_close(other(Y[:, order], X[:, order]), model(Y, X), atol=1e-9, rtol=0)
-    apart = X[:, [0, 1, 2, 4, 3, 5]]
-    assert (model(apart) - model(X)).abs().max() > 1e-3
-
-
-def test_projections_of_several_heads_minimise_their_losses():
-    X = tokens(40, 5)
-    model = deep(2, num_heads=2)
-    found = model.fit_projections(X)
-    assert_close(torch.tensor(found).double(), model.losses(X))
-    model.losses(X)[0].backward()
-    W = model.projections[0]
-    assert W.grad.abs().max() < 1e-10
-    size = W.detach().norm(dim=0)
-    assert_close(W.detach().mT @ W.detach(), torch.diag(size**2), atol=1e-9, rtol=0)
-    assert (size.diff() < 0).all()
-
-
-@pytest.mark.parametrize("num_heads", [1, 2])
-def test_a_query_without_its_own_key_has_the_coefficients_of_a_row(num_heads):
+def test_a_query_without_its_own_key_has_the_coefficients_of_a_row():
     """Without mixing, tokens do not depend on others; converged codes do not on the path."""
     X = tokens(12, 4)
-    model = deep(1, 4, num_heads=num_heads, mixing=0.0, n_iter=2000)
+    model = deep(1, 4, num_heads=2, mixing=0.0, n_iter=2000)
     model.fit_projections(X)
     others = torch.arange(12) != 3
     with torch.no_grad():
@@ -259,12 +148,11 @@ def test_gradients_of_heads():
     assert all(p.grad is not None for p in model.express[0].parameters())
 
 
-@pytest.mark.parametrize("num_heads", [1, 3])
-def test_the_condition_of_projections_is_bounded_through_many_layers(num_heads):
+def test_the_condition_of_projections_is_bounded_through_many_layers():
     """Also in float32, of fewer tokens than features, one of them zero and two equal."""
     X = tokens(6, 8).float()
     X[1], X[3] = 0, X[2]
-    model = DeepSelfExpression(8, 40, num_heads=num_heads)
+    model = DeepSelfExpression(8, 40, num_heads=3)
     assert np.isfinite(model.fit_projections(X)).all()
     bound = np.sqrt(1 + 8 / 0.1)
     # The prior's eigenvalue is rounded in float64, the projection in float32.
@@ -275,8 +163,8 @@ def test_the_condition_of_projections_is_bounded_through_many_layers(num_heads):
     assert not C[:, 1].any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_single(dtype):
+def test_half_precision_is_computed_in_single():
+    dtype = torch.bfloat16
     X = tokens(20, 6).to(dtype)
     X[0] = 0
     model = DeepSelfExpression(6, 2, num_heads=2, dtype=dtype)
@@ -287,31 +175,6 @@ def test_half_precision_is_computed_in_single(dtype):
     # Coefficients below one are rounded, and so are the logarithms of lam and threshold.
     assert_close(C.float(), wide, atol=torch.finfo(dtype).eps, rtol=0)
     assert not C[0].any()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: UnrolledADMM(0, 0.1), "n_iter: must be"),
-        (lambda: UnrolledADMM(5, 1.0), "lam: must be in"),
-        (lambda: UnrolledADMM(5, 0.1, l1_ratio=1.5), "l1_ratio: must be in"),
-        (lambda: UnrolledADMM(5, 0.1)(torch.zeros(3)), "queries: must be"),
-        (lambda: UnrolledADMM(5, 0.1)(torch.zeros(3, 2, dtype=torch.int64)), "queries: must be of"),
-        (lambda: UnrolledADMM(5, 0.1)(torch.full((3, 2), torch.nan)), "keys: .* must be finite"),
-        (lambda: deep(1)(torch.full((3, 5), torch.nan)), "keys: .* must be finite"),
-        (lambda: deep(-1), "n_layers: must be"),
-        (lambda: deep(1, mixing=1.5), "mixing: must be in"),
-        (lambda: deep(1, shrinkage=0), "shrinkage: must be"),
-        (lambda: deep(1, num_heads=0), "num_heads: must be"),
-        (lambda: deep(1, num_heads=2.5), "num_heads: must be"),
-        (lambda: deep(1, num_heads=6), "num_heads: must be at most 5"),
-        (lambda: deep(1)(tokens(4, 3)), r"queries: must be \(n_tokens, 5\)"),
-        (lambda: deep(1)(tokens(4, 5), tokens(4, 3)), "keys: must be"),
-    ],
-)
-def test_bad_input_to_layers_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_zero_and_equal_tokens_are_finite():
@@ -347,17 +210,6 @@ def test_clusterer_without_layers_is_the_elastic_net():
     assert found.loss_curve_ == []
 
 
-def test_a_fit_is_deterministic_and_leaves_torch_alone():
-    X, _ = curves()
-    state = torch.random.get_rng_state()
-    first, again = make().fit(X), make().fit(X)
-    assert (abs(first.coef_ - again.coef_)).max() == 0
-    assert first.loss_curve_ == again.loss_curve_
-    assert len(first.loss_curve_) == 2
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert make().fit(X.astype(np.float32)).coef_.dtype == np.float32
-
-
 def test_heads_of_the_clusterer():
     X, y = make_union_of_subspaces(
         n_samples=30, n_subspaces=3, n_features=20, dimension=2, noise=0.02, random_state=0
@@ -368,60 +220,3 @@ def test_heads_of_the_clusterer():
     assert (abs(model.coef_ - make().fit(X).coef_)).max() > 0.01
     assert adjusted_rand_score(y, model.labels_) > 0.9
     assert (model.predict(X) == model.labels_).mean() > 0.9
-
-
-def test_features_of_no_use_change_nothing():
-    """Constant zero features, and a rotation, are not seen."""
-    X, _ = curves()
-    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((11, 11)))[0]
-    wide = np.hstack([X, np.zeros((len(X), 3))]) @ Q
-    found, expected = make().fit(wide), make().fit(X)
-    assert found.components_.shape == (8, 11)
-    assert adjusted_rand_score(found.labels_, expected.labels_) > 0.99
-    assert_allclose(found.coef_.toarray(), expected.coef_.toarray(), atol=1e-2)
-
-
-def test_new_points_on_manifolds_join_their_cluster():
-    X, y = curves()
-    train = np.arange(len(X)) % 4 > 0
-    model = make(affinity=lambda C: symmetric_affinity(unit_rows(C))).fit(X[train])
-    found = np.r_[model.labels_, model.predict(X[~train])]
-    assert adjusted_rand_score(y[train], model.labels_) > 0.9
-    assert adjusted_rand_score(np.r_[y[train], y[~train]], found) > 0.9
-    assert model.coefficients(X[~train]).shape == (30, 90)
-
-
-def test_directions_that_points_do_not_explain_in_each_other_count_less():
-    """Noise in three features that carry no cluster, of the variance of the others together."""
-    rng = np.random.default_rng(0)
-    X, _ = make_union_of_subspaces(
-        n_samples=40, n_subspaces=3, n_features=20, dimension=2, noise=0.01, random_state=0
-    )
-    X[:, :3] = 0.5 * rng.standard_normal((len(X), 3))
-    model = make(1).fit(X)
-    gain = np.linalg.norm(
-        model.components_.T @ model.network_.projections[0].detach().numpy(), axis=1
-    )
-    assert gain[:3].max() < gain[3:].min() / 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": 1.0}, "gamma: must be > 1"),
-        ({"n_layers": -1}, "n_layers: must be"),
-        ({"mixing": 2.0}, "mixing: must be in"),
-        ({"shrinkage": 0.0}, "shrinkage: must be"),
-        ({"n_iter": 0}, "n_iter: must be"),
-        ({"num_heads": 9}, "num_heads: must be at most 8"),
-        ({"l1_ratio": 0.0}, "l1_ratio: must be"),
-    ],
-)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        make(**settings).fit(curves()[0])
-
-
-def test_unfitted():
-    with pytest.raises(NotFittedError):
-        make().predict(np.ones((2, 8)))

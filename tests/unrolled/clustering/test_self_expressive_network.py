@@ -1,6 +1,5 @@
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
@@ -51,45 +50,8 @@ def test_training_lowers_the_objective_in_and_out_of_sample():
     assert means[1] < means[0]
 
 
-def test_gradients_are_clipped_to_the_norm_that_its_docstring_says(monkeypatch):
-    largest, clip = [], torch.nn.utils.clip_grad_norm_
-    monkeypatch.setattr(
-        torch.nn.utils, "clip_grad_norm_", lambda *given: largest.append(given[1]) or clip(*given)
-    )
-    make(KIND, max_iter=3).fit(data()[0])
-    assert largest == [1e-3] * 3
-
-
-def test_coefficients_are_those_of_the_network():
-    X, _ = data()
-    model = make(KIND).fit(X)
-    U = torch.from_numpy(normalize(X)).float()
-    assert (model.coef_ != model.network_.coefficients(U)).nnz == 0
-    assert (model.coefficients(3 * X[:4]) != model.network_.coefficients(U[:4], U)).nnz == 0
-
-
 def test_a_network_of_zeros_warns():
     with pytest.warns(ConvergenceWarning, match="no better than zeros"):
         model = make(KIND, gamma=1e-6, max_iter=400, learning_rate=0.05).fit(data()[0])
     assert model.coef_.nnz == 0
     assert_allclose(model.objective_, 1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"l1_ratio": 1.5}, "l1_ratio: must be"),
-        ({"width": 0}, "width: must be"),
-        ({"hidden_features": (8, 0)}, "hidden_features: must be"),
-    ],
-)
-def test_bad_settings_are_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        make(KIND, **settings).fit(data()[0])
-
-
-def test_weights_and_batches_are_seeded():
-    X, _ = data(n_samples=10)
-    curves = [make(KIND, random_state=seed, max_iter=3).fit(X).loss_curve_ for seed in (0, 0, 1)]
-    assert curves[0] == curves[1] != curves[2]
-    assert np.isfinite(curves).all()

@@ -84,19 +84,6 @@ def test_the_state_with_the_lowest_loss_on_the_judged_rows_is_kept():
     assert linear.weight.item() > 0
 
 
-def test_no_steps_train_nothing():
-    module = number()
-    assert train(module, lambda rows: module(), 5, **SETTINGS | {"max_iter": 0}) == []
-    assert module().item() == 1
-
-
-def test_gradients_are_taken_in_a_context_without_them():
-    module = number()
-    with torch.no_grad():
-        train(module, lambda rows: module(), 5, **SETTINGS)
-    assert module().item() < 1
-
-
 def test_global_state_of_torch_stays():
     module, before, threads = number(), torch.get_rng_state(), torch.get_num_threads()
     with seeded_initialization(0):

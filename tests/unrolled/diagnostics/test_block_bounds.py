@@ -14,6 +14,7 @@ from twinsolve.unrolled import (
     WindowedTransformer,
 )
 from twinsolve.unrolled.diagnostics import condition_bounds, high_frequency_bounds
+from twinsolve.unrolled.diagnostics.block_bounds import GELU_SLOPE
 from twinsolve.unrolled.models import Block
 from twinsolve.unrolled.spectral_filtering import LayerScale
 
@@ -33,9 +34,15 @@ def vision_transformer(operator, *, trained, **options):
     return model.eval(), images
 
 
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("operator", ["softmax", "gaussian", "twicing", "symmetric"])
-@pytest.mark.parametrize("options", [{}, {"scale": LayerScale}, {"feed_forward_skip": False}])
+@pytest.mark.parametrize(
+    ("operator", "trained", "options"),
+    [
+        ("softmax", True, {}),
+        ("gaussian", True, {"scale": LayerScale}),
+        ("twicing", False, {"feed_forward_skip": False}),
+        ("symmetric", True, {}),
+    ],
+)
 def test_no_block_breaks_the_bounds(operator, trained, options):
     model, images = vision_transformer(operator, trained=trained, **options)
     skipped = [part for part in PARTS if options.get(part, True)]
@@ -92,15 +99,26 @@ def test_high_frequencies_are_those_of_the_theorems(operator):
 
 
 def test_the_bound_is_reached():
-    """Attention that hardly mixes, of tokens that the norm hardly changes."""
-    torch.manual_seed(0)
-    block = Block(4, 1, operator=Gaussian(0.01), feed_forward=False, dtype=torch.float64)
+    """By two opposite tokens that the norm maps to themselves, too far apart to be mixed.
+
+    All branches are parallel to them, and all that is missing is the slope of GELU, which is 1
+    where the biases put it.
+    """
+    block = Block(4, 1, operator=Gaussian(0.1), mlp_ratio=1, dtype=torch.float64)
+    network = block.feed_forward
     with torch.no_grad():
         block.attention.in_proj_weight.copy_(torch.eye(4).repeat(3, 1))
-        block.attention.out_proj.weight.copy_(torch.eye(4))
-    X = torch.nn.functional.layer_norm(torch.randn(1, 9, 4, dtype=torch.float64), (4,))
-    for side in high_frequency_bounds(block, X):
-        assert_close(side.measured, side.sharp, rtol=1e-4, atol=0)
+        for linear in (block.attention.out_proj, network.fc1, network.fc2):
+            linear.weight.copy_(torch.eye(4))
+        network.fc1.bias.fill_(16.0)
+    token = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    X = torch.stack([token, -token])
+    sides = {side.part: side for side in high_frequency_bounds(block, X)}
+    for part in ("attention", "attention_skip"):
+        assert_close(sides[part].measured, sides[part].sharp, rtol=1e-10, atol=0)
+    reached = sides["attention_skip"].sharp + sides["feed_forward"].sharp / GELU_SLOPE
+    along = (block(X) * X).sum() / X.norm()
+    assert_close(along, reached.squeeze(), rtol=1e-10, atol=0)
 
 
 def test_condition_of_a_map_is_that_on_the_tokens():

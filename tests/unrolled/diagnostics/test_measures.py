@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from twinsolve import solvers
-from twinsolve.unrolled import Context, Gaussian, Neutreno, Softmax, Symmetric
+from twinsolve.unrolled import Gaussian
 from twinsolve.unrolled import diagnostics as d
 
 from ...public import public
@@ -62,14 +61,6 @@ def test_token_measures_are_those_of_the_solvers(name):
     assert_close(getattr(d, name)(X), each(lambda x: solved(x.numpy()), X), atol=0, rtol=1e-12)
 
 
-def test_condition_number_is_infinite_without_full_rank():
-    x = torch.ones(5, 3)
-    assert torch.isinf(d.condition_number(x))
-    assert d.high_frequency_share(x) == 0
-    assert d.high_frequency_share(0 * x) == 0
-    assert d.token_similarity(0 * x) == 0
-
-
 def test_spectrum_is_that_of_the_solver_ao_spec():
     spectrum, intensity = d.attention_spectrum(A)
     for b in range(2):
@@ -80,15 +71,6 @@ def test_spectrum_is_that_of_the_solver_ao_spec():
     first = torch.zeros(7, dtype=spectrum.dtype)
     first[0] = 1
     assert_close(spectrum[..., 0], first.expand(2, 3, 7), **ZERO)
-
-
-def test_spectrum_as_printed_has_equal_entries_e1_a():
-    """Without 1/n in the exponent every entry of the transform has the same phase, a full turn."""
-    n = 7
-    turns = np.outer(np.arange(n), np.arange(n))
-    printed = np.exp(2j * np.pi * turns) / math.sqrt(n)
-    assert np.allclose(printed, 1 / math.sqrt(n))
-    assert not np.allclose(printed @ A[0, 0].numpy() @ printed, d.attention_spectrum(A[0, 0])[0])
 
 
 def test_map_similarity_is_over_columns_ao_75():
@@ -152,16 +134,6 @@ def test_gradient_cosine_against_the_loop_nt_t4():
     assert_close(d.gradient_cosine(Q, K, V), each(loop, Q, K, V), atol=1e-10, rtol=0)
 
 
-def test_gradient_cosine_is_one_for_shared_queries_and_keys_e2_f():
-    """With q = k the two steps are one, so that the printed 0.982 cannot be this quantity."""
-    assert_close(d.gradient_cosine(K, K, V), torch.ones(2, 3, dtype=torch.float64), **ZERO)
-    causal = d.gradient_cosine(K, K, V, is_causal=True)
-    assert_close(causal, torch.full_like(causal, 6 / 7), **ZERO)  # the first token has no step
-    assert (d.gradient_cosine(Q, K, torch.ones_like(V)).abs() < 1).all()
-    with pytest.raises(ValueError, match="as many queries as keys, got 6 and 7"):
-        d.gradient_cosine(Q[..., :6, :], K, V)
-
-
 def test_method_noise_is_that_of_the_solver():
     def loop(a, v):
         noise = solvers.boosting.method_noise(a.numpy(), v.numpy())
@@ -180,10 +152,9 @@ def test_jacobian_with_frozen_attention_is_a_kronecker_product_sk_jac():
     assert_close(kappa, d.condition_number(a) * d.condition_number(w), atol=0, rtol=1e-8)
 
 
-@pytest.mark.parametrize("operator", [Softmax(), Gaussian(1.3)])
-def test_lipschitz_constant_is_the_largest_singular_value(operator):
+def test_lipschitz_constant_is_the_largest_singular_value():
     def function(x):
-        return operator(x, x, x)
+        return Gaussian(1.3)(x, x, x)
 
     x = X[0, 0]
     largest = d.jacobian_spectrum(function, x)[0]
@@ -194,19 +165,13 @@ def test_lipschitz_constant_is_the_largest_singular_value(operator):
         d.lipschitz_constant(function, x, n_iter=0)
 
 
-def test_lipschitz_constant_of_a_linear_layer():
-    layer = nn.Linear(4, 5, dtype=torch.float64)
-    expected = torch.linalg.matrix_norm(layer.weight.detach(), 2)
-    assert_close(d.lipschitz_constant(layer, X[0, 0], n_iter=300), expected, atol=0, rtol=1e-6)
-
-
-@pytest.mark.parametrize("size", [1e-25, 1e-40])
-def test_cosines_do_not_depend_on_the_size_of_tokens_and_columns(size):
+def test_cosines_do_not_depend_on_the_size_of_tokens_and_columns():
     """In float32 squares of 1e-25 are zero; columns that nobody attends to are that small."""
+    size = 1e-25
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     tiny = (size * x).float()
-    rtol = 1e-5 if size > 1e-30 else 1e-3  # subnormal numbers have few digits
+    rtol = 1e-5
     for absolute in (False, True):
         expected = d.token_similarity(x, absolute=absolute)
         found = d.token_similarity(tiny, absolute=absolute).double()
@@ -216,10 +181,7 @@ def test_cosines_do_not_depend_on_the_size_of_tokens_and_columns(size):
     assert_close(d.map_similarity(faint), d.map_similarity(A), atol=rtol, rtol=rtol)
     assert_close(d.map_similarity(faint, A), torch.ones(()), atol=rtol, rtol=rtol)
     q, k, v = torch.randn(3, 6, 4, generator=generator)
-    if size > 1e-30:
-        assert_close(
-            d.gradient_cosine(q, k, size * v), d.gradient_cosine(q, k, v), atol=1e-5, rtol=0
-        )
+    assert_close(d.gradient_cosine(q, k, size * v), d.gradient_cosine(q, k, v), atol=1e-5, rtol=0)
 
 
 def test_tokens_of_lower_rank_have_no_condition_number_whatever_the_rounding_sk_4():
@@ -249,8 +211,7 @@ def loop_energy(u, k, f, lam, visible):
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).maxexp < 16384, reason="needs longer exponents")
-@pytest.mark.parametrize("size", [1.0, 40.0])
-@pytest.mark.parametrize("masks", ["none", "causal", "pairs", "both"])
+@pytest.mark.parametrize(("masks", "size"), [("none", 1.0), ("causal", 40.0), ("both", 40.0)])
 def test_kernel_energies_are_those_of_the_double_loop_where_exponentials_overflow(masks, size):
     mask = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.7
     arguments = {
@@ -271,34 +232,6 @@ def test_kernel_energies_are_those_of_the_double_loop_where_exponentials_overflo
             close = {"atol": 1e-13, "rtol": 1e-14 * (1 + size**2)}
             assert_close(J[b, h].item(), expected[0], **close)
             assert_close(E[b, h].item(), expected[1], **close)
-
-
-def test_kernel_energies_are_the_solvers_as_shares_of_the_sum_of_weights():
-    weights = [np.exp(k @ k.T / 2) for k in K.reshape(6, 7, 4).numpy()]
-    pairs = zip(V.reshape(6, 7, 4).numpy(), Q.reshape(6, 7, 4).numpy(), weights, strict=True)
-    J, E = zip(
-        *(
-            (
-                solvers.smoothness(u, W) / W.sum(),
-                solvers.regularized_energy(u, f, W, 0.6, fidelity="degree") / W.sum(),
-            )
-            for u, f, W in pairs
-        ),
-        strict=True,
-    )
-    assert_close(d.kernel_energy(V, K).flatten(), torch.tensor(J), atol=0, rtol=1e-12)
-    found = d.kernel_energy(V, K, f=Q, lam=0.6)
-    assert_close(found.flatten(), torch.tensor(E), atol=0, rtol=1e-12)
-
-
-def test_steps_of_symmetric_and_neutreno_attention_lower_the_energies():
-    """The functionals are those that these layers descend, with the layer's own penalty."""
-    smoothed = Symmetric()(Q, K, V)
-    assert (d.kernel_energy(smoothed, K) < d.kernel_energy(V, K)).all()
-    layer = Neutreno(Symmetric(), 0.6)
-    moved = layer(Q, K, V, context=Context(first_values=Q))
-    energies = [d.kernel_energy(u, K, f=Q, lam=0.6) for u in (moved, V)]
-    assert (energies[0] < energies[1]).all()
 
 
 def test_a_kernel_without_pairs_has_no_energy():

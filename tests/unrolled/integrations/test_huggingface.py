@@ -84,72 +84,20 @@ def exact(found, expected):
     assert_close(found, expected, atol=1e-11, rtol=1e-11)
 
 
-@pytest.mark.parametrize("padding", [None, LEFT, RIGHT], ids=["whole", "left", "right"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_softmax_is_the_librarys_attention(kind, padding):
-    if kind == "vit" and padding is not None:
-        pytest.skip("images have no padding")
-    found = outputs(build(kind, "twinsolve_softmax"), padding)
-    exact(found, outputs(build(kind, "sdpa"), padding))
-    if padding is not LEFT:  # the library's explicit form computes its softmax in float32
-        assert_close(found, outputs(build(kind, "eager"), padding), atol=1e-5, rtol=1e-5)
+def test_softmax_is_the_librarys_attention(kind):
+    for padding in (None, LEFT, RIGHT):
+        found = outputs(build(kind, "twinsolve_softmax"), padding)
+        exact(found, outputs(build(kind, "sdpa"), padding))
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama", "gpt2 scaled"])
-@pytest.mark.parametrize("operator", ["gaussian", "twicing", "sparse_coding"])
-@pytest.mark.parametrize("padding", [LEFT, RIGHT], ids=["left", "right"])
-def test_padding_does_not_leak_and_changes_nothing(kind, operator, padding):
-    model = build(kind, f"twinsolve_{operator}")
-    other = torch.where(padding.bool(), IDS, 7)
-    exact(outputs(model, padding), outputs(model, padding, other))
+@pytest.mark.parametrize("operator", ["twicing", "sparse_coding"])
+def test_padding_does_not_leak_and_changes_nothing(operator):
+    model = build("bert", f"twinsolve_{operator}")
+    other = torch.where(RIGHT.bool(), IDS, 7)
+    exact(outputs(model, RIGHT), outputs(model, RIGHT, other))
     assert (outputs(model) - outputs(model, ids=other)).abs().max() > 1e-3
-    if kind == "bert" and padding is RIGHT:
-        exact(outputs(model, padding)[9:], model(IDS[1:, :6])[0][0])
-
-
-@pytest.mark.parametrize("operator", ["softmax", "gaussian", "twicing", "sparse_coding"])
-def test_causal_models_do_not_see_the_future(operator):
-    model = build("llama", f"twinsolve_{operator}")
-    later = IDS.clone()
-    later[:, 5:] = 7
-    found, changed = outputs(model), outputs(model, ids=later)
-    exact(found[:, :5], changed[:, :5])
-    assert (found[:, 5:] - changed[:, 5:]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
-@pytest.mark.parametrize("operator", ["softmax", "gaussian", "sparse_coding"])
-def test_decoding_with_a_cache_is_decoding_without(kind, operator):
-    model = build(kind, f"twinsolve_{operator}")
-    for padding in (None, LEFT):
-        whole = model(IDS, attention_mask=padding, use_cache=False).logits
-        cache, parts = None, []
-        for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9)):
-            out = model(
-                IDS[:, start:stop],
-                attention_mask=None if padding is None else padding[:, :stop],
-                past_key_values=cache,
-                use_cache=True,
-            )
-            cache = out.past_key_values
-            parts.append(out.logits)
-        visible = slice(None) if padding is None else padding.bool()
-        exact(torch.cat(parts, dim=1)[visible], whole[visible])
-
-
-@pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("operator", ["softmax", "sparse_coding"])
-def test_generation_with_a_cache_is_generation_without(operator, cache):
-    model = build("llama", f"twinsolve_{operator}")
-    settings = {
-        "attention_mask": LEFT, "max_new_tokens": 6, "do_sample": False,
-        "return_dict_in_generate": True, "output_logits": True,
-    }  # fmt: skip
-    found = model.generate(IDS, use_cache=True, cache_implementation=cache, **settings)
-    expected = model.generate(IDS, use_cache=False, **settings)
-    assert found.sequences.equal(expected.sequences)
-    for a, b in zip(found.logits, expected.logits, strict=True):
-        assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
+    exact(outputs(model, RIGHT)[9:], model(IDS[1:, :6])[0][0])
 
 
 REFUSALS = "does not support causal|needs as many queries as keys|sliding_window: |n_neighbors: "
@@ -160,8 +108,6 @@ def with_operator(kind, name):
     same_width = {"num_key_value_heads": 4} if name == "bilateral" else {}
     model = build(kind, **same_width)
     positions = torch.randn(64, 24, generator=GENERATOR.manual_seed(2)).double()
-    if (kind, name) == ("gpt2", "bilateral"):
-        pytest.skip("GPT-2 has no linear projections that positions could pass through")
     made = {"locally_linear": LocallyLinear(3), "top_k": TopK(3), "local": Local(2)}.get(name, name)
     return attach_huggingface(model, made, positions=positions)
 
@@ -177,8 +123,10 @@ def served(model, call):
         return None
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral"])
-@pytest.mark.parametrize("name", operator_names())
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*(("llama", name) for name in operator_names()), ("gpt2", "gaussian"), ("mistral", "softmax")],
+)
 def test_every_operator_decodes_with_a_cache_as_without_or_refuses(kind, name):
     """In chunks and by single tokens, after left padding and without, in a window and without."""
     model = with_operator(kind, name)
@@ -201,30 +149,6 @@ def test_every_operator_decodes_with_a_cache_as_without_or_refuses(kind, name):
             parts.append(out.logits)
         visible = slice(None) if padding is None else padding.bool()
         exact(torch.cat(parts, dim=1)[visible], whole[visible])
-
-
-@pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("name", operator_names())
-def test_every_operator_generates_with_a_cache_what_it_does_without_or_refuses(name, cache):
-    model = with_operator("llama", name)
-    settings = {
-        "attention_mask": LEFT, "max_new_tokens": 3, "do_sample": False,
-        "return_dict_in_generate": True, "output_logits": True,
-    }  # fmt: skip
-    expected = served(model, lambda: model.generate(IDS, use_cache=False, **settings))
-    found = served(
-        model,
-        lambda: model.generate(IDS, use_cache=True, cache_implementation=cache, **settings),
-    )
-    if found is None:
-        assert (
-            expected is None
-            or next(m for m in model.modules() if isinstance(m, Operator)).square_only
-        )
-        return
-    assert found.sequences.equal(expected.sequences)
-    for a, b in zip(found.logits, expected.logits, strict=True):
-        assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
 
 
 def test_what_needs_all_queries_refuses_a_cache_and_runs_without():
@@ -282,12 +206,12 @@ def test_a_causal_module_without_mask_is_causal():
     exact(attend("twinsolve_twicing", q, k_long, v_long, causal=True), whole)
 
 
-@pytest.mark.parametrize("argument", ["softcap", "s_aux", "sinks", "cache", "block_indices"])
-def test_arguments_that_are_not_served_are_refused(argument):
+def test_arguments_that_are_not_served_are_refused():
     x = torch.randn(1, 2, 5, 8)
-    with pytest.raises(ValueError, match=f"{argument}: Softmax does not serve"):
-        attend("twinsolve_softmax", x, x, x, **{argument: 30.0})
-    attend("twinsolve_softmax", x, x, x, **{argument: None})
+    for argument in ("softcap", "s_aux", "sinks", "cache", "block_indices"):
+        with pytest.raises(ValueError, match=f"{argument}: Softmax does not serve"):
+            attend("twinsolve_softmax", x, x, x, **{argument: 30.0})
+        attend("twinsolve_softmax", x, x, x, **{argument: None})
 
 
 def test_a_window_without_mask_and_a_causal_model_may_be_refused():
@@ -341,6 +265,7 @@ def test_learning_operators_train_only_when_attached():
     new = {name: p for name, p in model.named_parameters() if name not in names}
     assert len(new) == 6
     assert all(".self_attn.operator." in name for name in new)
+    assert all(p.dtype == torch.float64 for p in new.values())
     assert all(p.grad is not None and (p.grad != 0).any() for p in new.values())
     assert model.model.layers[0].self_attn.operator.lam.num_heads == 4
 
@@ -400,8 +325,7 @@ def gradients(model, loss):
     return torch.autograd.grad(loss, parameters, allow_unused=True)
 
 
-@pytest.mark.parametrize("kind", ["vit", "llama"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("kind", "checkpointing"), [("vit", True), ("llama", False)])
 def test_layers_share_state_within_a_pass_of_one_model(kind, checkpointing, by_hand):
     inputs = [PIXELS, PIXELS.flip(0), PIXELS * 2] if kind == "vit" else [IDS, IDS.flip(1), IDS]
     plain = build(kind, "by_hand")
@@ -420,14 +344,6 @@ def test_layers_share_state_within_a_pass_of_one_model(kind, checkpointing, by_h
         for found, wanted in zip(gradients(model, out.square().sum()), expected, strict=True):
             if wanted is not None:
                 exact(found / largest, wanted / largest)
-
-
-def test_checkpoints_refuse_to_go_back_to_an_earlier_pass():
-    model = attach_huggingface(build("vit"), FromFirst())
-    model.train().activation_checkpointing_enable()
-    earlier, _ = (model(x)[0].sum() for x in (PIXELS, PIXELS * 2))
-    with pytest.raises(ValueError, match="not those of one call in the model's latest forward"):
-        earlier.backward()
 
 
 def test_state_between_layers_needs_attaching_and_the_attached_model(monkeypatch):
@@ -463,19 +379,6 @@ def test_positions_go_through_the_layers_projections():
         attach_huggingface(build("gpt2"), WithPositions(), positions="transformer.wpe.weight")
 
 
-@pytest.mark.parametrize("operator", ["bilateral", "tupe"])
-@pytest.mark.parametrize("kind", ["bert", "bert decoder", "llama as encoder"])
-def test_of_positions_of_the_longest_sequence_the_first_are_taken(kind, operator):
-    table = 0.3 * torch.randn(512, 24, generator=GENERATOR.manual_seed(2)).double()
-    torch.manual_seed(0)
-    heads = {"num_key_value_heads": 4} if "llama" in kind else {}
-    model = attach_huggingface(build(kind, **heads), operator, positions=table)
-    short = copy.deepcopy(model)
-    short.twinsolve_positions = table[:9]
-    for padding in (None, RIGHT):
-        exact(outputs(model, padding), outputs(short, padding))
-
-
 def test_models_that_cannot_be_served_are_named():
     with pytest.raises(ValueError, match="model: Linear has no attention that calls"):
         attach_huggingface(nn.Linear(2, 2), "softmax")
@@ -498,16 +401,3 @@ def test_a_decoders_cross_attention_is_the_librarys_unless_asked_for():
     attach_huggingface(model, "twicing")(IDS, encoder_hidden_states=hidden)
     attach_huggingface(model, lambda name: "softmax")
     exact(model(IDS, encoder_hidden_states=hidden)[0], expected)
-
-
-def test_a_padding_mask_reaches_the_operator_as_one_row_of_keys():
-    seen = []
-    model = attach_huggingface(build("bert"), Softmax())
-    operator = next(m for m in model.modules() if isinstance(m, Softmax))
-    operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["mask"]), with_kwargs=True
-    )
-    model(IDS, attention_mask=RIGHT)
-    assert seen[0].shape == (2, 1, 1, 9)
-    model(IDS)
-    assert seen[1] is None

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
@@ -12,6 +11,7 @@ from twinsolve.unrolled import (
     FeatScale,
     GeneralizedResidual,
     LanguageModel,
+    SparseCoding,
     SparseMixtureOfExperts,
     TokenGraying,
     VisionTransformer,
@@ -23,6 +23,8 @@ from twinsolve.unrolled import (
 from twinsolve.unrolled.diagnostics import MEASURES, record
 from twinsolve.unrolled.spectral_filtering import LayerScale
 
+from .kinds import KINDS
+
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(2, 1, 8, 8, generator=GENERATOR, dtype=torch.float64)
 IDS = torch.randint(11, (2, 18), generator=GENERATOR)
@@ -32,7 +34,7 @@ BACKBONES = {
     "vision": (partial(VisionTransformer, 8, 2, 1, 5, 8, 2, 2), None),
     "vision_mean": (partial(VisionTransformer, 8, 2, 1, 5, 8, 2, 2, pool="mean"), None),
     "windowed": (
-        partial(WindowedTransformer, 8, 1, 1, 5, 8, (3,), (2,), window_size=4),
+        partial(WindowedTransformer, 8, 1, 1, 5, 8, (2, 1), (2, 2), window_size=4),
         lambda operator: not operator.pair_masks and "takes no masks of pairs",
     ),
     "windows_in_place": (
@@ -74,76 +76,80 @@ def weights_are_applied(seen):
     return (seen.matrix @ seen.v - seen.output).abs().amax()
 
 
+def backbones(name):
+    """Each backbone, or why it refuses the operator."""
+    operator = make_operator(name, num_heads=2, head_dim=4)
+    for backbone, (_, refuses) in BACKBONES.items():
+        yield backbone, operator, refuses and refuses(operator)
+
+
 @pytest.mark.parametrize("name", operator_names())
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_every_operator_learns_and_is_measured_in_every_backbone_or_is_refused(backbone, name):
+def test_every_operator_learns_and_is_measured_in_every_backbone_or_is_refused(name):
     """What `record` sees is what the layer did: its matrix gives the output, to rounding."""
-    operator = make_operator(name, num_heads=2, head_dim=4)
-    refused = BACKBONES[backbone][1]
-    if refused and (reason := refused(operator)):
-        with pytest.raises(ValueError, match=f"operator: {type(operator).__name__} .*{reason}"):
-            build(backbone, operator=name)
-        return
-    model, x = build(backbone, operator=name, dtype=torch.float64), inputs(backbone)
-    with record(model, MEASURES | {"difference": weights_are_applied}) as rows:
-        out = model(x)
-    assert_close(out, model(x), atol=0, rtol=0)
-    out.square().sum().backward()
-    grads = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
-    assert all(g is not None and g.isfinite().all() for g in grads.values())
+    for backbone, operator, reason in backbones(name):
+        if reason:
+            with pytest.raises(ValueError, match=f"operator: {type(operator).__name__} .*{reason}"):
+                build(backbone, operator=name)
+            continue
+        model, x = build(backbone, operator=name, dtype=torch.float64), inputs(backbone)
+        with record(model, MEASURES | {"difference": weights_are_applied}) as rows:
+            out = model(x)
+        assert_close(out, model(x), atol=0, rtol=0)
+        out.square().sum().backward()
+        grads = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+        assert all(g is not None and g.isfinite().all() for g in grads.values()), backbone
 
-    n_layers, n_softmax = DEPTHS.get(backbone, (2, 0))
-    assert {row["layer"] for row in rows} == set(range(n_layers))
-    assert all(row["value"] == row["value"] for row in rows)
-    differences = [row["value"] for row in rows if row["measure"] == "difference"]
-    assert len(differences) == (n_layers if operator.linear_in_values else n_softmax)
-    assert max(differences, default=0) < 1e-9
+        n_layers, n_softmax = DEPTHS.get(backbone, (2, 0))
+        assert {row["layer"] for row in rows} == set(range(n_layers)), backbone
+        assert all(row["value"] == row["value"] for row in rows), backbone
+        differences = [row["value"] for row in rows if row["measure"] == "difference"]
+        assert len(differences) == (n_layers if operator.linear_in_values else n_softmax)
+        assert max(differences, default=0) < 1e-9, backbone
 
 
-@pytest.mark.parametrize("name", operator_names())
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_a_replaced_operator_is_the_one_that_a_backbone_is_built_with(backbone, name):
+@pytest.mark.parametrize("name", KINDS)
+def test_a_replaced_operator_is_the_one_that_a_backbone_is_built_with(name):
     """Whatever layers share, windows and class attention included; twice, as no state stays."""
-    operator = make_operator(name, num_heads=2, head_dim=4)
-    refused = BACKBONES[backbone][1]
-    replaced, x = build(backbone, dtype=torch.float64), inputs(backbone)
-    replaced = replace_attention(
-        replaced, lambda layer: None if layer.startswith("class") else name
-    )
-    if refused and refused(operator):
-        with pytest.raises(ValueError, match=type(operator).__name__):
+    for backbone, operator, reason in backbones(name):
+        replaced, x = build(backbone, dtype=torch.float64), inputs(backbone)
+        replaced = replace_attention(
+            replaced, lambda layer: None if layer.startswith("class") else name
+        )
+        if reason:
+            with pytest.raises(ValueError, match=type(operator).__name__):
+                replaced(x)
+            continue
+        built = build(backbone, operator=name, dtype=torch.float64)
+        built.load_state_dict(replaced.state_dict())
+        for other in (x.flip(0), x):
+            assert_close(replaced(other), built(other), atol=1e-11, rtol=0)
+        with record(replaced) as rows, record(built) as expected:
             replaced(x)
-        return
-    built = build(backbone, operator=name, dtype=torch.float64)
-    built.load_state_dict(replaced.state_dict())
-    for other in (x.flip(0), x):
-        assert_close(replaced(other), built(other), atol=1e-11, rtol=0)
-    with record(replaced) as rows, record(built) as expected:
-        replaced(x)
-        built(x)
-    assert [r["measure"] for r in rows] == [r["measure"] for r in expected]
-    for row, other in zip(rows, expected, strict=True):
-        assert row["value"] == pytest.approx(other["value"], rel=1e-8, abs=1e-10)
+            built(x)
+        assert [r["measure"] for r in rows] == [r["measure"] for r in expected], backbone
+        for row, other in zip(rows, expected, strict=True):
+            assert row["value"] == pytest.approx(other["value"], rel=1e-8, abs=1e-10), backbone
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_every_part_of_a_block_learns_in_every_backbone_or_is_refused(backbone, part):
-    if (backbone, part) in REFUSED:
-        with pytest.raises(ValueError, match="scale: must act on each token alone"):
-            build(backbone, **PARTS[part])
-        return
-    model, x = build(backbone, **PARTS[part], dtype=torch.float64), inputs(backbone)
-    model(x).square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert_close(build(backbone, **PARTS[part], dtype=torch.float64)(x), model(x), atol=0, rtol=0)
+def test_every_part_of_a_block_learns_in_every_backbone_or_is_refused(part):
+    for backbone in BACKBONES:
+        if (backbone, part) in REFUSED:
+            with pytest.raises(ValueError, match="scale: must act on each token alone"):
+                build(backbone, **PARTS[part])
+            continue
+        model, x = build(backbone, **PARTS[part], dtype=torch.float64), inputs(backbone)
+        model(x).square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+        again = build(backbone, **PARTS[part], dtype=torch.float64)
+        assert_close(again(x), model(x), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize(
+    ("backbone", "part"),
+    [("windowed", "feat_scale"), ("vision", "boosting"), ("language", "experts")],
+)
 def test_parts_made_from_the_width_alone_follow_device_and_dtype(backbone, part):
-    if (backbone, part) in REFUSED:
-        return
     empty = build(backbone, **PARTS[part], device="meta", dtype=torch.bfloat16)
     assert {(p.device.type, p.dtype) for p in empty.parameters()} == {("meta", torch.bfloat16)}
     empty, other = empty.to_empty(device="cpu"), build(backbone, **PARTS[part])
@@ -160,7 +166,23 @@ def test_parts_made_from_the_width_alone_follow_device_and_dtype(backbone, part)
     assert empty(x.bfloat16() if x.is_floating_point() else x).isfinite().all()
 
 
-@pytest.mark.parametrize("part", ["layer_scale", "boosting", "from_first_block", "experts"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_backbones_construct_on_the_meta_device_and_export(backbone):
+    operator = SparseCoding(0.2, num_heads=2, learnable=True)
+    empty, model = (build(backbone, operator=operator, device=d) for d in ("meta", "cpu"))
+    assert all(t.is_meta for t in (*empty.parameters(), *empty.buffers()))
+    empty = empty.to_empty(device="cpu")
+    for m in (empty, model):
+        torch.manual_seed(1)
+        m.reset_parameters()
+    x = inputs(backbone)
+    x = x.float() if x.is_floating_point() else x
+    assert_close(empty(x), model(x), atol=0, rtol=0)
+    exported = torch.export.export(model.eval(), (x,)).module()
+    assert_close(exported(x), model(x), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("part", ["from_first_block", "experts"])
 def test_no_part_of_a_language_model_sees_the_future(part):
     model = build("language", **PARTS[part], dtype=torch.float64)
     with torch.no_grad():
@@ -174,22 +196,20 @@ def test_no_part_of_a_language_model_sees_the_future(part):
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("transform", [None, "dct", "svd"])
-@pytest.mark.parametrize("pool", ["class", "mean"])
-def test_hidden_patches_reach_no_part_and_no_graying(pool, transform, part):
-    graying = None if transform is None else TokenGraying(transform, eps=0.6)
-    options = {"pool": pool, "token_graying": graying, **PARTS[part]}
-    model = build("vision", **options, dtype=torch.float64)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn_like(p))
+def test_hidden_patches_reach_no_part_and_no_graying(part):
     hidden = torch.zeros(2, 16, dtype=torch.bool)
     hidden[1, 8:] = True
     changed = IMAGES.clone()
     changed[1, :, 4:] = 7.0
-    found, expected = model(changed, hidden), model(IMAGES, hidden)
-    assert_close(found, expected, atol=1e-12, rtol=0)
-    assert not torch.allclose(model(changed), model(IMAGES), atol=1e-3)
+    for pool, transform in (("class", "dct"), ("mean", "svd")):
+        options = {"pool": pool, "token_graying": TokenGraying(transform, eps=0.6), **PARTS[part]}
+        model = build("vision", **options, dtype=torch.float64)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.1 * torch.randn_like(p))
+        found, expected = model(changed, hidden), model(IMAGES, hidden)
+        assert_close(found, expected, atol=1e-12, rtol=0)
+        assert not torch.allclose(model(changed), model(IMAGES), atol=1e-3)
 
 
 def test_graying_by_svd_of_shown_patches_is_that_of_them_alone():
@@ -201,24 +221,12 @@ def test_graying_by_svd_of_shown_patches_is_that_of_them_alone():
     assert_close(embedding(IMAGES, hidden)[:, :12], expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("backbone", ["vision", "windowed", "class_attention"])
-def test_images_are_grayed_before_the_embedding_of_every_backbone(backbone):
+def test_images_are_grayed_before_the_embedding_of_every_backbone():
     graying = TokenGraying("svd", eps=0.5)
-    model = build(backbone, token_graying=graying, dtype=torch.float64)
-    plain = build(backbone, dtype=torch.float64)
-    embedding = plain.patch_embedding
-    embedding.register_forward_hook(
-        lambda module, args, output: module.projection(graying(module.patches(args[0])))
-    )
-    assert_close(model(IMAGES), plain(IMAGES), atol=1e-13, rtol=0)
-
-
-def test_scales_that_mix_tokens_see_one_window_where_windows_stay_in_place():
-    model = build("windows_in_place", scale=FeatScale, dtype=torch.float64)
-    block, x = model.stages[0].blocks[0], torch.randn(8, 16, 8, dtype=torch.float64)
-    nn.init.constant_(block.attention_scale.s, 0.7)
-    seen = []
-    block.attention_scale.register_forward_hook(lambda m, args, out: seen.append((args[0], out)))
-    block(x)
-    y, out = seen[0]
-    assert_close(out, y + 0.7 * y.mean(dim=1, keepdim=True))
+    for backbone in ("vision", "windowed", "class_attention"):
+        model = build(backbone, token_graying=graying, dtype=torch.float64)
+        plain = build(backbone, dtype=torch.float64)
+        plain.patch_embedding.register_forward_hook(
+            lambda module, args, output: module.projection(graying(module.patches(args[0])))
+        )
+        assert_close(model(IMAGES), plain(IMAGES), atol=1e-13, rtol=0)

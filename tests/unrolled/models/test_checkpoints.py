@@ -122,14 +122,7 @@ def test_timms_layer_scales_go_where_the_model_has_some():
         load_timm_state_dict(model(), weights)
 
 
-def test_huggingface_files_give_the_same_scores():
-    vit, weights = model(), timm_weights()
-    load_huggingface_state_dict(vit, huggingface_weights(weights))
-    assert_close(vit(IMAGES), timm_scores(weights, IMAGES), atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize(("head", "saved"), [(False, False), (True, True)])
 def test_huggingface_models_give_their_own_scores(head, saved, tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -218,7 +211,7 @@ def test_positions_of_another_grid_are_refused_or_resampled():
 
 
 @pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
-@pytest.mark.parametrize("operator", ["softmax", "bilateral", "elliptical", "neutreno", "ridge"])
+@pytest.mark.parametrize("operator", ["bilateral", "elliptical", "neutreno"])
 def test_huggingface_models_with_operators_are_measured_as_ours_with_their_weights(operator):
     """The same operator in their model and in ours: equal scores, and equal rows of `record`."""
     transformers = pytest.importorskip("transformers")

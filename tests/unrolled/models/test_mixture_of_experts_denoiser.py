@@ -6,9 +6,13 @@ from torch.testing import assert_close
 from twinsolve.solvers.sparse_coding import denoise_matching
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
-from twinsolve.unrolled.sparse_coding.patch_dictionaries import photograph_dictionary
-from twinsolve.unrolled.sparse_coding.patch_rows import average_patches, patch_rows, split_means
-from twinsolve.unrolled.sparse_coding.pursuit_step import PursuitStep
+from twinsolve.unrolled.sparse_coding.coding_step import PursuitStep
+from twinsolve.unrolled.sparse_coding.patches import (
+    average_patches,
+    patch_rows,
+    photograph_dictionary,
+    split_means,
+)
 
 
 def draw(*shape, seed=0):

@@ -13,9 +13,10 @@ def draw(*shape, seed=0):
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("patch_weights", ["uniform", "gaussian"])
-@pytest.mark.parametrize(("size", "distance"), [(5, 6), (4, 2), (1, 3), (3, 30)])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("channels", "size", "distance", "patch_weights"),
+    [(1, 5, 6, "gaussian"), (3, 4, 2, "uniform"), (1, 1, 3, "uniform"), (3, 3, 30, "gaussian")],
+)
 def test_starts_as_nonlocal_means(channels, size, distance, patch_weights):
     settings = {"patch_size": size, "patch_distance": distance, "patch_weights": patch_weights}
     images = draw(2, channels, 19, 10)

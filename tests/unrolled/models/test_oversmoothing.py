@@ -27,18 +27,8 @@ def plain(images):
     return [final_cosine(seed, images) for seed in SEEDS]
 
 
-def report(name, values):
-    print(
-        f"digits 8 x 8, patch {PATCH}, depth {DEPTH}, dim {DIM}, {HEADS} heads, Xavier, learned "
-        f"positions at sinusoidal scale, class token, untrained, seeds 0 to {len(SEEDS) - 1}: "
-        f"final token cosine, {name}: {', '.join(f'{x:.5f}' for x in values)}"
-    )
-
-
 def test_without_attention_skip_all_tokens_become_one(images, plain):
     without = [final_cosine(seed, images, attention_skip=False) for seed in SEEDS]
-    report("softmax without attention skip", without)
-    report("softmax", plain)
     assert min(without) > 0.999
     assert max(plain) < 0.999
 
@@ -47,5 +37,4 @@ def test_without_attention_skip_all_tokens_become_one(images, plain):
 def test_other_operators_keep_tokens_apart_in_every_seed(name, images, plain):
     """Defaults of the names: ISTA with 5 steps, ridge, NeuTRENO with lambda 0.6."""
     found = [final_cosine(seed, images, operator=name) for seed in SEEDS]
-    report(name, found)
     assert all(other < softmax for other, softmax in zip(found, plain, strict=True))

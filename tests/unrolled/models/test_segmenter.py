@@ -11,10 +11,13 @@ SIZE = {"dim": 16, "depth": 2, "num_heads": 2}
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"operator": "neutreno"}, {"operator": "bilateral"}, {"residual": "generalized"}],
+    ("settings", "upscale"),
+    [
+        ({"operator": "neutreno"}, 1),
+        ({"operator": "bilateral"}, 4),
+        ({"residual": "generalized"}, 4),
+    ],
 )
-@pytest.mark.parametrize("upscale", [1, 4])
 def test_every_pixel_has_scores_and_every_parameter_a_gradient(settings, upscale):
     torch.manual_seed(0)
     model = Segmenter(5, (16, 24), upscale=upscale, **SIZE, **settings)

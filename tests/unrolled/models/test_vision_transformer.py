@@ -2,12 +2,13 @@ import math
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Operator, SparseCoding, VisionTransformer, operator_names
+from twinsolve.unrolled import Operator, VisionTransformer
 from twinsolve.unrolled.models import sinusoidal_positions
+
+from .kinds import KINDS
 
 IMAGES = torch.randn(3, 2, 8, 12, generator=torch.Generator().manual_seed(0))
 
@@ -36,136 +37,6 @@ class Recorder(Operator):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-@pytest.mark.parametrize("name", operator_names())
-@pytest.mark.parametrize("pool", ["class", "mean"])
-def test_every_operator_runs_and_all_parameters_learn(name, pool):
-    vit = model(operator=name, pool=pool, scale=lambda dim: nn.Linear(dim, dim)).train()
-    F.cross_entropy(vit(IMAGES), torch.tensor([0, 1, 2])).backward()
-    for n, p in vit.named_parameters():
-        # Some operators do not depend on a parameter of theirs, such as a shift of whole rows.
-        if n == "positions.weight" and name == "alibi":
-            assert p.grad is None  # distances stand for positions
-        elif ".operator." not in n:
-            assert p.grad is not None, n
-        assert p.grad is None or p.grad.isfinite().all(), n
-
-
-def test_one_chain_of_contexts_goes_through_all_layers():
-    vit = model(operator=Recorder())
-    for _ in range(2):
-        vit(IMAGES)
-    records = [block.attention.operator.contexts for block in vit.blocks]
-    first, last = (records[i][1] for i in (0, 1))
-    v = first[1]
-    assert records[0][0][0]["first_values"] is not v
-    for fields, _ in (first, last):
-        assert_close(fields["positions"], vit.positions.weight)
-        assert_close(fields["first_tokens"], vit.tokens(IMAGES))
-        assert fields["first_values"] is v
-    assert first[0]["previous_values"] is None
-    assert last[0]["previous_values"] is v
-
-
-def test_gradcheck():
-    vit = model(dim=6, depth=1, num_heads=2, num_classes=2, dtype=torch.float64)
-    images = IMAGES[:1].double().requires_grad_()
-    assert torch.autograd.gradcheck(vit, images)
-
-
-def test_tokens_are_embedded_patches_behind_a_class_token_plus_positions():
-    vit = model()
-    weight = vit.patch_embedding.projection.weight.view(12, 2, 2, 3)
-    convolved = F.conv2d(IMAGES, weight, vit.patch_embedding.projection.bias, stride=(2, 3))
-    patches = convolved.flatten(2).mT + vit.positions.weight[1:]
-    first = (vit.class_token + vit.positions.weight[0]).expand(3, 1, 12)
-    assert_close(vit.tokens(IMAGES), torch.cat([first, patches], dim=1), atol=1e-5, rtol=0)
-    bare = model(pool="mean", positions=None)
-    assert bare.tokens(IMAGES).shape == (3, 16, 12)
-    assert not any("positions" in name or "class" in name for name in bare.state_dict())
-
-
-def test_pools_read_the_class_token_or_the_mean():
-    for pool in ("class", "mean"):
-        vit = model(pool=pool)
-        features = vit.forward_features(IMAGES)
-        pooled = features[:, 0] if pool == "class" else features.mean(dim=1)
-        assert_close(vit(IMAGES), vit.head(pooled))
-        headless = model(pool=pool, num_classes=0)
-        assert headless(IMAGES).shape == (3, 12)
-
-
-def test_intermediates_are_the_tokens_and_what_leaves_each_block():
-    vit = model(depth=3)
-    states = vit.intermediates(IMAGES)
-    assert len(states) == 4
-    assert_close(states[0], vit.tokens(IMAGES))
-    for block, entered, left in zip(vit.blocks, states, states[1:], strict=False):
-        assert_close(left, block(entered))
-    assert_close(vit.norm(states[-1]), vit.forward_features(IMAGES))
-
-
-def test_token_graying_sees_raw_patches_in_pixel_order():
-    seen = []
-
-    class Gray(nn.Module):
-        def forward(self, patches):
-            seen.append(patches)
-            return 2 * patches
-
-    vit = model(token_graying=Gray())
-    tokens = vit.tokens(IMAGES)
-    assert seen[0].shape == (3, 16, 12)
-    assert_close(seen[0][1, 5], IMAGES[1, :, 2:4, 3:6].flatten())
-    plain = model()
-    assert_close(tokens, plain.tokens(2 * IMAGES))
-
-
-@pytest.mark.parametrize("pool", ["class", "mean"])
-@pytest.mark.parametrize("name", operator_names())
-def test_hidden_patches_are_as_if_absent(pool, name):
-    vit = model(operator=name, pool=pool, image_size=(12, 12))
-    images = torch.randn(2, 2, 12, 12, generator=torch.Generator().manual_seed(1))
-    hidden = torch.zeros(2, 24, dtype=torch.bool)
-    hidden[:, 20:] = True
-    changed = images.clone()
-    changed[:, :, 10:] = 50.0
-    found, expected = (vit(x, hidden) for x in (changed, images))
-    # Values of size 50 at most move the rounding of blocked sums.
-    assert_close(found, expected, atol=2e-4, rtol=1e-4)
-    found, expected = (vit.forward_features(x)[:, :-4] for x in (changed, images))
-    assert not torch.allclose(found, expected, atol=1e-2)
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
-@pytest.mark.parametrize("pool", ["class", "mean"])
-@pytest.mark.parametrize("name", operator_names())
-def test_hidden_patches_may_hold_anything(name, pool, value):
-    """Of outputs and of gradients of all parameters and of shown pixels, nothing changes."""
-    hidden = torch.arange(16) >= 12
-    pixels = torch.zeros(8, 12).bool()
-    pixels[6:] = True
-
-    def run(hold):
-        vit = model(operator=name, pool=pool)
-        images = torch.where(pixels, hold, IMAGES).requires_grad_()
-        out = vit(images, hidden.expand(len(images), -1))
-        out.square().sum().backward()
-        return out, images.grad, *(p.grad for p in vit.parameters() if p.requires_grad)
-
-    for found, expected in zip(run(value), run(0.0), strict=True):
-        assert_close(found, expected, atol=0, rtol=0)
-
-
-def test_the_mean_leaves_hidden_patches_out():
-    vit = model(pool="mean", depth=0)
-    hidden = torch.zeros(3, 16, dtype=torch.bool)
-    hidden[0, 3:] = True
-    hidden[2] = True
-    features = vit.forward_features(IMAGES)
-    expected = torch.stack([features[0, :3].mean(0), features[1].mean(0), torch.zeros(12)])
-    assert_close(vit(IMAGES, hidden), vit.head(expected))
-
-
 def test_sinusoidal_positions_are_those_of_the_formula():
     """IF-5, entry by entry; |p|^2 = dim / 2 is the scale at which learned ones start."""
     p = sinusoidal_positions(5, 6)
@@ -180,6 +51,77 @@ def test_sinusoidal_positions_are_those_of_the_formula():
     assert "positions.weight" not in vit.state_dict()
 
 
+def test_one_chain_of_contexts_goes_through_all_layers():
+    vit = model(operator=Recorder(), depth=4)
+    for _ in range(2):
+        vit(IMAGES)
+    records = [block.attention.operator.contexts for block in vit.blocks]
+    assert records[0][0][1] is not records[0][1][1]
+    values = [None, *(of_layer[1][1] for of_layer in records)]
+    for of_layer, previous in zip(records, values, strict=False):
+        fields, _ = of_layer[1]
+        assert_close(fields["positions"], vit.positions.weight)
+        assert_close(fields["first_tokens"], vit.tokens(IMAGES))
+        assert fields["first_values"] is values[1]
+        assert fields["previous_values"] is previous
+
+
+def test_gradcheck():
+    vit = model(dim=6, depth=1, num_heads=2, num_classes=2, dtype=torch.float64)
+    images = IMAGES[:1].double().requires_grad_()
+    assert torch.autograd.gradcheck(vit, images)
+
+
+def test_parts_that_are_left_out():
+    bare = model(pool="mean", positions=None)
+    assert bare.tokens(IMAGES).shape == (3, 16, 12)
+    assert not any("positions" in name or "class" in name for name in bare.state_dict())
+    for pool in ("class", "mean"):
+        assert model(pool=pool, num_classes=0)(IMAGES).shape == (3, 12)
+
+
+def test_intermediates_are_the_tokens_and_what_leaves_each_block():
+    vit = model(depth=3)
+    states = vit.intermediates(IMAGES)
+    assert len(states) == 4
+    assert_close(states[0], vit.tokens(IMAGES))
+    for block, entered, left in zip(vit.blocks, states, states[1:], strict=False):
+        assert_close(left, block(entered))
+    assert_close(vit.norm(states[-1]), vit.forward_features(IMAGES))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_hidden_patches_may_hold_anything(name):
+    """Of outputs and of gradients of all parameters and of shown pixels, nothing changes."""
+    hidden = torch.arange(16) >= 12
+    pixels = torch.zeros(8, 12).bool()
+    pixels[6:] = True
+
+    def run(hold, pool):
+        vit = model(operator=name, pool=pool)
+        images = torch.where(pixels, hold, IMAGES).requires_grad_()
+        out = vit(images, hidden.expand(len(images), -1))
+        out.square().sum().backward()
+        return out, images.grad, *(p.grad for p in vit.parameters() if p.requires_grad)
+
+    for pool in ("class", "mean"):
+        expected = run(0.0, pool)
+        for value in (torch.nan, torch.inf, 3e38):
+            assert_close(run(value, pool), expected, atol=0, rtol=0)
+        shown = model(operator=name, pool=pool)(torch.where(pixels, 50.0, IMAGES))
+        assert not torch.allclose(shown, expected[0], atol=1e-2)
+
+
+def test_the_mean_leaves_hidden_patches_out():
+    vit = model(pool="mean", depth=0)
+    hidden = torch.zeros(3, 16, dtype=torch.bool)
+    hidden[0, 3:] = True
+    hidden[2] = True
+    features = vit.forward_features(IMAGES)
+    expected = torch.stack([features[0, :3].mean(0), features[1].mean(0), torch.zeros(12)])
+    assert_close(vit(IMAGES, hidden), vit.head(expected))
+
+
 def test_learned_positions_start_at_the_scale_asked_for():
     for scale in (2**-0.5, 0.02):
         options = {} if scale > 0.5 else {"position_scale": scale}
@@ -189,14 +131,14 @@ def test_learned_positions_start_at_the_scale_asked_for():
         assert_close(weight.std().item(), scale, atol=0, rtol=0.06)
 
 
-@pytest.mark.parametrize(("size", "dim"), [("tiny", 192), ("small", 384), ("base", 768)])
-def test_presets_have_the_parameters_of_the_papers(size, dim):
-    vit = getattr(VisionTransformer, size)(device="meta")
-    block = 4 * dim * dim + 4 * dim + 8 * dim * dim + 5 * dim + 4 * dim
-    expected = 12 * block + 768 * dim + dim + 198 * dim + 2 * dim + 1000 * dim + 1000
-    assert sum(p.numel() for p in vit.parameters()) == expected
-    assert all(p.is_meta for p in vit.parameters())
-    assert {block.attention.head_dim for block in vit.blocks} == {64}
+def test_presets_have_the_parameters_of_the_papers():
+    for size, dim in (("tiny", 192), ("small", 384), ("base", 768)):
+        vit = getattr(VisionTransformer, size)(device="meta")
+        block = 4 * dim * dim + 4 * dim + 8 * dim * dim + 5 * dim + 4 * dim
+        expected = 12 * block + 768 * dim + dim + 198 * dim + 2 * dim + 1000 * dim + 1000
+        assert sum(p.numel() for p in vit.parameters()) == expected
+        assert all(p.is_meta for p in vit.parameters())
+        assert {block.attention.head_dim for block in vit.blocks} == {64}
 
 
 def test_preset_options_pass_through():
@@ -204,20 +146,7 @@ def test_preset_options_pass_through():
     assert vit(torch.randn(2, 1, 16, 16)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", None])
-def test_constructs_on_the_meta_device(positions):
-    operator = SparseCoding(0.2, num_heads=3, learnable=True)
-    empty = model(operator=operator, positions=positions, device="meta")
-    assert all(t.is_meta for t in (*empty.parameters(), *empty.buffers()))
-    empty = empty.to_empty(device="cpu")
-    vit = model(operator=operator, positions=positions)
-    for m in (empty, vit):
-        torch.manual_seed(1)
-        m.reset_parameters()
-    assert_close(empty(IMAGES), vit(IMAGES), atol=0, rtol=0)
-
-
-def test_state_dict_round_trips():
+def test_a_state_dict_round_trips():
     vit, other = model(positions="sinusoidal"), model(seed=1, positions="sinusoidal")
     other.load_state_dict(vit.state_dict())
     assert_close(other(IMAGES), vit(IMAGES), atol=0, rtol=0)
@@ -235,13 +164,6 @@ def test_dtypes_and_autocast():
     assert (vit.bfloat16()(IMAGES.bfloat16()).float() - expected).abs().max() < 0.1
 
 
-@pytest.mark.parametrize("name", operator_names())
-def test_operators_run_under_autocast(name):
-    with torch.autocast("cpu", torch.bfloat16):
-        out = model(operator=name)(IMAGES)
-    assert out.isfinite().all()
-
-
 def test_exports_with_a_free_batch():
     vit = model()
     batch = {0: torch.export.Dim("batch")}
@@ -254,9 +176,8 @@ class NeedsPositions(Operator):
     needs = ("projected_positions",)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_are_named():
+    for options, message in (
         ({"image_size": 9, "patch_size": 2}, r"image_size: must be a multiple of patch_size"),
         ({"image_size": (8, 12, 3)}, "image_size: must be one number or"),
         ({"patch_size": 0}, "patch_size: must be a whole number >= 1"),
@@ -268,11 +189,9 @@ class NeedsPositions(Operator):
         ({"num_classes": -1}, "num_classes: must be a whole number >= 0"),
         ({"operator": ["softmax"]}, "operator: must be one value or a list of 2"),
         ({"operator": NeedsPositions(), "positions": None}, "positions: NeedsPositions reads"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        model(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(**options)
 
 
 def test_bad_inputs_are_named():

@@ -1,3 +1,5 @@
+"""Checks of whole models: each layer on the tokens that reach it."""
+
 import types
 
 import pytest
@@ -34,9 +36,17 @@ from twinsolve.unrolled import (
 from twinsolve.unrolled.spectral_filtering import LayerScale
 
 GENERATOR = torch.Generator().manual_seed(0)
+
+
 IMAGES = torch.randn(3, 1, 8, 8, generator=GENERATOR)
+
+
 IDS = torch.randint(0, 11, (3, 12), generator=GENERATOR)
+
+
 PADDED = torch.zeros(3, 12, dtype=torch.bool)
+
+
 PADDED[1, 8:] = True
 
 
@@ -57,7 +67,7 @@ def verdicts(report):
     return {row["name"]: row["verdict"] for row in report.judged}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_operator_and_shell_of_a_model_is_judged_at_its_parameters(dtype):
     model = vit(operator="gaussian").to(dtype)
     report = twinsolve.check(model, IMAGES.to(dtype))
@@ -76,26 +86,20 @@ def test_every_operator_and_shell_of_a_model_is_judged_at_its_parameters(dtype):
 
 
 MODELS = {
-    "twicing": lambda: (vit(operator="twicing"), IMAGES),
     "neutreno": lambda: (vit(operator=Neutreno(Softmax())), IMAGES),
     "bilateral": lambda: (vit(operator=Bilateral()), IMAGES),
     "scaled": lambda: (vit(operator=AttnScale(Softmax(), num_heads=3), scale=FeatScale), IMAGES),
     "balanced": lambda: (vit(operator=Sinkhorn(Softmax())), IMAGES),
     "symmetric": lambda: (vit(operator=Symmetric()), IMAGES),
     "grid": lambda: (vit(operator=[Local(1, width=4, n_class_tokens=1), "sparsemax"]), IMAGES),
-    "codes": lambda: (vit(operator=SparseCoding(0.1, learnable=True, num_heads=3)), IMAGES),
     "solved": lambda: (vit(operator=Solved(SparseCoding(0.5))), IMAGES),
     "residual": lambda: (vit(residual=GeneralizedResidual, scale=LayerScale), IMAGES),
     "windows": lambda: (
         moved(WindowedTransformer(8, 1, 1, 5, 8, window_size=4, scale=FeatScale)), IMAGES
     ),
-    "window neutreno": lambda: (
-        moved(WindowedTransformer(8, 1, 1, 5, 8, operator=Neutreno(Gaussian()))), IMAGES
-    ),
     "class attention": lambda: (
         moved(ClassAttentionTransformer(8, 2, 1, 5, 12, 2, 3)), IMAGES
     ),
-    "words": lambda: (moved(LanguageModel(11, 12, 2, 3, 12)), IDS),
     "padded words": lambda: (
         moved(LanguageModel(11, 12, 2, 3, 12, operator=ALiBi(3))), (IDS, PADDED)
     ),
@@ -135,32 +139,23 @@ def double_heads(operator, heads):
     operator.attend = types.MethodType(wrong, operator)
 
 
-def forget_causality(operator):
-    attend = operator.attend
+def forget(**fields):
+    """Plants an operator that forgets these of its call."""
 
-    def wrong(self, call):
-        return attend(call._replace(is_causal=False))
+    def plant(operator):
+        attend = operator.attend
+        operator.attend = lambda call: attend(call._replace(**fields))
 
-    operator.attend = types.MethodType(wrong, operator)
-
-
-def forget_masks(operator):
-    attend = operator.attend
-
-    def wrong(self, call):
-        return attend(call._replace(mask=None))
-
-    operator.attend = types.MethodType(wrong, operator)
+    return plant
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "plant",
-    [lambda o: double_heads(o, slice(1, None)), forget_causality, forget_masks],
+    [lambda o: double_heads(o, slice(1, None)), forget(is_causal=False), forget(mask=None)],
     ids=["heads", "causality", "masks"],
 )
-def test_a_fault_in_one_block_is_found_there_and_nowhere_else(plant, dtype):
-    model = moved(LanguageModel(11, 12, 3, 3, 12)).to(dtype)
+def test_a_fault_in_one_block_is_found_there_and_nowhere_else(plant):
+    model = moved(LanguageModel(11, 12, 3, 3, 12))
     batch = IDS, PADDED
     assert twinsolve.check(model, batch)
     plant(model.blocks[1].attention.operator)
@@ -171,7 +166,7 @@ def test_a_fault_in_one_block_is_found_there_and_nowhere_else(plant, dtype):
     assert "blocks.1.attention.operator: Softmax = softmax-attention [SE-7], NOT" in str(report)
 
 
-@pytest.mark.parametrize("part", ["q", "k", "v", "out"])
+@pytest.mark.parametrize("part", ["k", "out"])
 def test_a_wrong_projection_is_found_at_its_shell(part):
     model = vit()
     shell = model.blocks[1].attention
@@ -225,7 +220,7 @@ def test_a_finite_bias_is_judged_where_its_solver_takes_one():
     x, bias = torch.randn(1, 9, 6, generator=GENERATOR), torch.randn(9, 9, generator=GENERATOR)
     layer = Attention(6, 2, operator=Softmax())
     assert verdicts(twinsolve.check(layer, (x, x, x, None, False, bias)))["operator"] == "correct"
-    forget_masks(layer.operator)
+    forget(mask=None)(layer.operator)
     assert not twinsolve.check(layer, (x, x, x, None, False, bias))
     layer = Attention(6, 2, operator=Twicing(Softmax()))
     rows = {row["name"]: row for row in twinsolve.check(layer, (x, x, x, None, False, bias)).rows}
@@ -242,17 +237,16 @@ def test_replaced_attention_is_judged_with_its_masks():
     report = twinsolve.check(model, batch)
     assert report
     assert sum(row["twin"] == "twicing-attention" for row in report.judged) == 2
-    forget_masks(model.layers[0].self_attn.operator)
+    forget(mask=None)(model.layers[0].self_attn.operator)
     assert not twinsolve.check(model, batch)
 
 
-@pytest.mark.parametrize("operator", ["softmax", "twicing", "sparse_coding"])
-def test_hugging_face_models_are_judged(operator):
+def test_hugging_face_models_are_judged():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 4}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
-    attach_huggingface(model, operator)
+    attach_huggingface(model, "twicing")
     hidden = (~PADDED).long()
     report = twinsolve.check(model, {"input_ids": IDS, "attention_mask": hidden})
     assert report, str(report)
@@ -291,3 +285,30 @@ def test_convolutional_and_foreign_models_without_twins_are_refused_or_listed():
         twinsolve.check(vit(), IMAGES, n_rows=0)
     with pytest.raises(ValueError, match="context: a model makes its own"):
         twinsolve.check(vit(), IMAGES, context=twinsolve.unrolled.Context())
+
+
+def small_gpt2(name, share=1.0):
+    """A model of Hugging Face with an operator by name, its weights a share of what they were."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(4)
+    sizes = {"vocab_size": 200, "n_embd": 64, "n_layer": 2, "n_head": 4}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    for parameter in model.parameters():
+        parameter.data *= share
+    return attach_huggingface(model, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("softmax", 1.0), ("top_k", 1.0), ("re_attention", 0.1)]
+)
+def test_no_operator_of_a_model_is_accused_of_rounding_nor_acquitted_of_more(name, share):
+    """Where rounding would excuse a thousandth, a copy in float64 is judged."""
+    model, ids = small_gpt2(name, share), torch.randint(0, 200, (2, 32), generator=GENERATOR)
+    report = twinsolve.check(model, {"input_ids": ids})
+    assert report, str(report)
+    kinds = {row["dtype"] for row in report.judged}
+    assert kinds == {"float32" if share == 1 else "float64 copy of float32"}
+    for block in model.transformer.h:
+        block.attn.operator.register_forward_hook(lambda _, given, output: 1.001 * output)
+    verdicts = {row["verdict"] for row in twinsolve.check(model, {"input_ids": ids}).judged}
+    assert verdicts == {"NOT CORRECT"}

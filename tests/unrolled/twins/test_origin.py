@@ -1,3 +1,5 @@
+"""The problem that a layer effectively solves."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +18,12 @@ from twinsolve.unrolled import (
     Attention,
     Bilateral,
     Gaussian,
-    Kernel,
     Linear,
     LowRank,
     Ridge,
     Softmax,
     Solved,
     SparseCoding,
-    SpatialGaussian,
     Twicing,
     UnrolledADMM,
     UnrolledSelfExpression,
@@ -48,31 +48,13 @@ def trained(layer, factor):
     return layer
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: Gaussian(3.0, learnable=True), "bandwidth"),
-        (lambda: Ridge(0.8, learnable=True), "lam"),
-        (lambda: Ridge(0.8, zero_diagonal=True, learnable=True), "lam"),
-        (lambda: LowRank(0.8, learnable=True), "lam"),
-    ],
-)
 @pytest.mark.parametrize("factor", [0.3, 1.0, 5.0])
-def test_a_layer_at_known_parameters_is_recovered(X, make, name, factor):
-    layer = make().double()
-    initial = getattr(layer, name).initial
+def test_a_layer_at_known_parameters_is_recovered(X, factor):
+    layer = Ridge(0.8, zero_diagonal=True, learnable=True).double()
     origin = fit_origin(trained(layer, factor), X)
-    assert origin.parameters[name] == pytest.approx([initial * factor], rel=1e-4)
+    assert origin.parameters["lam"] == pytest.approx([0.8 * factor], rel=1e-4)
     assert origin.distance < 1e-4
     assert (origin.initial_distance > 0.01) == (factor != 1.0)
-
-
-def test_converged_sparse_attention_is_recovered(X):
-    layer = SparseCoding(0.5, n_iter=20_000, zero_diagonal=True, learnable=True).double()
-    origin = fit_origin(trained(layer, 4.0), X)
-    assert origin.parameters["lam"] == pytest.approx([2.0], rel=1e-3)
-    assert origin.distance < 1e-3
-    assert origin.twin == "self-expression-iterates"
 
 
 def test_few_iterations_leave_a_distance_that_no_penalty_explains(X):
@@ -117,21 +99,6 @@ def test_what_has_no_coefficients_says_where_to_get_some(X):
         fit_origin(Gaussian(1.0), X[None])
 
 
-def test_weights_of_a_hugging_face_model_are_fitted_as_an_array():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=24, num_attention_heads=4, num_hidden_layers=1, intermediate_size=24,
-        vocab_size=50, attn_implementation="eager",
-    )  # fmt: skip
-    model, ids = transformers.BertModel(config).eval(), torch.arange(12)[None]
-    layer = model.encoder.layer[0].attention.self
-    with pytest.raises(TypeError, match="output_attentions=True"):
-        fit_origin(layer, model.embeddings(ids)[0])
-    C = model(ids, output_attentions=True).attentions[0][0, 1]
-    origin = fit_origin(C, model.embeddings(ids)[0], problem=Gaussian(1.0))
-    assert origin.distance < origin.initial_distance
-
-
 def test_any_coefficients_are_held_against_a_family(X):
     C = smoother_matrix(X, X, bandwidth=1.6)
     origin = fit_origin(C, X, problem=Gaussian(2.0))
@@ -145,24 +112,15 @@ def test_any_coefficients_are_held_against_a_family(X):
 @pytest.mark.parametrize(
     ("layer", "name", "value"),
     [
-        (Softmax(), "scale", 6**-0.5),
         (Softmax(0.7), "scale", 0.7),
         (Gaussian(), "bandwidth", 6**0.25),
     ],
-    ids=["default-scale", "scale", "default-bandwidth"],
+    ids=["scale", "default-bandwidth"],
 )
 def test_fixed_and_default_parameters_are_where_the_fit_starts(X, layer, name, value):
     origin = fit_origin(layer, X)
     assert origin.parameters == {name: pytest.approx((value,))}
     assert origin.initial_distance < 1e-12
-
-
-def test_the_scale_of_dot_products_is_recovered(X):
-    logits = 0.3 * X @ X.T
-    C = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    origin = fit_origin(C, X, problem=Softmax())
-    assert origin.parameters["scale"] == pytest.approx([0.3], rel=1e-4)
-    assert origin.at_edge == ()
 
 
 def test_coefficients_alone_are_ranked_by_family(X):
@@ -204,11 +162,10 @@ def test_given_problems_are_ranked(X):
 @pytest.mark.parametrize(
     ("C", "problem", "name"),
     [
-        (np.full((24, 24), 1 / 24), Gaussian(1.0), "bandwidth"),
         (np.eye(24), Gaussian(1.0), "bandwidth"),
         (np.zeros((24, 24)), SparseCoding(1.0, zero_diagonal=True), "lam"),
     ],
-    ids=["constant", "identity", "zero"],
+    ids=["identity", "zero"],
 )
 def test_what_no_value_in_the_search_determines_is_said(X, C, problem, name):
     origin = fit_origin(C, X, problem=problem)
@@ -227,11 +184,6 @@ def test_the_start_may_be_decades_away(X):
     assert origin.initial_distance == 1
     assert origin.distance < 1e-4
     assert origin.parameters["lam"] == pytest.approx([2.0], rel=1e-4)
-
-
-def test_zero_coefficients_are_those_of_a_large_penalty(X):
-    origin = fit_origin(np.zeros((24, 24)), X, problem=SparseCoding(1.0, zero_diagonal=True))
-    assert origin.distance == 0
 
 
 def test_bad_input_is_named(X):
@@ -296,8 +248,8 @@ def test_every_positive_parameter_is_fitted_or_there_is_a_reason():
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: Kernel("laplace", 2.0, learnable=True), "bandwidth"),
-        (lambda: SpatialGaussian(2.0, learnable=True), "bandwidth"),
+        (lambda: Gaussian(3.0, learnable=True), "bandwidth"),
+        (lambda: LowRank(0.8, learnable=True), "lam"),
         (lambda: Bilateral(float("inf"), 3.0, distances=True, learnable=True), "token_bandwidth"),
         (lambda: ALiBi(2, learnable=True), "relative_slope"),
         (lambda: UnrolledADMM(2000, 0.1), "lam"),

@@ -36,9 +36,8 @@ def test_there_are_twins_of_such_layers():
     assert {"convex-ridge", "convex-ridge-network", "neutreno-solved"} <= set(NAMES)
 
 
-@pytest.mark.parametrize("moved", [0.0, 0.05, 0.2])
-@pytest.mark.parametrize("tol", [1e-4, 1e-8])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("moved", [0.0, 0.2])
+@pytest.mark.parametrize(("tol", "dtype"), [(1e-4, torch.float32), (1e-8, torch.float64)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_right_layer_is_correct_at_any_tolerance_dtype_and_parameters(name, dtype, tol, moved):
     report = twinsolve.check(*layer_and_data(name, dtype, tol, moved))
@@ -46,14 +45,13 @@ def test_a_right_layer_is_correct_at_any_tolerance_dtype_and_parameters(name, dt
 
 
 @pytest.mark.parametrize("lam", [0.02, 0.6])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_so_is_a_layer_of_a_model(dtype, lam):
+def test_so_is_a_layer_of_a_model(lam):
     torch.manual_seed(0)
     operator = Solved(Neutreno(Gaussian(1.0), lam), tol=1e-4)
-    model = VisionTransformer(8, 2, 1, 10, 16, 2, 2, operator=operator).to(dtype)
+    model = VisionTransformer(8, 2, 1, 10, 16, 2, 2, operator=operator)
     for parameter in model.parameters():  # so that attention is not uniform
         parameter.data *= 3
-    report = twinsolve.check(model, torch.randn(2, 1, 8, 8, dtype=dtype))
+    report = twinsolve.check(model, torch.randn(2, 1, 8, 8))
     assert report, report
 
 
@@ -86,18 +84,15 @@ def stronger_pull(monkeypatch):
 
 FAULTS = {
     "convex-ridge": (weaker_ridge, less_accurate_ridge),
-    "convex-ridge-network": (weaker_ridge, less_accurate_ridge),
     "neutreno-solved": (stronger_pull,),
     "sparse-coding-solved": (other_queries,),
-    "self-expression-solved": (other_queries,),
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("name", "plant"), [(name, plant) for name in FAULTS for plant in FAULTS[name]]
 )
-def test_a_fault_of_a_hundredth_is_found_at_a_coarse_tolerance(monkeypatch, name, plant, dtype):
+def test_a_fault_of_a_hundredth_is_found_at_a_coarse_tolerance(monkeypatch, name, plant):
     plant(monkeypatch)
-    report = twinsolve.check(*layer_and_data(name, dtype, 1e-4))
+    report = twinsolve.check(*layer_and_data(name, torch.float64, 1e-4))
     assert not report, report

@@ -1,3 +1,5 @@
+"""The catalogue, and twins of a user's own."""
+
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +13,7 @@ import twinsolve
 from twinsolve.bench import check_twins
 from twinsolve.bench.check.lines import lines_of
 from twinsolve.solvers import smoother_matrix
-from twinsolve.unrolled import Gaussian, SparseCoding
+from twinsolve.unrolled import Gaussian, LowRank, Ridge, SparseCoding
 from twinsolve.unrolled.twins import (
     Identity,
     Twin,
@@ -69,12 +71,9 @@ class Rounded(Gaussian):
 
 @pytest.mark.parametrize("guess", ["logit_range", "passes"])
 def test_no_guess_widens_a_float32_tolerance_beyond_a_percent(guess):
-    twin = register(
-        replace(
-            exact_twin(Gaussian(1.0)), name="rounded", layer=Rounded, certificate=None,
-            **{guess: lambda *given: 10**7},
-        )
-    )  # fmt: skip
+    original = exact_twin(Gaussian(1.0))
+    numerics = replace(original.numerics, **{guess: lambda *given: 10**7})
+    twin = register(replace(original, name="rounded", layer=Rounded, numerics=numerics))
     try:
         q = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(0))
         measured = Identity().measure(twin, Rounded(1.0), (q, q, q))
@@ -95,7 +94,8 @@ class Coarse(Gaussian):
 @pytest.mark.parametrize("fault", [Coarse, Rounded])
 def test_a_failure_in_float32_alone_says_what_the_tolerance_depends_on(fault):
     fields = {"layer": fault, "build": lambda q, k, v: fault(1.0), "options": {}}
-    register(replace(exact_twin(Gaussian(1.0)), name="rounded", certificate=None, **fields))
+    fields["relation"] = Identity()
+    register(replace(exact_twin(Gaussian(1.0)), name="rounded", **fields))
     try:
         X = np.random.default_rng(0).standard_normal((9, 4))
         x = torch.from_numpy(X).float()[None]
@@ -105,7 +105,11 @@ def test_a_failure_in_float32_alone_says_what_the_tolerance_depends_on(fault):
         for found in (single, model):
             assert "NOT CORRECT in float32" in found
         for found in (single, model, listed):
-            assert ("Twin.logit_range" in found) == ("Twin.passes" in found) == (fault is Coarse)
+            assert (
+                ("Numerics.logit_range" in found)
+                == ("Numerics.passes" in found)
+                == (fault is Coarse)
+            )
         assert "FAIL" in listed
         assert "passes" not in str(twinsolve.check(fault(1.0), X))
         assert "passes" not in str(twinsolve.check(Gaussian(1.0), X.astype(np.float32)))
@@ -124,23 +128,18 @@ class Holder(nn.Module):
         return self.operator(x[:, None], x[:, None], x[:, None])
 
 
-def test_without_one_of_its_own_a_subclass_has_its_parents_twin():
-    assert exact_twin(Sharp(0.5)).name == "gaussian-attention"
-
-
 def test_names_are_unique(users_twin):
     with pytest.raises(ValueError, match="'sharp-attention' is registered already"):
         register(users_twin)
 
 
-@pytest.mark.parametrize("shape", [(9, 4), (8, 3), (8,)])
-def test_a_solver_whose_answer_has_another_shape_is_named(shape):
+def test_a_solver_whose_answer_has_another_shape_is_named():
     class Wide(Gaussian):
         pass
 
     twin = Twin(
         name="of-another-shape", family="mine", relation=Identity(), source="my notes",
-        layer=Wide, build=lambda q, k, v: Wide(1.0), solve=lambda layer, call: np.zeros(shape),
+        layer=Wide, build=lambda q, k, v: Wide(1.0), solve=lambda layer, call: np.zeros((8, 3)),
     )  # fmt: skip
     register(twin)
     try:
@@ -148,14 +147,6 @@ def test_a_solver_whose_answer_has_another_shape_is_named(shape):
             twinsolve.check(Wide(1.0), np.random.default_rng(0).standard_normal((8, 4)))
     finally:
         unregister(twin.name)
-
-
-def test_twins_are_chosen_by_what_they_cover():
-    families = {twin.family for twin in twins_of(SparseCoding(1.0))}
-    assert families == {"sparse_coding"}
-    families = {twin.family for twin in twins_of(SparseCoding(1.0, zero_diagonal=True))}
-    assert families == {"self_expression"}
-    assert exact_twin(SparseCoding(1.0)).relation.name == "iterate"
 
 
 def test_a_layer_without_twin_is_told_in_short_how_to_have_one():
@@ -174,8 +165,37 @@ def test_families_are_discovered_by_their_files(tmp_path):
         "    solve=lambda layer, call: call.v))\n"
     )
     code = (
-        "import sys, twinsolve.unrolled.twins as twins\n"
-        f"twins.__path__.append({str(tmp_path)!r})\n"
+        "import twinsolve.unrolled.twins as twins, twinsolve.unrolled.twins.families as families\n"
+        f"families.__path__.append({str(tmp_path)!r})\n"
         "assert 'added' in {twin.name for twin in twins.catalogue()}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (SparseCoding(1.0), "sparse-coding-iterates"),
+        (SparseCoding(1.0, nonnegative=True), "nonnegative-coding-iterates"),
+        (SparseCoding(1.0, step="support"), "support-adaptive-coding-iterates"),
+        (SparseCoding(1.0, zero_diagonal=True), "self-expression-iterates"),
+        (
+            SparseCoding(1.0, zero_diagonal=True, nonnegative=True),
+            "nonnegative-self-expression-iterates",
+        ),
+        (
+            SparseCoding(1.0, zero_diagonal=True, nonnegative=True, step="support"),
+            "support-adaptive-self-expression-iterates",
+        ),
+        (Ridge(1.0, zero_diagonal=True), "ridge-self-expression-zero-diagonal"),
+        (Ridge(1.0), "ridge-self-expression"),
+        (LowRank(1.0), "low-rank-self-expression"),
+    ],
+)
+def test_layers_find_their_twin(layer, name):
+    assert exact_twin(layer, same_points=True).name == name
+
+
+def test_without_one_of_its_own_a_subclass_has_its_parents_twin():
+    assert exact_twin(Sharp(0.5)).name == "gaussian-attention"
+    assert {twin.family for twin in twins_of(SparseCoding(1.0))} == {"sparse_coding"}

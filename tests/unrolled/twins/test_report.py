@@ -1,3 +1,5 @@
+"""Checks of a layer, and comparisons of coefficients."""
+
 import numpy as np
 import pytest
 import torch
@@ -36,34 +38,12 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.twins import catalogue, judging_twin
 
-from .conftest import TWINS, built, small_inputs
+from .conftest import built, small_inputs
 
 
 @pytest.fixture(scope="module")
 def X():
     return make_union_of_subspaces(10, n_subspaces=3, n_features=12, noise=0.1, random_state=0)[0]
-
-
-LAYERS = [
-    Softmax(),
-    Gaussian(),
-    Gaussian(0.4, num_heads=3, learnable=True),
-    Twicing(Gaussian(0.5)),
-    SparseCoding(0.1),
-    SparseCoding(0.1, n_iter=0),
-    SparseCoding(0.1, zero_diagonal=True, nonnegative=True, num_heads=2),
-    LocallyLinear(4, zero_diagonal=True),
-]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
-def test_operators_are_correct_at_any_parameters(layer, X, dtype):
-    layer = layer.to(dtype)
-    report = twinsolve.check(layer, torch.from_numpy(X).to(dtype))
-    assert report.correct
-    assert report.tolerance <= 1e-8 or dtype == torch.float32
-    assert "correct" in str(report)
 
 
 def train(layer, X, n_steps=30):
@@ -78,30 +58,15 @@ def train(layer, X, n_steps=30):
     return layer
 
 
-@pytest.mark.parametrize(
-    "operator",
-    [
-        Gaussian(1.0, num_heads=2, learnable=True),
-        SparseCoding(0.5, num_heads=2, learnable=True, zero_diagonal=True),
-        Twicing(Gaussian(1.0, learnable=True)),
-    ],
-    ids=lambda operator: type(operator).__name__,
-)
-def test_a_trained_shell_is_correct_and_away_from_its_origin(operator, X):
+def test_a_trained_shell_is_correct_and_away_from_its_origin(X):
     torch.manual_seed(0)
+    operator = SparseCoding(0.5, num_heads=2, learnable=True, zero_diagonal=True)
     layer = train(Attention(12, 2, operator=operator).double(), X)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     report = twinsolve.check(layer, X)
     assert report.correct
     assert report.origin["distance"] > 1e-3
     assert all((layer.state_dict()[name] == value).all() for name, value in before.items())
-
-
-def test_at_its_initial_parameters_a_closed_form_is_at_its_origin(X):
-    origin = twinsolve.check(Gaussian(0.7, dtype=torch.float64), X).origin
-    assert origin["distance"] < 1e-12
-    assert origin["cosine"] == pytest.approx(1)
-    assert "gap" not in origin
 
 
 def test_origin_is_the_problem_at_the_initial_parameters(X):
@@ -117,15 +82,6 @@ def test_origin_is_the_problem_at_the_initial_parameters(X):
     assert report.origin["support_recall"] < 1
 
 
-def test_more_iterations_come_closer_to_the_origin(X):
-    gaps = [
-        twinsolve.check(SparseCoding(0.1, n_iter=K, zero_diagonal=True).double(), X).origin["gap"]
-        for K in (1, 10, 100, 1000)
-    ]
-    assert (np.diff(gaps) < 0).all()
-    assert gaps[-1] >= 0
-
-
 def test_a_wrong_layer_is_not_correct(X):
     class Doubled(SparseCoding):
         def attend(self, call):
@@ -136,8 +92,9 @@ def test_a_wrong_layer_is_not_correct(X):
     assert "NOT CORRECT" in str(report)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_layers_are_judged_in_float64(X, dtype):
+def test_half_precision_layers_are_judged_in_float64(X):
+    dtype = torch.bfloat16
+
     class Silent(Gaussian):
         def forward(self, q, k, v, **_):
             return torch.zeros_like(v)
@@ -165,23 +122,6 @@ def test_constant_tokens_do_not_hide_wrong_coefficients():
     tokens = np.ones((6, 3)) + 1e-3 * np.random.default_rng(0).standard_normal((6, 3))
     assert twinsolve.check(Gaussian(1e-3), tokens).correct
     assert not twinsolve.check(Wide(1e-3), tokens).correct
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [SparseCoding(0.1, zero_diagonal=True), SparseCoding(0.1), Gaussian(), Twicing(Softmax()),
-     LocallyLinear(3, zero_diagonal=True)],
-    ids=lambda layer: type(layer).__name__,
-)  # fmt: skip
-@pytest.mark.parametrize("kind", ["zeros", "constant", "duplicates", "grid"])
-def test_degenerate_tokens_are_legal(layer, kind):
-    tokens = {
-        "zeros": np.zeros((8, 2)),
-        "constant": np.full((8, 2), 0.3),
-        "duplicates": np.repeat(np.random.default_rng(0).standard_normal((4, 2)), 2, axis=0),
-        "grid": np.stack(np.meshgrid(*[np.arange(4.0)] * 2), axis=-1).reshape(-1, 2),
-    }[kind]
-    assert twinsolve.check(layer, tokens).correct
 
 
 def test_a_diverging_layer_is_judged_and_has_no_distance(X):
@@ -219,10 +159,8 @@ def test_shared_projection_is_checked_as_a_metric(X):
 
 
 @pytest.mark.parametrize(
-    ("layer", "reconstructs"),
-    [(SparseCoding(0.1), True), (Ridge(0.1), True), (LocallyLinear(4), True),
-     (Gaussian(0.5), False), (Softmax(), False), (Twicing(Gaussian(0.5)), False)],
-)  # fmt: skip
+    ("layer", "reconstructs"), [(SparseCoding(0.1), True), (Twicing(Gaussian(0.5)), False)]
+)
 def test_a_residual_is_shown_where_coefficients_are_to_reconstruct(X, layer, reconstructs):
     report = twinsolve.check(layer, X)
     assert ("residual" in report.origin) == ("residual_solved" in report.origin) == reconstructs
@@ -276,17 +214,9 @@ def test_compare_layers_solvers_and_coefficients(X):
     assert twinsolve.compare(solution, solution, torch.from_numpy(X))["distance"] == 0
 
 
-def test_compare_averages_the_heads_of_a_shell(X):
-    layer = Attention(12, 3, operator=Gaussian(1.0)).double()
-    tokens = torch.from_numpy(X)[None]
-    weights = layer(tokens, tokens, tokens)[1][0].detach()
-    assert twinsolve.compare(layer, weights, X)["distance"] == 0
-
-
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_attention_of_pytorch_has_coefficients(X, batch_first):
+def test_attention_of_pytorch_has_coefficients(X):
     torch.manual_seed(0)
-    layer = nn.MultiheadAttention(12, 3, dropout=0.1, batch_first=batch_first)
+    layer = nn.MultiheadAttention(12, 3, dropout=0.1)
     tokens = torch.from_numpy(X).float()
     weights = layer.eval()(tokens, tokens, tokens)[1].detach()
     assert twinsolve.compare(layer, weights, X)["distance"] < 1e-6
@@ -329,10 +259,6 @@ def context_of(n, heads, width, seed=0):
 
 
 OF_CONTEXT = {
-    "neutreno": lambda: Neutreno(Softmax()),
-    "bilateral": lambda: Bilateral(),
-    "elliptical": lambda: Elliptical(),
-    "twicing of bilateral": lambda: Twicing(Bilateral()),
     "neutreno of twicing of bilateral": lambda: Neutreno(Twicing(Bilateral())),
     "scaled twicing of bilateral": lambda: AttnScale(Twicing(Bilateral()), num_heads=2),
     "balanced bilateral": lambda: Sinkhorn(Bilateral()),
@@ -378,20 +304,17 @@ def test_a_context_is_taken_in_the_dtype_of_the_layer(X):
     assert origin.distance <= origin.initial_distance
 
 
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-@pytest.mark.parametrize("wrap", [lambda x: x, Twicing], ids=["alone", "twicing"])
 @pytest.mark.filterwarnings("ignore:Twicing")
-def test_ridge_between_projections_is_held_against_regression_on_other_keys(X, zero_diagonal, wrap):
+def test_ridge_between_projections_is_held_against_regression_on_other_keys(X):
     """The twin of self-expression is of equal queries and keys alone."""
-    operator = wrap(Ridge(0.3, zero_diagonal=zero_diagonal))
+    operator = Twicing(Ridge(0.3, zero_diagonal=True))
     shell = redraw(Attention(12, 2, operator=operator, dtype=torch.float64))
     assert twinsolve.check(shell, X).correct
     assert twinsolve.check(operator, X).correct
 
 
-@pytest.mark.parametrize("layer", [Ridge(0.3), LowRank(0.3)], ids=["ridge", "low rank"])
-def test_what_is_fitted_between_projections_is_the_layers_own_problem(X, layer):
-    shell = redraw(Attention(12, 2, operator=layer, dtype=torch.float64))
+def test_what_is_fitted_between_projections_is_the_layers_own_problem(X):
+    shell = redraw(Attention(12, 2, operator=LowRank(0.3), dtype=torch.float64))
     origin = twinsolve.fit_origin(shell, X)
     np.testing.assert_allclose(origin.parameters["lam"], 0.3, rtol=1e-4)
     assert origin.distance < 1e-5
@@ -408,21 +331,9 @@ def test_what_a_layer_cannot_take_is_said_by_the_layer(X):
         twinsolve.check(Tupe(12, 2), X)
 
 
-def test_a_report_is_true_only_if_it_is_correct(X):
-    assert twinsolve.check(Softmax(), X)
-
-    class Silent(Softmax):
-        def attend(self, call):
-            return torch.zeros_like(call.v)
-
-    with pytest.raises(AssertionError):
-        assert twinsolve.check(Silent(), X)
-
-
 TIES = {
     "duplicates": np.repeat(np.random.default_rng(0).standard_normal((6, 3)), 3, axis=0),
     "constant": np.full((9, 2), 0.3),
-    "zeros": np.zeros((9, 2)),
     "lattice": np.random.default_rng(0).integers(-1, 2, (20, 3)).astype(np.float64),
 }
 
@@ -472,18 +383,15 @@ def test_a_wrong_choice_is_no_tie(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(
-    "make",
-    [lambda: Gaussian(1e3), Softmax, lambda: Twicing(Gaussian(1e3)), lambda: Sinkhorn(Softmax())],
-)
+@pytest.mark.parametrize("make", [lambda: Twicing(Gaussian(1e3)), lambda: Sinkhorn(Softmax())])
 def test_an_output_that_cancels_is_held_to_the_rounding_of_its_terms(make, dtype):
     X = torch.tensor([[1e-9, 1.0], [0.0, -1.0]], dtype=dtype).repeat(8, 1) * 1e-3
     report = twinsolve.check(make(), X)
     assert report, str(report)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_equal_heads_of_re_attention_leave_rounding_alone(X, dtype):
+def test_equal_heads_of_re_attention_leave_rounding_alone(X):
+    dtype = torch.float32
     layer = ReAttention(Softmax(), 3).to(dtype)
     report = twinsolve.check(layer, torch.from_numpy(X).to(dtype))
     assert report, str(report)
@@ -498,7 +406,7 @@ def test_equal_heads_of_re_attention_leave_rounding_alone(X, dtype):
     assert not twinsolve.check(Shifted(Softmax(), 3).to(dtype), torch.from_numpy(X).to(dtype))
 
 
-JUDGED = {twin.layer.__name__: twin for twin in reversed(catalogue()) if twin.inputs != "model"}
+JUDGED = {twin.layer.__name__: twin for twin in reversed(catalogue())}
 
 
 @pytest.mark.parametrize("name", sorted(JUDGED))
@@ -508,38 +416,11 @@ def test_every_layer_with_any_twin_is_judged_by_it(name):
     twin = JUDGED[name]
     inputs = small_inputs(twin, torch.float64)
     layer = built(twin, inputs)
-    data = inputs[0] if twin.inputs != "tokens" else inputs[0][0]
+    data = inputs[0] if twin.inputs.kind != "tokens" else inputs[0][0]
     report = twinsolve.check(layer, data)
     assert report, str(report)
     assert report.relation in str(report)
     assert report.relation == judging_twin(layer, same_points=True).relation.name
-
-
-BATCHES = {
-    "block-high-frequencies": lambda images: images.flatten(1).unflatten(1, (-1, 4)),
-    "vision-transformer": lambda images: images[..., :6],
-    "windowed-transformer": lambda images: images[..., :4],
-    "class-attention-transformer": lambda images: images[..., :6],
-    "language-model": lambda images: images[:, 0, 0].gt(0.5).long(),
-}
-
-
-@pytest.mark.parametrize("name", BATCHES)
-def test_blocks_and_backbones_are_judged_layer_by_layer(name):
-    """Twins of whole models are for the check of the catalogue alone."""
-    (images,) = small_inputs(TWINS[name], torch.float64)
-    model = built(TWINS[name], (images,))
-    with pytest.raises(LookupError, match="no twin is registered"):
-        judging_twin(model)
-    report = twinsolve.check(model, BATCHES[name](images))
-    assert report, str(report)
-    operators = {
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, Operator) and not name.endswith(".base")  # judged with what wraps it
-    }
-    assert operators
-    assert operators <= {row["name"] for row in report.judged}
 
 
 CODERS = {
@@ -551,14 +432,13 @@ CODERS = {
 
 
 @pytest.mark.parametrize("name", CODERS)
-@pytest.mark.parametrize("n_keys", [None, 17])
-def test_learned_solvers_are_compared_by_their_coefficients(X, name, n_keys):
+def test_learned_solvers_are_compared_by_their_coefficients(X, name):
     torch.manual_seed(0)
     layer = CODERS[name]().double()
     tokens = torch.from_numpy(X)
-    keys = None if n_keys is None else tokens[:n_keys] + 0.5
+    keys = tokens[:17] + 0.5
     code = layer.coefficients if name == "network" else layer
-    C = code(tokens) if keys is None else code(tokens, keys)
+    C = code(tokens, keys)
     C = C.toarray() if name == "network" else C.detach()
     assert twinsolve.compare(layer, C, X, keys=keys)["distance"] == 0
     assert twinsolve.compare(layer, 0 * C + 0.1, X, keys=keys)["distance"] > 0

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...attention import check_count, check_positive
 from ...nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
 from ...nonlocal_energy.filter_banks import check_images
-from ...sparse_coding.similar_patches import Similar
+from ...sparse_coding.patches import Similar
 
 
 class FilterDiffusionDenoiser(nn.Module):
@@ -85,7 +85,7 @@ class FilterDiffusionDenoiser(nn.Module):
 
     def reset_parameters(self) -> None:
         """Return to the steps on the classical energy."""
-        for step in self._diffusions():
+        for step in self._run_steps():
             step.reset_parameters()
 
     def forward(self, noisy: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class FilterDiffusionDenoiser(nn.Module):
         """What the steps take beside the images."""
         return ()
 
-    def _diffusions(self) -> list[FilterDiffusion]:
+    def _run_steps(self) -> list[FilterDiffusion]:
         return [cast(FilterDiffusion, step) for step in self.steps]
 
     def extra_repr(self) -> str:

@@ -4,9 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from ...attention import check_count, check_positive
-from ...sparse_coding.patch_dictionaries import photograph_dictionary
-from ...sparse_coding.patch_rows import average_patches, check_patched, patch_rows, split_means
-from ...sparse_coding.pursuit_step import PursuitStep
+from ...sparse_coding.coding_step import PursuitStep
+from ...sparse_coding.patches import (
+    average_patches,
+    check_patched,
+    patch_rows,
+    photograph_dictionary,
+    split_means,
+)
 
 _PATCH_SIZE = 8
 

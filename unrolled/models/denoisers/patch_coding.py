@@ -6,11 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from ...attention import check_count, check_positive
-from ...sparse_coding.coding_step import CodingStep
-from ...sparse_coding.group_coding_step import GroupCodingStep
-from ...sparse_coding.patch_dictionaries import cosine_dictionary
-from ...sparse_coding.patch_rows import average_patches, check_patched, patch_rows, split_means
-from ...sparse_coding.similar_patches import Similar
+from ...sparse_coding.coding_step import CodingStep, GroupCodingStep
+from ...sparse_coding.patches import (
+    Similar,
+    average_patches,
+    check_patched,
+    cosine_dictionary,
+    patch_rows,
+    split_means,
+)
 
 
 class PatchCodingDenoiser(nn.Module):

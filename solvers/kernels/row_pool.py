@@ -1,0 +1,521 @@
+"""Many Lassos that share one dictionary, solved together to a certificate.
+
+Every row is a problem of its own (rows of ``D`` are the atoms)::
+
+    min over c   |y - c D|^2 + lam (r |c|_1 + (1 - r)/2 |c|^2),      r = l1_ratio in (0, 1]
+
+In what follows ``h = lam r / 2``, ``ridge = lam (1 - r) / 2``, ``q = (y - c D) D^T - ridge c``. A
+pool of rows is solved together. Each round
+
+1. multiplies all residuals of the pool by all atoms (one float32 GEMM, with a rigorous bound on
+   its rounding);
+2. per row, certifies, or collects the atoms that violate optimality: exact float64 products for
+   those that matter;
+3. per row, solves the Lasso on the support and the worst violators by the active-set method.
+
+Rows that are certified leave, and new ones take their place. Memory is O(pool * n_atoms + nnz).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .active_set import Work, active_set, new_work
+from .compiled import jit_reordered
+from .selection import largest
+from .slots import (
+    KEPT,
+    Pool,
+    Problem,
+    compact,
+    copy,
+    dot,
+    fill_slots,
+    keep_factor,
+    new_pool,
+    recall_factor,
+    residual,
+    rounding32,
+    scaled,
+    triangle,
+    widen,
+)
+
+_EPS32 = 2.0**-23
+_TINY32 = 2.0**-126  # numbers under it are rounded by more, relative to their size
+_SLOTS = 256  # rows in a pool
+_ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
+# These four steer speed alone. Atoms that join a working set in the first round and later; how
+# loosely early rounds are solved; from which share of the worst correlation atoms join; supports of
+# at most n_features / _LOCAL atoms are multiplied with the stored Gram matrix on the spot.
+_ADD = (40, 30)
+_LOOSE = 0.003
+_SPREAD = 0.35
+_LOCAL = 8
+
+
+class Codes(NamedTuple):
+    """Answer to a block of rows."""
+
+    atom: np.ndarray  # (nnz of the block,) row after row
+    value: np.ndarray
+    nnz: np.ndarray  # (rows,)
+    n_iter: np.ndarray  # (rows,) steps of the active set
+    n_passes: np.ndarray  # (rows,) products with all atoms, or searches in their cells
+    n_looked: np.ndarray  # (rows,) atoms that these looked at
+    correlation: np.ndarray  # (rows,) an upper bound on max_j |q_j|, at least h
+
+
+class _Rule(NamedTuple):
+    tol: float
+    rounding: float  # bound on the error of P, which is at most 1 in size
+    max_rounds: int
+    first_add: int  # atoms that may join a working set in the first round, and later
+    add: int
+    spread: float  # ... if their correlation is at least this share of the worst one
+    # A round need not solve its working set to less than this share of the present gap.
+    loose: float
+    local: int  # largest support that is multiplied with the stored Gram matrix alone
+
+
+class _Found(NamedTuple):
+    """Coefficients of the finished rows, in the order of completion."""
+
+    atom: np.ndarray
+    value: np.ndarray
+
+
+class _Out(NamedTuple):
+    """By row of the block: what `Codes` says, and where the codes stand among those found."""
+
+    first: int  # row 0 of the block
+    start: np.ndarray
+    nnz: np.ndarray
+    n_iter: np.ndarray
+    n_passes: np.ndarray
+    correlation: np.ndarray
+
+
+class _State(NamedTuple):
+    """All that a block of rows is solved with.
+
+    ::
+
+        rows of the block   start .. | solved | in the pool  | to come | .. stop
+        pool, P                               | slot 0 .. live |          a row a slot
+        out                          | start, nnz, ... |                  a row a row
+        found               | codes, in the order of completion | fill .. room |
+    """
+
+    problem: Problem
+    rule: _Rule
+    pool: Pool
+    work: Work  # of the row that is being solved
+    P: np.ndarray  # (slots, n_atoms) float32 correlations of the residuals, to within rounding
+    out: _Out
+    found: _Found
+
+
+@jit_reordered
+def _advance(first, stop, fresh, row, B, fill, state):
+    """One or more rounds for the slots first .. stop - 1, whose correlations stand in P.
+
+    If `fresh`, only for new slots: B holds the exact correlations of the signals row, row + 1, ...,
+    and the Gram matrix is stored. While a support is small it is multiplied with that on the spot;
+    other rows wait for the next product of the whole pool.
+    Returns (next slot, fill, capacity that the next slot needs).
+    """
+    problem, rule, pool, work, P, out, found = state
+    D, G = problem.atoms, problem.gram
+    for slot in range(first, stop):
+        i = pool.row[slot]
+        if i < 0 or (fresh and (pool.rounds[slot] > 0 or pool.nnz[slot] > rule.local)):
+            continue
+        if found.atom.size - fill < work.x.size:
+            return slot, fill, 0
+        p, q, y = P[slot], work.q_all[:0], problem.signals[i]
+        scale, slack = pool.scale[slot], rule.rounding
+        if fresh:
+            scale, slack = np.sqrt(dot(y, y)) * problem.largest, _TINY32
+            q = B[i - row]
+        while True:
+            if fresh:
+                if pool.nnz[slot] > 0:
+                    q = work.q_all
+                    _minus_rows(B[i - row], G, pool.atom[slot], pool.value[slot], pool.nnz[slot], q)
+                scaled(q, scale, p)
+            n, rest = _violators(p, i, scale, slack, problem, rule, pool, slot, work)
+            k = pool.nnz[slot]
+            if k + n >= work.x.size:  # room for one more, that ties with those left out
+                return slot, fill, k + n + 1
+            gap, inner, n, top = _certify(
+                p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work
+            )
+            pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
+            pool.rounds[slot] += 1
+            note_progress(i, gap, rule, problem, pool, slot)
+            # Codes to start from take one step, so that they are stationary on their support.
+            done = gap <= rule.tol and (k == 0 or pool.rounds[slot] > 1)
+            if done or pool.stall[slot] > 10 or pool.rounds[slot] >= rule.max_rounds:
+                fill = finish(i, slot, top, pool, out, found, fill)
+                break
+            k = improve(i, n, inner, problem, rule, pool, slot, work)
+            norm = residual(y, D, pool, slot)
+            if not fresh or k > rule.local or k + rule.add >= work.x.size:
+                pool.scale[slot] = norm * problem.largest
+                scaled(pool.residual[slot], norm, pool.probe[slot])
+                break
+    return stop, fill, 0
+
+
+@jit_reordered
+def finish(i, slot, top, pool, out, found, fill):
+    """The row's codes join those found, and its slot is free; returns their number."""
+    at, k = i - out.first, pool.nnz[slot]
+    out.start[at], out.nnz[at] = fill, k
+    out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
+    out.correlation[at] = top
+    copy(pool.atom[slot], found.atom[fill:], k)
+    copy(pool.value[slot], found.value[fill:], k)
+    pool.row[slot] = -1
+    return fill + k
+
+
+@jit_reordered
+def _minus_rows(b, G, index, value, k, q):
+    """q <- b - sum_a value[a] G[index[a]], four rows at a time."""
+    copy(b, q, q.size)
+    a = 0
+    while a + 4 <= k:
+        g0, g1, g2, g3 = G[index[a]], G[index[a + 1]], G[index[a + 2]], G[index[a + 3]]
+        c0, c1, c2, c3 = value[a], value[a + 1], value[a + 2], value[a + 3]
+        for j in range(q.size):
+            q[j] -= c0 * g0[j] + c1 * g1[j] + c2 * g2[j] + c3 * g3[j]
+        a += 4
+    while a < k:
+        c0, g0 = value[a], G[index[a]]
+        for j in range(q.size):
+            q[j] -= c0 * g0[j]
+        a += 1
+
+
+@jit_reordered
+def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
+    """Worst atoms off the support, into work.candidate.
+
+    Returns their number, and a bound on |q| for those left out.
+    """
+    if scale <= 0.0:
+        return 0, 0.0
+    if problem.own[i] >= 0:
+        p[problem.own[i]] = 0.0
+    for a in range(pool.nnz[slot]):
+        p[pool.atom[slot, a]] = 0.0
+    add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
+    low = np.float32(_least(i, scale, slack, problem))
+    n, bound = largest(p, low, problem.nonneg, add, rule.spread, work.key, work.candidate)
+    return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
+
+
+@jit_reordered
+def _least(i, scale, slack, problem):
+    """An entry of P at or under this does not violate optimality, whatever its rounding."""
+    return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
+
+
+@jit_reordered
+def load(a, j, c, v, i, problem, work):
+    """Put atom j, at coefficient c and correlation v, into place `a` of the working set.
+
+    Returns the size of q_j.
+    """
+    v -= problem.ridge[i] * c
+    work.atoms[a] = j
+    work.x[a] = c
+    work.q[a] = v
+    work.sign[a] = np.sign(c)
+    work.known[a] = False
+    return v if problem.nonneg else abs(v)
+
+
+@jit_reordered
+def _load_roughly(p, i, n, scale, problem, pool, slot, work):
+    """Load what the pool's product says, and the support as if it were stationary."""
+    h, ridge = problem.half[i], problem.ridge[i]
+    for a in range(pool.nnz[slot]):
+        c = pool.value[slot, a]
+        load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
+    for a in range(n):
+        j = work.candidate[a]
+        load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
+
+
+@jit_reordered
+def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
+    """Load support and candidates; q holds the exact correlations, or is empty.
+
+    Far from the optimum rounded correlations do, which certify nothing.
+    Returns (gap, the gap were all other atoms within bounds, number of candidates, bound on the
+    largest correlation).
+    """
+    k, r, tol = pool.nnz[slot], pool.residual[slot], rule.tol
+    for a in range(k):
+        work.support[a] = a
+    if q.size == 0 and pool.stall[slot] == 0 and 0 < pool.rounds[slot] < rule.max_rounds - 1:
+        top = max(work.key[:n].max() * scale, problem.half[i]) if n else problem.half[i]
+        inner = gap_at(i, top, problem, pool, slot)
+        if inner > _ROUGH * tol:
+            _load_roughly(p, i, n, scale, problem, pool, slot, work)
+            return gap_at(i, max(top, rest), problem, pool, slot), inner, n, np.inf
+    top = problem.half[i]
+    for a in range(k):
+        j = pool.atom[slot, a]
+        v = q[j] if q.size else dot(problem.atoms[j], r)
+        top = max(top, load(a, j, pool.value[slot, a], v, i, problem, work))
+    for a in range(n):
+        j = work.candidate[a]
+        v = q[j] if q.size else dot(problem.atoms[j], r)
+        top = max(top, load(k + a, j, 0.0, v, i, problem, work))
+    bound, inner = max(top, rest), gap_at(i, top, problem, pool, slot)
+    gap = gap_at(i, bound, problem, pool, slot) if bound > top else inner
+    if inner <= tol < gap:
+        # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
+        # in the worst.
+        j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
+        bound = max(top, worst)
+        gap = gap_at(i, bound, problem, pool, slot)
+        if gap > tol:
+            load(k + n, j, 0.0, dot(problem.atoms[j], r), i, problem, work)
+            n, inner = n + 1, gap
+    return gap, inner, n, bound
+
+
+@jit_reordered
+def note_progress(i, gap, rule, problem, pool, slot):
+    """A round without any: neither the gap nor the objective falls by what matters at `tol`."""
+    y = problem.signals[i]
+    objective = _objective(i, problem, pool, slot)
+    pool.stall[slot] += 1
+    if gap < 0.9 * pool.best[slot]:
+        pool.best[slot] = gap
+        pool.stall[slot] = 0
+    if objective < pool.lowest[slot] - 1e-3 * rule.tol * dot(y, y):
+        pool.lowest[slot] = objective
+        pool.stall[slot] = 0
+
+
+@jit_reordered
+def _worst_left_out(p, i, w, scale, slack, problem, r, work):
+    for a in range(w):
+        p[work.atoms[a]] = np.nan
+    low, worst, at = _least(i, scale, slack, problem), 0.0, 0
+    for j in range(p.size):
+        if abs(p[j]) >= low and j != problem.own[i]:
+            v = dot(problem.atoms[j], r)
+            v = v if problem.nonneg else abs(v)
+            if v > worst:
+                worst, at = v, j
+    return at, worst
+
+
+@jit_reordered
+def _objective(i, problem, pool, slot):
+    l1 = 0.0
+    for a in range(pool.nnz[slot]):
+        l1 += abs(pool.value[slot, a])
+    return _energy(i, problem, pool, slot) + 2.0 * problem.half[i] * l1
+
+
+@jit_reordered
+def _energy(i, problem, pool, slot):
+    """``|r|^2 + ridge |c|^2``; without a ridge, squares of coefficients may leave float64."""
+    r, l2 = pool.residual[slot], 0.0
+    if problem.ridge[i] > 0.0:
+        for a in range(pool.nnz[slot]):
+            l2 += pool.value[slot, a] ** 2
+    return dot(r, r) + problem.ridge[i] * l2
+
+
+@jit_reordered
+def gap_at(i, top, problem, pool, slot):
+    """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
+    y, r = problem.signals[i], pool.residual[slot]
+    rr, ry, yy = _energy(i, problem, pool, slot), dot(r, y), dot(y, y)
+    alpha = min(problem.half[i] / top, max(ry / rr, 0.0)) if rr > 0.0 else 1.0
+    dual = alpha * (2.0 * ry - alpha * rr)
+    return (_objective(i, problem, pool, slot) - dual) / yy if yy > 0.0 else 0.0
+
+
+@jit_reordered
+def improve(i, n, gap, problem, rule, pool, slot, work):
+    """Solve on the working set that _certify loaded; returns the size of the support."""
+    y, k = problem.signals[i], pool.nnz[slot]
+    kept = pool.factored[slot]
+    if kept:
+        recall_factor(work, pool, slot, k)
+    _small_gram(work, problem, k if kept else 0, k + n, problem.ridge[i])
+    tol = max(0.1 * rule.tol, rule.loose * gap)
+    k, pivots = active_set(
+        work,
+        problem.gram,
+        k,
+        kept,
+        k + n,
+        problem.half[i],
+        problem.ridge[i],
+        dot(y, y),
+        tol,
+        problem.nonneg,
+    )
+    pool.pivots[slot] += pivots
+    pool.nnz[slot] = k
+    for a in range(k):
+        pos = work.support[a]
+        pool.atom[slot, a] = work.atoms[pos]
+        pool.value[slot, a] = work.x[pos]
+    keep_factor(work, pool, slot, k)
+    return k
+
+
+@jit_reordered
+def _small_gram(work, problem, kept, w, ridge):
+    """Gram matrix of the working set, of which the first `kept` rows and columns are there.
+
+    From the stored one: the support's rows alone, others when their atom joins it.
+    """
+    D, G = problem.atoms, problem.gram
+    if G.shape[0] == D.shape[0]:
+        for a in range(kept):
+            source, g = G[work.atoms[a]], work.gram[a]
+            for b in range(kept, w):
+                g[b] = source[work.atoms[b]]
+            work.known[a] = True
+    else:
+        rows = D[work.atoms[:w]]
+        products = np.dot(rows[kept:], rows.T)
+        for a in range(kept, w):
+            copy(products[a - kept], work.gram[a], w)
+            for b in range(kept):
+                work.gram[b, a] = work.gram[a, b]
+            work.gram[a, a] += ridge
+        for a in range(w):
+            work.known[a] = True
+
+
+class Block:
+    """Room for the rows start .. stop - 1, of which `slots` are solved at a time."""
+
+    def __init__(
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int, slots: int
+    ) -> None:
+        (m, p), n = problem.atoms.shape, stop - start
+        self.rule = _Rule(tol, rounding32(p), max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
+        self.start, self.stop, self.problem = start, stop, problem
+        largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
+        self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
+        self.slots = min(slots, n)
+        self.pool, self.work = new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
+        self.out = _Out(
+            first=start,
+            start=np.zeros(n, np.int64),
+            nnz=np.zeros(n, np.int64),
+            n_iter=np.zeros(n, np.int64),
+            n_passes=np.zeros(n, np.int64),
+            correlation=np.zeros(n),
+        )
+        size = 16 * n + self.cap
+        self.found, self.fill = _Found(np.empty(size, np.int64), np.empty(size)), 0
+
+    def make_room(self, need: int) -> None:
+        """For working sets of `need` atoms; or, where these have room, for more codes."""
+        if need > self.cap:
+            self.cap = need + need // 2
+            self.work = new_work(self.cap, len(self.problem.atoms), self.room)
+            self.pool = self.pool._replace(
+                atom=widen(self.pool.atom, self.cap), value=widen(self.pool.value, self.cap)
+            )
+        else:
+            self.found = _Found(
+                *(np.concatenate([a, np.empty(a.size + self.cap, a.dtype)]) for a in self.found)
+            )
+
+    def widen_factors(self, live: int) -> None:
+        """Room for the factors of the supports in the first `live` slots, up to a size."""
+        size = triangle(min(int(self.pool.nnz[:live].max()), KEPT[1]))
+        if size > self.pool.factor.shape[1]:
+            size += size // 2
+            self.pool = self.pool._replace(
+                gram=widen(self.pool.gram, size), factor=widen(self.pool.factor, size)
+            )
+
+    def codes(self) -> Codes:
+        """Coefficients in the order of the rows, not of their completion."""
+        out = self.out
+        row_start = np.cumsum(out.nnz) - out.nnz
+        take = np.arange(self.fill) + np.repeat(out.start - row_start, out.nnz)
+        atom, value = self.found.atom[take], self.found.value[take]
+        return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, self.looked(), out.correlation)
+
+    def looked(self) -> np.ndarray:
+        """Atoms that the passes of each row looked at."""
+        return self.out.n_passes * len(self.problem.atoms)
+
+
+class _PoolBlock(Block):
+    """Solves its rows with one pool, in one thread."""
+
+    def __init__(
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
+    ) -> None:
+        super().__init__(start, stop, problem, tol, max_rounds, _SLOTS)
+        self.P = np.empty((self.slots, len(problem.atoms)), np.float32)
+
+    def solve(self) -> Codes:
+        problem = self.problem
+        taken, live = self.start, self.slots
+        while live:
+            taken = self._refill(live, taken)
+            live = compact(self.pool, live)
+            if live:
+                np.matmul(self.pool.probe[:live], problem.atoms32.T, out=self.P[:live])
+                self._advance(live, False, 0, problem.gram)
+        return self.codes()
+
+    def _refill(self, live: int, taken: int) -> int:
+        """Give the free slots the next rows; with a stored Gram matrix, until none is solved soon.
+
+        In self-expression the first correlations of row i are row i of the Gram matrix.
+        """
+        problem = self.problem
+        while taken < self.stop and (self.pool.row[:live] < 0).any():
+            first, taken = taken, fill_slots(self.pool, live, taken, self.stop, problem)
+            if problem.gram.size == 0:
+                break
+            if problem.own_signals:
+                B = problem.gram[first:taken]
+            else:
+                B = problem.signals[first:taken] @ problem.atoms.T
+                B.flags.writeable = False  # as the other one: one kernel for both
+            self._advance(live, True, first, B)
+        return taken
+
+    def _advance(self, live: int, fresh: bool, row: int, B: np.ndarray) -> None:
+        slot = 0
+        while True:
+            state = _State(
+                self.problem, self.rule, self.pool, self.work, self.P, self.out, self.found
+            )
+            slot, self.fill, need = _advance(slot, live, fresh, row, B, self.fill, state)
+            if slot == live:
+                break
+            self.make_room(need)
+        self.widen_factors(live)
+
+
+def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
+    """Codes of the rows start .. stop - 1.
+
+    A row is left when its gap is at most `tol`, or no longer falls, or after `max_rounds` working
+    sets.
+    """
+    return _PoolBlock(start, stop, problem, tol, max_rounds).solve()

@@ -1,0 +1,209 @@
+"""Arguments and inputs out of range are refused by name: a table of all layers."""
+
+import math
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import twinsolve.unrolled as layers
+from twinsolve.unrolled import boosting, image_filters, kernel_smoothing
+from twinsolve.unrolled.attention import Positive
+from twinsolve.unrolled.models import denoisers
+from twinsolve.unrolled.nonlocal_energy import NonlocalEnergyStep
+from twinsolve.unrolled.spectral_filtering import LayerScale
+
+NAN = float("nan")
+X = torch.ones(2, 3, 9, 5)
+IMAGE = torch.zeros(1, 1, 9, 9)
+HEADS = r"num_heads: must be a whole number >= 1"
+FILTER = image_filters.BilateralFilter()
+LISTA = partial(layers.LISTA, np.eye(3), 2, 1.0)
+BAD_METRICS = ([-1.0, 1.0], [NAN], 1.0, [[[1.0]]])
+
+CONSTRUCTORS = [
+    (lambda: layers.Kernel("cosine", 1.0), "kernel: must be a callable or one of exponential"),
+    (lambda: layers.Kernel("laplace", 0.0), "bandwidth: must be finite and > 0"),
+    (lambda: kernel_smoothing.FeatureKernel("elu"), "feature_map: must be callable"),
+    (lambda: layers.Local(-1), "radius: must be a whole number >= 0"),
+    (lambda: layers.Local(1, width=0), "width: must be a whole number >= 1"),
+    (lambda: layers.Local(1, n_class_tokens=-1), "n_class_tokens: must be a whole number >= 0"),
+    (lambda: layers.CrissCross(0), "width: must be a whole number >= 1"),
+    (lambda: layers.TopK(0), "n_largest: must be a whole number >= 1"),
+    (lambda: layers.SpatialGaussian(-1.0), "bandwidth: must be finite and > 0"),
+    (lambda: layers.Softmax(scale=0.0), "scale: must be finite"),
+    (lambda: layers.Symmetric(scale=0), "scale: must be finite and > 0"),
+    (lambda: layers.Sparsemax(scale=-1), "scale: must be finite and > 0"),
+    (lambda: layers.Linear(scale=NAN), "scale: must be finite and > 0"),
+    (lambda: layers.Gaussian(learnable=True), "bandwidth: must be given"),
+    (lambda: layers.Gaussian(num_heads=2), "bandwidth: must be given"),
+    (lambda: layers.Gaussian(-1.0), "bandwidth: must be finite and > 0"),
+    (lambda: layers.Logistic(0), "head_dim: must be a whole number >= 1"),
+    (lambda: layers.Logistic(4, negative_slope=0.0), "negative_slope: must be finite and > 0"),
+    (lambda: layers.Bilateral(learnable=True), "position_bandwidth: must be given to be learnable"),
+    (lambda: layers.Bilateral(math.inf, num_heads=2), "token_bandwidth: must be given"),
+    (lambda: layers.Bilateral(-1.0), "position_bandwidth: must be finite and > 0"),
+    (lambda: layers.Bilateral(1.0, math.inf), "token_bandwidth: must be finite and > 0"),
+    (lambda: layers.ALiBi(0), HEADS),
+    (lambda: layers.ALiBi(2, slopes=[0.1]), "slopes: must be 2, one a head, got 1"),
+    (lambda: layers.ALiBi(1, slopes=[-0.1]), "slopes: must be finite and >= 0"),
+    (lambda: layers.Tupe(10, 3), "dim: must be a multiple of num_heads=3, got 10"),
+    (lambda: layers.Tupe(0, 3), "dim: must be a whole number >= 1"),
+    (lambda: layers.Tupe(6, 3, head_dim=0), "head_dim: must be a whole number >= 1"),
+    (lambda: layers.Biased(layers.SparseCoding(0.1), X[0, 0]), "base: SparseCoding has no logits"),
+    (lambda: layers.Biased(layers.Softmax(), X[0, 0, 0]), "bias: must be floating point"),
+    (lambda: layers.Biased(layers.Softmax(), X.long()), "bias: must be floating point"),
+    *[(partial(layers.Elliptical, m), "metric: must be finite and >= 0") for m in BAD_METRICS],
+    (lambda: layers.Sinkhorn(layers.Twicing(layers.Softmax())), "base: must have a nonnegative m"),
+    (lambda: layers.Sinkhorn(layers.Softmax(), n_iter=-1), "n_iter: must be a whole number >= 0"),
+    (lambda: layers.Twicing(3), "base: must be an Operator"),
+    (lambda: layers.AttnScale(layers.Softmax(), num_heads=0), HEADS),
+    (lambda: layers.AttnScale(3), "base: must be an Operator"),
+    *[(lambda base=base: layers.ReAttention(base, 3), r"base: must be Softmax\(\) or Gaussian\(\)")
+      for base in (layers.SparseCoding(0.3), layers.Twicing(layers.Softmax()), None)],
+    (lambda: layers.FeatScale(0), "dim: must be a whole number >= 1"),
+    (lambda: LayerScale(0), "dim: must be a whole number >= 1"),
+    (lambda: LayerScale(4, initial=NAN), "initial: must be a finite number"),
+    (lambda: LayerScale(4, initial="0.1"), "initial: must be a finite number"),
+    (lambda: layers.Neutreno(layers.Softmax(), 0.0), "lam: must be finite and > 0"),
+    (lambda: layers.Neutreno(layers.Softmax(), n_iter=0), "n_iter: must be a whole number >= 1"),
+    (lambda: layers.Neutreno(3), "base: must be an Operator"),
+    (lambda: layers.Solved(layers.Softmax()), "base: must be iterative"),
+    (lambda: layers.Solved(layers.SparseCoding(1.0), max_iter=0), "max_iter: must be a whole num"),
+    (lambda: layers.FixedPoint(torch.sin, tol=0), "tol: must be finite and > 0"),
+    (lambda: layers.SparseCoding(0.0), "lam: must be finite and > 0"),
+    (lambda: layers.SparseCoding(1.0, n_iter=2.5), "n_iter: must be a whole number >= 0"),
+    (lambda: layers.SparseCoding(1.0, n_iter=-1), "n_iter: must be a whole number >= 0"),
+    (lambda: layers.SparseCoding(1.0, num_heads=0), HEADS),
+    (lambda: layers.SparseCoding(1.0, step="long"), 'step: must be "safe" or "support"'),
+    (lambda: layers.SparseCoding(1.0, step="support", relative_step=0.5), "relative_step: must be"),
+    (lambda: layers.SparseCoding(1.0, relative_step=-1.0), "relative_step: must be finite and > 0"),
+    (lambda: layers.SparseCoding(0.2, per_iteration=True), "per_iteration: needs learnable=True"),
+    (lambda: layers.SparseCoding(0.2, per_iteration=True, learnable=True, step="support"),
+     'per_iteration: needs learnable=True and step="safe"'),
+    (lambda: layers.Ridge(0.0), "lam: must be finite and > 0"),
+    (lambda: layers.LowRank(1.0, num_heads=0), HEADS),
+    (lambda: layers.LocallyLinear(0), "n_neighbors: must be a whole number >= 1"),
+    (lambda: layers.LocallyLinear(3, reg=0.0), "reg: must be finite"),
+    (lambda: layers.LISTA(np.eye(3), 0, 1.0), "n_iter: must be a whole number >= 1"),
+    (lambda: layers.LISTA(np.eye(3), 2, 0.0), "lam: must be finite and > 0"),
+    (lambda: LISTA("cp"), "parametrization: must be one of lista, coupled"),
+    *[(partial(layers.LISTA, D, 2, 1.0), r"dictionary: must be finite, of shape \(n_atoms, d\)")
+      for D in (np.ones(3), np.ones((0, 3)), [[NAN, 1.0]])],
+    (lambda: layers.UnrolledSelfExpression(0, 1.0), "n_iter: must be a whole number >= 1"),
+    (lambda: layers.UnrolledSelfExpression(2, -1.0), "lam: must be finite and > 0"),
+    (lambda: layers.UnrolledADMM(0, 0.1), "n_iter: must be"),
+    (lambda: layers.UnrolledADMM(5, 1.0), "lam: must be in"),
+    (lambda: layers.UnrolledADMM(5, 0.1, l1_ratio=1.5), "l1_ratio: must be in"),
+    (lambda: layers.DeepSelfExpression(5, -1), "n_layers: must be"),
+    (lambda: layers.DeepSelfExpression(5, 1, mixing=1.5), "mixing: must be in"),
+    (lambda: layers.DeepSelfExpression(5, 1, shrinkage=0), "shrinkage: must be"),
+    (lambda: layers.DeepSelfExpression(5, 1, num_heads=2.5), "num_heads: must be"),
+    (lambda: layers.DeepSelfExpression(5, 1, num_heads=6), "num_heads: must be at most 5"),
+    (lambda: layers.SelfExpressiveNetwork(0), "in_features: must be a whole number >= 1"),
+    (lambda: layers.SelfExpressiveNetwork(3, width=0), "width: must be a whole number >= 1"),
+    (lambda: layers.SelfExpressiveNetwork(3, hidden_features=(3, 0)), "hidden_features: must be"),
+    (lambda: layers.SelfExpressiveNetwork(3, gamma=0.0), "gamma: must be finite and > 0"),
+    (lambda: layers.SelfExpressiveNetwork(3, l1_ratio=1.5), r"l1_ratio: must be in \(0, 1\]"),
+    (lambda: layers.SelfExpressiveNetwork(3, threshold=-1.0), "threshold: must be finite and > 0"),
+    (lambda: layers.SparseMixtureOfExperts(0, 3, 4), "dim: must be a whole number >= 1"),
+    (lambda: layers.SparseMixtureOfExperts(2, 0, 4), "n_experts: must be a whole number >= 1"),
+    (lambda: layers.SparseMixtureOfExperts(2, 3, 1.5), "expert_width: must be a whole number >= 1"),
+    (lambda: layers.SparseMixtureOfExperts(2, 3, 4, top_k=0), "top_k: must be a whole number >= 1"),
+    (lambda: layers.SparseMixtureOfExperts(2, 3, 4, top_k=4), "top_k: must be at most the 3 exper"),
+    (lambda: layers.TokenGraying(eps=0), "eps: must be"),
+    (lambda: layers.TokenGraying(eps=1.5), "eps: must be"),
+    (lambda: layers.TokenGraying("fft"), 'transform: must be "dct" or "svd", got \'fft\''),
+    (lambda: layers.NonLocalMeansAttention(0.0), "h: must be finite and > 0"),
+    (lambda: layers.NonLocalMeansAttention(patch_size=3.0), "patch_size: must be a whole number"),
+    (lambda: layers.NonLocalMeansAttention(patch_size=0), "patch_size: must be a whole number >="),
+    (lambda: layers.NonLocalMeansAttention(patch_distance=-1), "patch_distance: must be"),
+    (lambda: layers.NonLocalMeansAttention(sigma=-0.1), "sigma: must be"),
+    (lambda: image_filters.BilateralFilter(0.0), "sigma_color"),
+    (lambda: image_filters.BilateralFilter(win_size=4), "win_size: must be odd"),
+    (lambda: boosting.BoostedFilter(FILTER, rho=-0.5), "rho: must be -1 or at least 0"),
+    (lambda: boosting.BoostedFilter(FILTER, 0), "n_iter"),
+    (lambda: boosting.BoostedFilter(FILTER, tau=0.0), "tau"),
+    (lambda: NonlocalEnergyStep(FILTER, -1.0), "lam"),
+    *[(partial(layers.GeneralizedResidual, source), "source: must be a whole number or None")
+      for source in (True, 1.0, "first")],
+    (lambda: layers.FilterDiffusion(0.0), "threshold: must"),
+    (lambda: layers.FilterDiffusion(1.0, lam=-1.0), "lam: must"),
+    (lambda: layers.FilterDiffusion(1.0, filter_size=1), "filter_size: must"),
+    (lambda: denoisers.FilterDiffusionDenoiser(n_layers=0), "n_layers: must"),
+    (lambda: denoisers.FilterDiffusionDenoiser(sigma=0.0), "sigma: must"),
+    (lambda: denoisers.NonlocalFilterDiffusionDenoiser(n_similar=0), "n_similar: must"),
+    (lambda: denoisers.NonlocalFilterDiffusionDenoiser(window=-1), "window: must"),
+    (lambda: denoisers.NonlocalFilterDiffusionDenoiser(lam=-1.0), "lam: must"),
+    (lambda: layers.ConvexRidge(1.0, 1.0, rho=1.0), "rho: must"),
+    (lambda: layers.ConvexRidge(1.0, 1.0, tol=0.0), "tol: must"),
+    (lambda: layers.ConvexRidge(0.0, 1.0), "lam: must"),
+    (lambda: layers.Attention(12, 5, operator=layers.Softmax()), "dim: must be a multiple of num"),
+    (lambda: layers.Attention(12, 0, operator=layers.Softmax()), HEADS),
+    (lambda: layers.Attention(12, 3, operator=layers.Softmax), "operator: must be an Operator"),
+    *[(partial(Positive, bad, name="lam"), "lam: must be finite and > 0")
+      for bad in (0.0, -1.0, NAN, math.inf, "1", None)],
+    (lambda: Positive(1.0, num_heads=0), HEADS),
+]  # fmt: skip
+
+CALLS = [
+    (lambda: layers.Kernel(lambda q, k: q, 1.0)(X, X, X), "kernel: must give logarithms of shape"),
+    (lambda: layers.Logistic(4)(X, X, X), "head_dim: Logistic has 4, but q has 5"),
+    (lambda: layers.Logistic(5, num_heads=2)(X, X, X), "num_heads: Logistic has 2, but q has 3"),
+    (lambda: layers.ALiBi(4)(X, X, X), "num_heads: ALiBi has 4, but q has 3"),
+    (lambda: layers.AttnScale(layers.Softmax(), num_heads=4)(X, X, X), "AttnScale has 4, but q ha"),
+    (lambda: layers.ReAttention(layers.Softmax(), 2)(X, X, X), "ReAttention has 2, but q has"),
+    (lambda: layers.Elliptical(torch.ones(4))(X, X, X), "metric: has shape"),
+    (lambda: layers.Elliptical(torch.ones(2, 5))(X, X, X), "metric: has shape"),
+    (lambda: layers.Sinkhorn(layers.Softmax())(X, X, X, is_causal=True), "does not support is_ca"),
+    (lambda: layers.Neutreno(layers.Softmax())(X, X, X), "context: Neutreno needs first_values"),
+    (lambda: layers.Neutreno(layers.Softmax())(X, X, X, context=layers.Context(first_values=X[0])),
+     "first_values must have the shape"),
+    (lambda: layers.FeatScale(4)(X), r"y: must be \(\.\.\., n_tokens, 4\), got"),
+    (lambda: LayerScale(4)(X[0, 0, 0]), r"y: must be \(\.\.\., n_tokens, 4\), got"),
+    (lambda: layers.FeatScale(5)(X, torch.ones(2, 4).bool()), "key_padding_mask: must have shape"),
+    (lambda: layers.FeatScale(5)(X[0], attn_mask=X[0, :, :3].bool()), "attn_mask: must be bool of"),
+    (lambda: layers.TokenGraying()(torch.ones(5)), r"X: must be \(\.\.\., n_tokens, n_features\)"),
+    (lambda: LISTA()(torch.ones(5, 4)), r"signals: signals .* must have rows of width 3"),
+    (lambda: LISTA()(torch.ones(5, 3).long()), "signals: must be of a floating dtype"),
+    (lambda: LISTA()(torch.ones(5, 3), torch.ones(5, 3)), "dictionary: only the parametrization"),
+    (lambda: LISTA("adaptive")(torch.ones(5, 3), torch.ones(3, 4)), "dictionary .* rows of width"),
+    (lambda: layers.UnrolledSelfExpression(2, 1.0)(torch.ones(4)), "queries: must be"),
+    (lambda: layers.UnrolledSelfExpression(2, 1.0)(X[0, 0], X[0, 0, :, :3]), "queries: must be"),
+    (lambda: layers.UnrolledSelfExpression(2, 1.0)(X.long()), "queries: must have features of a"),
+    (lambda: layers.UnrolledSelfExpression(2, 1.0)(X[0, 0], own=torch.arange(9)), "own: must be"),
+    (lambda: layers.UnrolledSelfExpression(2, 1.0)(X[0, 0], X[0, 0], own=torch.arange(3)),
+     r"own: must be of shape \(9,\), with keys, got"),
+    (lambda: layers.UnrolledADMM(5, 0.1)(torch.zeros(3)), "queries: must be"),
+    (lambda: layers.UnrolledADMM(5, 0.1)(torch.zeros(3, 2).long()), "queries: must be of"),
+    (lambda: layers.UnrolledADMM(5, 0.1)(torch.full((3, 2), NAN)), "keys: .* must be finite"),
+    (lambda: layers.DeepSelfExpression(5, 1)(torch.full((3, 5), NAN)), "keys: .* must be finite"),
+    (lambda: layers.DeepSelfExpression(4, 1)(X[0, 0]), r"queries: must be \(n_tokens, 4\)"),
+    (lambda: layers.DeepSelfExpression(5, 1)(X[0, 0], X[0, 0, :, :3]), "keys: must be"),
+    (lambda: layers.SelfExpressiveNetwork(4)(X[0, 0]), r"queries: must be \(n_points, 4\)"),
+    (lambda: layers.SelfExpressiveNetwork(5).coefficients(X[0, 0], X), "keys: must be"),
+    (lambda: layers.SparseMixtureOfExperts(4, 3, 2)(X), r"x: must be \(\.\.\., 4\), got"),
+    (lambda: layers.NonLocalMeansAttention()(IMAGE[0]), "image: must be"),
+    (lambda: layers.NonLocalMeansAttention(patch_size=7)(IMAGE[..., :3, :]), "image: must be"),
+    (lambda: layers.NonLocalMeansAttention()(IMAGE.byte()), "image: must be floating"),
+    (lambda: FILTER(IMAGE[0]), "guide: must be"),
+    (lambda: FILTER(IMAGE, IMAGE[..., :4]), "values: must be"),
+    (lambda: NonlocalEnergyStep(FILTER)(IMAGE, IMAGE[0]), "f: must be of the shape of u"),
+    (lambda: layers.FilterDiffusion(1.0)(IMAGE, IMAGE[..., :8]), "f: must"),
+    (lambda: denoisers.FilterDiffusionDenoiser()(IMAGE[..., :6]), "u: must"),
+    (lambda: denoisers.NonlocalFilterDiffusionDenoiser()(IMAGE[..., :6]), "u: must"),
+    (lambda: denoisers.ConvexRidgeDenoiser()(IMAGE[0]), "noisy: must"),
+    (lambda: denoisers.ConvexRidgeDenoiser().certificate(IMAGE, IMAGE[..., :8]), "denoised: must"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", [CONSTRUCTORS, CALLS], ids=["constructors", "calls"])
+def test_what_is_out_of_range_is_refused_by_name(table):
+    said = []
+    for call, words in table:
+        with pytest.raises(ValueError, match=r".") as error:
+            call()
+        said.append((words, str(error.value)))
+    assert [pair for pair in said if not re.search(*pair)] == []

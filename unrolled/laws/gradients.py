@@ -1,0 +1,387 @@
+"""Laws of derivatives, each along a drawn direction against differences of what is expected."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..attention import Context
+from ..block_size import small_blocks
+from .finding import Finding, law, operator_law
+from .masks import NO_MASKS, Masks, masks_of, some_rows
+from .measurement import Array, Measurement
+from .outputs import BLOCK, blocked_subjects
+from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors
+
+_STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
+_TOLERANCE = 1e-5
+_LONGEST = 10.0  # by which a move is longer, so that differences stay accurate
+_SECOND_STEPS = (2e-4, 2e-5, 5e-6)  # accurate to 1e-8 f'''' + 1e-8 f, at last 1e-5 f
+_SECOND_TOLERANCE = 1e-4
+_LEAST_CURVATURE = 1e-3  # of the slope: less is that of a straight line, to the same accuracy
+_N_FEW, _N_WIDE = 8, 40
+
+
+@law
+def gradient(subject: Subject) -> Iterator[Finding]:
+    """Gradients are the slopes of what is expected: the reference's output, or else the layer's.
+
+    By inputs, parameters and context, each on its own; masked, of few tokens under the hardest
+    mask; with more values than tokens; and of all at once where a layer works by many blocks. The
+    tolerance, 1e-5 of the slope, is the accuracy of central differences in float64.
+    """
+    numerics = subject.numerics
+    if numerics.iterates and (subject.declared is None or subject.brief):
+        return
+    for gradients in _plain_and_masked(subject):
+        names = gradients.names
+        if subject.brief:
+            names = list(dict.fromkeys([*names[:1], *(n for n in names if n == "parameters")]))
+        for name in names:
+            yield Finding(name + gradients.suffix, partial(gradients.measure, name))
+    if subject.brief:
+        return
+    if subject.declared is not None:
+        wide = Gradients(subject.drawn(subject.rng("wide values"), n_values=_N_WIDE))
+        for name in wide.names[:2]:
+            yield Finding(f"{name}, wide values", partial(wide.measure, name))
+    for small, masks, rows, name in () if numerics.iterates else blocked_subjects(subject):
+        in_blocks = Gradients(small, masks, rows)
+        if in_blocks.names:
+            yield Finding(f"in blocks, {name}", partial(_measure_in_blocks, in_blocks))
+
+
+@law
+def second_derivative(subject: Subject) -> Iterator[Finding]:
+    """Second derivatives are right by two backward passes and by two transforms, or refused.
+
+    They are the second differences of what is expected; a way that the subject says is refused
+    raises a RuntimeError. The tolerance, 1e-4 of the curvature, is the accuracy of second
+    differences in float64.
+    """
+    if subject.brief or (subject.numerics.iterates and subject.declared is None):
+        return
+    sets = list(_plain_and_masked(subject))
+    ways: list[tuple[Gradients, Way]] = [(sets[0], "torch.func"), (sets[-1], "backward")]
+    for gradients, way in ways:
+        if way in subject.twice:
+            measure = partial(gradients.measure_second, transformed=way == "torch.func")
+            of_way = partial(_judge_second, measure, subject.twice[way])
+            yield Finding(f"by {way}{gradients.suffix}", of_way)
+
+
+def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
+    try:
+        found = measure()
+    except RuntimeError:
+        if expected == "right":
+            raise
+        return Measurement(0.0, 0.0)
+    return Measurement(float("inf"), 0.0) if expected == "refused" else found
+
+
+@operator_law
+def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """The output depends on those of queries, keys and values that are declared, and no others.
+
+    Values that stand for the first ones of a model are read by the context. A gradient of what is
+    not declared is zero, to the tolerance of the output.
+    """
+
+    def measure() -> Measurement:
+        _, *gradients = output_and_gradients(subject)
+        pairs = zip("qkv", gradients, strict=True)
+        read = {name for name, g in pairs if np.abs(g).max() > subject.numerics.tolerance}
+        told = set(declared.reads) - ({"v"} if declared.of_first_values else set())
+        return Measurement(0.0 if read == told else float("inf"), 0.0)
+
+    yield Finding("", measure)
+
+
+def output_and_gradients(
+    subject: Subject,
+    masks: Masks = NO_MASKS,
+    rows: Array | slice = slice(None),
+    *,
+    autocast: bool = False,
+) -> list[Array]:
+    """Outputs of some rows, and gradients of their squares by the tokens of these rows."""
+    leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = subject.on(leaves, subject.context).run(masks)
+    out = out[..., rows, :]
+    gradients = torch.autograd.grad(
+        out.square().sum(), leaves, allow_unused=True, materialize_grads=True
+    )
+    return [as_array(out), *(as_array(x)[..., rows, :] for x in gradients)]
+
+
+def _plain_and_masked(subject: Subject) -> Iterator[Gradients]:
+    """Of an operator also those of few tokens under the hardest mask, if brief these alone."""
+    if subject.declared is None or not subject.brief:
+        yield Gradients(subject)
+    if subject.declared is None:
+        return
+    rng = subject.rng("gradients")
+    few = subject if subject.brief else subject.drawn(rng, n=_N_FEW)
+    masks = masks_of(few)[-1]
+    yield Gradients(few, masks, some_rows(few, masks, rng, 3))
+
+
+def _measure_in_blocks(gradients: Gradients) -> Measurement:
+    with small_blocks(BLOCK):
+        return gradients.measure(*gradients.names)
+
+
+class Gradients:
+    """The gradient of a random combination of the outputs, in float64.
+
+    The layer's, by one backward pass, is held against central differences of what is expected at
+    the layer's parameters. Directions are half random and half the layer's own gradient, so that
+    no derivative is small by chance.
+
+    Parameters
+    ----------
+    subject : Subject
+    masks : Masks, optional
+    rows : ndarray of int, optional
+        Queries whose outputs are combined; all by default.
+    """
+
+    def __init__(
+        self, subject: Subject, masks: Masks = NO_MASKS, rows: Array | None = None
+    ) -> None:
+        self.subject, self.context = subject, subject.context
+        self.masks, self.rows = masks, rows
+        self.suffix = "" if masks is NO_MASKS else f", {masks.name}"
+
+    @property
+    def names(self) -> list[str]:
+        """What there is to differentiate by."""
+        return list(self._at)
+
+    def measure(self, *names: str) -> Measurement:
+        """Deviation of the derivatives along a direction of all these, over the larger one.
+
+        A layer that chooses (keys, a support) may choose anew within a step; a shorter one then
+        decides.
+        """
+        rng = self.subject.rng(" ".join(names))
+        direction = self._balanced(
+            {name: tuple(_direction(g, rng) for g in self._gradient[name]) for name in names}
+        )
+        found = float(_along(self._gradient, direction))
+        deviation = float("inf")
+        for step in _STEPS:
+            if not deviation <= _TOLERANCE:
+                ahead, behind = (self._expected(direction, h) for h in (step, -step))
+                deviation = _relative(found, (ahead - behind) / (2 * step))
+        return Measurement(deviation, _TOLERANCE)
+
+    def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
+        """The direction with longer moves by those that the slope would else say little of."""
+        slopes = {
+            name: abs(float(_along(self._gradient, {name: moves})))
+            for name, moves in direction.items()
+        }
+        most = max(slopes.values())
+        factors = {
+            name: min(most / slope, _LONGEST) if slope else _LONGEST
+            for name, slope in slopes.items()
+        }
+        return {name: tuple(factors[name] * d for d in moves) for name, moves in direction.items()}
+
+    def measure_second(self, *, transformed: bool = False) -> Measurement:
+        """Deviation of the second derivatives along one direction of all that there is.
+
+        It holds the mixed ones of any two. They are taken by two backward passes, or by the
+        transforms of ``torch.func``; where PyTorch's fused kernel has none, by that which it names
+        for this. Where what is expected has a kink within a step, a shorter one decides.
+        """
+        rng = self.subject.rng("second")
+        direction = {
+            name: tuple(_direction(g, rng) / g.numel() ** 0.5 for g in gradient)
+            for name, gradient in self._gradient.items()
+        }
+        found = self._curvature(direction, transformed)
+        least = _LEAST_CURVATURE * abs(float(_along(self._gradient, direction)))
+        here, deviation = self._expected(direction, 0.0), float("inf")
+        for step in _SECOND_STEPS:
+            if not deviation <= _SECOND_TOLERANCE:
+                ahead, behind = (self._expected(direction, h) for h in (step, -step))
+                deviation = _relative(found, (ahead - 2 * here + behind) / step**2, least)
+        return Measurement(deviation, _SECOND_TOLERANCE)
+
+    def _curvature(self, direction: dict[str, Tensors], transformed: bool) -> float:
+        if transformed:
+            with sdpa_kernel(SDPBackend.MATH):
+                second = torch.func.grad(
+                    lambda at: _along(torch.func.grad(self._combination)(at), direction)
+                )(self._at)
+            return float(_along(second, direction).detach())
+        try:
+            return self._curvature_by_passes(direction)
+        except RuntimeError as error:
+            if "scaled_dot_product" not in str(error):
+                raise
+        with sdpa_kernel(SDPBackend.MATH):
+            return self._curvature_by_passes(direction)
+
+    def _curvature_by_passes(self, direction: dict[str, Tensors]) -> float:
+        at = _leaves(self._at)
+        slope = _along(_backward(self._combination(at), at, create_graph=True), direction)
+        return float(_along(_backward(slope, at), direction)) if slope.requires_grad else 0.0
+
+    @cached_property
+    def _at(self) -> dict[str, Tensors]:
+        """What there is to differentiate by, at its present values."""
+        at: dict[str, Tensors] = {name: (x,) for name, x in self._tokens.items()}
+        if parameters := self._named_parameters():
+            at["parameters"] = tuple(x.detach() for x in parameters.values())
+        if tensors := _tensors_of(self.context):
+            at["context"] = tensors
+        return {name: x for name, x in at.items() if name in self.subject.differentiable}
+
+    @property
+    def _tokens(self) -> dict[str, Tensor]:
+        inputs = self.subject.inputs
+        if len(inputs) == 1:
+            return {"inputs": inputs[0]}
+        q, k, v = inputs
+        if self.subject.same_points:
+            return {"tokens": k, "v": v}
+        return {"q": q, "k": k, "v": v}
+
+    def _inputs(self, at: dict[str, Tensors]) -> Tensors:
+        given = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
+        if "tokens" in given:
+            return given["tokens"], given["tokens"], given["v"]
+        return tuple(given.values())
+
+    def _moved(self, at: dict[str, Tensors]) -> Subject:
+        """The subject on these inputs and this context."""
+        if self.context is None or "context" not in at:
+            return self.subject.on(self._inputs(at), self.context)
+        tensors = iter(at["context"])
+        return self.subject.on(
+            self._inputs(at), map_tensors(self.context, lambda name, x: next(tensors))
+        )
+
+    def _named_parameters(self) -> dict[str, Tensor]:
+        layer = self.subject.layer
+        return {name: x for name, x in layer.named_parameters() if x.requires_grad}
+
+    @cached_property
+    def _cotangent(self) -> Tensor:
+        with torch.no_grad():
+            shape = self.subject.run(self.masks).shape
+        drawn = torch.from_numpy(self.subject.rng("cotangent").standard_normal(shape))
+        if self.rows is not None:
+            judged = torch.zeros(shape[-2], 1, dtype=drawn.dtype)
+            judged[self.rows] = 1
+            drawn *= judged
+        return drawn
+
+    @cached_property
+    def _gradient(self) -> dict[str, Tensors]:
+        at = _leaves(self._at)
+        return _backward(self._combination(at), at)
+
+    def _combination(self, at: dict[str, Tensors]) -> Tensor:
+        """The combination of the layer's outputs."""
+        moved = self._moved(at)
+        names = (f"layer.{name}" for name in self._named_parameters())
+        output = torch.func.functional_call(
+            _Applied(moved),
+            dict(zip(names, at.get("parameters", ()), strict=False)),
+            (moved, self.masks),
+        )
+        return (output * self._cotangent).sum()
+
+    def _expected(self, direction: dict[str, Tensors], step: float) -> float:
+        """The combination of the outputs expected a step along the direction."""
+        at = dict(self._at)
+        for name, moves in direction.items():
+            at[name] = tuple(x + step * d for x, d in zip(at[name], moves, strict=True))
+        moved = self._moved(at)
+        if "parameters" in direction:
+            layer = copy.deepcopy(moved.layer)
+            own = (x for x in layer.parameters() if x.requires_grad)
+            with torch.no_grad():
+                for parameter, value in zip(own, at["parameters"], strict=True):
+                    parameter.copy_(value)
+            moved = replace(moved, layer=layer)
+        out = moved.expected(self.masks, self.rows)
+        return float((out * self._cotangent.numpy()).sum())
+
+
+class _Applied(nn.Module):
+    """The layer as its subject runs it, so that its parameters can be exchanged."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()
+        self.layer = subject.layer
+
+    def forward(self, subject: Subject, masks: Masks) -> Tensor:
+        return subject.run(masks)
+
+
+def _tensors_of(context: Context | None) -> Tensors:
+    found: list[Tensor] = []
+
+    def keep(name: str, x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    if context is not None:
+        map_tensors(context, keep)
+    return tuple(found)
+
+
+def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
+    return {
+        name: tuple(x.detach().clone().requires_grad_() for x in tensors)
+        for name, tensors in at.items()
+    }
+
+
+def _backward(
+    value: Tensor, at: dict[str, Tensors], *, create_graph: bool = False
+) -> dict[str, Tensors]:
+    gradients = torch.autograd.grad(
+        value,
+        [x for tensors in at.values() for x in tensors],
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    found = iter(gradients)
+    return {name: tuple(next(found) for _ in tensors) for name, tensors in at.items()}
+
+
+def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tensor:
+    pairs = [
+        (g * d).sum()
+        for name, moves in direction.items()
+        for g, d in zip(gradient[name], moves, strict=True)
+    ]
+    return torch.stack(pairs).sum()
+
+
+def _relative(found: float, expected: float, least: float = 0.0) -> float:
+    """Their difference over the larger one."""
+    size = max(abs(found), abs(expected), least, np.finfo(np.float64).tiny)
+    return abs(found - expected) / size
+
+
+def _direction(gradient: Tensor, rng: np.random.Generator) -> Tensor:
+    drawn = torch.from_numpy(rng.standard_normal(gradient.shape))
+    size = gradient.square().mean().sqrt()
+    return drawn + gradient / size if size > 0 else drawn

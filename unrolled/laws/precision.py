@@ -1,0 +1,82 @@
+"""Laws of dtypes that need no reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from .finding import Finding, operator_law
+from .gradients import output_and_gradients
+from .masks import NO_MASKS, Masks, causal
+from .measurement import Measurement, largest_difference
+from .subject import ROUNDED_ANEW, Declared, Subject
+
+_LOW = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_N_MANY = 260  # more tokens than bfloat16 has integers
+
+
+@operator_law
+def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Output and matrix have the dtype of the inputs, whatever that of the parameters.
+
+    The deviation is 0 or infinite.
+    """
+
+    def measure(dtype: torch.dtype) -> Measurement:
+        given = subject.to(dtype)
+        single = replace(given, layer=subject.to(torch.float32).layer)
+        found = {form.dtype for each in (given, single) for form in (each.run(), each.run_matrix())}
+        return Measurement(0.0 if found == {dtype} else float("inf"), 0.0)
+
+    for name, dtype in _LOW.items():
+        yield Finding("", partial(measure, dtype), name)
+
+
+@operator_law
+def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """In low precision, many tokens are as right as few: positions and counts are not rounded.
+
+    The layer's own output in float64 on the rounded inputs is expected, to the tolerance of
+    `dtypes`, or four times that of rounding in each pass, as sums of many tokens are small.
+    Applies to layers that do not iterate to a tolerance.
+    """
+    if subject.numerics.iterates:
+        return
+    many = subject.resized(subject.rng("many tokens"), n=_N_MANY)
+    masks = causal(_N_MANY, _N_MANY) if declared.causal else NO_MASKS
+    for name, dtype in _LOW.items():
+        rounded = replace(many, reference=None).to(dtype)
+        yield Finding("", partial(_compare_coarsely, rounded, masks), name)
+
+
+def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
+    found = subject.compare(masks)
+    passes = min(subject.numerics.passes(subject.layer), ROUNDED_ANEW)
+    coarse = 4 * (1 + passes) * torch.finfo(subject.inputs[0].dtype).eps
+    return found._replace(tolerance=max(found.tolerance, coarse))
+
+
+@operator_law
+def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Autocast changes neither output nor gradients: nothing is lowered.
+
+    On inputs of the dtype that it lowers to and of float32; exact up to eps of float32, as another
+    kernel may add in another order.
+    """
+    for name in ("float32", "bfloat16"):
+        yield Finding("", partial(_compare_autocast, subject.to(_LOW[name])), name)
+
+
+def _compare_autocast(subject: Subject) -> Measurement:
+    found, expected = (output_and_gradients(subject, autocast=given) for given in (True, False))
+    deviations = [largest_difference(a, b) for a, b in zip(found, expected, strict=True)]
+    with torch.autocast("cpu", torch.bfloat16):
+        kept = subject.run().dtype == subject.inputs[0].dtype
+    return Measurement(max(deviations) if kept else float("inf"), torch.finfo(torch.float32).eps)

@@ -1,0 +1,325 @@
+"""Laws of who sees whom: an operator is held against itself, and needs no reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .finding import Finding, operator_law
+from .gradients import output_and_gradients
+from .masks import NO_MASKS, Masks, causal, hiding, masks_of
+from .measurement import Array, Measurement, largest_difference, worst
+from .subject import Declared, Subject, as_array, map_tensors
+
+_LAST = (1, 4)
+_N_PADDED, _N_MANY = 4, 300
+_FAR, _MODERATE = (1e3, 1e5), (10.0,)
+_ROUNDING = 100  # eps: centres and sums in blocks may move the rounding, nothing more
+_SCALES = ((1e3, 1e3, 1e3), (1.0, 1e8, 1e8))
+_N_FAR, _N_NEAR = 40, 18
+_PREFIXES = (5, 8)
+
+
+def first_tokens(subject: Subject, n: int) -> Subject:
+    """The layer on the first tokens alone, and on what the context says of these."""
+    context = subject.context
+    if context is not None:
+        context = map_tensors(context, lambda name, x: x[..., :n, :])
+    return subject.on(tuple(x[..., :n, :] for x in subject.inputs), context)
+
+
+@operator_law
+def forward(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """The output is the matrix times the values, under every mask.
+
+    Applies where the output is linear in the values, or in the first values of the context. The
+    tolerance is that of the output.
+    """
+    if not (declared.linear_in_values or declared.of_first_values):
+        return
+
+    def measure(masks: Masks) -> Measurement:
+        v, context = subject.inputs[2], subject.context
+        if declared.of_first_values:
+            assert context is not None
+            assert context.first_values is not None
+            v = context.first_values
+        return subject.judge(subject.output(masks), subject.matrix(masks) @ as_array(v))
+
+    for masks in (NO_MASKS, *masks_of(subject)):
+        yield Finding(masks.name, partial(measure, masks))
+
+
+@operator_law
+def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Rows of the matrix sum to one, and its entries are nonnegative, as declared.
+
+    Under masks a row may be zero, where nothing that it sees is near enough; without masks none
+    is. Of a query that sees no key nothing is said. The tolerance is that of the output; entries
+    are at least 0 exactly.
+    """
+    if not (declared.row_stochastic or declared.nonnegative):
+        return
+
+    def measure(masks: Masks) -> Measurement:
+        A = subject.matrix(masks)
+        below = max(0.0, -A.min()) if declared.nonnegative else 0.0
+        sums = A.sum(axis=-1)
+        off = np.abs(sums - 1) if declared.row_stochastic else 0 * sums
+        if masks.visible is not None:
+            off = off[(A != 0).any(axis=-1) & masks.visible.any(axis=-1)]
+        tolerance = subject.numerics.tolerance
+        return worst([Measurement(below, 0.0), Measurement(off.max(initial=0.0), tolerance)])
+
+    for masks in (NO_MASKS, *masks_of(subject)):
+        yield Finding(masks.name, partial(measure, masks))
+
+
+@operator_law
+def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """`is_causal` is the lower triangular mask, and the first tokens know nothing of the others.
+
+    The tolerance is that of the output, as the order of sums may differ.
+    """
+    if not declared.causal:
+        return
+    n = subject.inputs[1].shape[-2]
+    masks = causal(n, n)
+
+    def as_mask() -> Measurement:
+        assert masks.visible is not None
+        return subject.judge(subject.output(masks), subject.output(hiding(masks.visible)))
+
+    def as_prefix(length: int) -> Measurement:
+        alone = first_tokens(subject, length).output(causal(length, length))
+        return subject.judge(subject.output(masks)[..., :length, :], alone)
+
+    if declared.pair_masks:
+        yield Finding("as a mask", as_mask)
+    for length in _PREFIXES:
+        yield Finding(f"first {length} tokens", partial(as_prefix, length))
+
+
+@operator_law
+def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Fewer queries than keys are the last tokens: decoding with a cache gives the full pass.
+
+    Output and matrix, with a causal mask and others; a single query needs no causal mask. Applies
+    where fewer queries are taken. The tolerance is that of the output.
+    """
+    if declared.square_only:
+        return
+
+    def measure(n_queries: int, masks: Masks) -> Measurement:
+        q, k, v = subject.inputs
+        fewer = subject.on((q[..., -n_queries:, :], k, v), subject.context)
+        given, mask = dict(masks.given), masks.given.get("mask")
+        if mask is not None and mask.shape[-2] > 1:
+            given["mask"] = mask[..., -n_queries:, :]
+        forms = [Masks("", given)]
+        if n_queries == 1:
+            forms.append(Masks("", {name: x for name, x in given.items() if name == "mask"}))
+        output, matrix = (
+            x[..., -n_queries:, :] for x in (subject.output(masks), subject.matrix(masks))
+        )
+        return worst(
+            [subject.judge(fewer.output(each), output) for each in forms]
+            + [subject.judge(fewer.matrix(each), matrix) for each in forms]
+        )
+
+    for masks in masks_of(subject):
+        if "is_causal" in masks.given:
+            for n_queries in _LAST:
+                yield Finding(f"{n_queries}, {masks.name}", partial(measure, n_queries, masks))
+
+
+@operator_law
+def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Hidden keys are as if absent: visible rows are what they are without the padding.
+
+    The tolerance is that of the output.
+    """
+    n = subject.inputs[1].shape[-2]
+    seen = np.arange(n)[None] < n - _N_PADDED
+
+    def measure() -> Measurement:
+        found = subject.output(hiding(seen))[..., : n - _N_PADDED, :]
+        alone = first_tokens(subject, n - _N_PADDED).output()
+        return subject.judge(found, alone)
+
+    yield Finding("", measure)
+
+
+def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks, Array]]:
+    """Masks that hide the last tokens from those before, and which rows do not see these."""
+    assert subject.declared is not None
+    early = np.arange(n) < n - hidden
+    dtype = subject.inputs[0].dtype
+    floating = torch.zeros(1, n, dtype=dtype).masked_fill(~torch.from_numpy(early), -torch.inf)
+    yield hiding(early[None], "padding"), early
+    yield Masks("lowest number", {"mask": floating.clamp(min=torch.finfo(dtype).min)}), early
+    if subject.declared.causal:
+        yield causal(n, n), early
+        late = np.arange(n) >= hidden
+        yield causal(n, n).hiding(late[None], "causal, padding"), late
+    if subject.declared.pair_masks:
+        visible = early[:, None] == early
+        yield hiding(visible, "pairs"), early
+        lower = torch.zeros(n, n, dtype=dtype).masked_fill(
+            torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf
+        )
+        yield Masks("additive mask", {"mask": lower}), early
+
+
+def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True) -> Subject:
+    """The layer on tokens of which some hold a number, also as values in the context."""
+    place = torch.from_numpy(hidden)[:, None]
+    q, *others = (x.masked_fill(place, value) for x in subject.inputs)
+    context = subject.context
+    if context is not None:
+        held = {
+            name: x.masked_fill(place, value)
+            for name in ("values", "previous_values")
+            if (x := getattr(context, name)) is not None
+        }
+        context = context._replace(**held)
+    return subject.on((q if queries else subject.inputs[0], *others), context)
+
+
+@operator_law
+def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """However large a hidden token is, the rows that do not see it stay as they are.
+
+    The tolerance is 100 eps of float32: a large token may move how sums are rounded, such as by a
+    centre that is taken off before a product, nothing more. A layer that iterates to a tolerance,
+    in float64, is given tokens for which it still reaches it.
+    """
+    iterates = subject.numerics.iterates
+    dtype, sizes = (torch.float64, _MODERATE) if iterates else (torch.float32, _FAR)
+    single = subject.to(dtype)
+    n = subject.inputs[1].shape[-2]
+
+    def measure(masks: Masks, rows: Array) -> Measurement:
+        expected = single.output(masks)[..., rows, :]
+        found = [_hold(single, ~rows, size).output(masks)[..., rows, :] for size in sizes]
+        return _judge_rounding(dtype, [(x, expected) for x in found])
+
+    for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
+        yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
+
+
+def _judge_rounding(dtype: torch.dtype, pairs: list[tuple[Array, Array]]) -> Measurement:
+    tolerance = _ROUNDING * torch.finfo(dtype).eps
+    return worst([Measurement(largest_difference(*pair), tolerance) for pair in pairs])
+
+
+@operator_law
+def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Where most tokens are far away, rows that do not see them keep outputs and gradients.
+
+    22 of 40 tokens move by a factor of 1e3, and keys and values by 1e8, where logits would
+    overflow if queries did. Applies to layers whose output is continuous, and that compute in the
+    dtype of their input. The tolerance is 100 eps of float32, as of `leaks`.
+    """
+    if subject.numerics.iterates or not subject.numerics.continuous:
+        return
+    drawn = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(torch.float32)
+    drawn = drawn.on(drawn.inputs, drawn.context)
+
+    def measure(masks: Masks, rows: Array) -> Measurement:
+        expected = output_and_gradients(drawn, masks, rows)
+        pairs: list[tuple[Array, Array]] = []
+        for scales in _SCALES:
+            moved = output_and_gradients(_scale(drawn, rows, scales), masks, rows)
+            pairs += zip(moved, expected, strict=True)
+        return _judge_rounding(torch.float32, pairs)
+
+    for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
+        yield Finding(masks.name, partial(measure, masks, rows), "float32")
+
+
+def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
+    near = torch.from_numpy(rows)[:, None]
+    pairs = zip(scales, subject.inputs, strict=True)
+    return subject.on(tuple(torch.where(near, x, scale * x) for scale, x in pairs))
+
+
+@operator_law
+def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """Padding may hold NaN or infinity: no visible row, matrix or gradient is changed by that.
+
+    Keys and values that no query sees hold it, and the queries of padded tokens too, of few tokens
+    and of many. The tolerance is that of the output, against what it is with zeros there.
+    """
+    hidings = ("padding", "lowest number", "causal, padding")
+    cases = [(subject, name, name) for name in hidings]
+    if not subject.numerics.iterates:
+        many = subject.resized(subject.rng("padding of nan"), n=_N_MANY)
+        cases.append((many, "padding", f"{_N_MANY} tokens"))
+    for case, hiding_name, name in cases:
+        for masks, rows in _ways_to_hide(case, case.inputs[1].shape[-2], _N_PADDED):
+            if masks.name == hiding_name:
+                yield Finding(name, partial(_compare_held, case, masks, rows))
+
+
+def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
+    expected = _all_of_rows(_hold(subject, ~rows, 0.0), masks, rows)
+    found = [
+        _all_of_rows(_hold(subject, ~rows, value, queries=False), masks, rows)
+        for value in (torch.nan, torch.inf)
+    ]
+    with_queries = _hold(subject, ~rows, torch.nan)
+    outputs = with_queries.output(masks), with_queries.matrix(masks)
+    found.append(tuple(x[..., rows, :] for x in outputs))
+    pairs = [pair for each in found for pair in zip(each, expected, strict=False)]
+    return worst([subject.judge(*pair) for pair in pairs])
+
+
+def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ...]:
+    """Output, matrix and their gradients by the tokens of some rows, and by parameters."""
+    leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
+    parameters = [x for x in subject.layer.parameters() if x.requires_grad]
+    on_leaves = subject.on(leaves, subject.context)
+    judged = torch.from_numpy(rows)
+    found = [x[..., judged, :] for x in (on_leaves.run(masks), on_leaves.run_matrix(masks))]
+    total = sum(x.square().sum() for x in found)
+    assert isinstance(total, Tensor)
+    gradients = torch.autograd.grad(
+        total, [*leaves, *parameters], allow_unused=True, materialize_grads=True
+    )
+    of_tokens = (as_array(g)[..., rows, :] for g in gradients[: len(leaves)])
+    of_parameters = (as_array(g) for g in gradients[len(leaves) :])
+    return *map(as_array, found), *of_tokens, *of_parameters
+
+
+@operator_law
+def empty_rows(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """A query that sees no key gives zeros, and gradients stay finite.
+
+    A mask of the lowest number is one of -inf; otherwise such a row would be the mean of what is
+    hidden from it. Zeros are due where the output is linear in the values, and exact.
+    """
+    n = subject.inputs[1].shape[-2]
+    rows = np.arange(n) == 2 if declared.pair_masks else np.ones(n, dtype=bool)
+    hidden = torch.from_numpy(rows)[:, None].expand(n, n)
+    zeros = torch.zeros(n, n, dtype=torch.float64)
+    boolean = Masks("", {"mask": ~hidden})
+    exact, lowest = (
+        Masks("", {"mask": zeros.masked_fill(hidden, value)})
+        for value in (-torch.inf, torch.finfo(torch.float64).min)
+    )
+
+    def measure() -> Measurement:
+        outputs = [subject.output(masks) for masks in (boolean, exact, lowest)]
+        off = [np.abs(x - outputs[0]).max() for x in outputs[1:]]
+        gradients = output_and_gradients(subject, boolean, rows)
+        if declared.linear_in_values:
+            off += [np.abs(x[..., rows, :]).max() for x in (*outputs, subject.matrix(lowest))]
+        finite = all(np.isfinite(g).all() for g in gradients)
+        return Measurement(float(max(off)) if finite else float("inf"), 0.0)
+
+    yield Finding("", measure)

@@ -1,0 +1,300 @@
+"""Twins: what attention does to frequencies, to its logits and with depth, and its bounds.
+
+The random walk of many layers is a formula, a product of matrices; its limit is solved for.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from .....solvers import smoother_matrix, split_frequencies
+from .....solvers.nonlocal_energy import random_walk_limit, random_walk_values
+from .....solvers.spectral_filtering import (
+    ergodicity_coefficient,
+    high_frequency_gain,
+    high_frequency_gain_bound,
+)
+from ....kernel_smoothing import Softmax
+from ...certificates import range_of
+from ...heads import Array, HeadCall, as_array, heads
+from ...pairs import Inputs, Numerics, identity_values
+from ...registry import add_twin
+from ...relations import Bound, FixedPointLimit, Inequalities, Iterate
+from ..tasks import filtering
+from .regression import (
+    OF_DOT_PRODUCTS,
+    dot_product_logits,
+    dot_product_range,
+    lift,
+    local_bandwidth,
+    scale_of,
+    solve_softmax,
+)
+
+_DEPTH = 3
+_N_KEYS = 8
+_FAR = 40.0  # a logit so far above the others that they have no share
+N_EXTREMAL = 64
+
+
+def attain_gain(
+    sides: Inequalities,
+    smooth: Callable[[Tensor], Tensor],
+    matrices: Sequence[Array],
+    like: Tensor,
+    factors: Sequence[float] | None = None,
+) -> None:
+    """``<y, HC[A z]> = factor |H A H|_2`` of each head, along singular vectors y and z of H A H.
+
+    The layer smooths values of shape (heads, n_keys, 1); no more than rounding of A z counts.
+    """
+    pairs = [_sharpest(A) for A in matrices]
+    z = torch.from_numpy(np.stack([z for _, z in pairs])).to(like.dtype)
+    smoothed = as_array(smooth(z))
+    for head, ((y, _), A) in enumerate(zip(pairs, matrices, strict=True)):
+        factor = 1.0 if factors is None else factors[head]
+        gain = high_frequency_gain(A)
+        found = float((y * split_frequencies(smoothed[head])[1]).sum())
+        sides.attained(
+            np.sign(factor) * found, abs(factor) * gain, scale=max(1.0, gain) * max(1, abs(factor))
+        )
+
+
+def _sharpest(A: Array) -> tuple[Array, Array]:
+    """Unit vectors with ``y^T H A H z = |H A H|_2``, as columns."""
+    left, _, right = np.linalg.svd(split_frequencies(A)[1])
+    return left[:, :1], right[:1].T
+
+
+def opposite_tokens(x: Tensor) -> Tensor:
+    """The first token of each head, and its negative: logits of size alpha, of either sign."""
+    return torch.stack([x[:, 0], -x[:, 0]], dim=1)
+
+
+def opposite_values(like: Tensor) -> Tensor:
+    """Values 1 and -1 of two tokens, for each head."""
+    return torch.tensor([[1.0], [-1.0]], dtype=like.dtype).expand(len(like), 2, 1)
+
+
+def diffusion_modes(K: Array) -> tuple[Array, Array, Array]:
+    """Eigenvalues of ``A = D^-1 K``, ascending, its eigenvectors E, and the degrees d.
+
+    K is symmetric, so that ``E^T D E = I``.
+    """
+    d = K.sum(axis=1)
+    roots = np.sqrt(d)
+    mu, W = np.linalg.eigh(K / np.outer(roots, roots))
+    return mu, W / roots[:, None], d
+
+
+def head_matrices(solve: Callable[[HeadCall], Array], q: Tensor, k: Tensor) -> list[Array]:
+    """The matrix of each head, of a solver of one."""
+    return [solve(HeadCall(a, b, np.eye(len(b)), head)) for head, (a, b) in heads((q, k))]
+
+
+def build_mixing(q: Array, k: Array, v: Array) -> Softmax:
+    """Logits within a range of 2: they are bounded by alpha = 1 up to a shift of each row."""
+    return Softmax(scale=2 / dot_product_range(1.0, q, k))
+
+
+def build_local(q: Array, k: Array, v: Array) -> Softmax:
+    """Logits as Gaussian attention has them, of which nearby keys have the largest."""
+    return Softmax(scale=local_bandwidth(q, k) ** -2)
+
+
+def attention_matrix(layer: Softmax, q: Array, k: Array) -> Array:
+    """The layer's matrix, as that of a regression."""
+    return smoother_matrix(*lift(q, k), bandwidth=scale_of(layer, q) ** -0.5)
+
+
+def _alpha(layer: Softmax, q: Array, k: Array) -> float:
+    return float(np.ptp(scale_of(layer, q) * q @ k.T, axis=1).max()) / 2
+
+
+def _size(x: Array) -> float:
+    return float(np.linalg.norm(split_frequencies(x)[1]))
+
+
+def _one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and the same with the bound from the logits.
+
+    The first is an equality along the singular vectors of H A H, the second for two tokens.
+    """
+    sides = Inequalities()
+    for _, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
+        sharp = high_frequency_gain(attention_matrix(layer, queries, keys))
+        bound = high_frequency_gain_bound(len(keys), _alpha(layer, queries, keys))
+        sides.at_most(_size(smoothed), np.array([sharp, bound]) * _size(values))
+    few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
+    matrices = [attention_matrix(layer, a, b) for _, (a, b) in heads((few_q, few_k))]
+    attain_gain(sides, partial(layer, few_q, few_k), matrices, v)
+    pair = opposite_tokens(q)
+    smoothed = as_array(layer(pair, pair, opposite_values(v)))
+    for head, (tokens,) in heads((pair,)):
+        bound = high_frequency_gain_bound(2, _alpha(layer, tokens, tokens))
+        sides.attained(smoothed[head], bound * np.array([[1], [-1]]), scale=1)
+    return sides
+
+
+def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Ranges shrink by ``tau(A_1) ... tau(A_L)`` at least, high frequencies by ``tanh(alpha)^L``.
+
+    Queries and keys change places from layer to layer, so that the matrices differ. The first is an
+    equality for one layer and values 1 and -1 by the sign of a difference of rows; both are at any
+    depth for two tokens.
+    """
+    turns = [(q, k), (k, q)]
+    taus, alphas = [], []
+    for points in turns:
+        pairs = [pair for _, pair in heads(points)]
+        taus.append([ergodicity_coefficient(attention_matrix(layer, a, b)) for a, b in pairs])
+        alphas.append([_alpha(layer, a, b) for a, b in pairs])
+    alpha = np.max(alphas, axis=0)
+    sides, factors, u = Inequalities(), np.ones(len(q)), v
+    pair, extreme = opposite_tokens(q), opposite_values(v)
+    few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
+    _attain_mixing(sides, layer, few_q, few_k)
+    for depth in range(1, _DEPTH + 1):
+        turn = (depth - 1) % 2
+        u, extreme = layer(*turns[turn], u), layer(pair, pair, extreme)
+        factors = factors * taus[turn]
+        for head, (before, after, tokens, two) in heads((v, u, pair, extreme)):
+            bound = high_frequency_gain_bound(len(after), float(alpha[head]), n_layers=depth)
+            sides.at_most(np.ptp(after, axis=0).max(), factors[head] * np.ptp(before, axis=0).max())
+            sides.at_most(_size(after), bound * _size(before))
+            bound = high_frequency_gain_bound(2, _alpha(layer, tokens, tokens), n_layers=depth)
+            sides.attained(two, bound * np.array([[1], [-1]]), scale=1)
+    return sides
+
+
+def _attain_mixing(sides: Inequalities, layer: Softmax, q: Tensor, k: Tensor) -> None:
+    """``(A z)_i - (A z)_j = tau(A) (max z - min z)`` for ``z = sign(a_i - a_j)``."""
+    matrices = [attention_matrix(layer, a, b) for _, (a, b) in heads((q, k))]
+    rows = [np.unravel_index(np.argmax(cdist(A, A, "cityblock")), A.shape) for A in matrices]
+    z = np.stack([np.sign(A[i] - A[j])[:, None] for A, (i, j) in zip(matrices, rows, strict=True)])
+    smoothed = as_array(layer(q, k, torch.from_numpy(z).to(q.dtype)))
+    for A, (i, j), found in zip(matrices, rows, smoothed, strict=True):
+        sides.attained(found[i] - found[j], 2 * ergodicity_coefficient(A), scale=2)
+
+
+def _stability(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|sm(c + n) - sm(c)| <= min(sqrt 2, |n| / 2)`` for each query, and that times ``|V|_2``."""
+    rng = np.random.default_rng(0)
+    sides, scale = Inequalities(), scale_of(layer, as_array(q))
+    for size in (1e-2, 1e-1, 1.0):
+        noise = size * rng.standard_normal(q.shape) * q.double().numpy().std()
+        moved = (torch.from_numpy(noise).to(q.dtype) + q).double()
+        change = scale * (moved - q.double()).numpy() @ k.double().mT.numpy()
+        limit = np.minimum(np.sqrt(2), np.linalg.norm(change, axis=-1) / 2)
+        for values, norm in (
+            (identity_values(k), 1.0),
+            (v, np.linalg.norm(v.double().numpy(), 2, axis=(-2, -1))[:, None]),
+        ):
+            difference = layer(moved.to(q.dtype), k, values) - layer(q, k, values)
+            sides.at_most(np.linalg.norm(as_array(difference), axis=-1), limit * norm)
+    _attain_stability(sides, layer, q)
+    return sides
+
+
+def _attain_stability(sides: Inequalities, layer: Softmax, like: Tensor) -> None:
+    """Two equal logits far above the others, moved apart by 2 t: ``tanh(t) / sqrt 2``.
+
+    That is ``tanh(t) / t`` of the bound. From one logit far above the others to another it is
+    sqrt 2.
+    """
+    k = torch.eye(_N_KEYS, dtype=like.dtype)[None]
+    one = _FAR / scale_of(layer, as_array(k)) * k
+    two, apart = one + one.roll(-1, -1), (one - one.roll(-1, -1)) / _FAR
+    t = torch.linspace(0.1, 0.6, _N_KEYS, dtype=like.dtype)[:, None]
+    moved = two + t * apart
+
+    def distance(a: Tensor, b: Tensor) -> Array:
+        difference = layer(a, k, identity_values(k)) - layer(b, k, identity_values(k))
+        return np.linalg.norm(as_array(difference)[0], axis=-1)
+
+    sizes = as_array(t)[:, 0]
+    # Logits are rounded on their own scale.
+    sides.attained(
+        distance(moved, two), sizes / np.sqrt(2), share=np.tanh(sizes) / sizes, scale=_FAR
+    )
+    sides.attained(distance(one, one.roll(1, -2)), np.sqrt(2), scale=_FAR)
+
+
+def _n_iter(layer: Any) -> int:
+    return getattr(layer, "n_iter", 1)
+
+
+def _apply(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The layer `n_iter` times, with the queries and keys of the first."""
+    for _ in range(_n_iter(layer)):
+        v = layer(q, k, v)
+    return v
+
+
+def _solve_walk(layer: Softmax, call: HeadCall) -> Array:
+    """Expected values after a walk of `n_iter` steps."""
+    return random_walk_values(
+        call.v, attention_matrix(layer, call.q, call.k), n_steps=_n_iter(layer)
+    )
+
+
+def _solve_limit(layer: Softmax, call: HeadCall) -> Array:
+    limit = random_walk_limit(call.v, attention_matrix(layer, call.q, call.k))
+    return np.tile(limit, (len(call.q), 1))
+
+
+_add = partial(
+    add_twin,
+    family="spectral_filtering",
+    source="Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis",
+    layer=Softmax,
+    build=build_mixing,
+    task={"build": build_local},
+    solve=solve_softmax,
+    numerics=OF_DOT_PRODUCTS,
+)
+_add(name="softmax-gain-bound", relation=Bound(sides=_one_layer), equation="AO-6")
+_add(
+    name="softmax-depth-bound",
+    relation=Bound(sides=_many_layers),
+    equation="AO-C2",
+    numerics=Numerics(range_of(dot_product_logits), passes=lambda layer: _DEPTH),
+)
+_add(
+    name="softmax-stability",
+    family="kernel_smoothing",
+    relation=Bound(sides=_stability),
+    equation="IF-22, IF-23",
+    source="Revisiting Transformers with Insights from Image Filtering",
+    build=build_local,
+    task={},
+)
+_walk = partial(
+    _add,
+    family="nonlocal_energy",
+    source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
+    inputs=Inputs(apply=_apply),
+    numerics=Numerics(range_of(dot_product_logits), passes=_n_iter),
+)
+_walk(
+    name="random-walk",
+    relation=Iterate(n_iter=(1, 2, 5)),
+    equation="NT-L1",
+    build=build_local,
+    solve=_solve_walk,
+    task={},
+)
+# tanh(1)^80 < 1e-9: for logits within a range of 2, see AO-C2.
+_LIMIT = FixedPointLimit(tolerance=1e-8, n_iter=80, evidence="solver")
+_walk(
+    name="random-walk-limit",
+    relation=_LIMIT,
+    equation="NT-20",
+    solve=_solve_limit,
+    task=filtering(build_mixing, _solve_limit, _apply, relation=_LIMIT),
+)

@@ -1,0 +1,70 @@
+"""The Lasso of each head, solved to a certificate, and certificates of the steps towards it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ....solvers import sparse_code
+from ....solvers.sparse_coding import lasso_objective
+from ..certificates import first_and_last, proximal_residual
+from ..heads import Array, Tensors
+from ..pairs import Pair, layer_matrix
+from ..relations import Problem, with_n_iter
+
+_TOL = 1e-11
+
+
+def solved_lasso(
+    q: Array,
+    k: Array,
+    *,
+    rate: Callable[[Array], float] | None = None,
+    zero_diagonal: bool = False,
+    nonnegative: bool = False,
+    **penalty: Any,
+) -> Problem:
+    """The Lasso, or the elastic net, of queries in keys; `rate` is proved for its solution."""
+    solution = sparse_code(
+        q, k, tol=_TOL, zero_diagonal=zero_diagonal, nonnegative=nonnegative, **penalty
+    )
+
+    def objective(codes: Array) -> float:
+        if zero_diagonal and np.diagonal(codes).any():
+            return float("inf")
+        if nonnegative and (codes < 0).any():
+            return float("inf")
+        return float(lasso_objective(q, k, codes, **penalty).sum())
+
+    coef = solution.coef.toarray()
+    lower_bound = float((solution.objective - solution.gap * (q**2).sum(axis=1)).sum())
+    return Problem(coef, objective, lower_bound, np.inf if rate is None else rate(coef))
+
+
+def certify_steps(
+    twin: Pair,
+    layer: nn.Module,
+    inputs: Tensors,
+    points: list[tuple[Array, Array]],
+    *,
+    step: Callable[[int, int], float],
+    lam: Callable[[int, int], Any],
+    **settings: Any,
+) -> float:
+    """Iterates minimise the model of the Lasso around the ones before: the first and the last.
+
+    `points` are queries and keys of each head, `step` and `lam` those of a head and an iteration.
+    """
+
+    def codes(n_iter: int) -> Array:
+        return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
+
+    residuals = [
+        proximal_residual(
+            after[head], before[head], Q, K, step=step(head, t), lam=lam(head, t), **settings
+        )
+        for t, before, after in first_and_last(codes, layer.n_iter)  # type: ignore[arg-type]
+        for head, (Q, K) in enumerate(points)
+    ]
+    return float(np.max(residuals))

@@ -1,0 +1,420 @@
+"""Twins: the nonlocal energy, its preconditioned gradient steps, and NeuTRENO attention."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from .....solvers import minimize_energy, regularized_energy, smoother_matrix
+from .....solvers.nonlocal_energy import (
+    energy_gradient,
+    neutreno_fixed_point,
+    neutreno_iteration,
+    neutreno_spectral_radius,
+)
+from ....attention import Context
+from ....kernel_smoothing import Gaussian, Softmax
+from ....nonlocal_energy import Neutreno
+from ....solved_operator import Solved
+from ...certificates import gradient_residual, pair_energies
+from ...heads import Array, HeadCall, Tensors, as_array, head_value, heads, moved
+from ...pairs import Derivatives, Inputs, Numerics, calls_of_heads, layer_output, solve_head
+from ...registry import Twin, add_twin, exact_twin
+from ...relations import (
+    Bound,
+    FixedPointLimit,
+    Identity,
+    Inequalities,
+    Iterate,
+    Measurement,
+    largest_difference,
+    with_n_iter,
+)
+from ..kernel_smoothing.regression import build_gaussian, build_gaussian_heads, smoother_logits
+from ..kernel_smoothing.smoothing_bounds import N_EXTREMAL, diffusion_modes
+
+_LAM = 0.45
+_STEPS = 6
+_CERTIFIED = 2
+_POWERS = np.arange(1, _STEPS + 1)
+
+
+def _build(*, relaxed: bool, **settings: Any) -> Callable[..., Neutreno]:
+    settings = {"learnable": True} | settings
+    return lambda q, k, v: Neutreno(
+        build_gaussian(q, k, v), _LAM, relaxed=relaxed, dtype=torch.float64, **settings
+    )
+
+
+def _build_heads(*, relaxed: bool) -> Callable[..., Neutreno]:
+    """Learned penalties and bandwidths of each head."""
+    return lambda q, k, v: moved(
+        Neutreno(
+            build_gaussian_heads(q, k, v),
+            _LAM,
+            relaxed=relaxed,
+            num_heads=len(q),
+            learnable=True,
+            dtype=torch.float64,
+        )
+    )
+
+
+def _options(*, relaxed: bool) -> dict[str, Callable[..., Any]]:
+    return {
+        "default-penalty": lambda q, k, v: Neutreno(build_gaussian(q, k, v), relaxed=relaxed),
+        "penalties-of-heads": _build_heads(relaxed=relaxed),
+    }
+
+
+def _other_first_values(q: Array, k: Array, v: Array) -> Context:
+    """Within a tenth of the values, as those of the first layer may be."""
+    shares = 0.1 * np.cos(np.arange(v.shape[1]))[:, None]
+    return Context(first_values=torch.from_numpy((1 + shares) * v))
+
+
+def _same_first_values(q: Array, k: Array, v: Array) -> Context:
+    return Context(first_values=torch.from_numpy(v.copy()))
+
+
+def _transitions(layer: Any, call: HeadCall) -> Array:
+    """The smoother, of the keys that each query sees."""
+    A = smoother_matrix(call.q, call.k, bandwidth=head_value(layer.base.bandwidth, call.head))
+    if call.bias is None and call.visible is None:
+        return A
+    if call.bias is not None:
+        A = A * np.exp(call.bias)
+    if call.visible is not None:
+        A = np.where(call.visible, A, 0)
+    sums = A.sum(axis=1, keepdims=True)
+    return A / np.where(sums > 0, sums, 1)
+
+
+def _kernel(layer: Any, q: Array, head: int) -> Array:
+    bandwidth = head_value(layer.base.bandwidth, head)
+    return np.exp(-cdist(q, q, "sqeuclidean") / (2 * bandwidth**2))
+
+
+def _solve(layer: Neutreno, call: HeadCall) -> Array:
+    """Filter by the base's own solver, and pull."""
+    base, lam = exact_twin(layer.base), head_value(layer.lam, call.head)
+    u = call.v
+    for _ in range(layer.n_iter):
+        smooth = solve_head(base, layer.base, replace(call, v=u))
+        if layer.relaxed:
+            u = (smooth + lam * call.first_values) / (1 + lam)
+        else:
+            u = smooth + lam * (call.first_values - u)
+    return u
+
+
+def _solve_gradient_step(layer: Neutreno, call: HeadCall) -> Array:
+    K, lam = _kernel(layer, call.q, call.head), head_value(layer.lam, call.head)
+    gradient = energy_gradient(call.v, call.first_values, K, lam, fidelity="degree")
+    return call.v - gradient / K.sum(axis=1, keepdims=True)
+
+
+def _solve_iterates(layer: Neutreno, call: HeadCall) -> Array:
+    A, lam = _transitions(layer, call), head_value(layer.lam, call.head)
+    return neutreno_iteration(call.v, A, lam=lam, n_iter=layer.n_iter, relaxed=layer.relaxed).coef
+
+
+def _solve_fixed_point(layer: Neutreno, call: HeadCall) -> Array:
+    """Queries that see no key walk to a token of value zero, which stays where it is."""
+    A, f = _transitions(layer, call), call.first_values
+    n, lost = len(f), A.sum(axis=1) == 0
+    if lost.any():
+        A = np.block([[A, lost[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
+        f = np.pad(f, ((0, 1), (0, 0)))
+    return neutreno_fixed_point(f, A, lam=head_value(layer.lam, call.head), tol=1e-11).coef[:n]
+
+
+def _promised(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
+    """Relative errors, as the layer's `tol` and rounding let them be."""
+    eps = torch.finfo(torch.promote_types(inputs[0].dtype, torch.float32)).eps
+    rounding = 16 * eps * (1 + 1 / float(layer.base.lam().detach().min()))
+    return Measurement(largest_difference(found, expected), layer.tol + rounding)
+
+
+def _solve_minimum(layer: Any, call: HeadCall) -> Array:
+    K, lam = _kernel(layer.base, call.q, call.head), head_value(layer.base.lam, call.head)
+    return minimize_energy(call.first_values, K, lam=lam, fidelity="degree", tol=1e-11).coef
+
+
+def _certify_steps(twin: Twin, layer: Neutreno, inputs: Tensors) -> float:
+    """Each iterate is a step on E in each token, with the others where the last one left them.
+
+    Up to a constant ``E(u_i) = 1/2 sum_j K_ij |u_i - v_j|^2 + lam d_i / 2 |u_i - f_i|^2``. The
+    step is the gradient over ``d_i``, the sum of the row's weights, or to the minimum if relaxed.
+    """
+    calls = list(calls_of_heads(twin, inputs))
+    states = [
+        as_array(inputs[2]),
+        *(layer_output(twin, with_n_iter(layer, t), inputs) for t in range(1, _CERTIFIED + 1)),
+    ]
+    residuals = [
+        _step_residual(layer, call, before[call.head], after[call.head])
+        for before, after in pairwise(states)
+        for call in calls
+    ]
+    return float(np.max(residuals))
+
+
+def _step_residual(layer: Neutreno, call: HeadCall, before: Array, after: Array) -> float:
+    """Weights are over the largest of their row."""
+    logits, f = smoother_logits(layer.base, call), call.first_values
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    degrees, lam = weights.sum(axis=1), head_value(layer.lam, call.head)
+
+    def energy(u: Array) -> Array:
+        return pair_energies(weights, u, before) + lam / 2 * degrees * ((u - f) ** 2).sum(axis=1)
+
+    if layer.relaxed:
+        curvature = (1 + lam) * degrees
+        return gradient_residual(energy, after, 0.0, curvature=curvature, unit=after)
+    step = degrees[:, None] * (before - after)
+    return gradient_residual(energy, before, step, curvature=degrees, unit=after)
+
+
+def _trajectory(
+    layer: Neutreno, q: Tensor, k: Tensor, v: Tensor, first_values: Tensor
+) -> list[Array]:
+    """Iterates of the layer, from u = v; of shape (heads, tokens, width)."""
+    before, states = layer.n_iter, [v]
+    for layer.n_iter in range(1, _STEPS + 1):
+        states.append(layer(q, k, v, context=Context(first_values=first_values)))
+    layer.n_iter = before
+    return [as_array(state) for state in states]
+
+
+def _energy(layer: Neutreno, x: Array, u: Array, f: Array, head: int) -> float:
+    K, lam = _kernel(layer, x, head), head_value(layer.lam, head)
+    return regularized_energy(u, f, K, lam, fidelity="degree")
+
+
+def _energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``E(u_{n+1}) <= E(u_n)``; along a mode, ``E(u_n) - E* = (mu - lam)^2n (E(u_0) - E*)``."""
+    sides = Inequalities()
+    states = _trajectory(layer, q, k, v, v)
+    for head, (x, f) in heads((q, v)):
+        E = np.array([_energy(layer, x, state[head], f, head) for state in states])
+        sides.at_most(E[1:], E[:-1])
+    modes, states, limits = _along_modes(layer, q)
+    for head, (x,) in heads((q[:, :N_EXTREMAL],)):
+        mu, E, _ = modes[head]
+        for column, rate in enumerate(mu):
+            one = slice(column, column + 1)
+            f, limit = E[:, one], limits[head][:, one]
+            lowest = _energy(layer, x, limit, f, head)
+            above = [_energy(layer, x, state[head][:, one], f, head) - lowest for state in states]
+            sides.attained(above[1:], rate ** (2 * _POWERS) * above[0], scale=above[0])
+    return sides
+
+
+def _distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|u_n - u*| <= rate^n |u_0 - u*|`` in the norm of the degrees.
+
+    Along eigenvectors e, ``<e, u_n - u*> = (mu - lam)^n <e, u_0 - u*>``.
+    """
+    sides = Inequalities()
+    states, limits = _trajectory(layer, q, k, v, v), _limits(layer, q, k, v)
+    for head, (x,) in heads((q,)):
+        A, lam = _transitions(layer, HeadCall(x, x, x, head)), head_value(layer.lam, head)
+        d = _kernel(layer, x, head).sum(axis=1, keepdims=True)
+        errors = [float(np.sqrt((d * (u[head] - limits[head]) ** 2).sum())) for u in states]
+        sides.at_most(errors[1:], errors[0] * neutreno_spectral_radius(A, lam) ** _POWERS)
+    modes, states, limits = _along_modes(layer, q)
+    for head, (mu, E, d) in enumerate(modes):
+        along = np.stack([d @ (E * (state[head] - limits[head])) for state in states])
+        sides.attained(along[1:] / along[0], mu ** _POWERS[:, None], scale=1)
+    return sides
+
+
+def _along_modes(
+    layer: Neutreno, q: Tensor
+) -> tuple[list[tuple[Array, Array, Array]], list[Array], Array]:
+    """On a few tokens, factors ``mu - lam``, eigenvectors and degrees of each head.
+
+    And the iterates from minus the first values, which are eigenvectors, with their limits: that
+    of the constant vector, of the slowest other one, and of the fastest.
+    """
+    few, modes = q[:, :N_EXTREMAL], []
+    for head, (x,) in heads((few,)):
+        mu, E, d = diffusion_modes(_kernel(layer, x, head))
+        kept = [-1, -2, 0]
+        modes.append((mu[kept] - head_value(layer.lam, head), E[:, kept], d))
+    first = torch.from_numpy(np.stack([E for _, E, _ in modes])).to(q.dtype)
+    states = _trajectory(layer, few, few, -first, first)
+    return modes, states, _limits(layer, few, few, first)
+
+
+def _safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|u_n - u*|_max <= (1 + lam)^-n |u_0 - u*|_max``, an equality for a constant error."""
+    rates = np.array([1 / (1 + head_value(layer.lam, head)) for head in range(len(q))])
+    powers, sides = rates[:, None] ** _POWERS, Inequalities()
+    limit = _limits(layer, q, k, v)
+    errors = np.stack([abs(u - limit).max((1, 2)) for u in _trajectory(layer, q, k, v, v)], axis=1)
+    sides.at_most(errors[:, 1:], errors[:, :1] * powers)
+    q, k, v = (x[:, :N_EXTREMAL] for x in (q, k, v))
+    limit = _limits(layer, q, k, v)
+    size = np.abs(limit).max()
+    start = torch.from_numpy(limit + size).to(q.dtype)
+    apart = np.stack([u - limit for u in _trajectory(layer, q, k, start, v)], axis=1)
+    sides.attained(apart[:, 1:], apart[:, :1] * powers[..., None, None], scale=size)
+    return sides
+
+
+def _limits(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Array:
+    """Fixed points ``((1 + lam) I - A)^-1 lam v`` of the heads where the first values are v."""
+    limits = []
+    for head, (x, y, f) in heads((q, k, v)):
+        A, lam = _transitions(layer, HeadCall(x, y, f, head)), head_value(layer.lam, head)
+        limits.append(np.linalg.solve((1 + lam) * np.eye(len(A)) - A, lam * f))
+    return np.stack(limits)
+
+
+def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
+    base: Any = layer.base.base if isinstance(layer, Solved) else layer.base
+    return exact_twin(base).numerics.logit_range(base, q, k, v)
+
+
+def _passes(layer: Any) -> int:
+    """Of a contraction by c only about ``1 / (1 - c) = 1 + 1 / lam`` passes leave rounding."""
+    neutreno: Any = layer.base if isinstance(layer, Solved) else layer
+    kept = 1 + int(1 / head_value(neutreno.lam, 0))
+    base = exact_twin(neutreno.base)
+    if layer is neutreno:
+        kept = min(neutreno.n_iter, kept) if neutreno.relaxed else neutreno.n_iter
+    return int(kept * base.numerics.passes(neutreno.base))
+
+
+def _is_gaussian(layer: Neutreno) -> bool:
+    return isinstance(layer.base, Gaussian) and layer.base.bandwidth is not None
+
+
+def _explicit(layer: Neutreno) -> bool:
+    return _is_gaussian(layer) and not layer.relaxed
+
+
+def _safe(layer: Neutreno) -> bool:
+    return _is_gaussian(layer) and layer.relaxed
+
+
+def _of_neutreno(layer: Solved) -> bool:
+    return isinstance(layer.base, Neutreno) and _is_gaussian(layer.base)
+
+
+def _solved(build: Callable[..., Neutreno]) -> Callable[..., Solved]:
+    return lambda q, k, v: Solved(build(q, k, v), tol=1e-12)
+
+
+_NUMERICS = Numerics(_logit_range, _passes)
+_OTHER = partial(Inputs, by_rows=False, context=_other_first_values)
+_SAME = partial(Inputs, by_rows=False, context=_same_first_values)
+_add = partial(
+    add_twin,
+    family="nonlocal_energy",
+    source="Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals",
+    numerics=_NUMERICS,
+)
+_neutreno = partial(_add, layer=Neutreno, build=_build(relaxed=False))
+_explicit_steps = partial(_neutreno, inputs=_SAME(pairing="self"), covers=_explicit)
+_safe_steps = partial(
+    _neutreno, build=_build(relaxed=True), inputs=_SAME(pairing="cross"), covers=_safe
+)
+_of_solved = partial(
+    _add,
+    relation=Identity(1e-8, evidence="solver"),
+    equation="NT-FP",
+    layer=Solved,
+    build=_solved(_build(relaxed=False)),
+    covers=_of_neutreno,
+    numerics=Numerics(_logit_range, _passes, promised=_promised),
+    derivatives=Derivatives(twice=()),
+)
+_neutreno(
+    name="neutreno-attention",
+    relation=Identity(certificate=_certify_steps),
+    equation="NT-22",
+    options=_options(relaxed=False)
+    | {
+        "iterated": _build(relaxed=False, n_iter=3, learnable=False),
+        "relaxed": _build(relaxed=True, n_iter=2),
+        "dot-products": lambda q, k, v: Neutreno(Softmax(), _LAM),
+    },
+    solve=_solve,
+    inputs=_OTHER(),
+)
+_neutreno(
+    name="neutreno-safe-attention",
+    relation=Identity(),
+    equation="NT-rel",
+    build=_build(relaxed=True),
+    solve=_solve,
+    inputs=_OTHER(),
+    covers=lambda layer: layer.relaxed,
+)
+_neutreno(
+    name="neutreno-gradient-step",
+    relation=Identity(certificate=_certify_steps),
+    equation="NT-26",
+    options=_options(relaxed=False),
+    solve=_solve_gradient_step,
+    inputs=_OTHER(pairing="self"),
+    covers=lambda layer: _explicit(layer) and layer.n_iter == 1,
+)
+_explicit_steps(
+    name="neutreno-iterates",
+    relation=Iterate(certificate=_certify_steps),
+    equation="NT-24",
+    options=_options(relaxed=False),
+    solve=_solve_iterates,
+)
+_safe_steps(
+    name="neutreno-safe-iterates",
+    relation=Iterate(certificate=_certify_steps),
+    equation="NT-rel",
+    options=_options(relaxed=True),
+    solve=_solve_iterates,
+)
+_safe_steps(
+    name="neutreno-limit",
+    relation=FixedPointLimit(n_iter=100, evidence="solver"),
+    equation="NT-FP",
+    solve=_solve_fixed_point,
+    inputs=_OTHER(pairing="cross"),
+)
+_explicit_steps(
+    name="neutreno-energy",
+    relation=Bound(sides=_energies),
+    equation="NT-CONV",
+    solve=_solve_iterates,
+)
+_explicit_steps(
+    name="neutreno-rate",
+    relation=Bound(sides=_distances),
+    equation="NT-CONV",
+    solve=_solve_iterates,
+)
+_safe_steps(
+    name="neutreno-safe-rate",
+    relation=Bound(sides=_safe_distances),
+    equation="NT-rel",
+    solve=_solve_iterates,
+)
+_of_solved(
+    name="neutreno-solved",
+    options={
+        "relaxed": _solved(_build(relaxed=True)),
+        "penalties-of-heads": _solved(_build_heads(relaxed=False)),
+    },
+    solve=lambda layer, call: _solve_fixed_point(layer.base, call),
+    inputs=_OTHER(pairing="cross"),
+)
+_of_solved(name="neutreno-energy-minimum", solve=_solve_minimum, inputs=_OTHER(pairing="self"))

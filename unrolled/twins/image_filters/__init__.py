@@ -1,1 +1,0 @@
-"""Twins of the family image_filters."""

@@ -1,1 +1,0 @@
-"""Twins of sparse coding; every module beside this one is found by the catalogue."""
