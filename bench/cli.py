@@ -10,8 +10,7 @@ from .clustering.cli import cluster
 from .speed.cli import app as speed
 from .terminal import Commands
 from .vision.classification.cli import classify
-from .vision.denoising.cli import denoise
-from .vision.denoising.train_cli import train_denoiser
+from .vision.denoising.cli import denoise, train_denoiser
 from .vision.inspection.cli import inspect
 from .vision.segmentation.cli import segment
 

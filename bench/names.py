@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-_PARAMETER = re.compile(
-    r"(?<![\w'\",:.(-])(data_key|target_key|n_clusters|transpose=True|transpose(?=:))(?![\w=])"
-)
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of brackets
 
@@ -45,11 +42,6 @@ def check_names(given: Any, argument: str) -> list[str] | None:
     if not names:
         raise ValueError(f"{argument}: must name at least one")
     return [check_name(name, f"{argument}[{number}]") for number, name in enumerate(names)]
-
-
-def as_options(message: str) -> str:
-    """A message in the words of the command line: of files' settings, not of their values."""
-    return _PARAMETER.sub(lambda name: f"--{name[1].partition('=')[0].replace('_', '-')}", message)
 
 
 def close_names(given: str, known: Iterable[str]) -> str:

@@ -58,20 +58,6 @@ def timing(times: ArrayLike, reference: ArrayLike) -> dict[str, Any]:
     }
 
 
-def ms_per_point(
-    methods: Sequence[Callable[[Array], Any]], inputs: Sequence[Array], rounds: int
-) -> Array:
-    """Milliseconds a point, of shape (n_methods, rounds); `inputs` are given one after another."""
-
-    def all_inputs(method: Callable[[Array], Any]) -> None:
-        for points in inputs:
-            method(points)
-
-    compiling = [partial(method, inputs[0][:1]) for method in methods]
-    runs = [partial(seconds_of, partial(all_inputs, method)) for method in methods]
-    return 1000 * in_turns(runs, rounds, before=compiling) / sum(map(len, inputs))
-
-
 @contextmanager
 def threads(n_jobs: int) -> Iterator[None]:
     """Nobody gets more threads than asked for; costs are reported, so that warnings add nothing."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from script import of_jobs, prose, run_script
 from train_affinity_network import training_problems
 
 from twinsolve.bench.clustering.features import features_of
@@ -19,7 +20,7 @@ from twinsolve.bench.clustering.fitting import fit
 from twinsolve.bench.clustering.methods import METHODS, STEPS
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import affinity_of
-from twinsolve.bench.clustering.study import Study, of_jobs, prose, run_script
+from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph

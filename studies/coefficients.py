@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from pictures import draw_coefficients
 from scipy.sparse import csr_array
+from script import of_jobs, prose
 from splits import NOISY, shuffled_points
 
-from twinsolve.bench.clustering.lines import folded, lines_of
-from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import sparse_self_expression
 from twinsolve.solvers.metrics import subspace_preserving_error

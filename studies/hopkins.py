@@ -26,15 +26,16 @@ from recipes import (
     stopped_admm,
 )
 from scipy.optimize import linear_sum_assignment
+from script import of_jobs, over_seeds, prose, run_script
 from sklearn.cluster import KMeans
 from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import kneighbors_graph
 
 from twinsolve import solvers
 from twinsolve.bench.clustering.figures import draw_dots
-from twinsolve.bench.clustering.lines import Cell, folded, lines_of, over_seeds
 from twinsolve.bench.clustering.problems import load_sequences, trials_of
-from twinsolve.bench.clustering.study import Study, of_jobs, prose, run_script
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import Cell, folded, lines_of
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import spectral_labels

@@ -20,11 +20,12 @@ import numpy as np
 import pandas as pd
 import torch
 from pictures import draw_lines
+from script import of_jobs, prose
 from splits import SUBSPACES, shuffled_points, with_times
 from torch import Tensor, nn
 
-from twinsolve.bench.clustering.lines import folded, lines_of
-from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import lam_max, lasso_objective

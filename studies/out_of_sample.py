@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from pictures import draw_lines
+from script import of_jobs, prose, with_deviation
 from splits import NOISY, halves, with_times
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.lines import folded, lines_of, with_deviation
-from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import symmetric_affinity
 from twinsolve.solvers.clustering.base import SubspaceClustering

@@ -15,11 +15,12 @@ from typing import Any
 
 import pandas as pd
 from pictures import draw_heat_maps
+from script import of_jobs, prose
 from sklearn.preprocessing import normalize
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.lines import folded, lines_of
-from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.unrolled import clustering

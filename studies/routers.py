@@ -26,8 +26,7 @@ from twinsolve.bench.tables import Lines, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import Images
-from twinsolve.bench.vision.classification.experts import tokens_of_experts
-from twinsolve.bench.vision.classification.networks import Classifier
+from twinsolve.bench.vision.classification.networks import Classifier, tokens_of_experts
 from twinsolve.bench.vision.classification.report import write_report
 from twinsolve.bench.vision.classification.study import (
     build,

@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import torch
 from pictures import draw_lines
+from script import of_jobs, prose
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 from splits import CERTIFIED
 
-from twinsolve.bench.clustering.lines import lines_of
-from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import lines_of
 from twinsolve.bench.tables import Lines
 from twinsolve.bench.timing import in_turns, seconds_of
 from twinsolve.datasets import make_union_of_subspaces

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from script import of_jobs, prose, with_deviation
 from splits import NOISY, halves
 
 from twinsolve import solvers
 from twinsolve.bench.clustering.figures import draw_dots, shown
 from twinsolve.bench.clustering.fitting import edgeless
-from twinsolve.bench.clustering.lines import folded, lines_of, with_deviation
-from twinsolve.bench.clustering.study import Study, of_jobs, prose
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
 from twinsolve.solvers.metrics import subspace_preserving_error

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem, trials_of
-from twinsolve.bench.timing import ms_per_point
+from twinsolve.bench.timing import in_turns, seconds_of
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.solvers.solution import Array
 
@@ -80,3 +81,17 @@ def with_times(
             row[f"ms_{kind}"] = float(np.median(times))
             row[f"ratio_{kind}"] = float(np.median(times / ms[reference]))
     return rows
+
+
+def ms_per_point(
+    methods: Sequence[Callable[[Array], Any]], inputs: Sequence[Array], rounds: int
+) -> Array:
+    """Milliseconds a point, of shape (n_methods, rounds); `inputs` are given one after another."""
+
+    def all_inputs(method: Callable[[Array], Any]) -> None:
+        for points in inputs:
+            method(points)
+
+    compiling = [partial(method, inputs[0][:1]) for method in methods]
+    runs = [partial(seconds_of, partial(all_inputs, method)) for method in methods]
+    return 1000 * in_turns(runs, rounds, before=compiling) / sum(map(len, inputs))

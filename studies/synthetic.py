@@ -4,10 +4,11 @@ from layers import layers_study
 from out_of_sample import out_of_sample_study
 from phase import phase_study
 from scaling import scaling_study
+from script import run_script
 from self_expressive import self_expressive_study
 
 from twinsolve.bench.clustering.presets import preset_study
-from twinsolve.bench.clustering.study import Study, run_script
+from twinsolve.bench.clustering.study import Study
 
 ABOUT = "Generated subspaces: every method, phase transitions, layers and held-out points."
 

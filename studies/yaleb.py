@@ -13,12 +13,13 @@ import pandas as pd
 from coefficients import coefficient_study
 from out_of_sample import out_of_sample_study
 from recipes import Recipe, by_name, outlier_admm, run_recipes
+from script import over_seeds, prose, run_script
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.lines import folded, lines_of, over_seeds
 from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
 from twinsolve.bench.clustering.problems import trials_of
-from twinsolve.bench.clustering.study import Study, prose, run_script
+from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines
 

@@ -50,8 +50,7 @@ def check(
     """
     from ..tables import write_summary, write_table
     from .checks import check_twins
-    from .figure import draw_deviations
-    from .lines import coverage, heading, lines_of, summary_lines
+    from .lines import coverage, draw_deviations, heading, lines_of, summary_lines
 
     screen = console()
     load_modules(load)

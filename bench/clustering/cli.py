@@ -8,7 +8,6 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..names import as_options
 from ..terminal import Load, console, load_modules, present_folder, results_folder
 
 if TYPE_CHECKING:
@@ -45,28 +44,13 @@ def cluster(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="First seed of k-means; seeds all else.")] = 0,
     n_seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of k-means [10].")] = None,
-    n_trials: Annotated[
-        int | None, typer.Option(min=1, help="Random trials of each data set; default all.")
-    ] = None,
     n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
-    data_key: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Array of the points in files.")
-    ] = None,
-    target_key: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Array or column of the labels in files.")
-    ] = None,
-    transpose: Annotated[
-        bool, typer.Option("--transpose", help="Columns of the array in files are the points.")
-    ] = False,
     n_clusters: Annotated[
         int | None, typer.Option(min=1, help="Number of clusters in files, needed without labels.")
     ] = None,
     auto: Annotated[
         bool,
         typer.Option("--auto", help="Choose method, affinity steps and setting without labels."),
-    ] = False,
-    label_tuned: Annotated[
-        bool, typer.Option("--label-tuned", help="Add settings chosen with labels, marked as such.")
     ] = False,
     data_home: Annotated[
         str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
@@ -96,11 +80,11 @@ def cluster(
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points beside that of the labels. Settings follow a colon:
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
-    coil20:classes=1-10,n_classes=6 for random classes, of which --n-trials says how many times, and
-    mnist:subset=test for a part of a data set. Of a file, --data-key and --target-key name the
-    arrays, --transpose takes columns as points, and --n-clusters says how many clusters to look
-    for: points without labels need it, and the clusters found are written to labels.csv, a row
-    for each point with its number in the file, from 0.
+    coil20:classes=1-10,n_classes=6 for random classes, and mnist:subset=test for a part of a data
+    set. Of a file, mine.mat:data_key=X,target_key=y name the arrays, transpose=True takes columns
+    as points, and --n-clusters says how many clusters to look for: points without labels need it,
+    and the clusters found are written to labels.csv, a row for each point with its number in the
+    file, from 0.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC by all their settings and all
@@ -131,7 +115,7 @@ def cluster(
     import pandas as pd
 
     from ..jobs import Options
-    from .own import readings, with_settings, write_own
+    from .own import with_clusters, write_own
     from .presets import PRESETS, custom_study, find_preset
     from .study import rules, run_studies, write_studies
 
@@ -143,54 +127,46 @@ def cluster(
     folder = output or Path("results") / (f"cluster-{kind}" if kind else "cluster")
     results_folder(folder)
     load_modules(load)
-    of_files = {
-        "data_key": data_key, "target_key": target_key, "transpose": transpose,
-        "n_clusters": n_clusters,
-    }  # fmt: skip
     try:
         options = Options(seed, 1 if auto else n_seeds or 10, n_jobs, data_home, folder / "runs")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if auto:
-        refused = {
-            "--preset": preset, "--label-tuned": label_tuned, "--n-trials": n_trials,
-            "--n-seeds": n_seeds, "a second DATA": (data or [])[1:],
-            "a second --features": (features or [])[1:],
-        }  # fmt: skip
-        if clash := [option for option, value in refused.items() if value]:
-            raise typer.BadParameter(f"leaves no choice of {', '.join(clash)}", param_hint="--auto")
+        _refuse(
+            "--auto",
+            {
+                "--preset": preset, "--n-seeds": n_seeds, "a second DATA": (data or [])[1:],
+                "a second --features": (features or [])[1:],
+            },
+        )  # fmt: skip
         if not data:
             raise typer.BadParameter("needs DATA to cluster", param_hint="--auto")
         named = {"methods": method, "features": (features or ["unit"])[0], "steps": steps}
-        _cluster_unseen(data, of_files, named, options, folder)
+        _cluster_unseen(data, n_clusters, named, options, folder)
         return
+    if name:
+        given = {
+            "DATA": data, "--features": features, "--steps": steps, "--n-clusters": n_clusters,
+        }  # fmt: skip
+        _refuse(f"--preset {name}", given)
     try:
         with present_folder():
-            refused = {
-                "DATA": data, "--features": features, "--steps": steps,
-                "--n-trials": n_trials, "--label-tuned": label_tuned, **of_files,
-            }  # fmt: skip
-            if name and (clash := [option for option, value in refused.items() if value]):
-                raise ValueError(f"preset: {name} leaves no choice of {', '.join(clash)}")
             if name:
-                studies = find_preset(name, method)
-                console().print(PRESETS[name]["about"], soft_wrap=False)
+                studies, about = find_preset(name, method), PRESETS[name]["about"]
             else:
-                data = with_settings(data or [], of_files)
-                console().print("\n".join(readings(data)), soft_wrap=False)
-                asked = {"features": features, "steps": steps, "n_trials": n_trials}
-                studies = (custom_study(data, method, **asked, label_tuned=label_tuned),)
+                data, about = with_clusters(data or [], n_clusters)
+                studies = (custom_study(data, method, features=features, steps=steps),)
+            console().print(about, soft_wrap=False)
             tables = run_studies(studies, options)
     except (FileNotFoundError, ImportError, ValueError) as error:
-        raise typer.BadParameter(as_options(str(error))) from error
+        raise typer.BadParameter(str(error)) from error
     for study in studies:
         _print_study(study, tables[study.name], short=not (preset or steps))
     settings = {
         "data": data, "methods": method, "features": features, "steps": steps, "preset": name,
-        "seed": seed, "n_seeds": options.n_seeds, "n_trials": n_trials, "label_tuned": label_tuned,
+        "seed": seed, "n_seeds": options.n_seeds,
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
-    about = PRESETS[name]["about"] if name else ""
     write_studies(title, studies, tables, settings, folder, about)
     if not name:
         with present_folder():
@@ -200,9 +176,15 @@ def cluster(
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
 
 
+def _refuse(option: str, others: dict[str, Any]) -> None:
+    """Refuse what has no meaning beside an option."""
+    if clash := [other for other, value in others.items() if value]:
+        raise typer.BadParameter(f"leaves no choice of {', '.join(clash)}", param_hint=option)
+
+
 def _cluster_unseen(
     data: list[str],
-    of_files: dict[str, Any],
+    n_clusters: int | None,
     named: dict[str, Any],
     options: "Options",
     folder: Path,
@@ -212,12 +194,12 @@ def _cluster_unseen(
 
     from ..terminal import progress
     from . import auto
-    from .own import readings, with_settings
+    from .own import with_clusters
 
     try:
         with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):
-            (name,) = with_settings(data, of_files)
-            console().print("\n".join(readings([name])), soft_wrap=False)
+            (name,), about = with_clusters(data, n_clusters)
+            console().print(about, soft_wrap=False)
             chosen = auto.choose_clusters(
                 name,
                 **named,
@@ -228,7 +210,7 @@ def _cluster_unseen(
                 progress=progress("candidates"),
             )
     except (FileNotFoundError, ImportError, ValueError) as error:
-        raise typer.BadParameter(as_options(str(error))) from error
+        raise typer.BadParameter(str(error)) from error
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
     console().print(_pretty("The choice, and the next best", auto.choice_lines(chosen)))
     said = [chosen.rule, *auto.left_out(chosen)]

@@ -23,9 +23,11 @@ from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_
 from ..names import split_settings
 from .choice import (
     POOL,
+    RULE,
     TITLE,
     of_the_pool,
     rank_candidates,
+    select_settings,
     whole_choice_lines,
     without_labels_of_known,
 )
@@ -44,7 +46,6 @@ from .fitting import (
 )
 from .methods import BUILT_IN, Method, code_of, find_method, know
 from .problems import content_of, reads_files, trials_of
-from .selection import RULE, select_settings
 from .steps import (
     DENSE_ROWS,
     affinity_of,

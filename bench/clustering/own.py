@@ -3,13 +3,11 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...datasets.files import write_whole
-from ...solvers.solution import Array
 from ..figures import forget
 from ..jobs import Options
 from .clusters import NO_STEPS, OWN, matrices_of
@@ -17,25 +15,24 @@ from .figures import draw_matrices, shown
 from .problems import DATA, make_problem
 from .steps import without_cut
 
-_SMALLEST_SIDE, _MOST_COLUMNS = 4, 200  # of images looked for, and what is looked at
 _MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # of what is fitted again and drawn
 
 
-def with_settings(data: Sequence[str], settings: dict[str, Any]) -> list[str]:
-    """The same names with the settings added to those that are files.
+def with_clusters(data: Sequence[str], n_clusters: int | None) -> tuple[list[str], str]:
+    """Names of data, those of files with their number of clusters, and how each file is read.
 
     Raises
     ------
     ValueError
-        If there are settings and none of the data is a file.
+        If there is a number of clusters and none of the data is a file.
     """
-    words = ",".join(f"{name}={value!r}" for name, value in settings.items() if value)
-    if not words:
-        return list(data)
     own = [name for name in data if _is_own(name)]
-    if not own:
-        raise ValueError("data: keys, --transpose and --n-clusters are for files of points")
-    return [f"{name}{',' if ':' in name else ':'}{words}" if name in own else name for name in data]
+    if n_clusters and not own:
+        raise ValueError("data: --n-clusters is for files of points")
+    word = f"n_clusters={n_clusters}" if n_clusters else ""
+    named = {name: f"{name}{',' if ':' in name else ':'}{word}" for name in own if word}
+    about = " ".join(_reading(named.get(name, name)) for name in own)
+    return [named.get(name, name) for name in data], about
 
 
 def _is_own(name: str) -> bool:
@@ -43,58 +40,19 @@ def _is_own(name: str) -> bool:
     return base not in DATA and Path(base).is_file()
 
 
-def readings(data: Sequence[str]) -> list[str]:
-    """How each file is read, and what to do where that looks wrong."""
-    lines = []
-    for name in filter(_is_own, data):
-        problem = make_problem(name)
-        (n, d), k = problem.X.shape, problem.n_clusters
-        read = "columns" if "transpose=True" in name else "rows"
-        of = "labels" if problem.labelled else "no labels, errors are not known"
-        lines.append(f"{name}: {n:,} points ({read}) of {d:,} features; {k} clusters, {of}.")
-        if not problem.labelled:
-            lines += _doubts(problem.X, read)
-    return lines
-
-
-def _doubts(X: Array, read: str) -> list[str]:
-    """What speaks for points the other way round, where no labels count them."""
-    other, cure = ("columns", "add") if read == "rows" else ("rows", "leave out")
-    pixels, others = images_in_columns(X), images_in_columns(X.T)
-    if pixels and (others is None or pixels[0] > others[0]):
-        _, high, wide = pixels
-        return [
-            f"Warning: the {read} look like the pixels of {high} x {wide} images, as neighbours "
-            f"are alike: {cure} --transpose to take the {other} as points."
-        ]
-    if not others and X.shape[0] < X.shape[1]:
-        return [
-            f"Warning: fewer {read} than {other}: {cure} --transpose if the {other} are points."
-        ]
-    return []
-
-
-def images_in_columns(X: Array) -> tuple[float, int, int] | None:
-    """If rows of X seem to be pixels of h x w images: their correlation across h, and h and w.
-
-    Pixels that are neighbours are alike, and those half an image apart are not: for a side h, rows
-    h apart correlate by 1/4 more than rows h / 2 apart, and by 3/4 of what rows side by side do.
-    """
-    kept = np.linspace(0, X.shape[1] - 1, min(X.shape[1], _MOST_COLUMNS)).astype(int)
-    rows = X[:, kept] - X[:, kept].mean(axis=1, keepdims=True)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = rows / np.where(norms > 0, norms, 1)
-
-    def correlation(lag: int) -> float:
-        return float(np.einsum("ij,ij->i", rows[lag:], rows[:-lag]).mean())
-
-    n = len(rows)
-    sides = [h for h in range(_SMALLEST_SIDE, n // _SMALLEST_SIDE + 1) if n % h == 0]
-    contrast = {h: correlation(h) - correlation(h // 2) for h in sides}
-    best = max(sides, key=contrast.__getitem__, default=0)
-    if not best or contrast[best] < 0.25 or correlation(best) < 0.75 * correlation(1):
-        return None
-    return correlation(best), best, n // best
+def _reading(name: str) -> str:
+    """How a file is read; where no labels count the points, also what to do if that is wrong."""
+    problem = make_problem(name)
+    (n, d), k = problem.X.shape, problem.n_clusters
+    read, other = ("columns", "rows") if "transpose=True" in name else ("rows", "columns")
+    said = f"{name}: {n:,} points ({read}) of {d:,} features; {k} clusters, "
+    if problem.labelled:
+        return f"{said}labels."
+    cure = "add" if read == "rows" else "leave out"
+    return (
+        f"{said}no labels, errors are not known. If the {other} are the points, {cure} "
+        "transpose=True behind the colon."
+    )
 
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:

@@ -97,7 +97,7 @@ class _Own(DataSet):
         elif bunch.target is None:
             raise ValueError(
                 f"{self.path}: holds no labels: name them by target_key, or say how many clusters "
-                f"to look for by n_clusters. {bunch.DESCR}; labels "
+                f"to look for by n_clusters, behind a colon. {bunch.DESCR}; labels "
                 "are known as y, target, targets, label, labels, gnd, gt or s"
             )
         found = _problem(bunch.data, labels, bunch.get("images"), n_clusters)

@@ -1,10 +1,7 @@
 """What a preset consists of: studies, run one after another, and what they leave on disk."""
 
-import argparse
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,9 @@ import pandas as pd
 
 from ...datasets.files import whole_file
 from ..figures import forget
-from ..jobs import Job, Options, run_jobs
+from ..jobs import Options
 from ..tables import Lines, markdown, write_lines, write_summary
 from ..terminal import progress
-from .problems import content_of, is_at_hand
 
 _MOST_ROWS = 540  # of a table in a summary
 
@@ -41,38 +37,6 @@ class Study:
         """The further summary tables that have anything to say, by their titles."""
         found = {title: lines(table) for title, lines in self.more.items()}
         return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
-
-
-def of_jobs(
-    function: Callable[..., list[dict[str, Any]]],
-    jobs: Iterable[Job],
-    data: Sequence[str] = (),
-    n_splits: int = 1,
-) -> Callable[[Options], pd.DataFrame]:
-    """The `run` of a study: rows of ``function(seed=, **job)``, for each job and seed of a split.
-
-    The jobs that read `data` sets get a ``data_home=`` as well; those of a set whose files are
-    missing are left out.
-    """
-
-    def run(options: Options) -> pd.DataFrame:
-        home = options.data_home
-        missing = [name for name in data if not is_at_hand(name, home)]
-        seeded = [
-            job | ({"data_home": home} if data else {}) | {"seed": options.seed + split}
-            for job in jobs
-            if job.get("data") not in missing
-            for split in range(n_splits)
-        ]
-        content = {name: content_of(name, home) for name in data}
-        return run_jobs(function, seeded, options, content=content)
-
-    return run
-
-
-def prose(docstring: str | None) -> str:
-    """What a docstring says after its first line."""
-    return " ".join((docstring or "").partition("\n\n")[2].split())
 
 
 def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:
@@ -118,28 +82,3 @@ def _readable(name: str, lines: Lines) -> list[str]:
 def rules(studies: Sequence[Study]) -> list[str]:
     """How the studies choose settings, each rule once; none where all settings are given."""
     return list(dict.fromkeys(study.rule for study in studies if study.rule))
-
-
-def run_script(path: str) -> None:
-    """Run the script of a study: it holds ``ABOUT`` and ``studies()``, and writes to a folder."""
-    name = Path(path).stem
-    module = import_module(name)  # so that workers know its functions by a name
-    parser = argparse.ArgumentParser(description=module.ABOUT)
-    parser.add_argument("--seed", type=int, default=0, help="seed of all that is random")
-    parser.add_argument("--n-seeds", type=int, default=10, help="seeds of k-means")
-    parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path("results") / f"cluster-{name}")
-    given = parser.parse_args()
-    output, settings = given.output, {"seed": given.seed, "n_seeds": given.n_seeds}
-    options = Options(
-        **settings, n_jobs=given.n_jobs, data_home=given.data_home, directory=output / "runs"
-    )
-    studies = module.studies()
-    try:
-        tables = run_studies(studies, options)
-    except (FileNotFoundError, ValueError) as error:
-        sys.exit(str(error))
-    title = f"python studies/{name}.py"
-    write_studies(title, studies, tables, settings, output, module.ABOUT)
-    print("\n".join([*rules(studies), f"Written to {output}/"]))

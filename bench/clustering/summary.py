@@ -1,9 +1,31 @@
 """The study of clusters in few lines: what the clusters are worth, and what the solvers cost."""
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
 from ..tables import Lines, number
+
+Cell = str | Callable[[pd.DataFrame], str]  # the name of a column, or what a group of rows says
+
+
+def lines_of(table: pd.DataFrame, by: Sequence[str], cells: Mapping[str, Cell]) -> Lines:
+    """A line for each group of rows that agree in `by`, with the cells by their headings."""
+    groups = [group for _, group in table.groupby(list(by), sort=False)]
+    return tuple(cells), [tuple(_text(cell, group) for cell in cells.values()) for group in groups]
+
+
+def _text(cell: Cell, group: pd.DataFrame) -> str:
+    return str(group[cell].iloc[0]) if isinstance(cell, str) else cell(group)
+
+
+def folded(
+    column: str, fold: str | Callable[[pd.Series], float], form: str, missing: str = ""
+) -> Cell:
+    """A number of the group: the mean of a column, its median or what else `fold` makes of it."""
+    return lambda rows: number(rows[column].astype(float).agg(fold), form, missing)
+
 
 REFERENCE = "SSC"
 _CASE = ["data", "features", "method", "settings"]

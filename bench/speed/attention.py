@@ -1,9 +1,11 @@
 """`twinsolve speed attention`."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,60 @@ from ...unrolled import Context, Operator, make_operator, operator_names
 from ..jobs import file_hash
 from ..timing import Progress, seconds_of, threads
 from .contest import OURS, Entrant, Rounds, chosen, compete, run_cases
-from .cost import floating_point_operations, profile_run
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # read at import; the profiler logs every start
+
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+_PREFIX = "_scaled_dot_product_"
+_FLOPS = {  # which torch counts on other devices alone
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
+        sdpa_flop_count(q, k, v)
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda gradient, q, k, v, *_, **__: sdpa_backward_flop_count(gradient, q, k, v)
+    ),
+}
+
+
+class Profile(NamedTuple):
+    """Peak memory in bytes beyond what was there before, and the attention kernels reached."""
+
+    peak_memory: int
+    kernels: set[str]
+
+
+def profile_run(run: Callable[[], Any], device: str) -> Profile:
+    """Run once under the profiler.
+
+    Memory on the CPU is that of the allocator's own events, the same every time.
+    """
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    names = {event.key.removeprefix("aten::") for event in profiler.key_averages()}
+    kernels = {
+        name.removeprefix(_PREFIX)
+        for name in names
+        if name.startswith(_PREFIX) and not name.endswith("backward")
+    } | ({"blocked_attention"} if "_BlockedAttention" in names else set())
+    if device == "cuda":
+        return Profile(torch.cuda.max_memory_allocated() - before, kernels)
+    events = profiler.profiler.kineto_results.events()
+    sizes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return Profile(max(accumulate((size for _, size in sizes), initial=0)), kernels)
+
+
+def floating_point_operations(run: Callable[[], Any]) -> int:
+    """Operations of matrix products, convolutions and attention kernels."""
+    with FlopCounterMode(display=False, custom_mapping=_FLOPS) as counter:
+        run()
+    return counter.get_total_flops()
+
 
 REFERENCE = "scaled_dot_product_attention"
 _SECONDS = 0.02  # at least, of a measurement

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 
 def _hold(name: str | None) -> str | None:
-    from .instructions import hold_to
+    from .contest import hold_to
 
     try:
         hold_to(name)

@@ -1,6 +1,7 @@
 """One contest for all commands: entrants in turns on the same input, case after case."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -14,11 +15,51 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+from llvmlite.binding import get_host_cpu_features
 
 from ... import __version__
 from ..jobs import code, resume_table
 from ..provenance import instructions, processor
 from ..timing import Progress, in_turns, measured, seconds_of, threads, timing
+
+_EXTENSIONS: Any = np.show_config(mode="dicts")["SIMD Extensions"]
+# In an order that holds where they are disabled, and so no longer found.
+_BEYOND = sorted(
+    name
+    for kind in ("found", "not found")
+    for name in _EXTENSIONS.get(kind, [])
+    if "AVX512" in name or name == "X86_V4"
+)
+# Of numba, OpenBLAS, NumPy, MKL, oneDNN, torch and OpenCV, in that order.
+_AVX2 = {
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+popcnt,+sse4.2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(_BEYOND),
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "OPENCV_CPU_DISABLE": "AVX512F,AVX512-COMMON,AVX512-SKX",
+}
+
+
+def hold_to(instructions: str | None) -> None:
+    """Start the process anew where libraries would use more; they read it when they load.
+
+    Raises
+    ------
+    ValueError
+        If it is neither None nor ``avx2``, or the processor has no AVX2.
+    """
+    if instructions is None:
+        return
+    if instructions != "avx2":
+        raise ValueError(f"instructions: must be avx2, got {instructions!r}")
+    if not get_host_cpu_features().get("avx2"):
+        raise ValueError("instructions: this processor has no AVX2")
+    if any(os.environ.get(name) != value for name, value in _AVX2.items()):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | _AVX2)
+
 
 OURS = "twinsolve"
 _T = TypeVar("_T")

@@ -1,17 +1,138 @@
 """The solvers that a user would pick instead, each called as its documentation says."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
-from ...solvers.solution import Array
-from .contest import installed
-from .problems import SparseProblem
+from ...solvers import sparse_code, sparse_self_expression
+from ...solvers.solution import Array, Solution
+from .contest import OURS, Entrant, installed
+
+_BLOCK_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class SparseProblem:
+    """``min |y_i - c_i D|^2 + lam_i |c_i|_1`` for every row, ``c_ii = 0`` in self-expression."""
+
+    Y: Array
+    D: Array
+    lam: Array
+
+    @property
+    def self_expression(self) -> bool:
+        return self.Y is self.D
+
+    @cached_property
+    def gram(self) -> Array:
+        return self.D @ self.D.T
+
+    def first(self, n: int) -> "SparseProblem":
+        """The problem of the first n signals, among themselves in self-expression."""
+        Y = self.Y[:n]
+        return SparseProblem(Y, Y if self.self_expression else self.D, self.lam[:n])
+
+    def solve(self, *, tol: float, n_jobs: int) -> Solution:
+        if self.self_expression:
+            return sparse_self_expression(self.Y, lam=self.lam, tol=tol, n_jobs=n_jobs)
+        return sparse_code(self.Y, self.D, lam=self.lam, tol=tol, n_jobs=n_jobs)
+
+    def gap(self, codes: Any, rows: Array) -> Array:
+        """Certified gap of the codes of some rows, from the definition.
+
+        ``(P(c) - D(2 a r)) / |y|^2`` with ``P(c) = |r|^2 + lam |c|_1``, ``r = y - c D`` and
+        ``D(nu) = nu . y - |nu|^2 / 4``, at the best multiple a for which no ``|d_j . 2 a r|``
+        exceeds lam. Infinite where a signal takes part in its own code.
+        """
+        blocks = np.array_split(np.arange(len(rows)), -(-len(rows) // _BLOCK_ROWS))
+        return np.concatenate([self._gap(codes[block], rows[block]) for block in blocks])
+
+    def _gap(self, codes: Any, rows: Array) -> Array:
+        C = codes.toarray() if issparse(codes) else codes
+        y, lam, count = self.Y[rows], self.lam[rows], np.arange(len(rows))
+        r = y - C @ self.D
+        correlation = np.abs(r @ self.D.T)
+        if self.self_expression:
+            correlation[count, rows] = 0
+        yy, ry, rr = (np.einsum("ij,ij->i", a, b) for a, b in ((y, y), (r, y), (r, r)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            a = np.fmax(np.fmin(lam / (2 * correlation.max(axis=1)), ry / rr), 0)
+            primal, dual = rr + lam * np.abs(C).sum(axis=1), 2 * a * ry - a**2 * rr
+            gap = np.where(primal > dual, (primal - dual) / yy, 0)
+        if self.self_expression:
+            gap[C[count, rows] != 0] = np.inf
+        return gap
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """A way to do it: ``run(*input)`` returns the result, on `n_jobs` threads, by a `package`."""
+
+    name: str
+    package: str
+    run: Callable[..., Any]
+    n_jobs: int = 1
+
+
+def on_threads(run: Callable[..., Any], n_jobs: int) -> list[Method]:
+    """Ours, that takes `n_jobs`: on as many threads as asked for, and on one."""
+    methods = [Method(OURS, OURS, partial(run, n_jobs=n_jobs), n_jobs)]
+    if n_jobs > 1:
+        methods.append(Method(f"{OURS}, one thread", OURS, partial(run, n_jobs=1)))
+    return methods
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """Inputs, each the arguments of a call, and methods: first ours, that the others stand beside.
+
+    ``measure(results, first)`` says what the results of all inputs are worth and how far they are
+    from the first method's, under names among the columns.
+    """
+
+    inputs: Sequence[tuple[Any, ...]]
+    methods: list[Method]
+    measure: Callable[[list[Any], list[Any]], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A contest, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
+
+    Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
+    ours is run again in a process of its own.
+    """
+
+    about: str
+    make: Callable[[int, int], Contest]
+    dtype: str
+    once: bool = False
+    memory: bool = True
+
+
+class Calls(Entrant):
+    """A method on all inputs; its package has a version if it is installed."""
+
+    def __init__(
+        self, method: Method, inputs: Sequence[tuple[Any, ...]], version: str | None, note: str = ""
+    ) -> None:
+        self.method, self.inputs, self.n_jobs, self.note = method, inputs, method.n_jobs, note
+        self.labels = {"method": method.name, "package": method.package}
+        self.labels |= {"version": version, "n_jobs": method.n_jobs}
+        self.results: list[Any] = []
+
+    def prepare(self) -> None:
+        self.method.run(*self.inputs[0])
+
+    def run(self) -> None:
+        self.results = [self.method.run(*arguments) for arguments in self.inputs]
+
 
 # Codes of some rows; tolerances are on the solver's own scale, and None is its own choice.
 Solve = Callable[[Array, float | None], Array]

@@ -20,7 +20,7 @@ from ...solvers.conditioning import condition_number
 from ...solvers.solution import Array
 from ..timing import in_turns, seconds_of
 from .contest import OURS
-from .methods import Case, Contest, Method, on_threads
+from .peers import Case, Contest, Method, on_threads
 
 _N_POINTS, _NEIGHBORS = 10_000, 12
 _BLOCKS = (16, 32, 64, 128, 256, 512)

@@ -1,19 +1,106 @@
 """`twinsolve speed self-expression` and `twinsolve speed sparse-coding`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.preprocessing import normalize
 
 from ... import __version__
+from ...datasets import (
+    fetch_coil20,
+    fetch_extended_yale_b,
+    make_union_of_subspaces,
+    project_trajectories,
+)
 from ...solvers.solution import Array, check_folder
+from ...solvers.sparse_coding import lam_max
+from ..clustering.features import features_of
+from ..clustering.problems import make_problem
 from ..timing import Progress, seconds_of
 from .contest import OURS, Entrant, Rounds, alone, chosen, compete, run_cases
-from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer
-from .problems import SELF_EXPRESSION, SPARSE_CODING, Case, SparseProblem
+from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer, SparseProblem
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem; ``lam`` says how its penalty was chosen.
+
+    Where it is `alone`, ours is solved once, without rounds and without peers.
+    """
+
+    lam: str
+    make: Callable[[int], SparseProblem]
+    tol: float = 1e-6
+    alone: bool = False
+
+
+def _self_expression(X: Array, share: int) -> SparseProblem:
+    X = normalize(X)
+    return SparseProblem(X, X, lam_max(X, X, zero_diagonal=True) / share)
+
+
+def _subspaces(seed: int, n_samples: int, n_features: int) -> SparseProblem:
+    X, _ = make_union_of_subspaces(
+        n_samples // 10,
+        n_subspaces=10,
+        n_features=n_features,
+        dimension=3,
+        noise=0.26,
+        random_state=seed,
+    )
+    return _self_expression(X, 50)
+
+
+def _yale_b(seed: int) -> SparseProblem:
+    return _self_expression(project_trajectories(fetch_extended_yale_b().data, 500), 50)
+
+
+def _coil20(seed: int, share: int) -> SparseProblem:
+    return _self_expression(project_trajectories(fetch_coil20().data, 300), share)
+
+
+def _mnist(seed: int, n_points: int) -> SparseProblem:
+    """A random part of MNIST, by the scattering features of `twinsolve cluster --preset mnist`."""
+    digits = make_problem(f"mnist:subset=all,n_points={n_points}", seed=seed)
+    return _self_expression(features_of("relative-scattering-500", digits), 200)
+
+
+def _random_dictionary(seed: int, share: int) -> SparseProblem:
+    """1,000 signals of 12 atoms each and 5 % noise, in 1,024 atoms of 256 features."""
+    rng = np.random.default_rng(seed)
+    D = normalize(rng.standard_normal((1024, 256)))
+    C = np.zeros((1000, 1024))
+    for code in C:
+        code[rng.choice(1024, 12, replace=False)] = rng.standard_normal(12)
+    Y = normalize(C @ D)
+    Y = normalize(Y + 0.05 / np.sqrt(256) * rng.standard_normal(Y.shape))
+    return SparseProblem(Y, D, np.full(len(Y), lam_max(Y, D).mean() / share))
+
+
+def _synthetic(n_samples: int, n_features: int = 200, **settings: Any) -> Case:
+    make = partial(_subspaces, n_samples=n_samples, n_features=n_features)
+    return Case("lam_max / 50", make, **settings)
+
+
+SELF_EXPRESSION = {
+    **{f"synthetic-{n}": _synthetic(n) for n in (500, 1000, 2000, 5000, 10_000, 20_000)},
+    "synthetic-40000": _synthetic(40_000, alone=True),
+    "yale-b": Case("lam_max / 50", _yale_b),
+    "coil-20": Case("lam_max / 50", partial(_coil20, share=50)),
+    "coil-20-dense": Case("lam_max / 800", partial(_coil20, share=800)),
+    "mnist-5000": Case("lam_max / 200", partial(_mnist, n_points=5000)),
+    "large": _synthetic(70_000, 500, tol=1e-4, alone=True),
+}
+SPARSE_CODING = {
+    f"dictionary-{n}": Case(f"mean lam_max / {n}", partial(_random_dictionary, share=n))
+    for n in (10, 50)
+}
+
 
 _TARGET = 1e-6
 _FEWEST_ROWS = 16

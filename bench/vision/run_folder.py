@@ -24,7 +24,7 @@ from ..provenance import provenance
 from ..terminal import present_folder
 
 if TYPE_CHECKING:
-    from .recipe import Recipe
+    from .training import Recipe
 
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.safetensors"
 START, WEIGHTS = "start.safetensors", "weights.safetensors"

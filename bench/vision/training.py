@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ...solvers.solution import check_integer, check_positive
 from ..timing import Progress
-from .recipe import Recipe
 from .run_folder import (
     CHECKPOINT,
     START,
@@ -31,6 +32,95 @@ from .run_folder import (
     save_tensors,
     steps_begun,
 )
+
+_PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained: AdamW, warm-up and cosine, clipping and averaged weights.
+
+    Parameters
+    ----------
+    n_steps : int, optional
+        Number of steps.
+    minutes : float, optional
+        Budget of wall time. The number of steps that fit into it is found once, from the time of
+        the first steps, and written to the run's folder; with `n_steps` too, the smaller counts.
+    batch_size : int, default=16
+        Samples of a step, over all processes.
+    learning_rate : float, default=1e-3
+        Highest rate. It rises linearly over the share `warm_up` of the steps and falls as a cosine
+        to the share `final_rate` of itself.
+    rate_multipliers : dict, default={}
+        Factors of the learning rate by patterns of parameter names, such as ``{"*.lam": 10}``;
+        of several that match, the last counts. The model's attribute `rate_multipliers`, if it has
+        one, comes before them.
+    weight_decay : float, default=0
+        Of parameters of two dimensions and more.
+    betas : pair of float, default=(0.9, 0.999)
+    warm_up, final_rate : float, default=0.03 and 0.01
+    clip_norm : float, default=1
+        Largest norm of the gradient.
+    ema_decay : float, default=0.999
+        Of the exponential moving average of the weights; after t steps at most (1 + t) / (10 + t).
+    precision : {"float32", "bfloat16"}, default="float32"
+        bfloat16 runs the forward pass under autocast; float32 leaves the model's precision.
+    seed : int, default=0
+        With step and sample, or step and process, it determines all that is random.
+    checkpoint_every, validate_every : int, default=200
+        In steps.
+
+    Raises
+    ------
+    ValueError
+        If neither budget is given, or a value is out of range.
+    """
+
+    n_steps: int | None = None
+    minutes: float | None = None
+    batch_size: int = 16
+    learning_rate: float = 1e-3
+    rate_multipliers: Mapping[str, float] = field(default_factory=dict)
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    warm_up: float = 0.03
+    final_rate: float = 0.01
+    clip_norm: float = 1.0
+    ema_decay: float = 0.999
+    precision: str = "float32"
+    seed: int = 0
+    checkpoint_every: int = 200
+    validate_every: int = 200
+
+    def __post_init__(self) -> None:
+        if self.n_steps is None and self.minutes is None:
+            raise ValueError("recipe: needs n_steps or minutes")
+        if self.precision not in _PRECISIONS:
+            raise ValueError(f"precision: must be one of {_PRECISIONS}, got {self.precision!r}")
+        for name in ("n_steps", "batch_size", "checkpoint_every", "validate_every"):
+            if getattr(self, name) is not None:
+                check_integer(getattr(self, name), name, minimum=1)
+        for name in ("minutes", "learning_rate", "clip_norm"):
+            if getattr(self, name) is not None:
+                check_positive(getattr(self, name), name)
+        check_positive(self.weight_decay, "weight_decay", allow_zero=True)
+        for name in ("warm_up", "final_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: must be in [0, 1], got {getattr(self, name)}")
+        for name, decay in (("ema_decay", self.ema_decay), *(("betas", b) for b in self.betas)):
+            if not 0 <= decay < 1:
+                raise ValueError(f"{name}: must be in [0, 1), got {decay}")
+
+    def rate(self, step: int, n_steps: int) -> float:
+        """Learning rate of a step, counted from 0."""
+        rising = max(1, round(self.warm_up * n_steps))
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        along = (step - rising) / max(1, n_steps - rising)
+        height = (1 + math.cos(math.pi * along)) / 2
+        return self.learning_rate * (self.final_rate + (1 - self.final_rate) * height)
+
 
 Batches = Callable[[int, int, range], Any]
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -99,7 +189,7 @@ def train(
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.bench.vision.recipe import Recipe
+    >>> from twinsolve.bench.vision.training import Recipe
     >>> from twinsolve.bench.vision.training import train
     >>> def batches(seed, step, samples):
     ...     x = torch.linspace(-1, 1, 9) + step

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 from docutils import nodes
+from method_comparison import comparison_lines, joined, overview_lines
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from twinsolve.bench.clustering.comparison import comparison_lines, joined, overview_lines
 from twinsolve.bench.clustering.figures import shown, shown_features
 from twinsolve.bench.tables import markdown
 

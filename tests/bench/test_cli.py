@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import twinsolve
 from twinsolve.bench import check_twins
 from twinsolve.bench.check import samples
-from twinsolve.bench.check.figure import draw_deviations
+from twinsolve.bench.check.lines import draw_deviations
 from twinsolve.bench.cli import app
 from twinsolve.bench.tables import write_table
 from twinsolve.unrolled import Gaussian, SparseCoding
@@ -296,16 +296,12 @@ WRONG = [
     (("nothing",), "No such command 'nothing'"),
     (("check", "--seed", "-1"), "Invalid value for .--seed."),
     (("check", "--output", "file"), "--output: file: .*file is no folder"),
-    (("check", "--output", "file/below"), "--output: file/below: .*file is no folder"),
     (("check", "--output", "locked"), "--output: locked: .* may not be written to"),
     *(
         ((*command, "--load", source), f"--load: '{source}' is neither a Python file nor a module")
         for command, source in (
             (("check",), "./own.py"),
             (("speed", "attention"), "./own.py"),
-            (("cluster", "digits"), "./own.py"),
-            (("check",), "./own"),
-            (("check",), "file"),
             (("check",), ""),
         )
     ),
@@ -317,23 +313,22 @@ WRONG = [
     (("check", "--load", "raising"), "--load: 'raising': KeyError: 'no such twin'"),
     (("cluster", "mnist"), "mnist/train-images-idx3-ubyte.*is not in .*Source: MNIST.*no network"),
     (("cluster", "emnist:split=letters"), "emnist-letters-train-images.*is not in .*Source: EMN"),
-    (("cluster", "coil20"), "COIL20.mat is not in .*Source: COIL-20"),
     (("cluster", "hopkins"), "hopkins155/NAME/NAME_truth.mat is not in .*Source: Hopkins"),
     (("cluster", "yaleb-2"), "ExtendedYaleB.mat is not in .*Source: Extended Yale B"),
     (
         ("cluster", "cifar10", "--data-home", "file"),
         "cifar-10-images.tar.xz is not in file.*Source",
     ),
-    *((("cluster", "--preset", name), "is not in .*Source") for name in ("large", "mnist")),
+    (("cluster", "--preset", "mnist"), "is not in .*Source"),
     (("cluster", "--preset", "fast"), "preset: must be among quick"),
     (("cluster", "digit"), "there is no file 'digit'.*close ones are digits"),
     (("cluster", "."), "data: there is no file"),
     (("cluster", "file"), "path: must end in .npz, .mat, .csv, .h5 or .hdf5"),
     (
         ("cluster", "bare.csv"),
-        "bare.csv: holds no labels: name them by --target-key, or say how many clusters",
+        "bare.csv: holds no labels: name them by target_key, or say how many clusters",
     ),
-    (("cluster", "bare.csv:target_key=z"), "--target-key: no column 'z'"),
+    (("cluster", "bare.csv:target_key=z"), "target_key: no column 'z'"),
     (("cluster", "bare.csv:colour=z"), "no problem bare.csv:colour=z.*colour"),
     (("cluster", "cut.h5"), "cut.h5: truncated, corrupted or no HDF5 file"),
     (("cluster", "my-images-idx3-ubyte"), "my-images-idx3-ubyte: is no IDX file"),
@@ -346,38 +341,27 @@ WRONG = [
         ("cluster", "digits:n_points=few"),
         "n_points: must be a whole number in .1, 1797., got 'few'",
     ),
-    (("cluster", "digits:n_points=2.5"), "n_points: must be a whole number in .1, 1797., got 2.5"),
     (("cluster", "digits:n_points=a b"), "cannot read 'a b'"),
     (("cluster", "synthetic:noise=loud"), "no problem synthetic:noise=loud"),
-    (("cluster", "synthetic:n_subspaces=2.5"), "no problem synthetic:n_subspaces=2.5"),
     (("cluster", "digits", "--method", "SSD"), "method: must be package.module:Class or among"),
     (("cluster", "digits", "--method", "./own:X"), "cannot make './own:X': TypeError"),
-    (("cluster", "digits", "--method", ":X"), "cannot make ':X': ValueError"),
     (("cluster", "digits", "--method", "broken:X"), "cannot make 'broken:X': SyntaxError"),
-    (("cluster", "digits", "--method", "raising:X"), "cannot make 'raising:X': KeyError"),
     (("cluster", "digits", "--steps", "cluster-qr"), "cluster-qr behind a step; got 'cluster-qr'"),
     (("cluster", "digits", "--steps", "PP9"), "steps: must be among keep-mass"),
     (("cluster", "digits", "--features", "colour"), "features: must be among raw"),
     (("cluster", "digits", "--n-seeds", "0"), "Invalid value for .--n-seeds."),
     (("cluster", "digits", "--n-jobs", "0"), "n_jobs: must be a whole number but 0, got 0"),
     (("cluster", "digits", "--auto", "--n-jobs", "0"), "n_jobs: must be a whole number but 0"),
-    (("cluster", "digits", "--output", "file"), "--output: file: .*file is no folder"),
     (
         ("cluster", "digits", "--output", "/proc/x"),
         "--output: /proc/x: /proc may not be written to",
     ),
-    (("cluster", "digits", "--output", "locked"), "--output: locked: .* may not be written to"),
     *(
-        case
-        for name in ("self-expression", "sparse-coding", "filters", "attention")
-        for case in (
-            (("speed", name, "--output", "file"), "--output: file: .*file is no folder"),
-            (("speed", name, "--case", "none"), "cases: must be among .*got .'none'."),
-            (("speed", name, "--rounds", "0"), "Invalid value for .--rounds."),
-        )
+        (("speed", name, "--case", "none"), "cases: must be among .*got .'none'.")
+        for name in ("self-expression", "sparse-coding", "filters", "attention", "scale")
     ),
-    (("speed", "scale", "--output", "file"), "--output: file: .*file is no folder"),
-    (("speed", "scale", "--case", "none"), "cases: must be among .*got .'none'."),
+    (("speed", "filters", "--rounds", "0"), "Invalid value for .--rounds."),
+    (("speed", "filters", "--output", "file"), "--output: file: .*file is no folder"),
     (("speed", "scale", "--size", "10"), "sizes: must be one at least, none under 100"),
     (("speed", "filters", "--peer", "none"), "peers: must be among .*got .'none'."),
     (("speed", "attention", "--operator", "none"), "operators: must be among"),

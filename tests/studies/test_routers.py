@@ -20,10 +20,9 @@ from routers import (
 )
 from torch import nn
 
-from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.experts import BALANCE, tokens_of_experts
+from twinsolve.bench.vision.classification.data import cross_entropy, load_splits
+from twinsolve.bench.vision.classification.networks import BALANCE, tokens_of_experts
 from twinsolve.bench.vision.classification.study import build, settings_of
-from twinsolve.bench.vision.classification.training import cross_entropy
 from twinsolve.unrolled import SparseMixtureOfExperts
 
 ROW = "mixture of experts"

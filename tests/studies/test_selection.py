@@ -26,7 +26,7 @@ SCRIPT = """
 import sys
 sys.path.append({place!r})
 from selection import criteria_study
-from twinsolve.bench.clustering.study import run_script
+from script import run_script
 
 ABOUT = "Rules on small data."
 

@@ -15,6 +15,7 @@ from out_of_sample import (
 )
 from phase import phase_study
 from scaling import scaling_study
+from script import of_jobs
 from self_expressive import (
     NETWORK,
     SOLVED,
@@ -23,7 +24,6 @@ from self_expressive import (
 from splits import NOISY, shuffled_points
 
 from twinsolve.bench.clustering.problems import content_of, is_at_hand
-from twinsolve.bench.clustering.study import of_jobs
 from twinsolve.bench.jobs import Options
 from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.unrolled.clustering import (

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from twinsolve.bench.speed.attention import Attending, Setting
-from twinsolve.bench.speed.cost import profile_run
+from twinsolve.bench.speed.attention import Attending, Setting, profile_run
 from twinsolve.unrolled import operator_names
 
 # Their own definition takes the whole matrix, on both sides of the twin.

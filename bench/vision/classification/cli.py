@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ...names import as_options, split_settings
+from ...names import split_settings
 from ...tables import Report
 from ...terminal import Load, Output, console, load_modules, progress
 
@@ -95,6 +95,6 @@ def classify(
                 directory=output / "runs", progress=progress("Training") if first else None,
             )  # fmt: skip
     except (FileNotFoundError, ImportError, ValueError) as error:
-        raise typer.BadParameter(as_options(str(error))) from error
+        raise typer.BadParameter(str(error)) from error
     if first:
         write_report(table, Report("twinsolve classify", settings, output))

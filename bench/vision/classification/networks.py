@@ -1,12 +1,14 @@
 """Classifiers by plain words: an architecture, and what takes the place of each part."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .... import unrolled
+from ....unrolled import SparseMixtureOfExperts
 from ....unrolled.attention import Context, Operator
 from ....unrolled.boosting import GeneralizedResidual, Residual, Twicing
 from ....unrolled.conditioning import TokenGraying
@@ -21,7 +23,36 @@ from ....unrolled.named_operators import Factory, operator_factory
 from ....unrolled.nonlocal_energy import Neutreno
 from ....unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from ...names import split_settings
-from .experts import mixture_maker
+
+BALANCE = 0.01  # weight of the balance loss, that of Fedus et al. (2022)
+_TOP_K = 2
+
+Seen = list[tuple[SparseMixtureOfExperts, Tensor]]
+
+
+def mixture_maker(n_experts: int, mlp_ratio: float) -> Callable[[int], nn.Module]:
+    """Mixtures whose chosen experts are together as wide as the feed-forward part is."""
+
+    def make(dim: int) -> nn.Module:
+        return SparseMixtureOfExperts(dim, n_experts, round(mlp_ratio * dim / _TOP_K), _TOP_K)
+
+    return make
+
+
+@contextmanager
+def tokens_of_experts(model: nn.Module) -> Iterator[Seen]:
+    """Fills a list with each mixture that runs meanwhile, and the tokens that enter it."""
+    seen: Seen = []
+
+    def keep(layer: SparseMixtureOfExperts, inputs: tuple[Tensor]) -> None:
+        seen.append((layer, inputs[0]))
+
+    with ExitStack() as stack:
+        for part in model.modules():
+            if isinstance(part, SparseMixtureOfExperts):
+                stack.callback(part.register_forward_pre_hook(keep).remove)
+        yield seen
+
 
 _ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,

@@ -13,13 +13,11 @@ from torch import nn
 from ...jobs import Job, Options, code, run_jobs
 from ...names import close_names, split_settings
 from ...timing import Progress
-from ..recipe import Recipe
-from ..training import train
-from .data import Images, Splits, load_splits
+from ..training import Recipe, train
+from .data import ClassBatches, Images, Splits, augmented, cross_entropy, load_splits
 from .measures import accuracies, depth_measures, size_measures, speed_ratios
 from .networks import Classifier, paired_classifier
 from .robustness import CLEAN, wrong, wrong_attacked, wrong_corrupted
-from .training import ClassBatches, augmented, cross_entropy
 
 _PICTURES: dict[str, Any] = {
     "patch_size": 4, "dim": 96, "depth": 6, "num_heads": 4, "mlp_ratio": 2.0,

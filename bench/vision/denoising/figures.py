@@ -15,9 +15,9 @@ from ...tables import Lines, Report, number, write_table
 from .entries import SOLVER, find_entry
 from .images import NoisyImages
 from .networks import apply, first_layers, has_twin, layers_of, readable, started
+from .origins import CHECKED, checked_lines, verify
 from .report import lines_of, means, note_on_pairs, paired_lines, remarks, starts
 from .study import quality
-from .verified import CHECKED, checked_lines, verify
 
 _SHOWN = 128  # side of the crops
 _CROPS = 6  # methods, the best of each family

@@ -1,9 +1,10 @@
-"""How far a trained network is from the classical method that it started from, layer by layer."""
+"""Trained networks beside the classical methods that they started from, layer by layer."""
 
 import copy
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -13,42 +14,75 @@ from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
 from ....unrolled.twins.families.nonlocal_energy.filter_diffusion import energy_of
+from ...tables import number
+from .entries import find_entry
+from .images import NoisyImages, middle
+from .networks import deviations, has_twin, started
+
+CHECKED = (
+    "network", "layers", "deviation", "tolerance", "passed", "certified distance", "lam",
+    "at start", "no gradient of its Lasso", "own energy falls",
+)  # fmt: skip
+_SIDE = 48  # of the crops that solvers are run on
 
 
-def departures(network: nn.Module, start: nn.Module) -> list[dict[str, Any]]:
-    """A row for each parameter: its mean and its distance from the start.
+def verify(table: pd.DataFrame, given: NoisyImages) -> list[dict[str, Any]]:
+    """A row for each trained network that has a twin, and number of its first layers.
 
-    Parameters
-    ----------
-    network, start : nn.Module
-        The same class with the same arguments, trained and as it is made.
-
-    Returns
-    -------
-    list of dict
-        ``parameter``; ``start`` and ``trained``, its means; ``departure = |theta - theta_0| /
-        |theta_0|``, without the division where theta_0 is zero.
-
-    Raises
-    ------
-    ValueError
-        If the two have other parameters.
+    ``deviation`` is the largest relative deviation, in float64, from the solver at the trained
+    parameters, on the middles of the noisy images, and ``passed`` whether it is within the twin's
+    tolerance; ``distance`` the largest certified distance in the table. Of steps of sparse coding,
+    ``lam`` is the penalty that they stand for, and ``asymmetry`` the share of their pull that is no
+    gradient of a Lasso; of steps of diffusion, ``lam`` is the fidelity, and ``descends`` says
+    whether their own energy falls.
     """
-    first, rows = dict(start.named_parameters()), []
-    if first.keys() != dict(network.named_parameters()).keys():
-        raise ValueError("start: must have the parameters of the network")
-    for name, parameter in network.named_parameters():
-        now, then = (x.detach().double() for x in (parameter, first[name]))
-        size = float(then.norm())
-        rows.append(
-            {
-                "parameter": name,
-                "start": float(then.mean()),
-                "trained": float(now.mean()),
-                "departure": float((now - then).norm()) / (size or 1.0),
-            }
-        )
+    rows = []
+    for (method, sigma), group in table[table.kind == "trained"].groupby(
+        ["method", "sigma"], sort=False
+    ):
+        level = float(sigma) / 255
+        network = find_entry(str(method)).network_at(level)
+        done = [given.names.index(name) for name in group.dropna(subset="psnr").image]
+        if not has_twin(network) or not done:
+            continue
+        crops = [middle(given.noisy(place, level), _SIDE) for place in done[:2]]
+        head = {"network": method, "sigma": sigma, "distance": group.distance.max()}
+        origins = _origins(network, crops[0] if crops[0].ndim == 2 else crops[0][..., 0])
+        for row in deviations(network, crops):
+            passed = row["deviation"] <= row["tolerance"]
+            rows.append(head | row | {"passed": passed} | origins.get(row["layers"], {}))
     return rows
+
+
+def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Cells of the table that is printed."""
+    return [
+        (
+            row["network"].removesuffix(", trained"), str(row["layers"]), f"{row['deviation']:.1e}",
+            f"{row['tolerance']:.0e}",
+            "yes" if row["passed"] else "NO",
+            number(row["distance"], ".1e"),
+            number(row.get("lam"), ".3f"), number(row.get("lam_start"), ".3f"),
+            number(row.get("asymmetry"), ".0%"),
+            {True: "yes", False: "no", None: "-"}[row.get("descends")],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]:
+    """By layer, the classical problem that it stands for."""
+    start = started(network)
+    first = {row["layer"]: row["lam"] for row in classical_problems(start)}
+    found = {row["layer"]: row for row in classical_problems(network)}
+    if not found:
+        found = {row["layer"]: row for row in energies(network, start, noisy)}
+        first = {row["layer"]: row["lam"] for row in energies(start, start, noisy)}
+    return {
+        layer: {key: row.get(key) for key in ("lam", "asymmetry", "descends")}
+        | {"lam_start": first[layer]}
+        for layer, row in found.items()
+    }
 
 
 def classical_problems(network: nn.Module) -> list[dict[str, Any]]:
@@ -61,7 +95,7 @@ def classical_problems(network: nn.Module) -> list[dict[str, Any]]:
     """
     rows = []
     steps = [layer for layer in network.modules() if isinstance(layer, CodingStep)]
-    for number, layer in enumerate(steps, start=1):
+    for place, layer in enumerate(steps, start=1):
         pull = (layer.step() * layer.analysis).detach().double()
         thresholds = layer.threshold().detach().double()
         own = layer.analysis if layer.synthesis is None else layer.synthesis
@@ -70,7 +104,7 @@ def classical_problems(network: nn.Module) -> list[dict[str, Any]]:
         rest = float((pull - fitted * D).norm() / pull.norm())
         rows.append(
             {
-                "layer": number,
+                "layer": place,
                 "step": fitted,
                 "lam": float((2 * thresholds / fitted).median()),
                 "asymmetry": rest if layer.synthesis is not None else float("nan"),
@@ -99,13 +133,13 @@ def energies(network: nn.Module, start: nn.Module, noisy: Array) -> list[dict[st
     classical = next(step for step in start.modules() if isinstance(step, FilterDiffusion))
     f = torch.from_numpy(np.ascontiguousarray(noisy, dtype=np.float64))[None, None]
     u, rows, others = f, [], exact.others(f)
-    for number, module in enumerate(exact.steps, start=1):
+    for place, module in enumerate(exact.steps, start=1):
         step = cast(FilterDiffusion, module)
         stepped = step(u, f, *others)
         before, after = (_energy(step, x, f, others) for x in (u, stepped))
         rows.append(
             {
-                "layer": number,
+                "layer": place,
                 "lam": float(step.lam),
                 "before": before,
                 "after": after,

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from ....datasets import add_noise, fetch_train400, pack_image_folder
 from ...timing import Progress
 from ..patches import Patches, generator_of, levels_of
-from ..recipe import Recipe
 from ..run_folder import START, load_model, read_settings
-from ..training import train
+from ..training import Recipe, train
 from .images import N_VALIDATION
 
 _PACKAGED = "train400"

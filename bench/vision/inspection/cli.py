@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from ...names import as_options
 from ...tables import Report, write_table
 from ...terminal import Output, progress
 
@@ -41,7 +40,7 @@ def inspect(
     page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
     exit code is 1 if a part deviates more than its tolerance.
     """
-    from .observed import observe
+    from .measures import observe
     from .sources import find_source
     from .study import measure, random_layers
 
@@ -51,7 +50,7 @@ def inspect(
         null = None if untrained else random_layers(model, images)
         table = measure(source, layers, null, progress=progress("Layers"))
     except (FileNotFoundError, LookupError, ValueError) as error:
-        raise typer.BadParameter(as_options(str(error))) from error
+        raise typer.BadParameter(str(error)) from error
     from .figures import draw_page, draw_training
     from .report import add_parts
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ....unrolled import VisionTransformer
 from ..denoising.networks import load_shipped
-from ..patches import generator_of
 from ..run_folder import WEIGHTS
 
 _SHIPPED = Path(__file__).with_name("models")
@@ -23,7 +22,6 @@ OPERATORS: dict[str, str | list[str]] = {
     ],
 }  # fmt: skip
 _N_TEST = 360
-_SHIFT = 1  # pixels
 
 
 class DigitsTransformer(VisionTransformer):
@@ -59,24 +57,6 @@ def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     )
     train, test, classes, test_classes = map(torch.from_numpy, split)
     return (train, classes), (test, test_classes)
-
-
-class ShiftedDigits:
-    """Batches of digits that are moved by at most a pixel."""
-
-    def __init__(self) -> None:
-        self.images, self.classes = digits()[0]
-
-    def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
-        images, classes = [], []
-        padded = torch.nn.functional.pad(self.images, (_SHIFT,) * 4)
-        for sample in samples:
-            rng = generator_of(seed, step, sample)
-            chosen = int(rng.integers(len(self.images)))
-            top, left = rng.integers(2 * _SHIFT + 1, size=2).tolist()
-            images.append(padded[chosen, :, top : top + 8, left : left + 8])
-            classes.append(self.classes[chosen])
-        return torch.stack(images), torch.stack(classes)
 
 
 @torch.no_grad()

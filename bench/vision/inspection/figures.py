@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,14 +10,216 @@ import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ....solvers.solution import Array
 from ...figures import forget, panels, plain, save
-from .depth_figures import PROBLEMS, draw_curves
-from .observed import Layer
+from .measures import Layer, eigenvalue_sizes
 from .origins import matrices_of, problems_of
 from .sources import Source
+
+PROBLEMS = {
+    "gaussian": "Gaussian smoothing", "least_squares": "least squares", "low_rank": "low rank",
+    "sparse": "sparse",
+}  # fmt: skip
+_N_SPECTRA = 2  # images
+_SMALLEST = 1e-17  # deviation that is drawn
+_FLOOR = 1e-7  # of the spectra that are drawn
+_LEGEND_ROW = 0.075  # of the height of a panel
+# Of Okabe and Ito, told apart by colour-blind readers; markers tell the same.
+_STYLES: list[dict[str, Any]] = [
+    {"color": "#0072B2", "marker": "o"},
+    {"color": "#D55E00", "marker": "s"},
+    {"color": "#009E73", "marker": "^"},
+    {"color": "#CC79A7", "marker": "D"},
+]
+_LINE: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.4}
+
+
+class _Panel(NamedTuple):
+    """Columns of the table by layer, with their labels."""
+
+    title: str
+    unit: str
+    series: dict[str, str]
+    log: bool = False
+    of_heads: bool = False  # show each, and their mean
+
+
+_PANELS = [
+    _Panel(
+        "Tokens behind the block", "share, or cosine",
+        {"token_cosine": "mean cosine of two tokens", "hc_share": "high frequencies, |HC x| / |x|"},
+    ),
+    _Panel(
+        "High frequencies behind attention", "|HC x| / |x|, and its bounds",
+        {
+            "hc_attention": "measured", "hc_attention_sharp": "bound by the matrices",
+            "hc_attention_bound": "bound by the theorem",
+        },
+        log=True,
+    ),
+    _Panel(
+        "Energies of the operator's output", "per unit of kernel weight",
+        {"J": "J, smoothness", "E": "E, with the pull to first values"}, log=True,
+    ),
+    _Panel(
+        "Condition number", "log10, median of the images",
+        {
+            "log10_condition_before": "tokens before attention",
+            "log10_condition_branch": "attention alone, no skip",
+            "log10_condition_after": "with skip connection",
+        },
+    ),
+    _Panel(
+        "Second values of the attention matrix", "mean of heads; dots: each head",
+        {"singular_value_2": "singular value", "eigenvalue_2": "|eigenvalue|"}, of_heads=True,
+    ),
+    _Panel(
+        "Singular values of the Jacobian", "output change / input change",
+        {
+            "jacobian_attention": "attention, largest", "jacobian_block": "block, largest",
+            "jacobian_block_median": "block, median", "jacobian_block_smallest": "block, smallest",
+        },
+        log=True,
+    ),
+    _Panel(
+        "Deviation from the solver", "max |layer - solver| / max |solver|",
+        {"deviation": "operator", "tolerance": "tolerance"}, log=True,
+    ),
+    _Panel(
+        "Attention beside solutions C*", "cosine of the matrices, mean of heads",
+        {f"{key}_cosine": word for key, word in PROBLEMS.items()},
+    ),
+]  # fmt: skip
+
+
+def draw_curves(axes: Any, table: pd.DataFrame, layers: list[Layer]) -> None:
+    """Draw all panels, of which there are twelve."""
+    for own, panel in zip(axes[:8], _PANELS, strict=True):
+        _draw_panel(own, panel, table)
+    _draw_spectra(axes[8:10], layers)
+    _draw_nearest(axes[10], table)
+    _draw_parameters(axes[11], table)
+
+
+def _draw_panel(own: Axes, panel: _Panel, table: pd.DataFrame) -> None:
+    rows = table[table["kind"] == "layer"].set_index("layer")
+    heads = table[table["kind"] == "head"]
+    means = heads.groupby("layer").mean(numeric_only=True)
+    for (column, label), style in zip(panel.series.items(), _STYLES, strict=False):
+        shown = rows if column in rows and rows[column].notna().any() else means
+        if column in shown:
+            values = shown[column].clip(lower=_SMALLEST) if panel.log else shown[column]
+            own.plot(shown.index, values, label=label, **style, **_LINE)
+        if panel.of_heads and column in heads:
+            dots = {"color": style["color"], "alpha": 0.45, "markersize": 4}
+            own.plot(heads.layer, heads[column], ".", **dots)
+    if panel.log:
+        own.set_yscale("log")
+        low, high = own.get_ylim()
+        own.yaxis.set_major_formatter("{x:.3g}")
+        own.yaxis.set_minor_formatter("{x:.3g}" if high < 10 * low else NullFormatter())
+    _finish(own, panel.title, panel.unit)
+    own.set_xlim(0.5, len(rows) + 0.5)
+
+
+def _finish(own: Axes, title: str, unit: str, x: str = "layer", loc: Any = "upper left") -> None:
+    own.set_title(title, fontsize=9.5, loc="left")
+    own.set_xlabel(x, fontsize=8.5)
+    own.set_ylabel(unit, fontsize=8.5)
+    own.tick_params(labelsize=8)
+    if x == "layer":
+        own.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if labels := own.get_legend_handles_labels()[1]:
+        own.legend(fontsize=7.2, frameon=False, loc=loc)
+        if loc == "upper left":
+            _make_room(own, _LEGEND_ROW * len(labels))
+    plain(own)
+
+
+def _make_room(own: Axes, share: float) -> None:
+    """Leave so much of the height above all curves."""
+    is_log = own.get_yscale() == "log"
+    low, high = np.log10(own.get_ylim()) if is_log else own.get_ylim()
+    top = low + (high - low) / (1 - share)
+    if not is_log:  # no numbers beside the legend
+        own.set_yticks([tick for tick in own.get_yticks() if low <= tick <= high])
+    own.set_ylim(top=10**top if is_log else top)
+
+
+def _draw_spectra(axes: Any, layers: list[Layer]) -> None:
+    """Singular values and eigenvalues of the matrices, means over heads and images."""
+    colours = colormaps["viridis"](np.linspace(0.0, 0.88, len(layers)))
+    for number, (layer, colour) in enumerate(zip(layers, colours, strict=True), start=1):
+        matrices = layer.seen.matrix[:_N_SPECTRA].flatten(0, 1)
+        spectra = [torch.linalg.svdvals(matrices).mean(dim=0).numpy()]
+        if matrices.shape[-1] == matrices.shape[-2]:
+            spectra.append(eigenvalue_sizes(matrices).mean(axis=0))
+        label = f"{number}" if number in (1, len(layers)) or len(layers) < 7 else None
+        for own, values in zip(axes, spectra, strict=False):
+            shown = np.where(values > _FLOOR, values, np.nan)
+            own.plot(range(1, len(values) + 1), shown, color=colour, label=label)
+    for own, title in zip(axes, ("Singular values", "|Eigenvalues|"), strict=True):
+        own.set_yscale("log")
+        _finish(
+            own, f"{title} of the attention matrix", "mean of heads, two images", "rank", "best"
+        )
+        if own.lines:
+            own.legend(title="layer", fontsize=7.2, title_fontsize=7.2, frameon=False, ncols=2)
+
+
+def _draw_nearest(own: Axes, table: pd.DataFrame) -> None:
+    """Distance that the nearest problem on the tokens leaves, head by head."""
+    heads = table[table["kind"] == "head"]
+    if "nearest_distance" in heads and heads.nearest_distance.notna().any():
+        kinds = heads.groupby("nearest", sort=True)
+        for (kind, group), style in zip(kinds, _STYLES, strict=False):
+            words = str(kind).replace("-self-expression", "").replace("-attention", "")
+            known = group.nearest_parameter != "not determined"
+            for part, face in ((group[known], style["color"]), (group[~known], "none")):
+                own.plot(
+                    part.layer, part.nearest_distance, linestyle="", markersize=5,
+                    markerfacecolor=face, **style,
+                )  # fmt: skip
+            own.plot([], [], linestyle="", label=words.replace("-", " "), **style)
+        means = heads.groupby("layer").mean(numeric_only=True)
+        lines = {
+            "nearest_baseline": ("k:", "a I + b 11', mean of heads"),
+            "permuted_nearest_distance": ("k-", "permuted tokens, mean"),
+            "random_nearest_distance": ("k--", "random weights, mean"),
+        }
+        for column, (line, label) in lines.items():
+            if column in means:
+                own.plot(means.index, means[column], line, linewidth=0.9, label=label)
+        own.plot([], [], "ko", markerfacecolor="none", label="hollow: parameter undetermined")
+    own.set_ylim(0, 1.05)
+    _finish(own, "Nearest classical problem on the tokens", "|A - C*| / |A|, each head")
+    own.set_xlim(0.5, table.layer.max() + 0.5)
+
+
+def _draw_parameters(own: Axes, table: pd.DataFrame) -> None:
+    """Parameters that operators learned, or else those that their problem fits."""
+    ways = [way for way in ("learned_", "fitted_") if any(c.startswith(way) for c in table)]
+    if not ways:
+        own.set_visible(False)
+        return
+    columns = [column for column in table if column.startswith(ways[0])]
+    colours = colormaps["viridis"](np.linspace(0, 0.9, len(columns)))
+    for number, (column, colour) in enumerate(zip(columns, colours, strict=True)):
+        known = table[table[column].notna()]
+        each = known[known["kind"] == "head"]
+        rows = each if len(each) else known
+        own.plot(
+            rows.layer, rows[column], linestyle="", marker="osD^vPX*"[number % 8], color=colour,
+            markersize=5, label=column.removeprefix(ways[0]).replace("_", " "),
+        )  # fmt: skip
+    if (table[columns].min() >= 0).all():
+        own.set_ylim(bottom=0)
+    title = "Learned parameters" if ways[0] == "learned_" else "Fitted parameters"
+    _finish(own, f"{title}, each head", "own units")
+    own.set_xlim(0.5, table.layer.max() + 0.5)
+
 
 _SIZE = 12.4, 16.2  # inches
 _N_MAPS = 6  # layers

@@ -18,7 +18,7 @@ from ....solvers.solution import Array
 from ....unrolled import Gaussian, Kernel, LowRank, Ridge
 from ....unrolled.laws.subject import map_tensors
 from ....unrolled.twins import Origin, compare, fit_origin
-from .observed import Layer
+from .measures import Layer
 
 _GAMMA = 10.0  # penalties are a tenth of the smallest at which a row is zero
 _SHARE = 0.1  # of the largest eigenvalue of the Gram matrix

@@ -8,13 +8,14 @@ import pandas as pd
 from ....unrolled.twins import ModelReport, check
 from ...timing import Progress
 from .measures import (
+    Layer,
     bound_columns,
     condition_columns,
     head_columns,
     jacobian_columns,
     learned_columns,
+    observe,
 )
-from .observed import Layer, observe
 from .origins import (
     Problems,
     compared_columns,

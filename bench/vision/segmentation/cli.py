@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from ...names import as_options
 from ...tables import Report
 from ...terminal import Load, Output, load_modules, progress
 
@@ -47,6 +46,6 @@ def segment(
             directory=output, progress=progress("Training"),
         )  # fmt: skip
     except (FileNotFoundError, ImportError, ValueError) as error:
-        raise typer.BadParameter(as_options(str(error))) from error
+        raise typer.BadParameter(str(error)) from error
     settings = {"models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps}
     write_report(table, Report("twinsolve segment", settings, output), data_home=data_home)

@@ -13,9 +13,7 @@ from ...figures import panels, plain, save
 from ...tables import Lines, Report, write_table
 from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from ..run_folder import load_model
-from .pictures import levels
-from .quality import scores_of
-from .study import PLAIN
+from .study import PLAIN, levels, scores_of
 
 _N_SHOWN = 3
 _SCALES = {"miou": ("one", "pictures"), "miou_multi_scale": ("three", "pictures_multi_scale")}

@@ -1,12 +1,15 @@
 """Segmenters trained with the same seeds, and how well each finds the classes of pixels."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ....datasets import fetch_camvid
 from ....unrolled import operator_names
@@ -14,10 +17,187 @@ from ....unrolled.models import Segmenter
 from ...jobs import Job, Options, run_jobs
 from ...names import close_names
 from ...timing import Progress
-from ..recipe import Recipe
-from ..training import train
-from .pictures import LabelledPictures, class_weights, cross_entropy
-from .quality import SCALES, segmentation_quality
+from ..patches import Array, generator_of
+from ..training import Recipe, train
+
+_LARGEST = 1.5  # by which a picture is enlarged before it is cut
+_MEAN, _SPREAD = 0.45, 0.25  # of levels, by and large
+
+
+class LabelledPictures:
+    """Batches of pictures, enlarged, cut to their size and mirrored at random, and their classes.
+
+    Parameters
+    ----------
+    images : uint8 ndarray of shape (n_images, height, width, channels)
+    target : uint8 ndarray of shape (n_images, height, width)
+    """
+
+    def __init__(self, images: Array, target: Array) -> None:
+        self.images, self.target = images, target
+
+    def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
+        drawn = [self._drawn(generator_of(seed, step, sample)) for sample in samples]
+        images, target = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+        return images, target
+
+    def _drawn(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        number = int(rng.integers(len(self.images)))
+        image, target = levels(self.images[[number]]), torch.from_numpy(self.target[[number]])
+        scale = rng.uniform(1, _LARGEST)
+        height, width = self.target.shape[1:]
+        size = (round(scale * height), round(scale * width))
+        top, left = (
+            int(rng.integers(a - b + 1)) for a, b in zip(size, (height, width), strict=True)
+        )
+        image = resized(image, size)[..., top : top + height, left : left + width]
+        target = F.interpolate(target[:, None].float(), size, mode="nearest-exact")[:, 0].long()
+        target = target[:, top : top + height, left : left + width]
+        return (image.flip(-1), target.flip(-1)) if rng.random() < 0.5 else (image, target)
+
+
+def levels(images: Array) -> Tensor:
+    """Pictures of 8 bits as float32 (n_images, channels, height, width), by and large standard."""
+    planes = torch.from_numpy(images).movedim(-1, 1).float() / 255
+    return (planes - _MEAN) / _SPREAD
+
+
+def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Interpolated to another height and width."""
+    return F.interpolate(planes, size, mode="bilinear", align_corners=False)
+
+
+def class_weights(target: Array, n_classes: int) -> Tensor:
+    """Square roots of median frequency balancing: of the median share over that of the class.
+
+    Shares are of the pixels of those pictures that hold the class; other labels count as none.
+    Without the root, rare classes cost more on the validation pictures of CamVid than they gain.
+
+    References
+    ----------
+    Eigen and Fergus (2015); Badrinarayanan et al., *SegNet* (2017).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.bench.vision.segmentation.study import class_weights
+    >>> class_weights(np.array([[[0, 0, 0, 1]]]), 2)
+    tensor([0.8165, 1.4142])
+    """
+    counts = np.stack([(target == c).sum(axis=(1, 2)) for c in range(n_classes)], axis=1)
+    size = target[0].size
+    present = np.maximum((counts > 0).sum(axis=0), 1)
+    shares = counts.sum(axis=0) / (present * size)
+    if not shares.all():
+        raise ValueError(f"target: holds no pixel of class {int(np.argmin(shares))}")
+    return torch.tensor(np.sqrt(np.median(shares) / shares), dtype=torch.float32)
+
+
+def cross_entropy(
+    weights: Tensor, ignored: int
+) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
+    """Weighted cross entropy of pixels, of which those of the ignored label have no part."""
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, target = batch
+        scores = model(images).float()
+        return F.cross_entropy(scores, target, weights.to(scores.device), ignore_index=ignored)
+
+    return loss
+
+
+_AT_ONCE = 16
+SCALES = (1.0, 1.25, 1.5)
+
+
+@torch.no_grad()
+def scores_of(model: nn.Module, images: Tensor, scales: Sequence[float] = (1.0,)) -> Tensor:
+    """Mean class probabilities over enlarged copies of the images, each seen in windows.
+
+    A copy is covered by windows of the images' own size, evenly spread and at most half a window
+    apart, whose probabilities are averaged where they meet; the copies are brought back to size.
+    The scale 1 has one window.
+    """
+    size = (images.shape[-2], images.shape[-1])
+    total = torch.zeros(())
+    for scale in scales:
+        enlarged = (round(scale * size[0]), round(scale * size[1]))
+        total = total + resized(_in_windows(model, resized(images, enlarged), size), size)
+    return total / len(scales)
+
+
+def _in_windows(model: nn.Module, images: Tensor, size: Sequence[int]) -> Tensor:
+    found: Any = 0.0
+    counts = images.new_zeros(images.shape[-2:])
+    for top in _starts(images.shape[-2], size[0]):
+        for left in _starts(images.shape[-1], size[1]):
+            place = (..., slice(top, top + size[0]), slice(left, left + size[1]))
+            seen = model(images[place]).softmax(dim=1)
+            if not torch.is_tensor(found):
+                found = images.new_zeros(seen.shape[:2] + images.shape[-2:])
+            found[place] += seen
+            counts[place] += 1
+    return found / counts
+
+
+def _starts(extent: int, size: int) -> list[int]:
+    n = 1 + int(np.ceil(2 * (extent - size) / size))
+    return [round(x) for x in np.linspace(0, extent - size, n)]
+
+
+def segmentation_quality(
+    model: nn.Module,
+    images: Array,
+    target: Array,
+    *,
+    n_classes: int,
+    scales: Sequence[float] = (1.0,),
+) -> dict[str, Any]:
+    """Intersection over union of each class, their mean, and the share of pixels that are right.
+
+    ::
+
+        IoU_c = |found c and true c| / |found c or true c|
+
+    over the pixels of all images whose label is a class; others count nowhere. As the mean over
+    classes is none over images, each image has a pseudo-value: the mean, plus how it would change
+    with the weight of the image, to first order. Their mean is ``miou``.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Scores (n_images, n_classes, height, width) of pictures.
+    images : uint8 ndarray of shape (n_images, height, width, channels)
+    target : ndarray of shape (n_images, height, width)
+    n_classes : int
+    scales : sequence of float, default=(1.0,)
+        As in `scores_of`.
+
+    Returns
+    -------
+    dict
+        ``miou`` and ``accuracy``; ``iou``, a list with NaN for a class that neither is there nor
+        was found, which the mean leaves out; and ``pictures``, the pseudo-values.
+    """
+    pairs = np.zeros((len(images), n_classes, n_classes), dtype=np.int64)
+    for start in range(0, len(images), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        found = scores_of(model, levels(images[part]), scales).argmax(dim=1).numpy()
+        labelled = target[part] < n_classes
+        image = start + np.nonzero(labelled)[0]
+        np.add.at(pairs, (image, target[part][labelled], found[labelled]), 1)
+    both = np.diagonal(pairs, axis1=1, axis2=2)
+    union = pairs.sum(axis=1) + pairs.sum(axis=2) - both
+    whole = union.sum(axis=0)
+    iou = np.divide(both.sum(axis=0), whole, out=np.full(n_classes, np.nan), where=whole > 0)
+    own = len(images) * (both - iou * union) / np.maximum(whole, 1)
+    return {
+        "miou": float(np.nanmean(iou)),
+        "accuracy": float(both.sum() / pairs.sum()),
+        "iou": iou.tolist(),
+        "pictures": np.nanmean(iou + own, axis=1).tolist(),
+    }
+
 
 PLAIN = "plain"
 # Settings of `Segmenter`; what is not said is plain.

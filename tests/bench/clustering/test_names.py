@@ -188,8 +188,13 @@ def test_unknown_data_are_refused(name, words):
         make_problem(name)
 
 
-@pytest.mark.parametrize("setting", ["bogus", "seed", "trial", "data_home", "load", "random_state"])
-@pytest.mark.parametrize("data", [*DATA, "own.npz"])
+@pytest.mark.parametrize(
+    ("data", "setting"),
+    [
+        ("own.npz", "bogus"), ("mnist", "data_home"), ("synthetic", "random_state"),
+        ("yaleb-2", "load"), ("hopkins", "trial"),
+    ],
+)  # fmt: skip
 def test_unknown_settings_are_refused_in_the_words_of_the_user(data, setting, tmp_path):
     np.savez(tmp_path / "own.npz", X=np.eye(2), y=[0, 1])
     base = str(tmp_path / data) if data == "own.npz" else data

@@ -4,78 +4,14 @@ import coil20
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose
-from scipy.linalg import eigh
-from scipy.sparse import csr_array
-from sklearn.metrics import silhouette_score
 
-from twinsolve.bench.clustering import selection
+from twinsolve.bench.clustering.choice import RULE, select_settings
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.selection import select_settings
 from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
 from twinsolve.bench.jobs import Options
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
-from twinsolve.solvers.clustering import selection_score, spectral_labels
-
-
-def blocks(inside, across, sizes=(4, 4, 4)):
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    A = np.where(owner[:, None] == owner, inside, across).astype(float)
-    np.fill_diagonal(A, 0)
-    return A, owner
-
-
-def test_is_silhouette_times_entropy():
-    rng = np.random.default_rng(0)
-    A = rng.random((9, 9))
-    A += A.T
-    labels = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
-    scale = 1 / np.sqrt(A.sum(axis=1))
-    V = eigh(scale[:, None] * A * scale)[1][:, -3:]
-    V /= np.linalg.norm(V, axis=1, keepdims=True)
-    share = np.array([3, 2, 4]) / 9
-    balance = -(share * np.log(share)).sum() / np.log(3)
-    expected = balance * (1 + silhouette_score(V, labels)) / 2
-    assert_allclose(selection_score(A, labels, 3), expected, rtol=1e-10)
-    assert_allclose(selection_score(7 * csr_array(A), labels + 5, 3), expected, rtol=1e-10)
-
-
-def test_separate_balanced_clusters_score_highest():
-    A, owner = blocks(1, 0)
-    assert selection_score(A, owner, 3) == pytest.approx(1, abs=1e-14)
-    assert selection_score(A, None, 3) == pytest.approx(1, abs=1e-14)
-    noise = np.random.default_rng(0).random(A.shape)
-    scores = [selection_score(A + across * (noise + noise.T), owner, 3) for across in (0.1, 0.4, 2)]
-    assert 1 > scores[0] > scores[1] > scores[2] > 0
-    lopsided, labels = blocks(1, 0, (20, 2, 2))
-    assert selection_score(lopsided, labels, 3) < 0.6
-
-
-def test_more_pieces_than_clusters_score_nothing_and_isolated_points_cost():
-    pieces, _ = blocks(1, 0, (3, 3, 3, 3))
-    assert selection_score(pieces, None, 3) == 0
-    A = np.zeros((24, 24))
-    A[:12, :12], _ = blocks(1, 0)
-    assert 0 < selection_score(A, None, 3) < 0.85
-
-
-def test_nothing_to_score():
-    assert selection_score(np.zeros((3, 3)), None, 2) == 0
-    assert selection_score(np.eye(3), [0, 1, 2], 3) == 0
-    assert selection_score(np.ones((4, 4)), [0, 0, 0, 0], 2) == 0
-    assert selection_score(np.ones((4, 4)), [0, 0, 0, 0], 1) == 0
-
-
-def test_a_sample_of_many_points_gives_the_silhouette(monkeypatch):
-    rng = np.random.default_rng(0)
-    A = blocks(1, 0.2, (40, 40))[0] + 0.2 * np.eye(80)
-    noise = rng.random(A.shape)
-    A += noise + noise.T
-    whole = selection_score(A, np.arange(80) // 40, 2)
-    monkeypatch.setattr("twinsolve.solvers.clustering.selection._SAMPLE", 40)
-    assert selection_score(A, np.arange(80) // 40, 2) == pytest.approx(whole, abs=0.1)
-    assert selection_score(A, np.arange(80) // 79, 2) < 0.1
+from twinsolve.solvers.clustering import selection_score
 
 
 def test_chooses_a_penalty_nearly_as_good_as_labels_would():
@@ -94,28 +30,6 @@ def test_chooses_a_penalty_nearly_as_good_as_labels_would():
         worst.append(min(accuracies))
     assert np.mean(best) - np.mean(worst) > 0.1
     assert np.mean(chosen) > np.mean(best) - 0.05
-
-
-def test_labels_none_takes_the_spectral_ones():
-    rng = np.random.default_rng(1)
-    A = rng.random((20, 20))
-    A += A.T
-    labels = spectral_labels(A, 3, random_state=0)
-    assert selection_score(A, None, 3) == selection_score(A, labels, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[0, 1], [2, 0]], None, 2), "affinity: must be symmetric"),
-        (([[0, -1], [-1, 0]], None, 2), "affinity: must be nonnegative"),
-        ((np.ones((2, 2)), [0], 2), "labels: must be one for each of 2"),
-        ((np.ones((2, 2)), None, 3), "n_clusters: must be at most"),
-    ],
-)
-def test_bad_input_is_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        selection_score(*arguments)
 
 
 @pytest.fixture
@@ -177,7 +91,7 @@ def test_settings_that_others_chose_with_labels_are_marked():
     for lines in (study.lines, study.more["Solver quality"]):
         assert lines(table)[1][0][2] == "TSC (labels)"
     assert coil20.studies()[1].rule == ""
-    assert coil20.studies()[0].rule == selection.RULE
+    assert coil20.studies()[0].rule == RULE
 
 
 def test_label_tuned_rows_are_added_and_marked(table):

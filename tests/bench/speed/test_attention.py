@@ -12,8 +12,13 @@ from typer.testing import CliRunner
 from twinsolve.bench import time_attention
 from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
-from twinsolve.bench.speed.attention import REFERENCE, Attending, Setting
-from twinsolve.bench.speed.cost import floating_point_operations, profile_run
+from twinsolve.bench.speed.attention import (
+    REFERENCE,
+    Attending,
+    Setting,
+    floating_point_operations,
+    profile_run,
+)
 from twinsolve.unrolled import CrissCross, Local, named_operators, operator_names
 
 

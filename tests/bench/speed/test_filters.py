@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from twinsolve import __version__
 from twinsolve.bench import provenance, time_filters
 from twinsolve.bench.cli import app
-from twinsolve.bench.speed import contest, filters, image_cases, point_cases
+from twinsolve.bench.speed import contest, filters, point_cases
 from twinsolve.bench.speed.contest import Rounds
 from twinsolve.bench.speed.figures import draw_quality
-from twinsolve.bench.speed.methods import Calls, Case, Contest, Method
+from twinsolve.bench.speed.peers import Calls, Case, Contest, Method
 
 # How far another package's result may lie from ours, and why it differs at all.
 NEAR = {
@@ -40,7 +40,7 @@ NEAR = {
 @pytest.fixture
 def small(monkeypatch):
     """Few points and pixels; memory is measured only where the test asks for it."""
-    monkeypatch.setattr(image_cases, "camera", lambda: CAMERA)
+    monkeypatch.setattr(filters, "camera", lambda: CAMERA)
     monkeypatch.setattr(point_cases, "_N_POINTS", 300)
     monkeypatch.setattr(point_cases, "_N_IMAGES", 2)
     monkeypatch.setattr(contest, "alone", lambda entrant: {"memory_mib": 1.0})
@@ -50,7 +50,7 @@ def small(monkeypatch):
         monkeypatch.setitem(filters.CASES, name, replace(case, make=make))
 
 
-CAMERA = image_cases.camera()[100:164, 200:280]
+CAMERA = filters.camera()[100:164, 200:280]
 
 
 def run(*arguments):
@@ -87,16 +87,16 @@ def test_table_of_every_case(small, name):
 
 
 def test_quality_is_that_of_scikit_image():
-    clean, noisy = image_cases._noisy([CAMERA / 255], 0, "float32")
+    clean, noisy = filters._noisy([CAMERA / 255], 0, "float32")
     assert noisy[0].dtype == np.float32
-    found = image_cases._quality(clean, noisy, clean)
+    found = filters._quality(clean, noisy, clean)
     expected = peak_signal_noise_ratio(clean[0], noisy[0], data_range=1.0)
     assert_allclose(found["psnr"], expected)
     assert_allclose(expected, 20.17, atol=0.3)  # noise of 25 grey levels
     inside = (slice(10, -10), slice(10, -10))
     assert_allclose(found["difference"], np.abs(noisy[0] - clean[0])[inside].max())
     half = [image / 2 for image in clean]
-    assert 0 < image_cases._quality(clean, half, clean)["ssim"] < 1
+    assert 0 < filters._quality(clean, half, clean)["ssim"] < 1
 
 
 def test_blocks_of_numpy_are_the_attention_of_torch():
@@ -131,7 +131,7 @@ def test_memory_is_of_a_fresh_process():
 
 def test_set12_runs_every_method_once(small, monkeypatch):
     monkeypatch.setattr(
-        image_cases, "fetch_set12", lambda: type("Set12", (), {"images": [CAMERA / 255] * 2})
+        filters, "fetch_set12", lambda: type("Set12", (), {"images": [CAMERA / 255] * 2})
     )
     table = time_filters(cases=["set12"], peers=["scikit-image"], rounds=3)
     assert table.method[0] == "twinsolve, defaults"
@@ -234,13 +234,6 @@ def test_bad_settings_are_named():
     for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="rounds, n_jobs: must be >= 1 and seed >= 0"):
             time_filters(cases=[], **wrong)
-
-
-def test_help_explains_itself():
-    result = run("--help")
-    assert result.exit_code == 0
-    for word in ("--case", "--peer", "--rounds", "--n-jobs", "--seed", "--output", "scikit-image"):
-        assert word in result.output
 
 
 def test_a_case_whose_data_are_missing_is_said_even_alone(tmp_path, monkeypatch):

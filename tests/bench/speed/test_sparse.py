@@ -22,17 +22,11 @@ from typer.testing import CliRunner
 from twinsolve.bench import time_self_expression, time_sparse_coding, timing
 from twinsolve.bench.cli import app
 from twinsolve.bench.speed import contest, sparse
+from twinsolve.bench.speed.contest import _AVX2, hold_to
 from twinsolve.bench.speed.figures import draw_scaling
-from twinsolve.bench.speed.instructions import _AVX2, hold_to
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
-from twinsolve.bench.speed.problems import (
-    SELF_EXPRESSION,
-    Case,
-    SparseProblem,
-    _mnist,
-    _subspaces,
-)
 from twinsolve.bench.speed.report import check_measured
+from twinsolve.bench.speed.sparse import SELF_EXPRESSION, Case, SparseProblem, _mnist, _subspaces
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
@@ -107,7 +101,7 @@ def test_certificate_goes_in_blocks(monkeypatch):
     problem = problem_of("self-expression")
     codes, rows = problem.solve(tol=1e-3, n_jobs=1).coef, np.arange(60)
     whole = problem.gap(codes, rows)
-    monkeypatch.setattr("twinsolve.bench.speed.problems._BLOCK_ROWS", 7)
+    monkeypatch.setattr("twinsolve.bench.speed.peers._BLOCK_ROWS", 7)
     assert_allclose(problem.gap(codes, rows), whole, atol=1e-12)
 
 
@@ -328,14 +322,6 @@ def test_figure_without_peers_and_without_memory(tmp_path):
     assert not list((tmp_path / "none").iterdir())
 
 
-@pytest.mark.parametrize("command", ["self-expression", "sparse-coding"])
-def test_help_explains_itself(command):
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    for word in ("--case", "--peer", "--rounds", "--n-jobs", "--seed", "--output", "celer"):
-        assert word in result.output
-
-
 def test_real_data_as_they_are_timed(real_data):
     problem = SELF_EXPRESSION["coil-20"].make(0)
     assert problem.Y.shape == (1440, 300)
@@ -412,7 +398,7 @@ def test_instruction_sets_are_those_in_use():
 def test_a_command_is_held_to_avx2_by_starting_anew(monkeypatch):
     started = []
     monkeypatch.setattr(os, "execve", lambda *call: started.append(call))
-    features = "twinsolve.bench.speed.instructions.get_host_cpu_features"
+    features = "twinsolve.bench.speed.contest.get_host_cpu_features"
     monkeypatch.setattr(features, lambda: {"avx2": True})
     hold_to("avx2")
     ((program, arguments, environment),) = started

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from twinsolve.bench.vision.recipe import Recipe
-from twinsolve.bench.vision.training import processes, train
+from twinsolve.bench.vision.training import Recipe, processes, train
 
 
 class Small(nn.Module):

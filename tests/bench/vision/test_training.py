@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from twinsolve.bench.vision import training
-from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
-from twinsolve.bench.vision.training import train
+from twinsolve.bench.vision.training import Recipe, train
 
 HERE = Path(__file__).parent
 N_STEPS = 23

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,21 +12,23 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 from torch import nn
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
-from twinsolve.bench.vision.classification.attacks import CORRUPTIONS, corrupted, fgsm, pgd
-from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.data import ClassBatches, augmented, load_splits
 from twinsolve.bench.vision.classification.measures import depth_measures, size_measures
 from twinsolve.bench.vision.classification.networks import DropPath
 from twinsolve.bench.vision.classification.report import lines_of
 from twinsolve.bench.vision.classification.robustness import (
     ATTACKS,
     CLEAN,
+    CORRUPTIONS,
     accuracy,
+    corrupted,
+    fgsm,
     matched_difference,
+    pgd,
 )
 from twinsolve.bench.vision.classification.study import (
     ROWS,
@@ -37,7 +38,6 @@ from twinsolve.bench.vision.classification.study import (
     row_options,
     settings_of,
 )
-from twinsolve.bench.vision.classification.training import ClassBatches, augmented
 from twinsolve.unrolled.boosting import Residual
 
 HERE = Path(__file__).parent
@@ -50,20 +50,6 @@ def digits():
 
 def network(digits, row="softmax", seed=0):
     return build(digits, settings_of("digits"), row_options(row), seed)
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
-    def run(name, death):
-        command = [sys.executable, HERE / "small_run.py", tmp_path / name, str(death)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert run("killed", 5).returncode == -signal.SIGKILL
-    for name in ("killed", "whole"):
-        done = run(name, -1)
-        assert done.returncode == 0, done.stderr
-    one, other = (load_file(tmp_path / n / "checkpoint.safetensors") for n in ("killed", "whole"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):

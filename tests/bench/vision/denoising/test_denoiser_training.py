@@ -11,7 +11,7 @@ from skimage.metrics import peak_signal_noise_ratio
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
-from twinsolve.bench.vision.denoising.train_cli import build_network
+from twinsolve.bench.vision.denoising.cli import build_network
 from twinsolve.bench.vision.denoising.training import (
     NoisyPatches,
     mean_squared_error,
@@ -19,8 +19,8 @@ from twinsolve.bench.vision.denoising.training import (
     train_denoiser,
     validation_db,
 )
-from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
+from twinsolve.bench.vision.training import Recipe
 
 SIGMA = 25 / 255
 RNG = np.random.default_rng(0)

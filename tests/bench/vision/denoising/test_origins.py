@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from twinsolve.bench.vision.denoising.origins import classical_problems, departures, energies
+from twinsolve.bench.vision.denoising.origins import classical_problems, energies
 from twinsolve.unrolled.models.denoisers import (
     FilterDiffusionDenoiser,
     NonlocalFilterDiffusionDenoiser,
@@ -18,18 +18,6 @@ CODING = {"n_layers": 2, "patch_size": 4, "n_frequencies": 5}
 @pytest.fixture
 def noisy():
     return np.random.default_rng(0).random((17, 20))
-
-
-def test_departures():
-    start, network = (FilterDiffusionDenoiser(**DIFFUSION) for _ in range(2))
-    assert {row["departure"] for row in departures(start, network)} == {0.0}
-    with torch.no_grad():
-        network.steps[1].lam *= 1.5
-    moved = [row for row in departures(network, start) if row["departure"]]
-    assert [row["parameter"] for row in moved] == ["steps.1.lam"]
-    assert moved[0]["departure"] == pytest.approx(0.5, rel=1e-6)
-    with pytest.raises(ValueError, match="start"):
-        departures(network, PatchCodingDenoiser(**CODING))
 
 
 def test_coding_problems_at_the_start_and_with_another_penalty():

@@ -27,14 +27,14 @@ from twinsolve.bench.vision.inspection.measures import (
     condition_columns,
     condition_numbers,
     jacobian_columns,
+    observe,
 )
-from twinsolve.bench.vision.inspection.observed import observe
 from twinsolve.bench.vision.inspection.origins import Problems, compared_columns, solutions
 from twinsolve.bench.vision.inspection.report import verdicts
 from twinsolve.bench.vision.inspection.sources import Source, find_source
 from twinsolve.bench.vision.inspection.study import measure
-from twinsolve.bench.vision.recipe import Recipe
 from twinsolve.bench.vision.run_folder import WEIGHTS, begin, run_settings, save_tensors
+from twinsolve.bench.vision.training import Recipe
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
 from twinsolve.unrolled import ClassAttentionTransformer, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum

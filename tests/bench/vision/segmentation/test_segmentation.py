@@ -13,12 +13,14 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
-from twinsolve.bench.vision.segmentation.pictures import (
+from twinsolve.bench.vision.segmentation.study import (
+    SCALES,
     LabelledPictures,
     class_weights,
     cross_entropy,
+    scores_of,
+    segmentation_quality,
 )
-from twinsolve.bench.vision.segmentation.quality import SCALES, scores_of, segmentation_quality
 from twinsolve.datasets import camvid
 
 rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Train the digits models that come with the package.
 
-``python -m twinsolve.bench.vision.inspection.digits_training NAME FOLDER`` trains one in a folder
+``python studies/train_digits.py NAME FOLDER`` trains one in a folder
 of its own and writes its weights, rounded to float16, into this package.
 """
 
@@ -8,20 +8,47 @@ import shutil
 import sys
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
-from ..denoising.networks import ship
-from ..recipe import Recipe
-from ..run_folder import METRICS, WEIGHTS
-from ..training import train
-from .digits import SEED, ShiftedDigits, accuracy, at_start, digits, shipped_folder
-from .measures import condition_numbers
+from twinsolve.bench.vision.denoising.networks import ship
+from twinsolve.bench.vision.inspection.digits import (
+    SEED,
+    accuracy,
+    at_start,
+    digits,
+    shipped_folder,
+)
+from twinsolve.bench.vision.inspection.measures import condition_numbers
+from twinsolve.bench.vision.patches import generator_of
+from twinsolve.bench.vision.run_folder import METRICS, WEIGHTS
+from twinsolve.bench.vision.training import Recipe, train
+
+
+class ShiftedDigits:
+    """Batches of digits that are moved by at most a pixel."""
+
+    def __init__(self) -> None:
+        self.images, self.classes = digits()[0]
+
+    def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
+        images, classes = [], []
+        padded = torch.nn.functional.pad(self.images, (_SHIFT,) * 4)
+        for sample in samples:
+            rng = generator_of(seed, step, sample)
+            chosen = int(rng.integers(len(self.images)))
+            top, left = rng.integers(2 * _SHIFT + 1, size=2).tolist()
+            images.append(padded[chosen, :, top : top + 8, left : left + 8])
+            classes.append(self.classes[chosen])
+        return torch.stack(images), torch.stack(classes)
+
 
 RECIPE = Recipe(
     n_steps=2500, batch_size=64, learning_rate=2e-3, weight_decay=0.05, warm_up=0.1,
     ema_decay=0.99, validate_every=250, checkpoint_every=500, seed=SEED,
 )  # fmt: skip
 _N_IMAGES = 16
+_SHIFT = 1  # pixels
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """Choose the settings of solved methods and peers on images that nothing is judged on.
 
-``python -m twinsolve.bench.vision.denoising.settings`` writes settings.toml anew: for each method
+``python studies/choose_denoiser_settings.py`` writes settings.toml anew: for each method
 the point of its grid with the largest mean PSNR over the middles of the last 20 images of train400,
 at a noise of 25 grey levels of 255. Settings are in units of the noise, and serve all levels.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ....datasets import add_noise, fetch_train400
-from ....datasets.files import write_whole
-from ....solvers.solution import Array
-from .images import N_VALIDATION
-from .methods import METHODS, SETTINGS, DenoisingMethod
+from twinsolve.bench.vision.denoising.images import N_VALIDATION
+from twinsolve.bench.vision.denoising.methods import METHODS, SETTINGS, DenoisingMethod
+from twinsolve.datasets import add_noise, fetch_train400
+from twinsolve.datasets.files import write_whole
+from twinsolve.solvers.solution import Array
 
 SIGMA = 25 / 255
 _CROP = 128
@@ -66,7 +66,7 @@ def _word(value: Any) -> str:
 
 def main() -> None:
     pairs = validation_pairs()
-    lines = ["# Written by python -m twinsolve.bench.vision.denoising.settings", ""]
+    lines = ["# Written by python studies/choose_denoiser_settings.py", ""]
     for name, method in METHODS.items():
         if method.kind != "own" and method.installed:
             chosen = choose_settings(method, pairs)

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-
-from twinsolve.bench.clustering.comparison import comparison_lines, joined, overview_lines
+from method_comparison import comparison_lines, joined, overview_lines
 
 
 def rows(method, accuracy, **more):

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from ..tables import Lines, number
-from .summary import REFERENCE
+from twinsolve.bench.clustering.summary import REFERENCE
+from twinsolve.bench.tables import Lines, number
 
 LABEL_FREE, LABELS = "label-free", "labels"
 _CASE = ["data", "features"]

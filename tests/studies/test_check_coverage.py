@@ -1,8 +1,7 @@
 """Which lines of the layers the check does not run."""
 
 import pytest
-
-from twinsolve.bench.check.coverage import counted_lines, measure_lines
+from check_coverage import counted_lines, measure_lines
 
 _SOURCE = """
 class Layer:

@@ -1,7 +1,8 @@
-"""`python -m twinsolve.bench.check.coverage`: lines of the layers that the check does not run."""
+"""Lines of the layers that the check does not run: ``python studies/check_coverage.py``."""
 
 import ast
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -10,10 +11,10 @@ import pandas as pd
 import typer
 from coverage import Coverage
 
-from ..tables import markdown, write_summary, write_table
-from ..terminal import console, results_folder
+from twinsolve.bench.tables import markdown, write_summary, write_table
+from twinsolve.bench.terminal import console, results_folder
 
-_UNROLLED = Path(__file__).parents[2] / "unrolled"
+_UNROLLED = Path(str(find_spec("twinsolve.unrolled").origin)).parent
 _FOLDERS = (
     "attention", "boosting", "image_filters", "kernel_smoothing", "nonlocal_energy",
     "self_expression", "sparse_coding", "spectral_filtering",
@@ -63,7 +64,7 @@ def measure_lines(**settings: Any) -> list[_Lines]:
     paths += [_UNROLLED / file for file in _FILES]
     measured = Coverage(data_file=None, include=[str(path) for path in paths])
     with measured.collect():
-        from .checks import check_twins
+        from twinsolve.bench.check.checks import check_twins
 
         check_twins(n_jobs=1, **settings)
     return [_lines_of(measured, path) for path in paths]
