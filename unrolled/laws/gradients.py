@@ -23,7 +23,7 @@ from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors
 _STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
 _TOLERANCE = 1e-5
 _LONGEST = 10.0  # by which a move is longer, so that differences stay accurate
-_SECOND_STEPS = (2e-4, 2e-5, 5e-6)  # accurate to 1e-8 f'''' + 1e-8 f, at last 1e-5 f
+_SECOND_STEPS = (1e-5, 1e-6, 1e-7)  # of the slope: accurate to 1e-9 of it
 _SECOND_TOLERANCE = 1e-4
 _LEAST_CURVATURE = 1e-3  # of the slope: less is that of a straight line, to the same accuracy
 _N_FEW, _N_WIDE = 8, 40
@@ -62,9 +62,8 @@ def gradient(subject: Subject) -> Iterator[Finding]:
 def second_derivative(subject: Subject) -> Iterator[Finding]:
     """Second derivatives are right by two backward passes and by two transforms, or refused.
 
-    They are the second differences of what is expected; a way that the subject says is refused
-    raises a RuntimeError. The tolerance, 1e-4 of the curvature, is the accuracy of second
-    differences in float64.
+    They are the differences of the gradient, which `gradient` holds to what is expected; a way that
+    the subject says is refused raises a RuntimeError. The tolerance is 1e-4 of the curvature.
     """
     if subject.brief or (subject.numerics.iterates and subject.declared is None):
         return
@@ -182,7 +181,7 @@ class Gradients:
         for step in _STEPS:
             if not deviation <= _TOLERANCE:
                 ahead, behind = (self._expected(direction, h) for h in (step, -step))
-                deviation = _relative(found, (ahead - behind) / (2 * step))
+                deviation = _relative(found, (ahead - behind) / (2 * step), self._least_slope)
         return Measurement(deviation, _TOLERANCE)
 
     def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
@@ -203,7 +202,8 @@ class Gradients:
 
         It holds the mixed ones of any two. They are taken by two backward passes, or by the
         transforms of ``torch.func``; where PyTorch's fused kernel has none, by that which it names
-        for this. Where what is expected has a kink within a step, a shorter one decides.
+        for this. They are the differences of the gradient, which `measure` holds to what is
+        expected. Where it jumps within a step, a shorter one decides.
         """
         rng = self.subject.rng("second")
         direction = {
@@ -212,12 +212,17 @@ class Gradients:
         }
         found = self._curvature(direction, transformed)
         least = _LEAST_CURVATURE * abs(float(_along(self._gradient, direction)))
-        here, deviation = self._expected(direction, 0.0), float("inf")
+        deviation = float("inf")
         for step in _SECOND_STEPS:
             if not deviation <= _SECOND_TOLERANCE:
-                ahead, behind = (self._expected(direction, h) for h in (step, -step))
-                deviation = _relative(found, (ahead - 2 * here + behind) / step**2, least)
+                ahead, behind = (self._slope(direction, h) for h in (step, -step))
+                deviation = _relative(found, (ahead - behind) / (2 * step), least)
         return Measurement(deviation, _SECOND_TOLERANCE)
+
+    def _slope(self, direction: dict[str, Tensors], step: float) -> float:
+        """The layer's derivative along the direction, a step along it."""
+        at = _leaves(self._move(direction, step))
+        return float(_along(_backward(self._combination(at), at), direction))
 
     def _curvature(self, direction: dict[str, Tensors], transformed: bool) -> float:
         if transformed:
@@ -290,6 +295,13 @@ class Gradients:
         return drawn
 
     @cached_property
+    def _least_slope(self) -> float:
+        """The slope that differences of rounded outputs tell to the tolerance; 0 is none."""
+        with torch.no_grad():
+            size = float((self.subject.run(self.masks) * self._cotangent).abs().nan_to_num().sum())
+        return size * np.finfo(np.float64).eps / (_STEPS[0] * _TOLERANCE)
+
+    @cached_property
     def _gradient(self) -> dict[str, Tensors]:
         at = _leaves(self._at)
         return _backward(self._combination(at), at)
@@ -305,11 +317,17 @@ class Gradients:
         )
         return (output * self._cotangent).sum()
 
+    def _move(self, direction: dict[str, Tensors], step: float) -> dict[str, Tensors]:
+        """What there is to differentiate by, a step along the direction."""
+        moved = {
+            name: tuple(x + step * d for x, d in zip(self._at[name], moves, strict=True))
+            for name, moves in direction.items()
+        }
+        return self._at | moved
+
     def _expected(self, direction: dict[str, Tensors], step: float) -> float:
         """The combination of the outputs expected a step along the direction."""
-        at = dict(self._at)
-        for name, moves in direction.items():
-            at[name] = tuple(x + step * d for x, d in zip(at[name], moves, strict=True))
+        at = self._move(direction, step)
         moved = self._moved(at)
         if "parameters" in direction:
             layer = copy.deepcopy(moved.layer)

@@ -33,6 +33,7 @@ class Declared(Protocol):
     causal: bool
     pair_masks: bool
     additive_masks: bool
+    data_dependent: bool
     needs: tuple[str, ...]
     reads: tuple[str, ...]
 

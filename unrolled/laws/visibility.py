@@ -19,6 +19,7 @@ _LAST = (1, 4)
 _N_PADDED, _N_MANY = 4, 300
 _FAR, _MODERATE = (1e3, 1e5), (10.0,)
 _ROUNDING = 100  # eps: centres and sums in blocks may move the rounding, nothing more
+_ITERATED = 1e-10
 _SCALES = ((1e3, 1e3, 1e3), (1.0, 1e8, 1e8))
 _N_FAR, _N_NEAR = 40, 18
 _PREFIXES = (5, 8)
@@ -196,7 +197,7 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
     The tolerance is 100 eps of float32: a large token may move how sums are rounded, such as by a
     centre that is taken off before a product, nothing more. A layer that iterates to a tolerance,
-    in float64, is given tokens for which it still reaches it.
+    in float64, is given tokens for which it still reaches it, to 1e-10.
     """
     iterates = subject.numerics.iterates
     dtype, sizes = (torch.float64, _MODERATE) if iterates else (torch.float32, _FAR)
@@ -213,7 +214,8 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 
 def _judge_rounding(dtype: torch.dtype, pairs: list[tuple[Array, Array]]) -> Measurement:
-    tolerance = _ROUNDING * torch.finfo(dtype).eps
+    """Rounding in float32; float64 is for layers that solve, to a tolerance of their own."""
+    tolerance = _ITERATED if dtype == torch.float64 else _ROUNDING * torch.finfo(dtype).eps
     return worst([Measurement(largest_difference(*pair), tolerance) for pair in pairs])
 
 
@@ -222,12 +224,13 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Where most tokens are far away, rows that do not see them keep outputs and gradients.
 
     22 of 40 tokens move by a factor of 1e3, and keys and values by 1e8, where logits would
-    overflow if queries did. Applies to layers whose output is continuous, and that compute in the
-    dtype of their input. The tolerance is 100 eps of float32, as of `leaks`.
+    overflow if queries did. Applies to layers whose output is continuous. The tolerance is that of
+    `leaks`: 100 eps of float32, or 1e-10 in float64 where the work depends on the data.
     """
     if subject.numerics.iterates or not subject.numerics.continuous:
         return
-    drawn = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(torch.float32)
+    dtype = torch.float64 if declared.data_dependent else torch.float32
+    drawn = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(dtype)
     drawn = drawn.on(drawn.inputs, drawn.context)
 
     def measure(masks: Masks, rows: Array) -> Measurement:
@@ -236,10 +239,10 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
         for scales in _SCALES:
             moved = output_and_gradients(_scale(drawn, rows, scales), masks, rows)
             pairs += zip(moved, expected, strict=True)
-        return _judge_rounding(torch.float32, pairs)
+        return _judge_rounding(dtype, pairs)
 
     for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
-        yield Finding(masks.name, partial(measure, masks, rows), "float32")
+        yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
 
 
 def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
