@@ -16,10 +16,16 @@ from twinsolve.bench.terminal import console, results_folder
 
 _UNROLLED = Path(str(find_spec("twinsolve.unrolled").origin)).parent
 _FOLDERS = (
-    "attention", "boosting", "image_filters", "kernel_smoothing", "nonlocal_energy",
+    "attention", "image_filters", "kernel_smoothing", "nonlocal_energy",
     "self_expression", "sparse_coding", "spectral_filtering",
 )  # fmt: skip
-_FILES = ("conditioning.py", "fixed_point.py", "locally_linear.py", "solved_operator.py")
+_FILES = (
+    "boosting.py",
+    "conditioning.py",
+    "fixed_point.py",
+    "locally_linear.py",
+    "solved_operator.py",
+)
 _LARGEST_SHARE = 0.1
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
