@@ -76,7 +76,7 @@ def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch):
             cluster_job(**job, keep=keep)
     assert list(keep.unfinished.rglob("*.block"))
     with monkeypatch.context() as patch:
-        patch.setattr(row_blocks, "_solve", Mock(side_effect=AssertionError))
+        patch.setattr(row_blocks, "_solve_rows_of", Mock(side_effect=AssertionError))
         (resumed,) = cluster_job(**job, keep=keep)
     assert not keep.unfinished.exists()
     assert np.isnan(resumed["fit_seconds"])

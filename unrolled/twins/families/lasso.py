@@ -13,7 +13,7 @@ from ..heads import Array, Tensors
 from ..pairs import Pair, layer_matrix
 from ..relations import Problem, with_n_iter
 
-_TOL = 1e-13
+_TOL = 1e-11
 
 
 def solved_lasso(
