@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import twinsolve.unrolled as layers
-from twinsolve.unrolled.laws import Numerics, Subject, draw_inputs
+from twinsolve.unrolled.laws import Accuracy, Subject, draw_inputs
 
 from .operator_calls import context_of
 
@@ -126,7 +126,7 @@ def subject_of(name):
         build=lambda inputs, rng: make(name, inputs[0].shape[-1]),
         make_context=lambda inputs: context_of(*inputs),
         twice={"backward": "either", "torch.func": "either"},
-        numerics=Numerics(
+        accuracy=Accuracy(
             passes=lambda layer: 3, logit_range=lambda *_: 10.0, iterates=layer.data_dependent,
             continuous=getattr(layer, "step", None) != "support",
         ),

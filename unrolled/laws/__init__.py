@@ -20,17 +20,17 @@ from . import gradients, outputs, precision, refusals, shapes, visibility  # noq
 from .finding import LAWS, Finding, Law, findings, law, operator_law
 from .masks import NO_MASKS, Masks
 from .measurement import Measurement, largest_difference, rounding, worst
-from .subject import Declared, Numerics, Reference, Subject, draw_inputs
+from .subject import Accuracy, Declared, Reference, Subject, draw_inputs
 
 __all__ = [
     "LAWS",
     "NO_MASKS",
+    "Accuracy",
     "Declared",
     "Finding",
     "Law",
     "Masks",
     "Measurement",
-    "Numerics",
     "Reference",
     "Subject",
     "draw_inputs",

@@ -38,8 +38,8 @@ def gradient(subject: Subject) -> Iterator[Finding]:
     mask; with more values than tokens; and of all at once where a layer works by many blocks. The
     tolerance, 1e-5 of the slope, is the accuracy of central differences in float64.
     """
-    numerics = subject.numerics
-    if numerics.iterates and (subject.declared is None or subject.brief):
+    accuracy = subject.accuracy
+    if accuracy.iterates and (subject.declared is None or subject.brief):
         return
     for gradients in _plain_and_masked(subject):
         names = gradients.names
@@ -53,7 +53,7 @@ def gradient(subject: Subject) -> Iterator[Finding]:
         wide = Gradients(subject.drawn(subject.rng("wide values"), n_values=_N_WIDE))
         for name in wide.names[:2]:
             yield Finding(f"{name}, wide values", partial(wide.measure, name))
-    for small, masks, rows, name in () if numerics.iterates else blocked_subjects(subject):
+    for small, masks, rows, name in () if accuracy.iterates else blocked_subjects(subject):
         in_blocks = Gradients(small, masks, rows)
         if in_blocks.names:
             yield Finding(f"in blocks, {name}", partial(_measure_in_blocks, in_blocks))
@@ -66,7 +66,7 @@ def second_derivative(subject: Subject) -> Iterator[Finding]:
     They are the differences of the gradient, which `gradient` holds to what is expected; a way that
     the subject says is refused raises a RuntimeError. The tolerance is 1e-4 of the curvature.
     """
-    if subject.brief or (subject.numerics.iterates and subject.declared is None):
+    if subject.brief or (subject.accuracy.iterates and subject.declared is None):
         return
     sets = list(_plain_and_masked(subject))
     ways: list[tuple[Gradients, Way]] = [(sets[0], "torch.func"), (sets[-1], "backward")]
@@ -98,7 +98,7 @@ def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
     def measure() -> Measurement:
         _, *gradients = output_and_gradients(subject)
         pairs = zip("qkv", gradients, strict=True)
-        read = {name for name, g in pairs if np.abs(g).max() > subject.numerics.tolerance}
+        read = {name for name, g in pairs if np.abs(g).max() > subject.accuracy.tolerance}
         told = set(declared.reads) - ({"v"} if declared.of_first_values else set())
         return Measurement(0.0 if read == told else float("inf"), 0.0)
 
@@ -179,7 +179,7 @@ class Gradients:
         )
         found = float(_along(self._gradient, direction))
         deviation = float("inf")
-        for step in (_LONG_STEP, *_STEPS) if self.subject.numerics.iterates else _STEPS:
+        for step in (_LONG_STEP, *_STEPS) if self.subject.accuracy.iterates else _STEPS:
             if not deviation <= _TOLERANCE:
                 ahead, behind = (self._expected(direction, h) for h in (step, -step))
                 deviation = _relative(found, (ahead - behind) / (2 * step), self._least_slope)
@@ -297,7 +297,7 @@ class Gradients:
 
     @cached_property
     def _least_slope(self) -> float:
-        """The slope that differences of rounded outputs tell to the tolerance; 0 is none."""
+        """Below this, the rounding of outputs moves slopes by more than the tolerance."""
         with torch.no_grad():
             size = float((self.subject.run(self.masks) * self._cotangent).abs().nan_to_num().sum())
         return size * np.finfo(np.float64).eps / (_STEPS[0] * _TOLERANCE)

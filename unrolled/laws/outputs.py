@@ -40,7 +40,7 @@ def output(subject: Subject) -> Iterator[Finding]:
     Applies where there is a reference. The tolerance is that of the subject: 1e-10 relative to the
     largest output where the reference is a closed form, more where a system is solved.
     """
-    if subject.reference is None or (subject.brief and subject.numerics.iterates):
+    if subject.reference is None or (subject.brief and subject.accuracy.iterates):
         return
     yield Finding(NO_MASKS.name, subject.compare)
     rng = subject.rng("output")
@@ -118,7 +118,7 @@ def sizes(subject: Subject) -> Iterator[Finding]:
     without one, of an operator that is linear in its values, the matrix times the values. The
     tolerance is that of the output.
     """
-    iterates = subject.numerics.iterates
+    iterates = subject.accuracy.iterates
     if subject.brief or (iterates and subject.declared is None) or not _can_tell(subject):
         return
     rng = subject.rng("sizes")
@@ -189,7 +189,7 @@ def blocks(subject: Subject) -> Iterator[Finding]:
     Blocks of two rows, keys, tiles or images add up to the output expected, to its tolerance. (The
     gradients in blocks are those of `gradient`.)
     """
-    if subject.numerics.iterates:
+    if subject.accuracy.iterates:
         return
     for small, masks, rows, name in blocked_subjects(subject):
         yield Finding(name, partial(_compare_in_blocks, small, masks, rows))
@@ -228,7 +228,7 @@ def jump(subject: Subject) -> Iterator[Finding]:
     Applies where there is a reference. A layer that compares scores more coarsely than it computes
     them chooses wrongly there. The tolerance is that of the output.
     """
-    if subject.brief or subject.reference is None or subject.numerics.iterates:
+    if subject.brief or subject.reference is None or subject.accuracy.iterates:
         return
     yield Finding("", partial(_compare_at_jump, subject, subject.drawn(subject.rng("jump"))))
 
@@ -261,7 +261,7 @@ def dtypes(subject: Subject) -> Iterator[Finding]:
     if subject.kind == "tokens":
         q, k, v = subject.inputs
         values = identity_values(k)
-        if subject.numerics.rounded == "output":
+        if subject.accuracy.rounded == "output":
             values = torch.cat([values, v], dim=-1)
         subject = subject.on((q, k, values))
     rng = subject.rng("dtypes")

@@ -47,7 +47,7 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     `dtypes`, or four times that of rounding in each pass, as sums of many tokens are small.
     Applies to layers that do not iterate to a tolerance.
     """
-    if subject.numerics.iterates:
+    if subject.accuracy.iterates:
         return
     many = subject.resized(subject.rng("many tokens"), n=_N_MANY)
     masks = causal(_N_MANY, _N_MANY) if declared.causal else NO_MASKS
@@ -58,7 +58,7 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
     found = subject.compare(masks)
-    passes = min(subject.numerics.passes(subject.layer), ROUNDED_ANEW)
+    passes = min(subject.accuracy.passes(subject.layer), ROUNDED_ANEW)
     coarse = 4 * (1 + passes) * torch.finfo(subject.inputs[0].dtype).eps
     return found._replace(tolerance=max(found.tolerance, coarse))
 

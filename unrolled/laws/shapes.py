@@ -122,7 +122,7 @@ def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
     def measure() -> Measurement:
         A = first_tokens(subject, 1).matrix()
-        return Measurement(np.minimum(np.abs(A - 1), np.abs(A)).max(), subject.numerics.tolerance)
+        return Measurement(np.minimum(np.abs(A - 1), np.abs(A)).max(), subject.accuracy.tolerance)
 
     if declared.row_stochastic:
         yield Finding("", measure)

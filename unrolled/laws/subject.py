@@ -53,7 +53,7 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True)
-class Numerics:
+class Accuracy:
     """How far a right layer may be from what is expected.
 
     Attributes
@@ -121,7 +121,7 @@ class Subject:
         ``apply(layer, *inputs, context=..., **masks)`` runs the layer.
     make_context : callable
         ``make_context(inputs)`` gives the `Context` that the layer needs beside them, or None.
-    numerics : Numerics
+    accuracy : Accuracy
     differentiable : tuple of str
         What there are gradients for: "q", "k", "v", or "tokens" where queries are keys; "inputs",
         "parameters", "context".
@@ -146,7 +146,7 @@ class Subject:
     build: Callable[[Tensors, np.random.Generator], nn.Module] | None = None
     apply: Callable[..., Tensor] = call_layer
     make_context: Callable[[Tensors], Context | None] = lambda inputs: None
-    numerics: Numerics = field(default_factory=Numerics)
+    accuracy: Accuracy = field(default_factory=Accuracy)
     differentiable: tuple[str, ...] = ("q", "k", "v", "parameters", "context")
     twice: Mapping[Way, str] = field(default_factory=dict)
     same_points: bool = False
@@ -217,27 +217,27 @@ class Subject:
 
     def judge(self, found: Array, expected: Array) -> Measurement:
         """Outputs in float64, or what is as large, against others."""
-        return Measurement(largest_difference(found, expected), self.numerics.tolerance)
+        return Measurement(largest_difference(found, expected), self.accuracy.tolerance)
 
     def compare(self, masks: Masks = NO_MASKS, rows: Array | None = None) -> Measurement:
         """The layer's output against what is expected, to the tolerance of its dtype."""
         judged = slice(None) if rows is None else rows
         found = self.output(masks)[..., judged, :]
         expected = self.expected(masks, rows)[..., judged, :]
-        dtype, numerics = self.inputs[0].dtype, self.numerics
+        dtype, accuracy = self.inputs[0].dtype, self.accuracy
         if dtype == torch.float64:
             return self.judge(found, expected)
-        if dtype.itemsize == 2 and numerics.rounded != "anything":
+        if dtype.itemsize == 2 and accuracy.rounded != "anything":
             # Each number is right to eps / 2 of its size, and beyond that to float32.
             excess = np.abs(found - expected) - torch.finfo(dtype).eps / 2 * np.abs(expected)
             found, dtype = np.maximum(excess, 0) + expected, torch.float32
-        passes = numerics.passes(self.layer)
+        passes = accuracy.passes(self.layer)
         if dtype.itemsize == 2:
             # Computed in float32, but each pass may round weights and values, by eps / 2 each.
             tolerance = torch.finfo(dtype).eps * (1 + min(passes, ROUNDED_ANEW))
         else:
             arrays = (as_array(x.to(dtype)) for x in self.inputs)
-            tolerance = rounding(dtype, passes, float(numerics.logit_range(self.layer, *arrays)))
+            tolerance = rounding(dtype, passes, float(accuracy.logit_range(self.layer, *arrays)))
         return Measurement(largest_difference(found, expected), tolerance)
 
 

@@ -17,9 +17,11 @@ from .subject import Declared, Subject, as_array, map_tensors
 
 _LAST = (1, 4)
 _N_PADDED, _N_MANY = 4, 300
-_FAR, _MODERATE = (1e3, 1e5), (10.0,)
-_ROUNDING = 100  # eps: centres and sums in blocks may move the rounding, nothing more
-_ITERATED = 1e-10
+_FAR: tuple[float, ...] = (1e3, 1e5)
+_MODERATE: tuple[float, ...] = (10.0,)
+# 100 eps: centres and sums in blocks may move the rounding, nothing more.
+_ROUNDING = 100 * torch.finfo(torch.float32).eps
+_SOLVED, _SOLVED_FAR = 1000 * torch.finfo(torch.float64).eps, 1e-10
 _SCALES = ((1e3, 1e3, 1e3), (1.0, 1e8, 1e8))
 _N_FAR, _N_NEAR = 40, 18
 _PREFIXES = (5, 8)
@@ -73,7 +75,7 @@ def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
         off = np.abs(sums - 1) if declared.row_stochastic else 0 * sums
         if masks.visible is not None:
             off = off[(A != 0).any(axis=-1) & masks.visible.any(axis=-1)]
-        tolerance = subject.numerics.tolerance
+        tolerance = subject.accuracy.tolerance
         return worst([Measurement(below, 0.0), Measurement(off.max(initial=0.0), tolerance)])
 
     for masks in (NO_MASKS, *masks_of(subject)):
@@ -197,25 +199,24 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
     The tolerance is 100 eps of float32: a large token may move how sums are rounded, such as by a
     centre that is taken off before a product, nothing more. A layer that iterates to a tolerance,
-    in float64, is given tokens for which it still reaches it, to 1e-10.
+    in float64, is given tokens for which it still reaches it, and held to 1000 eps of that.
     """
-    iterates = subject.numerics.iterates
-    dtype, sizes = (torch.float64, _MODERATE) if iterates else (torch.float32, _FAR)
+    dtype, sizes, tolerance = torch.float32, _FAR, _ROUNDING
+    if subject.accuracy.iterates:
+        dtype, sizes, tolerance = torch.float64, _MODERATE, _SOLVED
     single = subject.to(dtype)
     n = subject.inputs[1].shape[-2]
 
     def measure(masks: Masks, rows: Array) -> Measurement:
         expected = single.output(masks)[..., rows, :]
         found = [_hold(single, ~rows, size).output(masks)[..., rows, :] for size in sizes]
-        return _judge_rounding(dtype, [(x, expected) for x in found])
+        return _compare_pairs([(x, expected) for x in found], tolerance)
 
     for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
         yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
 
 
-def _judge_rounding(dtype: torch.dtype, pairs: list[tuple[Array, Array]]) -> Measurement:
-    """Rounding in float32; float64 is for layers that solve, to a tolerance of their own."""
-    tolerance = _ITERATED if dtype == torch.float64 else _ROUNDING * torch.finfo(dtype).eps
+def _compare_pairs(pairs: list[tuple[Array, Array]], tolerance: float) -> Measurement:
     return worst([Measurement(largest_difference(*pair), tolerance) for pair in pairs])
 
 
@@ -224,12 +225,14 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Where most tokens are far away, rows that do not see them keep outputs and gradients.
 
     22 of 40 tokens move by a factor of 1e3, and keys and values by 1e8, where logits would
-    overflow if queries did. Applies to layers whose output is continuous. The tolerance is that of
-    `leaks`: 100 eps of float32, or 1e-10 in float64 where the work depends on the data.
+    overflow if queries did. Applies to layers whose output is continuous. The tolerance is 100 eps
+    of float32, as of `leaks`, or 1e-10 in float64 where the work depends on the data.
     """
-    if subject.numerics.iterates or not subject.numerics.continuous:
+    if subject.accuracy.iterates or not subject.accuracy.continuous:
         return
-    dtype = torch.float64 if declared.data_dependent else torch.float32
+    dtype, tolerance = torch.float32, _ROUNDING
+    if declared.data_dependent:
+        dtype, tolerance = torch.float64, _SOLVED_FAR
     drawn = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(dtype)
     drawn = drawn.on(drawn.inputs, drawn.context)
 
@@ -239,7 +242,7 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
         for scales in _SCALES:
             moved = output_and_gradients(_scale(drawn, rows, scales), masks, rows)
             pairs += zip(moved, expected, strict=True)
-        return _judge_rounding(dtype, pairs)
+        return _compare_pairs(pairs, tolerance)
 
     for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
         yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
@@ -260,7 +263,7 @@ def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """
     hidings = ("padding", "lowest number", "causal, padding")
     cases = [(subject, name, name) for name in hidings]
-    if not subject.numerics.iterates:
+    if not subject.accuracy.iterates:
         many = subject.resized(subject.rng("padding of nan"), n=_N_MANY)
         cases.append((many, "padding", f"{_N_MANY} tokens"))
     for case, hiding_name, name in cases:

@@ -3,6 +3,7 @@
 A family adds a file to `families` whose twins `register` themselves; `catalogue` finds all of them.
 """
 
+from ..laws import Measurement
 from .heads import HeadCall, head_value
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
@@ -24,7 +25,6 @@ from .relations import (
     Init,
     Iterate,
     Limit,
-    Measurement,
     Problem,
     Rate,
     Relation,

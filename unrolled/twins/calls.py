@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, causal_mask, hidden_by
-from ..laws.subject import map_tensors
-from .heads import Array, HeadCall, Tensors, as_array, head_calls
+from ..laws import Measurement
+from ..laws.subject import as_array, map_tensors
+from .heads import Array, HeadCall, Tensors, head_calls
 from .pairs import solve_head, term_sizes, with_choice
 from .registry import Twin
-from .relations import Measurement, judge_outputs, rounding_of
+from .relations import judge_outputs, rounding_of
 
 _KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
 _TOKENS = 64

@@ -14,8 +14,9 @@ from scipy.special import logsumexp
 from torch import nn
 
 from ..attention import Context
+from ..laws.subject import identity_values
 from .heads import Array, Tensors, head_calls
-from .pairs import Pair, calls_of_heads, identity_values, layer_output
+from .pairs import Pair, calls_of_heads, layer_output
 
 Logits = Callable[..., Array]
 _TINY = np.finfo(np.float64).tiny

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context, Positive
-from ..laws.subject import as_array as as_array
-from ..laws.subject import map_tensors
+from ..laws.subject import as_array, map_tensors
 
 Array = np.ndarray
 Tensors = tuple[Tensor, ...]

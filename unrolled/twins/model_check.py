@@ -17,18 +17,12 @@ from torch.nn import functional as F
 
 from ..attention import Attention, Operator, Positive, check_count
 from ..attention.inputs import of_common_batch
+from ..laws import Measurement, largest_difference, worst
+from ..laws.subject import as_array
 from .calls import Judgement, NotJudgedError, batch_of, call_of, elements, judge_call, some
-from .heads import Array, as_array
+from .heads import Array
 from .registry import Twin, judging_twin
-from .relations import (
-    ROUNDING_ADVICE,
-    Identity,
-    Measurement,
-    compare_outputs,
-    largest_difference,
-    measure_difference,
-    worst,
-)
+from .relations import ROUNDING_ADVICE, Identity, compare_outputs, measure_difference
 
 if TYPE_CHECKING:
     import pandas

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
 from ..kernel_smoothing import Gaussian, Kernel, Softmax
-from ..laws.subject import map_tensors
+from ..laws.subject import as_array, map_tensors
 from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpression
 from ..sparse_coding import SparseCoding
-from .heads import Array, HeadCall, Tensors, as_array, head_value, heads
+from .heads import Array, HeadCall, Tensors, head_value, heads
 from .pairs import layer_matrix
 from .registry import Twin, general_first, twins_of
 from .report import (

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
-from ..laws.subject import Way, map_tensors
-from ..laws.subject import identity_values as identity_values
-from .heads import Array, HeadCall, Tensors, as_array, head_calls
+from ..laws.subject import Way, as_array, identity_values, map_tensors
+from .heads import Array, HeadCall, Tensors, head_calls
 
 Kind = Literal["tokens", "features", "image", "patches"]
 Pairing = Literal["any", "self", "cross"]

@@ -13,12 +13,10 @@ from numpy.typing import ArrayLike
 from scipy.linalg import qr
 from torch import nn
 
-from ..laws import Measurement as Measurement
-from ..laws import largest_difference as largest_difference
-from ..laws import rounding
-from ..laws import worst as worst
+from ..laws import Measurement, largest_difference, rounding, worst
+from ..laws.subject import as_array
 from ..solved_operator import Solved
-from .heads import Array, Tensors, as_array
+from .heads import Array, Tensors
 from .pairs import Pair, calls_of_heads, layer_matrix, layer_output, solver_output, term_sizes
 
 Evidence = Literal["solver", "certificate", "formula", "bound"]

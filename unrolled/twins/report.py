@@ -17,7 +17,8 @@ from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Correction, Operator
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
-from ..laws.subject import map_tensors
+from ..laws import Measurement, worst
+from ..laws.subject import as_array, identity_values, map_tensors
 from ..self_expression import (
     DeepSelfExpression,
     SelfExpressiveNetwork,
@@ -25,11 +26,11 @@ from ..self_expression import (
     UnrolledSelfExpression,
 )
 from ..sparse_coding import LISTA
-from .heads import Array, Tensors, as_array, heads
+from .heads import Array, Tensors, heads
 from .model_check import ModelReport, check_model, is_exact, measure
-from .pairs import calls_of_heads, identity_values, layer_matrix, layer_output, solver_output
+from .pairs import calls_of_heads, layer_matrix, layer_output, solver_output
 from .registry import Twin, exact_twin, judging_twin, twins_of
-from .relations import ROUNDING_ADVICE, Measurement, Problem, worst
+from .relations import ROUNDING_ADVICE, Problem
 
 Shell = Attention | FusedProjectionAttention
 _RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")

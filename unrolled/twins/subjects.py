@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from .. import laws
 from ..attention import Context, Operator, Positive
-from ..laws import Finding, Masks, Subject, draw_inputs, findings
+from ..laws import Accuracy, Finding, Masks, Subject, draw_inputs, findings
 from ..laws.outputs import output
 from ..laws.subject import N_HEADS
 from ..sparse_coding import SparseCoding
@@ -113,7 +112,7 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
         build=build,
         apply=twin.inputs.apply,
         make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
-        numerics=laws.Numerics(
+        accuracy=Accuracy(
             tolerance=_SOLVED if inexact else twin.relation.tolerance,
             passes=twin.numerics.passes,
             logit_range=twin.numerics.logit_range,

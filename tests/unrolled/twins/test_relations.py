@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from twinsolve.unrolled import Gaussian, SparseCoding
+from twinsolve.unrolled.laws.subject import identity_values
 from twinsolve.unrolled.twins import (
     Bound,
     Inequalities,
@@ -19,7 +20,7 @@ from twinsolve.unrolled.twins.families.kernel_smoothing.smoothing_bounds import 
     attain_gain,
     diffusion_modes,
 )
-from twinsolve.unrolled.twins.pairs import identity_values, layer_output
+from twinsolve.unrolled.twins.pairs import layer_output
 
 from .conftest import TWINS, built, small_inputs
 

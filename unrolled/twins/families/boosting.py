@@ -23,7 +23,8 @@ from ...attention import Context
 from ...boosting import BoostedFilter, GeneralizedResidual, Residual, Twicing
 from ...image_filters import BilateralFilter, EmbeddedMeans, NonLocalMeansAttention
 from ...kernel_smoothing import Gaussian, Local, Softmax
-from ..heads import Array, HeadCall, as_array, head_value, of_images
+from ...laws.subject import as_array
+from ..heads import Array, HeadCall, head_value, of_images
 from ..pairs import Derivatives, Inputs, Numerics, solve_head
 from ..registry import add_twin, exact_twin
 from ..relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate

@@ -11,7 +11,8 @@ from torch import Tensor
 from ....solvers import gray_tokens
 from ....solvers.conditioning import condition_number
 from ...conditioning import TokenGraying
-from ..heads import Array, as_array
+from ...laws.subject import as_array
+from ..heads import Array
 from ..pairs import Derivatives, Inputs, Numerics
 from ..registry import add_twin
 from ..relations import Bound, Identity, Inequalities

@@ -13,10 +13,11 @@ from torch import nn
 from ....solvers import bilateral_filter, nonlocal_means
 from ....solvers.image_filters import embedded_means
 from ...image_filters import BilateralFilter, EmbeddedMeans, NonLocalMeansAttention
+from ...laws.subject import as_array
 from ...models.denoisers import NonLocalMeansDenoiser
 from ...models.denoisers.nonlocal_means import NonLocalMeansStep
 from ..certificates import gradient_residual, pair_energies
-from ..heads import Array, Tensors, as_array, head_value, moved, of_images
+from ..heads import Array, Tensors, head_value, moved, of_images
 from ..pairs import Inputs, Numerics, layer_output
 from ..registry import Twin, add_twin
 from ..relations import Identity

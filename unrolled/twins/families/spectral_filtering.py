@@ -18,9 +18,10 @@ from ....solvers.spectral_filtering import (
     scale_frequencies,
 )
 from ...kernel_smoothing import Gaussian, Softmax
+from ...laws.subject import as_array
 from ...spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from ..certificates import entropic_residual
-from ..heads import AllHeads, Array, HeadCall, Tensors, as_array, heads, moved
+from ..heads import AllHeads, Array, HeadCall, Tensors, heads, moved
 from ..pairs import (
     Derivatives,
     Inputs,

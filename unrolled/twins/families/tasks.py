@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..heads import Array, HeadCall, as_array
+from ...laws.subject import as_array
+from ..heads import Array, HeadCall
 from ..pairs import Inputs, Numerics
 from ..relations import Bound, Identity, Inequalities, Relation
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from .....solvers import sinkhorn
 from ....kernel_smoothing import FeatureKernel, Gaussian, Sinkhorn, Softmax
+from ....laws.subject import identity_values
 from ...certificates import balanced_residual, weights_certificate
 from ...heads import Array, HeadCall, heads
-from ...pairs import Derivatives, Inputs, identity_values, solve_head
+from ...pairs import Derivatives, Inputs, solve_head
 from ...registry import add_twin, exact_twin, numerics_of_base
 from ...relations import Bound, FixedPointLimit, Inequalities, Iterate
 from .regression import build_gaussian, dot_product_range, gaussian_logits

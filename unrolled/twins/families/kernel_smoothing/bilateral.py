@@ -11,8 +11,9 @@ from torch import Tensor
 from .....solvers import bilateral_filter, nadaraya_watson
 from ....attention import Context
 from ....kernel_smoothing import Bilateral
+from ....laws.subject import as_array
 from ...certificates import entropic_residual, mean_residual, range_of, weights_certificate
-from ...heads import Array, HeadCall, Tensors, as_array, head_value, moved, of_images
+from ...heads import Array, HeadCall, Tensors, head_value, moved, of_images
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity

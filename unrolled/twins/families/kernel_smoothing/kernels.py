@@ -11,9 +11,10 @@ from torch import Tensor
 from .....solvers import least_squares_self_expression, nadaraya_watson, sparsemax
 from ....kernel_smoothing import FeatureKernel, Kernel, Linear, Sparsemax
 from ....kernel_smoothing.kernel import LogKernel
+from ....laws.subject import as_array, identity_values
 from ...certificates import projection_residual, range_of, weights_certificate
-from ...heads import Array, HeadCall, as_array, head_value, heads, moved
-from ...pairs import Derivatives, Inputs, Numerics, identity_values
+from ...heads import Array, HeadCall, head_value, heads, moved
+from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Bound, Identity, Inequalities
 from .regression import (

@@ -11,8 +11,9 @@ from torch import Tensor
 from .....solvers import nadaraya_watson, split_frequencies
 from .....solvers.spectral_filtering import high_frequency_gain_bound
 from ....kernel_smoothing import Logistic
+from ....laws.subject import as_array
 from ...certificates import range_of, weights_certificate
-from ...heads import Array, HeadCall, as_array, heads
+from ...heads import Array, HeadCall, heads
 from ...pairs import Numerics
 from ...registry import add_twin
 from ...relations import Bound, Identity, Inequalities

@@ -10,8 +10,9 @@ from .....solvers import nadaraya_watson
 from .....solvers.kernel_smoothing import elliptical_metric
 from ....attention import Context
 from ....kernel_smoothing import ALiBi, Elliptical, Tupe
+from ....laws.subject import as_array
 from ...certificates import range_of, weights_certificate
-from ...heads import Array, HeadCall, as_array, head_value, moved
+from ...heads import Array, HeadCall, head_value, moved
 from ...pairs import Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Identity

@@ -13,8 +13,9 @@ from scipy.spatial.distance import cdist
 from .....solvers import nadaraya_watson
 from ....attention import Attention
 from ....kernel_smoothing import Gaussian, Softmax
+from ....laws.subject import as_array
 from ...certificates import entropic_residual, mean_residual, range_of, weights_certificate
-from ...heads import Array, HeadCall, Tensors, as_array, head_value, moved
+from ...heads import Array, HeadCall, Tensors, head_value, moved
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity

@@ -20,9 +20,10 @@ from .....solvers.spectral_filtering import (
     high_frequency_gain_bound,
 )
 from ....kernel_smoothing import Softmax
+from ....laws.subject import as_array, identity_values
 from ...certificates import range_of
-from ...heads import Array, HeadCall, as_array, heads
-from ...pairs import Inputs, Numerics, identity_values
+from ...heads import Array, HeadCall, heads
+from ...pairs import Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Bound, FixedPointLimit, Inequalities, Iterate
 from ..tasks import filtering

@@ -9,8 +9,9 @@ from torch import Tensor
 from .....solvers import smoothness
 from .....solvers.nonlocal_energy import random_walk_limit, random_walk_rate, smoothness_gradient
 from ....kernel_smoothing import Symmetric
+from ....laws.subject import as_array
 from ...certificates import gradient_residual, pair_energies, range_of
-from ...heads import Array, HeadCall, Tensors, as_array, heads
+from ...heads import Array, HeadCall, Tensors, heads
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Bound, Identity, Inequalities

@@ -15,10 +15,11 @@ from .....solvers.nonlocal_energy import (
     dct_filters,
     filter_diffusion_step,
 )
+from ....laws.subject import as_array
 from ....models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from ....nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
 from ....sparse_coding.patches import Similar
-from ...heads import Array, Tensors, as_array
+from ...heads import Array, Tensors
 from ...pairs import Derivatives, Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity

@@ -18,13 +18,15 @@ from .....solvers.nonlocal_energy import (
     minimize_convex_ridge,
 )
 from ....image_filters import BilateralFilter, EmbeddedMeans
+from ....laws import Measurement
+from ....laws.subject import as_array
 from ....models.denoisers import ConvexRidgeDenoiser
 from ....nonlocal_energy import ConvexRidge, NonlocalEnergyStep
 from ...certificates import gradient_residual, pair_energies
-from ...heads import Array, Tensors, as_array, head_value, moved, of_images
+from ...heads import Array, Tensors, head_value, moved, of_images
 from ...pairs import Derivatives, Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
-from ...relations import Identity, Measurement
+from ...relations import Identity
 from ..image_filters import image_of, pixel_weights, pixels_of
 
 _KNOTS = 2.0 ** np.arange(6)

@@ -20,22 +20,15 @@ from .....solvers.nonlocal_energy import (
 )
 from ....attention import Context
 from ....kernel_smoothing import Gaussian, Softmax
+from ....laws import Measurement, largest_difference
+from ....laws.subject import as_array
 from ....nonlocal_energy import Neutreno
 from ....solved_operator import Solved
 from ...certificates import gradient_residual, pair_energies
-from ...heads import Array, HeadCall, Tensors, as_array, head_value, heads, moved
+from ...heads import Array, HeadCall, Tensors, head_value, heads, moved
 from ...pairs import Derivatives, Inputs, Numerics, calls_of_heads, layer_output, solve_head
 from ...registry import Twin, add_twin, exact_twin
-from ...relations import (
-    Bound,
-    FixedPointLimit,
-    Identity,
-    Inequalities,
-    Iterate,
-    Measurement,
-    largest_difference,
-    with_n_iter,
-)
+from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate, with_n_iter
 from ..kernel_smoothing.regression import build_gaussian, build_gaussian_heads, smoother_logits
 from ..kernel_smoothing.smoothing_bounds import N_EXTREMAL, diffusion_modes
 

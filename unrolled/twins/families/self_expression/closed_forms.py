@@ -10,10 +10,11 @@ from sklearn.linear_model import Ridge as RidgeRegression
 from torch import Tensor
 
 from .....solvers import least_squares_self_expression, low_rank_self_expression
+from ....laws.subject import identity_values
 from ....self_expression import LowRank, Ridge
 from ...certificates import nuclear_residual, ridge_residual
 from ...heads import Array, HeadCall, Tensors, head_value, heads, moved
-from ...pairs import Inputs, Numerics, calls_of_heads, identity_values, layer_matrix
+from ...pairs import Inputs, Numerics, calls_of_heads, layer_matrix
 from ...registry import Twin, add_twin
 from ...relations import Bound, Identity, Inequalities
 

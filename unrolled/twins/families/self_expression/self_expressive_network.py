@@ -12,8 +12,9 @@ from scipy.linalg import hadamard
 from torch import Tensor
 
 from .....solvers import sparse_self_expression
+from ....laws.subject import as_array
 from ....self_expression import SelfExpressiveNetwork
-from ...heads import Array, as_array
+from ...heads import Array
 from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Bound, Identity, Inequalities

@@ -11,11 +11,13 @@ from torch import Tensor
 from .....solvers import ista
 from .....solvers.sparse_coding import lam_max, lasso_objective
 from .....solvers.sparse_coding.penalty import Penalty
+from ....laws import largest_difference
+from ....laws.subject import as_array
 from ....self_expression import UnrolledADMM, UnrolledSelfExpression
-from ...heads import Array, HeadCall, Tensors, as_array, head_value, iteration_values
+from ...heads import Array, HeadCall, Tensors, head_value, iteration_values
 from ...pairs import Inputs, Numerics, calls_of_heads
 from ...registry import Twin, add_twin
-from ...relations import Identity, Iterate, Limit, Problem, Rate, largest_difference
+from ...relations import Identity, Iterate, Limit, Problem, Rate
 from ..lasso import certify_steps, solved_lasso
 
 _N_LAYERS = 5

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from .....solvers import ista, sparse_code
 from .....solvers.sparse_coding import lam_max, lasso_objective
+from ....laws.subject import as_array
 from ....sparse_coding import LISTA
 from ....sparse_coding.learned_ista import Parametrization
 from ...certificates import first_and_last, proximal_residual
-from ...heads import Array, Tensors, as_array, iteration_values, perturbed
+from ...heads import Array, Tensors, iteration_values, perturbed
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import FixedPointLimit, Identity, Iterate, with_n_iter

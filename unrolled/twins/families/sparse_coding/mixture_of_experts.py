@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .....solvers import ksvd
 from .....solvers.sparse_coding.matching_pursuit import pursue_rows
+from ....laws.subject import as_array
 from ....sparse_coding import SparseMixtureOfExperts
-from ...heads import Array, as_array
+from ...heads import Array
 from ...pairs import Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Identity

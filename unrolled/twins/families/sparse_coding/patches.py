@@ -25,6 +25,7 @@ from .....solvers.sparse_coding.patch_codes import (
     left_by,
 )
 from .....solvers.sparse_coding.similar_patches import similar_patches
+from ....laws.subject import as_array
 from ....models.denoisers import (
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
@@ -33,7 +34,7 @@ from ....models.denoisers import (
 from ....sparse_coding import PatchSparseCoding
 from ....sparse_coding.coding_step import CodingStep, GroupCodingStep, PursuitStep
 from ....sparse_coding.patches import Similar
-from ...heads import Array, as_array, of_images, perturbed
+from ...heads import Array, of_images, perturbed
 from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Identity
