@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -29,17 +29,19 @@ Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that be
 
 _PACKAGE = Path(__file__).parents[1]
 _WINGS = tuple(_PACKAGE / wing for wing in ("solvers", "unrolled", "datasets", "bench"))
+_SOURCES = (".py", ".npz", ".safetensors", ".toml")  # weights and settings decide results too
 
 
 def code() -> dict[str, Any]:
     """What every key of kept results has: the package's source, and what it is built on."""
-    return {"source": source_hash(*_WINGS), "versions": versions()}
+    return {"source": source_hash(*_WINGS, suffixes=_SOURCES), "versions": versions()}
 
 
 @lru_cache(maxsize=8)
-def source_hash(*folders: Path) -> str:
+def source_hash(*folders: Path, suffixes: tuple[str, ...] = (".py",)) -> str:
     """Hash of the source files below some folders."""
-    return joblib.hash([path.read_bytes() for x in folders for path in sorted(x.rglob("*.py"))])
+    files = [path for x in folders for path in sorted(x.rglob("*")) if path.suffix in suffixes]
+    return joblib.hash([(path.name, path.read_bytes()) for path in files])
 
 
 def file_hash(path: str | Path | None) -> str | None:
@@ -52,23 +54,75 @@ def file_hash(path: str | Path | None) -> str | None:
 def source_of(thing: Any) -> str | None:
     """What tells a user's function, class or object from another under the same name.
 
-    That is the source file where it is defined, and of a partial function or an object what it was
-    made with, as far as that can be pickled. None for what has no source file.
+    That is the source file where it is defined, and what it holds: arguments of a partial function,
+    defaults and variables around a function, the object of a method, attributes of an object. None
+    for what has no source file.
+
+    Raises
+    ------
+    ValueError
+        If something that it holds cannot be pickled, so that a kept result may be of another.
     """
-    given: Any = None
-    if isinstance(thing, partial):
-        given, thing = (thing.args, thing.keywords), thing.func
-    elif not (isinstance(thing, type) or inspect.isroutine(thing)):
-        given, thing = getattr(thing, "__dict__", None), type(thing)
+    inner = thing
+    while isinstance(inner, partial):
+        inner = inner.func
+    return None if _source_file(inner) is None else joblib.hash(_describe(thing, ()))
+
+
+def _source_file(thing: Any) -> str | None:
+    """Hash of the file where a function, or the class of an object, is defined."""
+    if not (isinstance(thing, type) or inspect.isroutine(thing)):
+        thing = type(thing)
     if isinstance(thing, type):  # its functions know the file of a script, which is no module
         thing = next(filter(inspect.isfunction, vars(thing).values()), thing)
     try:
-        known = file_hash(inspect.getfile(thing))
+        return file_hash(inspect.getfile(thing))
     except (OSError, TypeError):  # what is built in
         return None
-    with suppress(Exception):  # which anything may be that pickling raises
-        return joblib.hash([known, given])
-    return joblib.hash([known, None])
+
+
+def _describe(thing: Any, around: tuple[int, ...]) -> Any:
+    """What `thing` is and what it holds; `around` are those that hold it."""
+    if isinstance(thing, str):
+        return thing
+    if id(thing) in around:
+        return "itself"
+    around = (*around, id(thing))
+    held: tuple[Any, ...] = ()
+    if isinstance(thing, list | tuple):
+        return [_describe(x, around) for x in thing]
+    if isinstance(thing, dict):
+        return [(name, _describe(x, around)) for name, x in thing.items()]
+    if isinstance(thing, partial):
+        held = thing.func, thing.args, thing.keywords
+    elif inspect.ismethod(thing):
+        held = thing.__func__, thing.__self__
+    elif inspect.isfunction(thing):
+        held = list(_read_cells(thing)), thing.__defaults__, thing.__kwdefaults__
+    elif not isinstance(thing, type):
+        held = (_read_object(thing),)
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return [name, _source_file(thing), *(_describe(x, around) for x in held)]
+
+
+def _read_cells(function: Any) -> Iterator[Any]:
+    """Variables around a function that it reads."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # of one that is still empty
+            yield cell.cell_contents
+
+
+def _read_object(thing: Any) -> Any:
+    """A hash of an object, or of what holds functions its attributes."""
+    try:
+        return joblib.hash(thing)
+    except Exception as error:  # which anything may be that pickling raises
+        if _source_file(thing) is None:
+            raise ValueError(
+                f"a user's function or object holds a {type(thing).__name__}, which cannot be "
+                "pickled, so that kept results cannot be told from those of another"
+            ) from error
+    return thing.__getstate__()
 
 
 def resume_table(

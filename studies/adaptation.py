@@ -30,6 +30,7 @@ from twinsolve.bench.vision.classification.study import (
     PLAIN,
     build,
     classify,
+    contents,
     placed,
     recipe_of,
     rows_with_plain,
@@ -105,7 +106,8 @@ def adapt(
         for share in RATES
         for seed in range(seeds)
     ]  # fmt: skip
-    found = run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
+    options = Options(0, seeds, n_jobs, data_home, directory, progress)
+    found = run_jobs(_run, jobs, options, content=contents(splits))
     return best_rates(found)
 
 

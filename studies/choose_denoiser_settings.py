@@ -7,9 +7,11 @@ at a noise of 25 grey levels of 255. Settings are in units of the noise, and ser
 
 from collections.abc import Iterable, Mapping
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 
 from twinsolve.bench.vision.denoising.images import N_VALIDATION
 from twinsolve.bench.vision.denoising.methods import METHODS, SETTINGS, DenoisingMethod
@@ -64,7 +66,8 @@ def _word(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def main() -> None:
+def main(output: Path = SETTINGS) -> None:
+    """Choose settings of every solved method on pictures that train, and write them to a file."""
     pairs = validation_pairs()
     lines = ["# Written by python studies/choose_denoiser_settings.py", ""]
     for name, method in METHODS.items():
@@ -72,8 +75,8 @@ def main() -> None:
             chosen = choose_settings(method, pairs)
             print(name, chosen, flush=True)
             lines += _lines(name, chosen)
-    write_whole(SETTINGS, "\n".join(lines).rstrip() + "\n")
+    write_whole(output, "\n".join(lines).rstrip() + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -25,12 +25,13 @@ from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.tables import Lines, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import Progress
-from twinsolve.bench.vision.classification.data import Images
+from twinsolve.bench.vision.classification.data import Images, load_splits
 from twinsolve.bench.vision.classification.networks import Classifier, tokens_of_experts
 from twinsolve.bench.vision.classification.report import write_report
 from twinsolve.bench.vision.classification.study import (
     build,
     classify,
+    contents,
     placed,
     rows_with_plain,
     settings_of,
@@ -379,7 +380,9 @@ def compare_routers(
         }
         for run in classified[classified.row.isin(rows)].to_dict(orient="records")
     ]  # fmt: skip
-    return run_jobs(_run, jobs, Options(0, 1, n_jobs, data_home, directory, progress))
+    splits = load_splits(classified.data[0], data_home)
+    kept = Options(0, 1, n_jobs, data_home, directory, progress)
+    return run_jobs(_run, jobs, kept, content=contents(splits))
 
 
 def rows_with_experts(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:

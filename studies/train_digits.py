@@ -1,14 +1,14 @@
 """Train the digits models that come with the package.
 
-``python studies/train_digits.py NAME FOLDER`` trains one in a folder
-of its own and writes its weights, rounded to float16, into this package.
+``python studies/train_digits.py NAME FOLDER`` trains one in a folder of its own and writes its
+weights, rounded to float16, into ``bench/vision/inspection/models``.
 """
 
 import shutil
-import sys
 from pathlib import Path
 
 import torch
+import typer
 from torch import Tensor, nn
 
 from twinsolve.bench.vision.denoising.networks import ship
@@ -62,15 +62,15 @@ def validate(model: nn.Module) -> dict[str, float]:
     return accuracy(model) | condition_numbers(model, digits()[1][0][:_N_IMAGES])
 
 
-def main() -> None:
-    name, folder = sys.argv[1:]
+def main(name: str, folder: Path) -> None:
+    """Train a model in a folder and write its weights beside those that come along."""
     train(
         at_start(name), ShiftedDigits(), cross_entropy, RECIPE, directory=folder,
         validate=validate, task={"data": "digits"}, report=lambda row: print(row, flush=True),
     )  # fmt: skip
     ship(folder, shipped_folder(name) / WEIGHTS)
-    shutil.copy(Path(folder) / METRICS, shipped_folder(name))
+    shutil.copy(folder / METRICS, shipped_folder(name))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

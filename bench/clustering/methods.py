@@ -154,11 +154,13 @@ def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
 
 
 def code_of(method: Method) -> str | None:
-    """Hash of the source file of a user's method, by which its results are known."""
+    """Hash of a user's method, of its source and what it holds, by which its results are known."""
     if method.name.partition(":")[0] in BUILT_IN:
         return None
     source = method.code or method.make
-    return source_of(source.find() if isinstance(source, _Imported) else source)
+    if isinstance(source, _Imported):
+        source = partial(source.find(), **source.fixed)
+    return source_of(source)
 
 
 def know(methods: Sequence[Method]) -> None:

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...solvers.solution import check_integer, check_positive
+from ...unrolled.named_operators import operator_factory, operator_names
+from ..jobs import source_of
 from ..timing import Progress
 from .run_folder import (
     CHECKPOINT,
@@ -228,6 +230,11 @@ def train(
         if not len(todo):  # of a run that was killed when all but this was written
             run.keep_weights(folder)
     return run.average.eval()
+
+
+def operator_sources() -> dict[str, str | None]:
+    """What tells operators, users' own too, from others under the same names."""
+    return {name: source_of(operator_factory(name)) for name in operator_names()}
 
 
 @contextmanager

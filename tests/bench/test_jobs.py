@@ -1,4 +1,5 @@
 import runpy
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,20 @@ class Scaled:
         return self.factor * image
 
 
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, image):
+        return self.factor * image
+
+
+def _closure(factor):
+    return lambda image: factor * image
+
+
 def test_the_file_of_a_users_object_and_what_it_was_made_with_tell_it(tmp_path):
     big = np.zeros(2000)
     other = big.copy()
@@ -121,11 +136,16 @@ def test_the_file_of_a_users_object_and_what_it_was_made_with_tell_it(tmp_path):
     ]  # fmt: skip
     assert len({source_of(way) for way in ways}) == len(ways)
     assert source_of(partial(_scaled, factor=big.copy())) == source_of(ways[3])
-    assert source_of(partial(_scaled, factor=lambda: 1)) == source_of(_scaled)  # as far as it can
+    for make in (_closure, lambda x: Scaled(x).__call__, Slotted, lambda x: Scaled(lambda: x)):
+        assert source_of(make(1)) != source_of(make(2))
+        assert source_of(partial(make(1), 3)) != source_of(partial(make(2), 3))
+        assert source_of(make(1)) == source_of(make(1))
+    with pytest.raises(ValueError, match="holds a lock, which cannot be pickled"):
+        source_of(Scaled(threading.Lock()))
     path, found = tmp_path / "own.py", set()
     for value in (2, 3):
         path.write_text(f"def f(x):\n    return {value} * x\nclass C:\n    f = f\n")
         made = runpy.run_path(str(path), run_name="own")
         found |= {source_of(made["f"]), source_of(made["C"]), source_of(made["C"]())}
-    assert len(found) == 4  # an object is no class
+    assert len(found) == 6
     assert source_of(len) is None

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import joblib
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,12 @@ class Splits:
     validation: Images
     test: Images
     classes: tuple[str, ...]
+
+    @cached_property
+    def content(self) -> str:
+        """What tells them from other images under the same names."""
+        parts = (self.train, self.validation, self.test)
+        return joblib.hash([x.numpy() for part in parts for x in (part.levels, part.target)])
 
 
 def load_splits(data: str, data_home: str | None = None) -> Splits:

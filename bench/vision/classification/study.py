@@ -13,7 +13,7 @@ from torch import nn
 from ...jobs import Job, Options, code, run_jobs
 from ...names import close_names, split_settings
 from ...timing import Progress
-from ..training import Recipe, train
+from ..training import Recipe, operator_sources, train
 from .data import ClassBatches, Images, Splits, augmented, cross_entropy, load_splits
 from .measures import accuracies, depth_measures, size_measures, speed_ratios
 from .networks import Classifier, paired_classifier
@@ -149,7 +149,8 @@ def classify(
         candidates = [each for i, each in enumerate(candidates) if each not in candidates[:i]]
 
     def run(jobs: list[Job]) -> pd.DataFrame:
-        return run_jobs(_run, jobs, Options(0, seeds, n_jobs, data_home, directory, progress))
+        options = Options(0, seeds, n_jobs, data_home, directory, progress)
+        return run_jobs(_run, jobs, options, content=contents(splits))
 
     first = run(
         [
@@ -283,6 +284,11 @@ def trained_network(
     return train_kept(model, splits, settings, recipe, task, directory), splits
 
 
+def contents(splits: Splits) -> dict[str, str | None]:
+    """What decides results beside the package and settings: images, and users' operators."""
+    return {"images": splits.content, **operator_sources()}
+
+
 def train_kept(
     model: Classifier, splits: Splits, settings: Mapping[str, Any], recipe: Recipe,
     task: Mapping[str, Any], directory: str, first_step: int = 0,
@@ -298,7 +304,8 @@ def train_kept(
         ClassBatches(splits.train, batch_size=recipe.batch_size, **of_batches),
         n_classes=len(splits.classes), **of_mixing,
     )  # fmt: skip
-    key = json.dumps([model.options, task, asdict(recipe), settings, code()], sort_keys=True)
+    parts = [model.options, task, asdict(recipe), settings, code(), contents(splits)]
+    key = json.dumps(parts, sort_keys=True)
     folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
     trained: Any = train(
         model, lambda seed, step, samples: made(seed, first_step + step, samples),

@@ -5,6 +5,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import torch
@@ -18,7 +19,7 @@ from ...jobs import Job, Options, run_jobs
 from ...names import close_names
 from ...timing import Progress
 from ..patches import Array, generator_of
-from ..training import Recipe, train
+from ..training import Recipe, operator_sources, train
 
 _LARGEST = 1.5  # by which a picture is enlarged before it is cut
 _MEAN, _SPREAD = 0.45, 0.25  # of levels, by and large
@@ -277,8 +278,9 @@ def segment(
         for number in options.seeds
         for name in names
     ]  # fmt: skip
-    fetch_camvid(data_home=data_home)
-    return run_jobs(_run, jobs, options)
+    known = [fetch_camvid(subset=name, data_home=data_home) for name in ("train", "val", "test")]
+    pictures = joblib.hash([x for part in known for x in (part.images, part.target)])
+    return run_jobs(_run, jobs, options, content={"pictures": pictures, **operator_sources()})
 
 
 def model_names() -> list[str]:
@@ -333,7 +335,7 @@ def _run(
         Recipe(n_steps=n_steps, seed=seed, validate_every=n_steps, **recipe),
         directory=Path(directory) / f"{model}-{seed}",
         validate=validate,
-        task={"data": "camvid"},
+        task={"data": "camvid", "operators": joblib.hash(operator_sources())},
     )
     start = process_time()
     once = segmentation_quality(trained, test.images, test.target, n_classes=n_classes)

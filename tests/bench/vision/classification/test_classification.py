@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
-from twinsolve.bench.vision.classification.data import ClassBatches, augmented, load_splits
+from twinsolve.bench.vision.classification import study
+from twinsolve.bench.vision.classification.data import (
+    ClassBatches,
+    Images,
+    augmented,
+    load_splits,
+)
 from twinsolve.bench.vision.classification.measures import depth_measures, size_measures
 from twinsolve.bench.vision.classification.networks import DropPath
 from twinsolve.bench.vision.classification.report import lines_of
@@ -38,6 +46,7 @@ from twinsolve.bench.vision.classification.study import (
     row_options,
     settings_of,
 )
+from twinsolve.unrolled import named_operators
 from twinsolve.unrolled.boosting import Residual
 
 HERE = Path(__file__).parent
@@ -248,6 +257,29 @@ def test_drop_path_leaves_out_branches_and_keeps_the_mean():
     assert found.unique().tolist() == pytest.approx([0, 4 / 3])
     assert abs(float(found.mean()) - 1) < 0.05
     assert torch.equal(layer.eval()(x, y), y)
+
+
+def test_changed_images_and_users_operators_are_trained_on_anew(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "train", lambda *_, directory, **__: directory)
+    settings = settings_of("digits")
+    candidate = settings["candidates"][0]
+
+    def folder(splits):
+        recipe = recipe_of(settings, candidate, 0)
+        return study.train_kept(network(digits), splits, settings, recipe, {}, str(tmp_path))
+
+    levels = digits.test.levels.clone()
+    levels[0, 0, 0, 0] += 0.1
+    changed = replace(digits, test=Images(levels, digits.test.target))
+    found = [folder(digits), folder(digits), folder(changed)]
+    for scale in (1, 2):
+        path = tmp_path / "mine.py"
+        path.write_text(f"def make(heads, dim):\n    return {scale} * heads\n")
+        make = runpy.run_path(str(path), run_name="mine")["make"]
+        monkeypatch.setitem(named_operators._FACTORIES, "mine", make)
+        found.append(folder(digits))
+    assert found[0] == found[1]
+    assert len(set(found)) == 4
 
 
 def test_a_folder_of_classes(tmp_path):
