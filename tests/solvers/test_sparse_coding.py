@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from sklearn.linear_model import Lasso
 
-from twinsolve.solvers import ista, sparse_code
+from twinsolve.solvers import fista, ista, sparse_code
 from twinsolve.solvers.oracles import sparse_coding as oracle
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
@@ -106,6 +106,31 @@ def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
         Z = Y @ We + C @ S
         C = np.sign(Z) * np.maximum(np.abs(Z) - eps * lam / 2, 0)
     assert_allclose(ista(Y, D, lam=lam, n_iter=5, step=eps).coef, C, atol=1e-13)
+
+
+def test_one_step_length_for_each_iteration():
+    Y, D = problem()
+    steps, lam = [0.01, 0.02, 0.03], 0.5
+    C = np.zeros((len(Y), len(D)))
+    for eps in steps:
+        Z = C + eps * (Y - C @ D) @ D.T
+        C = np.sign(Z) * np.maximum(np.abs(Z) - eps * lam / 2, 0)
+    assert_allclose(ista(Y, D, lam=lam, n_iter=3, step=steps).coef, C, atol=1e-13)
+
+
+def test_default_step_is_safe():
+    X = 1 + 0.05 * problem()[1]
+    frobenius = 1 / np.linalg.norm(X.T @ X)
+    assert frobenius <= 1 / np.linalg.norm(X, 2) ** 2
+    for solve in (ista, fista):
+        default = solve(X, X, lam=0.5, n_iter=1).coef
+        assert_allclose(default, solve(X, X, lam=0.5, n_iter=1, step=frobenius).coef, rtol=1e-12)
+
+
+def test_a_step_too_long_shows_in_the_gap():
+    _, X = problem()
+    step = 3 / np.linalg.norm(X, 2) ** 2
+    assert ista(X, X, lam=0.5, n_iter=30, step=step).gap.max() > 1
 
 
 def printed_ista(X, lam, eps, n_iter, *, threshold, one_sided, zero_diagonal):

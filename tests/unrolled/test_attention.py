@@ -98,6 +98,17 @@ def test_is_causal_alone_needs_no_mask(pair):
     assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
 
 
+def test_initial_values_are_those_of_multihead_attention():
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True)
+    ours = Attention(12, 3, operator=Softmax())
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    bound = theirs.in_proj_weight.abs().max()
+    assert 0.8 * bound < ours.in_proj_weight.abs().max() < 1.25 * bound
+    assert (ours.in_proj_bias == 0).all()
+    assert (ours.out_proj.bias == 0).all()
+
+
 def test_encoder_layer_uses_it_in_evaluation_mode():
     """A subclass of nn.MultiheadAttention would be bypassed here."""
     torch.manual_seed(0)
@@ -253,6 +264,24 @@ def test_blocked_attention_with_masks(shape, additive):
     gradients = [torch.autograd.grad((weight * way).sum(), (q, k, v)) for way in (found, exact)]
     for ours, expected in zip(*gradients, strict=True):
         assert (ours - expected).abs().max() < 3e-6 * expected.abs().max()
+
+
+def test_blocked_attention_is_differentiated_twice():
+    generator = torch.Generator().manual_seed(0)
+    tensors = [
+        torch.randn(2, n, w, generator=generator, dtype=torch.float64, requires_grad=True)
+        for n, w in ((4, 3), (5, 3), (5, 2))
+    ]
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    mask[0], mask[2, 1] = False, False  # a row without keys, and a key that causality shows
+    attend = partial(blocked_attention, mask=mask, is_causal=True)
+    assert torch.autograd.gradcheck(attend, tensors)
+    assert torch.autograd.gradgradcheck(attend, tensors)
+    plain, again = (
+        torch.autograd.grad(attend(*tensors).sin().sum(), tensors, create_graph=graph)
+        for graph in (False, True)
+    )
+    assert_close(again, plain, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("context", [sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu")])

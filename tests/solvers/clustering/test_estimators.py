@@ -118,12 +118,14 @@ CLUSTERERS = [
 @pytest.mark.parametrize("kind", CLUSTERERS)
 def test_the_number_of_clusters_is_estimated_or_its_absence_explained(kind):
     """None means the eigengap of the affinity, or is refused with the reason."""
-    X, _ = data(noise=0.0)
+    X, y = data(noise=0.0)
     model = make(kind).set_params(n_clusters=None)
     text = " ".join(inspect.getdoc(kind).split())
     if "affinity" in model.get_params():
         model.fit(X)
         assert len(np.unique(model.labels_)) == eigengap_n_clusters(model.affinity_matrix_)
+        if kind in SELF_EXPRESSIVE[:-3]:
+            assert adjusted_rand_score(y, model.labels_) > 0.95
         assert "n_clusters : int or None, default=8 None takes the number at the eigengap" in text
     else:
         with pytest.raises(ValueError, match=r"n_clusters: must be a number, not None: \w+ \w+"):

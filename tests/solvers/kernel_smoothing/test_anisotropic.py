@@ -67,6 +67,16 @@ def test_no_metric_at_all_is_the_mean():
     assert_allclose(found[5], V[5], atol=1e-15)
 
 
+def test_blocks_and_threads_change_nothing(monkeypatch):
+    X, V, M = draw(3, n=23)
+    whole = anisotropic_nonlocal_means(X, V, metric=M, h=1.0)
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._ROWS", 5)
+    monkeypatch.setattr("twinsolve.solvers.kernel_smoothing.weights._ROW_BYTES", 32)
+    blocks = anisotropic_nonlocal_means(X, V, metric=M, h=1.0)
+    assert_allclose(blocks, whole, atol=1e-14)
+    assert_array_equal(anisotropic_nonlocal_means(X, V, metric=M, h=1.0, n_jobs=2), blocks)
+
+
 def test_float32_is_kept():
     single = [x.astype(np.float32) for x in draw(4)]
     found = anisotropic_nonlocal_means(*single[:2], metric=single[2], h=1.0)

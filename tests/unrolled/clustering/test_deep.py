@@ -12,7 +12,9 @@ from torch.testing import assert_close
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import ElasticNetSubspaceClustering
+from twinsolve.solvers.clustering import symmetric_affinity, unit_rows
 from twinsolve.unrolled import DeepSelfExpression, UnrolledADMM
+from twinsolve.unrolled.block_size import small_blocks
 from twinsolve.unrolled.clustering import DeepSubspaceClustering
 
 
@@ -27,6 +29,18 @@ def admm(n_iter=10, lam=0.1, **settings):
 
 def deep(n_layers, d=5, **settings):
     return DeepSelfExpression(d, n_layers, **{"dtype": torch.float64, "lam": 0.1} | settings)
+
+
+def curves(seed=0, n_curves=3, n_samples=40):
+    """Closed curves that cross the same few dimensions."""
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0, 2 * np.pi, (n_curves * n_samples, 1))
+    waves = np.hstack([np.cos(angle), np.sin(angle), np.cos(2 * angle) / 2, np.sin(2 * angle) / 2])
+    owner = np.repeat(np.arange(n_curves), n_samples)
+    frames = rng.standard_normal((n_curves, 4, 8)) / 3
+    centres = rng.standard_normal((n_curves, 8)) / 3
+    X = np.einsum("ij,ijk->ik", waves, frames[owner]) + centres[owner]
+    return X + 0.01 * rng.standard_normal(X.shape), owner
 
 
 def test_admm_converges_to_the_elastic_net():
@@ -54,6 +68,15 @@ def test_admm_iteration_is_the_textbook_one():
         C = (shrunk / (1 + cut * (1 - r) / r)).fill_diagonal_(0)
         U = U + V - C
     assert_close(admm(4)(X).detach(), C, atol=1e-12, rtol=0)
+
+
+def test_admm_in_blocks_and_in_batches():
+    X = tokens(20, 4)
+    whole = admm(3)(X)
+    assert (whole.diagonal() == 0).all()
+    with small_blocks(7):
+        assert_close(admm(3)(X), whole)
+    assert_close(admm(3)(torch.stack([X[:9], X[9:18]]))[1], admm(3)(X[9:18]))
 
 
 def test_without_layers_it_is_unrolled_self_expression():
@@ -88,6 +111,29 @@ def test_keys_of_other_points_pass_the_layers_as_they_did():
     assert_close(model(Y, X)[1:2], model(Y[1:2], X))
     assert model(X).shape == (20, 20)
     assert (model(X).diagonal() == 0).all()
+
+
+def one_head(model, X, Y):
+    """Coefficients of X in X and of Y in X, by formulas that know of no heads."""
+    z, k = F.normalize(Y, dim=-1), F.normalize(X, dim=-1)
+    for express, W in zip(model.express[:-1], model.projections, strict=True):
+        y = F.normalize(k @ W, dim=-1)
+        new = F.normalize(z @ W, dim=-1)
+        z = F.normalize(0.7 * new + 0.3 * (express(z, k) @ y), dim=-1)
+        k = F.normalize(0.7 * y + 0.3 * (express(k) @ y), dim=-1)
+    return model.express[-1](k), model.express[-1](z, k)
+
+
+def test_one_head_is_the_plain_layer():
+    """To the last bit, and its projections are the symmetric roots."""
+    X, Y = tokens(40, 5), tokens(6, 5, seed=1)
+    model = deep(3)
+    model.fit_projections(X)
+    with torch.no_grad():
+        own, new = one_head(model, X, Y)
+        assert torch.equal(model(X), own)
+        assert torch.equal(model(Y, X), new)
+    assert_close(model.projections[0], model.projections[0].mT)
 
 
 def test_heads_are_those_of_multi_head_attention():
@@ -220,3 +266,13 @@ def test_heads_of_the_clusterer():
     assert (abs(model.coef_ - make().fit(X).coef_)).max() > 0.01
     assert adjusted_rand_score(y, model.labels_) > 0.9
     assert (model.predict(X) == model.labels_).mean() > 0.9
+
+
+def test_new_points_on_manifolds_join_their_cluster():
+    X, y = curves()
+    train = np.arange(len(X)) % 4 > 0
+    model = make(affinity=lambda C: symmetric_affinity(unit_rows(C))).fit(X[train])
+    found = np.r_[model.labels_, model.predict(X[~train])]
+    assert adjusted_rand_score(y[train], model.labels_) > 0.9
+    assert adjusted_rand_score(np.r_[y[train], y[~train]], found) > 0.9
+    assert model.coefficients(X[~train]).shape == (30, 90)

@@ -50,6 +50,15 @@ def test_training_lowers_the_objective_in_and_out_of_sample():
     assert means[1] < means[0]
 
 
+def test_gradients_are_clipped_to_the_norm_that_its_docstring_says(monkeypatch):
+    largest, clip = [], torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(
+        torch.nn.utils, "clip_grad_norm_", lambda *given: largest.append(given[1]) or clip(*given)
+    )
+    make(KIND, max_iter=3).fit(data()[0])
+    assert largest == [1e-3] * 3
+
+
 def test_a_network_of_zeros_warns():
     with pytest.warns(ConvergenceWarning, match="no better than zeros"):
         model = make(KIND, gamma=1e-6, max_iter=400, learning_rate=0.05).fit(data()[0])

@@ -89,15 +89,21 @@ def test_softmax_is_the_librarys_attention(kind):
     for padding in (None, LEFT, RIGHT):
         found = outputs(build(kind, "twinsolve_softmax"), padding)
         exact(found, outputs(build(kind, "sdpa"), padding))
+        if padding is not LEFT:  # the library's explicit form computes its softmax in float32
+            assert_close(found, outputs(build(kind, "eager"), padding), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("operator", ["twicing", "sparse_coding"])
-def test_padding_does_not_leak_and_changes_nothing(operator):
-    model = build("bert", f"twinsolve_{operator}")
-    other = torch.where(RIGHT.bool(), IDS, 7)
-    exact(outputs(model, RIGHT), outputs(model, RIGHT, other))
+@pytest.mark.parametrize(
+    ("kind", "operator", "padding"),
+    [("bert", "twicing", RIGHT), ("bert", "sparse_coding", RIGHT), ("llama", "twicing", LEFT)],
+)
+def test_padding_does_not_leak_and_changes_nothing(kind, operator, padding):
+    model = build(kind, f"twinsolve_{operator}")
+    other = torch.where(padding.bool(), IDS, 7)
+    exact(outputs(model, padding), outputs(model, padding, other))
     assert (outputs(model) - outputs(model, ids=other)).abs().max() > 1e-3
-    exact(outputs(model, RIGHT)[9:], model(IDS[1:, :6])[0][0])
+    if kind == "bert":
+        exact(outputs(model, padding)[9:], model(IDS[1:, :6])[0][0])
 
 
 REFUSALS = "does not support causal|needs as many queries as keys|sliding_window: |n_neighbors: "
@@ -149,6 +155,20 @@ def test_every_operator_decodes_with_a_cache_as_without_or_refuses(kind, name):
             parts.append(out.logits)
         visible = slice(None) if padding is None else padding.bool()
         exact(torch.cat(parts, dim=1)[visible], whole[visible])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_generation_with_a_cache_is_generation_without(cache):
+    model = build("llama", "twinsolve_sparse_coding")
+    settings = {
+        "attention_mask": LEFT, "max_new_tokens": 3, "do_sample": False,
+        "return_dict_in_generate": True, "output_logits": True,
+    }  # fmt: skip
+    found = model.generate(IDS, use_cache=True, cache_implementation=cache, **settings)
+    expected = model.generate(IDS, use_cache=False, **settings)
+    assert found.sequences.equal(expected.sequences)
+    for a, b in zip(found.logits, expected.logits, strict=True):
+        assert_close(a, b, atol=1e-6, rtol=1e-6)  # generation returns float32
 
 
 def test_what_needs_all_queries_refuses_a_cache_and_runs_without():
@@ -401,3 +421,16 @@ def test_a_decoders_cross_attention_is_the_librarys_unless_asked_for():
     attach_huggingface(model, "twicing")(IDS, encoder_hidden_states=hidden)
     attach_huggingface(model, lambda name: "softmax")
     exact(model(IDS, encoder_hidden_states=hidden)[0], expected)
+
+
+def test_a_padding_mask_reaches_the_operator_as_one_row_of_keys():
+    seen = []
+    model = attach_huggingface(build("bert"), Softmax())
+    operator = next(m for m in model.modules() if isinstance(m, Softmax))
+    operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["mask"]), with_kwargs=True
+    )
+    model(IDS, attention_mask=RIGHT)
+    assert seen[0].shape == (2, 1, 1, 9)
+    model(IDS)
+    assert seen[1] is None

@@ -1,6 +1,7 @@
 import copy
 import pickle
 import threading
+import warnings
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from twinsolve.unrolled import (
+    Bilateral,
+    Call,
     Gaussian,
     Softmax,
     SparseCoding,
@@ -16,6 +19,7 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 
+from ..fused_kernel import FUSED, dispatched_attention
 from .examples import (
     Block,
     FromFirst,
@@ -101,6 +105,19 @@ def test_operators_by_name_by_factory_and_by_layer():
     assert isinstance(model.blocks[0].attn.operator, Gaussian)
     assert isinstance(model.blocks[1].attn.operator, Softmax)
     assert model.blocks[2].attn is untouched
+
+
+def test_a_second_call_puts_in_another_operator():
+    model = vision_model(scale=0.3)
+    original = copy.deepcopy(model)
+    replace_attention(model, "gaussian")
+    assert (model(X) - original(X)).abs().max() > 1e-3
+    replace_attention(model, "softmax")
+    exact(model(X), original(X))
+    stack = encoder()
+    expected = stack(X)
+    replace_attention(replace_attention(stack, "gaussian"), "softmax")
+    exact(stack(X), expected)
 
 
 def test_shared_modules_stay_shared():
@@ -239,6 +256,16 @@ def test_decoder_keeps_its_cross_attention_unless_asked():
         replace_attention(copy.deepcopy(original), lambda name: "twicing")
 
 
+def test_a_whole_transformer_keeps_encoder_and_decoder_apart():
+    """Values of the encoder are not the decoder's first, even where shapes would allow it."""
+    model = nn.Transformer(12, 2, 2, 2, 24, dropout=0.0, batch_first=True).double().eval()
+    replace_attention(model, FromFirst())
+    parts = replace_attention(copy.deepcopy(model.encoder), FromFirst())
+    memory = parts(X)
+    decoder = replace_attention(copy.deepcopy(model.decoder), FromFirst())
+    exact(model(X, Y), decoder(Y, memory))
+
+
 # State between layers
 
 
@@ -288,6 +315,24 @@ def test_no_state_is_left_after_a_pass_even_a_failed_one():
     assert model.blocks[0].attn.passes.threads.stack == []
     with pytest.raises(ValueError, match=r"no forward pass of the model .* is under way"):
         model.blocks[1](X)
+
+
+def test_nested_and_repeated_passes_have_their_own_state():
+    model = replace_attention(vision_model(), FromFirst())
+    expected = model(X)
+    inner = []
+
+    def again(block, x):
+        if not inner:
+            inner.append(None)
+            inner[0] = model(Y)
+        return block(x)
+
+    model.run = [call, again, call]
+    exact(model(X), expected)
+    exact(inner[0], by_hand(model, Y))
+    outer = nn.Sequential(model, nn.Identity())
+    exact(outer(X), expected)
 
 
 def test_threads_have_their_own_state():
@@ -355,6 +400,26 @@ def test_reentrant_checkpoints_are_refused_where_gradients_would_be_lost():
         model(X).sum().backward()
 
 
+def test_what_is_kept_is_of_the_latest_pass_with_gradients():
+    model = replace_attention(vision_model(), FromFirst())
+    passes = model.blocks[1].attn.passes
+    for _ in range(2):
+        model(X)
+        assert len(passes.met) == 3
+    passes.met = []
+    with torch.no_grad():
+        model(X)
+    assert passes.met == []
+
+
+def test_stages_of_different_size_are_refused_by_name():
+    model = vision_model()
+    model.run = [call, lambda block, x: block(x[:, ::2]), call]
+    replace_attention(model, FromFirst())
+    with pytest.raises(ValueError, match=r"first_values: shape \(2, 3, 7, 4\), .* \(2, 3, 4, 4\)"):
+        model(X)
+
+
 # Positions
 
 
@@ -381,12 +446,60 @@ def test_positions_go_through_each_layers_projections(given):
     exact(copy.deepcopy(model)(X), model(X))
 
 
+@pytest.mark.parametrize(("batch_first", "widths"), [(False, {}), (True, {"vdim": 9})])
+def test_positions_go_through_the_projections_of_multihead_attention(batch_first, widths):
+    """Whose weights are packed, or separate."""
+    model = nn.MultiheadAttention(12, 2, batch_first=batch_first, dtype=torch.float64, **widths)
+    weights = (
+        (model.q_proj_weight, model.k_proj_weight) if widths else model.in_proj_weight.chunk(3)[:2]
+    )
+    positions = tokens(6)[0]
+    expected = [(positions @ w.T).unflatten(-1, (2, 6)).transpose(-3, -2) for w in weights]
+    model = replace_attention(model, WithPositions(), positions=positions)
+    seen = []
+    model.operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["context"].projected_positions),
+        with_kwargs=True,
+    )
+    x = X if batch_first else X.transpose(0, 1)
+    model(x, x, x[..., : widths.get("vdim", 12)])
+    exact(seen[0], tuple(expected))
+
+
 def test_positions_that_a_model_adds_itself_are_counted_twice_and_said_so():
     for positions in ("pos_embed", None):
         model = vision_model()
         own = model.pos_embed if positions is None else positions
         with pytest.warns(UserWarning, match="adds 'pos_embed' to its tokens .* they count twice"):
             replace_attention(model, "bilateral", positions=own)
+
+
+def test_positions_handed_over_are_in_no_tokens_and_learn():
+    """IF-21 in the first layer of a model whose own positions are set to zero."""
+    model = vision_model()
+    positions = nn.Parameter(model.pos_embed.detach().clone())
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.pos_embed.requires_grad_(False).zero_()
+        replace_attention(model, Bilateral(), positions=positions)
+    assert dict(model.named_parameters())["twinsolve_positions"] is positions
+    attn, seen = model.blocks[0].attn, {}
+    attn.operator.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.update(q=args[0], k=args[1], **kwargs), with_kwargs=True
+    )
+    model(X).sum().backward()
+    y = model.blocks[0].norm(X)
+    w_q, w_k, _ = attn.qkv.weight.chunk(3)
+    b_q, b_k, _ = attn.qkv.bias.chunk(3)
+
+    def heads(x):
+        return x.unflatten(-1, (3, 4)).transpose(-3, -2)
+
+    expected = heads(y @ w_q.T + b_q) @ heads(y @ w_k.T + b_k).mT
+    expected = expected + heads(positions @ w_q.T) @ heads(positions @ w_k.T).mT
+    found = attn.operator.logits(Call(seen["q"], seen["k"], seen["k"], context=seen["context"]))
+    assert_close(found, expected / 2, atol=1e-10, rtol=0)
+    assert positions.grad.any()
 
 
 @pytest.mark.parametrize("make", [encoder, vision_model])
@@ -445,6 +558,12 @@ def test_dropout_of_weights_is_not_applied_and_said_so():
     with pytest.warns(UserWarning, match="not applied"):
         attention = replace_attention(model, "softmax").layers[0].self_attn.train()
     exact(attention(X, X, X)[0], attention(X, X, X)[0])
+
+
+def test_the_fused_kernel_is_used():
+    """The replacement hands queries, keys and values on in the form that SDPA's kernel takes."""
+    model = replace_attention(vision_model(), "softmax").float()
+    assert dispatched_attention(lambda: model(X.float())) == {FUSED}
 
 
 @pytest.mark.slow
