@@ -27,7 +27,7 @@ class Measurement(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        return self.deviation <= self.tolerance
+        return bool(self.deviation <= self.tolerance)
 
     @property
     def coarse(self) -> bool:
@@ -37,7 +37,7 @@ class Measurement(NamedTuple):
 
 def largest_difference(found: Array, expected: Array) -> float:
     """Largest difference over the largest entry that is expected."""
-    with np.errstate(invalid="ignore"):  # a layer that diverges: infinity minus infinity
+    with np.errstate(invalid="ignore", over="ignore"):  # a layer that diverges
         difference = np.abs(found - expected).max(initial=0.0)
         return float(difference / np.abs(expected).max(initial=_TINY))
 
@@ -48,7 +48,7 @@ def worst(measurements: list[Measurement]) -> Measurement:
     def excess(measurement: Measurement) -> float:
         if measurement.deviation == 0:
             return 0.0
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             ratio = float(np.float64(measurement.deviation) / measurement.tolerance)
         return ratio if ratio == ratio else float("inf")
 

@@ -53,7 +53,7 @@ def _list_excluded(
     yield "mask of integers", inputs, {"mask": torch.ones(n, n, dtype=torch.long), **context}
     if [name for name in declared.needs if name != "previous_values"]:
         yield "no context", inputs, {}
-    elif any(isinstance(x, Positive) and x.num_heads for x in subject.layer.modules()):
+    elif any(isinstance(x, Positive) and (x.num_heads or 1) > 1 for x in subject.layer.modules()):
         yield "another number of heads", tuple(x[:-1] for x in inputs), {}
 
 

@@ -18,7 +18,9 @@ from .measurement import Array, Measurement, largest_difference, rounding
 Tensors = tuple[Tensor, ...]
 Way = Literal["backward", "torch.func"]
 N_HEADS = 3
-_SIZES: dict[str, Any] = {"n": 14, "width": 6, "n_values": 4, "images": (2, 3, 11, 9)}
+_SIZES: dict[str, Any] = {
+    "n": 14, "width": 6, "n_values": 4, "images": (2, 3, 11, 9), "heads": N_HEADS, "spread": 1.0
+}  # fmt: skip
 ROUNDED_ANEW = 3  # what lies more passes back is damped
 
 
@@ -86,15 +88,21 @@ def call_layer(layer: Any, *inputs: Tensor, **given: Any) -> Tensor:
 
 
 def draw_inputs(kind: str, rng: np.random.Generator, *, same: bool, **sizes: Any) -> Tensors:
-    """Random float64 inputs: tokens of three heads that differ, features, or images in colour."""
+    """Random float64 inputs: tokens of three heads that differ, features, or images in colour.
+
+    With `spread`, queries and keys are that much larger; `channels` are those of the images.
+    """
     size = _SIZES | sizes
-    n, width = size["n"], size["width"]
+    n, width, heads = size["n"], size["width"], size["heads"]
     if kind == "image":
-        return (torch.from_numpy(rng.random(size["images"])),)
+        batch, channels, *sides = size["images"]
+        return (torch.from_numpy(rng.random((batch, size.get("channels", channels), *sides))),)
     if kind == "features":
         return (torch.from_numpy(rng.standard_normal((n, width))),)
-    q, k = (torch.from_numpy(rng.standard_normal((N_HEADS, n, width))) for _ in range(2))
-    v = torch.from_numpy(rng.standard_normal((N_HEADS, n, size["n_values"])))
+    q, k = (
+        size["spread"] * torch.from_numpy(rng.standard_normal((heads, n, width))) for _ in range(2)
+    )
+    v = torch.from_numpy(rng.standard_normal((heads, n, size["n_values"])))
     return (k if same else q), k, v
 
 
@@ -133,6 +141,8 @@ class Subject:
         Whether a row depends on no query but its own.
     large : mapping
         Sizes beyond which the layer takes another way, where these are not those of most.
+    kept : mapping
+        Sizes that drawn inputs have whatever a law asks for, as the layer has parameters for these.
     brief : bool
         Whether the laws say no more than where all is hardest.
     """
@@ -152,6 +162,7 @@ class Subject:
     same_points: bool = False
     rows_apart: bool = True
     large: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, Any] = field(default_factory=dict)
     brief: bool = False
 
     @property
@@ -173,6 +184,7 @@ class Subject:
 
     def drawn(self, rng: np.random.Generator, **sizes: Any) -> Subject:
         """The layer on inputs drawn anew."""
+        sizes |= self.kept
         return self.on(draw_inputs(self.kind, rng, same=self.same_points, **sizes))
 
     def resized(self, rng: np.random.Generator, **sizes: Any) -> Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ class NotJudgedError(Exception):
 class Judgement(NamedTuple):
     """What a module was held against, how far it is, in which dtype, and on how many queries.
 
-    Where it is not correct, `rounding` says whether a copy in float64 is.
+    Where it is not correct, `rounding` says whether a copy in float64 is, and `law` which law it
+    breaks, if that is why.
     """
 
     twin: Twin
@@ -38,6 +40,30 @@ class Judgement(NamedTuple):
     dtype: str
     n_rows: int
     rounding: bool = False
+    law: str = ""
+
+
+def judge_dtypes(
+    twin: Any,
+    dtype: torch.dtype,
+    own: Measurement | None,
+    exact: Callable[[], Measurement],
+    n_rows: int,
+    *,
+    as_it_is: bool = False,
+) -> Judgement:
+    """What was measured in the module's own dtype, or of a float64 copy where that is coarse.
+
+    Where rounding in its own dtype would excuse more than 1e-3, ``exact()`` of the copy is judged;
+    what is not correct in its own dtype though it is coarse is not correct only if `as_it_is`.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if own is not None and (dtype == torch.float64 or (own.passed and not own.coarse)):
+        return Judgement(twin, own, name, n_rows)
+    of_copy = exact()
+    if own is None or (own.coarse and (own.passed or not as_it_is)):
+        return Judgement(twin, of_copy, f"float64 copy of {name}", n_rows)
+    return Judgement(twin, own, name, n_rows, rounding=of_copy.passed)
 
 
 @dataclass(frozen=True)
@@ -172,14 +198,12 @@ def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array)
     if not twin.inputs.by_rows and call.output.shape[-2] > _TOKENS:
         call = _first(call, _TOKENS)
     measured, n_rows = _measure(twin, layer, call, rows)
-    dtype = str(call.output.dtype).removeprefix("torch.")
-    if dtype == "float64" or (measured.passed and not measured.coarse):
-        return Judgement(twin, measured, dtype, n_rows)
-    layer = layer.double()
-    exact, n_rows = _measure(twin, layer, call.double().run(layer), rows)
-    if not measured.passed:
-        return Judgement(twin, measured, dtype, n_rows, rounding=exact.passed)
-    return Judgement(twin, exact, f"float64 copy of {dtype}", n_rows)
+
+    def exact() -> Measurement:
+        wide = layer.double()
+        return _measure(twin, wide, call.double().run(wide), rows)[0]
+
+    return judge_dtypes(twin, call.output.dtype, measured, exact, n_rows, as_it_is=True)
 
 
 def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[Measurement, int]:

@@ -19,10 +19,20 @@ from ..attention import Attention, Operator, Positive, check_count
 from ..attention.inputs import of_common_batch
 from ..laws import Measurement, largest_difference, worst
 from ..laws.subject import as_array
-from .calls import Judgement, NotJudgedError, batch_of, call_of, elements, judge_call, some
-from .heads import Array
-from .registry import Twin, judging_twin
+from .calls import (
+    Judgement,
+    NotJudgedError,
+    batch_of,
+    call_of,
+    elements,
+    judge_call,
+    judge_dtypes,
+    some,
+)
+from .heads import Array, Tensors
+from .registry import Twin, is_exact, judging_twin
 from .relations import ROUNDING_ADVICE, Identity, compare_outputs, measure_difference
+from .subjects import advise_on_laws, broken_laws, settings_of
 
 if TYPE_CHECKING:
     import pandas
@@ -147,6 +157,7 @@ class _Recorder:
     reasons: dict[str, str] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     operated: dict[int, tuple[dict[str, Any], Tensor]] = field(default_factory=dict)
+    tried: list[tuple[Any, dict[str, Measurement]]] = field(default_factory=list)
     judging: bool = False
 
     def __post_init__(self) -> None:
@@ -222,6 +233,15 @@ class _Recorder:
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(self.random_state)
 
+    def _try_laws(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Judgement]:
+        """What breaks a law, of layers of the same settings once."""
+        settings = settings_of(layer)
+        broken = next((found for of_other, found in self.tried if of_other == settings), None)
+        if broken is None:
+            broken = broken_laws(layer, inputs)
+            self.tried.append((settings, broken))
+        return [Judgement(twin, found, "float64", 0, law=law) for law, found in broken.items()]
+
     def _judge_operator(
         self, operator: nn.Module, arguments: dict[str, Any], output: Tensor
     ) -> list[Judgement]:
@@ -241,7 +261,7 @@ class _Recorder:
                 continue
             rows = some(q.shape[-2], self.n_rows, generator)
             found.append(judge_call(twin, operator, call, rows))
-        return found
+        return found + self._try_laws(twin, operator, call.inputs)
 
     def _judge_projections(
         self, shell: Any, arguments: dict[str, Any], output: Any
@@ -263,8 +283,8 @@ class _Recorder:
                 name: (given[name][b], made[name].expand(len(output[0]), *made[name].shape[-3:])[b])
                 for name in shell.projected
             }
-            found.append(_measure_projections(shell, pairs, operated, output[0][b], rows))
-        return [Judgement(_PROJECTIONS, *judged, len(rows["q"])) for judged in found]
+            found.append(_judge_projections(shell, pairs, operated, output[0][b], rows))
+        return found
 
     def _some_rows(self, generator: np.random.Generator, *counts: int) -> dict[str, Array]:
         chosen = [some(n, self.n_rows, generator) for n in counts]
@@ -278,7 +298,8 @@ class _Recorder:
         if (twin.inputs.pairing == "self") != (keys is None):
             raise NotJudgedError(f"the twin {twin.name} is of other keys")
         q, k = (_one(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys))
-        return [_judge_relation(twin, layer, (q, k, k), queries.dtype)]
+        judged = _judge_relation(twin, layer, (q, k, k), queries.dtype)
+        return [judged, *self._try_laws(twin, layer, (q, k, k))]
 
     def _judge_features(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
@@ -291,8 +312,10 @@ class _Recorder:
             raise NotJudgedError(f"the {twin.relation.name} {twin.name} needs more than one token")
         visible = _visible_tokens(arguments, element, len(X))
         if visible is None:
-            return [_judge_relation(twin, layer, (X,), tokens.dtype)]
-        return [self._judge_masked(twin, layer, X, output[element], visible, generator)]
+            judged = _judge_relation(twin, layer, (X,), tokens.dtype)
+        else:
+            judged = self._judge_masked(twin, layer, X, output[element], visible, generator)
+        return [judged, *self._try_laws(twin, layer, (X,))]
 
     def _judge_masked(
         self,
@@ -324,7 +347,8 @@ class _Recorder:
         part = images[:1, :, :_PIXELS, :_PIXELS].detach().cpu()
         twin = judging_twin(layer, same_points=True)
         judged = _judge_relation(twin, layer, (part,), images.dtype)
-        return [judged._replace(n_rows=part.shape[-1] * part.shape[-2])]
+        judged = judged._replace(n_rows=part.shape[-1] * part.shape[-2])
+        return [judged, *self._try_laws(twin, layer, (part,))]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One a module, in the order of the model."""
@@ -361,10 +385,6 @@ _PROJECTIONS: Any = SimpleNamespace(
 )
 
 
-def is_exact(twin: Twin) -> bool:
-    return twin.relation.name in ("identity", "init", "iterate")
-
-
 def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
     bound = inspect.signature(module.forward).bind(*inputs, **keywords)
     bound.apply_defaults()
@@ -391,17 +411,15 @@ def _one(x: Tensor) -> Tensor:
 def _judge_relation(
     twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype
 ) -> Judgement:
-    """The relation on a copy of the layer, in float64 too where its own dtype is coarse."""
-    copied, n_rows = copy.deepcopy(layer).cpu(), inputs[0].shape[-2]
+    """The relation on a copy of the layer."""
+    copied = copy.deepcopy(layer).cpu()
+
+    def exact() -> Measurement:
+        return measure(twin, copied.double(), tuple(x.double() for x in inputs))
+
     with torch.autocast("cpu", enabled=False):
-        measured = measure(twin, copied, inputs) if dtype.itemsize >= 4 else None
-        fine = measured is not None and measured.passed and not measured.coarse
-        if measured is not None and (fine or dtype == torch.float64):
-            return Judgement(twin, measured, _named(dtype), n_rows)
-        exact = measure(twin, copied.double(), tuple(x.double() for x in inputs))
-    if measured is not None and not measured.coarse:
-        return Judgement(twin, measured, _named(dtype), n_rows, rounding=exact.passed)
-    return Judgement(twin, exact, f"float64 copy of {_named(dtype)}", n_rows)
+        own = None if dtype.itemsize < 4 else measure(twin, copied, inputs)
+        return judge_dtypes(twin, dtype, own, exact, inputs[0].shape[-2])
 
 
 def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measurement:
@@ -411,26 +429,31 @@ def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measure
     return twin.relation.measure(twin, layer, inputs)
 
 
-def _measure_projections(
+def _judge_projections(
     shell: Any,
     pairs: dict[str, tuple[Tensor, Tensor]],
     operated: Tensor,
     output: Tensor,
     rows: dict[str, Array],
-) -> tuple[Measurement, str]:
+) -> Judgement:
     """``q = x W_q^T + b_q`` and so on of each head, and ``W_o`` of the heads side by side."""
-    dtype = output.dtype
-    measured = _projected(shell, pairs, operated, output, rows)
-    if not measured.passed or dtype == torch.float64 or not measured.coarse:
-        return measured, _named(dtype)
-    copied = copy.deepcopy(shell).cpu().double()
-    wide = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
-    anything = next(iter(wide.values()))
-    made = copied.project(*(wide.get(name, anything)[None] for name in "qkv"))
-    again = {name: (wide[name], x[0]) for name, x in zip("qkv", made, strict=True) if name in wide}
-    operated = operated.detach().cpu().double()
-    output = F.linear(operated.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
-    return _projected(copied, again, operated, output, rows), f"float64 copy of {_named(dtype)}"
+
+    def exact() -> Measurement:
+        copied = copy.deepcopy(shell).cpu().double()
+        wide = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
+        anything = next(iter(wide.values()))
+        made = zip(
+            "qkv", copied.project(*(wide.get(n, anything)[None] for n in "qkv")), strict=True
+        )
+        again = {name: (wide[name], x[0]) for name, x in made if name in wide}
+        out = operated.detach().cpu().double()
+        projected = F.linear(out.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
+        return _projected(copied, again, out, projected, rows)
+
+    own = _projected(shell, pairs, operated, output, rows)
+    if not own.passed:
+        return Judgement(_PROJECTIONS, own, _named(output.dtype), len(rows["q"]))
+    return judge_dtypes(_PROJECTIONS, output.dtype, own, exact, len(rows["q"]))
 
 
 def _projected(
@@ -487,7 +510,9 @@ def _visible_tokens(
 def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
     """One row of all calls of a module: the worst of them."""
     measured = worst([judged.measured for judged in judgements])
+    laws = dict.fromkeys(judged.law for judged in judgements if judged.law)
     found = next(judged for judged in judgements if judged.measured is measured)
+    why = ROUNDING_ADVICE if found.rounding and not measured.passed else None
     return {
         "twin": found.twin.name,
         "equation": found.twin.equation,
@@ -498,5 +523,5 @@ def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
         "verdict": "correct" if measured.passed else "NOT CORRECT",
-        "why": ROUNDING_ADVICE if found.rounding and not measured.passed else None,
+        "why": advise_on_laws(laws) if laws else why,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..attention import Context, Correction
 from .pairs import Numerics, Pair
 from .relations import Evidence, Relation
 
@@ -126,6 +127,11 @@ def twins_of(layer: nn.Module) -> list[Twin]:
     )
 
 
+def is_exact(twin: Twin) -> bool:
+    """Whether the twin's solver gives the layer's own output, not its limit or a bound."""
+    return twin.relation.name in _EXACT
+
+
 def exact_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     """The first twin of a layer whose solver gives the layer's own output, not only its limit.
 
@@ -137,7 +143,7 @@ def exact_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     LookupError
         If there is none.
     """
-    exact = [twin for twin in twins_of(layer) if twin.relation.name in _EXACT]
+    exact = [twin for twin in twins_of(layer) if is_exact(twin)]
     if not exact:
         raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")
     return exact[0] if same_points else general_first(exact)[0]
@@ -154,6 +160,24 @@ def judging_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     twins = twins_of(layer) if same_points else general_first(twins_of(layer))
     order = dict.fromkeys(_EXACT, 0) | {"limit": 1}
     return min(twins, key=lambda twin: order.get(twin.relation.name, 2))
+
+
+def with_whole_context(twin: Twin, layer: nn.Module) -> Twin:
+    """The twin, with the context that it and the twins of all that a correction wraps need."""
+    makers = [twin.inputs.context]
+    while isinstance(layer, Correction):
+        layer = layer.base
+        makers.append(exact_twin(layer).inputs.context)
+    present = [make for make in makers if make is not None]
+
+    def make_all(*tokens: Any) -> Context:
+        merged = Context()
+        for make in reversed(present):  # the outermost has the last word
+            given = make(*tokens)._asdict().items()
+            merged = merged._replace(**{name: x for name, x in given if x is not None and x != ()})
+        return merged
+
+    return twin.with_context(make_all if present else None)
 
 
 def numerics_of_base(n_passes: int = 1) -> Numerics:

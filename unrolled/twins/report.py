@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...solvers import Solution
 from ...solvers.metrics import coefficient_distance, relative_residual
-from ..attention import Attention, Context, Correction, Operator
+from ..attention import Attention, Context, Operator
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
 from ..laws import Measurement, worst
@@ -27,10 +27,11 @@ from ..self_expression import (
 )
 from ..sparse_coding import LISTA
 from .heads import Array, Tensors, heads
-from .model_check import ModelReport, check_model, is_exact, measure
+from .model_check import ModelReport, check_model, measure
 from .pairs import calls_of_heads, layer_matrix, layer_output, solver_output
-from .registry import Twin, exact_twin, judging_twin, twins_of
+from .registry import Twin, is_exact, judging_twin, twins_of, with_whole_context
 from .relations import ROUNDING_ADVICE, Problem
+from .subjects import advise_on_laws, broken_laws
 
 Shell = Attention | FusedProjectionAttention
 _RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")
@@ -68,6 +69,8 @@ class Report:
         layers ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
     rounding : bool
         Whether a layer that is not correct in float32 is so in float64.
+    laws : tuple of str
+        Names of the laws that the layer breaks, on drawn tokens; see `twinsolve.unrolled.laws`.
     """
 
     twin: str
@@ -79,6 +82,7 @@ class Report:
     correct: bool
     origin: dict[str, float]
     rounding: bool = False
+    laws: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.correct
@@ -95,6 +99,7 @@ class Report:
             f"{self.twin} [{about}]: {verdict} in {self.dtype}, "
             f"deviation {self.deviation:.2e}, tolerance {self.tolerance:.1e}",
             *([ROUNDING_ADVICE] if self.rounding else []),
+            *([advise_on_laws(self.laws)] if self.laws else []),
             "from the solved problem at its initial parameters:",
             *(f"  {key:17s} {value:.4g}" for key, value in self.origin.items()),
         ]
@@ -120,6 +125,10 @@ def check(
     than the terms that add up to it, it is held to the rounding of these; among equal logits any
     choice is right.
 
+    Its code is also held to every law of `twinsolve.unrolled.laws` that it declares (masks, leaks,
+    fewer queries, batches, `matrix`, gradients, dtypes, refusals), at its present parameters and on
+    drawn tokens, where a twin gives the output itself.
+
     *How far from its origin?* The layer's coefficients against the solution of the problem at the
     layer's initial parameters (those at construction), on the same queries and keys; reported, not
     judged.
@@ -131,8 +140,9 @@ def check(
     which causal masks allow to take the first 64 tokens; the
     projections of each `Attention` by NumPy; scales, residual connections, mixtures of experts and
     learned solvers on one sequence; image layers on 32 x 32 pixels. What ran in a dtype in which
-    rounding would excuse more than 1e-3 is judged as it is, and as a float64 copy. What an operator
-    holds is judged with it. The rest is listed with the reason why it is not judged.
+    rounding would excuse more than 1e-3 is judged as it is, and as a float64 copy. Modules of the
+    same settings are held to the laws once. What an operator holds is judged with it. The rest is
+    listed with the reason why it is not judged.
 
     Parameters
     ----------
@@ -204,8 +214,8 @@ def check(
         if isinstance(layer, Attention):
             filled = layer.fill(filled, data, inputs[-1])
         twin = twin.with_context(lambda *tokens: filled)
-    elif isinstance(subject, Correction):
-        twin = twin.with_context(_merged_context(twin, subject))
+    else:
+        twin = with_whole_context(twin, subject)
     measured, rounding = _measure(twin, subject, inputs), False
     if inputs[0].dtype != torch.float64 and (measured.coarse or not measured.passed):
         wide = copy.deepcopy(subject).double(), tuple(x.double() for x in inputs)
@@ -214,6 +224,8 @@ def check(
             (subject, inputs), measured = wide, exact
         else:
             rounding = exact.passed
+    laws = broken_laws(subject, inputs)
+    measured = worst([measured, *laws.values()])
     origin = copy.deepcopy(subject)
     _reset(origin)
     return Report(
@@ -226,6 +238,7 @@ def check(
         measured.passed,
         _distance_from_origin(twin, subject, origin, inputs),
         rounding,
+        tuple(laws),
     )
 
 
@@ -342,27 +355,6 @@ def _reset(layer: nn.Module) -> None:
     for module in layer.modules():
         if not isinstance(module, Attention | nn.Linear) and hasattr(module, "reset_parameters"):
             module.reset_parameters()  # type: ignore[operator]
-
-
-def _merged_context(twin: Twin, layer: Correction) -> Callable[..., Context] | None:
-    """What the twins of a correction and of all that it wraps take in `twinsolve check`."""
-    makers, base = [twin.inputs.context], layer.base
-    while True:
-        makers.append(exact_twin(base).inputs.context)
-        if not isinstance(base, Correction):
-            break
-        base = base.base
-    present = [make for make in makers if make is not None]
-
-    def make_all(q: Array, k: Array, v: Array) -> Context:
-        merged = Context()
-        for make in reversed(present):  # the outermost has the last word
-            found = make(q, k, v)
-            given = found._asdict().items()
-            merged = merged._replace(**{name: x for name, x in given if x is not None and x != ()})
-        return merged
-
-    return make_all if present else None
 
 
 def with_operator(source: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,13 +15,13 @@ import torch
 from torch import nn
 
 from ..attention import Context, Operator, Positive
-from ..laws import Accuracy, Finding, Masks, Subject, draw_inputs, findings
+from ..laws import Accuracy, Finding, Masks, Measurement, Subject, draw_inputs, findings
 from ..laws.outputs import output
-from ..laws.subject import N_HEADS
+from ..laws.subject import N_HEADS, Way
 from ..sparse_coding import SparseCoding
 from .heads import Array, Tensors
 from .pairs import solver_output, twin_context
-from .registry import Twin, catalogue
+from .registry import Twin, catalogue, is_exact, judging_twin, twins_of, with_whole_context
 from .relations import FixedPointLimit, Limit, Rate
 
 _N_ITER = (3, 5)
@@ -29,6 +30,10 @@ _EXACTNESS = {"identity": 0, "iterate": 0, "init": 1}
 _GENERAL_FIRST = ("any", "cross", "self")
 _PLAIN = (bool, int, str, type(None))
 _LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
+_WAYS: tuple[Way, ...] = ("backward", "torch.func")
+_WIDEST, _LEAST_SPREAD = 30.0, 1e-9  # range of logits, and size of tokens
+# Differences at parameters that nobody chose for them are accurate to a percent.
+_OF_SLOPES, _ACCURATE = ("gradient", "second derivative"), 1e-2
 _NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
 
 
@@ -83,15 +88,22 @@ def make_subject(twin: Twin, rng: np.random.Generator) -> Subject:
 
 def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
     """The twin's layer, built for drawn inputs, against its solver."""
-    same = twin.inputs.pairing == "self"
-    inputs = draw_inputs(twin.inputs.kind, rng, same=same)
-    inexact = isinstance(twin.relation, Limit | Rate)
-
-    def context_of(inputs: Tensors) -> Context | None:
-        return twin_context(twin, inputs)
 
     def build(inputs: Tensors, rng: np.random.Generator) -> nn.Module:
         return _trained(twin, _built_for(twin, inputs), rng)
+
+    inputs = draw_inputs(twin.inputs.kind, rng, same=twin.inputs.pairing == "self")
+    twice = {way: "right" if way in twin.derivatives.twice else "refused" for way in _WAYS}
+    return replace(_subject_of(twin, _built_for(twin, inputs), inputs, rng, twice), build=build)
+
+
+def _subject_of(
+    twin: Twin, layer: nn.Module, inputs: Tensors, rng: np.random.Generator, twice: dict[Way, str]
+) -> Subject:
+    """A layer on these inputs against the solver of its twin."""
+
+    def context_of(inputs: Tensors) -> Context | None:
+        return twin_context(twin, inputs)
 
     def solved(
         layer: nn.Module, inputs: Tensors, context: Context | None, masks: Masks, rows: Array | None
@@ -101,7 +113,7 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
             given, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows
         )
 
-    layer = _built_for(twin, inputs)
+    inexact = isinstance(twin.relation, Limit | Rate)
     subject = Subject(
         layer=layer,
         inputs=inputs,
@@ -109,7 +121,6 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
         kind=twin.inputs.kind,  # type: ignore[arg-type]  # patches are of tasks
         declared=_as_operator(twin, layer),
         reference=solved,
-        build=build,
         apply=twin.inputs.apply,
         make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
         accuracy=Accuracy(
@@ -120,19 +131,72 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
             continuous=not twin.numerics.chooses and getattr(layer, "step", None) != "support",
             iterates=runs_to_limit(twin),
         ),
-        twice=(
-            {
-                way: "right" if way in twin.derivatives.twice else "refused"
-                for way in ("backward", "torch.func")
-            }
-            if twin.derivatives.of is True
-            else {}
-        ),
-        same_points=same,
+        twice=twice if twin.derivatives.of is True else {},
+        same_points=twin.inputs.pairing == "self",
         rows_apart=twin.inputs.by_rows,
         large=_LARGE_CODES if twin.layer is SparseCoding else {},
     )
     return _with_layer(subject, twin, layer)
+
+
+def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
+    """What a layer of the user's fails of the laws' findings, by name.
+
+    The laws are tried on a float64 copy at its present parameters and few iterations, on tokens
+    drawn for as many heads and features as `inputs` have. They are as large as leaves a range of
+    logits in which rounding and differences are accurate. A layer that its twin gives the limit or
+    a bound of, or that iterates to a tolerance of its own, has no findings.
+    """
+    twin = with_whole_context(judging_twin(layer), layer)
+    if not is_exact(twin) or twin.numerics.promised is not None:
+        return {}
+    own = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
+    subject = _drawn_like(twin, own, inputs)
+    found = {}
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for finding in findings(subject):
+            try:
+                measured = finding.measure()
+            except (RuntimeError, ValueError, IndexError, TypeError):
+                measured = Measurement(math.inf, 0.0)
+            slope = finding.law in _OF_SLOPES and measured.deviation <= _ACCURATE
+            if not (measured.passed or slope):
+                found[f"{finding.name} ({finding.dtype})"] = measured
+    return found
+
+
+def advise_on_laws(names: Iterable[str]) -> str:
+    """What is said of a layer that breaks some laws."""
+    first, *others = names
+    more = f" and {len(others)} more" if others else ""
+    return f"breaks the law: {first}{more}; see twinsolve.unrolled.laws"
+
+
+def _drawn_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
+    rng, kind, shape = np.random.default_rng(0), twin.inputs.kind, inputs[0].shape
+    kept: dict[str, Any] = {"channels": shape[1]} if kind == "image" else {"width": shape[-1]}
+    if kind == "tokens":
+        kept |= {"heads": len(inputs[0]), "spread": 1.0}
+
+    def draw() -> Tensors:
+        return draw_inputs(
+            kind, np.random.default_rng(0), same=twin.inputs.pairing == "self", **kept
+        )
+
+    while kind == "tokens" and kept["spread"] > _LEAST_SPREAD:
+        arrays = (x.numpy() for x in draw())
+        if float(twin.numerics.logit_range(layer, *arrays)) <= _WIDEST:
+            break
+        kept["spread"] /= 2
+    subject = _subject_of(twin, layer, draw(), rng, dict.fromkeys(_WAYS, "either"))
+    smooth = subject.accuracy.continuous and not any(_chooses(x) for x in layer.modules())
+    accuracy = replace(subject.accuracy, continuous=smooth)
+    return replace(subject, kept=kept, accuracy=accuracy)
+
+
+def _chooses(part: nn.Module) -> bool:
+    return isinstance(part, Operator) and any(t.numerics.chooses for t in twins_of(part))
 
 
 def _with_layer(subject: Subject, twin: Twin, layer: nn.Module) -> Subject:
@@ -154,10 +218,10 @@ def is_foremost(twin: Twin) -> bool:
     and parameters; one whose outputs have gradients and one whose outputs have none both do, and
     each of the user's own that is as exact and as general.
     """
-    settings = _settings_of(twin)
+    settings = settings_of(_built(twin))
     kind = twin.layer, twin.inputs.kind, twin.derivatives.of
     others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
-    same = [t for t in others if t.name == twin.name or _settings_of(t) == settings]
+    same = [t for t in others if t.name == twin.name or settings_of(_built(t)) == settings]
     best = min(same, key=_rank, default=twin)
     solve = getattr(twin.solve, "func", twin.solve)  # of a partial
     own = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
@@ -170,9 +234,9 @@ def _rank(twin: Twin) -> tuple[int, bool, int]:
     return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
 
 
-def _settings_of(twin: Twin) -> tuple[Any, ...]:
-    """What the built layer is made of: its parts and what they are set to, numbers aside."""
-    return tuple((name, type(x), *_plain(x)) for name, x in _built(twin).named_modules())
+def settings_of(layer: nn.Module) -> tuple[Any, ...]:
+    """What a layer is made of: its parts and what they are set to, numbers aside."""
+    return tuple((name, type(x), *_plain(x)) for name, x in layer.named_modules())
 
 
 def _built(twin: Twin) -> nn.Module:
