@@ -198,6 +198,26 @@ def moved(layer: Any) -> Any:
     return layer
 
 
+def build_moved(build: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    """The build with parameters off their initial values."""
+    return lambda *arrays: moved(build(*arrays, **settings))
+
+
+def image_builder(
+    layer: Callable[..., Any], *, of_channels: bool = False, **defaults: Any
+) -> Callable[..., Any]:
+    """``build(images, **settings)`` of a layer in float64 at these settings, unless given others.
+
+    With `of_channels`, the layer is told how many the images have.
+    """
+
+    def build(images: Array, **settings: Any) -> Any:
+        channels = {"channels": images.shape[1]} if of_channels else {}
+        return layer(**defaults | channels | settings, dtype=torch.float64)
+
+    return build
+
+
 def perturbed(layer: Any, share: float = 0.1) -> Any:
     """The layer with every parameter moved on its own, by a share of its size."""
     generator = torch.Generator().manual_seed(0)

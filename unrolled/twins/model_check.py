@@ -509,10 +509,18 @@ def _visible_tokens(
 
 def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
     """One row of all calls of a module: the worst of them."""
-    measured = worst([judged.measured for judged in judgements])
-    laws = dict.fromkeys(judged.law for judged in judgements if judged.law)
-    found = next(judged for judged in judgements if judged.measured is measured)
-    why = ROUNDING_ADVICE if found.rounding and not measured.passed else None
+    on_data = [judged for judged in judgements if not judged.law]
+    laws = {judged.law: judged for judged in judgements if judged.law}
+    measured = worst([judged.measured for judged in on_data])
+    why = []
+    if laws:
+        why.append(advise_on_laws(laws))
+        if measured.passed:
+            on_data = list(laws.values())
+            measured = worst([judged.measured for judged in on_data])
+    found = next(judged for judged in on_data if judged.measured is measured)
+    if found.rounding and not measured.passed:
+        why.append(ROUNDING_ADVICE)
     return {
         "twin": found.twin.name,
         "equation": found.twin.equation,
@@ -523,5 +531,5 @@ def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
         "verdict": "correct" if measured.passed else "NOT CORRECT",
-        "why": advise_on_laws(laws) if laws else why,
+        "why": "; ".join(why) or None,
     }

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -93,6 +94,11 @@ def unregister(name: str) -> None:
 def add_twin(**fields: Any) -> Twin:
     """Register a twin of these fields."""
     return register(Twin(**fields))
+
+
+def having(**settings: Any) -> Callable[[Any], bool]:
+    """For ``covers``: layers whose attributes have these values."""
+    return lambda layer: all(getattr(layer, name) == value for name, value in settings.items())
 
 
 def catalogue() -> list[Twin]:

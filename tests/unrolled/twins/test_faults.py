@@ -36,49 +36,13 @@ def scaled(factor):
     return lambda right: lambda *args, **given: factor * right(*args, **given)
 
 
-ISTA, LISTA = "sparse_coding.sparse_attention", "sparse_coding.learned_ista"
-RESIDUALS, NETWORK = "boosting", "self_expression.self_expressive_network"
+ISTA = "sparse_coding.sparse_attention"
 FAULTS = {
     # identity
     "bandwidth squared": (
         "gaussian-attention mahalanobis-attention twicing-attention",
         "kernel_smoothing.gaussian.Gaussian.bandwidth_for",
         lambda right: lambda self, q: right(self, q) ** 2,
-    ),
-    "another scale": (
-        "linear-attention linear-attention-ridge-bound",
-        "kernel_smoothing.linear.linear_attention",
-        scaled(1.001),
-    ),
-    "half the ridge": (
-        "ridge-self-expression ridge-attention ridge-attention-zero-diagonal ridge-large-penalty",
-        "self_expression.ridge_attention._regularize",
-        lambda right: lambda gram, lam: right(gram, lam / 2),
-    ),
-    "twice the regularisation": (
-        "locally-linear locally-linear-attention",
-        "locally_linear.affine_weights",
-        lambda right: lambda q, k, *, reg, **given: right(q, k, reg=2 * reg, **given),
-    ),
-    "threshold off": (
-        "sparsemax-attention",
-        "kernel_smoothing.simplex.project_on_simplex",
-        lambda right: lambda z: (right(z) - 1e-6).relu(),
-    ),
-    "heads mixed the wrong way round": (
-        "re-attention",
-        "spectral_filtering.reattention.ReAttention._mix_heads",
-        lambda right: lambda self, A, mask, theta, *rest: right(self, A, mask, theta.mT, *rest),
-    ),
-    "width forgotten": (
-        "self-expressive-network",
-        f"{NETWORK}.SelfExpressiveNetwork._coefficients",
-        lambda right: lambda self, *given: right(self, *given) * self.width,
-    ),
-    "gates": (
-        "sparse-mixture-of-experts sparse-mixture-of-experts-ksvd",
-        "sparse_coding.mixture_of_experts.SparseMixtureOfExperts.route",
-        lambda right: lambda self, x: (right(self, x)[0] * 1.01, right(self, x)[1]),
     ),
     # init
     "start elsewhere": (
@@ -92,20 +56,10 @@ FAULTS = {
         f"{ISTA}.safe_step",
         scaled(1.001),
     ),
-    "parameters of another iteration": (
-        "learned-ista-step learned-ista-recursion",
-        f"{LISTA}.at_iteration",
-        lambda right: lambda values, t: right(values, t + 1),
-    ),
     "another way to the same solution": (
         "unrolled-admm unrolled-admm-new-points",
         "self_expression.unrolled_admm._RELAXATION",
         lambda right: 1.59,
-    ),
-    "another weight of earlier tokens": (
-        "boosted-residual boosted-residual-limit boosted-residual-lipschitz generalized-residual",
-        f"{RESIDUALS}.GeneralizedResidual._find_earlier_tokens",
-        scaled(1.01),
     ),
     # limits and rates
     "diverging step": (
@@ -118,11 +72,6 @@ FAULTS = {
         "sparse_coding.code_blocks._shrink_",
         lambda right: lambda z, one_sided: right(z / 2, one_sided) * 2,
     ),
-    "weights of the dictionary": (
-        "analytic-lista-limit",
-        f"{LISTA}.analytic_weights",
-        lambda right: lambda D: D,
-    ),
     "early stop": (
         "neutreno-solved neutreno-energy-minimum",
         "solved_operator.FixedPoint",
@@ -133,21 +82,6 @@ FAULTS = {
         "softmax-gain-bound softmax-depth-bound random-walk",
         "kernel_smoothing.softmax.Softmax.attend",
         lambda right: lambda self, call: (call.v + right(self, call)) / 2,
-    ),
-    "too short to mix": (
-        "symmetric-attention symmetric-attention-mixing",
-        "kernel_smoothing.softmax.Symmetric.attend",
-        lambda right: lambda self, call: (call.v + right(self, call)) / 2,
-    ),
-    "features scaled twice": (
-        "feat-scale feat-scale-gain",
-        "spectral_filtering.feature_scaling.FeatScale.forward",
-        lambda right: lambda self, y: right(self, right(self, right(self, y))),
-    ),
-    "twice the threshold": (
-        "low-rank-self-expression low-rank-optimality low-rank-small-penalty",
-        "self_expression.low_rank_attention._Filter",
-        lambda right: lambda weights, threshold: right(weights, 2 * threshold),
     ),
 }
 

@@ -32,10 +32,6 @@ def layer_and_data(name, dtype, tol, moved=0.0):
     return layer.to(dtype), small_inputs(TWINS[name], dtype)[0][0]
 
 
-def test_there_are_twins_of_such_layers():
-    assert {"convex-ridge", "convex-ridge-network", "neutreno-solved"} <= set(NAMES)
-
-
 @pytest.mark.parametrize("moved", [0.0, 0.2])
 @pytest.mark.parametrize(("tol", "dtype"), [(1e-4, torch.float32), (1e-8, torch.float64)])
 @pytest.mark.parametrize("name", NAMES)

@@ -16,10 +16,6 @@ from twinsolve.unrolled.twins import (
     Measurement,
     Rate,
 )
-from twinsolve.unrolled.twins.families.kernel_smoothing.smoothing_bounds import (
-    attain_gain,
-    diffusion_modes,
-)
 from twinsolve.unrolled.twins.pairs import layer_output
 
 from .conftest import TWINS, built, small_inputs
@@ -80,13 +76,6 @@ def test_limits_need_a_problem():
             relation.measure(twin, built(twin, inputs), inputs)
 
 
-FAULTS = {
-    "zeros": torch.zeros_like,
-    "half as large again": lambda out: 1.5 * out,
-    "a row down": lambda out: out.roll(1, -2),
-}
-
-
 def measured(twin, dtype=torch.float64):
     inputs = small_inputs(twin, dtype)
     return twin.relation.measure(twin, built(twin, inputs), inputs)
@@ -97,17 +86,15 @@ def plant(monkeypatch, layer, fault):
     monkeypatch.setattr(layer, "forward", lambda self, *a, **k: fault(right(self, *a, **k)))
 
 
-@pytest.mark.parametrize("name", BOUNDS + RATES)
-def test_finds_faults_of_the_output(name, monkeypatch):
-    """Other faults are within a rate, which is not reached; the iterates see them."""
-    twin = TWINS[name]
-    if name in RATES:  # all that is known after few iterations is that codes are better than zeros
-        twin = replace(twin, relation=Rate(problem=twin.relation.problem))
+@pytest.mark.parametrize("name", RATES)
+def test_a_rate_finds_codes_that_are_zero_or_of_another_token(name, monkeypatch):
+    """Smaller faults are within a rate, which is not reached; the iterates see them."""
+    twin = replace(TWINS[name], relation=Rate(problem=TWINS[name].relation.problem))
     assert measured(twin).passed
-    for fault in ("zeros", "a row down") if name in RATES else FAULTS:
+    for fault in (torch.zeros_like, lambda out: out.roll(1, -2)):
         with monkeypatch.context() as patch:
-            plant(patch, twin.layer, FAULTS[fault])
-            assert not measured(twin).passed, fault
+            plant(patch, twin.layer, fault)
+            assert not measured(twin).passed
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -199,33 +186,6 @@ def test_what_is_not_finite_fails_an_inequality():
         sides = Inequalities()
         sides.at_most([0.0, lhs], [1.0, rhs])
         assert not sides.excess() <= 1e-10
-
-
-def test_gains_are_reached_with_factors_of_either_sign():
-    rng = np.random.default_rng(0)
-    matrices = rng.random((2, 7, 7))
-    matrices /= matrices.sum(axis=-1, keepdims=True)
-    factors = torch.tensor([0.5, -2.0], dtype=torch.float64).reshape(-1, 1, 1)
-
-    def smooth(z):
-        assert z.shape == (2, 7, 1)
-        return factors * (torch.from_numpy(matrices) @ z) + 3.0
-
-    sides = Inequalities()
-    like = torch.zeros(1, dtype=torch.float64)
-    attain_gain(sides, smooth, list(matrices), like, factors.flatten().tolist())
-    assert sides.excess() < 1e-13
-    assert sides.tightness() == pytest.approx(1)
-
-
-def test_modes_are_those_of_the_walk():
-    K = np.exp(np.random.default_rng(0).standard_normal((6, 6)))
-    K += K.T
-    mu, E, d = diffusion_modes(K)
-    np.testing.assert_allclose(K / d[:, None] @ E, mu * E, atol=1e-13)
-    np.testing.assert_allclose(E.T @ (d[:, None] * E), np.eye(6), atol=1e-13)
-    assert mu[-1] == pytest.approx(1)
-    assert (np.diff(mu) >= 0).all()
 
 
 def test_limits_are_judged_on_tokens_that_are_alike_too():

@@ -1,15 +1,8 @@
 """The layer of every twin under its laws: the part of `twinsolve check` on drawn inputs."""
 
-import numpy as np
-import pytest
-import torch
-from torch import nn
-
 from twinsolve.solvers import smoother_matrix
 from twinsolve.unrolled import Gaussian
-from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.twins import Identity, Twin, catalogue, findings_of, register, unregister
-from twinsolve.unrolled.twins.subjects import make_subject
 
 TWINS = {twin.name: twin for twin in catalogue()}
 
@@ -31,14 +24,6 @@ def test_every_setting_of_every_layer_is_judged_once():
         assert name in names or len(found[name]) <= 2 * len(options)
     assert {"sparse-coding-iterates", "neutreno-attention", "low-rank-attention"} <= names
     assert not {"sparse-coding-limit", "neutreno-iterates", "low-rank-optimality"} & names
-
-
-@pytest.mark.parametrize("name", ["gaussian-attention", "alibi", "learned-coding-recursion"])
-def test_parameters_differ_from_head_to_head(name):
-    layer = make_subject(TWINS[name], np.random.default_rng(0)).layer
-    for parameter in layer.parameters():
-        assert len(parameter) == 3
-        assert len(parameter.unique()) == parameter.numel()
 
 
 def test_each_twin_of_a_users_layer_has_all_findings():
@@ -67,45 +52,3 @@ def test_each_twin_of_a_users_layer_has_all_findings():
             unregister(twin.name)
     assert found[0] == found[1]
     assert {"output, no mask", "output, padding", "matrix, causal, pairs"} <= found[1]
-
-
-def test_a_users_layer_of_any_kind_has_the_laws_that_it_can_be_given():
-    class Mine(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.width = Positive(1.5, learnable=True, dtype=torch.float64)
-
-        def forward(self, q, k, v):
-            return torch.softmax(-((q[..., None, :] - k[..., None, :, :]) ** 2).sum(-1)
-                                 / (2 * self.width().to(q.dtype) ** 2), dim=-1) @ v  # fmt: skip
-
-    mine = Twin(
-        name="mine", family="mine", relation=Identity(), equation="-", source="-", layer=Mine,
-        build=lambda q, k, v: Mine(),
-        solve=lambda layer, call: (
-            smoother_matrix(call.q, call.k, bandwidth=layer.width().item()) @ call.v
-        ),
-    )  # fmt: skip
-    register(mine)
-    try:
-        found = {(x.name, x.dtype): x.measure().passed for x in findings_of(mine)}
-    finally:
-        unregister("mine")
-    names = {name for name, dtype in found if dtype == "float64"}
-    assert names >= {
-        "output, no mask", "batch", "sizes, narrow", "sizes, large", "gradient, k",
-        "gradient, parameters",
-    }  # fmt: skip
-    assert not any("causal" in name for name in names)
-    assert all(passed for (_, dtype), passed in found.items() if dtype != "bfloat16")
-
-
-def test_a_fault_of_a_default_spares_findings_of_options_that_give_another(monkeypatch):
-    monkeypatch.setattr(
-        "twinsolve.unrolled.kernel_smoothing.alibi.alibi_slopes", lambda n: [0.1] * n
-    )
-    found = {x.name: x.measure().passed for x in findings_of(TWINS["alibi"])}
-    failed = {name for name, passed in found.items() if not passed}
-    assert "default: output, no mask" in failed
-    assert "default: matrix, causal, pairs" in failed
-    assert not any(name.startswith("given-slopes") for name in failed)

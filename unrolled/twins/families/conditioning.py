@@ -14,16 +14,12 @@ from ...conditioning import TokenGraying
 from ...laws.subject import as_array
 from ..heads import Array
 from ..pairs import Derivatives, Inputs, Numerics
-from ..registry import add_twin
+from ..registry import add_twin, having
 from ..relations import Bound, Identity, Inequalities
 
 
 def _build(X: Array, *, transform: str, eps: float) -> TokenGraying:
     return TokenGraying(transform, eps=eps)  # type: ignore[arg-type]
-
-
-def _uses(layer: TokenGraying, *, transform: str) -> bool:
-    return layer.transform == transform
 
 
 def _solve(layer: TokenGraying, X: Array) -> Array:
@@ -69,7 +65,7 @@ for transform, equation, eps in (("svd", "SK-A1", 0.5), ("dct", "SK-A2", 0.8)):
         build=partial(build, eps=0.7),
         task={"build": partial(build, eps=eps)},
         options={"little": partial(build, eps=0.95), "nothing": partial(build, eps=1.0)},
-        covers=partial(_uses, transform=transform),
+        covers=having(transform=transform),
         derivatives=Derivatives(twice=()) if transform == "svd" else Derivatives(),
     )
 _add(
@@ -77,6 +73,6 @@ _add(
     relation=Bound(sides=_condition_bound),
     equation="SK-A1",
     build=partial(_build, transform="svd", eps=0.5),
-    covers=partial(_uses, transform="svd"),
+    covers=having(transform="svd"),
     numerics=Numerics(logit_range=_condition_range),
 )

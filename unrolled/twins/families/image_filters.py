@@ -17,12 +17,19 @@ from ...laws.subject import as_array
 from ...models.denoisers import NonLocalMeansDenoiser
 from ...models.denoisers.nonlocal_means import NonLocalMeansStep
 from ..certificates import gradient_residual, pair_energies
-from ..heads import Array, Tensors, head_value, moved, of_images
+from ..heads import Array, Tensors, build_moved, head_value, image_builder, of_images
 from ..pairs import Inputs, Numerics, layer_output
 from ..registry import Twin, add_twin
 from ..relations import Identity
 
 _WINDOWS: dict[str, Any] = {"patch_size": 3, "patch_distance": 2}
+_build_bilateral = image_builder(BilateralFilter, sigma_color=0.25, sigma_spatial=1.5)
+_build_embedded = image_builder(EmbeddedMeans, of_channels=True, h=1.0, noise=0.1, **_WINDOWS)
+# At decays for which few distances are near the noise level, where weights bend.
+_DECAYS = {"sigma": 0.1, "h": 5.0, "h_later": 5.0}
+_build_network = image_builder(
+    NonLocalMeansDenoiser, of_channels=True, n_layers=2, **_DECAYS, **_WINDOWS
+)
 
 
 def pixel_weights(layer: nn.Module, image: Array) -> Array:
@@ -99,11 +106,6 @@ def _excess(features: Array, noise: float, h: float) -> Array:
     return np.asarray(np.maximum(squares - noise, 0) / h**2)
 
 
-def _build_bilateral(image: Array, **settings: Any) -> BilateralFilter:
-    settings = {"sigma_color": 0.25, "sigma_spatial": 1.5} | settings
-    return BilateralFilter(dtype=torch.float64, **settings)
-
-
 def _solve_bilateral(layer: BilateralFilter, image: Array) -> Array:
     return bilateral_filter(
         image,
@@ -160,22 +162,6 @@ def _means_range(layer: NonLocalMeansAttention, images: Array) -> float:
     return float(np.ptp(images)) ** 2 / head_value(layer.h, 0) ** 2
 
 
-def _build_embedded(images: Array, **settings: Any) -> EmbeddedMeans:
-    settings = {"h": 1.0, "noise": 0.1} | _WINDOWS | settings
-    return EmbeddedMeans(channels=images.shape[1], dtype=torch.float64, **settings)
-
-
-def _build_network(images: Array, **settings: Any) -> NonLocalMeansDenoiser:
-    """At decays for which few distances are near the noise level, where weights bend."""
-    settings = {"n_layers": 2, "sigma": 0.1, "h": 5.0, "h_later": 5.0} | _WINDOWS | settings
-    return NonLocalMeansDenoiser(channels=images.shape[1], dtype=torch.float64, **settings)
-
-
-def _moved(build: Any, **settings: Any) -> Any:
-    """The build at parameters off their initial values."""
-    return lambda images: moved(build(images, **settings))
-
-
 def _average(layer: EmbeddedMeans, guide: Array, values: Array) -> Array:
     return embedded_means(
         guide,
@@ -218,7 +204,7 @@ _add(
     layer=BilateralFilter,
     build=_build_bilateral,
     options={
-        "moved": _moved(_build_bilateral),
+        "moved": build_moved(_build_bilateral),
         "narrow": partial(_build_bilateral, sigma_color=0.1, sigma_spatial=0.7),
         "small-window": partial(_build_bilateral, win_size=3),
         "wide-window": partial(_build_bilateral, win_size=15),
@@ -234,9 +220,9 @@ _add(
     layer=EmbeddedMeans,
     build=_build_embedded,
     options={
-        "moved": _moved(_build_embedded),
+        "moved": build_moved(_build_embedded),
         "gaussian-patches": partial(_build_embedded, patch_weights="gaussian"),
-        "even-patches": _moved(_build_embedded, patch_size=4),
+        "even-patches": build_moved(_build_embedded, patch_size=4),
         "wide-window": partial(_build_embedded, patch_distance=9),
     },
     solve=of_images(_solve_embedded),
@@ -250,9 +236,9 @@ _add(
     layer=NonLocalMeansDenoiser,
     build=_build_network,
     options={
-        "moved": _moved(_build_network),
-        "three-layers": _moved(_build_network, n_layers=3),
-        "uniform-patches": _moved(
+        "moved": build_moved(_build_network),
+        "three-layers": build_moved(_build_network, n_layers=3),
+        "uniform-patches": build_moved(
             _build_network, patch_weights="uniform", tau=0.4, noise_later=0.2
         ),
     },

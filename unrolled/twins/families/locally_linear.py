@@ -11,7 +11,7 @@ from ...locally_linear import LocallyLinear
 from ..certificates import affine_residual, mean_residual
 from ..heads import Array, HeadCall, Tensors, largest
 from ..pairs import Inputs, Numerics, calls_of_heads, layer_matrix, layer_output
-from ..registry import Twin, add_twin
+from ..registry import Twin, add_twin, having
 from ..relations import Identity
 
 _N_NEIGHBORS = 10
@@ -71,10 +71,6 @@ def _build(
     return LocallyLinear(n_neighbors, **settings)
 
 
-def _has(layer: LocallyLinear, *, zero_diagonal: bool) -> bool:
-    return layer.zero_diagonal == zero_diagonal
-
-
 for name, equation, zero_diagonal in (
     ("locally-linear", "SE-9", True),
     ("locally-linear-attention", "QK-LLE", False),
@@ -95,6 +91,6 @@ for name, equation, zero_diagonal in (
         },
         solve=_solve,
         inputs=Inputs(pairing="self" if zero_diagonal else "cross"),
-        covers=partial(_has, zero_diagonal=zero_diagonal),
+        covers=having(zero_diagonal=zero_diagonal),
         numerics=Numerics(rounded="weights", chooses=True),
     )

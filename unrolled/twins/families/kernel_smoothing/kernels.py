@@ -1,24 +1,41 @@
-"""Twins: regression with kernels by name, function and features, sparsemax and linear attention."""
+"""Twins: regression with kernels by name, function and features, sparsemax, linear and balanced.
+
+Iterates of Sinkhorn balancing are a formula: rows and columns are divided by their sums, on the
+entries instead of the logarithms. The limit alone is a projection.
+"""
 
 import copy
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from .....solvers import least_squares_self_expression, nadaraya_watson, sparsemax
-from ....kernel_smoothing import FeatureKernel, Kernel, Linear, Sparsemax
+from .....solvers import least_squares_self_expression, nadaraya_watson, sinkhorn, sparsemax
+from ....kernel_smoothing import (
+    FeatureKernel,
+    Gaussian,
+    Kernel,
+    Linear,
+    Sinkhorn,
+    Softmax,
+    Sparsemax,
+)
 from ....kernel_smoothing.kernel import LogKernel
 from ....laws.subject import as_array, identity_values
-from ...certificates import projection_residual, range_of, weights_certificate
+from ...certificates import balanced_residual, projection_residual, weights_certificate
 from ...heads import Array, HeadCall, head_value, heads, moved
-from ...pairs import Derivatives, Inputs, Numerics
-from ...registry import add_twin
-from ...relations import Bound, Identity, Inequalities
+from ...pairs import Derivatives, Inputs, Numerics, solve_head
+from ...registry import add_twin, exact_twin, having, numerics_of_base
+from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate
 from .regression import (
+    add_smoother,
+    build_gaussian,
     dot_product_logits,
+    dot_product_range,
+    gaussian_logits,
     lift,
     local_bandwidth,
     scale_of,
@@ -36,27 +53,15 @@ def _student_weights(r: Array) -> Array:
     return 1 / (1 + r**2)
 
 
-def _build(q: Array, k: Array, v: Array, *, kernel: str | LogKernel) -> Kernel:
-    return Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64)
+def _build_kernel(
+    q: Array, k: Array, v: Array, *, kernel: str | LogKernel, learned: bool = False
+) -> Kernel:
+    settings: dict[str, Any] = {"num_heads": len(q), "learnable": True} if learned else {}
+    layer = Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64, **settings)
+    return moved(layer) if learned else layer
 
 
-def _build_learned(q: Array, k: Array, v: Array, *, kernel: str | LogKernel) -> Kernel:
-    return moved(
-        Kernel(
-            kernel,
-            local_bandwidth(q, k),
-            num_heads=len(q),
-            learnable=True,
-            dtype=torch.float64,
-        )
-    )
-
-
-def _has(layer: Kernel, *, kernel: str | LogKernel) -> bool:
-    return layer.kernel == kernel
-
-
-def _solve(layer: Kernel, call: HeadCall) -> Array:
+def _solve_kernel(layer: Kernel, call: HeadCall) -> Array:
     q, k, v = call.tokens
     bandwidth = head_value(layer.bandwidth, call.head)
     if layer.kernel == "exponential":
@@ -66,7 +71,7 @@ def _solve(layer: Kernel, call: HeadCall) -> Array:
     return nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel=kernel)
 
 
-def _logits(layer: Kernel, call: HeadCall) -> Array:
+def _kernel_logits(layer: Kernel, call: HeadCall) -> Array:
     """Logarithms of the kernel: its values are the weights before they sum to one."""
     q, k = call.q, call.k
     q, k = (x / head_value(layer.bandwidth, call.head) for x in (q, k))
@@ -154,7 +159,7 @@ def _build_bound(q: Array, k: Array, v: Array) -> Linear:
     return Linear(scale=0.5 / max(float(np.linalg.norm(x, 2)) ** 2 for x in k))
 
 
-def _bound(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+def _compare_with_ridge(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """``|C - G / lam|_2 = s_1^4 / (lam (s_1^2 + lam))`` at the penalty of the layer."""
     sides, lam = Inequalities(), 1 / layer.scale
     for _, (X, A) in heads((k, layer(k, k, identity_values(k)))):
@@ -164,7 +169,6 @@ def _bound(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     return sides
 
 
-_add = partial(add_twin, family="kernel_smoothing", relation=Identity())
 _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
     ("gaussian-kernel", "gaussian"),
     ("laplace-kernel", "laplace"),
@@ -173,23 +177,24 @@ _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
 )
 _ONCE = Derivatives(twice=("torch.func",))  # see `squared_distances`
 for name, kernel in _KERNELS:
-    _add(
+    add_smoother(
+        _kernel_logits,
         name=name,
-        relation=Identity(certificate=weights_certificate(_logits)),
         equation="SE-5",
         source="Nadaraya (1964), Watson (1964); Attention: Self-Expression Is All You Need",
         layer=Kernel,
-        build=partial(_build, kernel=kernel),
-        options={"learned-bandwidths": partial(_build_learned, kernel=kernel)},
-        solve=_solve,
-        covers=partial(_has, kernel=kernel),
+        build=partial(_build_kernel, kernel=kernel),
+        options={"learned-bandwidths": partial(_build_kernel, kernel=kernel, learned=True)},
+        solve=_solve_kernel,
+        covers=having(kernel=kernel),
         fitted={"bandwidth": None},
-        numerics=Numerics(range_of(_logits), rounded="weights"),
+        rounded="weights",
         derivatives=_ONCE if kernel in ("gaussian", "laplace") else Derivatives(),
     )
-_add(
+add_smoother(
+    _feature_logits,
+    numerics=Numerics(),
     name="feature-kernel",
-    relation=Identity(certificate=weights_certificate(_feature_logits)),
     equation="QK-kernel",
     source="Katharopoulos et al. (2020); Nadaraya (1964), Watson (1964)",
     layer=FeatureKernel,
@@ -198,9 +203,11 @@ _add(
     task={"build": _build_local_features},
     solve=_solve_features,
 )
-_add(
+add_smoother(
+    dot_product_logits,
+    residual=projection_residual,
+    rounded="weights",
     name="sparsemax-attention",
-    relation=Identity(certificate=weights_certificate(dot_product_logits, projection_residual)),
     equation="SE-SPM",
     source="Martins and Astudillo (2016)",
     layer=Sparsemax,
@@ -208,26 +215,160 @@ _add(
     options={"default-scale": lambda q, k, v: Sparsemax()},
     solve=_solve_sparsemax,
     inputs=Inputs(reads_bias=True),
-    numerics=Numerics(range_of(dot_product_logits), rounded="weights"),
 )
-_LINEAR = partial(
-    _add,
+_linear = partial(
+    add_twin,
+    family="kernel_smoothing",
     source="Attention: Self-Expression Is All You Need, eq. 14",
     layer=Linear,
     solve=_solve_linear,
     numerics=Numerics(rounded="output"),
 )
-_LINEAR(
+_linear(
     name="linear-attention",
     relation=Identity(evidence="solver"),
     equation="SE-14, FF-11",
     build=lambda q, k, v: Linear(),
     options={"own-scale": lambda q, k, v: Linear(0.5)},
 )
-_LINEAR(
+_linear(
     name="linear-attention-ridge-bound",
-    relation=Bound(sides=_bound),
+    relation=Bound(sides=_compare_with_ridge),
     equation="SE-14",
     build=_build_bound,
     inputs=Inputs(pairing="self"),
+)
+
+
+_TOL = 1e-12
+_SHIFT = 0.01  # of two keys, by which two tokens are out of balance
+
+
+def _build_balanced(q: Array, k: Array, v: Array, *, share: float = 0.5) -> Sinkhorn:
+    """On logits that differ by 2 at most: balancing takes a few iterations, but more than one."""
+    spread = max(float(cdist(a, b).max()) for a, b in zip(q, k, strict=True))
+    return Sinkhorn(Gaussian(share * spread, dtype=torch.float64))
+
+
+def _base_matrix(layer: Sinkhorn, call: HeadCall) -> Array:
+    return solve_head(exact_twin(layer.base), layer.base, call.of_identity())
+
+
+def _solve_iterates(layer: Sinkhorn, call: HeadCall) -> Array:
+    """The scaling written out, on the entries of the visible tokens, which are its queries too.
+
+    A hidden query weighs the visible keys as they are scaled for the others.
+    """
+    seen = _visible_tokens(call)
+    P = _base_matrix(layer, call)[:, seen]
+    for _ in range(layer.n_iter):
+        P = P / P[seen].sum(axis=0)
+        P = P / P.sum(axis=1, keepdims=True)
+    return P @ call.v[seen]
+
+
+def _solve_limit(layer: Sinkhorn, call: HeadCall) -> Array:
+    """The limit of the visible tokens; a hidden query has the row that their columns leave it."""
+    seen = _visible_tokens(call)
+    A = _base_matrix(layer, call)[:, seen]
+    with np.errstate(divide="ignore"):
+        balanced = sinkhorn(np.log(A[seen]), tol=_TOL)
+    scales = (balanced / A[seen]).mean(axis=0)
+    rows = A * scales
+    rows /= rows.sum(axis=1, keepdims=True)
+    rows[seen] = balanced
+    return rows @ call.v[seen]
+
+
+def _visible_tokens(call: HeadCall) -> Array:
+    """Keys that a mask does not hide."""
+    if call.visible is None:
+        return np.arange(len(call.k))
+    return np.flatnonzero(call.visible.any(axis=0))
+
+
+def _balanced_logits(layer: Sinkhorn, call: HeadCall) -> Array:
+    if isinstance(layer.base, Gaussian):
+        return gaussian_logits(layer.base, call)
+    return np.asarray(np.log(_base_matrix(layer, call)))
+
+
+def _bound_rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Hilbert's distance ``d(A) = osc(log A - log P)`` to the limit P: ``d(A_n) <= t^2n d(A)``.
+
+    The theorem of Birkhoff and Hopf, with ``t = tanh(max osc(log A_i - log A_m) / 4)`` over pairs
+    of rows and osc the range over keys, the same for every query. Two tokens near balance attain
+    it up to the square of how far they are from it.
+    """
+    sides = Inequalities()
+    _contract(sides, layer, q, k)
+    close = copy.deepcopy(layer)
+    close.base = Gaussian(1.0)
+    # At q = k = +-x without the shift, t = tanh(x^2): such that a quarter of the distance is left.
+    x = np.sqrt(np.arctanh(0.25 ** (0.5 / max(layer.n_iter, 1))))
+    pair = torch.tensor([[[x], [-x]]], dtype=q.dtype)
+    _contract(sides, close, pair, pair + _SHIFT, share=1 - _SHIFT)
+    return sides
+
+
+def _contract(
+    sides: Inequalities, layer: Sinkhorn, q: Tensor, k: Tensor, share: float | None = None
+) -> None:
+    """Both distances of each query, and that rows sum to 1; a `share` of the bound is reached."""
+    for head, (a, b, found) in heads((q, k, layer(q, k, identity_values(k)))):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            matrix = _base_matrix(layer, HeadCall(a, b, b, head))
+            start, reached = np.log(matrix), np.log(found)
+            limit = np.log(sinkhorn(start, tol=_TOL))
+            widest = max(
+                float(np.ptp(start[i:] - row, axis=1).max()) for i, row in enumerate(start)
+            )
+            before, after = (np.ptp(x - limit, axis=1) for x in (start, reached))
+        rate, scale = np.tanh(widest / 4) ** (2 * layer.n_iter), 1 + widest
+        if share is None:
+            sides.at_most(after, rate * before, scale=scale)
+        else:
+            sides.attained(after, rate * before, share=share, scale=scale)
+        sides.attained(found.sum(axis=1), 1.0)
+
+
+_balanced = partial(
+    add_twin,
+    family="kernel_smoothing",
+    equation="QK-Sinkhorn",
+    source="Sinkhorn and Knopp (1967); Franklin and Lorenz (1989)",
+    layer=Sinkhorn,
+    inputs=Inputs(by_rows=False),
+    numerics=numerics_of_base(2),  # a potential of rows, and one of columns
+    derivatives=Derivatives(twice=("torch.func",)),  # see `squared_distances`
+)
+_OPTIONS = {
+    "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),
+    "features": lambda q, k, v: Sinkhorn(FeatureKernel(), n_iter=3),
+}
+_LOCAL = partial(_build_balanced, share=0.25)  # as local as still converges in a hundred iterations
+_projected = partial(
+    FixedPointLimit, certificate=weights_certificate(_balanced_logits, balanced_residual)
+)
+_balanced(
+    name="sinkhorn-iterates",
+    relation=Iterate(),
+    build=lambda q, k, v: Sinkhorn(build_gaussian(q, k, v)),
+    options=_OPTIONS,
+    solve=_solve_iterates,
+)
+_balanced(
+    name="sinkhorn-limit",
+    relation=_projected(n_iter=40),  # rows of logarithms differ by 4 at most: tanh(1)^80 < 1e-9
+    build=_build_balanced,
+    options=_OPTIONS,
+    solve=_solve_limit,
+    task={"build": _LOCAL, "relation": _projected(n_iter=100)},
+)
+_balanced(
+    name="sinkhorn-rate",
+    relation=Bound(sides=_bound_rate),
+    build=_build_balanced,
+    solve=_solve_iterates,
+    task={"build": _LOCAL},
 )

@@ -3,7 +3,7 @@
 Dot products serve as distances, so that regression on distances serves dot-product kernels.
 """
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,19 @@ from .....solvers import nadaraya_watson
 from ....attention import Attention
 from ....kernel_smoothing import Gaussian, Softmax
 from ....laws.subject import as_array
-from ...certificates import entropic_residual, mean_residual, range_of, weights_certificate
+from ...certificates import (
+    Logits,
+    entropic_residual,
+    mean_residual,
+    range_of,
+    weights_certificate,
+)
 from ...heads import Array, HeadCall, Tensors, head_value, moved
-from ...pairs import Inputs, Numerics, layer_output
+from ...pairs import Inputs, Numerics, Rounded, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity
 
+_INPUTS = Inputs()
 _PERPLEXITY = 5.0
 _N_QUERIES = 64
 
@@ -117,6 +124,26 @@ def solve_softmax(layer: Softmax, call: HeadCall) -> Array:
     return regress_by_dot_products(*call.tokens, scale=scale_of(layer, call.q))
 
 
+def add_smoother(
+    logits: Logits,
+    *,
+    residual: Callable[..., float] | None = None,
+    rounded: Rounded = "anything",
+    inputs: Inputs = _INPUTS,
+    **fields: Any,
+) -> Twin:
+    """Register a twin whose weights solve a problem on the simplex at these logits of a head."""
+    return add_twin(
+        **{
+            "family": "kernel_smoothing",
+            "relation": Identity(certificate=weights_certificate(logits, residual)),
+            "inputs": inputs,
+            "numerics": Numerics(range_of(logits, inputs.context), rounded=rounded),
+        }
+        | fields
+    )
+
+
 def _build_mahalanobis(X: Array) -> Attention:
     """One head that shares its query and key projection W: the metric is W W^T."""
     dim = X.shape[-1]
@@ -188,15 +215,12 @@ def _mahalanobis_logit_range(layer: Attention, X: Array) -> float:
     return range_of(gaussian_logits)(layer.operator, projected, projected, projected)
 
 
-_add = partial(
-    add_twin,
-    family="kernel_smoothing",
-    source="Attention: Self-Expression Is All You Need, eq. 6 and 7",
-)
-_add(
+_SOURCE = "Attention: Self-Expression Is All You Need, eq. 6 and 7"
+add_smoother(
+    gaussian_logits,
     name="gaussian-attention",
     equation="SE-6",
-    relation=Identity(certificate=weights_certificate(gaussian_logits)),
+    source=_SOURCE,
     layer=Gaussian,
     build=build_gaussian,
     options={
@@ -206,21 +230,22 @@ _add(
     },
     solve=solve_gaussian,
     fitted={"bandwidth": lambda head_dim: head_dim**0.25},
-    numerics=Numerics(range_of(gaussian_logits)),
 )
-_add(
+add_smoother(
+    dot_product_logits,
     name="softmax-attention",
     equation="SE-7",
-    relation=Identity(certificate=weights_certificate(dot_product_logits)),
+    source=_SOURCE,
     layer=Softmax,
     build=lambda q, k, v: Softmax(scale=local_bandwidth(q, k) ** -2),
     options={"default-scale": lambda q, k, v: Softmax()},
     solve=solve_softmax,
     fitted={"scale": lambda head_dim: head_dim**-0.5},
-    numerics=OF_DOT_PRODUCTS,
 )
-_add(
+add_twin(
     name="mahalanobis-attention",
+    family="kernel_smoothing",
+    source=_SOURCE,
     equation="SE-7m",
     relation=Identity(certificate=_certify_mahalanobis),
     layer=Attention,

@@ -19,7 +19,7 @@ from ....laws.subject import as_array
 from ....models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from ....nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
 from ....sparse_coding.patches import Similar
-from ...heads import Array, Tensors
+from ...heads import Array, Tensors, image_builder
 from ...pairs import Derivatives, Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity
@@ -32,14 +32,10 @@ _SIGMA = 0.1
 _N_DIRECTIONS = 16
 
 
-def _build_step(image: Array, **settings: Any) -> FilterDiffusion:
-    settings = {"threshold": _SIGMA, "lam": 0.2, "filter_size": 3} | settings
-    return FilterDiffusion(**settings, dtype=torch.float64)
-
-
-def _build_network(image: Array, **settings: Any) -> FilterDiffusionDenoiser:
-    settings = {"sigma": 5 * _SIGMA, "n_layers": 3, "filter_size": 3} | settings
-    return FilterDiffusionDenoiser(**settings, dtype=torch.float64)
+_STEP: dict[str, Any] = {"threshold": _SIGMA, "lam": 0.2, "filter_size": 3}
+_NETWORK: dict[str, Any] = {"sigma": 5 * _SIGMA, "n_layers": 3, "filter_size": 3}
+_build_step = image_builder(FilterDiffusion, **_STEP)
+_build_network = image_builder(FilterDiffusionDenoiser, **_NETWORK)
 
 
 def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str, Any]:
@@ -113,20 +109,19 @@ def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
     return u
 
 
-_AROUND = {"window": 2, "n_similar": 4}
+_AROUND: dict[str, Any] = {"window": 2, "n_similar": 4}
 
 
 def _build_shared(image: Array, **settings: Any) -> NonlocalFilterDiffusion:
     """With weights of the similar windows that are not those at the start."""
-    settings = {"threshold": _SIGMA, "lam": 0.2, "filter_size": 3} | settings
-    return _shared(NonlocalFilterDiffusion(**settings, dtype=torch.float64))
+    return _shared(image_builder(NonlocalFilterDiffusion, **_STEP)(image, **settings))
 
 
 def _build_nonlocal(
     image: Array, shared: bool = True, **settings: Any
 ) -> NonlocalFilterDiffusionDenoiser:
-    settings = {"sigma": 5 * _SIGMA, "n_layers": 3, "filter_size": 3} | _AROUND | settings
-    network = NonlocalFilterDiffusionDenoiser(**settings, dtype=torch.float64)
+    build = image_builder(NonlocalFilterDiffusionDenoiser, **_NETWORK, **_AROUND)
+    network: NonlocalFilterDiffusionDenoiser = build(image, **settings)
     for step in network.steps if shared else ():
         _shared(cast(NonlocalFilterDiffusion, step))
     return network

@@ -1,7 +1,6 @@
 """Twins: steps on the nonlocal energy of images, and minimisers of convex ridge regularisers."""
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,29 +22,30 @@ from ....laws.subject import as_array
 from ....models.denoisers import ConvexRidgeDenoiser
 from ....nonlocal_energy import ConvexRidge, NonlocalEnergyStep
 from ...certificates import gradient_residual, pair_energies
-from ...heads import Array, Tensors, head_value, moved, of_images
+from ...heads import (
+    Array,
+    Tensors,
+    build_moved,
+    head_value,
+    image_builder,
+    moved,
+    of_images,
+)
 from ...pairs import Derivatives, Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity
 from ..image_filters import image_of, pixel_weights, pixels_of
 
 _KNOTS = 2.0 ** np.arange(6)
-_ACCURATE = {"tol": 1e-13, "max_iter": 20_000}
+_ACCURATE: dict[str, Any] = {"tol": 1e-13, "max_iter": 20_000}
 
 
-def _build_ridge(image: Array, **settings: Any) -> ConvexRidge:
-    settings = {"lam": 0.05, "threshold": 0.1, "filter_size": 3, **_ACCURATE} | settings
-    return ConvexRidge(**settings, dtype=torch.float64)
-
-
-def _build_network(image: Array, **settings: Any) -> ConvexRidgeDenoiser:
-    settings = {"sigma": 0.1, "filter_size": 3, "threshold": 3.0, **_ACCURATE} | settings
-    return ConvexRidgeDenoiser(**settings, dtype=torch.float64)
-
-
-def _off_ties(build: Callable[..., Any], **settings: Any) -> Callable[[Array], Any]:
-    """Off the start, where many frequencies attain the norm of W, which has no gradient there."""
-    return lambda image: moved(build(image, **settings))
+_RIDGE: dict[str, Any] = {"lam": 0.05, "threshold": 0.1, "filter_size": 3}
+_NETWORK: dict[str, Any] = {"sigma": 0.1, "threshold": 3.0, "filter_size": 3}
+_build_ridge = image_builder(ConvexRidge, **_RIDGE, **_ACCURATE)
+_build_network = image_builder(ConvexRidgeDenoiser, **_NETWORK, **_ACCURATE)
+# Off the start, where many frequencies attain the norm of W, which has no gradient there.
+_off_ties = build_moved
 
 
 def ridge_of(layer: ConvexRidge) -> tuple[FilterBank, Potentials]:

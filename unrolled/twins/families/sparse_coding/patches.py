@@ -34,7 +34,7 @@ from ....models.denoisers import (
 from ....sparse_coding import PatchSparseCoding
 from ....sparse_coding.coding_step import CodingStep, GroupCodingStep, PursuitStep
 from ....sparse_coding.patches import Similar
-from ...heads import Array, of_images, perturbed
+from ...heads import Array, image_builder, of_images, perturbed
 from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Identity
@@ -81,12 +81,8 @@ def _moved(build: Any, **settings: Any) -> Any:
     return moved
 
 
-def _build_network(
-    images: Array, network: type[PatchCodingDenoiser] = PatchCodingDenoiser, **settings: Any
-) -> PatchCodingDenoiser:
-    """At a penalty that leaves some codes of images that are noise."""
-    settings = {"n_layers": 2, "lam": 0.3, "patch_size": 4, "n_frequencies": 5} | settings
-    return network(channels=images.shape[1], dtype=torch.float64, **settings)
+# At a penalty that leaves some codes of images that are noise.
+_NETWORK: dict[str, Any] = {"n_layers": 2, "lam": 0.3, "patch_size": 4, "n_frequencies": 5}
 
 
 def layer_parameters(layer: CodingStep) -> CodingParameters:
@@ -179,9 +175,9 @@ def _code_ista(layer: PatchSparseCoding, image: Array) -> Array:
     )
 
 
-def _build_experts(images: Array, **settings: Any) -> MixtureOfExpertsDenoiser:
-    settings = {"n_layers": 3, "threshold": 0.25, "channels": images.shape[1]} | settings
-    return MixtureOfExpertsDenoiser(dtype=torch.float64, **settings)
+_build_experts = image_builder(
+    MixtureOfExpertsDenoiser, of_channels=True, n_layers=3, threshold=0.25
+)
 
 
 def expert_parameters(layer: PursuitStep) -> ExpertParameters:
@@ -246,7 +242,7 @@ for prefix, network, source, options, derivatives in (
     ("group-coding", GroupCodingDenoiser, "Lecouat, Ponce and Mairal (2020)",
      _OPTIONS | _SIMILAR, Derivatives(twice=("backward",))),
 ):  # fmt: skip
-    build = partial(_build_network, network=network)
+    build = image_builder(network, of_channels=True, **_NETWORK)
     _start(
         name=f"{prefix}-ista",
         equation="SE-15",
