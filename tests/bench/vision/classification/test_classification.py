@@ -117,6 +117,14 @@ def test_a_part_of_a_row_takes_settings(digits, row, shown):
     assert shown in str(network(digits, row))
 
 
+def test_bilateral_attention_counts_what_softmax_does(digits):
+    flops = {
+        row: size_measures(network(digits, row), digits.test)["flops"]
+        for row in ("softmax", "bilateral")
+    }
+    assert flops["bilateral"] == flops["softmax"]
+
+
 def test_drop_path_is_of_both_branches_whatever_is_boosted(digits):
     model = build(digits, settings_of("digits", {"drop_path": 0.1}), row_options("GRC"), 0)
     branches = [m for m in model.modules() if isinstance(m, DropPath)]
