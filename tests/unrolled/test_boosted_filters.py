@@ -1,32 +1,16 @@
 """Image layers that average pixels: bilateral, boosted, and a step on the nonlocal energy."""
 
 import numpy as np
-import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers import (
-    l2_boosting,
-    sos_boosting,
-    twicing,
-)
 from twinsolve.solvers.image_filters import bilateral_matrix, nonlocal_means_matrix
-from twinsolve.unrolled.boosting import BoostedFilter
 from twinsolve.unrolled.image_filters import (
     BilateralFilter,
-    EmbeddedMeans,
     NonLocalMeansAttention,
 )
-from twinsolve.unrolled.nonlocal_energy import NonlocalEnergyStep
 
 PATCHES = {"patch_size": 3, "patch_distance": 2}
-BASES = {
-    "bilateral": lambda: BilateralFilter(0.3, 1.4, win_size=5),
-    "embedded": lambda: EmbeddedMeans(0.4, noise=0.1, **PATCHES),
-    "windowed": lambda: NonLocalMeansAttention(0.4, sigma=0.1, **PATCHES),
-    "whole": lambda: NonLocalMeansAttention(0.4, patch_size=3, patch_distance=None),
-}
-every_base = pytest.mark.parametrize("base", BASES)
 
 
 def images(*shape, seed=0):
@@ -72,40 +56,3 @@ def test_bilateral_layer_computes_in_float32_far_from_the_corner():
     known = BilateralFilter(*(float(w.detach()) for w in widths), win_size=3).double()
     expected = known(image.to(half).double())
     assert_close(rounded.double(), expected, atol=2 * torch.finfo(half).eps, rtol=0)
-
-
-@every_base
-def test_boosting_is_that_of_the_solvers(base):
-    image = images(9, 8)
-    layer = BASES[base]().double()
-    A, y = matrix_of(layer, image), image.reshape(-1, 1).numpy()
-    for settings, expected in (
-        ({}, twicing(A, y)),
-        ({"n_iter": 4, "tau": 0.6}, l2_boosting(A, y, n_iter=4, shrinkage=0.6)),
-        ({"n_iter": 3, "rho": 0.7, "tau": 0.9}, sos_boosting(A, y, n_iter=3, rho=0.7, tau=0.9)),
-        ({"n_iter": 1, "rho": 0.0}, A @ y),
-    ):
-        boosted = BoostedFilter(layer, **settings).double()
-        found = boosted(image[None, None]).detach().numpy().reshape(-1, 1)
-        np.testing.assert_allclose(found, expected, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: BilateralFilter(0.3, 1.4, win_size=3),
-        lambda: BoostedFilter(BilateralFilter(0.3, 1.4, win_size=3), 3, rho=0.5, tau=0.8),
-        lambda: BoostedFilter(NonLocalMeansAttention(0.4, learnable=True, **PATCHES)),
-        lambda: NonlocalEnergyStep(EmbeddedMeans(0.4, patch_size=2, patch_distance=1)),
-    ],
-)
-def test_gradcheck_of_images_and_parameters(make):
-    layer, image = make().double(), images(1, 1, 5, 4).requires_grad_()
-    names = [name for name, _ in layer.named_parameters()]
-
-    def run(image, *parameters):
-        given = (image, image.flip(-1)) if isinstance(layer, NonlocalEnergyStep) else (image,)
-        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), given)
-
-    values = [p.detach().clone().requires_grad_() for p in layer.parameters()]
-    assert torch.autograd.gradcheck(run, (image, *values))

@@ -2,15 +2,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Gaussian, Softmax, SparseCoding, Twicing
+from twinsolve.unrolled import (
+    Context,
+    Gaussian,
+    GeneralizedResidual,
+    Residual,
+    Softmax,
+    SparseCoding,
+    Twicing,
+)
 
 X = torch.randn(2, 2, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("base", [Gaussian(0.8), Twicing(Softmax())])
-def test_is_two_a_minus_a_squared_of_its_base(base):
-    A = base.matrix(X, X)
-    assert_close(Twicing(base)(X, X, X), (2 * A - A @ A) @ X, atol=1e-12, rtol=0)
 
 
 def test_a_base_without_the_law_is_warned_about_but_the_algebra_holds():
@@ -36,3 +38,13 @@ def test_long_sequences_half_precision_and_dear_matrices_are_streamed():
     assert not Twicing(Softmax()).is_explicit(long)
     assert not Twicing(Softmax()).is_explicit(long[:9].bfloat16())
     assert not Twicing(Gaussian()).is_explicit(long[:9])
+
+
+def test_both_forms_of_residuals_start_as_the_plain_one_exactly():
+    """IF-26 at t = 0, and Definition IV.1 at i_l = l and t_l = 1."""
+    x, y, *others = torch.randn(4, 6, 4, dtype=torch.float64)
+    context = Context(first_tokens=others[0], history=(others[1], x))
+    plain = Residual()(x, y, context)
+    assert (plain == x + y).all()
+    for source in (None, -1, 1):
+        assert (GeneralizedResidual(source, dtype=torch.float64)(x, y, context) == plain).all()

@@ -31,36 +31,6 @@ def test_defaults_are_those_of_the_solver(settings):
     assert_close(found, nonlocal_means(image[0], channel_axis=0, **settings), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(("patch_distance", "sigma"), [(None, 0.15), (2, 0.0), (2, 0.15)])
-def test_gradcheck_of_image_and_decay(patch_distance, sigma):
-    layer = NonLocalMeansAttention(
-        0.4, patch_size=3, patch_distance=patch_distance, sigma=sigma, learnable=True
-    ).double()
-    image = images(1, 1, 6, 5).requires_grad_()
-
-    def run(image, log_h):
-        return torch.func.functional_call(layer, {"h.log": log_h}, (image,))
-
-    log_h = layer.h.log.detach().clone().requires_grad_()
-    assert torch.autograd.gradcheck(run, (image, log_h))
-
-
-def test_float32_and_state_dict():
-    patch_distance = 3
-    layer = NonLocalMeansAttention(0.3, patch_size=3, patch_distance=patch_distance, learnable=True)
-    image = images(1, 1, 10, 10)
-    single = layer(image.float())
-    assert single.dtype == torch.float32
-    assert_close(single.double(), layer.double()(image), atol=1e-5, rtol=0)
-    with torch.no_grad():
-        layer.h.log.add_(1)
-    other = NonLocalMeansAttention(0.3, patch_size=3, patch_distance=patch_distance, learnable=True)
-    other.double().load_state_dict(layer.state_dict())
-    assert_close(other(image), layer(image), atol=0, rtol=0)
-    layer.reset_parameters()
-    assert float(layer.h().detach()) == pytest.approx(0.3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("patch_distance", [None, 2])
 def test_compiles(patch_distance):

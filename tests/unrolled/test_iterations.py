@@ -11,7 +11,6 @@ from twinsolve.unrolled import SparseCoding
 from twinsolve.unrolled.sparse_coding import (
     SparsePenalty,
     accelerated,
-    ista_attention,
     proximal_map,
     repeated,
 )
@@ -61,55 +60,6 @@ def test_iterates_are_those_of_the_solvers(nonnegative, zero_diagonal):
     assert_close(repeated(move, zero, STEPS).numpy(), expected, atol=1e-14, rtol=0)
     expected = fista(q, k, n_iter=4, step=0.02, **flags).coef
     assert_close(accelerated(move, zero, [0.02] * 4).numpy(), expected, atol=1e-14, rtol=0)
-
-
-CASES = {
-    "all keys": {},
-    "causal": {"is_causal": True},
-    "padding": {"visible": (torch.arange(8) > 1)[None]},
-    "pairs": {"visible": torch.rand(8, 8, generator=torch.Generator().manual_seed(1)) < 0.6},
-}
-
-
-def literal(
-    q, k, v, lam, step, n_iter, *, nonnegative, zero_diagonal, visible=None, is_causal=False
-):
-    n, m = q.shape[-2], k.shape[-2]
-    hidden = torch.zeros(n, m, dtype=torch.bool) if visible is None else ~visible
-    hidden = hidden | ~torch.ones(n, m, dtype=torch.bool).tril() if is_causal else hidden
-    hidden = hidden | own(n) if zero_diagonal else hidden
-    move = proximal_map(q, k, SparsePenalty(lam, 1.0, nonnegative, hidden))
-    return repeated(move, torch.zeros_like(q @ k.mT), [step] * n_iter) @ v
-
-
-@pytest.mark.parametrize(("nonnegative", "zero_diagonal"), [(False, True), (True, False)])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("dtype", "entries"), [(torch.float64, 20), (torch.float32, 10**6)])
-def test_the_fused_kernel_is_the_iteration_with_its_gradients(
-    nonnegative, zero_diagonal, case, dtype, entries, monkeypatch
-):
-    """Penalties and steps differ from row to row; blocks of two rows, or of all."""
-    monkeypatch.setattr("twinsolve.unrolled.sparse_coding.code_blocks._CPU_ENTRIES", entries)
-    settings = {"nonnegative": nonnegative, "zero_diagonal": zero_diagonal, **CASES[case]}
-    drawn = (tokens(2, 8, 4), tokens(2, 8, 4, seed=1), tokens(2, 8, 3, seed=2))
-    rows = (0.5 + tokens(2, 8, 1, seed=3).abs(), 0.02 + 0.03 * tokens(2, 8, 1, seed=4).abs())
-    inputs = [x.to(dtype).requires_grad_() for x in (*drawn, *rows)]
-    weight = tokens(2, 8, 3, seed=5).to(dtype)
-
-    def run(function):
-        out = function(*inputs)
-        return out, *torch.autograd.grad((out * weight).sum(), inputs)
-
-    def fused(q, k, v, lam, step):
-        return ista_attention(q, k, v, lam=lam, step=step, n_iter=5, **settings)
-
-    tolerance = 1e-12 if dtype == torch.float64 else 2e-5
-    expected = run(lambda *x: literal(*x, 5, **settings))
-    for found, right in zip(run(fused), expected, strict=True):
-        assert found.dtype == dtype
-        size = float(right.detach().abs().max())
-        assert_close(found, right, atol=tolerance * (1 + size), rtol=0)
-        assert size > 0.01
 
 
 @FLAGS

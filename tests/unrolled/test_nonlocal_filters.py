@@ -12,7 +12,6 @@ from twinsolve.unrolled.models.denoisers import (
 from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
 from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
 from twinsolve.unrolled.sparse_coding.patches import Similar
-from twinsolve.unrolled.twins.families.nonlocal_energy.filter_diffusion import _solve_network
 
 DOUBLE = {"dtype": torch.float64}
 AROUND = {"window": 2, "n_similar": 4}
@@ -49,26 +48,6 @@ def test_network_starts_as_the_local_one():
         for network in (NonlocalFilterDiffusionDenoiser, FilterDiffusionDenoiser)
     )
     assert_close(found, expected, rtol=0, atol=1e-13)
-
-
-def test_network_is_the_solver_s_steps_at_any_parameters():
-    images = drawn(2, 3, 12, 15)
-    network = perturbed(NonlocalFilterDiffusionDenoiser(n_layers=3, filter_size=5, **DOUBLE))
-    expected = torch.from_numpy(_solve_network(network, images.numpy()))
-    assert_close(network(images), expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
-
-
-def test_gradients_of_a_step():
-    u, f = drawn(1, 1, 6, 7), drawn(1, 1, 6, 7, seed=1)
-    layer = perturbed(NonlocalFilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE))
-    similar = Similar.around(f, 3, **AROUND)
-
-    def run(u, f, *parameters):
-        named = zip(dict(layer.named_parameters()), parameters, strict=True)
-        return torch.func.functional_call(layer, dict(named), (u, f, similar))
-
-    at = [u, f, *(parameter.detach() for parameter in layer.parameters())]
-    assert torch.autograd.gradcheck(run, [x.clone().requires_grad_() for x in at])
 
 
 def test_influence_is_a_sum_of_clippings():

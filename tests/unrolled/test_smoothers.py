@@ -11,7 +11,6 @@ from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
 from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import (
     CrissCross,
-    Gaussian,
     Kernel,
     Linear,
     Local,
@@ -31,13 +30,6 @@ def tokens(*shape, seed=0, dtype=torch.float64):
 def qkv(*shape):
     shape = shape or (2, 3, 9, 5)
     return tuple(tokens(*shape, seed=seed) for seed in range(3))
-
-
-def test_kernels_by_name_are_their_fused_forms():
-    q, k, v = qkv()
-    found = Kernel("exponential", 5**0.25)(q, k, v)
-    assert_close(found, Softmax()(q, k, v), atol=1e-13, rtol=0)
-    assert_close(Kernel("gaussian", 0.7)(q, k, v), Gaussian(0.7)(q, k, v), atol=1e-12, rtol=0)
 
 
 def test_keys_on_queries_have_finite_gradients():

@@ -399,17 +399,6 @@ def test_positions_go_through_the_layers_projections():
         attach_huggingface(build("gpt2"), WithPositions(), positions="transformer.wpe.weight")
 
 
-def test_models_that_cannot_be_served_are_named():
-    with pytest.raises(ValueError, match="model: Linear has no attention that calls"):
-        attach_huggingface(nn.Linear(2, 2), "softmax")
-
-    class FromTokens(Softmax):
-        needs = ("first_tokens",)
-
-    with pytest.raises(ValueError, match="FromTokens needs first_tokens: not served here"):
-        attach_huggingface(build("bert"), FromTokens())
-
-
 def test_a_decoders_cross_attention_is_the_librarys_unless_asked_for():
     model = build("bert decoder", add_cross_attention=True)
     hidden = torch.randn(2, 4, 24, generator=GENERATOR).double()

@@ -509,43 +509,7 @@ def test_positions_of_another_number_than_the_tokens_are_refused(make):
         model(X)
 
 
-def test_missing_or_bad_positions_are_named():
-    with pytest.raises(ValueError, match=r"positions: WithPositions at blocks\.0\.attn needs them"):
-        replace_attention(vision_model(), WithPositions())
-    with pytest.raises(ValueError, match="positions: the model has no parameter or buffer 'pos'"):
-        replace_attention(vision_model(), WithPositions(), positions="pos")
-    with pytest.raises(ValueError, match="positions: must be a name, or a tensor"):
-        replace_attention(vision_model(), WithPositions(), positions=torch.zeros(3))
-
-
 # What cannot be served
-
-
-def test_heads_of_unequal_width_and_tables_of_positions_are_refused():
-    block = Block()
-    block.attn.relative_position_bias_table = nn.Parameter(torch.zeros(9, 3))
-    with pytest.raises(ValueError, match=r"has relative_position_bias_table: not served"):
-        replace_attention(block, "softmax")
-    block = Block()
-    block.attn.qkv = nn.Linear(12, 20)
-    with pytest.raises(ValueError, match="heads of unequal number or width"):
-        replace_attention(block, "softmax")
-
-
-def test_models_without_attention_and_bad_operators_are_named():
-    with pytest.raises(ValueError, match="model: no self attention to replace"):
-        replace_attention(nn.Linear(3, 3), "softmax")
-    for bad in (3, Gaussian, lambda name: 3, lambda heads, width: "softmax"):
-        with pytest.raises(ValueError, match=r"operator: must be a name, .* a factory"):
-            replace_attention(vision_model(), bad)
-    with pytest.raises(ValueError, match=r"operator: must be one of .*softmax"):
-        replace_attention(vision_model(), "nothing")
-
-    class Strange(Softmax):
-        needs = ("weather",)
-
-    with pytest.raises(ValueError, match="needs weather: not served here"):
-        replace_attention(vision_model(), Strange())
 
 
 def test_dropout_of_weights_is_not_applied_and_said_so():

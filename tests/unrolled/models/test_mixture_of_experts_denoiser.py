@@ -1,12 +1,9 @@
 import numpy as np
-import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.solvers.sparse_coding import denoise_matching
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
-from twinsolve.unrolled.sparse_coding.coding_step import PursuitStep
 from twinsolve.unrolled.sparse_coding.patches import (
     average_patches,
     patch_rows,
@@ -18,16 +15,6 @@ from twinsolve.unrolled.sparse_coding.patches import (
 def draw(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_starts_as_matching_pursuit_in_the_dictionary_of_photographs(channels):
-    noisy = draw(2, channels, 11, 10)
-    network = MixtureOfExpertsDenoiser(4, threshold=0.3, channels=channels, dtype=torch.float64)
-    D = photograph_dictionary(channels).numpy()
-    expected = [denoise_matching(x, D, threshold=0.3, n_iter=4, channel_axis=0) for x in noisy]
-    for found, reference in zip(network(noisy).detach().numpy(), expected, strict=True):
-        assert_close(found, reference, atol=0, rtol=1e-10)
 
 
 def test_the_first_atom_is_that_of_orthogonal_matching_pursuit_and_later_ones_need_not_be():
@@ -55,19 +42,6 @@ def test_codes_are_what_is_taken():
     taken = average_patches(signals - left, noisy.shape)
     means = average_patches(patch_rows(noisy, 8) - signals, noisy.shape)
     assert_close(network(noisy), means + taken)
-
-
-def test_gradcheck_of_a_step():
-    rows, values = draw(4, 5) - 0.5, [draw(6, 5, seed=i) - 0.5 for i in (1, 2, 3)]
-    step = PursuitStep(values[0], 0.05)
-
-    def run(signals, router, analysis, synthesis, log):
-        named = {"router": router, "analysis": analysis, "synthesis": synthesis}
-        out = torch.func.functional_call(step, named | {"threshold.log": log}, (signals,))
-        return out[0], out[2]
-
-    at = [rows, *values, step.threshold.log.detach()]
-    assert torch.autograd.gradcheck(run, [x.clone().requires_grad_() for x in at])
 
 
 def test_patches_without_structure_lose_nothing():

@@ -4,7 +4,6 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.solvers import ista
-from twinsolve.solvers.sparse_coding import dct_dictionary, denoise_ista
 from twinsolve.solvers.sparse_coding.similar_patches import similar_patches as found_by_search
 from twinsolve.unrolled.models.denoisers import GroupCodingDenoiser, PatchCodingDenoiser
 from twinsolve.unrolled.sparse_coding import SparsePenalty, proximal_map
@@ -25,24 +24,6 @@ def draw(*shape, seed=0):
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("n_layers", "channels"), [(1, 1), (5, 3)])
-def test_starts_as_ista_on_the_codes_of_all_patches(n_layers, channels):
-    noisy = draw(2, channels, 11, 9)
-    network = PatchCodingDenoiser(n_layers, channels=channels, dtype=torch.float64, **SMALL)
-    D = dct_dictionary(4, 5, channels)
-    expected = [denoise_ista(x, D, lam=0.2, n_iter=n_layers, channel_axis=0) for x in noisy]
-    for found, reference in zip(network(noisy).detach().numpy(), expected, strict=True):
-        assert_close(found, reference, atol=0, rtol=1e-10)
-
-
-def test_starts_as_the_solver_at_its_own_size():
-    noisy = draw(1, 1, 24, 20)
-    network = PatchCodingDenoiser(dtype=torch.float64)
-    settings = {"lam": network.lam, "n_iter": network.n_layers}
-    expected = denoise_ista(noisy[0, 0], dct_dictionary(8, 11), **settings)
-    assert_close(network(noisy)[0, 0].detach().numpy(), expected, atol=0, rtol=1e-10)
-
-
 def test_a_step_is_a_proximal_step_whatever_the_units_of_its_codes():
     D, Y = draw(7, 5) - 0.5, draw(6, 5, seed=1)
     coding, codes = CodingStep(D, lam=0.2, step=0.3), draw(6, 7, seed=2) - 0.5
@@ -54,27 +35,6 @@ def test_a_step_is_a_proximal_step_whatever_the_units_of_its_codes():
     assert_close(coding(Y) * coding.threshold(), expected, atol=1e-14, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(PatchCodingDenoiser, {}), (GroupCodingDenoiser, {"n_similar": 3, "window": 1})],
-)
-def test_gradcheck_of_images_and_all_parameters(kind, settings):
-    small = {"patch_size": 2, "n_frequencies": 2, "lam": 0.1}
-    network = kind(2, dtype=torch.float64, **small, **settings)
-    names, values = zip(*network.named_parameters(), strict=True)
-    moved = [
-        (value + 0.1 * draw(*value.shape, seed=i)).detach().requires_grad_()
-        for i, value in enumerate(values)
-    ]
-    noisy = draw(1, 1, 4, 5).requires_grad_()
-
-    def run(noisy, *values):
-        parameters = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(network, parameters, (noisy,))
-
-    assert torch.autograd.gradcheck(run, (noisy, *moved))
-
-
 def test_parameters_of_each_layer_are_its_own():
     network = PatchCodingDenoiser(3, **SMALL)
     network(draw(1, 1, 9, 8).float()).square().sum().backward()
@@ -84,40 +44,12 @@ def test_parameters_of_each_layer_are_its_own():
     assert all(value.grad is not None for value in parameters.values())
 
 
-def test_single_precision_and_autocast_round_alone():
-    network = PatchCodingDenoiser(4, **SMALL)
-    noisy = draw(1, 1, 16, 12)
-    with torch.no_grad():
-        single = network(noisy.float())
-        with torch.autocast("cpu", torch.bfloat16):
-            half = network(noisy.float())
-        expected = network.double()(noisy)
-    assert single.dtype == half.dtype == torch.float32
-    assert_close(single.double(), expected, atol=1e-5, rtol=0)
-    assert_close(half.double(), expected, atol=2e-2, rtol=0)
-
-
 def test_patches_average_to_their_image():
     images = draw(2, 3, 5, 7)
     for size in (1, 2, 5):
         rows = patch_rows(images, size)
         assert rows.shape == (2 * (6 - size) * (8 - size), 3 * size**2)
         assert_close(average_patches(rows, images.shape), images)
-
-
-def test_other_images_are_refused():
-    whole = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
-    for images in (torch.zeros(1, 2, 9, 9), torch.zeros(1, 1, 9, 3), whole):
-        with pytest.raises(ValueError, match=r"images: must be floating point \(batch, 1, "):
-            PatchCodingDenoiser(1, **SMALL)(images)
-
-
-def test_groups_start_as_ista_too():
-    noisy = draw(2, 1, 11, 9)
-    network = GroupCodingDenoiser(4, dtype=torch.float64, **GROUPED)
-    expected = [denoise_ista(x[0], dct_dictionary(4, 5), lam=0.2, n_iter=4) for x in noisy]
-    for found, reference in zip(network(noisy).detach().numpy(), expected, strict=True):
-        assert_close(found[0], reference, atol=0, rtol=1e-10)
 
 
 def test_sharing_changes_the_output_and_is_trained_from_its_start():
