@@ -10,12 +10,9 @@ from twinsolve.unrolled.image_filters import (
     NonLocalMeansAttention,
 )
 
+from .draws import uniform
+
 PATCHES = {"patch_size": 3, "patch_distance": 2}
-
-
-def images(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def matrix_of(base, image):
@@ -28,7 +25,7 @@ def matrix_of(base, image):
 
 
 def test_other_values_are_averaged_with_the_weights_of_the_guide():
-    image = images(9, 8)
+    image = uniform(9, 8)
     for base, matrix in (
         (BilateralFilter(0.3, 1.4, win_size=5), bilateral_matrix(
             image.numpy(), sigma_color=0.3, sigma_spatial=1.4, win_size=5)),
@@ -43,7 +40,7 @@ def test_other_values_are_averaged_with_the_weights_of_the_guide():
 def test_bilateral_layer_computes_in_float32_far_from_the_corner():
     half = torch.bfloat16
     image = torch.zeros(1, 1, 3, 1200)
-    image[..., 1100:] = images(1, 1, 3, 100).float()
+    image[..., 1100:] = uniform(1, 1, 3, 100).float()
     layer = BilateralFilter(0.2, 0.8, win_size=3)
     exact = layer.double()(image.double())
     with torch.autocast("cpu", dtype=half):

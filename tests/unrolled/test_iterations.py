@@ -15,14 +15,11 @@ from twinsolve.unrolled.sparse_coding import (
     repeated,
 )
 
+from .draws import tokens
+
 FLAGS = pytest.mark.parametrize("nonnegative", [False, True])
 DIAGONAL = pytest.mark.parametrize("zero_diagonal", [False, True])
 STEPS = [0.02, 0.03, 0.01, 0.025]
-
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def own(n):

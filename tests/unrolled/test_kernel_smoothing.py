@@ -5,12 +5,8 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import Gaussian, Softmax
 
+from .draws import tokens
 from .fused_kernel import BLOCKED, FUSED, dispatched_attention
-
-
-def tokens(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=dtype)
 
 
 @pytest.mark.parametrize(

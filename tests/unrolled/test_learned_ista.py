@@ -9,22 +9,10 @@ from torch.testing import assert_close
 from twinsolve.unrolled import LISTA
 from twinsolve.unrolled.sparse_coding import analytic_step, analytic_weights
 
+from .draws import moved, tokens
+
 FAMILY = ["lista", "coupled", "step", "alista", "adaptive"]
 LAM = 0.4
-
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def moved(layer, scale=0.1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter.add_(scale * noise)
-    return layer
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (3, 5)])

@@ -6,10 +6,7 @@ import twinsolve
 from twinsolve.solvers import locally_linear_weights
 from twinsolve.unrolled import LocallyLinear
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from .draws import tokens
 
 
 def test_float32_chooses_the_same_neighbours_and_solves_as_exactly():

@@ -6,12 +6,9 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import SparseMixtureOfExperts
 
+from .draws import tokens
+
 D, M, HIDDEN = 4, 5, 3
-
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def mixture(top_k=2, *, seed=0, **settings):

@@ -13,36 +13,25 @@ from twinsolve.unrolled.nonlocal_energy import NonlocalFilterDiffusion
 from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
 from twinsolve.unrolled.sparse_coding.patches import Similar
 
+from .draws import moved, uniform
+
 DOUBLE = {"dtype": torch.float64}
 AROUND = {"window": 2, "n_similar": 4}
 
 
-def drawn(*shape, seed=0):
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), **DOUBLE)
-
-
-def perturbed(layer, size=0.2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter += size * noise
-    return layer
-
-
 def test_starts_as_the_local_step_and_returns_to_it():
-    u, f = drawn(2, 1, 9, 11), drawn(2, 1, 9, 11, seed=1)
+    u, f = uniform(2, 1, 9, 11), uniform(2, 1, 9, 11, seed=1)
     layer = NonlocalFilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE)
     similar = Similar.around(f, 3, **AROUND)
     expected = FilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE)(u, f)
     assert_close(layer(u, f, similar), expected, rtol=0, atol=1e-14)
-    assert abs(perturbed(layer)(u, f, similar) - expected).max() > 1e-3
+    assert abs(moved(layer)(u, f, similar) - expected).max() > 1e-3
     layer.reset_parameters()
     assert_close(layer(u, f, similar), expected, rtol=0, atol=1e-14)
 
 
 def test_network_starts_as_the_local_one():
-    images = drawn(2, 3, 12, 15)
+    images = uniform(2, 3, 12, 15)
     found, expected = (
         network(**DOUBLE)(images)
         for network in (NonlocalFilterDiffusionDenoiser, FilterDiffusionDenoiser)
@@ -51,7 +40,7 @@ def test_network_starts_as_the_local_one():
 
 
 def test_influence_is_a_sum_of_clippings():
-    z, weights = 3 * drawn(20, 4) - 1.5, drawn(4, 3, seed=1) - 0.5
+    z, weights = 3 * uniform(20, 4) - 1.5, uniform(4, 3, seed=1) - 0.5
     knots = (0.3, 0.5, 1.2)
     expected = sum(w * z.clamp(-t, t) for t, w in zip(knots, weights.mT, strict=True))
     assert_close(influence(z, weights, knots), expected)

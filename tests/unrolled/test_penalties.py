@@ -7,10 +7,7 @@ from torch.testing import assert_close
 import twinsolve
 from twinsolve.unrolled import Solved, SparseCoding
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from .draws import tokens
 
 
 def per_iteration(**settings):

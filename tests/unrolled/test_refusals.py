@@ -22,6 +22,7 @@ from .integrations.examples import WithPositions, vision_model
 
 NAN = float("nan")
 X = torch.ones(2, 3, 9, 5)
+PAIRS = torch.ones(9, 9, dtype=torch.bool).tril()
 IMAGE = torch.zeros(1, 1, 9, 9)
 HEADS = r"num_heads: must be a whole number >= 1"
 FILTER = image_filters.BilateralFilter()
@@ -154,6 +155,15 @@ CONSTRUCTORS = [
 ]  # fmt: skip
 
 CALLS = [
+    (lambda: layers.Ridge(1.0)(X, X, X, is_causal=True), "Ridge: does not support is_causal"),
+    (lambda: layers.Ridge(1.0)(X, X, X, mask=PAIRS), "may only hide whole keys"),
+    (lambda: layers.Ridge(1.0, zero_diagonal=True)(X[..., :4, :], X, X),
+     "as many queries as keys, got 4 and 9"),
+    (lambda: layers.SparseCoding(0.5)(X, X, X, mask=X[0, 0, :, :1]), "masks may only hide keys"),
+    (lambda: layers.LocallyLinear(4)(X, X, X, mask=X[0, 0, :, :1]), "masks may only hide keys"),
+    (lambda: layers.Tupe(6, 3)(X, X, X), "context: .* needs positions"),
+    (lambda: layers.Softmax()(X, X[..., :8, :], X[..., :8, :], is_causal=True),
+     "at most as many queries as keys, got 9 and 8"),
     (lambda: layers.Kernel(lambda q, k: q, 1.0)(X, X, X), "kernel: must give logarithms of shape"),
     (lambda: layers.Logistic(4)(X, X, X), "head_dim: Logistic has 4, but q has 5"),
     (lambda: layers.Logistic(5, num_heads=2)(X, X, X), "num_heads: Logistic has 2, but q has 3"),
@@ -251,7 +261,8 @@ def replaced(operator, **options):
     return layers.replace_attention(vision_model(), operator, **options)
 
 
-IMAGES = torch.zeros(3, 2, 8, 12)
+IMAGES, TOKENS = torch.zeros(3, 2, 8, 12), torch.ones(2, 7, 12)
+IDS, HIDDEN = torch.zeros(2, 7).long(), torch.zeros(2, 7).bool()
 COUNT = "must be a whole number >= 1"
 CLASS = "operator: must be .* an Operator such as .*; got"
 PATCHES = r"images: must be floating point \(batch, 1, "
@@ -279,6 +290,23 @@ MODELS = [
     (lambda: language(max_length=0), f"max_length: {COUNT}"),
     (lambda: language()(torch.zeros(1, 21).long()), "ids: must have at most 20 tokens, got 21"),
     (lambda: language()(torch.zeros(3).long()), "ids: must be integers of shape"),
+    (lambda: language()(torch.zeros(1, 3)), "ids: must be integers of shape"),
+    (lambda: language()(IDS + 11), "ids: must be among 0 to 10, got 11 to 11"),
+    (lambda: language()(IDS.tolist()), "ids: must be a Tensor, got list"),
+    (lambda: language()(IDS.to("meta")), "ids: must be on cpu as the weights, got meta"),
+    (lambda: language()(IDS, HIDDEN[:, :5]), r"key_padding_mask: must have shape \(2, 7\)"),
+    (lambda: Block(12, 3)(TOKENS[..., :4]), r"x: must be \(batch, tokens, 12\), got \(2, 7, 4\)"),
+    (lambda: Block(12, 3)(TOKENS.double()), r"x: must be torch\.float32 as the weights, got"),
+    (lambda: Block(12, 3)(TOKENS, memory=TOKENS.double()), r"memory: must be torch\.float32 as th"),
+    (lambda: Block(12, 3)(TOKENS, memory=TOKENS[:1]), r"memory: must be \(2, tokens, 12\), got"),
+    (lambda: Block(12, 3)(TOKENS, {}), "context: must be a Context, got dict"),
+    (lambda: Block(12, 3)(TOKENS, layers.Context(TOKENS[0, :5]), add_positions=True),
+     r"context\.positions: must be \(\.\.\., 7, 12\), got \(5, 12\)"),
+    (lambda: Block(12, 3)(TOKENS, key_padding_mask=HIDDEN.long()), "key_padding_mask: must be boo"),
+    (lambda: Block(12, 3)(TOKENS, attn_mask=torch.ones(2, 7, 7).bool()), r"attn_mask: must be .* "),
+    (lambda: vision()(IMAGES, np.zeros((3, 16), bool)), "patch_padding_mask: must be a Tensor, go"),
+    *[(lambda mask=mask: vision()(IMAGES, mask), r"patch_padding_mask: must be bool .*\(3, 16\)")
+      for mask in (torch.zeros(3, 16).long(), torch.zeros(3, 16).bool().to("meta"))],
     (lambda: vision(9, 2), "image_size: must be a multiple of patch_size"),
     (lambda: vision((8, 12, 3)), "image_size: must be one number or"),
     (lambda: vision(patch_size=0), f"patch_size: {COUNT}"),

@@ -4,10 +4,7 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import LowRank, Ridge
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from .draws import tokens
 
 
 def with_singular_values(*values, n=9, seed=0):

@@ -9,10 +9,7 @@ from twinsolve.solvers.sparse_coding import lasso_objective
 from twinsolve.unrolled import SelfExpressiveNetwork
 from twinsolve.unrolled.self_expression import self_expressive_network as module
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from .draws import tokens
 
 
 def network(in_features=5, *, width=8, threshold=0.05, seed=0, **settings):

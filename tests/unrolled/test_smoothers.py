@@ -21,10 +21,7 @@ from twinsolve.unrolled import (
 from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, project_on_simplex
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
 
-
-def tokens(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=dtype)
+from .draws import tokens
 
 
 def qkv(*shape):

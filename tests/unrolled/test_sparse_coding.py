@@ -5,10 +5,7 @@ from torch.testing import assert_close
 from twinsolve.unrolled import SparseCoding
 from twinsolve.unrolled.sparse_coding import safe_step
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from .draws import tokens
 
 
 def test_safe_step_is_per_row_over_visible_keys():

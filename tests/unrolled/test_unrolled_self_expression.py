@@ -12,25 +12,13 @@ from twinsolve.solvers import ista
 from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 from twinsolve.unrolled import UnrolledSelfExpression
 
+from .draws import moved, tokens
+
 LAM = 0.4
-
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def unrolled(n_iter, lam=LAM, **settings):
     return UnrolledSelfExpression(n_iter, lam, dtype=torch.float64, **settings)
-
-
-def moved(layer, scale=0.2):
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter.add_(scale * noise)
-    return layer
 
 
 def test_relative_penalties_are_those_of_each_row():

@@ -12,16 +12,11 @@ from twinsolve.unrolled import Gaussian
 from twinsolve.unrolled import diagnostics as d
 
 from ...public import public
+from ..draws import tokens
 
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-X = randn(2, 3, 7, 4)
-Q, K, V = (randn(2, 3, 7, 4, seed=seed) for seed in (1, 2, 3))
-A = torch.softmax(2 * randn(2, 3, 7, 7, seed=4), dim=-1)
+X = tokens(2, 3, 7, 4)
+Q, K, V = (tokens(2, 3, 7, 4, seed=seed) for seed in (1, 2, 3))
+A = torch.softmax(2 * tokens(2, 3, 7, 7, seed=4), dim=-1)
 ZERO = {"atol": 1e-12, "rtol": 0}
 
 
@@ -88,7 +83,7 @@ def test_map_similarity_is_over_columns_ao_75():
     def between(a, b):
         return np.mean([abs(cosine(x, y)) for x, y in zip(a.T, b.T, strict=True)])
 
-    B = torch.softmax(randn(2, 3, 7, 7, seed=5), dim=-1)
+    B = torch.softmax(tokens(2, 3, 7, 7, seed=5), dim=-1)
     assert_close(d.map_similarity(A), each(inside, A), **ZERO)
     assert_close(d.map_similarity(A, B), each(between, A, B), **ZERO)
     assert_close(d.map_similarity(A, A), torch.ones(2, 3, dtype=torch.float64), **ZERO)
@@ -97,8 +92,8 @@ def test_map_similarity_is_over_columns_ao_75():
 
 
 def test_logits_are_the_sum_of_four_parts_if_21():
-    x, p = randn(7, 6), randn(7, 6, seed=1)
-    w_q, w_k = randn(6, 4, seed=2), randn(6, 4, seed=3)
+    x, p = tokens(7, 6), tokens(7, 6, seed=1)
+    w_q, w_k = tokens(6, 4, seed=2), tokens(6, 4, seed=3)
     parts = d.logit_parts(x, p, w_q, w_k)
     assert_close(sum(parts), ((x + p) @ w_q) @ ((x + p) @ w_k).T / 2, **ZERO)
     assert_close(parts.token_position, x @ w_q @ w_k.T @ p.T / 2, **ZERO)
@@ -144,7 +139,7 @@ def test_method_noise_is_that_of_the_solver():
 
 
 def test_jacobian_with_frozen_attention_is_a_kronecker_product_sk_jac():
-    a, w = A[0, 0], randn(4, 3, seed=6)
+    a, w = A[0, 0], tokens(4, 3, seed=6)
     found = d.jacobian_spectrum(lambda x: a @ x @ w, X[0, 0])
     expected = torch.linalg.svdvals(torch.kron(a, w.T.contiguous()))
     assert_close(found, expected, atol=1e-12, rtol=0)

@@ -93,19 +93,6 @@ def test_softmax_is_the_librarys_attention(kind):
             assert_close(found, outputs(build(kind, "eager"), padding), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "operator", "padding"),
-    [("bert", "twicing", RIGHT), ("bert", "sparse_coding", RIGHT), ("llama", "twicing", LEFT)],
-)
-def test_padding_does_not_leak_and_changes_nothing(kind, operator, padding):
-    model = build(kind, f"twinsolve_{operator}")
-    other = torch.where(padding.bool(), IDS, 7)
-    exact(outputs(model, padding), outputs(model, padding, other))
-    assert (outputs(model) - outputs(model, ids=other)).abs().max() > 1e-3
-    if kind == "bert":
-        exact(outputs(model, padding)[9:], model(IDS[1:, :6])[0][0])
-
-
 REFUSALS = "does not support causal|needs as many queries as keys|sliding_window: |n_neighbors: "
 
 

@@ -11,14 +11,11 @@ from twinsolve.unrolled.sparse_coding.patches import (
     split_means,
 )
 
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
+from ..draws import uniform
 
 
 def test_the_first_atom_is_that_of_orthogonal_matching_pursuit_and_later_ones_need_not_be():
-    noisy = draw(1, 1, 20, 20)
+    noisy = uniform(1, 1, 20, 20)
     network = MixtureOfExpertsDenoiser(3, threshold=1e-9, dtype=torch.float64)
     atoms, _ = network.codes(noisy)
     signals, _ = split_means(patch_rows(noisy, 8), 1)
@@ -31,7 +28,7 @@ def test_the_first_atom_is_that_of_orthogonal_matching_pursuit_and_later_ones_ne
 
 
 def test_codes_are_what_is_taken():
-    noisy = draw(1, 1, 9, 9)
+    noisy = uniform(1, 1, 9, 9)
     network = MixtureOfExpertsDenoiser(3, threshold=0.2, dtype=torch.float64)
     atoms, codes = network.codes(noisy)
     assert (codes < 0).any()

@@ -5,10 +5,7 @@ from torch.testing import assert_close
 from twinsolve.solvers import nonlocal_means
 from twinsolve.unrolled.image_filters import EmbeddedMeans
 
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
+from ..draws import uniform
 
 
 @pytest.mark.parametrize(
@@ -17,7 +14,7 @@ def draw(*shape, seed=0):
 )
 def test_starts_as_nonlocal_means(channels, size, distance, patch_weights):
     settings = {"patch_size": size, "patch_distance": distance, "patch_weights": patch_weights}
-    images = draw(2, channels, 19, 10)
+    images = uniform(2, channels, 19, 10)
     layer = EmbeddedMeans(0.2, noise=0.1, channels=channels, dtype=torch.float64, **settings)
     for found, image in zip(layer(images).detach().numpy(), images.numpy(), strict=True):
         expected = nonlocal_means(image, h=0.2, sigma=0.1, channel_axis=0, **settings)

@@ -15,20 +15,17 @@ from twinsolve.unrolled.sparse_coding.patches import (
     similar_patches,
 )
 
+from ..draws import uniform
+
 SMALL = {"lam": 0.2, "patch_size": 4, "n_frequencies": 5}
 GROUPED = {**SMALL, "window": 3, "n_similar": 5}
 
 
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
 def test_a_step_is_a_proximal_step_whatever_the_units_of_its_codes():
-    D, Y = draw(7, 5) - 0.5, draw(6, 5, seed=1)
-    coding, codes = CodingStep(D, lam=0.2, step=0.3), draw(6, 7, seed=2) - 0.5
+    D, Y = uniform(7, 5) - 0.5, uniform(6, 5, seed=1)
+    coding, codes = CodingStep(D, lam=0.2, step=0.3), uniform(6, 7, seed=2) - 0.5
     expected = proximal_map(Y, D, SparsePenalty(0.2))(codes, 0.3)
-    for unit in (torch.ones(7, dtype=torch.float64), draw(7, seed=3) + 0.1):
+    for unit in (torch.ones(7, dtype=torch.float64), uniform(7, seed=3) + 0.1):
         found = coding(Y, codes / unit, unit) * coding.threshold()
         assert_close(found, expected, atol=1e-14, rtol=0)
     expected = torch.from_numpy(ista(Y, D, lam=0.2, n_iter=1, step=0.3).coef)
@@ -37,7 +34,7 @@ def test_a_step_is_a_proximal_step_whatever_the_units_of_its_codes():
 
 def test_parameters_of_each_layer_are_its_own():
     network = PatchCodingDenoiser(3, **SMALL)
-    network(draw(1, 1, 9, 8).float()).square().sum().backward()
+    network(uniform(1, 1, 9, 8).float()).square().sum().backward()
     parameters = dict(network.named_parameters())
     # From zero codes, the first layer synthesises nothing.
     assert len({value.data_ptr() for value in parameters.values()}) == 3 * 4 - 1 + 1
@@ -45,7 +42,7 @@ def test_parameters_of_each_layer_are_its_own():
 
 
 def test_patches_average_to_their_image():
-    images = draw(2, 3, 5, 7)
+    images = uniform(2, 3, 5, 7)
     for size in (1, 2, 5):
         rows = patch_rows(images, size)
         assert rows.shape == (2 * (6 - size) * (8 - size), 3 * size**2)
@@ -53,7 +50,7 @@ def test_patches_average_to_their_image():
 
 
 def test_sharing_changes_the_output_and_is_trained_from_its_start():
-    noisy = draw(1, 1, 12, 12)
+    noisy = uniform(1, 1, 12, 12)
     network = GroupCodingDenoiser(2, dtype=torch.float64, **GROUPED)
     before = network(noisy)
     before.square().sum().backward()
@@ -65,7 +62,7 @@ def test_sharing_changes_the_output_and_is_trained_from_its_start():
 
 @pytest.mark.parametrize(("window", "n_similar"), [(2, 5), (1, 4), (30, 20), (0, 1)])
 def test_similar_patches_are_the_closest_in_their_window(window, n_similar):
-    images = draw(2, 3, 9, 7)
+    images = uniform(2, 3, 9, 7)
     found = similar_patches(images, 3, window, n_similar)
     rows, grid = patch_rows(images, 3), (7, 5)
     n = grid[0] * grid[1]
@@ -83,7 +80,7 @@ def test_similar_patches_are_the_closest_in_their_window(window, n_similar):
 
 def test_sums_over_similar_rows_and_their_gradient():
     indices = torch.tensor([[0, 1], [1, 1], [3, 0], [3, 1]])
-    x = draw(4, 3).requires_grad_()
+    x = uniform(4, 3).requires_grad_()
     similar = Similar.of(indices)
     assert similar.n_similar == 2
     assert_close(similar.sums(x), x[indices].sum(dim=1))
