@@ -14,6 +14,11 @@ def with_singular_values(*values, n=9, seed=0):
     return U * torch.tensor(values, dtype=torch.float64) @ R.mT
 
 
+def test_tokens_are_left_out_to_the_last_bit():
+    matrix = Ridge(0.3, zero_diagonal=True).matrix(tokens(12, 4), tokens(12, 4, seed=1))
+    assert (matrix.diagonal() == 0).all()
+
+
 @pytest.mark.parametrize("lam", [1e-8, 1e-4])
 def test_ridge_is_accurate_in_float32_where_keys_are_dependent(lam):
     """Gram matrices formed in float32 would lose a penalty under its eps."""
