@@ -12,9 +12,19 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
-from twinsolve.unrolled import ConvexRidge
-from twinsolve.unrolled.models.denoisers import ConvexRidgeDenoiser, FilterDiffusionDenoiser
-from twinsolve.unrolled.nonlocal_energy import filter_banks, filter_gradient
+from twinsolve.unrolled import ConvexRidge, FilterDiffusion
+from twinsolve.unrolled.models.denoisers import (
+    ConvexRidgeDenoiser,
+    FilterDiffusionDenoiser,
+    NonlocalFilterDiffusionDenoiser,
+)
+from twinsolve.unrolled.nonlocal_energy import (
+    NonlocalFilterDiffusion,
+    filter_banks,
+    filter_gradient,
+)
+from twinsolve.unrolled.nonlocal_energy.filter_banks import influence
+from twinsolve.unrolled.sparse_coding.patches import Similar
 from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
 from .draws import moved, uniform
@@ -137,3 +147,39 @@ def test_an_image_that_is_not_finite_is_not_returned_as_it_came():
 def test_too_few_iterations_warn():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         ConvexRidgeDenoiser(max_iter=2)(uniform(1, 1, 12, 12))
+
+
+AROUND = {"window": 2, "n_similar": 4}
+
+
+def test_starts_as_the_local_step_and_returns_to_it():
+    u, f = uniform(2, 1, 9, 11), uniform(2, 1, 9, 11, seed=1)
+    layer = NonlocalFilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE)
+    similar = Similar.around(f, 3, **AROUND)
+    expected = FilterDiffusion(0.2, lam=0.1, filter_size=3, **DOUBLE)(u, f)
+    assert_close(layer(u, f, similar), expected, rtol=0, atol=1e-14)
+    assert abs(moved(layer)(u, f, similar) - expected).max() > 1e-3
+    layer.reset_parameters()
+    assert_close(layer(u, f, similar), expected, rtol=0, atol=1e-14)
+
+
+def test_network_starts_as_the_local_one():
+    images = uniform(2, 3, 12, 15)
+    found, expected = (
+        network(**DOUBLE)(images)
+        for network in (NonlocalFilterDiffusionDenoiser, FilterDiffusionDenoiser)
+    )
+    assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+def test_influence_is_a_sum_of_clippings():
+    z, weights = 3 * uniform(20, 4) - 1.5, uniform(4, 3, seed=1) - 0.5
+    knots = (0.3, 0.5, 1.2)
+    expected = sum(w * z.clamp(-t, t) for t, w in zip(knots, weights.mT, strict=True))
+    assert_close(influence(z, weights, knots), expected)
+    inputs = [x.clone().requires_grad_() for x in (z, weights)]
+    assert torch.autograd.gradcheck(lambda z, w: influence(z, w, knots), inputs)
+    out = influence(*inputs, knots).square().sum()
+    (gradient,) = torch.autograd.grad(out, inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        gradient.sum().backward()

@@ -78,16 +78,6 @@ def test_vision_masks_have_the_polarity_of_sdpa():
     exact(block.attn(X, is_causal=True), original(X, attn_mask=~CAUSAL))
 
 
-def test_replacement_computes_the_operator_between_the_projections():
-    model = vision_model()
-    attn = model.blocks[1].attn
-    q, k, v = attn.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
-    A = torch.softmax(q @ k.mT / 2, dim=-1)
-    expected = attn.proj(((2 * A - A @ A) @ v).transpose(1, 2).flatten(2))
-    replace_attention(model, "twicing")
-    exact(model.blocks[1].attn(X), expected)
-
-
 def test_operators_by_name_by_factory_and_by_layer():
     base = Gaussian(0.7, learnable=True)
     model = replace_attention(vision_model(), base)
