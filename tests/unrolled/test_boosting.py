@@ -1,3 +1,5 @@
+"""Twicing, residuals, and attention pulled to the first values."""
+
 import pytest
 import torch
 from torch.testing import assert_close

@@ -1,3 +1,5 @@
+"""Layers that average pixels of an image."""
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""Self-expression: closed forms, unrolled ISTA (SE-15) and the network (CL-11)."""
+
 import copy
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The base smoothers beyond softmax and Gaussian attention: origins, limits, laws, bad inputs."""
+"""The base smoothers: limits, kernels that they reach, digits that they keep."""
 
 import numpy as np
 import pytest

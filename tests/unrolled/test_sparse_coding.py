@@ -1,3 +1,5 @@
+"""Sparse codes as attention: steps, iterations, blocks and relative penalties."""
+
 import numpy as np
 import pytest
 import torch

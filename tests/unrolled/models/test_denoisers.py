@@ -1,4 +1,4 @@
-"""What all networks that denoise have in common."""
+"""Networks that denoise: what all have in common, and parts of some."""
 
 import numpy as np
 import pytest
