@@ -30,19 +30,16 @@ def qkv(n):
 
 
 def literal(name, q, k, rows, columns, n_class):
-    """The matrix of one loop over pairs."""
-    n = rows * columns + n_class
-    logits = torch.full((*q.shape[:-2], n, n), -torch.inf, dtype=torch.float64)
-    for i in range(n):
-        for j in range(n):
-            of_class = min(i, j) < n_class
-            dr = abs((i - n_class) // columns - (j - n_class) // columns)
-            dc = abs((i - n_class) % columns - (j - n_class) % columns)
-            if name == "spatial_gaussian":
-                logits[..., i, j] = 0 if of_class else -(dr**2 + dc**2) / (2 * 1.3**2)
-            elif of_class or (max(dr, dc) <= 1 if name == "local" else min(dr, dc) == 0):
-                logits[..., i, j] = (q[..., i, :] * k[..., j, :]).sum(dim=-1) / 2
-    return logits.softmax(dim=-1)
+    """The matrix by rows and columns of all pairs; class tokens are near to all."""
+    place = torch.arange(rows * columns + n_class) - n_class
+    row, column = place.div(columns, rounding_mode="floor"), place % columns
+    dr, dc = ((x[:, None] - x).abs() for x in (row, column))
+    of_class = (place < 0)[:, None] | (place < 0)
+    if name == "spatial_gaussian":
+        logits = -(dr**2 + dc**2).double() / (2 * 1.3**2)
+        return logits.masked_fill(of_class, 0).softmax(dim=-1).expand(*q.shape[:-2], -1, -1)
+    near = torch.maximum(dr, dc) <= 1 if name == "local" else torch.minimum(dr, dc) == 0
+    return (q @ k.mT / 2).masked_fill(~(near | of_class), -torch.inf).softmax(dim=-1)
 
 
 @by_name

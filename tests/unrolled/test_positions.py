@@ -45,13 +45,9 @@ def qkv():
 def test_distances_are_the_bilateral_filter_if13_e0b():
     y, p = tokens(seed=0), tokens(*SHAPE[1:], seed=1)
     context = Context(projected_positions=(p, p))
-    expected = torch.empty_like(y)
-    for b in range(2):
-        for h in range(3):
-            for i in range(9):
-                near = -((p[h, i] - p[h]) ** 2).sum(-1) / (2 * 0.8**2)
-                alike = -((y[b, h, i] - y[b, h]) ** 2).sum(-1) / (2 * 1.3**2)
-                expected[b, h, i] = torch.softmax(near + alike, dim=-1) @ y[b, h]
+    near, alike = ((x[..., :, None, :] - x[..., None, :, :]).square().sum(dim=-1) for x in (p, y))
+    A = torch.softmax(-near / (2 * 0.8**2) - alike / (2 * 1.3**2), dim=-1)
+    expected = A @ y
     layer = Bilateral(0.8, 1.3, distances=True)
     assert_close(layer(y, y, y, context=context), expected, atol=1e-12, rtol=0)
     printed = Bilateral(0.8 / 2**0.5, 1.3 / 2**0.5, distances=True)(y, y, y, context=context)
