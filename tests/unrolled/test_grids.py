@@ -16,6 +16,8 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 
+from .recording import record_calls
+
 GENERATOR = torch.Generator().manual_seed(0)
 ON_GRIDS = {
     "local": lambda **grid: Local(1, **grid),
@@ -91,13 +93,12 @@ def test_without_a_grid_tokens_are_a_sequence():
 
 def test_class_attention_tells_operators_its_grid():
     """Other models are in models/test_places.py."""
-    model, seen = ClassAttentionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator="local"), []
-    model.blocks[0].attention.operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["context"]), with_kwargs=True
-    )
+    model = ClassAttentionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator="local")
+    seen = record_calls(model.blocks[0].attention.operator)
     model(torch.randn(2, 1, 6, 8))
-    assert seen[0].grid == (3, 4)
-    assert seen[0].n_class_tokens == 0
+    context = seen[0][1]["context"]
+    assert context.grid == (3, 4)
+    assert context.n_class_tokens == 0
 
 
 @by_name

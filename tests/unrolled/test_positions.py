@@ -21,7 +21,7 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.kernel_smoothing import alibi_slopes, store_positions
 
-from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
+from .recording import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
 SHAPE = (2, 3, 9, 6)
 

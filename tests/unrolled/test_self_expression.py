@@ -15,6 +15,7 @@ from twinsolve.unrolled import LowRank, Ridge, SelfExpressiveNetwork, UnrolledSe
 from twinsolve.unrolled.self_expression import self_expressive_network as module
 
 from .draws import moved, tokens
+from .recording import saved_sizes
 
 
 def with_singular_values(*values, n=9, seed=0):
@@ -143,12 +144,7 @@ def test_acts_on_features():
 def test_memory_of_the_backward_pass_is_the_coefficients_not_the_iterates(monkeypatch):
     monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 20)
     X, layer = tokens(200, 4).requires_grad_(), unrolled(8)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda x: kept.append(x.numel()) or x, lambda x: x
-    ):
-        layer(X)
-    assert sum(kept) < 200 * 200
+    assert sum(saved_sizes(lambda: layer(X))) < 200 * 200
 
 
 def test_batches_and_state_dict_and_reset():
@@ -270,11 +266,8 @@ def test_rows_may_be_a_mask_or_count_from_the_end():
 def test_memory_is_that_of_blocks(monkeypatch):
     """No n x n matrix is kept for the backward pass, nor the activations of all keys."""
     monkeypatch.setattr(module, "_BLOCK", 20)
-    n, layer, kept = 400, network(width=4), []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda x: kept.append(x.numel()) or x, lambda x: x
-    ):
-        layer.loss(tokens(n, 5), torch.arange(40))
+    n, layer = 400, network(width=4)
+    kept = saved_sizes(lambda: layer.loss(tokens(n, 5), torch.arange(40)))
     assert max(kept) <= n * 5
 
 

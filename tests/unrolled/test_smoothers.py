@@ -27,7 +27,7 @@ from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, pro
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
 
 from .draws import tokens
-from .fused_kernel import BLOCKED, FUSED, dispatched_attention
+from .recording import BLOCKED, FUSED, dispatched_attention
 
 
 def qkv(*shape):

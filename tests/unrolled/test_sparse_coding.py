@@ -18,6 +18,7 @@ from twinsolve.unrolled.sparse_coding import (
 )
 
 from .draws import tokens
+from .recording import saved_sizes
 
 
 def test_safe_step_is_per_row_over_visible_keys():
@@ -64,12 +65,7 @@ def test_memory_of_the_backward_pass_is_one_block_of_codes():
     n, d = 600, 4
     q = tokens(n, d).requires_grad_()
     layer = SparseCoding(0.3, n_iter=4).double()
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda x: kept.append(x.numel()) or x, lambda x: x
-    ):
-        layer(q, q, q)
-    assert max(kept) < n * n / 10
+    assert max(saved_sizes(lambda: layer(q, q, q))) < n * n / 10
 
 
 def gradients(function, *inputs):
@@ -131,16 +127,9 @@ def test_causal_safe_steps_are_those_of_each_prefix():
 def test_inference_keeps_no_residuals():
     """Ten thousand iterations of training would keep ten thousand copies of the queries."""
     x = tokens(8, 4).requires_grad_()
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: kept.append(t.numel()) or t, lambda t: t
-    ):
-        SparseCoding(0.3, n_iter=50)(x, x, x)
-        assert max(kept) == 50 * 8 * 4
-        kept.clear()
-        with torch.no_grad():
-            SparseCoding(0.3, n_iter=10_000)(x, x, x)
-    assert not kept
+    assert max(saved_sizes(lambda: SparseCoding(0.3, n_iter=50)(x, x, x))) == 50 * 8 * 4
+    with torch.no_grad():
+        assert not saved_sizes(lambda: SparseCoding(0.3, n_iter=10_000)(x, x, x))
 
 
 def test_support_adaptive_gradients_are_finite_at_equal_singular_values_and_zero_keys():

@@ -22,6 +22,7 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.integrations import register_huggingface
 
+from ..recording import record_calls
 from .examples import FromFirst, WithPositions
 
 transformers = pytest.importorskip("transformers")
@@ -373,13 +374,10 @@ def test_positions_go_through_the_layers_projections():
     with pytest.raises(ValueError, match=r"positions: WithPositions at .* needs them"):
         attach_huggingface(model, WithPositions())
     attach_huggingface(model, WithPositions(), positions=name)
-    seen = []
-    layer.operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["context"].projected_positions),
-        with_kwargs=True,
-    )
+    seen = record_calls(layer.operator)
     model(PIXELS)
-    for found, projection in zip(seen[0], (layer.q_proj, layer.k_proj), strict=True):
+    positions = seen[0][1]["context"].projected_positions
+    for found, projection in zip(positions, (layer.q_proj, layer.k_proj), strict=True):
         expected = model.get_parameter(name) @ projection.weight.T
         exact(found, expected.unflatten(-1, (4, 6)).transpose(-3, -2))
     with pytest.raises(ValueError, match="GPT2Attention has no linear query and key projections"):
@@ -400,13 +398,9 @@ def test_a_decoders_cross_attention_is_the_librarys_unless_asked_for():
 
 
 def test_a_padding_mask_reaches_the_operator_as_one_row_of_keys():
-    seen = []
     model = attach_huggingface(build("bert"), Softmax())
-    operator = next(m for m in model.modules() if isinstance(m, Softmax))
-    operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["mask"]), with_kwargs=True
-    )
+    seen = record_calls(next(m for m in model.modules() if isinstance(m, Softmax)))
     model(IDS, attention_mask=RIGHT)
-    assert seen[0].shape == (2, 1, 1, 9)
+    assert seen[0][1]["mask"].shape == (2, 1, 1, 9)
     model(IDS)
-    assert seen[1] is None
+    assert seen[1][1]["mask"] is None

@@ -19,7 +19,7 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 
-from ..fused_kernel import FUSED, dispatched_attention
+from ..recording import FUSED, dispatched_attention, record_calls
 from .examples import (
     Block,
     FromFirst,
@@ -446,14 +446,10 @@ def test_positions_go_through_the_projections_of_multihead_attention(batch_first
     positions = tokens(6)[0]
     expected = [(positions @ w.T).unflatten(-1, (2, 6)).transpose(-3, -2) for w in weights]
     model = replace_attention(model, WithPositions(), positions=positions)
-    seen = []
-    model.operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["context"].projected_positions),
-        with_kwargs=True,
-    )
+    seen = record_calls(model.operator)
     x = X if batch_first else X.transpose(0, 1)
     model(x, x, x[..., : widths.get("vdim", 12)])
-    exact(seen[0], tuple(expected))
+    exact(seen[0][1]["context"].projected_positions, tuple(expected))
 
 
 def test_positions_that_a_model_adds_itself_are_counted_twice_and_said_so():
@@ -473,10 +469,8 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
         model.pos_embed.requires_grad_(False).zero_()
         replace_attention(model, Bilateral(), positions=positions)
     assert dict(model.named_parameters())["twinsolve_positions"] is positions
-    attn, seen = model.blocks[0].attn, {}
-    attn.operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.update(q=args[0], k=args[1], **kwargs), with_kwargs=True
-    )
+    attn = model.blocks[0].attn
+    seen = record_calls(attn.operator)
     model(X).sum().backward()
     y = model.blocks[0].norm(X)
     w_q, w_k, _ = attn.qkv.weight.chunk(3)
@@ -487,7 +481,8 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
 
     expected = heads(y @ w_q.T + b_q) @ heads(y @ w_k.T + b_k).mT
     expected = expected + heads(positions @ w_q.T) @ heads(positions @ w_k.T).mT
-    found = attn.operator.logits(Call(seen["q"], seen["k"], seen["k"], context=seen["context"]))
+    (args, given), *_ = seen
+    found = attn.operator.logits(Call(*args, context=given["context"]))
     assert_close(found, expected / 2, atol=1e-10, rtol=0)
     assert positions.grad.any()
 
