@@ -10,7 +10,7 @@ from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax
 from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
-from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
+from .recording import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
 
 def make_pair(**options):

@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
-    Attention,
     ClassAttentionTransformer,
     Context,
     CrissCross,
@@ -13,10 +12,11 @@ from twinsolve.unrolled import (
     Softmax,
     SpatialGaussian,
     VisionTransformer,
-    WindowedTransformer,
     make_operator,
     replace_attention,
 )
+
+from .recording import record_calls
 
 GENERATOR = torch.Generator().manual_seed(0)
 ON_GRIDS = {
@@ -32,19 +32,16 @@ def qkv(n):
 
 
 def literal(name, q, k, rows, columns, n_class):
-    """The matrix of one loop over pairs."""
-    n = rows * columns + n_class
-    logits = torch.full((*q.shape[:-2], n, n), -torch.inf, dtype=torch.float64)
-    for i in range(n):
-        for j in range(n):
-            of_class = min(i, j) < n_class
-            dr = abs((i - n_class) // columns - (j - n_class) // columns)
-            dc = abs((i - n_class) % columns - (j - n_class) % columns)
-            if name == "spatial_gaussian":
-                logits[..., i, j] = 0 if of_class else -(dr**2 + dc**2) / (2 * 1.3**2)
-            elif of_class or (max(dr, dc) <= 1 if name == "local" else min(dr, dc) == 0):
-                logits[..., i, j] = (q[..., i, :] * k[..., j, :]).sum(dim=-1) / 2
-    return logits.softmax(dim=-1)
+    """The matrix by rows and columns of all pairs; class tokens are near to all."""
+    place = torch.arange(rows * columns + n_class) - n_class
+    row, column = place.div(columns, rounding_mode="floor"), place % columns
+    dr, dc = ((x[:, None] - x).abs() for x in (row, column))
+    of_class = (place < 0)[:, None] | (place < 0)
+    if name == "spatial_gaussian":
+        logits = -(dr**2 + dc**2).double() / (2 * 1.3**2)
+        return logits.masked_fill(of_class, 0).softmax(dim=-1).expand(*q.shape[:-2], -1, -1)
+    near = torch.maximum(dr, dc) <= 1 if name == "local" else torch.minimum(dr, dc) == 0
+    return (q @ k.mT / 2).masked_fill(~(near | of_class), -torch.inf).softmax(dim=-1)
 
 
 @by_name
@@ -94,50 +91,14 @@ def test_without_a_grid_tokens_are_a_sequence():
         assert_close(made(q, k, v), wide(q, k, v))
 
 
-MODELS = {
-    "vision": (lambda o: VisionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator=o), (3, 4), 1),
-    "class attention": (
-        lambda o: ClassAttentionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator=o),
-        (3, 4),
-        0,
-    ),
-    "windows": (
-        lambda o: WindowedTransformer((4, 8), 1, 1, 3, 12, (2,), (3,), operator=o, window_size=2),
-        (2, 2),
-        0,
-    ),
-}
-
-
-@by_name
-@pytest.mark.parametrize("backbone", MODELS)
-def test_models_tell_operators_their_grid(backbone, name):
-    """In every layer, shifted windows too, the matrix by name is that of the true grid."""
-    make, grid, n_class = MODELS[backbone]
-    model = make(name).double()
-    size = (4, 8) if backbone == "windows" else (6, 8)
-    seen = []
-    layers = [m for m in model.modules() if isinstance(m, Attention)][: 2 if grid[0] % 3 else 1]
-    for layer in layers:
-        layer.operator.register_forward_hook(
-            lambda m, args, kwargs, out: seen.append((m, args, kwargs)), with_kwargs=True
-        )
-    model(torch.randn(2, 1, *size, dtype=torch.float64, generator=GENERATOR))
-    own = {
-        "local": lambda: Local(7, width=grid[1], n_class_tokens=n_class),
-        "criss_cross": lambda: CrissCross(grid[1], n_class_tokens=n_class),
-        "spatial_gaussian": lambda: SpatialGaussian(
-            2.0, width=grid[1], n_class_tokens=n_class, num_heads=3, learnable=True
-        ).double(),
-    }[name]()
-    assert len(seen) == len(layers)
-    for operator, (q, k, _), given in seen:
-        found = operator.matrix(q, k, **given)
-        assert_close(found, own.matrix(q, k, mask=given["mask"]), atol=1e-13, rtol=0)
-    wrong = {"local": Local(1, width=7), "criss_cross": CrissCross(7)}.get(name)
-    if wrong is not None:
-        with pytest.raises(ValueError, match="width: must be None or the model's"):
-            make(wrong)(torch.randn(2, 1, *size, generator=GENERATOR))
+def test_class_attention_tells_operators_its_grid():
+    """Other models are in models/test_places.py."""
+    model = ClassAttentionTransformer((6, 8), 2, 1, 3, 12, 1, 3, operator="local")
+    seen = record_calls(model.blocks[0].attention.operator)
+    model(torch.randn(2, 1, 6, 8))
+    context = seen[0][1]["context"]
+    assert context.grid == (3, 4)
+    assert context.n_class_tokens == 0
 
 
 @by_name

@@ -20,18 +20,15 @@ from twinsolve.unrolled.nonlocal_energy import convex_ridge
 from twinsolve.unrolled.sparse_coding import fixed_codes
 from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
+from .draws import tokens
+
 DOUBLE = {"dtype": torch.float64}
-
-
-def drawn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def coherent(n_keys, dim, seed=1):
     """Unit vectors within 30 degrees or so of a common direction."""
-    common = torch.nn.functional.normalize(drawn(dim, seed=seed), dim=0)
-    noise = drawn(n_keys, dim, seed=seed + 1) / dim**0.5
+    common = torch.nn.functional.normalize(tokens(dim, seed=seed), dim=0)
+    noise = tokens(n_keys, dim, seed=seed + 1) / dim**0.5
     return torch.nn.functional.normalize(common + noise / 2, dim=1)
 
 
@@ -78,7 +75,7 @@ def case_of_codes(lam=0.3, *, n=30, k=None, **settings):
     if layer.base.zero_diagonal:
         leaves = (torch.stack([coherent(n, 20, seed=seed) for seed in (1, 7)]),)
     else:
-        leaves = (drawn(2, n, 64, seed=5), k.expand(2, -1, -1))
+        leaves = (tokens(2, n, 64, seed=5), k.expand(2, -1, -1))
 
     def run(q, k=None):
         k = q if k is None else k
@@ -99,7 +96,7 @@ def case_of_heads():
 def case_of_values(lam):
     base = Neutreno(Gaussian(1.3, learnable=True, **DOUBLE), lam, learnable=True, **DOUBLE)
     layer = Solved(base)
-    leaves = tuple(drawn(2, 12, 3, seed=seed) for seed in range(3))
+    leaves = tuple(tokens(2, 12, 3, seed=seed) for seed in range(3))
 
     def run(q, k, f):
         return layer(q, k, f, context=Context(first_values=f))
@@ -118,7 +115,7 @@ def case_of_map(eigenvalues):
         for x in map(complex, eigenvalues)
     ]
     D = torch.block_diag(*blocks).double()
-    R = torch.linalg.qr(drawn(len(D), len(D)))[0]
+    R = torch.linalg.qr(tokens(len(D), len(D)))[0]
     layer = FixedPoint(lambda z, M, b: z @ M + b.tanh(), max_iter=100_000)
 
     def run(M, b):
@@ -127,13 +124,13 @@ def case_of_map(eigenvalues):
     def exact(M, b):
         return torch.linalg.solve(torch.eye(len(M), **DOUBLE) - M, b.tanh(), left=False)
 
-    return run, exact, (R @ D @ R.mT, drawn(4, len(D), seed=3)), layer
+    return run, exact, (R @ D @ R.mT, tokens(4, len(D), seed=3)), layer
 
 
 def case_of_images(**settings):
     layer = ConvexRidge(0.05, 0.1, filter_size=3, **settings, **DOUBLE)
     for seed, parameter in enumerate(layer.parameters()):
-        parameter.data += 0.2 * drawn(*parameter.shape, seed=seed)
+        parameter.data += 0.2 * tokens(*parameter.shape, seed=seed)
 
     def exact(noisy):
         """A Newton step from the certified minimiser, which does not move it."""
@@ -148,7 +145,7 @@ def case_of_images(**settings):
         step = torch.linalg.solve(hessian, energy.gradient(u, noisy[0]).flatten())
         return (u.flatten() - step).view_as(noisy)
 
-    return lambda noisy: layer(noisy), exact, (drawn(1, 1, 9, 8) / 4 + 0.5,), layer
+    return lambda noisy: layer(noisy), exact, (tokens(1, 1, 9, 8) / 4 + 0.5,), layer
 
 
 CASES = {
@@ -174,7 +171,7 @@ def test_gradient_at_default_settings_is_exact_to_a_millionth(name):
     leaves = [x.clone().requires_grad_() for x in leaves]
     parameters = [p for key, p in layer.named_parameters() if "step" not in key]
     outputs = [f(*leaves) for f in (run, exact)]
-    cotangent = drawn(*outputs[0].shape, seed=9)
+    cotangent = tokens(*outputs[0].shape, seed=9)
     found, expected = (
         torch.autograd.grad(out, [*leaves, *parameters], cotangent) for out in outputs
     )
@@ -199,7 +196,7 @@ def test_a_linear_system_that_is_solved_to_a_millionth_is_told(monkeypatch, name
     def wrong(*arguments):
         found = right(*arguments)
         x, *rest = found if isinstance(found, tuple) else (found,)
-        x = x + 1e-6 * x.norm() / x.numel() ** 0.5 * drawn(*x.shape)
+        x = x + 1e-6 * x.norm() / x.numel() ** 0.5 * tokens(*x.shape)
         return (x, *rest) if rest else x
 
     monkeypatch.setattr(module, solver, wrong)
@@ -218,7 +215,7 @@ def test_gradients_of_a_step_length_are_zero():
 
 def test_keys_that_are_equal_share_a_gradient_where_their_values_are_and_warn_where_not():
     layer = Solved(SparseCoding(1.0))
-    q, k, v = drawn(5, 4), drawn(8, 4, seed=1), drawn(8, 3, seed=2)
+    q, k, v = tokens(5, 4), tokens(8, 4, seed=1), tokens(8, 3, seed=2)
     single = q.clone().requires_grad_(), k.clone().requires_grad_()
     double = q.clone().requires_grad_(), torch.cat([k, k]).requires_grad_()
     outputs = layer(*single, v), layer(*double, torch.cat([v, v]))
@@ -235,11 +232,11 @@ def test_keys_that_are_equal_share_a_gradient_where_their_values_are_and_warn_wh
 @pytest.mark.parametrize("kind", ["small penalty", "nearly equal keys", "opposite keys"])
 def test_codes_of_dependent_keys_are_those_of_the_solver(kind):
     """More keys than features, nearly all of which the first iterations use."""
-    q, k, lam = drawn(5, 4), drawn(8, 4, seed=1), 1.0
+    q, k, lam = tokens(5, 4), tokens(8, 4, seed=1), 1.0
     if kind == "small penalty":
         lam = 1e-6
     else:
-        k = torch.cat([k, k + 1e-6 * drawn(8, 4, seed=2) if kind.startswith("n") else -k])
+        k = torch.cat([k, k + 1e-6 * tokens(8, 4, seed=2) if kind.startswith("n") else -k])
     found = Solved(SparseCoding(lam)).matrix(q, k)
     expected = sparse_code(q.numpy(), k.numpy(), lam=lam, tol=1e-13)
     if kind == "opposite keys":  # of which either may be used

@@ -13,14 +13,12 @@ from twinsolve.unrolled import (
     ClassAttentionTransformer,
     Context,
     ConvMixer,
-    LanguageModel,
     Softmax,
     VisionTransformer,
     WindowedTransformer,
     make_operator,
     replace_attention,
 )
-from twinsolve.unrolled.models import Block
 
 from .integrations.examples import VisionAttention
 from .operator_calls import context_of, qkv, tokens
@@ -231,43 +229,3 @@ def test_backbones_name_images_that_do_not_fit(name):
     ):
         with pytest.raises(ValueError, match=message):
             model(images)
-
-
-def test_blocks_and_language_models_name_what_does_not_fit():
-    block, x = Block(12, 3), X.float()
-    for arguments, message in (
-        ({"x": x[..., :4]}, r"x: must be \(batch, tokens, 12\), got \(2, 7, 4\)"),
-        ({"x": X}, r"x: must be torch\.float32 as the weights, got torch\.float64"),
-        ({"x": x, "memory": X}, r"memory: must be torch\.float32 as the weights, got"),
-        ({"x": x, "memory": x[:1]}, r"memory: must be \(2, tokens, 12\), got \(1, 7, 12\)"),
-        ({"x": x, "context": {}}, "context: must be a Context, got dict"),
-        (
-            {"x": x, "context": Context(x[0, :5]), "add_positions": True},
-            r"context\.positions: must be \(\.\.\., 7, 12\), got \(5, 12\)",
-        ),
-        ({"x": x, "key_padding_mask": PADDING.long()}, "key_padding_mask: must be bool"),
-        ({"x": x, "attn_mask": PAIRS.expand(2, 7, 7)}, r"attn_mask: must be .* got \(2, 7, 7\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            block(**arguments)
-    model = LanguageModel(20, 12, 1, 3, 8)
-    ids = torch.zeros(2, 7, dtype=torch.long)
-    for arguments, message in (
-        ({"ids": ids.float()}, "ids: must be integers of shape"),
-        ({"ids": ids + 20}, "ids: must be among 0 to 19, got 20 to 20"),
-        ({"ids": ids.tolist()}, "ids: must be a Tensor, got list"),
-        ({"ids": ids.to("meta")}, "ids: must be on cpu as the weights, got meta"),
-        ({"ids": ids, "key_padding_mask": PADDING[:, :5]}, "key_padding_mask: must have shape"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model(**arguments)
-
-
-def test_patch_padding_masks_that_do_not_fit_are_named():
-    model = VisionTransformer(8, 2, 1, 3, 12, 1, 3)
-    hidden = torch.zeros(2, 16, dtype=torch.bool)
-    with pytest.raises(ValueError, match="patch_padding_mask: must be a Tensor, got "):
-        model(IMAGES, hidden.numpy())
-    for mask in (hidden.long(), hidden[:, :9], hidden.to("meta")):
-        with pytest.raises(ValueError, match=r"patch_padding_mask: must be bool of shape \(2, 16"):
-            model(IMAGES, mask)

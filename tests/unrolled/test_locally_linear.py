@@ -6,20 +6,7 @@ import twinsolve
 from twinsolve.solvers import locally_linear_weights
 from twinsolve.unrolled import LocallyLinear
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("n_neighbors", [1, 8])
-def test_weights_are_those_of_the_solver(n_neighbors):
-    x, q = tokens(12, 3), tokens(5, 3, seed=1)
-    within = locally_linear_weights(x, n_neighbors=n_neighbors).toarray()
-    layer = LocallyLinear(n_neighbors, zero_diagonal=True)
-    assert_close(layer.matrix(x, x).numpy(), within, atol=1e-10, rtol=0)
-    across = locally_linear_weights(x, n_neighbors=n_neighbors, queries=q).toarray()
-    assert_close(LocallyLinear(n_neighbors).matrix(q, x).numpy(), across, atol=1e-10, rtol=0)
+from .draws import tokens
 
 
 def test_float32_chooses_the_same_neighbours_and_solves_as_exactly():

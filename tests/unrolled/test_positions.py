@@ -21,7 +21,7 @@ from twinsolve.unrolled import (
 )
 from twinsolve.unrolled.kernel_smoothing import alibi_slopes, store_positions
 
-from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
+from .recording import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
 SHAPE = (2, 3, 9, 6)
 
@@ -42,20 +42,12 @@ def qkv():
     return tokens(seed=0), tokens(seed=1), tokens(seed=2)
 
 
-def softmax(logits, v):
-    return torch.softmax(logits, dim=-1) @ v
-
-
 def test_distances_are_the_bilateral_filter_if13_e0b():
     y, p = tokens(seed=0), tokens(*SHAPE[1:], seed=1)
     context = Context(projected_positions=(p, p))
-    expected = torch.empty_like(y)
-    for b in range(2):
-        for h in range(3):
-            for i in range(9):
-                near = -((p[h, i] - p[h]) ** 2).sum(-1) / (2 * 0.8**2)
-                alike = -((y[b, h, i] - y[b, h]) ** 2).sum(-1) / (2 * 1.3**2)
-                expected[b, h, i] = torch.softmax(near + alike, dim=-1) @ y[b, h]
+    near, alike = ((x[..., :, None, :] - x[..., None, :, :]).square().sum(dim=-1) for x in (p, y))
+    A = torch.softmax(-near / (2 * 0.8**2) - alike / (2 * 1.3**2), dim=-1)
+    expected = A @ y
     layer = Bilateral(0.8, 1.3, distances=True)
     assert_close(layer(y, y, y, context=context), expected, atol=1e-12, rtol=0)
     printed = Bilateral(0.8 / 2**0.5, 1.3 / 2**0.5, distances=True)(y, y, y, context=context)
@@ -137,19 +129,6 @@ def test_alibi_slopes_are_geometric():
     assert alibi_slopes(1) == [2.0**-8]
     # The four of the next lower power of two, then every other one of eight.
     assert alibi_slopes(6) == [0.25, 0.0625, 2.0**-6, 2.0**-8, 0.5, 0.125]
-
-
-@pytest.mark.parametrize(("n", "learnable"), [(9, True), (300, False)])
-def test_alibi_adds_a_distance_to_the_logits(n, learnable):
-    q, k, v = (tokens(1, 2, n, 6, seed=s) for s in range(3))
-    layer = ALiBi(2, slopes=[0.3, 0.0], learnable=learnable, dtype=torch.float64)
-    i, j = torch.arange(n)[:, None], torch.arange(n)
-    slopes = torch.tensor([0.3, 0.0], dtype=torch.float64)[:, None, None]
-    logits = q @ k.mT / 6**0.5 - slopes * (i - j).abs()
-    assert_close(layer(q, k, v), softmax(logits, v), atol=1e-12, rtol=0)
-    causal = logits.masked_fill(j > i, -torch.inf)
-    assert_close(layer(q, k, v, is_causal=True), softmax(causal, v), atol=1e-12, rtol=0)
-    assert_close(layer(q, k, v)[:, 1], Softmax()(q, k, v)[:, 1], atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -7,16 +7,22 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import twinsolve.unrolled as layers
 from twinsolve.unrolled import boosting, image_filters, kernel_smoothing
 from twinsolve.unrolled.attention import Positive
-from twinsolve.unrolled.models import denoisers
+from twinsolve.unrolled.models import Block, Segmenter, SelfExpressionTransformer, denoisers
+from twinsolve.unrolled.models.stacks import make_blocks
 from twinsolve.unrolled.nonlocal_energy import NonlocalEnergyStep
 from twinsolve.unrolled.spectral_filtering import LayerScale
 
+from .integrations.examples import Block as ForeignBlock
+from .integrations.examples import WithPositions, vision_model
+
 NAN = float("nan")
 X = torch.ones(2, 3, 9, 5)
+PAIRS = torch.ones(9, 9, dtype=torch.bool).tril()
 IMAGE = torch.zeros(1, 1, 9, 9)
 HEADS = r"num_heads: must be a whole number >= 1"
 FILTER = image_filters.BilateralFilter()
@@ -149,6 +155,15 @@ CONSTRUCTORS = [
 ]  # fmt: skip
 
 CALLS = [
+    (lambda: layers.Ridge(1.0)(X, X, X, is_causal=True), "Ridge: does not support is_causal"),
+    (lambda: layers.Ridge(1.0)(X, X, X, mask=PAIRS), "may only hide whole keys"),
+    (lambda: layers.Ridge(1.0, zero_diagonal=True)(X[..., :4, :], X, X),
+     "as many queries as keys, got 4 and 9"),
+    (lambda: layers.SparseCoding(0.5)(X, X, X, mask=X[0, 0, :, :1]), "masks may only hide keys"),
+    (lambda: layers.LocallyLinear(4)(X, X, X, mask=X[0, 0, :, :1]), "masks may only hide keys"),
+    (lambda: layers.Tupe(6, 3)(X, X, X), "context: .* needs positions"),
+    (lambda: layers.Softmax()(X, X[..., :8, :], X[..., :8, :], is_causal=True),
+     "at most as many queries as keys, got 9 and 8"),
     (lambda: layers.Kernel(lambda q, k: q, 1.0)(X, X, X), "kernel: must give logarithms of shape"),
     (lambda: layers.Logistic(4)(X, X, X), "head_dim: Logistic has 4, but q has 5"),
     (lambda: layers.Logistic(5, num_heads=2)(X, X, X), "num_heads: Logistic has 2, but q has 3"),
@@ -199,7 +214,156 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("table", [CONSTRUCTORS, CALLS], ids=["constructors", "calls"])
+class ReadsPositions(layers.Operator):
+    needs = ("positions",)
+
+
+class ReadsWeather(layers.Softmax):
+    needs = ("weather",)
+
+
+def vision(image_size=(8, 12), patch_size=(2, 3), **options):
+    settings = {"in_channels": 2, "num_classes": 5, "dim": 12, "depth": 2, "num_heads": 3}
+    return layers.VisionTransformer(image_size, patch_size, **settings | options)
+
+
+def windowed(image_size=(12, 16), **options):
+    settings = {"dim": 8, "depths": (4,), "num_heads": (2,), "window_size": 4}
+    return layers.WindowedTransformer(image_size, 1, 1, 5, **settings | options)
+
+
+def language(**options):
+    settings = {"vocab_size": 11, "dim": 12, "depth": 1, "num_heads": 3, "max_length": 20}
+    return layers.LanguageModel(**settings | options)
+
+
+def mixer(**options):
+    settings = {"dim": 6, "depth": 2, "kernel_size": 3, "patch_size": 2}
+    return layers.ConvMixer(**settings | {"num_classes": 5, "in_channels": 2} | options)
+
+
+def residual(source, context):
+    return layers.GeneralizedResidual(source)(X, X, context)
+
+
+def elliptical(**values):
+    context = layers.Context(**{"values": X, "previous_values": X} | values)
+    return layers.Elliptical()(X, X, X, context=context)
+
+
+def foreign(name, part):
+    block = ForeignBlock()
+    setattr(block.attn, name, part)
+    return layers.replace_attention(block, "softmax")
+
+
+def replaced(operator, **options):
+    return layers.replace_attention(vision_model(), operator, **options)
+
+
+IMAGES, TOKENS = torch.zeros(3, 2, 8, 12), torch.ones(2, 7, 12)
+IDS, HIDDEN = torch.zeros(2, 7).long(), torch.zeros(2, 7).bool()
+COUNT = "must be a whole number >= 1"
+CLASS = "operator: must be .* an Operator such as .*; got"
+PATCHES = r"images: must be floating point \(batch, 1, "
+MODELS = [
+    (lambda: Block(12, 3, operator=3), "operator: must be a name"),
+    (lambda: Block(12, 3, operator="soft"), "operator: must be one of"),
+    (lambda: layers.make_operator("soft", num_heads=1, head_dim=4),
+     "operator: must be one of .*softmax.*, got 'soft'; close is softmax"),
+    (lambda: layers.register_operator("softmax", lambda num_heads, head_dim: layers.Softmax()),
+     "name: an operator 'softmax' is registered already"),
+    *[(lambda kind=kind: Block(12, 3, operator=kind), f"{CLASS} the class {kind.__name__}")
+      for kind in (layers.Softmax, layers.Bilateral)],  # which take other arguments
+    (lambda: layers.replace_attention(nn.MultiheadAttention(12, 3), layers.Bilateral),
+     f"{CLASS} the class Bilateral .for the model"),
+    (lambda: Block(12, 3, operator=lambda heads, dim: nn.Identity()), "operator: must be a name, "),
+    (lambda: Block(12, 3, mlp_ratio=0), "mlp_ratio: must be finite and > 0"),
+    (lambda: Block(12, 5), "dim: must be a multiple of num_heads=5"),
+    (lambda: make_blocks(3, 12, 3, operator=["softmax"] * 2), "operator: must be one value or a l"),
+    (lambda: make_blocks(-1, 12, 3), "depth: must be a whole number >= 0"),
+    *[(partial(mixer, **{name: 0}), f"{name}: {COUNT}")
+      for name in ("dim", "kernel_size", "patch_size", "in_channels")],
+    *[(lambda shape=shape: mixer()(torch.randn(shape)), r"images: must be \(batch, 2, height, widt")
+      for shape in ((3, 1, 8, 12), (3, 2, 7, 12), (3, 2, 8, 11), (2, 8, 12))],
+    (lambda: language(vocab_size=0), f"vocab_size: {COUNT}"),
+    (lambda: language(max_length=0), f"max_length: {COUNT}"),
+    (lambda: language()(torch.zeros(1, 21).long()), "ids: must have at most 20 tokens, got 21"),
+    (lambda: language()(torch.zeros(3).long()), "ids: must be integers of shape"),
+    (lambda: language()(torch.zeros(1, 3)), "ids: must be integers of shape"),
+    (lambda: language()(IDS + 11), "ids: must be among 0 to 10, got 11 to 11"),
+    (lambda: language()(IDS.tolist()), "ids: must be a Tensor, got list"),
+    (lambda: language()(IDS.to("meta")), "ids: must be on cpu as the weights, got meta"),
+    (lambda: language()(IDS, HIDDEN[:, :5]), r"key_padding_mask: must have shape \(2, 7\)"),
+    (lambda: Block(12, 3)(TOKENS[..., :4]), r"x: must be \(batch, tokens, 12\), got \(2, 7, 4\)"),
+    (lambda: Block(12, 3)(TOKENS.double()), r"x: must be torch\.float32 as the weights, got"),
+    (lambda: Block(12, 3)(TOKENS, memory=TOKENS.double()), r"memory: must be torch\.float32 as th"),
+    (lambda: Block(12, 3)(TOKENS, memory=TOKENS[:1]), r"memory: must be \(2, tokens, 12\), got"),
+    (lambda: Block(12, 3)(TOKENS, {}), "context: must be a Context, got dict"),
+    (lambda: Block(12, 3)(TOKENS, layers.Context(TOKENS[0, :5]), add_positions=True),
+     r"context\.positions: must be \(\.\.\., 7, 12\), got \(5, 12\)"),
+    (lambda: Block(12, 3)(TOKENS, key_padding_mask=HIDDEN.long()), "key_padding_mask: must be boo"),
+    (lambda: Block(12, 3)(TOKENS, attn_mask=torch.ones(2, 7, 7).bool()), r"attn_mask: must be .* "),
+    (lambda: vision()(IMAGES, np.zeros((3, 16), bool)), "patch_padding_mask: must be a Tensor, go"),
+    *[(lambda mask=mask: vision()(IMAGES, mask), r"patch_padding_mask: must be bool .*\(3, 16\)")
+      for mask in (torch.zeros(3, 16).long(), torch.zeros(3, 16).bool().to("meta"))],
+    (lambda: vision(9, 2), "image_size: must be a multiple of patch_size"),
+    (lambda: vision((8, 12, 3)), "image_size: must be one number or"),
+    (lambda: vision(patch_size=0), f"patch_size: {COUNT}"),
+    (lambda: vision(dim=13), "dim: must be a multiple of num_heads=3"),
+    (lambda: vision(dim=9, positions="sinusoidal"), "dim: must be even"),
+    (lambda: vision(positions="rotary"), "positions: must be 'learned', 'sinusoidal' or None"),
+    (lambda: vision(position_scale=0.0), "position_scale: must be finite and > 0"),
+    (lambda: vision(pool="max"), "pool: must be 'class' or 'mean'"),
+    (lambda: vision(num_classes=-1), "num_classes: must be a whole number >= 0"),
+    (lambda: vision(operator=["softmax"]), "operator: must be one value or a list of 2"),
+    (lambda: vision(operator=ReadsPositions(), positions=None), "positions: ReadsPositions reads"),
+    (lambda: vision()(IMAGES[..., :8]), r"images: must be \(batch, 2, 8, 12\), got"),
+    (lambda: vision()(IMAGES, torch.zeros(3, 17).bool()), r"patch_padding_mask: .* \(3, 16\)"),
+    (lambda: layers.ClassAttentionTransformer(
+        16, 4, 1, 5, 12, 2, 3, operator=ReadsPositions(), positions=None),
+     "positions: ReadsPositions reads positions"),
+    (lambda: windowed(window_size=5), r"window_size: must divide the grid \(12, 16\)"),
+    (lambda: windowed(window_size=0), f"window_size: {COUNT}"),
+    (lambda: windowed(depths=(1, 1)), "num_heads: must have one entry for each of 2 stages"),
+    (lambda: windowed((6, 4), depths=(1, 1, 1), num_heads=(1, 1, 1), window_size=9),
+     r"image_size: the grid \(3, 2\) after 2 stages"),
+    (lambda: windowed(operator=["softmax"]), "operator: must be one value or a list of 4"),
+    (lambda: windowed(operator=ReadsPositions(), positions=None), "positions: ReadsPositions read"),
+    (lambda: Segmenter(5, (16, 24), residual="gated"), "residual: must be among"),
+    (lambda: Segmenter(1, (16, 24)), "n_classes"),
+    (lambda: SelfExpressionTransformer(8, 2, 1, 5, dim=12, depth=4, num_heads=5), "num_heads=5"),
+    (lambda: SelfExpressionTransformer(8, 2, 1, 5, dim=12, depth=0, num_heads=3), "depth"),
+    *[(lambda images=images: denoisers.PatchCodingDenoiser(1, patch_size=4)(images), PATCHES)
+      for images in (IMAGE.expand(1, 2, 9, 9), IMAGE[..., :3], IMAGE.byte())],
+    (lambda: denoisers.NonLocalMeansDenoiser(1)(IMAGE.expand(1, 2, 9, 9)), PATCHES),
+    *[(partial(residual, None, context), "context: GeneralizedResidual needs first_tokens")
+      for context in (None, layers.Context())],
+    (lambda: residual(0, None), r"GeneralizedResidual\(source=0\) reads history"),
+    *[(partial(residual, source, layers.Context(history=(X, X))), "reads history, which has 2 bloc")
+      for source in (2, -3)],
+    (lambda: residual(None, layers.Context(first_tokens=X[..., :5, :])),
+     r"context: the earlier tokens have shape \(2, 3, 5, 5\)"),
+    *[(partial(elliptical, **{name: x}), rf"context\.{name}: {words}")
+      for name in ("values", "previous_values")
+      for x, words in ((X[..., :8, :], "must have as many"), (X[..., :4], "must be of 9"))],
+    (lambda: foreign("relative_position_bias_table", nn.Parameter(torch.zeros(9, 3))),
+     "has relative_position_bias_table: not served"),
+    (lambda: foreign("qkv", nn.Linear(12, 20)), "heads of unequal number or width"),
+    (lambda: layers.replace_attention(nn.Linear(3, 3), "softmax"), "model: no self attention to r"),
+    *[(partial(replaced, bad), "operator: must be a name, .* a factory")
+      for bad in (3, layers.Gaussian, lambda name: 3, lambda heads, width: "softmax")],
+    (lambda: replaced("nothing"), "operator: must be one of .*softmax"),
+    (lambda: replaced(ReadsWeather()), "needs weather: not served here"),
+    (lambda: replaced(WithPositions()), r"positions: WithPositions at blocks\.0\.attn needs them"),
+    (lambda: replaced(WithPositions(), positions="pos"), "model has no parameter or buffer 'pos'"),
+    (lambda: replaced(WithPositions(), positions=X[0, 0, 0]), "positions: must be a name, or a te"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "table", [CONSTRUCTORS, CALLS, MODELS], ids=["constructors", "calls", "models"]
+)
 def test_what_is_out_of_range_is_refused_by_name(table):
     said = []
     for call, words in table:

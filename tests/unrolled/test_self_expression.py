@@ -1,16 +1,21 @@
+"""Self-expression: closed forms, unrolled ISTA (SE-15) and the network (CL-11)."""
+
+import copy
+
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
+from torch import nn
 from torch.testing import assert_close
 
-from twinsolve.solvers import low_rank_self_expression
-from twinsolve.solvers.self_expression import low_rank_gap
-from twinsolve.unrolled import LowRank, Ridge
+from twinsolve.solvers import ista
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
+from twinsolve.unrolled import LowRank, Ridge, SelfExpressiveNetwork, UnrolledSelfExpression
+from twinsolve.unrolled.self_expression import self_expressive_network as module
 
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from .draws import moved, tokens
+from .recording import saved_sizes
 
 
 def with_singular_values(*values, n=9, seed=0):
@@ -20,35 +25,9 @@ def with_singular_values(*values, n=9, seed=0):
     return U * torch.tensor(values, dtype=torch.float64) @ R.mT
 
 
-SHAPES = pytest.mark.parametrize("shape", [(12, 4), (4, 12)])
-
-
-@SHAPES
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-def test_ridge_minimises_its_objective_row_by_row(shape, zero_diagonal):
-    """QK-ridge, and SE-LSRd on separate queries: each row by brute force on the keys it has."""
-    q, k = tokens(*shape), tokens(*shape, seed=1)
-    layer = Ridge(0.3, zero_diagonal=zero_diagonal)
-    found = layer(q, k, torch.eye(len(k), dtype=torch.float64))
-    for i in range(len(q)):
-        others = [j for j in range(len(k)) if not zero_diagonal or j != i]
-        system = torch.cat([k[others].mT, 0.3**0.5 * torch.eye(len(others)).double()])
-        goal = torch.cat([q[i], torch.zeros(len(others)).double()])
-        expected = torch.linalg.lstsq(system, goal[:, None]).solution[:, 0]
-        assert_close(found[i, others], expected, atol=1e-12, rtol=0)
-    if zero_diagonal:
-        assert found.diagonal().abs().max() < 1e-13
-        assert (layer.matrix(q, k).diagonal() == 0).all()
-
-
-@SHAPES
-def test_ridge_forward_is_its_matrix_with_fewer_keys_than_features_too(shape):
-    q, k, v = tokens(*shape), tokens(*shape, seed=1), tokens(shape[0], 3, seed=2)
-    for zero_diagonal in (False, True):
-        layer = Ridge(0.3, zero_diagonal=zero_diagonal)
-        assert_close(layer(q, k, v), layer.matrix(q, k) @ v, atol=1e-12, rtol=0)
-        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        assert torch.autograd.gradcheck(layer, inputs)
+def test_tokens_are_left_out_to_the_last_bit():
+    matrix = Ridge(0.3, zero_diagonal=True).matrix(tokens(12, 4), tokens(12, 4, seed=1))
+    assert (matrix.diagonal() == 0).all()
 
 
 @pytest.mark.parametrize("lam", [1e-8, 1e-4])
@@ -76,25 +55,6 @@ def test_left_out_keys_of_full_leverage_stay_finite():
     out.sum().backward()
     assert torch.isfinite(out).all()
     assert torch.isfinite(x.grad).all()
-
-
-@SHAPES
-def test_low_rank_at_equal_queries_and_keys_is_the_certified_optimum(shape):
-    x = tokens(*shape)
-    lam = 2 * float(torch.linalg.svdvals(x).median()) ** 2
-    found = LowRank(lam)(x, x, torch.eye(len(x), dtype=torch.float64)).numpy()
-    expected = low_rank_self_expression(x.numpy(), lam=lam)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert 0 < np.linalg.matrix_rank(found, tol=1e-8) < min(shape)
-    assert low_rank_gap(x.numpy(), found, lam=lam) < 1e-12
-    np.testing.assert_allclose(LowRank(lam).matrix(x, x).numpy(), expected, atol=1e-12)
-
-
-def test_low_rank_of_other_queries_is_the_spectral_filter():
-    q, k, v = tokens(7, 4), tokens(9, 4, seed=1), tokens(9, 2, seed=2)
-    U, s, Rt = torch.linalg.svd(k, full_matrices=False)
-    h = (1 - 2.0 / (2 * s**2)).clamp(min=0)
-    assert_close(LowRank(2.0)(q, k, v), q @ Rt.mT * (h / s) @ U.mT @ v, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +87,204 @@ def test_constant_zero_and_single_tokens(operator):
         assert_close(out, operator.matrix(x, x) @ x, atol=1e-12, rtol=0)
         out.sum().backward()
         assert torch.isfinite(x.grad).all()
+
+
+LAM = 0.4
+
+
+def unrolled(n_iter, lam=LAM, **settings):
+    return UnrolledSelfExpression(n_iter, lam, dtype=torch.float64, **settings)
+
+
+def test_relative_penalties_are_those_of_each_row():
+    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
+    X[3] *= 10
+    X[4] = 0
+    longest = float(np.linalg.norm(X.T @ X) / np.linalg.norm(X, 2) ** 2)
+    layer = unrolled(5, 0.1, relative=True, relative_step=longest)
+    largest = lam_max(X, X, zero_diagonal=True)
+    lam, step = 0.1 * np.where(largest > 0, largest, 1), 1 / np.linalg.norm(X, 2) ** 2
+    C, codes = layer(X).detach(), layer(Y, X).detach()
+    expected = ista(X, X, lam=lam, n_iter=5, step=step, zero_diagonal=True).coef
+    assert_close(C.numpy(), expected, atol=1e-13, rtol=0)
+    expected = ista(Y, X, lam=0.1 * lam_max(Y, X), n_iter=5, step=step).coef
+    assert_close(codes.numpy(), expected, atol=1e-13, rtol=0)
+    found = layer.objective(X, C)
+    assert_close(found.numpy(), lasso_objective(X, X, C, lam=lam), atol=1e-11, rtol=0)
+    found = layer.objective(Y, codes, X)
+    expected = lasso_objective(Y, X, codes, lam=0.1 * lam_max(Y, X))
+    assert_close(found.numpy(), expected, atol=1e-12, rtol=0)
+    assert (unrolled(5, 1.0, relative=True)(X) == 0).all()
+    assert (unrolled(5, 0.99, relative=True)(X) != 0).any(dim=1).sum() == 11
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_batch_of_the_keys_leaves_each_its_own_key_out(relative, monkeypatch):
+    X, layer = tokens(23, 5), moved(unrolled(4, 0.1, relative=relative))
+    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 3)
+    own = torch.tensor([4, 0, 22, 7, 8])
+    C = layer(X)
+    codes = layer(X[own], X, own=own)
+    assert_close(codes, C[own], atol=1e-14, rtol=0)
+    objective = layer.objective(X, C)[own]
+    assert_close(layer.objective(X[own], codes, X, own=own), objective, atol=1e-13, rtol=0)
+
+
+def test_acts_on_features():
+    torch.manual_seed(0)
+    features = nn.Sequential(nn.Linear(5, 8), nn.Tanh()).double()
+    X, Y = tokens(12, 5), tokens(7, 5, seed=1)
+    layer = unrolled(5, features=features)
+    assert_close(layer(X), unrolled(5)(features(X)), atol=0, rtol=0)
+    assert_close(layer(Y, X), unrolled(5)(features(Y), features(X)), atol=0, rtol=0)
+    layer.objective(X, layer(X)).sum().backward()
+    assert (features[0].weight.grad != 0).any()
+
+
+def test_memory_of_the_backward_pass_is_the_coefficients_not_the_iterates(monkeypatch):
+    monkeypatch.setattr("twinsolve.unrolled.attention.fused._QUERY_BLOCK", 20)
+    X, layer = tokens(200, 4).requires_grad_(), unrolled(8)
+    assert sum(saved_sizes(lambda: layer(X))) < 200 * 200
+
+
+def test_batches_and_state_dict_and_reset():
+    X = tokens(2, 3, 9, 4)
+    layer = unrolled(3)
+    first = layer(X)
+    assert first.shape == (2, 3, 9, 9)
+    assert_close(first[1, 2], layer(X[1, 2]), atol=1e-14, rtol=0)
+    assert_close(layer(X, X[0, 0])[1, 2], layer(X[1, 2], X[0, 0]), atol=1e-14, rtol=0)
+    moved(layer)
+    other = unrolled(3, 2.0)
+    other.load_state_dict(layer.state_dict())
+    assert_close(other(X), layer(X), atol=0, rtol=0)
+    layer.reset_parameters()
+    assert_close(layer(X), first, atol=1e-15, rtol=0)
+
+
+def test_fewer_iterations_stop_early_and_more_repeat_the_last():
+    X, layer = tokens(9, 4), moved(unrolled(2))
+    deep = unrolled(4)
+    for t in range(4):
+        for name in ("step", "lam"):
+            own = getattr(layer, name)[min(t, 1)]
+            getattr(deep, name)[t].load_state_dict(own.state_dict())
+    for K in (0, 1, 2, 4):
+        changed = copy.deepcopy(layer)
+        changed.n_iter = deep.n_iter = K
+        assert_close(changed(X), deep(X), atol=0, rtol=0)
+    assert (layer(X) - deep(X)).abs().max() > 1e-3
+
+
+def test_degenerate_points():
+    layer = unrolled(5)
+    assert layer(tokens(0, 4)).shape == (0, 0)
+    assert (layer(tokens(1, 4)) == 0).all()
+    assert layer(tokens(3, 4), tokens(0, 4)).shape == (3, 0)
+    X = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
+    C = layer(X)
+    assert (C == 0).all()
+    C.sum().backward()
+    assert torch.isfinite(X.grad).all()
+    same = layer(torch.ones(4, 3, dtype=torch.float64)).detach()
+    expected = ista(np.ones((4, 3)), np.ones((4, 3)), lam=LAM, n_iter=5, zero_diagonal=True).coef
+    assert_close(same.numpy(), expected, atol=1e-14, rtol=0)
+
+
+def network(in_features=5, *, width=8, threshold=0.05, seed=0, **settings):
+    torch.manual_seed(seed)
+    return SelfExpressiveNetwork(
+        in_features, hidden_features=(16,), width=width, threshold=threshold,
+        dtype=torch.float64, **settings,
+    )  # fmt: skip
+
+
+def dense(layer, queries, keys=None):
+    """The whole matrix, with gradients."""
+    Q, K = layer.query(queries), layer.key(queries if keys is None else keys)
+    products, b = Q @ K.T, layer.threshold()
+    C = torch.where(products.abs() > b, products - b * products.sign(), 0) / layer.width
+    return C if keys is not None else C * (1 - torch.eye(len(Q), dtype=C.dtype))
+
+
+def dense_objective(layer, X):
+    C, r = dense(layer, X), layer.l1_ratio
+    penalty = r * C.abs().sum(1) + (1 - r) / 2 * C.square().sum(1)
+    return layer.gamma / 2 * (X - C @ X).square().sum(1) + penalty
+
+
+@pytest.fixture(params=[1024, 7])
+def block(request, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", request.param)
+
+
+@pytest.mark.usefixtures("block")
+def test_blocks_give_what_the_whole_matrix_gives():
+    layer, X, Y = network(), tokens(23, 5), tokens(9, 5, seed=1)
+    for queries, keys in ((X, None), (Y, X)):
+        C = dense(layer, queries, keys).detach()
+        found = layer.coefficients(queries, keys)
+        assert isinstance(found, csr_array)
+        assert_close(found.toarray(), C.numpy(), atol=1e-15, rtol=0)
+        assert found.nnz == int((C != 0).sum()) < C.numel()
+        points = X if keys is None else keys
+        assert_close(layer(queries, keys), C @ points, atol=1e-14, rtol=0)
+    assert_close(layer.objective(X), dense_objective(layer, X), atol=0, rtol=1e-13)
+
+
+@pytest.mark.usefixtures("block")
+def test_gradients_of_the_streamed_loss():
+    layer, X, rows = network(), tokens(17, 5), torch.tensor([3, 0, 16, 8])
+    layer.loss(X, rows).backward()
+    found = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    dense_objective(layer, X)[rows].mean().backward()
+    for grad, parameter in zip(found, layer.parameters(), strict=True):
+        assert (parameter.grad != 0).any()
+        assert_close(grad, parameter.grad, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("block")
+def test_a_token_is_never_used_for_itself():
+    layer, X = network(), tokens(23, 5)
+    assert (layer.coefficients(X).diagonal() == 0).all()
+    assert (layer.coefficients(X, X).diagonal() != 0).any()
+    rows = torch.tensor([20, 2, 2])
+    assert_close(layer.objective(X, rows), layer.objective(X)[rows], atol=0, rtol=1e-13)
+
+
+def test_rows_may_be_a_mask_or_count_from_the_end():
+    layer, X = network(), tokens(12, 5)
+    all_rows = layer.objective(X)
+    mask = torch.arange(12) % 3 == 1
+    assert_close(layer.objective(X, mask), all_rows[mask], atol=0, rtol=1e-13)
+    assert_close(layer.objective(X, torch.tensor([-1])), all_rows[-1:], atol=0, rtol=1e-13)
+    with pytest.raises(IndexError):
+        layer.objective(X, torch.tensor([12]))
+
+
+def test_memory_is_that_of_blocks(monkeypatch):
+    """No n x n matrix is kept for the backward pass, nor the activations of all keys."""
+    monkeypatch.setattr(module, "_BLOCK", 20)
+    n, layer = 400, network(width=4)
+    kept = saved_sizes(lambda: layer.loss(tokens(n, 5), torch.arange(40)))
+    assert max(kept) <= n * 5
+
+
+def test_loss_is_the_elastic_net_scaled_cl11_cl2():
+    layer, X = network(gamma=50.0, l1_ratio=0.7), tokens(20, 5)
+    C = layer.coefficients(X)
+    expected = 25.0 * lasso_objective(X, X, C, lam=2 / 50.0, l1_ratio=0.7)
+    assert_close(layer.objective(X).detach().numpy(), expected, atol=0, rtol=1e-13)
+    assert float(layer.loss(X).detach()) == pytest.approx(expected.mean())
+
+
+def test_no_tokens_and_one_token():
+    layer = network()
+    assert layer(tokens(0, 5)).shape == (0, 5)
+    assert layer.coefficients(tokens(0, 5)).shape == (0, 0)
+    assert layer.coefficients(tokens(3, 5), tokens(0, 5)).shape == (3, 0)
+    assert (layer(tokens(1, 5)) == 0).all()
+    x = tokens(1, 5)
+    assert_close(layer.objective(x)[0], 100 * x.square().sum(), atol=1e-12, rtol=0)
+    assert layer.objective(tokens(4, 5), torch.arange(0)).shape == (0,)

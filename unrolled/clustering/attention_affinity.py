@@ -1,13 +1,11 @@
 """Subspace clustering by attention: the matrix of an operator as coefficients."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...solvers.clustering import symmetric_affinity
 from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array
 from ..attention import check_positive
@@ -15,6 +13,7 @@ from ..named_operators import OperatorLike, made_operator
 from .base import UnitRowClustering
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AttentionSubspaceClustering(UnitRowClustering):
     """Subspace clustering by an attention operator: its matrix gives the coefficients.
 
@@ -81,24 +80,8 @@ class AttentionSubspaceClustering(UnitRowClustering):
 
     _choices: ClassVar[Choices] = {"temperature": (10.0, 3.0, 30.0, 100.0, 300.0)}
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        operator: OperatorLike = "softmax",
-        temperature: float | Auto = "auto",
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.operator = operator
-        self.temperature = temperature
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.device = device
+    operator: OperatorLike = "softmax"
+    temperature: float | Auto = "auto"
 
     def _train(self, X: Array) -> None:
         n_features = X.shape[1]

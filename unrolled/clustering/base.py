@@ -2,6 +2,7 @@
 
 import warnings
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,10 +17,11 @@ from ...solvers.solution import Array
 _MARGIN = 1.01  # rounding, in float32 too
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LearnedSubspaceClustering(SubspaceClustering):
     """A `SubspaceClustering` whose coefficients a module of torch gives."""
 
-    device: torch.device | str | None
+    device: torch.device | str | None = None
 
     def _to_tensor(self, X: Array) -> Tensor:
         return torch.tensor(X, device=self.device)

@@ -1,20 +1,20 @@
 """Subspace clustering by deep self-expression: layers whose features are learned."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.linalg import svd
 from scipy.sparse import csr_array
 
-from ...solvers.clustering import symmetric_affinity
 from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array, check_positive
 from ..self_expression import DeepSelfExpression
 from .base import UnitRowClustering
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeepSubspaceClustering(UnitRowClustering):
     """Subspace clustering by several layers of self-expression with learned features.
 
@@ -106,34 +106,13 @@ class DeepSubspaceClustering(UnitRowClustering):
 
     _choices: ClassVar[Choices] = {"shrinkage": (0.1, 100.0)}
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        n_layers: int = 2,
-        num_heads: int = 1,
-        gamma: float = 50.0,
-        l1_ratio: float = 0.9,
-        mixing: float = 0.3,
-        shrinkage: float | Auto = "auto",
-        n_iter: int = 10,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_layers = n_layers
-        self.num_heads = num_heads
-        self.gamma = gamma
-        self.l1_ratio = l1_ratio
-        self.mixing = mixing
-        self.shrinkage = shrinkage
-        self.n_iter = n_iter
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.device = device
+    n_layers: int = 2
+    num_heads: int = 1
+    gamma: float = 50.0
+    l1_ratio: float = 0.9
+    mixing: float = 0.3
+    shrinkage: float | Auto = "auto"
+    n_iter: int = 10
 
     def _train(self, X: Array) -> None:
         if check_positive(self.gamma, "gamma") <= 1:

@@ -1,15 +1,12 @@
 """Clustering by an affinity that was learned on other data."""
 
-from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
 
 import numpy as np
-import torch
 from scipy.sparse import csr_array
 
-from ...solvers.clustering import symmetric_affinity
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max, sparse_code
 from .affinity_network import AffinityNetwork, load_affinity_network
@@ -17,6 +14,7 @@ from .base import UnitRowClustering
 from .edge_features import PENALTIES, edge_features
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LearnedAffinityClustering(UnitRowClustering):
     """Spectral clustering of a graph whose edges a network weighs that was trained on other data.
 
@@ -73,22 +71,7 @@ class LearnedAffinityClustering(UnitRowClustering):
     1.0
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        network: AffinityNetwork | None = None,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.network = network
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.device = device
+    network: AffinityNetwork | None = None
 
     def _train(self, X: Array) -> None:
         if not isinstance(self.network, AffinityNetwork | None):

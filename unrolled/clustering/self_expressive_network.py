@@ -2,10 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-import torch
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
@@ -19,6 +18,7 @@ from .training import draw_seed, seeded_initialization, train
 _LARGEST_GRADIENT = 1e-3
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SelfExpressiveSubspaceClustering(UnitRowClustering):
     """Subspace clustering by a self-expressive network (SENet) that is trained on the points.
 
@@ -95,34 +95,14 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
     array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        gamma: float = 200.0,
-        l1_ratio: float = 0.9,
-        hidden_features: Sequence[int] = (256, 256),
-        width: int = 256,
-        max_iter: int = 1000,
-        batch_size: int = 100,
-        learning_rate: float = 1e-3,
-        affinity: Callable[[Any], Any] = nearest_rows_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.gamma = gamma
-        self.l1_ratio = l1_ratio
-        self.hidden_features = hidden_features
-        self.width = width
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.device = device
+    gamma: float = 200.0
+    l1_ratio: float = 0.9
+    hidden_features: Sequence[int] = (256, 256)
+    width: int = 256
+    max_iter: int = 1000
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    affinity: Callable[[Any], Any] = nearest_rows_affinity
 
     def _represent(self, X: Array) -> csr_array:
         coef = csr_array(super()._represent(X))

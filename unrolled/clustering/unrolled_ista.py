@@ -1,7 +1,7 @@
 """Subspace clustering by unrolled self-expression: ISTA with learned steps and thresholds."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -9,7 +9,6 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from ...solvers import sparse_self_expression
-from ...solvers.clustering import symmetric_affinity
 from ...solvers.clustering.base import Auto, Choices
 from ...solvers.solution import Array, check_positive
 from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
@@ -24,6 +23,7 @@ _BLOCK_ROWS = 256
 _JUDGED_ROWS = 1024
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class UnrolledSubspaceClustering(LearnedSubspaceClustering):
     """Sparse subspace clustering by a few ISTA iterations with learned steps and thresholds.
 
@@ -109,32 +109,12 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
 
     _choices: ClassVar[Choices] = {"gamma": (50.0, 5.0, 20.0, 200.0)}
 
-    def __init__(
-        self,
-        n_clusters: int | None = 8,
-        *,
-        n_layers: int = 10,
-        gamma: float | Auto = "auto",
-        train_on: TrainOn = "objective",
-        max_iter: int = 200,
-        batch_size: int = 256,
-        learning_rate: float = 0.1,
-        affinity: Callable[[Any], Any] = symmetric_affinity,
-        assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans",
-        random_state: int | np.random.RandomState | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_layers = n_layers
-        self.gamma = gamma
-        self.train_on = train_on
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.affinity = affinity
-        self.assign_labels = assign_labels
-        self.random_state = random_state
-        self.device = device
+    n_layers: int = 10
+    gamma: float | Auto = "auto"
+    train_on: TrainOn = "objective"
+    max_iter: int = 200
+    batch_size: int = 256
+    learning_rate: float = 0.1
 
     def _represent(self, X: Array) -> csr_array:
         lam = self._penalties_of(X, X, zero_diagonal=True)

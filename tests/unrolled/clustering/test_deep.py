@@ -43,33 +43,6 @@ def curves(seed=0, n_curves=3, n_samples=40):
     return X + 0.01 * rng.standard_normal(X.shape), owner
 
 
-def test_admm_converges_to_the_elastic_net():
-    X, Y, l1_ratio = tokens(14, 5), tokens(6, 5, seed=1), 0.8
-    solver = ElasticNetSubspaceClustering(2, gamma=10, l1_ratio=l1_ratio, tol=1e-12).fit(X)
-    layer = admm(3000, l1_ratio=l1_ratio)
-    with torch.no_grad():
-        assert_allclose(layer(X).numpy(), solver.coef_.toarray(), atol=1e-6)
-        new = solver._represent_new(Y.numpy()).toarray()
-        assert_allclose(layer(Y, X).numpy(), new, atol=1e-6)
-
-
-def test_admm_iteration_is_the_textbook_one():
-    """Against N x N systems, for the unit keys of the first formula."""
-    X, lam, r = tokens(12, 5), 0.1, 0.9
-    n, G = len(X), X @ X.mT
-    beta = 2 * lam / 0.05
-    largest = (G.abs() - torch.eye(n)).amax(1, keepdim=True)
-    C = U = torch.zeros_like(G)
-    for _ in range(4):
-        V = (2 * G + beta * (C - U)) @ torch.linalg.inv(2 * G + beta * torch.eye(n).double())
-        V = 1.6 * V - 0.6 * C
-        cut = 2 * lam * largest / beta
-        shrunk = F.relu((V + U).abs() - cut) * torch.sign(V + U)
-        C = (shrunk / (1 + cut * (1 - r) / r)).fill_diagonal_(0)
-        U = U + V - C
-    assert_close(admm(4)(X).detach(), C, atol=1e-12, rtol=0)
-
-
 def test_admm_in_blocks_and_in_batches():
     X = tokens(20, 4)
     whole = admm(3)(X)

@@ -1,4 +1,4 @@
-"""Features of edges against their definition, one pair at a time."""
+"""Features of edges against their definition, of all pairs."""
 
 import math
 
@@ -19,26 +19,25 @@ def points(seed=0, n=20):
     return unit_rows(X)
 
 
-def cosine(a, b):
-    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+def cosines(Z):
+    unit = Z / np.linalg.norm(Z, axis=1, keepdims=True)
+    return unit @ unit.T
 
 
 def code_graph(X, gamma, l1_ratio):
     """Sizes of the codes over the largest of the row, and the residuals of the points."""
-    n = len(X)
-    largest = [2 * max(abs(X[i] @ X[j]) for j in range(n) if j != i) for i in range(n)]
-    lam = np.array(largest) / (gamma * l1_ratio)
+    largest = 2 * np.abs(X @ X.T - np.diag((X**2).sum(axis=1))).max(axis=1)
+    lam = largest / (gamma * l1_ratio)
     C = sparse_self_expression(X, lam=lam, l1_ratio=l1_ratio, tol=1e-4).coef.toarray()
-    graph = [[abs(C[i, j]) / abs(C[i]).max() for j in range(n)] for i in range(n)]
-    return np.array(graph), [float(np.linalg.norm(x - c @ X)) for x, c in zip(X, C, strict=True)]
+    graph = np.abs(C) / np.abs(C).max(axis=1, keepdims=True)
+    return graph, np.linalg.norm(X - C @ X, axis=1)
 
 
 def neighbor_graph(Z):
     graph = np.zeros((len(Z), len(Z)))
-    for i, z in enumerate(Z):
-        sizes = [-abs(cosine(z, other)) for other in Z]
-        nearest = [j for j in np.argsort(sizes) if j != i][:16]
-        graph[i, nearest] = [math.exp(-(1 + place) / 5) for place in range(len(nearest))]
+    for i, sizes in enumerate(np.abs(cosines(Z))):
+        nearest = [j for j in np.argsort(-sizes) if j != i][:16]
+        graph[i, nearest] = np.exp(-np.arange(1, 1 + len(nearest)) / 5)
     return graph
 
 
@@ -57,37 +56,28 @@ def eigenpairs(graph):
 
 
 def literal(X):
-    """Pairs, their features and the context, by loops over the definition."""
-    n = len(X)
+    """Pairs, their features and the context, one column after the other."""
     codes = [code_graph(X, *given) for given in ((5, 1.0), (20, 0.5), (50, 0.5), (200, 0.9))]
     whitened = [coordinates(X, energy) for energy in (0.8, 0.9, 0.95, 0.98, 0.995)]
     neighbors = [neighbor_graph(Z) for Z in (X, whitened[1], whitened[3])]
     graphs = [graph for graph, _ in codes] + neighbors
     spectra = [eigenpairs(graph) for graph in graphs]
-    pairs = [
-        (i, j)
-        for i in range(n)
-        for j in range(i + 1, n)
-        if any(graph[i, j] > 0 or graph[j, i] > 0 for graph in graphs)
-    ]
-    rows = []
-    for i, j in pairs:
-        row = []
-        for graph, (values, vectors) in zip(graphs, spectra, strict=True):
-            there, back = graph[i, j], graph[j, i]
-            near = graph + np.eye(n)
-            row += [max(there, back), min(there, back), cosine(near[i], near[j])]
-            for t in (4, 16, 64):
-                U = vectors * values ** (t / 2)
-                row.append(cosine(U[i], U[j]))
-        row += [abs(X[i] @ X[j]), np.sign(X[i] @ X[j])]
-        row += [abs(cosine(Z[i], Z[j])) for Z in whitened]
-        for _, residual in (codes[0], codes[-1]):
-            row += [max(residual[i], residual[j]), min(residual[i], residual[j])]
-        rows.append(row)
+    i, j = np.nonzero(np.triu(sum(graphs) + sum(graphs).T, 1))
+    columns = []
+    for graph, (values, vectors) in zip(graphs, spectra, strict=True):
+        there, back = graph[i, j], graph[j, i]
+        columns += [np.maximum(there, back), np.minimum(there, back)]
+        columns.append(cosines(graph + np.eye(len(X)))[i, j])
+        columns += [cosines(vectors * values ** (t / 2))[i, j] for t in (4, 16, 64)]
+    products = (X @ X.T)[i, j]
+    columns += [np.abs(products), np.sign(products)]
+    columns += [np.abs(cosines(Z))[i, j] for Z in whitened]
+    for _, residual in (codes[0], codes[-1]):
+        columns += [np.maximum(residual[i], residual[j]), np.minimum(residual[i], residual[j])]
     context = [math.log((values**t).sum()) for values, _ in spectra for t in (4, 16, 64)]
-    context += [math.log(Z.shape[1] / n) for Z in whitened]
-    return pairs, np.array(rows), np.array([*context, math.log(len(pairs) / n)])
+    context += [math.log(Z.shape[1] / len(X)) for Z in whitened]
+    pairs = list(zip(i, j, strict=True))
+    return pairs, np.stack(columns, axis=1), np.array([*context, math.log(len(pairs) / len(X))])
 
 
 def test_features_are_those_of_the_definition():

@@ -100,10 +100,3 @@ def test_a_loss_that_diverges_is_named():
     module = number()
     with pytest.raises(ValueError, match="learning_rate: the loss is inf at step 1"):
         train(module, lambda rows: module() / 0, 5, **SETTINGS)
-
-
-@pytest.mark.parametrize("name", ["max_iter", "batch_size", "learning_rate"])
-def test_bad_settings_are_named(name):
-    module = number()
-    with pytest.raises(ValueError, match=f"{name}: must be"):
-        train(module, lambda rows: module(), 5, **SETTINGS | {name: -1})

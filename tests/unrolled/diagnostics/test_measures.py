@@ -1,10 +1,11 @@
-"""Each measure against a literal loop or the solver of the same name, in float64."""
+"""Each measure against its definition or the solver of the same name, in float64."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve import solvers
@@ -12,22 +13,27 @@ from twinsolve.unrolled import Gaussian
 from twinsolve.unrolled import diagnostics as d
 
 from ...public import public
+from ..draws import tokens
 
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-X = randn(2, 3, 7, 4)
-Q, K, V = (randn(2, 3, 7, 4, seed=seed) for seed in (1, 2, 3))
-A = torch.softmax(2 * randn(2, 3, 7, 7, seed=4), dim=-1)
+X = tokens(2, 3, 7, 4)
+Q, K, V = (tokens(2, 3, 7, 4, seed=seed) for seed in (1, 2, 3))
+A = torch.softmax(2 * tokens(2, 3, 7, 7, seed=4), dim=-1)
 ZERO = {"atol": 1e-12, "rtol": 0}
 
 
-def cosine(x, y):
-    size = x.norm() * y.norm()
-    return float(x @ y / size) if size > 0 else 0.0
+def cosines(x, y=None):
+    """Of all rows with all rows; of zeros they are zero."""
+    x, y = (F.normalize(z, dim=-1) for z in (x, x if y is None else y))
+    return x @ y.mT
+
+
+def mean_over_pairs(c):
+    n = c.shape[-1]
+    return (c.sum(dim=(-2, -1)) - c.diagonal(dim1=-2, dim2=-1).sum(dim=-1)) / (n * (n - 1))
+
+
+def mean_of_own(c):
+    return c.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
 def each(function, *tensors):
@@ -38,13 +44,10 @@ def each(function, *tensors):
 
 @pytest.mark.parametrize("absolute", [False, True])
 def test_token_similarity_is_the_mean_over_pairs_nt_e3_ao_76(absolute):
-    def loop(x):
-        pairs = [cosine(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j]
-        return np.mean(np.abs(pairs) if absolute else pairs)
-
     x = X.clone()
     x[0, 0, 2] = 0
-    assert_close(d.token_similarity(x, absolute=absolute), each(loop, x), **ZERO)
+    expected = cosines(x).abs() if absolute else cosines(x)
+    assert_close(d.token_similarity(x, absolute=absolute), mean_over_pairs(expected), **ZERO)
     assert d.token_similarity(x[..., :1].abs() + 1, absolute=absolute).min() > 1 - 1e-12
 
 
@@ -74,31 +77,17 @@ def test_spectrum_is_that_of_the_solver_ao_spec():
 
 
 def test_map_similarity_is_over_columns_ao_75():
-    def inside(a):
-        columns = a.T
-        return np.mean(
-            [
-                abs(cosine(x, y))
-                for i, x in enumerate(columns)
-                for j, y in enumerate(columns)
-                if i != j
-            ]
-        )
-
-    def between(a, b):
-        return np.mean([abs(cosine(x, y)) for x, y in zip(a.T, b.T, strict=True)])
-
-    B = torch.softmax(randn(2, 3, 7, 7, seed=5), dim=-1)
-    assert_close(d.map_similarity(A), each(inside, A), **ZERO)
-    assert_close(d.map_similarity(A, B), each(between, A, B), **ZERO)
+    B = torch.softmax(tokens(2, 3, 7, 7, seed=5), dim=-1)
+    assert_close(d.map_similarity(A), mean_over_pairs(cosines(A.mT).abs()), **ZERO)
+    assert_close(d.map_similarity(A, B), mean_of_own(cosines(A.mT, B.mT).abs()), **ZERO)
     assert_close(d.map_similarity(A, A), torch.ones(2, 3, dtype=torch.float64), **ZERO)
     with pytest.raises(ValueError, match="B: must have the shape"):
         d.map_similarity(A, B[..., :6])
 
 
 def test_logits_are_the_sum_of_four_parts_if_21():
-    x, p = randn(7, 6), randn(7, 6, seed=1)
-    w_q, w_k = randn(6, 4, seed=2), randn(6, 4, seed=3)
+    x, p = tokens(7, 6), tokens(7, 6, seed=1)
+    w_q, w_k = tokens(6, 4, seed=2), tokens(6, 4, seed=3)
     parts = d.logit_parts(x, p, w_q, w_k)
     assert_close(sum(parts), ((x + p) @ w_q) @ ((x + p) @ w_k).T / 2, **ZERO)
     assert_close(parts.token_position, x @ w_q @ w_k.T @ p.T / 2, **ZERO)
@@ -121,17 +110,13 @@ def test_energies_are_those_of_the_solvers_nt_5():
     assert_close(found, each(E, V, Q, A), atol=0, rtol=1e-12)
 
 
-def test_gradient_cosine_against_the_loop_nt_t4():
-    def loop(q, k, v):
-        def step(rows):
-            weights = torch.exp(rows @ k.T / math.sqrt(q.shape[-1]))
-            return torch.stack(
-                [sum(w * (v[i] - v[j]) for j, w in enumerate(row)) for i, row in enumerate(weights)]
-            )
+def test_gradient_cosine_nt_t4():
+    def step(rows):
+        weights = torch.exp(rows @ K.mT / math.sqrt(K.shape[-1]))
+        return weights.sum(dim=-1, keepdim=True) * V - weights @ V
 
-        return np.mean([cosine(a, b) for a, b in zip(step(k), step(q), strict=True)])
-
-    assert_close(d.gradient_cosine(Q, K, V), each(loop, Q, K, V), atol=1e-10, rtol=0)
+    expected = mean_of_own(cosines(step(K), step(Q)))
+    assert_close(d.gradient_cosine(Q, K, V), expected, atol=1e-10, rtol=0)
 
 
 def test_method_noise_is_that_of_the_solver():
@@ -144,7 +129,7 @@ def test_method_noise_is_that_of_the_solver():
 
 
 def test_jacobian_with_frozen_attention_is_a_kronecker_product_sk_jac():
-    a, w = A[0, 0], randn(4, 3, seed=6)
+    a, w = A[0, 0], tokens(4, 3, seed=6)
     found = d.jacobian_spectrum(lambda x: a @ x @ w, X[0, 0])
     expected = torch.linalg.svdvals(torch.kron(a, w.T.contiguous()))
     assert_close(found, expected, atol=1e-12, rtol=0)
@@ -193,26 +178,18 @@ def test_tokens_of_lower_rank_have_no_condition_number_whatever_the_rounding_sk_
     assert d.condition_number(left).isfinite()
 
 
-def loop_energy(u, k, f, lam, visible):
-    """The double loop, in numbers whose exponential does not overflow before exponents of 11000."""
+def wide_energies(u, k, f, lam, visible):
+    """In numbers whose exponential does not overflow before exponents of 11000."""
     u, k, f = (x.numpy().astype(np.longdouble) for x in (u, k, f))
-    n, d = k.shape
-    smooth = fidelity = total = np.longdouble(0)
-    for i in range(n):
-        degree = np.longdouble(0)
-        for j in range(n):
-            if visible[i, j]:
-                weight = np.exp((k[i] @ k[j]) / np.sqrt(np.longdouble(d)))
-                degree += weight
-                smooth += weight * ((u[i] - u[j]) ** 2).sum() / 4
-        fidelity += lam / 2 * degree * ((u[i] - f[i]) ** 2).sum()
-        total += degree
-    return float(smooth / total), float((smooth + fidelity) / total)
+    weights = np.exp(k @ k.T / np.sqrt(np.longdouble(k.shape[1]))) * visible.numpy()
+    smooth = (weights * ((u[:, None] - u) ** 2).sum(axis=2)).sum() / 4
+    fidelity = lam / 2 * (weights.sum(axis=1) * ((u - f) ** 2).sum(axis=1)).sum()
+    return float(smooth / weights.sum()), float((smooth + fidelity) / weights.sum())
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).maxexp < 16384, reason="needs longer exponents")
 @pytest.mark.parametrize(("masks", "size"), [("none", 1.0), ("causal", 40.0), ("both", 40.0)])
-def test_kernel_energies_are_those_of_the_double_loop_where_exponentials_overflow(masks, size):
+def test_kernel_energies_are_exact_where_exponentials_overflow(masks, size):
     mask = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.7
     arguments = {
         "mask": mask if masks in ("pairs", "both") else None,
@@ -227,7 +204,7 @@ def test_kernel_energies_are_those_of_the_double_loop_where_exponentials_overflo
     E = d.kernel_energy(V, keys, f=Q, lam=lam, **arguments)
     for b in range(2):
         for h in range(3):
-            expected = loop_energy(V[b, h], keys[b, h], Q[b, h], float(lam[h]), visible)
+            expected = wide_energies(V[b, h], keys[b, h], Q[b, h], float(lam[h]), visible)
             # Exponents of size^2 are rounded to eps.
             close = {"atol": 1e-13, "rtol": 1e-14 * (1 + size**2)}
             assert_close(J[b, h].item(), expected[0], **close)
@@ -243,19 +220,7 @@ def test_nonzero_share_counts_visible_entries():
     sparse = A * (A > 0.1)
     visible = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.6
     for where in (None, visible, visible[:, :, :1]):
-        seen = torch.ones(2, 3, 7, 7, dtype=torch.bool) if where is None else where
-        counts = [
-            [
-                sum(float(sparse[b, h, i, j] != 0) for i, j in pairs) / len(pairs)
-                for h in range(3)
-                for pairs in [seen.expand(2, 3, 7, 7)[b, h].nonzero().tolist()]
-            ]
-            for b in range(2)
-        ]
-        assert_close(
-            d.nonzero_share(sparse, where).double(),
-            torch.tensor(counts).double(),
-            rtol=0,
-            atol=1e-7,
-        )
+        seen = torch.ones(2, 3, 7, 7) if where is None else where.expand(2, 3, 7, 7).float()
+        expected = ((sparse != 0) * seen).sum(dim=(-2, -1)) / seen.sum(dim=(-2, -1))
+        assert_close(d.nonzero_share(sparse, where), expected, check_dtype=False)
     assert d.nonzero_share(sparse, torch.zeros(7, 7, dtype=torch.bool)).eq(0).all()

@@ -1,5 +1,7 @@
 """Models and operators that the tests of plugging in share."""
 
+import random
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -93,3 +95,21 @@ def vision_model(seed=0, **arguments):
 
 def tokens(seed=1, n=7):
     return torch.randn(2, n, 12, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def traces(model):
+    """All that a refusal must leave as it was."""
+    modules = [(name, id(module), module.training) for name, module in model.named_modules()]
+    hooks = [
+        (name, key, *value)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if key.endswith("_hooks")
+    ]
+    attributes = [(name, *vars(module)) for name, module in model.named_modules()]
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    kept = {name: (id(x), x.dtype, x.device, x._version) for name, x in tensors.items()}
+    gradients = {name: None if x.grad is None else id(x.grad) for name, x in tensors.items()}
+    generators = torch.get_rng_state().tolist(), random.getstate()
+    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
+    return modules, hooks, attributes, kept, gradients, generators, modes

@@ -19,7 +19,7 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 
-from ..fused_kernel import FUSED, dispatched_attention
+from ..recording import FUSED, dispatched_attention, record_calls
 from .examples import (
     Block,
     FromFirst,
@@ -76,16 +76,6 @@ def test_vision_masks_have_the_polarity_of_sdpa():
     mask = ~PADDING[:, None, None, :]
     exact(block.attn(X, attn_mask=mask), original(X, attn_mask=mask))
     exact(block.attn(X, is_causal=True), original(X, attn_mask=~CAUSAL))
-
-
-def test_replacement_computes_the_operator_between_the_projections():
-    model = vision_model()
-    attn = model.blocks[1].attn
-    q, k, v = attn.qkv(X).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
-    A = torch.softmax(q @ k.mT / 2, dim=-1)
-    expected = attn.proj(((2 * A - A @ A) @ v).transpose(1, 2).flatten(2))
-    replace_attention(model, "twicing")
-    exact(model.blocks[1].attn(X), expected)
 
 
 def test_operators_by_name_by_factory_and_by_layer():
@@ -456,14 +446,10 @@ def test_positions_go_through_the_projections_of_multihead_attention(batch_first
     positions = tokens(6)[0]
     expected = [(positions @ w.T).unflatten(-1, (2, 6)).transpose(-3, -2) for w in weights]
     model = replace_attention(model, WithPositions(), positions=positions)
-    seen = []
-    model.operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["context"].projected_positions),
-        with_kwargs=True,
-    )
+    seen = record_calls(model.operator)
     x = X if batch_first else X.transpose(0, 1)
     model(x, x, x[..., : widths.get("vdim", 12)])
-    exact(seen[0], tuple(expected))
+    exact(seen[0][1]["context"].projected_positions, tuple(expected))
 
 
 def test_positions_that_a_model_adds_itself_are_counted_twice_and_said_so():
@@ -483,10 +469,8 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
         model.pos_embed.requires_grad_(False).zero_()
         replace_attention(model, Bilateral(), positions=positions)
     assert dict(model.named_parameters())["twinsolve_positions"] is positions
-    attn, seen = model.blocks[0].attn, {}
-    attn.operator.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.update(q=args[0], k=args[1], **kwargs), with_kwargs=True
-    )
+    attn = model.blocks[0].attn
+    seen = record_calls(attn.operator)
     model(X).sum().backward()
     y = model.blocks[0].norm(X)
     w_q, w_k, _ = attn.qkv.weight.chunk(3)
@@ -497,7 +481,8 @@ def test_positions_handed_over_are_in_no_tokens_and_learn():
 
     expected = heads(y @ w_q.T + b_q) @ heads(y @ w_k.T + b_k).mT
     expected = expected + heads(positions @ w_q.T) @ heads(positions @ w_k.T).mT
-    found = attn.operator.logits(Call(seen["q"], seen["k"], seen["k"], context=seen["context"]))
+    (args, given), *_ = seen
+    found = attn.operator.logits(Call(*args, context=given["context"]))
     assert_close(found, expected / 2, atol=1e-10, rtol=0)
     assert positions.grad.any()
 
@@ -509,43 +494,7 @@ def test_positions_of_another_number_than_the_tokens_are_refused(make):
         model(X)
 
 
-def test_missing_or_bad_positions_are_named():
-    with pytest.raises(ValueError, match=r"positions: WithPositions at blocks\.0\.attn needs them"):
-        replace_attention(vision_model(), WithPositions())
-    with pytest.raises(ValueError, match="positions: the model has no parameter or buffer 'pos'"):
-        replace_attention(vision_model(), WithPositions(), positions="pos")
-    with pytest.raises(ValueError, match="positions: must be a name, or a tensor"):
-        replace_attention(vision_model(), WithPositions(), positions=torch.zeros(3))
-
-
 # What cannot be served
-
-
-def test_heads_of_unequal_width_and_tables_of_positions_are_refused():
-    block = Block()
-    block.attn.relative_position_bias_table = nn.Parameter(torch.zeros(9, 3))
-    with pytest.raises(ValueError, match=r"has relative_position_bias_table: not served"):
-        replace_attention(block, "softmax")
-    block = Block()
-    block.attn.qkv = nn.Linear(12, 20)
-    with pytest.raises(ValueError, match="heads of unequal number or width"):
-        replace_attention(block, "softmax")
-
-
-def test_models_without_attention_and_bad_operators_are_named():
-    with pytest.raises(ValueError, match="model: no self attention to replace"):
-        replace_attention(nn.Linear(3, 3), "softmax")
-    for bad in (3, Gaussian, lambda name: 3, lambda heads, width: "softmax"):
-        with pytest.raises(ValueError, match=r"operator: must be a name, .* a factory"):
-            replace_attention(vision_model(), bad)
-    with pytest.raises(ValueError, match=r"operator: must be one of .*softmax"):
-        replace_attention(vision_model(), "nothing")
-
-    class Strange(Softmax):
-        needs = ("weather",)
-
-    with pytest.raises(ValueError, match="needs weather: not served here"):
-        replace_attention(vision_model(), Strange())
 
 
 def test_dropout_of_weights_is_not_applied_and_said_so():

@@ -1,7 +1,6 @@
 """`replace_attention` is exact or refused by name, and a refusal leaves no trace."""
 
 import copy
-import random
 import types
 
 import pytest
@@ -12,7 +11,7 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import Attention, Softmax, replace_attention
 
-from .examples import Block, VisionAttention, tokens
+from .examples import Block, VisionAttention, tokens, traces
 from .foreign_attention import (
     REFUSED,
     SERVED,
@@ -33,24 +32,6 @@ def model_with(attention, dtype=torch.float64):
     block = Block()
     block.attn = attention
     return nn.Sequential(Block(), block, nn.BatchNorm1d(17)).to(dtype)
-
-
-def traces(model):
-    """All that a refusal must leave as it was."""
-    modules = [(name, id(module), module.training) for name, module in model.named_modules()]
-    hooks = [
-        (name, key, *value)
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if key.endswith("_hooks")
-    ]
-    attributes = [(name, *vars(module)) for name, module in model.named_modules()]
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    kept = {name: (id(x), x.dtype, x.device, x._version) for name, x in tensors.items()}
-    gradients = {name: None if x.grad is None else id(x.grad) for name, x in tensors.items()}
-    generators = torch.get_rng_state().tolist(), random.getstate()
-    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
-    return modules, hooks, attributes, kept, gradients, generators, modes
 
 
 @pytest.mark.parametrize("kind", SERVED)

@@ -173,13 +173,6 @@ def test_no_history_is_kept_unless_a_residual_reads_it():
     assert seen[1].first_tokens is X
 
 
-def test_queries_stand_behind_their_memory():
-    """Query i is token n_keys - n_queries + i, for causal masks."""
-    layer = block()
-    found = layer(X[:, 3:], memory=X[:, :3], attn_mask=torch.ones(7, 7).triu(1).bool()[3:])
-    assert_close(found, layer(X, is_causal=True)[:, 3:], atol=1e-13, rtol=0)
-
-
 def test_positions_are_added_to_queries_and_keys_alone():
     layer, positions = block(feed_forward=False), torch.randn(7, 12, dtype=torch.float64)
     found, _ = layer(X, Context(positions=positions), add_positions=True)
@@ -225,23 +218,3 @@ def test_dropout_acts_in_training_alone():
     layer = block(dropout=0.5)
     assert_close(layer(X), block()(X))
     assert not torch.allclose(layer.train()(X), block()(X))
-
-
-def test_bad_options_are_named():
-    for options, message in (
-        ({"operator": 3}, "operator: must be a name"),
-        ({"operator": "soft"}, "operator: must be one of"),
-        ({"operator": lambda heads, dim: nn.Identity()}, "operator: must be a name, an Operator"),
-        ({"mlp_ratio": 0}, "mlp_ratio: must be finite and > 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Block(12, 3, **options)
-
-
-def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="dim: must be a multiple of num_heads=5"):
-        Block(12, 5)
-    with pytest.raises(ValueError, match="operator: must be one value or a list of 3"):
-        make_blocks(3, 12, 3, operator=["softmax", "softmax"])
-    with pytest.raises(ValueError, match="depth: must be a whole number >= 0"):
-        make_blocks(-1, 12, 3)

@@ -1,15 +1,15 @@
-"""Weights of timm and Hugging Face: the same scores as networks written from their key names."""
+"""Weights of timm and Hugging Face: the same scores as theirs."""
 
 import re
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve.unrolled import SparseCoding, VisionTransformer, attach_huggingface, record
 from twinsolve.unrolled.models import load_huggingface_state_dict, load_timm_state_dict
+from twinsolve.unrolled.spectral_filtering import LayerScale
 
 DIM, HEADS, DEPTH, PATCH, SIZE, CLASSES = 12, 3, 2, 4, 12, 5
 IMAGES = torch.randn(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
@@ -36,28 +36,6 @@ def timm_weights(layer_scale=False, n_positions=10):
     shapes |= {"head.weight": (CLASSES, DIM), "head.bias": (CLASSES,)}
     generator = torch.Generator().manual_seed(1)
     return {k: 0.4 * torch.randn(shape, generator=generator) for k, shape in shapes.items()}
-
-
-def timm_scores(w, images):
-    """What timm's vision transformer computes, from its weights by name."""
-
-    def norm(x, name):
-        return F.layer_norm(x, (DIM,), w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-6)
-
-    x = F.conv2d(images, w["patch_embed.proj.weight"], w["patch_embed.proj.bias"], stride=PATCH)
-    x = torch.cat([w["cls_token"].expand(len(images), 1, DIM), x.flatten(2).mT], dim=1)
-    x = x + w["pos_embed"]
-    for i in range(DEPTH):
-        p = {k.removeprefix(f"blocks.{i}."): v for k, v in w.items()}
-        u = norm(x, f"blocks.{i}.norm1") @ p["attn.qkv.weight"].T + p["attn.qkv.bias"]
-        q, k, v = u.reshape(*x.shape[:2], 3, HEADS, DIM // HEADS).permute(2, 0, 3, 1, 4)
-        A = torch.softmax(q @ k.mT / (DIM // HEADS) ** 0.5, dim=-1)
-        y = (A @ v).transpose(1, 2).reshape(x.shape)
-        y = y @ p["attn.proj.weight"].T + p["attn.proj.bias"]
-        x = x + y * p.get("ls1.gamma", 1)
-        y = F.gelu(norm(x, f"blocks.{i}.norm2") @ p["mlp.fc1.weight"].T + p["mlp.fc1.bias"])
-        x = x + (y @ p["mlp.fc2.weight"].T + p["mlp.fc2.bias"]) * p.get("ls2.gamma", 1)
-    return norm(x, "norm")[:, 0] @ w["head.weight"].T + w["head.bias"]
 
 
 HUGGINGFACE_NAMES = {
@@ -98,28 +76,26 @@ def model(**options):
     ).eval()
 
 
-def test_timm_weights_give_timms_scores():
-    vit, weights = model(), timm_weights()
+def test_timm_weights_are_those_of_hugging_face_under_other_names():
+    vit, other, weights = model(), model(), timm_weights()
     load_timm_state_dict(vit, weights)
-    expected = timm_scores(weights, IMAGES)
-    assert_close(vit(IMAGES), expected, atol=2e-5, rtol=0)
-    assert not torch.allclose(model()(IMAGES), expected, atol=0.1)
+    load_huggingface_state_dict(other, huggingface_weights(weights))
+    assert_close(vit(IMAGES), other(IMAGES), atol=0, rtol=0)
+    assert not torch.allclose(model()(IMAGES), other(IMAGES), atol=0.1)
 
 
 def test_timms_layer_scales_go_where_the_model_has_some():
-    class LayerScale(nn.Module):
-        def __init__(self, dim):
-            super().__init__()
-            self.gamma = nn.Parameter(torch.ones(dim))
-
-        def forward(self, y):
-            return self.gamma * y
-
-    vit, weights = model(scale=LayerScale), timm_weights(layer_scale=True)
+    vit, plain, weights = model(scale=LayerScale), model(), timm_weights(layer_scale=True)
     load_timm_state_dict(vit, weights)
-    assert_close(vit(IMAGES), timm_scores(weights, IMAGES), atol=2e-5, rtol=0)
     with pytest.raises(ValueError, match=r"unexpected blocks\.0\.attention_scale\.gamma"):
-        load_timm_state_dict(model(), weights)
+        load_timm_state_dict(plain, weights)
+    for name, linear in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
+        for block in range(DEPTH):
+            gamma = weights.pop(f"blocks.{block}.{name}.gamma")
+            weights[f"blocks.{block}.{linear}.weight"] *= gamma[:, None]
+            weights[f"blocks.{block}.{linear}.bias"] *= gamma
+    load_timm_state_dict(plain, weights)
+    assert_close(vit(IMAGES), plain(IMAGES), atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("head", "saved"), [(False, False), (True, True)])

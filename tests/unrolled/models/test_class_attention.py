@@ -6,7 +6,6 @@ from torch.testing import assert_close
 from twinsolve.unrolled import (
     ClassAttentionTransformer,
     FeatScale,
-    Operator,
     Softmax,
     SparseCoding,
     make_operator,
@@ -61,16 +60,6 @@ def test_residuals_see_the_class_token_as_first_in_its_layers():
             return x + y + 0.5 * context.first_tokens
 
     assert model(residual=FromFirst)(IMAGES).isfinite().all()
-
-
-def test_operators_that_read_positions_need_some():
-    class NeedsPositions(Operator):
-        needs = ("positions",)
-
-    with pytest.raises(ValueError, match="positions: NeedsPositions reads positions"):
-        model(operator=NeedsPositions(), positions=None)
-    assert model(positions=None)(IMAGES).isfinite().all()
-    assert model(positions="sinusoidal")(IMAGES).isfinite().all()
 
 
 def test_branches_are_scaled_by_default_as_in_cait():

@@ -26,6 +26,8 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 
+from ..recording import record_calls
+
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(2, 1, 8, 8, generator=GENERATOR, dtype=torch.float64)
 IDS = torch.randint(9, (2, 10), generator=GENERATOR)
@@ -173,21 +175,16 @@ def test_one_stage_of_such_operators_keeps_positions_from_the_tokens_of_all():
 
 def test_class_attention_adds_them_to_the_keys_of_patches():
     model = build("class attention", operator="bilateral")
-    seen = []
-    operator = model.class_blocks[0].attention.operator
-    operator.register_forward_pre_hook(lambda module, args: seen.append(args))
+    seen = record_calls(model.class_blocks[0].attention.operator)
     x = model.forward_features(IMAGES)
-    entered = []
-    model.class_blocks[0].register_forward_pre_hook(
-        lambda module, args, kwargs: entered.append((args[0], kwargs["memory"])), with_kwargs=True
-    )
+    entered = record_calls(model.class_blocks[0])
     assert_close(model.forward_features(IMAGES), x)
-    token, patches = entered[0]
+    token, patches = entered[0][0][0], entered[0][1]["memory"]
     block = model.class_blocks[0]
     values = block.attention_norm(torch.cat([patches, token], dim=1))
     keys = block.attention_norm(torch.cat([patches + model.positions.weight, token], dim=1))
     expected = block.attention.project(keys[:, -1:], keys, values)
-    assert_close(seen[0], expected, atol=1e-12, rtol=0)
+    assert_close(seen[0][0], expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["vision", "windowed"])

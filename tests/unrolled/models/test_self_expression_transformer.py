@@ -73,10 +73,3 @@ def test_scores_are_those_of_the_stated_problem(images):
 def test_gradients_are_those_of_differences(images):
     model = changed(small(dim=6, depth=2, num_heads=2))
     torch.autograd.gradcheck(model, images[:1].requires_grad_(), atol=1e-7)
-
-
-def test_sizes_are_checked():
-    with pytest.raises(ValueError, match="num_heads=5"):
-        small(num_heads=5)
-    with pytest.raises(ValueError, match="depth"):
-        small(depth=0)

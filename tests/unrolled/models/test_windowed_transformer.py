@@ -130,19 +130,3 @@ def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
     assert model(operator=NoPairs(), shift=False)(IMAGES).isfinite().all()
     mixed = [NoPairs(), "softmax", NoPairs(), "softmax"]
     assert model(operator=mixed)(IMAGES).isfinite().all()
-
-
-def test_bad_options_are_named():
-    for options, message in (
-        ({"window_size": 5}, r"window_size: must divide the grid \(12, 16\)"),
-        ({"window_size": 0}, "window_size: must be a whole number >= 1"),
-        ({"depths": (1, 1)}, "num_heads: must have one entry for each of 2 stages"),
-        (
-            {"image_size": (6, 4), "depths": (1, 1, 1), "num_heads": (1, 1, 1), "window_size": 9},
-            r"image_size: the grid \(3, 2\) after 2 stages",
-        ),
-        ({"operator": ["softmax"]}, "operator: must be one value or a list of 4"),
-        ({"operator": CrossLayer(), "positions": None}, "positions: CrossLayer reads positions"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model(**options)
