@@ -19,13 +19,13 @@ from scipy.stats import rankdata
 from script import of_jobs, prose, run_script
 from sklearn.metrics import adjusted_rand_score
 
-from twinsolve.bench.clustering.choice import CANDIDATE, POOL
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit, scores, split_rows
 from twinsolve.bench.clustering.methods import find_method
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import affinity_of
 from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import CANDIDATE, POOL
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines, number
 from twinsolve.solvers.clustering.selection import rand_indices, rank_clusterings, score_of

@@ -18,10 +18,10 @@ from script import of_jobs, prose, with_deviation
 from splits import NOISY, halves
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.figures import draw_dots, shown
 from twinsolve.bench.clustering.fitting import edgeless
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.figures import describe_data, draw_dots
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
 from twinsolve.solvers.metrics import subspace_preserving_error
@@ -134,7 +134,7 @@ def self_expressive_lines(table: pd.DataFrame) -> Lines:
 def _draw(table: pd.DataFrame, path: Path) -> None:
     """Accuracies on both halves, a row for each method with its affinity."""
     names = {"accuracy_fit": "trained on", "accuracy_new": "held out"}
-    about = {"panel": table.data.map(shown), "name": table.method + "\n" + table.step}
+    about = {"panel": table.data.map(describe_data), "name": table.method + "\n" + table.step}
     both = table.assign(**about).melt(["panel", "name"], list(names), "points")
     both = both.replace({"points": names})
     words = "accuracy in %, mean and std over splits"

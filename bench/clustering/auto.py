@@ -18,12 +18,12 @@ from ..names import check_name, check_names, split_settings
 from ..provenance import provenance
 from ..tables import Lines, number
 from ..timing import Progress
-from .choice import POOL, choice_rule, rank_candidates
 from .clusters import Way, jobs_of, run_ways
 from .features import check_features, features_of, is_costly
 from .methods import BUILT_IN, find_method
 from .problems import make_problem, trials_of
 from .steps import chain_key, is_dense
+from .summary import POOL, choice_rule, rank_candidates
 
 _MOST_DENSE = 5000  # points with which matrices of all pairs are made and decomposed
 _DENSE = ("LSR", "LRSC")

@@ -115,9 +115,8 @@ def cluster(
     import pandas as pd
 
     from ..jobs import Options
-    from .own import with_clusters, write_own
     from .presets import PRESETS, custom_study, find_preset
-    from .study import rules, run_studies, write_studies
+    from .study import rules, run_studies, with_clusters, write_own, write_studies
 
     if list_all:
         _print_names()
@@ -194,7 +193,7 @@ def _cluster_unseen(
 
     from ..terminal import progress
     from . import auto
-    from .own import with_clusters
+    from .study import with_clusters
 
     try:
         with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):

@@ -12,27 +12,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 
 from ...datasets.files import NotWritten
 from ...datasets.root import data_root
 from ...solvers.clustering.selection import score_of
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
-from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_jobs
-from ..names import split_settings
-from .choice import (
-    POOL,
-    RULE,
-    TITLE,
-    of_the_pool,
-    rank_candidates,
-    select_settings,
-    whole_choice_lines,
-    without_labels_of_known,
-)
+from ..figures import draw_errors
+from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
 from .features import check_features, keep_features_in, prepare, prepared
-from .figures import draw_errors
 from .fitting import (
     QUALITY,
     Fitted,
@@ -48,6 +36,8 @@ from .methods import BUILT_IN, Method, code_of, find_method, know
 from .problems import content_of, reads_files, trials_of
 from .steps import (
     DENSE_ROWS,
+    NO_STEPS,
+    OWN,
     affinity_of,
     check_chain,
     cut_of,
@@ -57,17 +47,23 @@ from .steps import (
 )
 from .study import Study
 from .summary import (
+    POOL,
+    RULE,
+    TITLE,
     best_lines,
-    choice_lines,
     cluster_lines,
     distance_lines,
+    drop_known_labels,
     held_out_lines,
     quality_lines,
+    rank_candidates,
+    reported_lines,
+    rows_of_pool,
+    select_settings,
+    whole_choice_lines,
 )
 
 CHOICE = "The row to report of each method: its affinity steps of largest score, without labels"
-OWN = "own affinity"
-NO_STEPS = "none"
 _SPREAD = (
     "Errors are means over the trials; std and range are over the seeds, of k-means and of fits "
     "where these depend on one. Times are processor seconds of a fit, as medians of ratios on the "
@@ -146,11 +142,11 @@ def clusters_study(
         table = run_ways(ways, jobs, options, n_fit_points=n_fit_points, labels=not tuned)
         if tuned:
             return table.assign(selection="labels")
-        table = without_labels_of_known(rank_candidates(table, of_the_pool(table)))
+        table = drop_known_labels(rank_candidates(table, rows_of_pool(table)))
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
-        CHOICE: choice_lines,
+        CHOICE: reported_lines,
         **({TITLE: whole_choice_lines} if set(POOL) <= set(methods) else {}),
         "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
@@ -353,26 +349,6 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
         "connectivity": connectivity_of(affinity, case.true),
     }
     return row, graph.arrays()
-
-
-def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
-    """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
-    home, way = str(data_root(options.data_home)), find_method(row.method)
-    points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
-    points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
-
-    def make() -> list[Part]:
-        problem, X = prepared(points)
-        settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
-        coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
-        made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)
-        return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
-
-    about = {name: str(row[name]) for name in ("method", "settings", "steps", "fit_seed")}
-    key = {"study": "matrices", "points": points, "method code": code_of(way), **about, **code()}
-    folder = options.directory and options.directory / "matrices"
-    ((_, arrays),) = resume_parts(make, key, folder)
-    return arrays["coef"], arrays["affinity"]
 
 
 @dataclass(frozen=True, eq=False)

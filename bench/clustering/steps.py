@@ -22,6 +22,8 @@ from ...solvers.solution import Array
 from ..names import close_names
 
 DENSE_ROWS = 10_000
+OWN = "own affinity"  # instead of a chain: the method leaves an affinity
+NO_STEPS = "none"  # the method leaves labels alone
 
 
 @dataclass(frozen=True)

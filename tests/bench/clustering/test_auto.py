@@ -17,11 +17,11 @@ from twinsolve.bench import choose_clusters, cluster
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import auto
 from twinsolve.bench.clustering.auto import write_choice
-from twinsolve.bench.clustering.choice import POOL
 from twinsolve.bench.clustering.cli import cluster as cluster_command
 from twinsolve.bench.clustering.methods import METHODS, find_method
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import cut_of, is_dense
+from twinsolve.bench.clustering.summary import POOL
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
 

@@ -4,17 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twinsolve.bench.clustering.choice import (
+from twinsolve.bench.clustering.clusters import clusters_study
+from twinsolve.bench.clustering.methods import METHODS
+from twinsolve.bench.clustering.summary import (
     FIXED,
     POOL,
     TITLE,
-    of_the_pool,
+    drop_known_labels,
     rank_candidates,
+    rows_of_pool,
     whole_choice_lines,
-    without_labels_of_known,
 )
-from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.methods import METHODS
 from twinsolve.bench.jobs import Options
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.1"
@@ -40,19 +40,19 @@ def table():
 
 
 def test_each_subset_has_its_own_choice_within_the_pool(table):
-    ranked = rank_candidates(table, of_the_pool(table))
+    ranked = rank_candidates(table, rows_of_pool(table))
     first = ranked[ranked["rank"] == 1]
     assert dict(zip(first.trial, first.method, strict=True)) == {"0": "EnSC", "1": "LSR"}
     assert len(first) == 4  # with both seeds
     assert ranked[ranked.method == "TSC"]["rank"].isna().all()
     cut = table.assign(steps="symmetrize, cluster-qr")
-    assert rank_candidates(cut, of_the_pool(cut))["rank"].isna().all()
+    assert rank_candidates(cut, rows_of_pool(cut))["rank"].isna().all()
     everyone = rank_candidates(table, table)
     assert set(everyone[everyone["rank"] == 1].method) == {"TSC"}
 
 
 def test_the_choice_is_held_against_those_by_labels(table):
-    ranked = rank_candidates(table, of_the_pool(table))
+    ranked = rank_candidates(table, rows_of_pool(table))
     headings, rows = whole_choice_lines(pd.concat([ranked, ranked.assign(selection="labels")]))
     by = {row[2]: dict(zip(headings[3:], row[3:], strict=True)) for row in rows}
     free = by["without labels"]
@@ -73,16 +73,16 @@ def test_the_choice_is_held_against_those_by_labels(table):
 def test_what_failed_on_a_subset_is_no_choice_for_all(table):
     failed = (table.trial == "1") & (table.method == "EnSC")
     table.loc[failed, ["accuracy", "selection_score"]] = np.nan
-    ranked = rank_candidates(table, of_the_pool(table))
+    ranked = rank_candidates(table, rows_of_pool(table))
     assert ranked[failed]["rank"].isna().all()
     by = {row[2]: row[3] for row in whole_choice_lines(ranked)[1]}
     assert by["by labels, one for all subsets"] == "TSC (a=1) by symmetrize"
 
 
 def test_clusters_are_kept_of_points_of_unknown_classes_alone(table):
-    assert "labels" not in without_labels_of_known(table)
+    assert "labels" not in drop_known_labels(table)
     table.loc[table.trial == "1", "accuracy"] = np.nan
-    kept = without_labels_of_known(table)
+    kept = drop_known_labels(table)
     expected = (table.trial == "1") & (table.seed == 0)
     assert (kept.labels.notna() == expected).all()
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from twinsolve.bench import cluster, provenance
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import cli, features, problems
-from twinsolve.bench.clustering.choice import GROUP
 from twinsolve.bench.clustering.clusters import clusters_study
 from twinsolve.bench.clustering.methods import METHODS, STEPS
+from twinsolve.bench.clustering.summary import GROUP
 from twinsolve.solvers import ThresholdingSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from twinsolve.bench.clustering.own import with_clusters
+from twinsolve.bench.clustering.study import with_clusters
 
 DIGITS = load_digits().data[:20]
 

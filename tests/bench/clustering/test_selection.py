@@ -5,9 +5,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twinsolve.bench.clustering.choice import RULE, select_settings
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.summary import cluster_lines, distance_lines, quality_lines
+from twinsolve.bench.clustering.summary import (
+    RULE,
+    cluster_lines,
+    distance_lines,
+    quality_lines,
+    select_settings,
+)
 from twinsolve.bench.jobs import Options
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.clustering.clusters import clusters_study
-from twinsolve.bench.clustering.summary import best_lines, choice_lines
+from twinsolve.bench.clustering.summary import best_lines, reported_lines
 
 
 def rows(family, method, accuracies, **more):
@@ -83,10 +83,10 @@ def test_the_row_to_report_is_that_of_the_largest_score_whatever_its_error():
         + rows("baseline", "F", [np.nan] * 2, steps="a", selection_score=np.nan, note="failed")
         + rows("baseline", "F", [np.nan] * 2, steps="b", selection_score=np.nan, note="failed")
     ).assign(settings="", nmi=0.0, ari=0.0, connectivity=0.0)
-    found = choice_lines(many)[1]
+    found = reported_lines(many)[1]
     assert [(line[2], line[4], line[5]) for line in found] == [
         ("S", "b", "40.00"),
         ("B", "none", "20.00"),
         ("F", "a", "failed"),
     ]
-    assert choice_lines(many[many.steps != "b"])[1] == []
+    assert reported_lines(many[many.steps != "b"])[1] == []
