@@ -1,6 +1,7 @@
 """What a table of clusters says: the settings chosen, the errors, and what the solvers cost."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,13 @@ def folded(
     column: str, fold: str | Callable[[pd.Series], float], form: str, missing: str = ""
 ) -> Cell:
     """A number of the group: the mean of a column, its median or what else `fold` makes of it."""
-    return lambda rows: number(rows[column].astype(float).agg(fold), form, missing)
+
+    def cell(rows: pd.DataFrame) -> str:
+        if column not in rows:
+            return missing
+        return number(rows[column].astype(float).agg(fold), form, missing)
+
+    return cell
 
 
 GROUP = ["data", "features", "method", "steps"]
@@ -188,46 +195,54 @@ def _name_candidate(method: str, settings: str, steps: str) -> str:
 
 REFERENCE = "SSC"
 _CASE = ["data", "features", "method", "settings"]
-_CLUSTER_HEADINGS = (
-    "data", "features", "method", "settings", "steps", "error %", "std", "range", "NMI", "ARI",
-    "ME-3", "score",
-)  # fmt: skip
-_QUALITY_HEADINGS = (
-    "data", "features", "method", "settings", "MiB", "objective", "gap mean", "gap max",
-    "non-zeros", "ME-2",
-)  # fmt: skip
-_DISTANCE_HEADINGS = (
-    "data", "features", "method", "settings", "distance", "cosine", "support F1", "objective gap",
-)  # fmt: skip
 _TUNED = " (labels)"
 _FAMILIES = ("learned", "solved", "baseline")
+_ABOUT: dict[str, Cell] = {
+    "data": "data",
+    "features": "features",
+    "method": lambda rows: rows.method.iloc[0] + ("", _TUNED)[all(rows.selection == "labels")],
+    "settings": lambda rows: rows.settings.iloc[0] or "-",
+}
+_CLUSTERS: dict[str, Cell] = {
+    **_ABOUT,
+    "steps": "steps",
+    "error %": lambda rows: _describe_failure(rows) or number(_errors(rows).mean(), ".2f"),
+    "std": lambda rows: number(_errors(rows).std(ddof=0), ".2f"),
+    "range": lambda rows: _format_range(_errors(rows)),
+    "NMI": folded("nmi", "mean", ".3f", "-"),
+    "ARI": folded("ari", "mean", ".3f", "-"),
+    "ME-3": folded("connectivity", "mean", ".4f", "-"),
+    "score": folded("selection_score", "mean", ".3f", "-"),
+}
+_NUMBERS = ("accuracy", "nmi", "ari", "connectivity", "selection_score")
 
 
 def cluster_lines(table: pd.DataFrame) -> Lines:
     """A line for each method and chain of steps: the error, its spread over seeds, the graph."""
-    rows = []
     chosen = table[table.selection != ""]
-    groups = chosen.groupby([*_CASE, "steps", "selection"], sort=False)
-    for (data, features, method, settings, steps, selection), group in groups:
-        name = method + _TUNED if selection == "labels" else method
-        about = (data, features, name, settings or "-", steps)
-        if "note" in group and group.note.notna().any():
-            rows.append((*about, _describe_failure(group), *["-"] * (len(_CLUSTER_HEADINGS) - 6)))
-            continue
-        errors = 100 * (1 - group.groupby(["fit_seed", "seed"]).accuracy.mean())
-        spread = "-" if errors.isna().any() else f"{errors.min():.2f} to {errors.max():.2f}"
-        rows.append(
-            (
-                *about,
-                number(errors.mean(), ".2f"),
-                number(errors.std(ddof=0), ".2f"),
-                spread,
-                *(_format_mean(group, column, ".3f") for column in ("nmi", "ari")),
-                _format_mean(group, "connectivity", ".4f"),
-                _format_mean(group, "selection_score", ".3f"),
-            )
-        )
-    return _CLUSTER_HEADINGS, rows
+    case = [*_CASE, "steps", "selection"]
+    if "note" in chosen:  # of what failed on a trial, the numbers of others are no mean of all
+        failed = chosen.groupby(case).note.transform("count") > 0
+        chosen = chosen.assign(**{n: chosen[n].mask(failed) for n in _NUMBERS if n in chosen})
+    return lines_of(chosen, case, _CLUSTERS)
+
+
+def _errors(rows: pd.DataFrame) -> pd.Series:
+    """Errors in % of the seeds, each a mean over the trials."""
+    return 100 * (1 - rows.groupby(["fit_seed", "seed"]).accuracy.mean())
+
+
+def _format_range(errors: pd.Series) -> str:
+    return "-" if errors.isna().any() else f"{errors.min():.2f} to {errors.max():.2f}"
+
+
+def _describe_failure(rows: pd.DataFrame) -> str:
+    """Why numbers are missing, and in how many of the trials."""
+    missing = rows[rows.note.notna()] if "note" in rows else rows[:0]
+    if missing.empty:
+        return ""
+    of = rows.trial.nunique()
+    return missing.note.iloc[0] + (f" ({missing.trial.nunique()} of {of} trials)" if of > 1 else "")
 
 
 def reported_lines(table: pd.DataFrame) -> Lines:
@@ -236,45 +251,36 @@ def reported_lines(table: pd.DataFrame) -> Lines:
     group = ["data", "features", "method"]
     scores = own.groupby([*group, "steps"], sort=False).selection_score.mean().fillna(-np.inf)
     best = scores.groupby(group, sort=False).idxmax()
-    if len(best) == len(scores):
-        return _CLUSTER_HEADINGS, []
     keys = pd.MultiIndex.from_frame(own[[*group, "steps"]])
-    return cluster_lines(own[keys.isin(best)])
+    return cluster_lines(own[keys.isin(best)] if len(best) < len(scores) else own[:0])
 
 
 def quality_lines(table: pd.DataFrame) -> Lines:
     """A line for each method with a setting that was chosen: cost, certificate, coefficients."""
-    fits = _select_fits(table)
-    reference, ratios = _ratios_to_reference(fits, "fit_seconds")
-    headings = (*_QUALITY_HEADINGS[:4], f"time / {reference}", *_QUALITY_HEADINGS[4:])
-    rows = [
-        (
-            *(data, features, _mark_name(str(method), group), settings or "-"),
-            number(ratios[group.index].median(), ".2f"),
-            number(group.memory_mib.median(), ".0f"),
-            *(_format_mean(group, column, ".3g") for column in ("objective", "gap_mean")),
-            number(group.gap_max.max(), ".1e"),
-            _format_mean(group, "nonzeros", ".1f"),
-            _format_mean(group, "subspace_error", ".3f"),
-        )
-        for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
-    ]
-    return headings, rows
+    reference, fits = _add_ratios(_select_fits(table), "fit_seconds")
+    cells = _ABOUT | {
+        f"time / {reference}": folded("ratio", "median", ".2f", "-"),
+        "MiB": folded("memory_mib", "median", ".0f", "-"),
+        "objective": folded("objective", "mean", ".3g", "-"),
+        "gap mean": folded("gap_mean", "mean", ".3g", "-"),
+        "gap max": folded("gap_max", "max", ".1e", "-"),
+        "non-zeros": folded("nonzeros", "mean", ".1f", "-"),
+        "ME-2": folded("subspace_error", "mean", ".3f", "-"),
+    }
+    return lines_of(fits, _CASE, cells)
 
 
 def distance_lines(table: pd.DataFrame) -> Lines:
     """ME-4 of the methods that approximate a solved problem."""
     fits = _select_fits(table)
-    rows = [
-        (
-            *(data, features, _mark_name(str(method), group), settings or "-"),
-            *(_format_mean(group, name, ".3f") for name in ("distance", "cosine", "support_f1")),
-            _format_mean(group, "objective_gap", ".1e"),
-        )
-        for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
-        if "distance" in group and group.distance.notna().any()
-    ]
-    return _DISTANCE_HEADINGS, rows
+    known = fits.reindex(columns=["distance"]).distance.notna()
+    cells = _ABOUT | {
+        "distance": folded("distance", "mean", ".3f", "-"),
+        "cosine": folded("cosine", "mean", ".3f", "-"),
+        "support F1": folded("support_f1", "mean", ".3f", "-"),
+        "objective gap": folded("objective_gap", "mean", ".1e", "-"),
+    }
+    return lines_of(fits[known.groupby([fits[c] for c in _CASE]).transform("any")], _CASE, cells)
 
 
 def held_out_lines(table: pd.DataFrame) -> Lines:
@@ -284,22 +290,23 @@ def held_out_lines(table: pd.DataFrame) -> Lines:
     """
     table = table.reindex(columns=table.columns.union(["accuracy_new", "new_ms"], sort=False))
     chosen = table[(table.selection == "label-free") & table.accuracy_new.notna()]
-    reference, ratios = _ratios_to_reference(chosen, "new_ms")
-    headings = (
-        "data", "features", "method", "settings", "steps", "error fitted %", "error held out %",
-        f"time a point held out / {reference}",
-    )  # fmt: skip
-    rows = []
-    for about, group in chosen.groupby([*_CASE, "steps"], sort=False):
-        by_seed = group.groupby(["fit_seed", "seed"])
-        errors = 100 * (1 - by_seed[["accuracy_fit", "accuracy_new"]].mean())
-        cells = [f"{errors[name].mean():.2f} ± {errors[name].std(ddof=0):.2f}" for name in errors]
-        rows.append((*map(str, about), *cells, number(ratios[group.index].median(), ".2f")))
-    return headings, rows
+    reference, chosen = _add_ratios(chosen, "new_ms")
+
+    def error(rows: pd.DataFrame, points: str) -> str:
+        errors = _errors(rows.assign(accuracy=rows[points]))
+        return f"{errors.mean():.2f} ± {errors.std(ddof=0):.2f}"
+
+    cells = dict(zip(_CASE, _CASE, strict=True)) | {
+        "steps": "steps",
+        "error fitted %": partial(error, points="accuracy_fit"),
+        "error held out %": partial(error, points="accuracy_new"),
+        f"time a point held out / {reference}": folded("ratio", "median", ".2f", "-"),
+    }
+    return lines_of(chosen, [*_CASE, "steps"], cells)
 
 
-def _ratios_to_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Series]:
-    """The method that times are held against, SSC or else the first, and the ratios to its mean."""
+def _add_ratios(table: pd.DataFrame, column: str) -> tuple[str, pd.DataFrame]:
+    """The method that times are held against, SSC or else the first; `ratio` to its mean."""
     methods = list(dict.fromkeys(table.method))
     reference = REFERENCE if REFERENCE in methods or not methods else methods[0]
     case = ["data", "features", "trial"]
@@ -307,28 +314,13 @@ def _ratios_to_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Seri
     if (own.selection == "label-free").any():
         own = own[own.selection == "label-free"]
     means = own.groupby(case)[column].mean().rename("reference")
-    return reference, table[column] / table.join(means, on=case).reference
-
-
-def _describe_failure(group: pd.DataFrame) -> str:
-    """Why numbers are missing, and in how many of the trials."""
-    missing = group[group.note.notna()]
-    of = group.trial.nunique()
-    return missing.note.iloc[0] + (f" ({missing.trial.nunique()} of {of} trials)" if of > 1 else "")
-
-
-def _mark_name(method: str, group: pd.DataFrame) -> str:
-    return method + _TUNED if (group.selection == "labels").all() else method
+    return reference, table.assign(ratio=table[column] / table.join(means, on=case).reference)
 
 
 def _select_fits(table: pd.DataFrame) -> pd.DataFrame:
     """A row for each fit with a setting that was chosen."""
     fitted = table[(table.selection != "") & table.fit_seconds.notna()]
     return fitted.drop_duplicates([*_CASE, "trial", "fit_seed"]).reset_index(drop=True)
-
-
-def _format_mean(group: pd.DataFrame, column: str, form: str) -> str:
-    return number(group[column].mean() if column in group else np.nan, form)
 
 
 def best_lines(table: pd.DataFrame) -> Lines:
