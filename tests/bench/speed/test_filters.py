@@ -225,10 +225,6 @@ def test_first_calls_are_not_timed():
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match=r"cases: must be among .*'no such'"):
-        time_filters(cases=["no such"])
-    with pytest.raises(ValueError, match=r"peers: must be among .*'scikit-image'.*'no such'"):
-        time_filters(peers=["no such"])
     with pytest.raises(ValueError, match="cases: must name at least one"):
         time_filters(cases=[])
     for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):

@@ -255,23 +255,6 @@ def test_missing_data_and_peers_are_said_and_not_fatal(small, tmp_path, monkeypa
     assert len(list((out / "runs").iterdir())) == 1  # to be tried again when the file is there
 
 
-def test_bad_settings_are_named():
-    for run_timed, peer in (
-        (time_self_expression, "scikit-learn"),
-        (time_sparse_coding, "scikit-learn-cd"),
-    ):
-        with pytest.raises(ValueError, match=r"cases: must be among .*'no such'"):
-            run_timed(cases=["no such"])
-        with pytest.raises(ValueError, match=rf"peers: must be among .*'{peer}'.*'no such'"):
-            run_timed(peers=["no such"])
-        for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):
-            with pytest.raises(ValueError, match="rounds, n_jobs: must be >= 1 and seed >= 0"):
-                run_timed(**wrong)
-    result = run("sparse-coding", "--case", "no such")
-    assert result.exit_code == 2
-    assert "must be among" in result.output
-
-
 def test_ratio_by_hand(monkeypatch):
     seconds = iter([1.0, 2.0, 0.4, 2.0, 4.0, 2.4])  # the second round begins with theirs
     monkeypatch.setattr(contest, "seconds_of", lambda run: next(seconds))
