@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
-from script import of_jobs, prose, run_script
+from script import prose, run_script, run_seeded
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.bench.clustering.features import features_of
@@ -63,7 +63,7 @@ def criteria_study(data: Sequence[Sequence[Any]], *, methods: Sequence[str] = ME
             for method in methods
         ]
         names = [name for name, _, _ in data]
-        return regrets_of(of_jobs(judge_candidates, jobs, names)(options))
+        return regrets_of(run_seeded(judge_candidates, jobs, names)(options))
 
     return Study("criteria", prose(__doc__), run, regret_lines)
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from script import of_jobs, prose, with_deviation
-from splits import NOISY, halves
+from script import NOISY, halves, prose, run_seeded, with_deviation
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.fitting import edgeless
+from twinsolve.bench.clustering.fitting import make_empty_affinity
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.figures import describe_data, draw_dots
@@ -62,7 +61,7 @@ def self_expressive_study(
     """
     settings = {"gamma": gamma, "n_points": n_points, "max_iter": max_iter}
     jobs = [{"data": name, **settings} for name in data]
-    run = of_jobs(express, jobs, data, n_splits)
+    run = run_seeded(express, jobs, data, n_splits)
     figures = {"self-expressive.png": _draw}
     return Study("self-expressive", prose(__doc__), run, self_expressive_lines, figures)
 
@@ -76,7 +75,7 @@ def express(
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
     start = time.perf_counter()
     network = SelfExpressiveSubspaceClustering(
-        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=edgeless,
+        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=make_empty_affinity,
         random_state=seed,
     ).fit(X)  # fmt: skip
     fitted = time.perf_counter()

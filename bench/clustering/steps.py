@@ -71,7 +71,7 @@ def check_chain(chain: str) -> str:
 
 
 def chain_key(chain: str) -> tuple[Any, ...]:
-    """What a chain does, however it is written: with defaults or with a last step left out."""
+    """Equal for chains that do the same, with defaults written out or left out."""
     steps = [(step.func, tuple(step.keywords.items())) for step in _parse(chain)]
     return (*steps, cut_of(chain))
 

@@ -18,7 +18,7 @@ from ..jobs import Options, Part, code, resume_parts
 from ..names import split_settings
 from ..tables import Lines, markdown, write_lines, write_summary
 from ..terminal import progress
-from .features import prepared
+from .features import load_features
 from .fitting import fit
 from .methods import code_of, find_method
 from .problems import DATA, content_of, make_problem
@@ -83,7 +83,7 @@ def write_studies(
 
 
 def _table_or_file(name: str, lines: Lines) -> list[str]:
-    """The table; of one that nobody would read to its end, where it is."""
+    """The table, or where it is written if it is too long to read."""
     headings, rows = lines
     if len(rows) > _MOST_ROWS:
         return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.parquet."]
@@ -188,7 +188,7 @@ def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
     points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
 
     def make() -> list[Part]:
-        problem, X = prepared(points)
+        problem, X = load_features(points)
         settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
         coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
         made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)

@@ -172,20 +172,6 @@ OPERATORS = Report(
 )
 
 
-def check_measured(table: pd.DataFrame) -> None:
-    """A time tells little unless its dtype and number of threads stand beside it.
-
-    Raises
-    ------
-    ValueError
-        If a row has neither a note nor both.
-    """
-    timed = table[table.note == ""]
-    for column in ("dtype", "n_jobs"):
-        if column not in timed or timed[column].isna().any():
-            raise ValueError(f"table: every row timed needs its {column}")
-
-
 def _list_notes(table: pd.DataFrame) -> list[str]:
     """Why solvers and cases are not in the table, or not at the gap: a line for each reason."""
     noted = table[table.note != ""]
@@ -420,7 +406,6 @@ def _run_command(
         table = time(**settings, directory=output / "runs", progress=progress("Timing"))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    check_measured(table)
     lines, noted = report.lines(table), _list_notes(table)
     screen = console()
     screen.print(_format_table(*lines))

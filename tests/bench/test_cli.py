@@ -170,7 +170,7 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(few, tmp_path, m
 
 def test_nothing_but_broken_layers_still_makes_a_table(few, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.check.checks._Run.measure", lambda *a: 1 / 0)
-    monkeypatch.setattr("twinsolve.bench.check.checks._judge", lambda *a: 1 / 0)
+    monkeypatch.setattr("twinsolve.bench.check.checks._measure_finding", lambda *a: 1 / 0)
     table = check_twins()
     assert set(table) >= KEYS
     assert not table.passed.any()

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
+from train_affinity_network import make_union
 from typer.testing import CliRunner
-from unions import make_union
 
 from twinsolve.bench import choose_clusters, cluster
 from twinsolve.bench.cli import app

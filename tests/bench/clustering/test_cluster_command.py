@@ -334,8 +334,8 @@ def test_data_of_another_content_are_clustered_anew(folder):
         (folder / "data").mkdir(exist_ok=True)
         savemat(folder / "data" / "Yale_32x32.mat", content)
         for _ in range(2):
-            problems._loaded.cache_clear()
-            features._prepared.cache_clear()
+            problems._load_data.cache_clear()
+            features._load_features.cache_clear()
             cluster(
                 ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
                 data_home="data", directory=folder / "runs",

@@ -14,8 +14,8 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
 from twinsolve.bench.speed.attention import (
     REFERENCE,
-    Attending,
     Setting,
+    TimedAttention,
     floating_point_operations,
     profile_run,
 )
@@ -55,7 +55,7 @@ def test_every_operator_has_its_rows(small):
 
 def test_operators_with_a_grid_are_given_one():
     criss_cross, local = (
-        Attending(name, "fused", Setting((1, 2, 197, 8))) for name in ("criss_cross", "local")
+        TimedAttention(name, "fused", Setting((1, 2, 197, 8))) for name in ("criss_cross", "local")
     )
     assert (criss_cross.context.grid, criss_cross.context.n_class_tokens) == ((14, 14), 1)
     alone = CrissCross(14, n_class_tokens=1)(*criss_cross.inputs)

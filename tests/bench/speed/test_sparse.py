@@ -23,7 +23,6 @@ from twinsolve.bench import time_self_expression, time_sparse_coding, timing
 from twinsolve.bench.cli import app
 from twinsolve.bench.figures import draw_scaling
 from twinsolve.bench.speed import contest, sparse
-from twinsolve.bench.speed.cli import check_measured
 from twinsolve.bench.speed.contest import _AVX2, hold_to
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.speed.sparse import SELF_EXPRESSION, Case, SparseProblem, _mnist, _subspaces
@@ -130,7 +129,7 @@ def test_peers_agree_with_ours(kind, name):
 def test_tolerance_is_the_loosest_that_reaches_the_gap():
     problem = problem_of("self-expression")
     peer = SELF_EXPRESSION_PEERS["scikit-learn"]
-    racer = sparse._Theirs("scikit-learn", peer, problem, 1, np.arange(60))
+    racer = sparse._PeerSolver("scikit-learn", peer, problem, 1, np.arange(60))
     racer.prepare()
     solve = peer.prepare(problem, 1)
     chosen = peer.tolerances.index(racer.tol)
@@ -335,22 +334,14 @@ SNAPSHOTS = sorted(path.name for path in RESULTS.glob("speed-*"))
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_committed_times_say_what_they_were_measured_on(name):
-    check_measured(pd.DataFrame(json.loads((RESULTS / name / "table.json").read_text())))
+    table = pd.DataFrame(json.loads((RESULTS / name / "table.json").read_text()))
+    assert table.loc[table.note == "", ["dtype", "n_jobs"]].notna().all(axis=None)
     settings = json.loads((RESULTS / name / "settings.json").read_text())
     assert settings["instructions"]
     summary = (RESULTS / name / "summary.md").read_text()
     assert f"\nInstruction sets: {settings['instructions']}.\n" in summary
     (headings,) = re.findall(r"^\| case \| .*", summary, re.M)
     assert "| dtype | threads |" in headings
-
-
-@pytest.mark.parametrize("column", ["dtype", "n_jobs"])
-def test_times_without_their_dtype_or_threads_are_refused(column):
-    table = pd.DataFrame({"case": ["a", "b"], "dtype": "float32", "n_jobs": 1, "note": ["", "-"]})
-    check_measured(table)
-    for lacking in (table.drop(columns=column), table.assign(**{column: None})):
-        with pytest.raises(ValueError, match=f"every row timed needs its {column}"):
-            check_measured(lacking)
 
 
 def test_instruction_sets_are_those_in_use():
